@@ -20,7 +20,7 @@ use crate::dev::apiserver::review;
 use crate::dev::apiserver::route::{self, Route, Target};
 use crate::dev::apiserver::table::Form;
 use crate::dev::apiserver::write;
-use crate::dev::schema::kind::{Key, Subresource};
+use crate::dev::schema::kind::{Key, Kind, Subresource};
 use crate::dev::schema::status::StatusError;
 use crate::dev::storage::deletion::Deleted;
 use crate::serve::Request;
@@ -125,7 +125,10 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
         // A create needs a namespace if the kind is namespaced.
         ("POST", None, _) if kind.is_namespaced() != target.namespace.is_empty() => {
             allowed("create")?;
-            write::create(api, request, kind, &target.namespace)
+            match kind == Kind::Event && !versions::is_stored(target) {
+                true => write::create_event(api, request, &target.namespace),
+                false => write::create(api, request, kind, &target.namespace),
+            }
         }
         ("POST", Some(key), Subresource::Token) => authn::request_token(api, request, &key),
         ("POST", Some(key), Subresource::Eviction) => evict::evict(api, request, &key),
@@ -176,7 +179,7 @@ fn delete(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError
 }
 
 fn delete_collection(api: &Api, request: &Request, target: &Target) -> Result<Answer, StatusError> {
-    let list = ListOptions::parse(target.kind, request)?;
+    let list = ListOptions::parse(target, request)?;
     let options = options::delete(request)?;
     let mut state = api.lock();
     let version = state.store.version();

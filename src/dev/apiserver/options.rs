@@ -8,7 +8,8 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
-use crate::dev::apiserver::codec::decode;
+use crate::dev::apiserver::codec::{decode, versions};
+use crate::dev::apiserver::route::Target;
 use crate::dev::apiserver::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::dev::apiserver::table::Form;
 use crate::dev::schema::kind::{Kind, Subresource};
@@ -99,14 +100,17 @@ impl ContinueToken {
 }
 
 impl ListOptions {
-    pub(crate) fn parse(kind: Kind, request: &Request) -> Result<Self, StatusError> {
+    pub(crate) fn parse(target: &Target, request: &Request) -> Result<Self, StatusError> {
         let text = |name: &str| request.query(name).unwrap_or_default();
         let limit = whole_number(text("limit"))?.unwrap_or_default();
         let timeout = whole_number(text("timeoutSeconds"))?;
         let watch = request.query("watch").is_some_and(is_true);
         let labels = LabelSelector::parse(text("labelSelector"))?;
-        let fields = FieldSelector::parse(text("fieldSelector"))?;
-        check_fields(kind, &fields)?;
+        let mut fields = FieldSelector::parse(text("fieldSelector"))?;
+        if target.kind == Kind::Event && !versions::is_stored(target) {
+            fields.terms.iter_mut().try_for_each(rename_event_field)?;
+        }
+        check_fields(target.kind, &fields)?;
         let initial_events = request.query("sendInitialEvents").map(is_true);
         check_match(watch, initial_events.is_some(), text)?;
         let version = resource_version(text("resourceVersion"))?;
@@ -210,6 +214,21 @@ const SELECTABLE: [(Kind, &[&str]); 6] = [
     ),
     (Kind::Secret, &["type"]),
 ];
+
+/// Replaces a field of `events.k8s.io` by the stored one.
+fn rename_event_field(term: &mut FieldTerm) -> Result<(), StatusError> {
+    let field = term.field.as_str();
+    let stored = match (field, field.strip_prefix("regarding.")) {
+        ("metadata.name" | "metadata.namespace" | "reason" | "type", _) => return Ok(()),
+        ("reportingController", _) => "reportingComponent".to_owned(),
+        (_, Some(rest)) => format!("involvedObject.{rest}"),
+        (_, None) => {
+            return Err(StatusError::bad_request(format!("field label not supported: {field}")));
+        }
+    };
+    term.field = stored;
+    Ok(())
+}
 
 fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), StatusError> {
     const COMMON: [&str; 2] = ["metadata.name", "metadata.namespace"];

@@ -24,7 +24,7 @@ pub(crate) fn collection(
     request: &Request,
     target: &Target,
 ) -> Result<Answer, StatusError> {
-    let options = ListOptions::parse(target.kind, request)?;
+    let options = ListOptions::parse(target, request)?;
     if options.watch || target.watch {
         if let (Some(true), VersionMatch::NotOlderThan(version)) =
             (options.initial_events, options.at)
@@ -45,7 +45,7 @@ pub(crate) fn object(
     key: &Key,
 ) -> Result<Answer, StatusError> {
     if target.watch {
-        let mut options = ListOptions::parse(target.kind, request)?;
+        let mut options = ListOptions::parse(target, request)?;
         options.restrict_to(&key.name)?;
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
     }

@@ -20,7 +20,8 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
 /// Converts an error to the request's version: messages about events name the requested group.
 pub(crate) fn error(target: &Target, mut error: StatusError) -> StatusError {
     let kind = target.kind;
-    if kind == Kind::Event && !is_stored(target) {
+    // Errors of a field name the internal type.
+    if kind == Kind::Event && !is_stored(target) && error.code != 422 {
         for (here, there) in
             [(kind.plural(), "events.events.k8s.io"), (kind.name(), "Event.events.k8s.io")]
         {

@@ -248,6 +248,22 @@ pub(super) fn event(event: &Value, causes: &mut Causes) {
     }
 }
 
+pub(super) fn event_series(series: &Value, path: &str, causes: &mut Causes) {
+    if series["count"].as_i64().unwrap_or_default() < 2 {
+        causes.push(Cause::invalid(join(path, "count"), "", "should be at least 2"));
+    }
+    if text_at(series, "/lastObservedTime").is_empty() {
+        causes.push(Cause::required(join(path, "lastObservedTime"), ""));
+    }
+}
+
+pub(super) fn event_type(of: &Value, path: &str, causes: &mut Causes) {
+    let of = of.as_str().unwrap_or_default();
+    if !matches!(of, "Normal" | "Warning") {
+        causes.push(Cause::invalid(path, "", &format!("has invalid value: {of}")));
+    }
+}
+
 /// The spec of a Lease.
 pub(super) fn lease(lease: &Value, causes: &mut Causes) {
     let number = |field: &str| lease.pointer(&format!("/spec/{field}")).and_then(Value::as_i64);

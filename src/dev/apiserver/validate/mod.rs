@@ -15,11 +15,12 @@ mod volume;
 
 pub(crate) use container::subscript;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::dev::schema::kind::{Kind, Subresource};
 use crate::dev::schema::names;
 use crate::dev::schema::status::{Cause, go_quoted};
+use crate::dev::storage::object::text_at;
 
 type Causes = Vec<Cause>;
 
@@ -36,6 +37,8 @@ const CALLS: &[(&str, Call)] = &[
     ("deadline", pod::deadline),
     ("dns", pod::dns),
     ("downward_source", volume::downward_source),
+    ("event_series", cluster::event_series),
+    ("event_type", cluster::event_type),
     ("env_from_source", container::env_from_source),
     ("env_source", container::env_source),
     ("env_value", container::env_value),
@@ -112,6 +115,26 @@ pub(crate) fn create(kind: Kind, value: &Value) -> Causes {
     }
     if causes.is_empty() {
         metadata::check_common(kind, value, names::path_segment, &mut causes);
+    }
+    causes
+}
+
+/// The further errors of a new event of `events.k8s.io`, which the server stores as one of `v1`.
+pub(crate) fn new_event(event: &Value, namespace: &str) -> Causes {
+    let mut causes = Causes::new();
+    let mut placed = event.clone();
+    placed["metadata"]["namespace"] = namespace.into();
+    cluster::event(&placed, &mut causes);
+    let name = text_at(event, "/metadata/name");
+    if !name.is_empty() {
+        push_invalid(&mut causes, "metadata.name", name, names::dns_subdomain(name));
+    }
+    rules::check("NewEvent", event, "", &mut causes);
+    for field in ["firstTimestamp", "lastTimestamp", "count", "source"] {
+        let value = event.get(field).filter(|value| !value.is_null() && **value != json!({}));
+        if value.is_some_and(|value| *value != 0) {
+            causes.push(Cause::invalid(field, "", "needs to be unset"));
+        }
     }
     causes
 }
@@ -243,8 +266,6 @@ fn go_texts(texts: &[Value]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::dev::apiserver::defaults;
     use crate::dev::apiserver::strategy;
