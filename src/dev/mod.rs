@@ -26,8 +26,6 @@ mod schema;
 mod storage;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod tests;
 mod time;
 
 pub use cluster::{Cluster, DevError, Options};

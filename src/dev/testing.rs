@@ -1,10 +1,4 @@
-//! A plain HTTP client and helpers for the tests of the embedded cluster.
-
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
-
-use serde_json::Value;
+//! Parts of a cluster for unit tests. `tests/dev/` has the tests of whole clusters.
 
 use super::apiserver::api::Api;
 use super::faults::Faults;
@@ -13,111 +7,8 @@ use super::storage::State;
 use super::storage::deletion::Collector;
 use super::storage::events::Events;
 use super::storage::store::Store;
-use super::{Cluster, Options};
 use crate::clock::Clock;
 use crate::core::model::rng::Rng;
-
-/// A complete answer.
-#[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) body: String,
-    /// False if the connection was cut before the end of the answer.
-    pub(super) whole: bool,
-}
-
-impl Reply {
-    pub(super) fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|_| Value::String(self.body.clone()))
-    }
-
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-}
-
-/// Sends one request on its own connection.
-pub(super) fn send(
-    address: SocketAddr,
-    method: &str,
-    path: &str,
-    body: Option<(&str, &str)>,
-) -> Reply {
-    read_reply(&mut request(address, method, path, body))
-}
-
-/// Sends one request on its own connection and returns the unread answer.
-pub(super) fn request(
-    address: SocketAddr,
-    method: &str,
-    path: &str,
-    body: Option<(&str, &str)>,
-) -> BufReader<TcpStream> {
-    let mut stream = TcpStream::connect(address).expect("the server listens");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
-    if let Some((media_type, text)) = body {
-        head.push_str(&format!("content-type: {media_type}\r\ncontent-length: {}\r\n", text.len()));
-    }
-    head.push_str("\r\n");
-    head.push_str(body.map(|(_, text)| text).unwrap_or_default());
-    stream.write_all(head.as_bytes()).expect("the server reads");
-    BufReader::new(stream)
-}
-
-fn line(reader: &mut impl BufRead) -> String {
-    let mut line = String::new();
-    reader.read_line(&mut line).expect("an answer");
-    line.trim_end().to_owned()
-}
-
-pub(super) fn read_reply(reader: &mut impl BufRead) -> Reply {
-    let status = line(reader).split(' ').nth(1).and_then(|code| code.parse().ok());
-    let mut headers = Vec::new();
-    loop {
-        let line = line(reader);
-        let Some((name, value)) = line.split_once(':') else { break };
-        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
-    }
-    let mut reply =
-        Reply { status: status.expect("a status"), headers, body: String::new(), whole: true };
-    let mut bytes = Vec::new();
-    if reply.header("transfer-encoding").is_some() {
-        reply.whole = read_chunks(reader, &mut bytes);
-    } else {
-        let length = reply.header("content-length").and_then(|length| length.parse().ok());
-        reader.take(length.unwrap_or(0)).read_to_end(&mut bytes).expect("a body");
-    }
-    reply.body = String::from_utf8(bytes).expect("text");
-    reply
-}
-
-/// False if the last chunk is missing.
-fn read_chunks(reader: &mut impl BufRead, bytes: &mut Vec<u8>) -> bool {
-    loop {
-        let head = line(reader);
-        let Ok(length) = u64::from_str_radix(&head, 16) else { return false };
-        if length == 0 {
-            return true;
-        }
-        reader.take(length).read_to_end(bytes).expect("a chunk");
-        line(reader);
-    }
-}
-
-/// Calls `ask` until it returns a value; panics after 20 s.
-#[track_caller]
-pub(super) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "{what} did not come about");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// An API server without clients.
 pub(super) fn api() -> Api {
@@ -136,13 +27,4 @@ pub(super) fn state() -> State {
         has_roles: false,
         authority: "PEM".to_owned(),
     }
-}
-
-/// Starts a cluster without authentication, with changed options; also returns its address.
-pub(super) fn started(change: impl FnOnce(&mut Options)) -> (Cluster, SocketAddr) {
-    let mut options = Options { insecure_no_auth: true, ..Options::default() };
-    change(&mut options);
-    let cluster = Cluster::start(options).expect("a cluster");
-    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
-    (cluster, address)
 }

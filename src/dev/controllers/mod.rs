@@ -9,8 +9,6 @@ mod nodes;
 mod orphans;
 mod quotas;
 mod taints;
-#[cfg(test)]
-mod tests;
 
 use std::io;
 use std::path::PathBuf;

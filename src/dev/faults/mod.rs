@@ -2,8 +2,6 @@
 //! decides when a fault strikes.
 
 mod inject;
-#[cfg(test)]
-mod switched;
 
 pub(crate) use inject::{Body, Injector, Struck, after, before};
 

@@ -17,8 +17,6 @@ mod scheduler;
 mod sources;
 mod start;
 mod start_error;
-#[cfg(test)]
-mod tests;
 mod tree;
 mod volumes;
 

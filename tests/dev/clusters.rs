@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use posse::dev::{Cluster, Options};
 use serde_json::{Value, json};
 
-use super::testing::{Reply, eventually, send, started};
-use super::{Cluster, Options};
+use crate::dev::http::{Reply, eventually, send, started};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const JSON: &str = "application/json";

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use posse::dev::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::dev::testing::{Reply, eventually, send, started};
-use crate::dev::{Cluster, Options};
+use crate::dev::http::{Reply, eventually, send, started};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MERGE: &str = "application/merge-patch+json";

@@ -4,12 +4,12 @@ use std::io::BufRead as _;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use posse::dev::Cluster;
 use serde_json::{Value, json};
 
-use crate::dev::Cluster;
-use crate::dev::faults::PATH;
-use crate::dev::testing::{Reply, eventually, read_reply, request, send, started};
+use crate::dev::http::{Reply, eventually, read_reply, request, send, started};
 
+const PATH: &str = "/posse/faults";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 struct Fixture {

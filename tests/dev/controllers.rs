@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
+use posse::dev::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::dev::testing::{Reply, eventually, send, started};
-use crate::dev::{Cluster, Options};
+use crate::dev::http::{Reply, eventually, send, started};
 
 const CORE: &str = "/api/v1/namespaces/default";
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
