@@ -219,7 +219,7 @@ impl Cluster {
         &self.kubeconfig
     }
 
-    /// `https://127.0.0.1:PORT`, or `http:` with `insecure_no_auth`.
+    /// `https://127.0.0.1:PORT`.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -264,8 +264,7 @@ fn configure(
 ) -> Result<(), DevError> {
     kubeconfig.clone_into(&mut api.kubeconfig);
     if let Ok(address) = listener.local_addr() {
-        let scheme = if options.insecure_no_auth { "http" } else { "https" };
-        api.url = format!("{scheme}://{address}");
+        api.url = format!("https://{address}");
     }
     if let Some(runner) = &options.runner {
         api.runner.clone_from(runner);

@@ -24,23 +24,21 @@ pub(crate) struct Access<'a> {
 pub(crate) fn write(path: &Path, access: &Access<'_>) -> io::Result<()> {
     let Access { url, authority, namespace, token } = access;
     let authority = STANDARD.encode(authority);
-    let (user, users) = match token {
-        None => ("\"\"", " []".to_owned()),
-        Some(token) => {
-            ("posse-dev", format!("\n- name: posse-dev\n  user: {{token: \"{token}\"}}"))
-        }
-    };
+    // A context without a user in the list is an error to some clients, even if no token is needed.
+    let user = token.map_or_else(|| "{}".to_owned(), |token| format!("{{token: \"{token}\"}}"));
     let text = format!(
         "apiVersion: v1\n\
          kind: Config\n\
          current-context: posse-dev\n\
          contexts:\n\
          - name: posse-dev\n\
-         \x20 context: {{cluster: posse-dev, namespace: {namespace}, user: {user}}}\n\
+         \x20 context: {{cluster: posse-dev, namespace: {namespace}, user: posse-dev}}\n\
          clusters:\n\
          - name: posse-dev\n\
          \x20 cluster: {{server: \"{url}\", certificate-authority-data: \"{authority}\"}}\n\
-         users:{users}\n"
+         users:\n\
+         - name: posse-dev\n\
+         \x20 user: {user}\n"
     );
     files::replace(path, text.as_bytes())
 }

@@ -109,6 +109,6 @@ pub fn started(change: impl FnOnce(&mut Options)) -> (Cluster, SocketAddr) {
     let mut options = Options { insecure_no_auth: true, ..Options::default() };
     change(&mut options);
     let cluster = Cluster::start(options).expect("a cluster");
-    let address = cluster.url().trim_start_matches("http://").parse().expect("an address");
+    let address = cluster.url().trim_start_matches("https://").parse().expect("an address");
     (cluster, address)
 }

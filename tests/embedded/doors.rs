@@ -203,7 +203,7 @@ fn attacks(address: &str) -> Vec<(String, u16)> {
 
 pub fn without_authentication_web_pages_are_refused() {
     let door = Door::open(&["--insecure-no-auth"]);
-    assert!(door.access.url.starts_with("http://127.0.0.1:"), "{}", door.access.url);
+    assert!(door.access.url.starts_with("https://127.0.0.1:"), "{}", door.access.url);
     assert_eq!(door.access.token, None);
     let host = door.host();
     for (n, wire) in [Wire::Plain, Wire::Tls].into_iter().enumerate() {

@@ -33,7 +33,7 @@ pub(crate) struct Api {
     pub(crate) faults: Injector,
     /// The folder of the container logs.
     pub(crate) logs: PathBuf,
-    /// The server's URL: `https://127.0.0.1:PORT`, or `http:` if clients do not authenticate.
+    /// The server's URL: `https://127.0.0.1:PORT`.
     pub(crate) url: String,
     /// The path of the kubeconfig.
     pub(crate) kubeconfig: PathBuf,
