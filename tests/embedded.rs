@@ -17,6 +17,7 @@ mod embedded {
     pub mod doors;
     pub mod drivers;
     pub mod faults;
+    pub mod newer;
     pub mod sockets;
     pub mod transcript;
     pub mod volumes;
@@ -26,7 +27,7 @@ mod embedded {
 use std::process::ExitCode;
 
 use embedded::clients::{control, foreign, kubectl_1_20, kubectl_newer, python};
-use embedded::{doors, drivers, faults, sockets, transcript, volumes, wordcount};
+use embedded::{doors, drivers, faults, newer, sockets, transcript, volumes, wordcount};
 use support::real::Real;
 use support::runner::{Scenario, scenarios};
 
@@ -51,6 +52,12 @@ const SCENARIOS: &[Scenario] = scenarios! {
         an_account_token_opens_the_cluster, headers_that_two_programs_read_differently_are_refused,
         only_the_kubeconfig_opens_the_cluster, the_driver_gets_a_kubeconfig_that_works,
         without_authentication_web_pages_are_refused,
+    };
+    Own newer::{
+        a_resize_changes_amounts_only, a_watch_from_the_future_gets_an_error,
+        bodies_that_are_not_text_or_too_large, discovery_in_one_document,
+        ephemeral_containers_are_added_to_a_pod, every_kubeconfig_names_a_user,
+        scheduling_gates_keep_a_pod_from_a_node, users_can_ask_who_they_are,
     };
     Own drivers::{
         the_calls_get_the_documented_answers, the_configurations_are_valid,

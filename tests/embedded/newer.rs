@@ -1,0 +1,228 @@
+//! What the embedded cluster has of servers newer than 1.20, and what a row of the transcript cannot
+//! say. The expected answers are those of the Kubernetes documentation and of client-go.
+
+use serde_json::{Value, json};
+
+use crate::support::embedded::Embedded;
+use crate::support::http::{Answer, Client, Exchange};
+use crate::support::server::{Server, Who};
+
+const CORE: &str = "/api/v1/namespaces/default";
+const APPLY: &str = "application/apply-patch+yaml";
+
+/// A cluster without nodes: only the tests change its objects.
+fn start() -> (Embedded, Client) {
+    let cluster = Embedded::start_with(&["--nodes", "0"]);
+    let client = Client::new(&cluster.access(Who::Admin), "newer");
+    (cluster, client)
+}
+
+fn pod(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i",
+        "resources": {"requests": {"memory": "1Mi"}, "limits": {"memory": "64Mi"}}}]}})
+}
+
+/// The media type and the body of the answer to a GET.
+fn accepted(client: &Client, path: &str, accept: &str) -> (String, Value) {
+    let headers = [("accept", accept)];
+    let answer = client.exchange(&Exchange { method: "GET", path, headers: &headers, body: None });
+    let answer = answer.unwrap();
+    assert_eq!(answer.status(), 200, "{path}");
+    let media_type = answer.headers()["content-type"].to_str().unwrap().to_owned();
+    (media_type, serde_json::from_slice(answer.body()).unwrap())
+}
+
+fn named<'v>(list: &'v Value, field: &str, name: &str) -> &'v Value {
+    let found = list.as_array().unwrap().iter().find(|one| one[field] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {list}"))
+}
+
+#[track_caller]
+fn refused(answer: &Answer, code: u16, message: &str) {
+    let got = answer.body["message"].as_str().unwrap_or_default();
+    assert!(answer.code == code && got.contains(message), "{answer:?}");
+}
+
+/// The header of client-go 1.30 and later.
+pub fn discovery_in_one_document() {
+    const ALL: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+        application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+    let (_cluster, client) = start();
+    let (media_type, core) = accepted(&client, "/api", ALL);
+    assert_eq!(media_type, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+    assert_eq!(core["kind"], "APIGroupDiscoveryList");
+    assert_eq!(core["apiVersion"], "apidiscovery.k8s.io/v2");
+    let pods = named(&core["items"][0]["versions"][0]["resources"], "resource", "pods");
+    let short = json!([pods["scope"], pods["singularResource"], pods["shortNames"]]);
+    assert_eq!(short, json!(["Namespaced", "pod", ["po"]]));
+    let eviction = named(&pods["subresources"], "subresource", "eviction");
+    let kind = json!({"group": "policy", "version": "v1", "kind": "Eviction"});
+    assert_eq!((&eviction["responseKind"], &eviction["verbs"]), (&kind, &json!(["create"])));
+    let old = ALL.split_once(',').unwrap().1;
+    let (_, groups) = accepted(&client, "/apis", old);
+    assert_eq!(groups["apiVersion"], "apidiscovery.k8s.io/v2beta1");
+    let names: Vec<&Value> =
+        groups["items"].as_array().unwrap().iter().map(|g| &g["metadata"]["name"]).collect();
+    assert!(names.contains(&&json!("batch")) && names.contains(&&json!("apps")), "{names:?}");
+    // Every resource is in the documents of both forms.
+    for group in groups["items"].as_array().unwrap() {
+        let version = &group["versions"][0];
+        let name = group["metadata"]["name"].as_str().unwrap();
+        let path = format!("/apis/{name}/{}", version["version"].as_str().unwrap());
+        let (_, plain) = accepted(&client, &path, "application/json");
+        let plain = plain["resources"].as_array().unwrap();
+        let whole = plain.iter().filter(|one| !one["name"].as_str().unwrap().contains('/')).count();
+        assert_eq!(version["resources"].as_array().unwrap().len(), whole, "{path}");
+    }
+    let (media_type, plain) = accepted(&client, "/apis", "application/json");
+    assert_eq!((media_type.as_str(), &plain["kind"]), ("application/json", &json!("APIGroupList")));
+    let lease = client.get("/apis/coordination.k8s.io/v1").ok();
+    assert_eq!(named(&lease["resources"], "name", "leases")["singularName"], "lease");
+    assert_eq!(client.get("/apis/apps/v1").ok()["resources"], json!([]));
+    assert_eq!(client.get("/apis/apps/v1/deployments").body["reason"], "NotFound");
+}
+
+pub fn users_can_ask_who_they_are() {
+    let (_cluster, client) = start();
+    let reviews = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let user = client.post(reviews, &review).ok()["status"]["userInfo"].clone();
+    assert_eq!(user["username"], "kubernetes-admin");
+    assert_eq!(user["groups"], json!(["system:masters", "system:authenticated"]));
+}
+
+pub fn ephemeral_containers_are_added_to_a_pod() {
+    let (_cluster, client) = start();
+    let path = format!("{CORE}/pods/a");
+    let part = format!("{path}/ephemeralcontainers");
+    let mut given = pod("a");
+    given["spec"]["ephemeralContainers"] = json!([{"name": "early", "image": "i"}]);
+    let made = client.post(&format!("{CORE}/pods"), &given).ok();
+    assert_eq!(made["spec"].get("ephemeralContainers"), None, "only the subresource adds some");
+    let debugger = json!([{"name": "debugger", "image": "i:1", "targetContainerName": "c"}]);
+    let patch =
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"ephemeralContainers": debugger}});
+    let patched = client.merge_patch(&part, &patch).ok();
+    let container = &patched["spec"]["ephemeralContainers"][0];
+    assert_eq!(container["terminationMessagePolicy"], "File");
+    assert_eq!(patched["metadata"].get("labels"), None, "nothing else changes");
+    let with =
+        |list: Value| client.merge_patch(&part, &json!({"spec": {"ephemeralContainers": list}}));
+    refused(&with(json!([])), 422, "existing ephemeral containers \"debugger\" may not be removed");
+    let mut other = container.clone();
+    other["image"] = json!("j");
+    refused(&with(json!([other])), 422, "\"debugger\" may not be changed");
+    let twice = json!([container, {"name": "c", "image": "i"}]);
+    refused(&with(twice), 422, "spec.ephemeralContainers[1].name: Duplicate value: \"c\"");
+    let probed = json!([container, {"name": "d", "image": "i", "ports": [{"containerPort": 1}]}]);
+    refused(&with(probed), 422, "cannot be set for an Ephemeral Container");
+    // An update of the whole pod keeps them.
+    client.merge_patch(&path, &json!({"spec": {"ephemeralContainers": null}})).ok();
+    assert_eq!(client.get(&part).ok()["spec"]["ephemeralContainers"][0], *container);
+}
+
+pub fn a_resize_changes_amounts_only() {
+    let (_cluster, client) = start();
+    let path = format!("{CORE}/pods/a/resize");
+    client.post(&format!("{CORE}/pods"), &pod("a")).ok();
+    let to = |path: &str, resources: Value| {
+        let container = json!({"name": "c", "image": "other", "resources": resources});
+        client.merge_patch(path, &json!({"spec": {"containers": [container]}}))
+    };
+    let larger = json!({"requests": {"memory": "1Mi"}, "limits": {"memory": "128Mi"}});
+    let resized = to(&path, larger.clone()).ok();
+    let container = &resized["spec"]["containers"][0];
+    assert_eq!((&container["resources"], &container["image"]), (&larger, &json!("i")));
+    let guaranteed = json!({"limits": {"cpu": "1", "memory": "1Mi"}});
+    refused(&to(&path, guaranteed), 422, "Pod QOS Class may not change as a result of resizing");
+    let disk = json!({"requests": {"memory": "1Mi", "ephemeral-storage": "1Gi"},
+        "limits": {"memory": "128Mi"}});
+    refused(&to(&path, disk), 422, "only cpu and memory resources are mutable");
+    let whole = to(&format!("{CORE}/pods/a"), json!({"limits": {"memory": "256Mi"}}));
+    refused(&whole, 422, "pod updates may not change fields other than");
+}
+
+/// KEP-3521.
+pub fn scheduling_gates_keep_a_pod_from_a_node() {
+    let (_cluster, client) = start();
+    let pods = format!("{CORE}/pods");
+    let gated = |name: &str, gates: Value| {
+        let mut pod = pod(name);
+        pod["spec"]["schedulingGates"] = gates;
+        pod
+    };
+    let made = client.post(&pods, &gated("a", json!([{"name": "x.y/g"}]))).ok();
+    let condition = &made["status"]["conditions"][0];
+    assert_eq!(
+        (&condition["type"], &condition["reason"]),
+        (&json!("PodScheduled"), &json!("SchedulingGated"))
+    );
+    let mut placed = gated("b", json!([{"name": "g"}]));
+    placed["spec"]["nodeName"] = json!("n");
+    let detail =
+        "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared";
+    refused(&client.post(&pods, &placed), 422, detail);
+    let twice = gated("b", json!([{"name": "g"}, {"name": "g"}]));
+    refused(&client.post(&pods, &twice), 422, "spec.schedulingGates[1]: Duplicate value: \"g\"");
+    let binding = json!({"metadata": {"name": "a"}, "target": {"name": "n"}});
+    let bind = || client.post(&format!("{pods}/a/binding"), &binding);
+    refused(&bind(), 409, "pod a has non-empty .spec.schedulingGates");
+    client.merge_patch(&format!("{pods}/a"), &json!({"spec": {"schedulingGates": null}})).ok();
+    bind().ok();
+}
+
+/// A list of this version gets the same status.
+pub fn a_watch_from_the_future_gets_an_error() {
+    let (_cluster, client) = start();
+    let path = format!("{CORE}/pods?resourceVersion=99999999");
+    let mut events = Vec::new();
+    client.watch(&format!("{path}&watch=1&timeoutSeconds=60"), |event| {
+        events.push(event);
+        true
+    });
+    let [event] = events.as_slice() else { panic!("{events:?}") };
+    let listed = client.get(&path);
+    assert_eq!(listed.code, 504);
+    assert_eq!((&event["type"], &event["object"]), (&json!("ERROR"), &listed.body));
+}
+
+/// Bytes and sizes that a row of the transcript cannot have.
+pub fn bodies_that_are_not_text_or_too_large() {
+    let (_cluster, client) = start();
+    let send = |method, path: &str, media_type, body: &[u8]| {
+        let headers = [("content-type", media_type)];
+        let exchange = Exchange { method, path, headers: &headers, body: Some(body) };
+        let answer = client.exchange(&exchange).unwrap();
+        let body: Value = serde_json::from_slice(answer.body()).unwrap();
+        (answer.status().as_u16(), body)
+    };
+    let maps = format!("{CORE}/configmaps");
+    let json = "application/json";
+    let body = b"{\"metadata\":{\"name\":\"a\"},\"data\":{\"k\":\"x\xff\xe2\x82y\"}}";
+    let (code, made) = send("POST", &maps, json, body);
+    assert_eq!((code, &made["data"]["k"]), (201, &json!("x\u{FFFD}\u{FFFD}\u{FFFD}y")));
+    let one = format!("{maps}/a");
+    for media_type in ["application/merge-patch+json", "application/strategic-merge-patch+json"] {
+        let (code, patched) = send("PATCH", &one, media_type, b"{\"data\":{\"k\":\"\xffz\"}}");
+        assert_eq!((code, &patched["data"]["k"]), (200, &json!("\u{FFFD}z")), "{media_type}");
+    }
+    let large = vec![b' '; 4 << 20];
+    let message = json!("Request entity too large: limit is 3145728");
+    for (method, path, media_type) in
+        [("POST", &maps, json), ("PATCH", &one, APPLY), ("DELETE", &one, json)]
+    {
+        let (code, status) = send(method, path, media_type, &large);
+        assert_eq!((code, &status["message"]), (413, &message), "{method}");
+    }
+}
+
+/// Some clients refuse a context without a user (client-node), or a user that is not in the list.
+pub fn every_kubeconfig_names_a_user() {
+    for args in [&["--nodes", "0"][..], &["--nodes", "0", "--insecure-no-auth"]] {
+        let cluster = Embedded::start_with(args);
+        let text = std::fs::read_to_string(cluster.kubeconfig()).unwrap();
+        let config = posse::wire::yaml::Node::read(&text).unwrap().to_json();
+        let user = &config["contexts"][0]["context"]["user"];
+        assert_eq!((user, &config["users"][0]["name"]), (&json!("posse-dev"), user), "{text}");
+    }
+}
