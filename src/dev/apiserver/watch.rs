@@ -91,9 +91,11 @@ impl Watch {
         request: &Request,
         responder: Responder<'_>,
     ) -> io::Result<()> {
+        // Before the headers: a client that has them misses no change.
+        let start = self.begin(api);
         if web_socket::is_wanted(request) {
             let mut events = EventSocket(Socket::accept(request, "", responder)?);
-            return match self.copy(api, &mut events)? {
+            return match self.copy(api, start, &mut events)? {
                 true => events.0.close(),
                 false => Ok(()),
             };
@@ -101,7 +103,7 @@ impl Watch {
         let date = time::http_date(api.wall());
         let headers = [("content-type", "application/json"), ("date", date.as_str())];
         let mut writer = responder.stream(200, &headers)?;
-        match self.copy(api, &mut writer)? {
+        match self.copy(api, start, &mut writer)? {
             true => writer.finish(),
             // Dropped without the last chunk: the client sees a cut connection.
             false => Ok(()),
@@ -109,8 +111,8 @@ impl Watch {
     }
 
     /// Sends events; false if the end is a cut, or the client has left.
-    fn copy(&self, api: &Api, sink: &mut dyn LogSink) -> io::Result<bool> {
-        let WatchStart { tokens, epoch, mut version, first } = self.begin(api);
+    fn copy(&self, api: &Api, start: WatchStart, sink: &mut dyn LogSink) -> io::Result<bool> {
+        let WatchStart { tokens, epoch, mut version, first } = start;
         if api.faults.counts_down(Fault::Gone) {
             let error = StatusError::expired(format!("too old resource version: {version}"));
             sink.send(&event("ERROR", error.body().to_string().as_bytes()))?;
