@@ -19,6 +19,7 @@ pub mod core;
 pub mod dev;
 pub mod files;
 pub mod kube;
+pub mod process;
 pub mod runtime;
 pub mod serve;
 pub mod stage;

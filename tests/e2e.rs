@@ -14,6 +14,7 @@ mod e2e {
     pub mod harness;
     pub mod history;
     pub mod kills;
+    pub mod leaks;
     pub mod losses;
     pub mod openapi;
     pub mod outages;
@@ -32,8 +33,8 @@ mod e2e {
 use std::process::ExitCode;
 
 use e2e::{
-    check, driver, groups, harness, history, kills, losses, openapi, outages, reach, reasons,
-    refusals, restarts, scaling, stage, stage_attacks, starts, submit, text,
+    check, driver, groups, harness, history, kills, leaks, losses, openapi, outages, reach,
+    reasons, refusals, restarts, scaling, stage, stage_attacks, starts, submit, text,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -114,6 +115,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Real stage::{stage_manifest, stage_token_review};
     Real starts::{memory_scaling_after_oom, node_with_failed_starts};
     Own scaling::{run_with_a_cluster_of_its_own};
+    Own leaks::{no_process_outlives_a_container, no_process_outlives_a_stopped_or_killed_run};
+    Both leaks::{no_process_outlives_a_driver};
     Real scaling::{steady_state_is_quiet};
     Embedded text::{logs_on_a_terminal_are_escaped, text_of_a_server_stays_text};
     Own text::{no_log_level_shows_a_secret};

@@ -61,6 +61,9 @@ pub enum Command {
     /// Run the embedded cluster in the foreground, for tests and for trying things out
     #[cfg(feature = "dev")]
     Dev(DevArgs),
+    /// Start programs and end all of their descendants (posse itself starts it)
+    #[command(name = crate::process::supervisor::COMMAND, hide = true)]
+    Supervise,
     /// Become a container with volumes of the embedded cluster (started by its node)
     #[cfg(feature = "dev")]
     #[command(name = crate::dev::COMMAND, hide = true)]

@@ -134,8 +134,9 @@ fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
 }
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    // `run` starts its logger later, when it knows whether there is a progress line.
-    let has_own_logger = matches!(command, Command::Run(_));
+    // `run` starts its logger later, when it knows whether there is a progress line. A supervisor has
+    // no log.
+    let has_own_logger = matches!(command, Command::Run(_) | Command::Supervise);
     // A container's environment variables are not meant for posse's logger.
     #[cfg(feature = "dev")]
     let has_own_logger = has_own_logger || matches!(command, Command::DevContainer);
@@ -151,6 +152,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         #[cfg(feature = "dev")]
         Command::DevContainer => dev::container(),
         Command::Run(args) => run::run(&args, world),
+        Command::Supervise => crate::process::enter().map(|()| Code::Clean).map_err(Failure::usage),
         Command::Check(args) => check::check(&args, world, out),
         Command::Submit(args) => submit::submit(&args, world, out),
         Command::Apps(args) => apps::apps(&args, world, out),

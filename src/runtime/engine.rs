@@ -99,6 +99,8 @@ pub struct Engine<'a, U> {
 #[derive(Debug)]
 pub struct EngineState {
     driver: Option<Driver>,
+    /// Kept until the end of the run, because dropping it kills what the driver left behind.
+    ended_driver: Option<Driver>,
     reaper: Option<Reaper>,
     reap_at: Option<Millis>,
     probe: Option<ReadyProbe>,
@@ -143,6 +145,7 @@ impl Default for EngineState {
     fn default() -> Self {
         Self {
             driver: None,
+            ended_driver: None,
             reaper: Reaper::new(),
             reap_at: None,
             probe: None,
@@ -471,14 +474,14 @@ impl<U: Upstream> Engine<'_, U> {
             info!("driver ended: {end}");
             driver.terminate_group();
             let orders = self.finish.on_driver_ended(end.code);
-            self.state.driver = None;
+            self.state.ended_driver = self.state.driver.take();
             self.obey(orders, now);
         }
         self.reap(now);
     }
 
     fn reap(&mut self, now: Millis) {
-        let driver = self.state.driver.as_ref().map(Driver::pid);
+        let driver = self.state.driver.as_ref().map(Driver::supervisor);
         self.state.reap_at = self.state.reaper.as_mut().and_then(|reaper| reaper.reap(now, driver));
     }
 
@@ -496,7 +499,7 @@ impl<U: Upstream> Engine<'_, U> {
                 ShutdownStep::KillDriver => {
                     if let Some(driver) = &self.state.driver {
                         warn!("killing the driver: the grace period is over");
-                        driver.kill_group_now();
+                        driver.kill_all_now();
                     }
                 }
                 ShutdownStep::FinalDelete => {

@@ -1,7 +1,6 @@
 //! Signals that the process receives, as values on a channel.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,6 +9,8 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use signal_hook::consts;
 use signal_hook::iterator;
+
+use crate::process::ignored::IgnoredSignals;
 
 /// A signal that posse handles or forwards to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,7 +86,7 @@ impl Signals {
     /// Installs the handlers. SIGHUP, SIGINT and SIGQUIT stay ignored if they were ignored at the
     /// start of the process, as under `nohup` or a shell's `&`.
     pub fn start() -> io::Result<Self> {
-        let ignored = ignored_signals();
+        let ignored = IgnoredSignals::now();
         let wanted = Signal::ALL.into_iter().filter(|signal| !is_ignored(ignored, *signal));
         let mut signals = iterator::Signals::new(wanted.map(Signal::number))?;
         let handle = signals.handle();
@@ -143,21 +144,10 @@ fn record(number: i32, pending: &AtomicU32, wake: &Sender<()>) {
     }
 }
 
-/// The mask of ignored signals, from /proc; 0 if /proc cannot be read.
-fn ignored_signals() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    parse_ignored(&status)
-}
-
-fn parse_ignored(status: &str) -> u64 {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
 /// Only these signals may stay ignored; posse needs the others.
-fn is_ignored(mask: u64, signal: Signal) -> bool {
+fn is_ignored(ignored: IgnoredSignals, signal: Signal) -> bool {
     let optional = matches!(signal, Signal::Hup | Signal::Int | Signal::Quit);
-    optional && mask & (1 << (signal.number() - 1)) != 0
+    optional && ignored.contains(signal.number())
 }
 
 #[cfg(test)]
@@ -188,12 +178,15 @@ mod tests {
     #[test]
     fn ignored_signals_are_read_from_proc() {
         // SigIgn of a shell's background job under nohup: HUP (1), INT (2), QUIT (3), PIPE (13).
-        let mask = parse_ignored("Name:\tx\nSigBlk:\t0\nSigIgn:\t0000000000001007\nSigCgt:\t1\n");
+        let mask =
+            IgnoredSignals::parse("Name:\tx\nSigBlk:\t0\nSigIgn:\t0000000000001007\nSigCgt:\t1\n");
         let ignored: Vec<Signal> =
             Signal::ALL.into_iter().filter(|signal| is_ignored(mask, *signal)).collect();
         assert_eq!(ignored, [Signal::Hup, Signal::Int, Signal::Quit]);
-        assert!(!Signal::ALL.into_iter().any(|signal| is_ignored(parse_ignored(""), signal)));
+        let none = IgnoredSignals::parse("");
+        assert!(!Signal::ALL.into_iter().any(|signal| is_ignored(none, signal)));
         // TERM (15) is never left ignored: the kubelet ends pods with it.
-        assert!(!is_ignored(u64::MAX, Signal::Term));
+        let all = IgnoredSignals::parse("SigIgn:\tffffffffffffffff\n");
+        assert!(!is_ignored(all, Signal::Term) && is_ignored(all, Signal::Hup));
     }
 }

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
@@ -21,6 +20,7 @@ use crate::dev::apiserver::spdy;
 use crate::dev::apiserver::web_socket::{self, wait_ready};
 use crate::dev::schema::kind::{Key, Kind};
 use crate::dev::schema::status::StatusError;
+use crate::process::supervisor::Running;
 use crate::serve::{Request, Responder};
 
 /// How long the node may take to answer.
@@ -186,13 +186,13 @@ impl Exec {
         let ((stdout, write_stdout), (stderr, write_stderr)) =
             pipe().and_then(|stdout| Ok((stdout, pipe()?))).map_err(words)?;
         let io = CommandIo { stdin: read_stdin, stdout: write_stdout, stderr: write_stderr };
-        let child = start(io)?;
+        let running = start(io)?;
         // What the client did not ask for is read and dropped, so that the command does not block.
         let outputs = vec![
             (if self.stdout { STDOUT } else { DROPPED }, stdout),
             (if self.stderr { STDERR } else { DROPPED }, stderr),
         ];
-        Session::new(child, stdin, outputs, false)
+        Session::new(running, stdin, outputs, false)
     }
 }
 
@@ -207,9 +207,9 @@ fn user_side(terminal: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A running command and the files that connect it to the client.
+/// A running command and the files that connect it to the client. Dropping it kills the command.
 struct Session {
-    child: Child,
+    running: Running,
     stdin: Option<File>,
     /// Input that the command has not read yet.
     pending: Vec<u8>,
@@ -221,13 +221,13 @@ struct Session {
 
 impl Session {
     fn new(
-        child: Child,
+        running: Running,
         stdin: Option<OwnedFd>,
         outputs: Vec<(u8, OwnedFd)>,
         tty: bool,
     ) -> Result<Self, String> {
-        let mut session = Self {
-            child,
+        let session = Self {
+            running,
             stdin: stdin.map(File::from),
             pending: Vec::new(),
             stdin_closed: false,
@@ -237,7 +237,6 @@ impl Session {
         if let Some(stdin) = &session.stdin
             && let Err(error) = rustix::io::ioctl_fionbio(stdin, true)
         {
-            session.kill();
             return Err(error.to_string());
         }
         Ok(session)
@@ -251,7 +250,7 @@ impl Session {
         let mut ended: Option<(Instant, i32)> = None;
         loop {
             if ended.is_none()
-                && let Some(status) = self.child.try_wait()?
+                && let Some(status) = self.running.wait(Some(Duration::ZERO))
             {
                 use std::os::unix::process::ExitStatusExt;
                 let signal = status.signal().map(|signal| 128 + signal);
@@ -363,25 +362,17 @@ impl Session {
         Ok(())
     }
 
-    /// Gives the command the rest of its input, and kills it if it does not end then. Nobody reads its
-    /// output: it gets EPIPE.
+    /// Gives the command the rest of its input, and time to end. Nobody reads its output: it gets EPIPE.
     fn end_alone(&mut self) {
         self.stdin_closed = true;
         self.outputs.clear();
         let deadline = Instant::now() + ALONE;
-        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+        while Instant::now() < deadline && self.running.wait(Some(Duration::ZERO)).is_none() {
             self.feed();
             if self.wait(None, TICK).is_err() {
                 break;
             }
         }
-        self.kill();
-    }
-
-    fn kill(&mut self) {
-        // Errors mean that it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command};
 
 use crossbeam_channel::Sender;
 
 use crate::dev::schema::kind::Key;
+use crate::process::supervisor::Running;
 
 /// The files of a command. Without `stdin` it reads an empty file.
 #[derive(Debug)]
@@ -21,16 +21,10 @@ impl CommandIo {
     pub(crate) fn output(file: OwnedFd) -> io::Result<Self> {
         Ok(Self { stdin: None, stdout: file.try_clone()?, stderr: file })
     }
-
-    /// Makes the files those of `command`, except for stdin.
-    pub(crate) fn set_outputs(&self, command: &mut Command) -> io::Result<()> {
-        command.stdout(self.stdout.try_clone()?).stderr(self.stderr.try_clone()?);
-        Ok(())
-    }
 }
 
 /// Starts a command in a container; an error has the words of a container runtime.
-pub(crate) type StartCommand = Box<dyn FnOnce(CommandIo) -> Result<Child, String> + Send>;
+pub(crate) type StartCommand = Box<dyn FnOnce(CommandIo) -> Result<Running, String> + Send>;
 
 /// Asks the node to prepare a command.
 #[derive(Debug)]

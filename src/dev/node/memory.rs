@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::tree;
+use crate::process::tree;
 
 /// The size of a page in `/proc/PID/stat`.
 fn page_bytes() -> u64 {

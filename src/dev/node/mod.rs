@@ -17,7 +17,6 @@ mod scheduler;
 mod sources;
 mod start;
 mod start_error;
-mod tree;
 mod volumes;
 
 use std::io;
@@ -53,8 +52,8 @@ pub(crate) struct Settings {
 enum Input {
     /// A probe or a hook of the process with this number has finished.
     HandlerDone(u64, HandlerPurpose, HandlerOutcome),
-    /// The process with this number has ended and is not reaped yet.
-    Ended(u64),
+    /// The process with this number and all of its descendants have ended; the exit code.
+    Ended(u64, i32),
     Stop,
 }
 
@@ -118,7 +117,7 @@ fn run(mut kubelet: Kubelet, changes: &Receiver<()>, inbox: &Receiver<Input>) {
                 Ok(Input::HandlerDone(number, purpose, outcome)) => {
                     kubelet.on_handler_done(number, purpose, &outcome);
                 }
-                Ok(Input::Ended(number)) => kubelet.on_end(number),
+                Ok(Input::Ended(number, code)) => kubelet.on_end(number, code),
                 Ok(Input::Stop) | Err(_) => break,
             }
         }
@@ -129,12 +128,12 @@ fn run(mut kubelet: Kubelet, changes: &Receiver<()>, inbox: &Receiver<Input>) {
     drain(&mut kubelet, inbox, KILL_WAIT);
 }
 
-/// Reaps processes until none is left or `timeout` is over.
+/// Waits until no process is left or `timeout` is over.
 fn drain(kubelet: &mut Kubelet, inbox: &Receiver<Input>, timeout: Duration) {
     let deadline = Instant::now() + timeout;
     while kubelet.has_processes() {
         match inbox.recv_deadline(deadline) {
-            Ok(Input::Ended(number)) => kubelet.reap(number),
+            Ok(Input::Ended(number, code)) => kubelet.forget_process(number, code),
             Ok(Input::HandlerDone(..) | Input::Stop) => {}
             Err(_) => return,
         }

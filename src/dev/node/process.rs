@@ -1,113 +1,88 @@
-//! One container's process: start, signals and reaping.
+//! One container's process: its start, its signals, its end.
 //!
-//! A small thread waits for the end of each process without reaping it, so that the process id
-//! stays valid until `Process::reap`.
+//! It runs under a supervisor of its own, so its descendants end with it. A small thread waits for
+//! that.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
+use std::path::Path;
+use std::process::ExitStatus;
 use std::thread;
 
 use crossbeam_channel::Sender;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
-};
+use rustix::process::{Pid, Signal};
 
 use super::Input;
 use super::start::Prepared;
 use super::start_error::{StartError, runtime_error};
-use super::tree;
 use crate::dev::apiserver::exec_orders::CommandIo;
+use crate::process::supervisor::{Link, Supervisor};
 
 const WAITER_STACK_BYTES: usize = 64 << 10;
 /// The exit code that a container runtime reports if it does not know the real one.
 const UNKNOWN_EXIT_CODE: i32 = 137;
 
-/// A process that is running or has not been reaped.
+/// A container's process.
 #[derive(Debug)]
 pub(super) struct Process {
-    child: Child,
+    pid: Pid,
+    link: Link,
 }
 
 impl Process {
-    /// Starts a process. Its end is sent to `inbox` as `Input::Ended(number)`.
+    /// Starts a process. `runner` is this program. After the end of the process and all of its
+    /// descendants, its exit code is sent to `inbox` as `Input::Ended(number, code)`.
     pub(super) fn start(
         number: u64,
         prepared: Prepared,
         output: PipeWriter,
+        runner: &Path,
         inbox: &Sender<Input>,
     ) -> Result<Self, StartError> {
-        let io = CommandIo::output(OwnedFd::from(output))
-            .map_err(|error| StartError::Failed(runtime_error(&error.to_string())))?;
-        let mut child = prepared.spawn(&io, 0)?;
+        let failed = |error: io::Error| StartError::Failed(runtime_error(&error.to_string()));
+        let io = CommandIo::output(OwnedFd::from(output)).map_err(failed)?;
+        let supervisor = Supervisor::start(runner).map_err(failed)?;
+        let mut running = prepared.spawn(&io, supervisor.link())?;
+        let process = Self { pid: running.pid(), link: supervisor.link().clone() };
         let inbox = inbox.clone();
-        let waits = await_end(child.id(), move || {
+        let builder = thread::Builder::new().name(format!("dev-wait-{number}"));
+        // Without the thread, the process is killed here.
+        let waits = builder.stack_size(WAITER_STACK_BYTES).spawn(move || {
+            let end = running.wait(None);
+            // As a container ends with its first process.
+            drop(supervisor);
             // A send error means that the node's thread has ended.
-            let _ = inbox.send(Input::Ended(number));
+            let _ = inbox.send(Input::Ended(number, end.map_or(UNKNOWN_EXIT_CODE, exit_code)));
         });
-        if let Err(error) = waits {
-            // Without the thread the process's end would never be seen.
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(StartError::Failed(runtime_error(&error.to_string())));
-        }
-        Ok(Self { child })
+        waits.map_err(failed)?;
+        Ok(process)
     }
 
     /// The process id, which is also the id of its group.
-    pub(super) fn id(&self) -> u32 {
-        self.child.id()
+    pub(super) fn id(&self) -> Pid {
+        self.pid
+    }
+
+    /// For commands that run in the container.
+    pub(super) fn link(&self) -> &Link {
+        &self.link
     }
 
     pub(super) fn terminate(&self) {
-        self.signal_group(Signal::TERM);
+        self.link.signal(Signal::TERM);
     }
 
-    /// Kills the whole container, including processes that left the group, as a driver under
-    /// `posse run` does.
+    /// Kills the whole container.
     pub(super) fn kill(&self) {
-        let descendants = tree::descendants(self.child.id());
-        self.signal_group(Signal::KILL);
-        for pid in descendants.into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
-        {
-            // An error means that the process has ended.
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    }
-
-    /// The exit code of a process that has ended: 128 + N for signal N. The rest of its process
-    /// group is killed, because a container ends with its first process.
-    pub(super) fn reap(mut self) -> i32 {
-        self.signal_group(Signal::KILL);
-        self.child.wait().map_or(UNKNOWN_EXIT_CODE, exit_code)
-    }
-
-    /// The group id is valid, because the first process is not reaped yet.
-    fn signal_group(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // An error means that the whole group has ended.
-        let _ = pid.map(|pid| kill_process_group(pid, signal));
+        self.link.signal(Signal::KILL);
     }
 }
 
+/// The exit code that a shell reports: 128 + N for signal N.
 pub(super) fn exit_code(status: ExitStatus) -> i32 {
     status
         .code()
         .or_else(|| status.signal().map(|signal| 128 + signal))
         .unwrap_or(UNKNOWN_EXIT_CODE)
-}
-
-/// Calls `then` when the process has ended. Does not reap it.
-pub(super) fn await_end(id: u32, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| io::Error::other("no process id"))?;
-    let builder = thread::Builder::new().name(format!("dev-wait-{id}"));
-    builder.stack_size(WAITER_STACK_BYTES).spawn(move || {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        // An error other than EINTR means that the process is gone.
-        while matches!(waitid(WaitId::Pid(pid), options), Err(rustix::io::Errno::INTR)) {}
-        then();
-    })?;
-    Ok(())
 }

@@ -1,18 +1,18 @@
 //! Turns a container spec into a process of this machine: command line, environment, folders.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::environment::{Blocked, CommandLine, command_line, expand};
-use super::sandbox::{Mount, Sandbox, SandboxError};
+use super::sandbox::{self, Mount, Sandbox, SandboxError};
 use super::start_error::{StartError, chdir_error, exec_error, runtime_error};
 use super::volumes;
 use crate::dev::apiserver::api::Api;
@@ -21,6 +21,7 @@ use crate::dev::kubeconfig::{self, Access};
 use crate::dev::schema::kind::Key;
 use crate::dev::storage::events::{self, Note};
 use crate::dev::storage::object::text_at;
+use crate::process::supervisor::{Launch, Link, Running};
 
 /// The variable that tells every container how to reach the API server.
 const KUBECONFIG: &str = "KUBECONFIG";
@@ -31,6 +32,8 @@ const API_VARIABLES: [&str; 3] =
 const SERVICE_ACCOUNT_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The default of `terminationMessagePath`.
 const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
+/// How long the end of a process that could not make its sandbox is awaited.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The container in which a command will run.
 #[derive(Clone, Copy, Debug)]
@@ -55,25 +58,24 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Starts the command in a process group; group 0 makes a new one. Returns when the program
-    /// runs or has failed to start.
-    pub(super) fn spawn(self, io: &CommandIo, group: i32) -> Result<Child, StartError> {
-        let Some(sandbox) = &self.sandbox else { return self.spawn_without_sandbox(io, group) };
+    /// Starts the command under the container's supervisor. Returns when the program runs or has
+    /// failed to start.
+    pub(super) fn spawn(self, io: &CommandIo, link: &Link) -> Result<Running, StartError> {
+        let Some(sandbox) = &self.sandbox else { return self.spawn_without_sandbox(io, link) };
         let failed = |error: io::Error| StartError::Failed(runtime_error(&error.to_string()));
-        let stdin = io.stdin.as_ref();
-        let (mut command, handover) = sandbox.command(&self.line, stdin).map_err(failed)?;
-        command.env_clear().envs(&self.line.env).process_group(group);
-        io.set_outputs(&mut command).map_err(failed)?;
-        let mut child = command.spawn().map_err(failed)?;
-        drop(command);
-        let Err(error) = handover.finish() else { return Ok(child) };
-        // An error means that the process has ended already.
-        let _ = child.kill();
-        let _ = child.wait();
+        let (stdin, handover) = sandbox.handover(&self.line, io.stdin.as_ref()).map_err(failed)?;
+        let program = sandbox.runner.clone().into();
+        let launch = self.launch(program, vec![sandbox::COMMAND.into()], OsString::new());
+        let files = [stdin.as_fd(), io.stdout.as_fd(), io.stderr.as_fd()];
+        let mut running = link.run(&launch, files).map_err(failed)?;
+        drop(stdin);
+        let Err(error) = handover.finish() else { return Ok(running) };
+        // It ends by itself after such an error; otherwise it is killed when it is dropped.
+        let _ = running.wait(Some(ABORT_TIMEOUT));
         match error {
             SandboxError::Failed(message) => Err(StartError::Failed(runtime_error(&message))),
             SandboxError::NoNamespace(_) if self.sandbox_optional => {
-                self.spawn_without_sandbox(io, group)
+                self.spawn_without_sandbox(io, link)
             }
             SandboxError::NoNamespace(message) => {
                 Err(StartError::Blocked(Blocked { reason: "CreateContainerError", message }))
@@ -81,25 +83,24 @@ impl Prepared {
         }
     }
 
-    fn spawn_without_sandbox(&self, io: &CommandIo, group: i32) -> Result<Child, StartError> {
+    fn spawn_without_sandbox(&self, io: &CommandIo, link: &Link) -> Result<Running, StartError> {
         let failed = |what: &str| StartError::Failed(runtime_error(what));
         let line = &self.line;
-        let mut command = Command::new(&line.program);
-        command.args(&line.args).env_clear().envs(&line.env).process_group(group);
-        let stdin = io.stdin.as_ref().map(OwnedFd::try_clone).transpose();
-        let files = stdin.and_then(|stdin| {
-            command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
-            io.set_outputs(&mut command)
-        });
-        files.map_err(|error| failed(&error.to_string()))?;
-        if !line.working_dir.is_empty() {
-            if !Path::new(&line.working_dir).is_dir() {
-                let error = io::Error::from(io::ErrorKind::NotFound);
-                return Err(failed(&chdir_error(&line.working_dir, &error)));
-            }
-            command.current_dir(&line.working_dir);
+        if !line.working_dir.is_empty() && !Path::new(&line.working_dir).is_dir() {
+            let error = io::Error::from(io::ErrorKind::NotFound);
+            return Err(failed(&chdir_error(&line.working_dir, &error)));
         }
-        command.spawn().map_err(|error| failed(&exec_error(&line.program, &error)))
+        let empty = File::open("/dev/null").map_err(|error| failed(&error.to_string()))?;
+        let stdin = io.stdin.as_ref().map_or_else(|| empty.as_fd(), AsFd::as_fd);
+        let args = line.args.iter().map(OsString::from).collect();
+        let launch = self.launch((&line.program).into(), args, (&line.working_dir).into());
+        link.run(&launch, [stdin, io.stdout.as_fd(), io.stderr.as_fd()])
+            .map_err(|error| failed(&exec_error(&line.program, &error)))
+    }
+
+    fn launch(&self, program: OsString, args: Vec<OsString>, dir: OsString) -> Launch {
+        let env = self.line.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Launch { program, args, env, dir }
     }
 }
 
@@ -164,7 +165,7 @@ pub(super) fn prepare(
         line.args = command;
     }
     let sandbox_optional = mounts.is_empty();
-    let sandbox = sandbox(container, folder, mounts, &kubeconfig, &mut line)
+    let sandbox = own_view(container, folder, mounts, &kubeconfig, &mut line)
         .map_err(|error| StartError::Failed(runtime_error(&error.to_string())))?;
     Ok(Prepared { line, sandbox, sandbox_optional })
 }
@@ -194,7 +195,7 @@ fn kubeconfig(container: &ContainerContext<'_>, folder: &Path) -> io::Result<Pat
 
 /// The container's own view of the file system. It has one if it mounts volumes or if it mentions
 /// its termination message file.
-fn sandbox(
+fn own_view(
     container: &ContainerContext<'_>,
     folder: &Path,
     mut mounts: Vec<Mount>,

@@ -3,15 +3,20 @@
 pub mod ready;
 pub mod reaper;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal as SystemSignal};
 
+use crate::process::supervisor::{Launch, Running, Supervisor, THIS_PROGRAM};
 use crate::runtime::signals::Signal;
 
 /// Values for the driver's environment variables.
@@ -42,14 +47,28 @@ impl DriverEnv {
             ("POSSE_EXE", exe.map(PathBuf::into_os_string)),
         ]
     }
+
+    /// The whole environment: this process's, with these variables.
+    fn complete(&self) -> Vec<(OsString, OsString)> {
+        let mut env: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+        for (name, value) in self.variables() {
+            match value {
+                Some(value) => env.insert(name.into(), value),
+                None => env.remove(&OsString::from(name)),
+            };
+        }
+        if let Some(kubeconfig) = &self.kubeconfig {
+            env.insert("KUBECONFIG".into(), kubeconfig.into());
+        }
+        env.into_iter().collect()
+    }
 }
 
-/// The started driver process.
+/// The started driver process. Dropping it kills the driver with all of its descendants.
 #[derive(Debug)]
 pub struct Driver {
-    child: Child,
-    pid: Pid,
-    end: Option<DriverEnd>,
+    running: Running,
+    supervisor: Supervisor,
 }
 
 /// How the driver ended.
@@ -88,44 +107,39 @@ impl Driver {
     /// The command is empty, or the system cannot start it. Exit code 2, since the driver never ran.
     pub fn start(command: &[String], env: &DriverEnv) -> Result<Self, DriverError> {
         let (program, arguments) = command.split_first().ok_or(DriverError::Empty)?;
-        let mut process = Command::new(program);
-        process.args(arguments).process_group(0);
-        if io::stdin().is_terminal() {
-            process.stdin(Stdio::null());
-        }
-        for (name, value) in env.variables() {
-            match value {
-                Some(value) => process.env(name, value),
-                None => process.env_remove(name),
-            };
-        }
-        if let Some(kubeconfig) = &env.kubeconfig {
-            process.env("KUBECONFIG", kubeconfig);
-        }
+        let launch = Launch {
+            program: program.into(),
+            args: arguments.iter().map(OsString::from).collect(),
+            env: env.complete(),
+            dir: OsString::new(),
+        };
+        let supervisor =
+            Supervisor::start(Path::new(THIS_PROGRAM)).map_err(DriverError::Supervisor)?;
         let failed = |error| DriverError::Start { program: program.clone(), error };
-        let child = process.spawn().map_err(failed)?;
-        let pid = Pid::from_child(&child);
-        Ok(Self { child, pid, end: None })
+        let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+        let empty = match stdin.is_terminal() {
+            true => Some(File::open("/dev/null").map_err(failed)?),
+            false => None,
+        };
+        let stdin = empty.as_ref().map_or_else(|| stdin.as_fd(), AsFd::as_fd);
+        let files = [stdin, stdout.as_fd(), stderr.as_fd()];
+        let running = supervisor.link().run(&launch, files).map_err(failed)?;
+        Ok(Self { running, supervisor })
     }
 
     /// The process id, which is also the process group's.
     pub fn pid(&self) -> Pid {
-        self.pid
+        self.running.pid()
+    }
+
+    /// The driver's supervisor, which is a child of this process.
+    pub fn supervisor(&self) -> Pid {
+        self.supervisor.pid()
     }
 
     /// How the driver ended; `None` while it runs. Never blocks. Call it at each `Signal::Chld`.
     pub fn poll(&mut self) -> Option<DriverEnd> {
-        if self.end.is_none() {
-            match self.child.try_wait() {
-                Ok(status) => self.end = status.map(DriverEnd::new),
-                Err(error) => {
-                    // The process was reaped elsewhere: it has ended, with an unknown status.
-                    log::error!("cannot read the driver's exit status, assuming 1: {error}");
-                    self.end = Some(DriverEnd { code: 1, signal: None });
-                }
-            }
-        }
-        self.end
+        self.running.wait(Some(Duration::ZERO)).map(DriverEnd::new)
     }
 
     /// Forwards a signal to the driver's process group, as a terminal does.
@@ -139,25 +153,18 @@ impl Driver {
             Signal::Usr1 => SystemSignal::USR1,
             Signal::Usr2 => SystemSignal::USR2,
         };
-        self.kill_group(signal);
+        self.supervisor.link().signal(signal);
     }
 
-    /// Sends SIGTERM to the process group; after the driver's end, to the processes it left behind.
+    /// Sends SIGTERM to the process group; after the driver's end, to all descendants that it left
+    /// behind.
     pub fn terminate_group(&self) {
-        self.kill_group(SystemSignal::TERM);
+        self.supervisor.link().signal(SystemSignal::TERM);
     }
 
-    /// Sends SIGKILL to the process group.
-    pub fn kill_group_now(&self) {
-        self.kill_group(SystemSignal::KILL);
-    }
-
-    fn kill_group(&self, signal: SystemSignal) {
-        match rustix::process::kill_process_group(self.pid, signal) {
-            // The group is empty.
-            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-            Err(error) => log::warn!("cannot signal the driver's process group: {error}"),
-        }
+    /// Sends SIGKILL to the driver and all of its descendants.
+    pub fn kill_all_now(&self) {
+        self.supervisor.link().signal(SystemSignal::KILL);
     }
 }
 
@@ -168,6 +175,8 @@ pub enum DriverError {
     Empty,
     /// The system could not start the program.
     Start { program: String, error: io::Error },
+    /// The system could not start this program again.
+    Supervisor(io::Error),
 }
 
 impl fmt::Display for DriverError {
@@ -184,6 +193,9 @@ impl fmt::Display for DriverError {
             }
             Self::Start { program, error } => {
                 write!(f, "cannot start the driver {program:?}: {error}")
+            }
+            Self::Supervisor(error) => {
+                write!(f, "cannot start the driver's supervisor, {THIS_PROGRAM}: {error}")
             }
         }
     }
@@ -292,10 +304,10 @@ mod tests {
         // USR1 has ended the grandchild, which has no trap. The driver ignores TERM.
         driver.terminate_group();
         assert_eq!(driver.poll(), None);
-        driver.kill_group_now();
+        driver.kill_all_now();
         assert_eq!(end(&mut driver).signal, Some(9));
         // A signal to an ended group is not an error.
-        driver.kill_group_now();
+        driver.kill_all_now();
         let deadline = Instant::now() + PATIENCE;
         while is_running(grandchild) {
             assert!(Instant::now() < deadline, "the grandchild outlived the group");

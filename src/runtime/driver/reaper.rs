@@ -13,7 +13,7 @@ const ORPHAN_AGE_MS: u64 = 5_000;
 
 /// Reaps zombies that the kernel reparented to PID 1.
 ///
-/// posse's own children (the driver, credential plugins, containers of the embedded cluster) are
+/// posse's own children (credential plugins, supervisors of the driver and of containers) are
 /// waited for elsewhere and must not be reaped here. The kernel does not tell the two kinds apart,
 /// but own children are reaped at once, so only a zombie older than `ORPHAN_AGE_MS` is reaped here.
 #[derive(Debug)]
@@ -34,11 +34,11 @@ impl Reaper {
 
     /// Reaps orphaned zombies. Call it at each `Signal::Chld`, after `Driver::poll`, and again at the
     /// returned time, if any.
-    pub fn reap(&mut self, now: Millis, driver: Option<Pid>) -> Option<Millis> {
+    pub fn reap(&mut self, now: Millis, supervisor: Option<Pid>) -> Option<Millis> {
         // Usually there is no zombie, and this check is cheaper than a scan of /proc.
         let me = rustix::process::getpid();
         let zombies = if has_zombie() { zombies(Path::new("/proc"), me) } else { Vec::new() };
-        for orphan in self.choose(zombies, now, driver) {
+        for orphan in self.choose(zombies, now, supervisor) {
             // If another thread has reaped it meanwhile, waitpid fails, which is fine.
             if let Ok(Some(_)) = rustix::process::waitpid(Some(orphan), WaitOptions::NOHANG) {
                 log::debug!("reaped process {}", orphan.as_raw_nonzero());
@@ -48,12 +48,12 @@ impl Reaper {
     }
 
     /// Removes and returns the zombies that are old enough.
-    fn choose(&mut self, zombies: Vec<Pid>, now: Millis, driver: Option<Pid>) -> Vec<Pid> {
+    fn choose(&mut self, zombies: Vec<Pid>, now: Millis, supervisor: Option<Pid>) -> Vec<Pid> {
         let mut still = HashMap::new();
         let mut orphans = Vec::new();
         for pid in zombies {
             let first = *self.seen.get(&pid).unwrap_or(&now);
-            if Some(pid) == driver {
+            if Some(pid) == supervisor {
                 continue;
             }
             if now.since(first) >= ORPHAN_AGE_MS {
@@ -107,13 +107,16 @@ mod tests {
     fn only_old_zombies_are_reaped() {
         let pid = |n| Pid::from_raw(n).unwrap();
         let mut reaper = Reaper::always();
-        let driver = Some(pid(7));
-        assert_eq!(reaper.choose(vec![pid(7), pid(8), pid(9)], Millis(0), driver), []);
+        let supervisor = Some(pid(7));
+        assert_eq!(reaper.choose(vec![pid(7), pid(8), pid(9)], Millis(0), supervisor), []);
         // 9 was reaped by its owner; 10 is new.
-        assert_eq!(reaper.choose(vec![pid(7), pid(8), pid(10)], Millis(4_999), driver), []);
-        assert_eq!(reaper.choose(vec![pid(7), pid(8), pid(10)], Millis(5_000), driver), [pid(8)]);
-        assert_eq!(reaper.choose(vec![pid(7), pid(10)], Millis(9_999), driver), [pid(10)]);
-        assert_eq!(reaper.choose(vec![pid(7)], Millis(99_999), driver), []);
+        assert_eq!(reaper.choose(vec![pid(7), pid(8), pid(10)], Millis(4_999), supervisor), []);
+        assert_eq!(
+            reaper.choose(vec![pid(7), pid(8), pid(10)], Millis(5_000), supervisor),
+            [pid(8)]
+        );
+        assert_eq!(reaper.choose(vec![pid(7), pid(10)], Millis(9_999), supervisor), [pid(10)]);
+        assert_eq!(reaper.choose(vec![pid(7)], Millis(99_999), supervisor), []);
     }
 
     #[test]

@@ -36,7 +36,7 @@ const MEMORY_MS: u64 = 250;
 const MEMORY_FAR_MS: u64 = 1_000;
 const TERMINATION_BYTES_MAX: usize = 4096;
 
-/// A container's process. If its pod is gone, the process is only reaped.
+/// A container's process. If its pod is gone, only its end is awaited.
 #[derive(Debug)]
 pub(super) struct ContainerProcess {
     child: Process,
@@ -189,7 +189,7 @@ impl Kubelet {
             .outputs
             .open(number, &log)
             .map_err(|error| failed(format!("{}: {error}", log.display())))?;
-        let child = match Process::start(number, prepared, output, &self.inbox) {
+        let child = match Process::start(number, prepared, output, &self.api.runner, &self.inbox) {
             Ok(child) => child,
             Err(error) => {
                 self.outputs.close(number);
@@ -341,7 +341,7 @@ impl Kubelet {
             termination: &process.termination,
         };
         let prepared = prepare(&container, source).ok()?;
-        Some(Exec { prepared, group: process.child.id(), output })
+        Some(Exec { prepared, link: process.child.link().clone(), output })
     }
 
     fn run_hook(
@@ -510,10 +510,9 @@ impl Kubelet {
         self.set_timer(LAST_GRACE_MS, &key, TimerKind::Kill(number));
     }
 
-    /// A process has ended.
-    pub(crate) fn on_end(&mut self, number: u64) {
+    /// A process has ended, with all of its descendants.
+    pub(crate) fn on_end(&mut self, number: u64, exit_code: i32) {
         let Some(process) = self.processes.remove(&number) else { return };
-        let exit_code = process.child.reap();
         self.outputs.close(number);
         let finished_at = self.now_text();
         let Some(run) = self.runs.get_mut(&process.key).filter(|run| run.uid == process.uid) else {
@@ -556,7 +555,9 @@ impl Kubelet {
         let mut next = None;
         for process in self.processes.values_mut() {
             let Some(limit) = process.memory_limit else { continue };
-            let Some((bytes, pids)) = groups.get(&process.child.id()) else {
+            let Some((bytes, pids)) =
+                groups.get(&process.child.id().as_raw_nonzero().get().unsigned_abs())
+            else {
                 next.get_or_insert(MEMORY_FAR_MS);
                 continue;
             };
@@ -572,10 +573,9 @@ impl Kubelet {
         }
     }
 
-    /// Reaps a process and ignores its pod: the cluster is stopping.
-    pub(crate) fn reap(&mut self, number: u64) {
+    /// A process has ended, and its pod does not matter: the cluster is stopping.
+    pub(crate) fn forget_process(&mut self, number: u64, code: i32) {
         if let Some(process) = self.processes.remove(&number) {
-            let code = process.child.reap();
             self.outputs.close(number);
             log::debug!("container of pod {} ended with exit code {code}", process.key);
         }

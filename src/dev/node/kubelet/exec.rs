@@ -8,6 +8,7 @@ use crate::dev::node::probes::Exec;
 use crate::dev::node::run::ContainerState;
 use crate::dev::node::start::CommandSource;
 use crate::dev::node::start_error::{RuntimeError, StartError};
+use crate::process::supervisor::Running;
 
 impl Kubelet {
     /// Answers an order with the command, which the client's thread starts.
@@ -41,9 +42,8 @@ enum Missing {
     Process,
 }
 
-fn start(exec: Exec, io: &CommandIo) -> Result<std::process::Child, String> {
-    let group = i32::try_from(exec.group).map_err(|_| "container not running".to_owned())?;
-    exec.prepared.spawn(io, group).map_err(|error| match error {
+fn start(exec: Exec, io: &CommandIo) -> Result<Running, String> {
+    exec.prepared.spawn(io, &exec.link).map_err(|error| match error {
         StartError::Blocked(blocked) => blocked.message,
         StartError::Failed(RuntimeError(why)) => why,
     })

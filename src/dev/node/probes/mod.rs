@@ -15,9 +15,10 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use self::probe::Handler;
 use crate::dev::apiserver::exec_orders::CommandIo;
 use crate::dev::node::Input;
-use crate::dev::node::process::{await_end, exit_code};
+use crate::dev::node::process::exit_code;
 use crate::dev::node::start::Prepared;
 use crate::dev::node::start_error::{RuntimeError, StartError};
+use crate::process::supervisor::Link;
 
 /// Threads that run probes.
 const THREADS_MAX: usize = 8;
@@ -53,8 +54,8 @@ pub(super) struct HandlerCall {
 #[derive(Debug)]
 pub(super) struct Exec {
     pub(super) prepared: Prepared,
-    /// The container's process group, so that the command ends with the container.
-    pub(super) group: u32,
+    /// The container's supervisor, so that the command ends with the container.
+    pub(super) link: Link,
     /// The temporary file for its output.
     pub(super) output: PathBuf,
 }
@@ -158,7 +159,7 @@ fn run(call: HandlerCall) -> Input {
 }
 
 fn run_command(exec: Exec, timeout: Duration) -> HandlerOutcome {
-    let Exec { prepared, group, output } = exec;
+    let Exec { prepared, link, output } = exec;
     let file = || -> io::Result<File> {
         let file = File::options().read(true).append(true).create(true).open(&output)?;
         // Only this thread reads the file, through the handle, so its name is not needed.
@@ -169,32 +170,20 @@ fn run_command(exec: Exec, timeout: Duration) -> HandlerOutcome {
         Ok(file) => file,
         Err(error) => return HandlerOutcome::error(format!("{}: {error}", output.display())),
     };
-    let Ok(group) = i32::try_from(group) else {
-        return HandlerOutcome::error("container not running");
-    };
     let io = match file.try_clone().and_then(|file| CommandIo::output(file.into())) {
         Ok(io) => io,
         Err(error) => return HandlerOutcome::error(error.to_string()),
     };
-    let mut child = match prepared.spawn(&io, group) {
-        Ok(child) => child,
+    let mut running = match prepared.spawn(&io, &link) {
+        Ok(running) => running,
         Err(StartError::Blocked(blocked)) => return HandlerOutcome::error(blocked.message),
         Err(StartError::Failed(RuntimeError(why))) => {
             return HandlerOutcome::error(format!("failed to exec in container: {why}"));
         }
     };
-    let (on_end, end) = bounded::<()>(1);
-    let waits = await_end(child.id(), move || drop(on_end));
-    let in_time = waits.is_ok()
-        && matches!(
-            end.recv_timeout(timeout),
-            Err(crossbeam_channel::RecvTimeoutError::Disconnected)
-        );
-    if !in_time {
-        // The process is not reaped yet, so its id is still valid.
-        let _ = child.kill();
-    }
-    let code = child.wait().map_or(-1, exit_code);
+    let end = running.wait(Some(timeout));
+    // If it still runs, this kills it.
+    drop(running);
     let mut output = Vec::new();
     let read = file
         .seek(SeekFrom::Start(0))
@@ -203,12 +192,10 @@ fn run_command(exec: Exec, timeout: Duration) -> HandlerOutcome {
         Ok(_) => String::from_utf8_lossy(&output).into_owned(),
         Err(error) => error.to_string(),
     };
-    match (in_time, code) {
-        (true, 0) => HandlerOutcome::success(),
-        (true, _) => HandlerOutcome::failure(message),
-        (false, _) => {
-            HandlerOutcome::failure(format!("command timed out after {}s", timeout.as_secs()))
-        }
+    match end.map(exit_code) {
+        Some(0) => HandlerOutcome::success(),
+        Some(_) => HandlerOutcome::failure(message),
+        None => HandlerOutcome::failure(format!("command timed out after {}s", timeout.as_secs())),
     }
 }
 

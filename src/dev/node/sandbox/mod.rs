@@ -12,9 +12,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -69,15 +67,15 @@ pub(super) struct Handover {
 }
 
 impl Sandbox {
-    /// The command that starts the container. Drop it after the start: it holds the other end of
-    /// the connection, whose close ends `Handover::finish`.
+    /// The connection to the container's process, which runs `runner` with `COMMAND`, and that
+    /// process's standard input. Drop the latter after the start: its close ends `Handover::finish`.
     ///
     /// The process opens `stdin` by its path in /proc, because its own stdin is the connection.
-    pub(super) fn command(
+    pub(super) fn handover(
         &self,
         line: &CommandLine,
         stdin: Option<&OwnedFd>,
-    ) -> io::Result<(Command, Handover)> {
+    ) -> io::Result<(OwnedFd, Handover)> {
         for part in [ROOT, SCRATCH] {
             let folder = self.folder.join(part);
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -85,15 +83,13 @@ impl Sandbox {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(HANDOVER_TIMEOUT))?;
         ours.set_write_timeout(Some(HANDOVER_TIMEOUT))?;
-        let mut command = Command::new(&self.runner);
-        command.arg0("posse").arg(COMMAND).stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut plan = self.plan(line)?;
         if let Some(stdin) = stdin {
             let path = format!("/proc/{}/fd/{}", std::process::id(), stdin.as_raw_fd());
             plan["stdin"] = path.into();
         }
         let plan = plan.to_string().into_bytes();
-        Ok((command, Handover { stream: ours, plan }))
+        Ok((theirs.into(), Handover { stream: ours, plan }))
     }
 
     fn plan(&self, line: &CommandLine) -> io::Result<Value> {

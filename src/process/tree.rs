@@ -4,12 +4,12 @@ use std::fs;
 
 /// The fields of a process's `stat` from the third on. The second field, the process name, may
 /// contain spaces and brackets.
-pub(super) fn fields(stat: &str) -> Option<Vec<&str>> {
+pub fn fields(stat: &str) -> Option<Vec<&str>> {
     stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').collect())
 }
 
 /// All processes, each with its `stat`. Processes that end during the call are left out.
-pub(super) fn processes() -> impl Iterator<Item = (u32, String)> {
+pub fn processes() -> impl Iterator<Item = (u32, String)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid: u32| Some((pid, fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)))
@@ -17,7 +17,7 @@ pub(super) fn processes() -> impl Iterator<Item = (u32, String)> {
 
 /// All descendants of a process. A process whose parent has ended has another parent in `/proc`, so
 /// it is not found.
-pub(super) fn descendants(ancestor: u32) -> Vec<u32> {
+pub fn descendants(ancestor: u32) -> Vec<u32> {
     let parent = |stat: &str| fields(stat)?.get(1)?.parse().ok();
     let pairs: Vec<(u32, u32)> =
         processes().filter_map(|(pid, stat)| Some((pid, parent(&stat)?))).collect();
