@@ -19,11 +19,11 @@ use rustix::process::{
 };
 use signal_hook::consts;
 
-use super::ignored::IgnoredSignals;
-use super::supervisor::{
+use crate::process::ignored::IgnoredSignals;
+use crate::process::supervisor::{
     ENDED, FAILED, FILES, Launch, MESSAGE_BYTES, START, START_TIMEOUT, STARTED,
 };
-use super::tree;
+use crate::process::tree;
 
 /// The limit of a `Launch`. Linux allows 2 MiB of arguments and environment.
 const LAUNCH_BYTES_MAX: u64 = 16 << 20;
