@@ -18,6 +18,7 @@ mod e2e {
     pub mod losses;
     pub mod openapi;
     pub mod outages;
+    pub mod pod_security;
     pub mod reach;
     pub mod reasons;
     pub mod refusals;
@@ -33,8 +34,8 @@ mod e2e {
 use std::process::ExitCode;
 
 use e2e::{
-    check, driver, groups, harness, history, kills, leaks, losses, openapi, outages, reach,
-    reasons, refusals, restarts, scaling, stage, stage_attacks, starts, submit, text,
+    check, driver, groups, harness, history, kills, leaks, losses, openapi, outages, pod_security,
+    reach, reasons, refusals, restarts, scaling, stage, stage_attacks, starts, submit, text,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -46,6 +47,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded kills::{kill_9_at_every_call};
     Real kills::{kill_9_at_calls};
     OwnReal restarts::{driver_node_lost};
+    OwnReal pod_security::{pods_on_a_server_that_enforces_restricted};
     Own restarts::{driver_node_shut_down};
     Both restarts::{
         container_restarted, exclusive_lost_to_another, exclusive_waits_for_the_other_driver,

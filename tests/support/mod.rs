@@ -13,6 +13,7 @@ pub mod embedded;
 pub mod http;
 pub mod node;
 pub mod openapi;
+pub mod pod_security;
 pub mod posse;
 pub mod proxy;
 pub mod real;

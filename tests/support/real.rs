@@ -62,6 +62,8 @@ pub struct Real {
     _controllers: Option<Guarded>,
     etcd: Mutex<Option<Guarded>>,
     assets: PathBuf,
+    /// Further arguments of the API server.
+    arguments: &'static [&'static str],
     dir: TempDir,
     ports: Ports,
     authority: Authority,
@@ -70,24 +72,35 @@ pub struct Real {
 }
 
 impl Real {
+    /// Starts one whose plugin PodSecurityPolicy admits only pods that a policy allows.
+    pub fn start_with_pod_policies(assets: &Path) -> Self {
+        let arguments = &["--enable-admission-plugins=PodSecurityPolicy"];
+        Self::start_with(assets, Some("garbagecollector,job,namespace"), arguments)
+    }
+
     /// Starts one; `controllers` are needed for quotas, owner references and jobs, and cost a
     /// second.
     pub fn start(assets: &Path, controllers: bool) -> Self {
         Self::start_with(
             assets,
             controllers.then_some("garbagecollector,job,namespace,resourcequota"),
+            &[],
         )
     }
 
     /// Starts one with every controller that needs no kubelet.
     pub fn start_whole(assets: &Path) -> Self {
-        Self::start_with(assets, Some("*,-nodelifecycle"))
+        Self::start_with(assets, Some("*,-nodelifecycle"), &[])
     }
 
-    fn start_with(assets: &Path, controllers: Option<&str>) -> Self {
+    fn start_with(
+        assets: &Path,
+        controllers: Option<&str>,
+        arguments: &'static [&'static str],
+    ) -> Self {
         let mut last = String::new();
         for _ in 0..START_TRIES {
-            match Self::try_start(assets, controllers) {
+            match Self::try_start(assets, controllers, arguments) {
                 Ok(real) => {
                     real.furnish();
                     return real;
@@ -98,7 +111,11 @@ impl Real {
         panic!("the real server does not start: {last}")
     }
 
-    fn try_start(assets: &Path, controllers: Option<&str>) -> Result<Self, String> {
+    fn try_start(
+        assets: &Path,
+        controllers: Option<&str>,
+        arguments: &'static [&'static str],
+    ) -> Result<Self, String> {
         let dir = TempDir::new("real");
         let authority = Authority::new("test-ca");
         let signer = TokenSigner::new();
@@ -111,12 +128,13 @@ impl Real {
         write_files(dir.path(), &authority, &signer);
         let ports = Ports { api: free_port(), etcd: free_port(), peer: free_port() };
         let etcd = spawn_etcd(assets, dir.path(), &ports)?;
-        let apiserver = spawn_apiserver(assets, dir.path(), &ports)?;
+        let apiserver = spawn_apiserver(assets, dir.path(), &ports, arguments)?;
         let mut real = Self {
             apiserver: Mutex::new(Some(apiserver)),
             _controllers: None,
             etcd: Mutex::new(Some(etcd)),
             assets: assets.to_owned(),
+            arguments,
             dir,
             ports,
             authority,
@@ -303,7 +321,7 @@ impl Server for Real {
 
     fn up(&self) {
         let again = wait_value(PATIENCE, "the server to start again", || {
-            spawn_apiserver(&self.assets, self.dir.path(), &self.ports)
+            spawn_apiserver(&self.assets, self.dir.path(), &self.ports, self.arguments)
         });
         *self.apiserver.lock().expect("nobody panics in here") = Some(again);
         self.wait_ready().expect("it starts again on its old port");
@@ -441,7 +459,12 @@ fn spawn_etcd(assets: &Path, dir: &Path, ports: &Ports) -> Result<Guarded, Strin
     spawn(&mut command, &dir.join("etcd.log"))
 }
 
-fn spawn_apiserver(assets: &Path, dir: &Path, ports: &Ports) -> Result<Guarded, String> {
+fn spawn_apiserver(
+    assets: &Path,
+    dir: &Path,
+    ports: &Ports,
+    arguments: &[&str],
+) -> Result<Guarded, String> {
     let file = |name: &str| dir.join(name).display().to_string();
     let mut command = Command::new(assets.join("kube-apiserver"));
     command
@@ -459,7 +482,8 @@ fn spawn_apiserver(assets: &Path, dir: &Path, ports: &Ports) -> Result<Guarded, 
         .arg("--disable-admission-plugins=ServiceAccount")
         .arg(format!("--audit-policy-file={}", file("audit.yaml")))
         .arg(format!("--audit-log-path={}", file("audit.log")))
-        .arg("--audit-log-maxsize=1000");
+        .arg("--audit-log-maxsize=1000")
+        .args(arguments);
     spawn(&mut command, &dir.join("apiserver.log"))
 }
 
