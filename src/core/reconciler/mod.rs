@@ -241,9 +241,6 @@ impl Reconciler {
 
     /// Decides once, from all inputs so far.
     pub fn turn(&mut self, now: Millis) {
-        // Otherwise a turn changes nothing but what `carry_out` does.
-        let is_timer_due = self.timers.next_at().is_some_and(|at| at <= now);
-        if self.stop.is_some() || is_timer_due || !self.overdue.is_empty() {}
         self.fire_timers(now);
         self.judge_overdue(now);
         for id in self.unresolved_creates.remove_expired(now) {
