@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use figures::quantile;
+use figures::{cpu, quantile};
 use posse::core::model::action::Action;
 use posse::core::model::ids::ExecutorId;
 use posse::core::model::input::{Input, PodAnswer, PodEvent};
@@ -36,6 +36,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const EXECUTORS: u32 = 1_000;
 const CLIENTS: u64 = 50;
 const SPAN: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(10);
 const CHURN: (u64, Duration) = (10, Duration::from_millis(50));
 const TARGETS: u32 = 200;
 const LOSSES: u64 = 200_000;
@@ -93,50 +94,62 @@ fn targets(dir: &TempDir, access: &Access) {
     posse.stop();
 }
 
-/// 50 clients, one connection a call, while 200 executors a second are killed and replaced.
+/// 50 clients, one connection a call, while 200 executors a second are killed and replaced. Clients that
+/// pause 10 ms after each call make at most 5,000 calls/s; the others make as many as they can.
 fn calls(dir: &TempDir, access: &Access) {
     let posse = start(dir, access);
     scale(&posse, EXECUTORS);
     let control = posse.control();
     let is_over = AtomicBool::new(false);
-    let n_killed = thread::scope(|scope| {
-        let churn = scope.spawn(|| churn(&control, &is_over));
-        for (what, method, path, body) in [
-            ("PUT /v1/groups/default, the same target", "PUT", "/v1/groups/default", true),
-            ("GET /v1/status, 1,000 executors", "GET", "/v1/status", false),
-            ("GET /healthz", "GET", "/healthz", false),
+    let (n_killed, took) = thread::scope(|scope| {
+        let churn = scope.spawn(|| (churn(&control, &is_over), Instant::now()));
+        let begun = Instant::now();
+        for (what, method, path, body, pause) in [
+            ("PUT /v1/groups/default, the same target", "PUT", "/v1/groups/default", true, PAUSE),
+            ("GET /v1/status, 1,000 executors", "GET", "/v1/status", false, PAUSE),
+            ("GET /healthz", "GET", "/healthz", false, PAUSE),
+            ("GET /v1/status, no pauses", "GET", "/v1/status", false, Duration::ZERO),
+            ("GET /healthz, no pauses", "GET", "/healthz", false, Duration::ZERO),
         ] {
             let body = if body { json!({"target": EXECUTORS}).to_string() } else { String::new() };
-            let begun = Instant::now();
+            let (begun, cpu_before) = (Instant::now(), cpu(posse.pid()));
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|_| {
                     let (control, body) = (&control, body.clone());
-                    scope.spawn(move || client(control, method, path, &body, begun))
+                    scope.spawn(move || client(control, method, path, &body, (begun, pause)))
                 })
                 .collect();
             let mut all: Vec<f64> = clients.into_iter().flat_map(|c| c.join().unwrap()).collect();
             let rate = all.len() as f64 / SPAN.as_secs_f64();
-            println!("{what}: {CLIENTS} clients, {rate:.0} calls/s, {}", told(&mut all));
+            let us = (cpu(posse.pid()) - cpu_before).as_secs_f64() * 1e6 / all.len() as f64;
+            println!(
+                "{what}: {CLIENTS} clients, {rate:.0} calls/s, {}, {us:.0} us of posse's processor time a call",
+                told(&mut all)
+            );
         }
         is_over.store(true, Ordering::Relaxed);
-        churn.join().unwrap()
+        let (n_killed, ended) = churn.join().unwrap();
+        (n_killed, ended - begun)
     });
-    println!(
-        "meanwhile killed and replaced: {:.0}/s",
-        n_killed as f64 / (3.0 * SPAN.as_secs_f64())
-    );
+    println!("meanwhile killed and replaced: {:.0}/s", n_killed as f64 / took.as_secs_f64());
     posse.kill();
 }
 
 /// Milliseconds of each call.
-fn client(control: &Control, method: &str, path: &str, body: &str, begun: Instant) -> Vec<f64> {
+fn client(
+    control: &Control,
+    method: &str,
+    path: &str,
+    body: &str,
+    (begun, pause): (Instant, Duration),
+) -> Vec<f64> {
     let mut took = Vec::new();
     while begun.elapsed() < SPAN {
         let from = Instant::now();
         let (code, said) = control.try_call(method, path, body).unwrap();
         assert_eq!(code, 200, "{said}");
         took.push(from.elapsed().as_secs_f64() * 1e3);
-        thread::sleep(Duration::from_millis(10));
+        thread::sleep(pause);
     }
     took
 }

@@ -1,5 +1,6 @@
 //! What one turn of the reconciler costs with 100, 10,000 and 100,000 executors: running, lowering a
-//! target by one, with unschedulable executors, stopping, and the status. `cargo bench --bench turns`.
+//! target by one, with unschedulable executors, stopping, and the status. Medians, because other work on
+//! the machine may interrupt some turns for long. `cargo bench --bench turns`.
 
 #![allow(unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -70,19 +71,24 @@ fn drain(core: &mut Reconciler) {
     while core.poll_action().is_some() {}
 }
 
-/// The mean time of `step`; what the core asks for is taken outside of it.
-fn mean(run: &mut Run, mut step: impl FnMut(&mut Reconciler, &mut Pod, u64)) -> Duration {
-    let mut took = Duration::ZERO;
+/// The median time of `step`; what the core asks for is taken outside of it.
+fn median(run: &mut Run, mut step: impl FnMut(&mut Reconciler, &mut Pod, u64)) -> Duration {
+    let mut took = Vec::new();
     for i in 0..TURNS {
         run.version += 1;
         let mut pod = run.pods[usize::try_from(i).unwrap()].clone();
         pod.version = Some(Version(run.version));
         let from = Instant::now();
         step(&mut run.core, &mut pod, run.now);
-        took += from.elapsed();
+        took.push(from.elapsed());
         drain(&mut run.core);
     }
-    took / u32::try_from(TURNS).unwrap()
+    middle(took)
+}
+
+fn middle(mut took: Vec<Duration>) -> Duration {
+    took.sort();
+    took[took.len() / 2]
 }
 
 fn tell(core: &mut Reconciler, pod: &Pod, now: u64) {
@@ -94,7 +100,7 @@ fn tell(core: &mut Reconciler, pod: &Pod, now: u64) {
 
 fn running(n: u64) -> Duration {
     let mut run = adopted(n, policy(), run_pod);
-    mean(&mut run, |core, pod, now| {
+    median(&mut run, |core, pod, now| {
         pod.ready = false;
         tell(core, pod, now);
     })
@@ -103,7 +109,7 @@ fn running(n: u64) -> Duration {
 fn lowered(n: u64) -> Duration {
     let mut run = adopted(n, policy(), run_pod);
     let mut target = u32::try_from(n).unwrap();
-    mean(&mut run, |core, _, now| {
+    median(&mut run, |core, _, now| {
         target -= 1;
         core.set_target(&GroupName::from("g"), target, Millis(now));
         core.turn(Millis(now));
@@ -120,7 +126,7 @@ fn unschedulable(n: u64) -> Duration {
     });
     run.core.set_target(&GroupName::from("g"), max * 4, Millis(run.now));
     run.turn();
-    mean(&mut run, |core, pod, now| tell(core, pod, now))
+    median(&mut run, |core, pod, now| tell(core, pod, now))
 }
 
 /// All pods are terminating, and one after the other goes.
@@ -136,7 +142,7 @@ fn stopping(n: u64) -> Duration {
     let (pods, watermark) = (run.pods.clone(), run.core.watermark());
     run.tell(Input::List(List { source: ListSource::Stop, pods, version, watermark }));
     run.take();
-    mean(&mut run, |core, pod, now| {
+    median(&mut run, |core, pod, now| {
         let epoch = core.watermark().epoch;
         let events = vec![PodEvent::Deleted(pod.clone())];
         core.handle(Input::Watch { epoch, events }, Millis(now));
@@ -147,15 +153,16 @@ fn stopping(n: u64) -> Duration {
 /// After an event, and once more without one.
 fn status(n: u64) -> [Duration; 2] {
     let mut run = adopted(n, policy(), run_pod);
-    let mut took = [Duration::ZERO; 2];
-    mean(&mut run, |core, pod, now| {
+    run.core.status();
+    let mut took = [Vec::new(), Vec::new()];
+    median(&mut run, |core, pod, now| {
         pod.ready = false;
         tell(core, pod, now);
         for took in &mut took {
             let from = Instant::now();
             std::hint::black_box(core.command(Command::Status, Millis(now)));
-            *took += from.elapsed();
+            took.push(from.elapsed());
         }
     });
-    took.map(|took| took / u32::try_from(TURNS).unwrap())
+    took.map(middle)
 }
