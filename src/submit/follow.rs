@@ -16,8 +16,8 @@ use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::logs::LogFollower;
 use crate::submit::plan::driver_selector;
 use crate::submit::state::{
-    DriverState, ended_with, exit_code, has_begun, is_final, job_end, name_of, newest, pod_line,
-    reason_and_message, state, uid_of,
+    DriverState, ended_with, exit_code, has_begun, is_ending, is_final, job_end, name_of, newest,
+    pod_line, reason_and_message, state, uid_of,
 };
 use crate::submit::workload::is_owned;
 
@@ -206,23 +206,32 @@ impl Follower {
             let line = format!("job {}: {n_failed} of its pods failed or were lost", self.name);
             listens &= reported.report(listener, "job", line);
         }
-        if observation.pods.is_empty() && state(Some(job), &[]) == DriverState::Pending {
-            listens &= reported.report(listener, "no pod", self.why_no_pod());
+        if let Some(line) = self.why_no_pod(job, &observation.pods) {
+            listens &= reported.report(listener, "no pod", line);
         }
         listens
     }
 
-    /// The newest warning Event of a Job without a pod.
-    fn why_no_pod(&self) -> String {
+    /// Why the Job has no pod that could run: the newest warning Event since its last pod was created.
+    fn why_no_pod(&self, job: &Value, pods: &[Value]) -> Option<String> {
+        let is_new = pods.is_empty() && state(Some(job), &[]) == DriverState::Pending;
+        let is_between = !pods.is_empty() && !pods.iter().any(is_live) && job_end(job).is_none();
+        if !is_new && !is_between {
+            return None;
+        }
+        let seen = |event: &Value| {
+            let times = [&event["lastTimestamp"], &event["metadata"]["creationTimestamp"]];
+            times.iter().find_map(|time| time.as_str()).unwrap_or_default().to_owned()
+        };
+        let made = newest(pods).and_then(|pod| pod["metadata"]["creationTimestamp"].as_str());
         let events = self.objects.events(&self.uid).unwrap_or_default();
         let warnings = events.iter().filter(|event| event["type"] == "Warning");
-        let last = warnings.max_by_key(|event| {
-            let seen = [&event["lastTimestamp"], &event["metadata"]["creationTimestamp"]];
-            seen.iter().find_map(|time| time.as_str()).unwrap_or_default().to_owned()
-        });
-        match last.map(reason_and_message) {
-            Some(why) => format!("job {} has no pod: {why}", self.name),
-            None => format!("job {} has no pod yet", self.name),
+        let of_this_gap = warnings.filter(|event| *seen(event) > *made.unwrap_or_default());
+        match of_this_gap.max_by_key(|event| seen(event)).map(reason_and_message) {
+            Some(why) if is_new => Some(format!("job {} has no pod: {why}", self.name)),
+            // The old pod may be terminating for long, and count in a quota.
+            Some(why) => Some(format!("job {} cannot replace its pod: {why}", self.name)),
+            None => is_new.then(|| format!("job {} has no pod yet", self.name)),
         }
     }
 
@@ -247,13 +256,16 @@ impl Follower {
 
     /// Waits until something may have changed.
     fn wait_for_change(&self, observation: &Observation) {
-        let has_live = observation.pods.iter().any(|pod| !is_final(pod));
-        if !has_live {
+        if !observation.pods.iter().any(is_live) {
             // Either the Job finishes or its controller creates another pod.
             return thread::park_timeout(POLL);
         }
         wait_for_change(&self.objects, &driver_selector(Some(&self.app)), &observation.version);
     }
+}
+
+fn is_live(pod: &Value) -> bool {
+    !is_final(pod) && !is_ending(pod)
 }
 
 impl Reported {

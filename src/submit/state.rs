@@ -63,7 +63,7 @@ pub fn kind_and_name(object: &Value) -> String {
     format!("{kind} {}", name_of(object))
 }
 
-fn is_ending(object: &Value) -> bool {
+pub fn is_ending(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
