@@ -1,7 +1,8 @@
 //! Tests on real nodes: containerd, kubelets, images and a service network. posse runs as its image in
 //! its pod. `POSSE_NODES=KUBECONFIG cargo test --test nodes [FILTER]`; without the variable all tests
 //! are reported as not run. The nodes' files lie beside the kubeconfig: `nN/kubelet.pid`,
-//! `nN/containerd.sock`. The images `registry.example.com/posse:0.1.0` and `busybox:1.36` are on them.
+//! `nN/containerd.sock`. The images `registry.example.com/posse:0.1.0` and `busybox:1.36` are on them,
+//! and for the examples `registry.example.com/examples:0.1.0`. `.ci/nodes` makes all of it.
 
 // Items that are `pub` in a module are used by other modules of this program only.
 #![allow(unreachable_pub)]
@@ -12,25 +13,37 @@ mod nodes {
     pub mod attempts;
     pub mod cluster;
     pub mod documented;
+    pub mod examples;
+    pub mod identity;
+    pub mod inputs;
     pub mod losses;
     pub mod lost;
+    pub mod machine;
 }
 
 use std::process::ExitCode;
 
 use nodes::cluster::NODES;
-use nodes::{attempts, documented, losses, lost};
+use nodes::{attempts, documented, examples, identity, inputs, losses, lost};
 use support::runner::{Scenario, scenarios};
 
 const SCENARIOS: &[Scenario] = scenarios! {
-    OwnReal losses::{reasons_that_a_node_gives};
-    OwnReal documented::{quick_start_of_the_readme, manifests_applied_by_hand};
-    OwnReal attempts::{
-        final_exit_code_is_one_attempt, retries_are_spent, killed_together_with_posse,
-        clean_end_with_slow_executors, drained_ten_times,
+    // Each of these ends a node. They take longest, so they begin first.
+    OwnReal lost::{
+        driver_node_lost, executors_node_lost, kubelet_lost, node_deleted, node_restarted_and_drained,
     };
-    // Each of these ends a node; the others wait.
-    OwnReal lost::{driver_node_lost, executors_node_lost};
+    OwnReal attempts::{
+        drained_ten_times, final_exit_code_is_one_attempt, retries_are_spent, retries_without_permission,
+        killed_together_with_posse, clean_end_with_slow_executors,
+    };
+    OwnReal identity::{token_replaced, driver_pod_is_known};
+    OwnReal inputs::{
+        image_without_posse, quota_full_while_driver_ends, job_paused_by_somebody,
+        image_that_no_node_has,
+    };
+    OwnReal losses::{reasons_that_a_node_gives};
+    OwnReal documented::{quick_start_of_the_readme, manifests_applied_by_hand, stage_server};
+    OwnReal examples::{word_count, queue, dask};
 };
 
 fn main() -> ExitCode {

@@ -1,19 +1,24 @@
 //! Attempts of a submitted driver: which ends count, and when the Job ends.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::nodes::cluster::{PATIENCE, Scene, expect, name_of, node_of, said, share_nodes};
+use crate::nodes::cluster::{PATIENCE, Scene, UNTIL_GO, expect, name_of, node_of, root, shown};
+use crate::nodes::machine::{node, share_nodes};
 use crate::support::wait::{wait_for, wait_value};
 
-fn executors(n: u32) -> serde_json::Value {
+fn executors(n: u32) -> Value {
     json!([{ "count": n, "template": "deploy/executor.yaml" }])
 }
 
-/// Submits, follows to the end, and returns the number of the Job's pods.
+/// Submits, follows to the end, and returns the number of the Job's pods. posse's words are not expected
+/// in the log: on a machine with several kubelets each removes the others' logs every minute.
 #[track_caller]
-fn follow(scene: &Scene, code: i32, words: &[&str]) -> usize {
+fn follow(scene: &Scene, code: i32) -> usize {
     let output = scene.posse(&["submit", "-f", "posse.yaml", "--create-rbac", "--logs"]);
-    expect(&output, code, words);
+    expect(&output, code, &[]);
+    let job = scene.job("app");
+    assert_eq!(job["spec"]["backoffLimit"], 0, "{job}");
+    assert_eq!(job["metadata"]["annotations"]["posse.dev/exit-code"], code.to_string(), "{job}");
     scene.drivers().len()
 }
 
@@ -22,8 +27,7 @@ pub fn final_exit_code_is_one_attempt() {
     let _nodes = share_nodes();
     let scene = Scene::new().create_namespace();
     scene.write_driver("app", "exit 4", json!({ "retries": 3 }), executors(1));
-    assert_eq!(follow(&scene, 4, &["another attempt would end with exit code 4 too"]), 1);
-    assert_eq!(scene.job("app")["spec"]["backoffLimit"], 0);
+    assert_eq!(follow(&scene, 4), 1);
     scene.finish();
 }
 
@@ -32,7 +36,27 @@ pub fn retries_are_spent() {
     let _nodes = share_nodes();
     let scene = Scene::new().create_namespace();
     scene.write_driver("app", "exit 7", json!({ "retries": 1 }), executors(1));
-    assert_eq!(follow(&scene, 7, &["2 of 2 attempts failed"]), 2);
+    assert_eq!(follow(&scene, 7), 2);
+    scene.finish();
+}
+
+/// Without the permission to change its Job, posse cannot end it. The Job creates more pods, and they end
+/// without starting the driver.
+pub fn retries_without_permission() {
+    let _nodes = share_nodes();
+    let scene = Scene::new().create_namespace();
+    let rbac = std::fs::read_to_string(root().join("deploy/rbac.yaml")).unwrap();
+    scene.write("rbac.yaml", &rbac.replace("verbs: [get, patch]", "verbs: [get]"));
+    scene.kubectl(&["apply", "-f", "rbac.yaml"]);
+    let script = "echo the driver ran > /dev/termination-log; exit 7";
+    scene.write_driver("app", script, json!({ "retries": 0 }), executors(1));
+    let output = scene.posse(&["submit", "-f", "posse.yaml"]);
+    expect(&output, 7, &[]);
+    let pods = scene.drivers();
+    assert_eq!(pods.len(), 4, "{}", shown(&pods));
+    let ran = |pod: &&Value| pod["status"].to_string().contains("the driver ran");
+    assert_eq!(pods.iter().filter(ran).count(), 1, "{}", json!(pods));
+    assert!(pods.iter().all(|pod| pod["status"].to_string().contains("\"exitCode\":7")));
     scene.finish();
 }
 
@@ -41,20 +65,21 @@ pub fn retries_are_spent() {
 pub fn killed_together_with_posse() {
     let _nodes = share_nodes();
     let scene = Scene::new().create_namespace();
-    scene.write_driver("app", "echo begun; sleep 600", json!({ "retries": 0 }), executors(1));
+    let script = "echo the driver ran > /dev/termination-log; sleep 600";
+    scene.write_driver("app", script, json!({ "retries": 0 }), executors(1));
     scene.submit();
     let driver = scene.wait_application("", 1, PATIENCE);
     let id = driver["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned();
-    scene.node(node_of(&driver)).kill_container(&id);
+    node(node_of(&driver)).kill_container(&id);
     let job = wait_value(PATIENCE, "the job to fail", || {
         let job = scene.job("app");
         let is_failed = job["status"]["conditions"][0]["type"] == "Failed";
         if is_failed { Ok(job) } else { Err(job["status"].to_string()) }
     });
     assert_eq!(job["metadata"]["annotations"]["posse.dev/exit-code"], "137", "{job}");
-    let log = scene.posse(&["logs", "app"]);
-    expect(&log, 0, &["1 of 1 attempts failed, the last one with exit code 137"]);
-    assert!(!said(&log).contains("driver started"), "{}", said(&log));
+    let pods = scene.drivers();
+    let ran = |pod: &&Value| pod["status"].to_string().contains("the driver ran");
+    assert_eq!((pods.len(), pods.iter().filter(ran).count()), (2, 1), "{}", json!(pods));
     scene.finish();
 }
 
@@ -83,9 +108,8 @@ pub fn clean_end_with_slow_executors() {
 pub fn drained_ten_times() {
     let _nodes = share_nodes();
     let scene = Scene::new().create_namespace();
-    let script = "until test -e /tmp/go; do sleep 1; done";
     let driver = json!({ "retries": 0 });
-    scene.write_driver("app", script, driver, executors(1));
+    scene.write_driver("app", UNTIL_GO, driver, executors(1));
     scene.submit();
     let mut driver = scene.wait_application("", 1, PATIENCE);
     for _ in 0..10 {

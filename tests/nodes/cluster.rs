@@ -2,47 +2,37 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::runner::test_name;
-use crate::support::wait::wait_value;
+use crate::support::wait::{wait_for, wait_value};
 
 /// Names the kubeconfig of the cluster.
 pub const NODES: &str = "POSSE_NODES";
 /// The image with posse.
 pub const POSSE_IMAGE: &str = "registry.example.com/posse:0.1.0";
-/// The timeout of a step on a real node: pods start and end in seconds, evictions take a minute.
-pub const PATIENCE: Duration = Duration::from_secs(150);
+/// The timeout of a step on a real node. Pods start and end in seconds and evictions take a minute, on a
+/// quiet machine.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Tests that end a node hold it alone.
-static ALL_NODES: RwLock<()> = RwLock::new(());
+/// A program that ends with the scenario.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// One scenario's namespace and folder.
 pub struct Scene {
     pub dir: tempdir::Folder,
     pub namespace: String,
     kubeconfig: PathBuf,
-}
-
-/// The nodes of a scenario.
-#[allow(dead_code, reason = "they are held, not read")]
-pub enum NodesLock {
-    Shared(RwLockReadGuard<'static, ()>),
-    Alone(RwLockWriteGuard<'static, ()>),
-}
-
-/// Waits until no other scenario ends a node.
-pub fn share_nodes() -> NodesLock {
-    NodesLock::Shared(ALL_NODES.read().unwrap_or_else(std::sync::PoisonError::into_inner))
-}
-
-/// Waits until this scenario has the nodes alone.
-pub fn take_nodes() -> NodesLock {
-    NodesLock::Alone(ALL_NODES.write().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
 mod tempdir {
@@ -88,9 +78,14 @@ impl Scene {
         scene
     }
 
-    /// Creates the namespace.
+    /// Creates the namespace, and waits until it admits pods: its service account comes a moment later.
     pub fn create_namespace(self) -> Self {
         self.kubectl(&["create", "namespace", &self.namespace]);
+        wait_value(PATIENCE, "the namespace to admit a pod", || {
+            let probe = ["run", "probe", "--image=busybox:1.36", "--dry-run=server"];
+            let output = self.try_kubectl(&[&["-n", &self.namespace], &probe[..]].concat());
+            if output.status.success() { Ok(()) } else { Err(said(&output)) }
+        });
         self
     }
 
@@ -104,7 +99,8 @@ impl Scene {
         command
     }
 
-    fn try_kubectl(&self, args: &[&str]) -> Output {
+    /// The output of kubectl.
+    pub fn try_kubectl(&self, args: &[&str]) -> Output {
         self.command("kubectl").args(args).output().expect("kubectl is on the PATH")
     }
 
@@ -200,11 +196,17 @@ impl Scene {
     /// Evicts a pod, as `kubectl drain` does.
     #[track_caller]
     pub fn evict(&self, pod: &str) {
+        let output = self.try_evict(pod);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+
+    /// Asks for the eviction of a pod.
+    pub fn try_evict(&self, pod: &str) -> Output {
         let body = serde_json::json!({ "apiVersion": "policy/v1beta1", "kind": "Eviction",
             "metadata": { "name": pod, "namespace": self.namespace } });
         self.write("eviction.json", &body.to_string());
         let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", self.namespace);
-        self.kubectl(&["create", "--raw", &path, "-f", "eviction.json"]);
+        self.try_kubectl(&["create", "--raw", &path, "-f", "eviction.json"])
     }
 
     /// Removes the namespace, and does not wait for that.
@@ -212,70 +214,26 @@ impl Scene {
         self.kubectl(&["delete", "namespace", &self.namespace, "--wait=false"]);
     }
 
-    /// The folder of a node's kubelet and containerd.
-    pub fn node(&self, name: &str) -> Node {
-        let folder = name.replace("node-", "n");
-        Node { data: self.kubeconfig.parent().unwrap().to_owned(), folder }
-    }
-}
-
-/// A node, by its processes on this machine.
-pub struct Node {
-    data: PathBuf,
-    folder: String,
-}
-
-impl Node {
-    /// Kills the kubelet, and with `and_containers` all containers.
-    pub fn kill(&self, and_containers: bool) -> DeadNode {
-        let pid_file = self.data.join(&self.folder).join("kubelet.pid");
-        let pid = fs::read_to_string(&pid_file).unwrap().trim().to_owned();
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
-        let words = String::from_utf8(words).unwrap();
-        let words = words.split('\0').filter(|word| !word.is_empty()).map(str::to_owned).collect();
-        run("kill", &["-9", &pid]);
-        if and_containers {
-            for task in self.containers("tasks", &["ls", "-q"]).lines() {
-                self.containers("tasks", &["kill", "-s", "KILL", task]);
-            }
-        }
-        DeadNode { data: self.data.clone(), folder: self.folder.clone(), words }
+    /// The events of an application's run, from its driver's pod.
+    pub fn events(&self, app: &str) -> Vec<Value> {
+        let output = self.posse(&["events", "--app", app]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Kills the first process of a container.
-    pub fn kill_container(&self, id: &str) {
-        let id = id.trim_start_matches("containerd://");
-        self.containers("tasks", &["kill", "-s", "KILL", id]);
+    /// The reasons of the losses of an application's executors.
+    pub fn loss_reasons(&self, app: &str) -> Vec<String> {
+        let mut events = self.events(app);
+        events.retain(|event| event["event"] == "executor_lost");
+        let reason = |event: &Value| event["reason"].as_str().unwrap_or_default().to_owned();
+        events.iter().map(reason).collect()
     }
 
-    fn containers(&self, what: &str, args: &[&str]) -> String {
-        let socket = self.data.join(&self.folder).join("containerd.sock");
-        let mut command = Command::new("ctr");
-        command.arg("-a").arg(socket).args(["-n", "k8s.io", what]).args(args);
-        let output = command.output().expect("ctr is on the PATH");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-}
-
-/// A node whose kubelet is dead. The kubelet is back at the end of the scenario.
-pub struct DeadNode {
-    data: PathBuf,
-    folder: String,
-    words: Vec<String>,
-}
-
-impl Drop for DeadNode {
-    fn drop(&mut self) {
-        let log = self.data.join(&self.folder).join("kubelet.log");
-        let log = fs::OpenOptions::new().append(true).open(log).unwrap();
-        let mut command = Command::new("setsid");
-        // setsid forks only if it leads a group, so the PID is the kubelet's.
-        command.args(&self.words).current_dir(&self.data).stdin(Stdio::null());
-        let mut child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-        let pid_file = self.data.join(&self.folder).join("kubelet.pid");
-        fs::write(pid_file, child.id().to_string()).unwrap();
-        // It lives longer than this process, which must not leave a zombie before.
-        std::thread::spawn(move || drop(child.wait()));
+    /// Ends the work of a driver whose script waits for the file `/tmp/go`.
+    #[track_caller]
+    pub fn let_go(&self, driver: &Value, app: &str) {
+        self.kubectl(&["exec", name_of(driver), "-c", "driver", "--", "touch", "/tmp/go"]);
+        wait_for(PATIENCE, "the job to be complete", || self.job(app)["status"]["succeeded"] == 1);
     }
 }
 
@@ -329,7 +287,5 @@ pub fn expect(output: &Output, code: i32, words: &[&str]) {
     }
 }
 
-fn run(program: &str, args: &[&str]) {
-    let status = Command::new(program).args(args).status().expect("it can be started");
-    assert!(status.success(), "{program} {args:?}");
-}
+/// The script of a driver that ends with `Scene::let_go`.
+pub const UNTIL_GO: &str = "until test -e /tmp/go; do sleep 1; done; echo the work is done";

@@ -1,11 +1,16 @@
 //! What README and deploy/ say, as they say it.
 
 use std::fs;
-use std::process::Command;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
 
 use crate::nodes::cluster::{
-    PATIENCE, Scene, expect, is_ready, name_of, root, said, share_nodes, shown,
+    PATIENCE, Running, Scene, UNTIL_GO, expect, is_ready, name_of, root, said, shown,
 };
+use crate::nodes::machine::share_nodes;
 use crate::support::wait::{wait_for, wait_value};
 
 /// The namespace in README and deploy/.
@@ -91,7 +96,7 @@ fn clean_up(scene: &Scene) {
     scene.write("cleanup.yaml", &manifest);
     scene.kubectl(&["apply", "-f", "cleanup.yaml"]);
     let spec = scene.get(&["cronjobs"])["items"][0]["spec"]["jobTemplate"]["spec"].clone();
-    let job = serde_json::json!({ "apiVersion": "batch/v1", "kind": "Job", "spec": spec,
+    let job = json!({ "apiVersion": "batch/v1", "kind": "Job", "spec": spec,
         "metadata": { "name": "by-hand" } });
     scene.write("job.json", &job.to_string());
     scene.kubectl(&["create", "-f", "job.json"]);
@@ -100,4 +105,104 @@ fn clean_up(scene: &Scene) {
         if job["status"]["succeeded"] == 1 { Ok(()) } else { Err(job["status"].to_string()) }
     });
     assert!(!scene.pods().iter().any(is_ready), "{}", shown(&scene.pods()));
+}
+
+/// `deploy/stage.yaml` as it is, on a volume of this machine: an application gets its files, also
+/// executors that start after the server was restarted.
+pub fn stage_server() {
+    let _nodes = share_nodes();
+    let scene = Scene::new().create_namespace();
+    let bundles = scene.dir.path().join("bundles");
+    fs::create_dir(&bundles).unwrap();
+    // fsGroup does not change the owner of a hostPath.
+    fs::set_permissions(&bundles, fs::Permissions::from_mode(0o777)).unwrap();
+    let _ = scene.try_kubectl(&["delete", "pv", STAGE, "--ignore-not-found"]);
+    let volume = json!({ "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": { "name": STAGE }, "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "50Gi" },
+            "hostPath": { "path": bundles } } });
+    scene.write("volume.json", &volume.to_string());
+    scene.kubectl(&["create", "-f", "volume.json"]);
+    shell(&scene, &certificate());
+    for step in stage_steps() {
+        shell(&scene, &step.replace("-n analytics", &format!("-n {}", scene.namespace)));
+    }
+    let ready = ["wait", "deployment/posse-stage", "--for=condition=Available", "--timeout=300s"];
+    scene.kubectl(&[&["-n", STAGE], &ready[..]].concat());
+    let port = free_port();
+    let mut forward = scene.command("kubectl");
+    let ports = format!("{port}:8443");
+    forward.args(["-n", STAGE, "port-forward", "service/posse-stage", &ports]);
+    let forward = Running(forward.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    wait_for(PATIENCE, "the forwarded port", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    // These nodes have no DNS.
+    let service = scene.get(&["-n", STAGE, "service", STAGE]);
+    let names = json!([{ "ip": service["spec"]["clusterIP"], "hostnames": ["posse-stage.posse-stage.svc"] }]);
+    let worker = json!({ "name": "worker", "image": "busybox:1.36",
+        "command": ["sh", "-c", "trap 'exit 0' TERM; grep staged $POSSE_FILES_DIR/words.txt || exit 9
+            while :; do sleep 1; done"] });
+    let executors = json!([{ "count": 2, "pod": { "spec": {
+        "containers": [worker], "hostAliases": names } } }]);
+    let pod = json!({ "spec": { "hostAliases": names, "containers": [{ "name": "driver" }] } });
+    let script = format!("grep staged $POSSE_FILES_DIR/words.txt || exit 9; {UNTIL_GO}");
+    scene.write_driver("app", &script, json!({ "retries": 0, "pod": pod }), executors);
+    scene.write("words.txt", "these words were staged\n");
+    let url = format!("https://localhost:{port}");
+    let output = scene.posse(&[
+        "submit",
+        "-f",
+        "posse.yaml",
+        "--create-rbac",
+        "--no-wait",
+        "--file",
+        "words.txt",
+        "--stage-url",
+        &url,
+        "--stage-pod-url",
+        "https://posse-stage.posse-stage.svc:8443",
+        "--stage-ca",
+        "tls.crt",
+        "--stage-token-file",
+        "token",
+    ]);
+    expect(&output, 0, &["submitted"]);
+    let driver = scene.wait_application("", 2, PATIENCE);
+    drop(forward);
+    scene.kubectl(&["-n", STAGE, "delete", "pod", "-l", "app.kubernetes.io/name=posse-stage"]);
+    scene.kubectl(&[&["-n", STAGE], &ready[..]].concat());
+    let old = name_of(&scene.executors()[0]).to_owned();
+    scene.kubectl(&["delete", "pod", &old, "--wait=false"]);
+    wait_value(PATIENCE, "an executor that fetched from the restarted server", || {
+        let mut pods = scene.executors();
+        pods.retain(|pod| is_ready(pod) && name_of(pod) != old);
+        if pods.len() == 2 { Ok(()) } else { Err(shown(&scene.pods())) }
+    });
+    scene.let_go(&driver, "app");
+    scene.kubectl(&["delete", "namespace", STAGE]);
+    scene.kubectl(&["delete", "pv", STAGE]);
+    scene.finish();
+}
+
+/// The namespace, the Service and the volume.
+const STAGE: &str = "posse-stage";
+
+/// The command of docs/STAGING.md that makes a certificate and a token.
+fn certificate() -> String {
+    let text = fs::read_to_string(root().join("docs/STAGING.md")).unwrap();
+    let from = text.find("openssl req").unwrap();
+    let (block, _) = text[from..].split_once("```").unwrap();
+    block.to_owned()
+}
+
+/// The commands in deploy/stage.yaml after that.
+fn stage_steps() -> Vec<String> {
+    let text = fs::read_to_string(root().join("deploy/stage.yaml")).unwrap();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("#   "));
+    let steps = lines.filter(|line| line.starts_with("kubectl ") && !line.contains("port-forward"));
+    steps.filter(|line| !line.ends_with('\\')).map(str::to_owned).collect()
+}
+
+/// A port that is free now.
+fn free_port() -> u16 {
+    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }

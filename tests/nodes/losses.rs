@@ -2,25 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::nodes::cluster::{PATIENCE, Scene, is_ready, name_of, share_nodes};
+use crate::nodes::cluster::{PATIENCE, Running, Scene, is_ready, name_of, said};
+use crate::nodes::machine::share_nodes;
 use crate::support::wait::{wait_for, wait_value};
 
 /// If set, the statuses of all pods are saved in this file, for `fixtures/pods/nodes.jsonl`.
 const CAPTURE: &str = "POSSE_CAPTURE";
-
-/// A program that ends with the scenario.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A group whose executor ends in one way: its name, its pod's spec, and the expected reasons and code.
 struct Row {
@@ -47,7 +39,8 @@ fn shell(script: &str) -> Value {
     spec(&["sh", "-c", script], json!({}), json!({}))
 }
 
-fn rows() -> Vec<Row> {
+/// Ends that the executor or its template causes.
+fn own_ends() -> Vec<Row> {
     let row = |group, spec, want, exit_code| Row { group, spec, want, exit_code };
     let limits = |limits: Value| json!({ "resources": { "limits": limits } });
     let sleeps: &[&str] = &["sh", "-c", "sleep 600"];
@@ -104,23 +97,117 @@ fn rows() -> Vec<Row> {
         row("secret", spec(sleeps, secret, none.clone()), &["config_error"], None),
         row("init", spec(sleeps, none.clone(), init), &["config_error"], None),
         row("liveness", spec(sleeps, liveness, none), &["app_error"], Some(137)),
+    ]
+}
+
+/// Executors that others end. `out`: a folder of this machine, where all nodes are.
+fn ended_by_others(out: &Path) -> Vec<Row> {
+    let row = |group, spec, want, exit_code| Row { group, spec, want, exit_code };
+    let waits = "trap 'echo TERM >> /out/said; exit 9' TERM; while :; do sleep 0.2; done";
+    let hook = json!({
+        "lifecycle": { "preStop": { "exec": {
+            "command": ["sh", "-c", "sleep 2; echo hook >> /out/said"] } } },
+        "volumeMounts": [{ "name": "out", "mountPath": "/out" }],
+    });
+    let volume = json!({ "terminationGracePeriodSeconds": 20,
+        "volumes": [{ "name": "out", "hostPath": { "path": out } }] });
+    let seat = json!({ "resources": { "limits": { SEAT: 1 } } });
+    let seated = spec(&["sh", "-c", "sleep 600"], seat, json!({ "priorityClassName": LOW }));
+    vec![
+        // Before condition DisruptionTarget (1.25) a preemption and an eviction by the API look like
+        // deletions.
+        row("preempted", seated, &["deleted", "preempted"], None),
+        row("sidecar", with_sidecar(), &["app_error"], Some(6)),
         row("deleted", shell("sleep 600"), &["deleted"], None),
-        // Before condition DisruptionTarget (1.25) an eviction by the API looks like a deletion.
+        row("hook", spec(&["sh", "-c", waits], hook, volume), &["deleted"], None),
         row("evicted", shell("sleep 600"), &["deleted", "evicted"], None),
     ]
+}
+
+/// A main container that would run on, beside another one that fails.
+fn with_sidecar() -> Value {
+    let mut spec = shell("sleep 600");
+    let other = json!({ "name": "proxy", "image": "busybox:1.36",
+        "command": ["sh", "-c", "sleep 2; exit 6"] });
+    spec["containers"].as_array_mut().unwrap().push(other);
+    spec
+}
+
+/// Only one pod can have it, so the scheduler preempts.
+const SEAT: &str = "example.com/seat";
+const LOW: &str = "posse-test-low";
+const HIGH: &str = "posse-test-high";
+
+/// One node offers a seat, and there are two classes of pods for it.
+fn offer_a_seat(scene: &Scene) {
+    for (name, value) in [(LOW, 1), (HIGH, 2)] {
+        let class = json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": { "name": name }, "value": value });
+        scene.write("class.json", &class.to_string());
+        scene.kubectl(&["apply", "-f", "class.json"]);
+    }
+    // The kubelet writes the status too, so a write may come too late.
+    wait_value(PATIENCE, "the node to offer a seat", || {
+        let mut node = scene.get(&["node", "node-0"]);
+        if node["status"]["allocatable"][SEAT] == "1" {
+            return Ok(());
+        }
+        node["status"]["capacity"][SEAT] = json!("1");
+        node["status"]["allocatable"][SEAT] = json!("1");
+        scene.write("node.json", &node.to_string());
+        let path = ["replace", "--raw", "/api/v1/nodes/node-0/status", "-f", "node.json"];
+        Err(said(&scene.try_kubectl(&path)))
+    });
+}
+
+/// Takes the seat from the executor that has it.
+fn preempt(scene: &Scene) {
+    let mut pod = spec(
+        &["sh", "-c", "sleep 600"],
+        json!({ "resources": { "limits": { SEAT: 1 } } }),
+        json!({ "priorityClassName": HIGH, "restartPolicy": "Never" }),
+    );
+    pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "preemptor" }, "spec": pod });
+    scene.write("preemptor.json", &pod.to_string());
+    scene.kubectl(&["create", "-f", "preemptor.json"]);
+}
+
+/// A PodDisruptionBudget refuses the eviction, until it is deleted.
+fn evict_past_a_budget(scene: &Scene, pod: &str) {
+    let selector = json!({ "matchLabels": { "posse.dev/group": "evicted" } });
+    let versions = scene.kubectl(&["api-versions"]);
+    let version = if versions.contains("policy/v1\n") { "policy/v1" } else { "policy/v1beta1" };
+    let budget = json!({ "apiVersion": version, "kind": "PodDisruptionBudget",
+        "metadata": { "name": "all" }, "spec": { "minAvailable": 1, "selector": selector } });
+    scene.write("budget.json", &budget.to_string());
+    scene.kubectl(&["create", "-f", "budget.json"]);
+    wait_for(PATIENCE, "the budget to be counted", || {
+        scene.get(&["pdb", "all"])["status"]["currentHealthy"] == 1
+    });
+    let refused = scene.try_evict(pod);
+    assert!(said(&refused).contains("disruption budget"), "{}", said(&refused));
+    assert!(scene.get(&["pod", pod])["metadata"]["deletionTimestamp"].is_null());
+    scene.kubectl(&["delete", "pdb", "all"]);
+    scene.evict(pod);
 }
 
 /// Each group loses its executor in its own way, and the event says so.
 pub fn reasons_that_a_node_gives() {
     let _nodes = share_nodes();
     let scene = Scene::new().create_namespace();
-    let rows = rows();
+    let mut rows = own_ends();
+    rows.extend(ended_by_others(scene.dir.path()));
     let groups: Vec<Value> = rows
         .iter()
-        .map(|row| json!({ "group": row.group, "count": 1, "pod": { "spec": row.spec } }))
+        .map(|row| {
+            let failure = if row.group == "sidecar" { "fail" } else { "ignore" };
+            json!({ "group": row.group, "count": 1, "sidecar_failure": failure,
+                "pod": { "spec": row.spec } })
+        })
         .collect();
+    offer_a_seat(&scene);
     let settings = json!({
-        "app": "app", "executors": groups,
+        "app": "reasons", "executors": groups,
         "allocation": { "start_timeout": "20s", "image_timeout": "10s" },
         "failures": { "app": "off", "start": "off", "cluster": "off" },
     });
@@ -134,7 +221,7 @@ pub fn reasons_that_a_node_gives() {
     let log = File::create(scene.dir.path().join("posse.log")).unwrap();
     run.args(["--events", "events.jsonl"]).stdout(Stdio::null()).stderr(log);
     let mut run = Running(run.spawn().unwrap());
-    for group in ["deleted", "evicted"] {
+    for group in ["deleted", "hook", "evicted", "preempted"] {
         let pod = wait_value(PATIENCE, "the pod to be lost", || {
             let pods = scene.executors();
             let mut of_group = pods.iter().filter(|pod| is_ready(pod));
@@ -142,7 +229,8 @@ pub fn reasons_that_a_node_gives() {
             found.map(|pod| name_of(pod).to_owned()).ok_or("none runs")
         });
         match group {
-            "evicted" => scene.evict(&pod),
+            "evicted" => evict_past_a_budget(&scene, &pod),
+            "preempted" => preempt(&scene),
             _ => drop(scene.kubectl(&["delete", "pod", &pod, "--wait=false"])),
         }
     }
@@ -166,13 +254,21 @@ pub fn reasons_that_a_node_gives() {
     assert!(run.0.wait().unwrap().success(), "posse ends well");
     wait_for(PATIENCE, "no executor to be left", || scene.executors().is_empty());
     drop(watch);
+    save(&scene);
+    assert_eq!(wrong, [""; 0]);
+    let in_order = fs::read_to_string(scene.dir.path().join("said")).unwrap();
+    assert!(in_order.starts_with("hook\nTERM\n"), "{in_order}");
+    scene.kubectl(&["delete", "priorityclass", LOW, HIGH]);
+    scene.finish();
+}
+
+/// Copies what was seen, if it is wanted.
+fn save(scene: &Scene) {
     if let Some(path) = std::env::var_os(CAPTURE) {
         fs::copy(scene.dir.path().join("pods.json"), &path).unwrap();
         fs::copy(scene.dir.path().join("events.jsonl"), format!("{}.events", path.display()))
             .unwrap();
     }
-    assert_eq!(wrong, [""; 0]);
-    scene.finish();
 }
 
 /// The first loss of each group.
