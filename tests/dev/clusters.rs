@@ -353,7 +353,7 @@ fn old_versions_and_pages_expire() {
     }
     let page = fixture.get(&format!("{PODS}?limit=2")).json();
     let token = page["metadata"]["continue"].as_str().expect("more");
-    for n in 4..12 {
+    for n in 4..24 {
         fixture.created(&pod(&format!("p{n}"), "true"));
     }
     let next = fixture.get(&format!("{PODS}?limit=2&continue={token}"));
