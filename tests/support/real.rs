@@ -41,6 +41,15 @@ rules:
 - level: None
 "#;
 
+/// For benchmarks, which count the calls of others than posse too.
+const AUDIT_EVERYTHING: &str = r#"
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+"#;
+
 struct Ports {
     api: u16,
     etcd: u16,
@@ -75,7 +84,7 @@ impl Real {
     /// Starts one whose plugin PodSecurityPolicy admits only pods that a policy allows.
     pub fn start_with_pod_policies(assets: &Path) -> Self {
         let arguments = &["--enable-admission-plugins=PodSecurityPolicy"];
-        Self::start_with(assets, Some("garbagecollector,job,namespace"), arguments)
+        Self::start_with(assets, Some("garbagecollector,job,namespace"), arguments, AUDIT_POLICY)
     }
 
     /// Starts one; `controllers` are needed for quotas, owner references and jobs, and cost a
@@ -85,22 +94,29 @@ impl Real {
             assets,
             controllers.then_some("garbagecollector,job,namespace,resourcequota"),
             &[],
+            AUDIT_POLICY,
         )
     }
 
     /// Starts one with every controller that needs no kubelet.
     pub fn start_whole(assets: &Path) -> Self {
-        Self::start_with(assets, Some("*,-nodelifecycle"), &[])
+        Self::start_with(assets, Some("*,-nodelifecycle"), &[], AUDIT_POLICY)
+    }
+
+    /// Starts one without controllers, whose audit log has every request.
+    pub fn start_audited(assets: &Path) -> Self {
+        Self::start_with(assets, None, &[], AUDIT_EVERYTHING)
     }
 
     fn start_with(
         assets: &Path,
         controllers: Option<&str>,
         arguments: &'static [&'static str],
+        audit_policy: &str,
     ) -> Self {
         let mut last = String::new();
         for _ in 0..START_TRIES {
-            match Self::try_start(assets, controllers, arguments) {
+            match Self::try_start(assets, controllers, arguments, audit_policy) {
                 Ok(real) => {
                     real.furnish();
                     return real;
@@ -115,6 +131,7 @@ impl Real {
         assets: &Path,
         controllers: Option<&str>,
         arguments: &'static [&'static str],
+        audit_policy: &str,
     ) -> Result<Self, String> {
         let dir = TempDir::new("real");
         let authority = Authority::new("test-ca");
@@ -125,7 +142,7 @@ impl Real {
             posse: authority.user("posse-test", None),
             stranger: authority.user("stranger", None),
         };
-        write_files(dir.path(), &authority, &signer);
+        write_files(dir.path(), &authority, &signer, audit_policy);
         let ports = Ports { api: free_port(), etcd: free_port(), peer: free_port() };
         let etcd = spawn_etcd(assets, dir.path(), &ports)?;
         let apiserver = spawn_apiserver(assets, dir.path(), &ports, arguments)?;
@@ -143,7 +160,8 @@ impl Real {
         };
         real.wait_ready()?;
         if let Some(controllers) = controllers {
-            real._controllers = Some(real.spawn_controllers(controllers)?);
+            let access = real.access(Who::Admin);
+            real._controllers = Some(real.spawn_controllers(&access, controllers, &[])?);
         }
         Ok(real)
     }
@@ -165,15 +183,21 @@ impl Real {
         })
     }
 
-    fn spawn_controllers(&self, controllers: &str) -> Result<Guarded, String> {
+    /// Starts a controller manager, with these arguments besides its usual ones.
+    pub fn spawn_controllers(
+        &self,
+        access: &Access,
+        controllers: &str,
+        more: &[&str],
+    ) -> Result<Guarded, String> {
         let kubeconfig = self.dir.path().join("admin.kubeconfig");
-        fs::write(&kubeconfig, self.access(Who::Admin).kubeconfig("default"))
-            .map_err(|e| e.to_string())?;
+        fs::write(&kubeconfig, access.kubeconfig("default")).map_err(|e| e.to_string())?;
         let mut command = Command::new(self.assets.join("kube-controller-manager"));
         command
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
             .args(["--leader-elect=false", "--secure-port=0", "--port=0"])
-            .arg(format!("--controllers={controllers}"));
+            .arg(format!("--controllers={controllers}"))
+            .args(more);
         spawn(&mut command, &self.dir.path().join("controllers.log"))
     }
 
@@ -189,6 +213,12 @@ impl Real {
                 "metadata": {"name": name}, "rules": rules});
             admin.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", &body).ok();
         }
+    }
+
+    /// The process of the API server, for benchmarks.
+    pub fn apiserver_pid(&self) -> u32 {
+        let apiserver = self.apiserver.lock().expect("nobody panics in here");
+        apiserver.as_ref().expect("it runs").pid()
     }
 
     pub fn client(&self, who: Who, name: &'static str) -> Client {
@@ -368,15 +398,20 @@ pub struct Account<'s> {
 impl<'s> Account<'s> {
     pub fn new(scene: &Scene<'s>, name: &str) -> Self {
         let real = scene.server.real().expect("only the real server knows service accounts");
-        let path = format!("/api/v1/namespaces/{}/serviceaccounts", scene.namespace);
+        Self::with_role(real, &scene.namespace, name, "posse-test")
+    }
+
+    /// One with the permissions of this ClusterRole in a namespace.
+    pub fn with_role(real: &'s Real, namespace: &str, name: &str, role: &str) -> Self {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         let body =
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
-        let uid = scene.admin.post(&path, &body).ok()["metadata"]["uid"].clone();
-        let namespace = scene.namespace.clone();
+        let admin = real.client(Who::Admin, "test-admin");
+        let uid = admin.post(&path, &body).ok()["metadata"]["uid"].clone();
         let subject = json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
-        real.bind_role(&namespace, "posse-test", &subject);
+        real.bind_role(namespace, role, &subject);
         let uid = uid.as_str().expect("a new object has a uid").to_owned();
-        Self { real, namespace, name: name.to_owned(), uid }
+        Self { real, namespace: namespace.to_owned(), name: name.to_owned(), uid }
     }
 
     /// A token that expires `ttl_s` seconds from now. The server tolerates a clock difference of a
@@ -417,7 +452,7 @@ fn node_rules() -> Value {
             "verbs": ["get", "list", "watch", "create", "patch", "delete"]}])
 }
 
-fn write_files(dir: &Path, authority: &Authority, signer: &TokenSigner) {
+fn write_files(dir: &Path, authority: &Authority, signer: &TokenSigner, audit_policy: &str) {
     let server = authority.server();
     for (name, text) in [
         ("ca.crt", authority.cert.as_str()),
@@ -425,7 +460,7 @@ fn write_files(dir: &Path, authority: &Authority, signer: &TokenSigner) {
         ("server.key", &server.key),
         ("sa.pub", &signer.public_pem()),
         ("sa.key", &signer.private_pem()),
-        ("audit.yaml", AUDIT_POLICY),
+        ("audit.yaml", audit_policy),
     ] {
         fs::write(dir.join(name), text).expect("the test's own folder can be written");
     }
