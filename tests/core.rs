@@ -29,5 +29,6 @@ mod core {
     mod stop_waits;
     mod tidy;
     mod wall_clock;
+    mod window;
     mod writes;
 }

@@ -37,7 +37,7 @@ impl Reconciler {
         match answer {
             Ok(PodAnswer::Ours(pod)) if self.has_create_labels(id, &pod) => {
                 self.on_request_answered(id);
-                self.window.on_answered();
+                self.window.on_created(now.since(sent_at));
                 self.on_created_pod(id, &pod, watermark, now);
             }
             Ok(PodAnswer::Ours(Pod { uid, name, .. })) => {
