@@ -6,6 +6,7 @@
 //! events and the control API, so that every event has been delivered.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, select_biased};
@@ -42,6 +43,9 @@ pub const START_TIMEOUT_MS: u64 = 30_000;
 const HURRY_MS: u64 = 5_000;
 /// The longest time between two turns, so that the liveness stays fresh.
 const IDLE_TURN_MS: u64 = 15_000;
+/// While inputs keep coming, turns begin at least this far apart. What arrives in between shares one
+/// turn, and its senders wake nobody: the hand-overs cost more than the decisions.
+const TURN_INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// Turns longer than this are logged.
 const TURN_SLOW: Duration = Duration::from_millis(100);
 
@@ -178,7 +182,7 @@ impl<U: Upstream> Engine<'_, U> {
             if let Some(outcome) = self.finish.outcome() {
                 return (outcome.clone(), self.state.interrupted_by);
             }
-            self.wait();
+            self.wait(began);
             // A message may have completed the shutdown; no further turn is needed.
             if let Some(outcome) = self.finish.outcome() {
                 return (outcome.clone(), self.state.interrupted_by);
@@ -187,7 +191,8 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     /// Waits for a message, a signal or a deadline, and takes all waiting messages up to a limit.
-    fn wait(&mut self) {
+    /// `turned`: when the last turn began.
+    fn wait(&mut self, turned: Instant) {
         let now = self.clock.now();
         let timeout = Duration::from_millis(self.next_deadline(now).since(now));
         let (signals, inbox) = (self.signals.wake().clone(), self.inbox.clone());
@@ -196,7 +201,12 @@ impl<U: Upstream> Engine<'_, U> {
             recv(signals) -> _ => {},
             recv(inbox) -> message => {
                 if let Ok(message) = message {
+                    let is_input = matches!(message, Message::Input(_));
                     self.take(message);
+                    // A caller of the control API waits for its answer.
+                    if is_input {
+                        thread::sleep(TURN_INTERVAL_MIN.saturating_sub(turned.elapsed()));
+                    }
                 }
             },
             default(timeout) => {},

@@ -276,6 +276,28 @@ impl TlsTransport {
         }
         failure.into()
     }
+
+    /// Decrypts what the socket's buffer holds besides the first record, without waiting for more: a
+    /// server may send each event of a watch as a record, or several.
+    fn take_arrived(&mut self) {
+        let StreamOwned { conn, sock } = &mut self.stream;
+        let socket = sock.get_mut().buffers();
+        loop {
+            // An error comes again with the next read, which reports it.
+            while let Ok(n @ 1..) = conn.reader().read(self.buffers.input_append_buf()) {
+                self.buffers.input_appended(n);
+            }
+            let mut arrived = socket.input();
+            if arrived.is_empty() || self.buffers.input_append_buf().is_empty() {
+                return;
+            }
+            let Ok(n @ 1..) = conn.read_tls(&mut arrived) else { return };
+            socket.input_consume(n);
+            if conn.process_new_packets().is_err() {
+                return;
+            }
+        }
+    }
 }
 
 impl Transport for TlsTransport {
@@ -296,6 +318,7 @@ impl Transport for TlsTransport {
             Err(e) => return Err(self.error_with_alert(e)),
         };
         self.buffers.input_appended(n_read);
+        self.take_arrived();
         Ok(n_read > 0)
     }
 

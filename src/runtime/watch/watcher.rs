@@ -1,6 +1,9 @@
 //! The watch thread: LIST, then WATCH, then LIST again when needed. `core` decides when to do which.
 //! The thread never waits for the reconciler, because an API server closes slow watches.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use crossbeam_channel::TrySendError;
 
 use crate::core::machines::watch::{WatchEnd, WatchMachine, WatchStep};
@@ -11,6 +14,13 @@ use crate::kube::http::Stream;
 use crate::runtime::watch::lines::{Batch, Lines};
 use crate::runtime::watch::lister::Lister;
 use crate::wire::watch::{LineEvent, parse_line};
+
+/// If a read returns this soon after the one before, the next one waits for `READ_PAUSE`, so that many
+/// small events share a wake-up and a message.
+const READ_INTERVAL_SHORT: Duration = Duration::from_micros(1_500);
+const READ_PAUSE: Duration = Duration::from_millis(1);
+/// A read of so many bytes is followed by the next at once: a server drops a slow watcher.
+const READ_BYTES_LARGE: usize = 32 << 10;
 
 /// Runs the watch until it is stopped or the inbox is closed.
 pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Watermark>(lister: &Lister<M, F>) {
@@ -108,15 +118,23 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
     /// Reads the stream to its end.
     fn read(&mut self, stream: &mut Stream) -> WatchEnd {
         let mut lines = Lines::default();
+        let mut read_at: Option<Instant> = None;
         loop {
             let mut batch = Batch::default();
+            let mut n_bytes = 0;
             let end = lines.fill(stream.reader(), |line| {
+                n_bytes += line.len();
                 self.on_line(line, &mut batch)?;
                 if batch.is_full() { self.flush(std::mem::take(&mut batch)) } else { Ok(()) }
             });
             // Events from before the end are delivered unless the inbox is full.
             if let Err(end) = self.flush(batch).and(end) {
                 return end;
+            }
+            let before = read_at.replace(Instant::now());
+            let is_busy = before.is_some_and(|before| before.elapsed() < READ_INTERVAL_SHORT);
+            if is_busy && n_bytes < READ_BYTES_LARGE {
+                thread::sleep(READ_PAUSE);
             }
         }
     }
