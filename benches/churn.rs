@@ -1,0 +1,80 @@
+//! posse under churn for minutes: executors on simulated nodes, of which 1 % are deleted and replaced
+//! each second. Memory over time, and its share of a core.
+//! `cargo bench --bench churn [-- EXECUTORS SECONDS]`; without them 10,000 and 600.
+
+#![allow(unreachable_pub, dead_code)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
+mod figures;
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use figures::{cpu, memory};
+use serde_json::json;
+use support::embedded::simulated;
+use support::http::Client;
+use support::posse::{Posse, Run};
+use support::scene::TempDir;
+use support::server::pods_path;
+use support::wait::wait_value;
+
+const LIMIT: Duration = Duration::from_secs(900);
+/// How often the memory is read.
+const PARTS: u32 = 10;
+
+fn main() {
+    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    let n_executors = numbers.first().map_or(10_000, |n| u32::try_from(*n).unwrap());
+    let time = Duration::from_secs(numbers.get(1).copied().unwrap_or(600));
+    let dir = TempDir::new("churn");
+    let (_dev, access) = simulated(&dir);
+    let settings = json!({"failures": {"app": "off", "cluster": "off", "start": "off"}});
+    let run = Run::new(dir.path(), "default", &access).settings(settings);
+    let posse = run.env("POSSE_LOG", "warn").executors(n_executors).start();
+    let begun = Instant::now();
+    wait_running(&posse, n_executors);
+    println!(
+        "{n_executors} executors run after {:.0} s: {}, {:.1} s of processor time",
+        begun.elapsed().as_secs_f64(),
+        memory(posse.pid()),
+        cpu(posse.pid()).as_secs_f64()
+    );
+    let client = Client::new(&access, "test-churn");
+    let named = posse.status()["executors"][0]["pod"].as_str().unwrap().to_owned();
+    let (prefix, _) = named.rsplit_once('-').unwrap();
+    let options = json!({"gracePeriodSeconds": 0});
+    let (mut next, mut n_deleted) = (1_u64, 0_u64);
+    let (begun, before) = (Instant::now(), cpu(posse.pid()));
+    for part in 1..=PARTS {
+        while begun.elapsed() < time / PARTS * part {
+            let due = begun.elapsed().as_secs_f64() * f64::from(n_executors) / 100.0;
+            while (n_deleted as f64) < due {
+                // Ids are never used again: the oldest executors go first.
+                client.delete(&format!("{}/{prefix}-{next}", pods_path("default")), &options).ok();
+                (next, n_deleted) = (next + 1, n_deleted + 1);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        println!("  {:.0} s: {}", begun.elapsed().as_secs_f64(), memory(posse.pid()));
+    }
+    let used = (cpu(posse.pid()) - before).as_secs_f64();
+    println!(
+        "{:.0} deleted and replaced a second: {:.1} % of a core, {:.0} us for each",
+        n_deleted as f64 / begun.elapsed().as_secs_f64(),
+        used * 100.0 / begun.elapsed().as_secs_f64(),
+        used * 1e6 / n_deleted as f64
+    );
+    wait_running(&posse, n_executors);
+}
+
+fn wait_running(posse: &Posse, n: u32) {
+    wait_value(LIMIT, "all to run", || {
+        // `status --json` names every executor.
+        thread::sleep(Duration::from_secs(1));
+        let running = posse.status()["groups"][0]["running"].clone();
+        if running == n { Ok(()) } else { Err(running) }
+    });
+}
