@@ -164,27 +164,36 @@ def streaming(folder, lose_node):
     (folder / "in").mkdir(parents=True)
     folder.chmod(0o777)
     numbers = range(FILES * NUMBERS_PER_FILE)
-    for i in range(FILES):
-        part = numbers[i * NUMBERS_PER_FILE:(i + 1) * NUMBERS_PER_FILE]
-        (folder / "in" / f"{i:02}.txt").write_text("".join(f"{number}\n" for number in part), encoding="utf-8")
+
+    def write(indices):
+        for i in indices:
+            part = numbers[i * NUMBERS_PER_FILE:(i + 1) * NUMBERS_PER_FILE]
+            # Renamed, so that the stream never reads a part of a file. Spark ignores names with a dot in front.
+            hidden = folder / "in" / f".{i:02}.txt"
+            hidden.write_text("".join(f"{number}\n" for number in part), encoding="utf-8")
+            hidden.rename(folder / "in" / f"{i:02}.txt")
+
+    write(range(BATCHES_BEFORE_LOSS))
     process = submit("spark-streaming", HERE / "streaming.py" if IS_EMBEDDED else "/opt/app/streaming.py", "/data/stream")
     commits = folder / "checkpoint/commits"
 
     def committed():
         return len([path for path in commits.glob("*") if path.name.isdigit()])
 
-    wait_until("some batches", lambda: committed() >= BATCHES_BEFORE_LOSS or process.poll() is not None)
-    before = committed()
+    wait_until("some batches", lambda: committed() == BATCHES_BEFORE_LOSS or process.poll() is not None)
+    if process.poll() is not None:
+        sys.exit(f"submit: spark-streaming ended too early, with {process.poll()}")
     undo = lose_driver("spark-streaming", lose_node)
+    write(range(BATCHES_BEFORE_LOSS, FILES))
+    (folder / "complete").touch()
     end("spark-streaming", process)
     undo()
     result = json.loads((folder / "result").read_text(encoding="utf-8"))
-    print(f"submit: spark-streaming: {before} batches before the loss, then {result}", flush=True)
+    print(f"submit: spark-streaming: {BATCHES_BEFORE_LOSS} batches before the loss, then {result}", flush=True)
     count = len(numbers)
     if (result["rows"], result["distinct"], result["sum"]) != (count, count, sum(numbers)):
         sys.exit("submit: the numbers are wrong")
-    # The batch that was under way at the loss may have been committed after we looked.
-    if not before < FILES or min(result["batches"]) < before or max(result["batches"]) != FILES - 1:
+    if result["batches"] != list(range(BATCHES_BEFORE_LOSS, FILES)):
         sys.exit("submit: the next driver did not go on where the first one was")
 
 

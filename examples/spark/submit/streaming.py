@@ -1,10 +1,11 @@
 """Structured streaming with a checkpoint: copies the numbers in DATA/in to DATA/out, one file a batch.
 
-streaming.py DATA: ends when all files are processed, and writes DATA/result. A driver that is started again
-goes on behind the last batch in DATA/checkpoint.
+streaming.py DATA: when DATA/complete exists and all files are processed, it writes DATA/result and ends. A driver
+that is started again goes on behind the last batch in DATA/checkpoint.
 """
 
 import json
+import os
 import sys
 
 from pyspark.sql import SparkSession
@@ -16,6 +17,9 @@ lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(f"{
 numbers = lines.select(f.col("value").cast("long").alias("number")).repartition(2)
 query = (numbers.writeStream.format("json").option("path", f"{data}/out")
          .option("checkpointLocation", f"{data}/checkpoint").trigger(processingTime="1 second").start())
+while not os.path.exists(f"{data}/complete"):
+    # Raises the error of a query that has failed.
+    query.awaitTermination(1)
 query.processAllAvailable()
 batches = [progress["batchId"] for progress in query.recentProgress if progress["numInputRows"] > 0]
 query.stop()
