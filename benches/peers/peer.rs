@@ -102,7 +102,10 @@ impl Group {
         let is_member = |pid: &u32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-            after.split_ascii_whitespace().nth(2) == Some(&self.0.pid().to_string())
+            let mut fields = after.split_ascii_whitespace();
+            // A child that has ended, and that nobody waited for, has no memory.
+            let is_over = fields.next() == Some("Z");
+            !is_over && fields.nth(1) == Some(&self.0.pid().to_string())
         };
         let all = fs::read_dir("/proc").unwrap().flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
