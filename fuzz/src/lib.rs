@@ -17,6 +17,7 @@ use posse::wire::bundle::{Label, Ticket, parse_accepted};
 use posse::wire::config::Config;
 use posse::wire::control::{self, PutGroup};
 use posse::wire::control_addr::ControlAddr;
+use posse::wire::exec::{Channel, CommandEnd, command_end};
 use posse::wire::labels::Selection;
 use posse::wire::status::{Verb, refusal};
 use posse::wire::template::Template;
@@ -27,7 +28,7 @@ use serde_json::Value;
 pub type Target = (&'static str, fn(&[u8]), &'static [&'static str]);
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("http_request", http_request, &["fuzz/seeds/http_request"]),
     ("control_body", control_body, &["fuzz/seeds/control_body"]),
     ("watch_line", watch_line, &["fixtures/watch", "fixtures/pods"]),
@@ -37,6 +38,7 @@ pub const TARGETS: [Target; 10] = [
     ("template", template, &["fixtures/template"]),
     ("stage_index", stage_index, &["fuzz/seeds/stage_index"]),
     ("ticket", ticket, &["fuzz/seeds/ticket"]),
+    ("exec_message", exec_message, &["fuzz/seeds/exec_message"]),
     ("yaml", yaml, &["fixtures/config", "fixtures/template", "fixtures/kubeconfig"]),
 ];
 
@@ -206,6 +208,16 @@ pub fn ticket(bytes: &[u8]) {
     if let Ok(ticket) = Ticket::parse(bytes) {
         assert!(ticket.bundles.iter().all(|one| !one.file.contains('/') && one.file != ".."));
         assert_eq!(Ticket::parse(ticket.to_json().as_bytes()), Ok(ticket));
+    }
+}
+
+/// A WebSocket message of `pods/exec`, and how the command ended.
+pub fn exec_message(bytes: &[u8]) {
+    if let Some((Channel::Error, content)) = Channel::split(bytes)
+        && let CommandEnd::Failed(text) = command_end(content)
+    {
+        // One wrong byte becomes a character of three.
+        assert!(text.len() <= 3 * bytes.len() + 64, "the text is the server's");
     }
 }
 
