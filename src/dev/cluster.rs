@@ -54,7 +54,7 @@ pub struct Options {
     /// The folder in which the private folder is created; `None`: the system's folder for temporary
     /// files.
     pub folder: Option<PathBuf>,
-    /// The posse binary that starts containers with volumes; `None`: the running program.
+    /// The posse binary that runs containers; `None`: the running program.
     pub runner: Option<PathBuf>,
 }
 

@@ -106,7 +106,9 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 
 /// Starts a cluster without authentication, with changed options; also returns its address.
 pub fn started(change: impl FnOnce(&mut Options)) -> (Cluster, SocketAddr) {
-    let mut options = Options { insecure_no_auth: true, ..Options::default() };
+    // Containers run under a supervisor, which is posse itself and not this test program.
+    let runner = Some(env!("CARGO_BIN_EXE_posse").into());
+    let mut options = Options { insecure_no_auth: true, runner, ..Options::default() };
     change(&mut options);
     let cluster = Cluster::start(options).expect("a cluster");
     let address = cluster.url().trim_start_matches("https://").parse().expect("an address");
