@@ -121,7 +121,7 @@ fn a_status_visits_what_changed() {
 }
 
 fn n_shown(status: &Status) -> u32 {
-    status.executors.iter().map(|block| u32::try_from(block.len()).unwrap()).sum()
+    status.executors.iter().map(|block| u32::try_from(block.len()).expect("a block is small")).sum()
 }
 
 /// Anybody can change labels, but a pod never changes its name.
