@@ -106,7 +106,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded reach::{logs_of_all_executors, reach_that_fails, submitted_run_is_reached};
     Real reach::{reach_without_a_node};
     Embedded submit::{submit_drained, submit_out_of_memory};
-    Real submit::{submit_without_permissions};
+    Real submit::{submit_of_an_object_too_many, submit_without_permissions};
     Embedded starts::{pod_that_fits_no_node};
     Own stage::{
         stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,

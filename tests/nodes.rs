@@ -19,12 +19,13 @@ mod nodes {
     pub mod losses;
     pub mod lost;
     pub mod machine;
+    pub mod reach;
 }
 
 use std::process::ExitCode;
 
 use nodes::cluster::NODES;
-use nodes::{attempts, documented, examples, identity, inputs, losses, lost};
+use nodes::{attempts, documented, examples, identity, inputs, losses, lost, reach};
 use support::runner::{Scenario, scenarios};
 
 const SCENARIOS: &[Scenario] = scenarios! {
@@ -32,6 +33,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     OwnReal lost::{
         driver_node_lost, executors_node_lost, kubelet_lost, node_deleted, node_restarted_and_drained,
     };
+    OwnReal reach::{connection_cut_by_a_kubelet, submitted_run_is_reached};
     OwnReal attempts::{
         drained_ten_times, final_exit_code_is_one_attempt, retries_are_spent, retries_without_permission,
         killed_together_with_posse, clean_end_with_slow_executors,

@@ -85,7 +85,7 @@ pub fn submitted_run_is_reached(server: &dyn Server) {
     expect(&with_app(&["events"]), 0, &["executor_lost", "killed by a call"]);
     // The exit code and the errors of the command in the pod.
     expect(&with_app(&["scale", "--group", "nope", "1"]), 1, &["there is no such group"]);
-    expect(&with_app(&["kill", "1", "--reason=-x y"]), 0, &[]);
+    expect(&with_app(&["kill", "3", "--reason=-x y"]), 0, &["killed: 3"]);
 
     let followed = ask(&scene, &["logs", "shop/2"]);
     expect(&followed, 0, &[]);

@@ -258,33 +258,41 @@ pub fn submit_refused_half_way(server: &dyn Server) {
     scene.finish();
 }
 
-/// A quota refuses one of the objects; if only the pods do not fit, they wait.
-pub fn submit_without_room(server: &dyn Server) {
+/// Sets the namespace's quota, and waits until it is in force.
+fn allow(scene: &Scene<'_>, hard: &Value) {
+    let quotas = path(scene, "/api/v1", "resourcequotas");
+    let body = json!({"metadata": {"name": "room"}, "spec": {"hard": hard}});
+    if scene.admin.get(&format!("{quotas}/room")).code == 200 {
+        scene.admin.merge_patch(&format!("{quotas}/room"), &body).ok();
+    } else {
+        scene.admin.post(&quotas, &body).ok();
+    }
+    wait_value(PATIENCE, "the quota to be in force", || {
+        let status = scene.admin.get(&format!("{quotas}/room")).ok()["status"]["hard"].clone();
+        if status == *hard { Ok(()) } else { Err(status) }
+    });
+}
+
+/// A quota refuses one of the objects: nothing stays. The embedded cluster counts no services.
+pub fn submit_of_an_object_too_many(server: &dyn Server) {
     let scene = Scene::new(server);
-    let quotas = path(&scene, "/api/v1", "resourcequotas");
-    let allow = |hard: &Value| {
-        let body = json!({"metadata": {"name": "room"}, "spec": {"hard": hard}});
-        if scene.admin.get(&format!("{quotas}/room")).code == 200 {
-            scene.admin.merge_patch(&format!("{quotas}/room"), &body).ok();
-        } else {
-            scene.admin.post(&quotas, &body).ok();
-        }
-        wait_value(PATIENCE, "the quota to be in force", || {
-            let status = scene.admin.get(&format!("{quotas}/room")).ok()["status"]["hard"].clone();
-            if status == *hard { Ok(()) } else { Err(status) }
-        });
-    };
-    allow(&json!({"services": "0", "pods": "9"}));
+    allow(&scene, &json!({"services": "0", "pods": "9"}));
     let words = ["service shop-driver", "exceeded quota: room"];
     expect(&run(&scene).once(&["submit"]), 1, &words);
     assert_eq!(made(&scene), [""; 0]);
-    allow(&json!({"services": "1", "pods": "0"}));
+    scene.finish();
+}
+
+/// If the driver's pod does not fit into the quota, it waits, and submit says why.
+pub fn submit_without_room(server: &dyn Server) {
+    let scene = Scene::new(server);
+    allow(&scene, &json!({"pods": "0"}));
     let submit = run(&scene).begin(&["submit"]);
     wait_for(PATIENCE, "why there is no pod", || {
         let said = submit.stderr();
         said.contains("the driver's pod has to wait") && said.contains("has no pod: FailedCreate")
     });
-    allow(&json!({"services": "1", "pods": "9"}));
+    allow(&scene, &json!({"pods": "9"}));
     let driver = wait_driver(&scene, "");
     scene.end(&driver, End::Exit(0));
     expect_exit(&submit, 0);

@@ -1,0 +1,82 @@
+//! Commands about a submitted run from outside of the cluster, which run in its driver's pod.
+
+use std::fs::{self, File};
+use std::process::{Output, Stdio};
+
+use serde_json::json;
+
+use crate::nodes::cluster::{
+    PATIENCE, POSSE_IMAGE, Scene, UNTIL_GO, expect, name_of, node_of, said,
+};
+use crate::nodes::machine::{share_nodes, take_node};
+use crate::support::wait::{wait_for, wait_value};
+
+const APP: &str = "reach";
+
+fn ask(scene: &Scene, words: &[&str]) -> Output {
+    scene.posse(&[words, &["--app", APP]].concat())
+}
+
+/// Every client command works against a driver on a node.
+pub fn submitted_run_is_reached() {
+    let _nodes = share_nodes();
+    let scene = Scene::new().create_namespace();
+    let settings = json!({ "app": APP, "driver": { "posse_image": POSSE_IMAGE },
+        "executors": [{ "count": 2, "template": "deploy/executor.yaml" }] });
+    scene.write("posse.yaml", &settings.to_string());
+    scene.submit();
+    scene.wait_application("", 2, PATIENCE);
+
+    expect(&ask(&scene, &["status"]), 0, &["app reach", "running"]);
+    expect(&ask(&scene, &["scale", "3"]), 0, &["the target is 3 now"]);
+    scene.wait_application("", 3, PATIENCE);
+    expect(&ask(&scene, &["kill", "1", "77"]), 1, &["killed: 1", "no such executor: 77"]);
+    wait_value(PATIENCE, "the loss of executor 1", || {
+        let output = said(&ask(&scene, &["events"]));
+        if output.contains("killed by a call") { Ok(()) } else { Err(output) }
+    });
+    scene.wait_application("", 3, PATIENCE);
+    expect(&ask(&scene, &["explain"]), 0, &["3 of 3 running"]);
+    expect(&ask(&scene, &["explain", "2"]), 0, &["executor 2"]);
+    expect(&ask(&scene, &["scale", "--group", "nope", "1"]), 1, &["there is no such group"]);
+    expect(&scene.posse(&["logs", APP, "--tail", "5"]), 0, &["executor 1 lost"]);
+    expect(&scene.posse(&["logs", "reach/2"]), 0, &[]);
+    expect(&scene.posse(&["logs", APP, "--executors"]), 0, &[]);
+
+    expect(&scene.posse(&["stop", APP]), 0, &["application reach stopped"]);
+    scene.finish();
+}
+
+/// The kubelet passes the command's output on. If it dies, the follower is told.
+pub fn connection_cut_by_a_kubelet() {
+    let node = take_node();
+    let scene = Scene::new().create_namespace();
+    let mut spec = node.preferred();
+    spec["containers"] = json!([{ "name": "driver" }]);
+    let executors = json!([{ "count": 1, "template": "deploy/executor.yaml" }]);
+    scene.write_driver(APP, UNTIL_GO, json!({ "pod": { "spec": spec } }), executors);
+    scene.submit();
+    let driver = scene.wait_application("", 1, PATIENCE);
+    assert_eq!(node_of(&driver), node.name());
+
+    let printed = scene.dir.path().join("events");
+    let mut follow = scene.command("posse");
+    follow.args(["events", "--follow", "--app", APP, "-n", &scene.namespace]);
+    follow.stdout(File::create(&printed).unwrap()).stderr(Stdio::piped());
+    let follower = follow.spawn().unwrap();
+    wait_for(PATIENCE, "the first events", || {
+        fs::read_to_string(&printed).unwrap().contains("executor_running")
+    });
+    let dead = node.kill(false);
+    expect(
+        &follower.wait_with_output().unwrap(),
+        1,
+        &[&format!("pod {}: the connection was cut", name_of(&driver))],
+    );
+    drop(dead);
+    wait_value(PATIENCE, "the kubelet to be back", || {
+        let output = ask(&scene, &["status"]);
+        if output.status.success() { Ok(()) } else { Err(said(&output)) }
+    });
+    scene.finish();
+}
