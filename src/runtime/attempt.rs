@@ -4,9 +4,7 @@
 use log::{debug, error, info, warn};
 
 use crate::core::model::refusal::Refusal;
-use crate::core::policy::attempts::{
-    AttemptEnd, FailedAttempts, JobEnd, backoff_limit, first_backoff_limit,
-};
+use crate::core::policy::attempts::{AttemptEnd, FailedAttempts, JobEnd, backoff_limit};
 use crate::kube::api::driver_job::DriverJob;
 use crate::kube::api::retry::with_retries;
 use crate::kube::http::Http;
@@ -60,9 +58,9 @@ impl Attempt {
         if pods.len() > 1 {
             info!("failed attempts of job {job} so far: {n} (driver.retries: {retries})");
         }
-        // Without the permission to end the Job it creates more pods. They end here too.
-        if let Some(job_end) = job_end {
-            self.end_job(job_end);
+        if let Some(job_end) = job_end
+            && self.end_job(job_end)
+        {
             return Some(job_end);
         }
         let raised = with_retries(|| self.job.n_failed())
@@ -91,8 +89,8 @@ impl Attempt {
         }
     }
 
-    /// Ends the Job: it then fails with the next pod that fails.
-    fn end_job(&self, job_end: JobEnd) {
+    /// Ends the Job: it then fails with the next pod that fails. False if that is not permitted.
+    fn end_job(&self, job_end: JobEnd) -> bool {
         let job = self.job.name();
         let why = match job_end {
             JobEnd::Final { code } => {
@@ -108,10 +106,14 @@ impl Attempt {
             }
         };
         match with_retries(|| self.job.set_backoff_limit(0, Some(job_end.code()))) {
-            Ok(()) => error!("job {job} ends: {why}"),
+            Ok(()) => {
+                error!("job {job} ends: {why}");
+                true
+            }
             Err(refusal) => {
                 warn!("job {job} should end, because {why}");
                 self.warn_not_permitted(&refusal);
+                false
             }
         }
     }
@@ -119,10 +121,10 @@ impl Attempt {
     fn warn_not_permitted(&self, refusal: &Refusal) {
         let job = self.job.name();
         warn!(
-            "cannot set the backoffLimit of job {job}, so the job counts every driver pod that ends, \
-             also drained, evicted and lost ones, up to {}: {refusal}; grant get and patch on this \
+            "cannot set the backoffLimit of job {job}, so the job counts drained, evicted and lost \
+             driver pods as failures (driver.retries: {}): {refusal}; grant get and patch on this \
              job, as deploy/rbac.yaml does",
-            first_backoff_limit(self.retries)
+            self.retries
         );
     }
 }

@@ -6,7 +6,6 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::core::policy::attempts::first_backoff_limit;
 use crate::submit::driver_pod::{self, DriverPodParts, driver_pod};
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
@@ -85,10 +84,11 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
 /// The Job. It is deleted ten minutes after its end, so that a user can inspect it. It replaces a pod
 /// as soon as that is terminating: on a lost node it would terminate for ever. A `podFailurePolicy`
 /// does not permit this (`podReplacementPolicy` must then be `Failed`), so posse itself decides in the
-/// pod which failures count (`runtime/attempt.rs`).
+/// pod which failures count (`runtime/attempt.rs`). Until it runs, and if it may not patch the Job,
+/// every pod that ends counts.
 fn job(plan: &Plan, pod: &DriverPodParts, fixed: &Value) -> Value {
     let mut spec = fixed.clone();
-    spec["backoffLimit"] = json!(first_backoff_limit(plan.pod.retries));
+    spec["backoffLimit"] = json!(plan.pod.retries);
     spec["template"] = json!({ "metadata": pod.metadata, "spec": pod.spec });
     if plan.pod.deadline_ms > 0 {
         spec["activeDeadlineSeconds"] = json!(plan.pod.deadline_ms.div_ceil(1_000));

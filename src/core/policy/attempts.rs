@@ -15,9 +15,6 @@ const TAKEN_OVER_CODE: i32 = 13;
 /// How many pods in a row may end before posse runs in one: the Job's limit is this much above the
 /// number of its failed pods, and every attempt renews it.
 const UNCOUNTED_MAX: u64 = 50;
-/// The same for the pods before the first attempt. It is small, because a pod in which posse cannot start
-/// (a wrong image) ends without counting either, and the Job waits longer before each new pod.
-const UNCOUNTED_AT_FIRST_MAX: u32 = 3;
 
 /// The earlier attempts of a Job that failed by the driver's own doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,12 +131,6 @@ impl OwnDeletion {
             }
         }
     }
-}
-
-/// The `backoffLimit` of a new Job. Pods that are lost before posse runs for the first time must not use
-/// up the retries; without the permission to change the Job, at least the retries are left.
-pub fn first_backoff_limit(retries: u32) -> u32 {
-    retries.max(UNCOUNTED_AT_FIRST_MAX)
 }
 
 /// The `backoffLimit` of a Job whose failures posse counts. `n_failed`: `status.failed`.
@@ -261,11 +252,6 @@ mod tests {
         ] {
             assert_eq!(deletion.is_abandoned(pod, Millis(at_s * 1_000)), want, "{at_s} s");
         }
-    }
-
-    #[test]
-    fn pods_lost_before_the_first_attempt_use_up_no_retry() {
-        assert_eq!([0, 1, 3, 7].map(first_backoff_limit), [3, 3, 3, 7]);
     }
 
     #[test]

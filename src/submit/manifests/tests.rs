@@ -130,8 +130,6 @@ fn the_job_replaces_a_terminating_pod() {
     );
     assert_eq!(pod["activeDeadlineSeconds"], Value::Null);
     assert_eq!(built("{image: i}").workload["spec"]["backoffLimit"], 3);
-    // A pod that is lost before posse runs does not end the Job.
-    assert_eq!(built("{image: i, retries: 0}").workload["spec"]["backoffLimit"], 3);
 }
 
 #[test]
