@@ -9,24 +9,33 @@
 mod core_run;
 
 mod core {
+    mod completions;
     mod costs;
     mod creates;
+    mod credentials;
+    mod decommission_by_term;
     mod disconnects;
     mod driver_calls;
     mod first_heartbeats;
     mod foreign_pods;
+    mod group_restarts;
     mod groups;
     mod language;
     mod losses;
+    mod queue_scaling;
+    mod readiness;
     mod replace_gone;
     mod retained_pods;
     mod reviews;
     mod rules;
     mod sim;
+    mod slot_waits;
     mod slots;
     mod spark_scenarios;
+    mod stable_slots;
     mod starts;
     mod stop_waits;
+    mod tasks;
     mod tidy;
     mod wall_clock;
     mod window;

@@ -2,6 +2,7 @@
 
 use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::model::pod::{ContainerState, Phase, Pod};
+use crate::core::policy::settings::Restart;
 
 /// A running pod of executor `id` in group `default`, at version `version`.
 pub(crate) fn pod(id: u64, version: u64) -> Pod {
@@ -12,6 +13,7 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         id: ExecutorId(id),
         group: GroupName::from("default"),
         slot: Some(0),
+        attempt: 1,
         owner: None,
         phase: Phase::Running,
         deleting: false,
@@ -23,9 +25,13 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         ready: true,
         draining: None,
         counted: None,
+        completed: false,
+        restart: Restart::Always,
+        task: None,
         deletion_cost: 0,
         node: None,
         ip: None,
+        host_ip: None,
         end: None,
     }
 }

@@ -21,7 +21,7 @@ fn listening() -> Policy {
 
 fn gently(name: &str, target: u32) -> GroupSpec {
     let label = Some(("example.com/leaving".to_owned(), "true".to_owned()));
-    let decommission = Some(Decommission { after_ms: 30_000, label });
+    let decommission = Some(Decommission { after_ms: 30_000, label, by_term: false });
     GroupSpec { decommission, ..spec(name, target) }
 }
 
@@ -453,7 +453,10 @@ fn a_driver_without_a_call_is_lost() {
     run.list();
     run.wait(59_000);
     run.call(Command::Status);
-    run.wait(59_999);
+    run.wait(30_000);
+    // Somebody has left a page open.
+    run.call(Command::View);
+    run.wait(29_999);
     assert_eq!(verdict(&mut run), None);
     run.wait(1);
     assert_eq!(verdict(&mut run), Some(RunVerdict::DriverSilent { silence_ms: 60_000 }));

@@ -75,6 +75,19 @@ fn a_pod_with_our_labels_and_another_name_is_reported_once_and_left() {
     assert_eq!(run.losses(), []);
 }
 
+/// The id in a name is a number as posse writes it.
+#[test]
+fn a_name_that_posse_would_not_write_is_not_ours() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    for end in ["01", "+1", "1x", "", " 1", "1 ", "\u{661}", "18446744073709551617"] {
+        let name = format!("{PREFIX}{end}");
+        let pod = foreign(&mut run, &name, 1, None);
+        show(&mut run, PodEvent::Applied, pod);
+        assert_eq!(reported(&mut run), [name]);
+    }
+    assert_eq!((run.take(), run.group("g").running), (vec![], 2));
+}
+
 #[test]
 fn a_stop_deletes_each_executor_on_its_own_if_others_have_its_labels() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);

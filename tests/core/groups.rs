@@ -29,6 +29,11 @@ fn only(text: &str) -> GroupChange {
         max: None,
         scale_down: None,
         replace: None,
+        slots: None,
+        on_loss: None,
+        restart: None,
+        completions: None,
+        decommission: None,
     }
 }
 

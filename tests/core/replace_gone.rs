@@ -10,7 +10,7 @@ use posse::core::policy::settings::{Decommission, GroupSpec, Replace};
 const HOUR_MS: u64 = 3_600_000;
 
 fn draining(target: u32) -> GroupSpec {
-    let decommission = Some(Decommission { after_ms: HOUR_MS, label: None });
+    let decommission = Some(Decommission { after_ms: HOUR_MS, label: None, by_term: false });
     GroupSpec { decommission, replace: Replace::Gone, ..spec("g", target) }
 }
 

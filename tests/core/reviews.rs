@@ -164,7 +164,7 @@ fn only_ends_by_the_applications_doing_are_a_crash_loop() {
 
 #[test]
 fn a_conflict_of_a_patch_does_not_forget_a_living_pod() {
-    let decommission = Some(Decommission { after_ms: 100, label: None });
+    let decommission = Some(Decommission { after_ms: 100, label: None, by_term: false });
     let mut run = Run::with_running(policy(), vec![GroupSpec { decommission, ..spec("g", 2) }]);
     run.target("g", 1);
     let [Action::Patch { uid, .. }] = &run.take()[..] else { panic!("an annotation is due") };

@@ -1,8 +1,9 @@
 //! Tests of the numbered rules in the design of the core, with the smallest setup for each.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, policy, refusal, spec};
+use crate::core_run::{PREFIX, Run, policy, refusal, set, spec};
 use posse::core::model::action::{Action, Patch, RunVerdict};
+use posse::core::model::command::Command;
 use posse::core::model::event::{DeleteCause, Event, LossReason};
 use posse::core::model::ids::{ExecutorId, Uid, Version};
 use posse::core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer, PodEvent};
@@ -311,6 +312,34 @@ fn refusals_are_sorted_by_cause() {
     check_refusals(RefusalClass::NamespaceGone, 403, Waiting::Permanent, 11..=12);
 }
 
+/// The server counts its quota again a moment after a pod is gone, so the first create then is often
+/// refused too. It must not wait for a minute because of the refusals before.
+#[test]
+fn capacity_that_is_freed_late_is_used_soon() {
+    let mut run = Run::new(policy(), vec![spec("g", 2)]);
+    assert_eq!(run.creates(), [1, 2]);
+    run.created(&[1]);
+    run.running(&[1]);
+    let full = || refusal(RefusalClass::Capacity, 403);
+    run.refused(2, full());
+    let refuse_all = |run: &mut Run, until: u64| {
+        let mut n = 0;
+        while run.now < until {
+            for id in run.creates() {
+                run.refused(id, full());
+                n += 1;
+            }
+            run.wait(100);
+        }
+        n
+    };
+    refuse_all(&mut run, 600_000);
+    run.gone(&[1]);
+    let from = run.now;
+    assert!(refuse_all(&mut run, from + 100) > 0, "a pod is gone, so a create is tried at once");
+    assert!(refuse_all(&mut run, from + 2_500) > 0, "and again soon");
+}
+
 #[test]
 fn a_crash_loop_throttles_its_group() {
     // (executors, how many end early) -> throttled
@@ -335,6 +364,21 @@ fn a_crash_loop_ends_when_an_executor_has_lived_for_a_minute() {
     run.wait(59_000);
     assert!(run.creates().is_empty());
     run.wait(1_000);
+    assert_eq!(run.creates(), [7, 8], "few at first");
+}
+
+#[test]
+fn a_crash_loop_ends_when_the_driver_hears_from_an_executor() {
+    let mut run = Run::with_running(Policy { keep_failed: 0, ..policy() }, vec![spec("g", 5)]);
+    run.failed(&[1, 2, 3, 4, 5]);
+    run.take();
+    run.wait(2_500);
+    assert_eq!(run.creates(), [6]);
+    run.created(&[6]);
+    run.call(Command::Heartbeat { executors: set(&[6]) });
+    assert!(run.creates().is_empty(), "it does not run yet");
+    run.running(&[6]);
+    run.call(Command::Heartbeat { executors: set(&[6]) });
     assert_eq!(run.creates(), [7, 8], "few at first");
 }
 

@@ -13,9 +13,12 @@ mod impostors;
 mod indexes;
 mod losses;
 mod node;
+mod ranks;
 mod restarts;
 mod server;
+mod tasks;
 mod trace;
+mod work;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -125,6 +128,46 @@ fn drivers_take_over_from_each_other() {
         let outcome = catch_unwind(AssertUnwindSafe(|| restarts::play(seed)));
         assert!(outcome.is_ok(), "seed {seed}: drivers do not take over as they should");
     }
+}
+
+/// Plays a part of the seeds; one that fails is played again with its trace.
+fn play_each(part: u64, world: impl Fn(u64) -> Result<(), String>) {
+    let seeds = number("SIM_SEEDS").unwrap_or(SEEDS) / part;
+    for seed in number("SIM_SEED").map_or(0..seeds, |seed| seed..seed + 1) {
+        let play = || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| world(seed)));
+            outcome.unwrap_or_else(|_| Err("panic".to_owned()))
+        };
+        if play().is_err() {
+            trace::begin(TRACE_LINES);
+            let again = play();
+            panic!("{}\nseed {seed}: {again:?}", trace::end().join("\n"));
+        }
+    }
+}
+
+/// Groups whose work ends: all of it is done, and no part of it twice.
+#[test]
+fn work_ends() {
+    play_each(4, |seed| World::with_work(seed).run_work().map(drop));
+}
+
+/// Groups with stable slots: each slot has one executor, and none is above the target.
+#[test]
+fn ranks_are_stable() {
+    play_each(5, |seed| World::with_ranks(seed).run().map(drop));
+}
+
+/// Groups that wait for slots: no wait outlives its time.
+#[test]
+fn slots_are_waited_for() {
+    play_each(20, |seed| World::with_slot_waits(seed).run().map(drop));
+}
+
+/// Each task is told as ended once, none is lost, and none runs twice at the same time.
+#[test]
+fn tasks_end_once() {
+    play_each(20, |seed| World::with_tasks(seed).run_tasks().map(drop));
 }
 
 /// A world without faults: one group `g`, the default policy.
@@ -297,6 +340,11 @@ fn a_group_created_again_after_its_deletion_gets_new_executors() {
             max: None,
             scale_down: None,
             replace: None,
+            slots: None,
+            on_loss: None,
+            restart: None,
+            completions: None,
+            decommission: None,
         };
         world.group_call(Command::PutGroup { group: name, change }).unwrap();
         world.run_until(20 * MINUTE_MS).unwrap();

@@ -1,10 +1,10 @@
 //! Slots: small ranks from 0, which an executor holds until it has ended.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, policy, spec};
+use crate::core_run::{Run, end_with, policy, spec};
 use posse::core::model::action::Action;
 use posse::core::model::ids::ExecutorId;
-use posse::core::model::pod::{ContainerState, End, Phase, Pod};
+use posse::core::model::pod::{ContainerState, Phase};
 use posse::core::policy::settings::{Decommission, GroupSpec};
 
 /// The slots of the creates since the last call, in order.
@@ -14,14 +14,6 @@ fn new_slots(run: &mut Run) -> Vec<u32> {
         _ => None,
     });
     slots.collect()
-}
-
-fn end_with(code: i32) -> impl Fn(&mut Pod) {
-    move |pod| {
-        pod.phase = if code == 0 { Phase::Succeeded } else { Phase::Failed };
-        pod.container = ContainerState::Ended;
-        pod.end = Some(Box::new(End { exit_code: Some(code), ..End::default() }));
-    }
 }
 
 #[test]
@@ -51,7 +43,7 @@ fn an_adopted_executor_that_has_ended_claims_no_slot() {
 
 #[test]
 fn a_drained_executor_holds_its_slot_until_it_has_ended() {
-    let decommission = Some(Decommission { after_ms: 60_000, label: None });
+    let decommission = Some(Decommission { after_ms: 60_000, label: None, by_term: false });
     for has_ended in [true, false] {
         let group = GroupSpec { decommission: decommission.clone(), ..spec("g", 4) };
         let mut run = Run::with_running(policy(), vec![group]);

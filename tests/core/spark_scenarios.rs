@@ -600,7 +600,10 @@ fn create_of(action: &Action) -> Option<u64> {
 
 fn gently(name: &str, target: u32) -> GroupSpec {
     let label = Some(("example.com/leaving".to_owned(), "true".to_owned()));
-    GroupSpec { decommission: Some(Decommission { after_ms: 30_000, label }), ..spec(name, target) }
+    GroupSpec {
+        decommission: Some(Decommission { after_ms: 30_000, label, by_term: false }),
+        ..spec(name, target)
+    }
 }
 
 fn kill(ids: &[u64], force: bool) -> Command {

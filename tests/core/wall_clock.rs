@@ -12,7 +12,7 @@ const START_MS: u64 = 1_000_000;
 const HOUR_MS: u64 = 3_600_000;
 
 fn draining(target: u32) -> GroupSpec {
-    let decommission = Some(Decommission { after_ms: 30_000, label: None });
+    let decommission = Some(Decommission { after_ms: 30_000, label: None, by_term: false });
     GroupSpec { decommission, ..spec("g", target) }
 }
 

@@ -43,7 +43,7 @@ fn fail_and_delete_group(run: &mut Run) {
 }
 
 fn gently() -> GroupSpec {
-    let decommission = Some(Decommission { after_ms: 30_000, label: None });
+    let decommission = Some(Decommission { after_ms: 30_000, label: None, by_term: false });
     GroupSpec { decommission, ..spec("g", 1) }
 }
 

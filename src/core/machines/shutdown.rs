@@ -5,13 +5,15 @@ use crate::core::model::action::RunVerdict;
 use crate::core::model::stop::{StopOrder, StopResult};
 use crate::core::model::time::Millis;
 
+const FORCED_KILL: ShutdownStep = ShutdownStep::KillDriver { is_forced: true };
+
 /// The next step of the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownStep {
     /// Create no more executors.
     StopCreates,
-    /// Send SIGKILL to the driver's process group.
-    KillDriver,
+    /// Send SIGKILL to the driver's process group: by a second signal, or because its grace period is over.
+    KillDriver { is_forced: bool },
     /// Send one last delete of all executors, and wait only for its answer.
     FinalDelete,
     /// Stop the executors.
@@ -119,7 +121,7 @@ impl Shutdown {
             Phase::DriverEnding { .. } | Phase::DriverKilled { .. } | Phase::Stopping => {
                 self.phase = Phase::Forced;
                 self.is_driver_ended_by_us |= self.has_driver;
-                let kill = self.has_driver.then_some(ShutdownStep::KillDriver);
+                let kill = self.has_driver.then_some(FORCED_KILL);
                 kill.into_iter().chain([ShutdownStep::FinalDelete]).collect()
             }
             Phase::Forced | Phase::Over => Vec::new(),
@@ -167,7 +169,7 @@ impl Shutdown {
         match self.phase {
             Phase::DriverEnding { kill_at } if kill_at <= now => {
                 self.phase = Phase::DriverKilled { stop_at: now.after(KILLED_MS) };
-                vec![ShutdownStep::KillDriver]
+                vec![ShutdownStep::KillDriver { is_forced: false }]
             }
             Phase::DriverKilled { stop_at } if stop_at <= now => {
                 self.driver_code = Some(KILLED_CODE);
@@ -208,11 +210,16 @@ impl Shutdown {
     fn begin_stop(&mut self) -> Vec<ShutdownStep> {
         self.phase = Phase::Stopping;
         // A driver's exit code after a signal is not a failure of the application.
+        let is_failure = |verdict: &RunVerdict| {
+            matches!(
+                verdict,
+                RunVerdict::AllEnded { n_given_up: 1.. }
+                    | RunVerdict::BudgetExhausted(_)
+                    | RunVerdict::DriverSilent { .. }
+            )
+        };
         let has_failed = self.driver_code.is_some_and(|code| code != 0 && !self.is_signalled)
-            || matches!(
-                self.verdict,
-                Some(RunVerdict::BudgetExhausted(_) | RunVerdict::DriverSilent { .. })
-            );
+            || self.verdict.as_ref().is_some_and(is_failure);
         vec![ShutdownStep::Stop(StopOrder {
             keep: self.keeps_executors(),
             keep_failed: has_failed,
@@ -266,7 +273,10 @@ mod tests {
         assert_eq!(shutdown.on_signal(Millis(1_000)), [ShutdownStep::StopCreates]);
         assert_eq!(shutdown.next_deadline(), Some(Millis(16_000)));
         assert_eq!(shutdown.on_time(Millis(15_999)), []);
-        assert_eq!(shutdown.on_time(Millis(16_000)), [ShutdownStep::KillDriver]);
+        assert_eq!(
+            shutdown.on_time(Millis(16_000)),
+            [ShutdownStep::KillDriver { is_forced: false }]
+        );
         assert_eq!(shutdown.on_time(Millis(16_100)), []);
         assert_eq!(
             shutdown.on_driver_ended(137),
@@ -341,10 +351,7 @@ mod tests {
         let mut shutdown = self::shutdown(true);
         shutdown.on_verdict(verdict, Millis(0));
         shutdown.on_signal(Millis(100));
-        assert_eq!(
-            shutdown.on_signal(Millis(900)),
-            [ShutdownStep::KillDriver, ShutdownStep::FinalDelete]
-        );
+        assert_eq!(shutdown.on_signal(Millis(900)), [FORCED_KILL, ShutdownStep::FinalDelete]);
         assert!(shutdown.keeps_executors());
     }
 
@@ -353,10 +360,7 @@ mod tests {
         let mut shutdown = shutdown(true);
         shutdown.on_signal(Millis(0));
         assert_eq!(shutdown.on_signal(Millis(199)), [], "the same one, sent to the group too");
-        assert_eq!(
-            shutdown.on_signal(Millis(200)),
-            [ShutdownStep::KillDriver, ShutdownStep::FinalDelete]
-        );
+        assert_eq!(shutdown.on_signal(Millis(200)), [FORCED_KILL, ShutdownStep::FinalDelete]);
         assert_eq!(shutdown.on_signal(Millis(900)), []);
         assert_eq!(shutdown.on_driver_ended(137), []);
         shutdown.on_stopped(nothing_left(), false);

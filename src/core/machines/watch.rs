@@ -1,6 +1,7 @@
 //! The state machine of list and watch: when to LIST, when to WATCH and from which version, and
 //! when to wait. Sends nothing and reads no clock.
 
+use crate::core::model::event::RestartKind;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
@@ -50,6 +51,25 @@ pub enum WatchEnd {
     RelistRequested,
     /// A line is invalid or too long.
     Undecodable(String),
+}
+
+impl WatchEnd {
+    /// The kind of the restart that follows.
+    pub fn kind(&self) -> RestartKind {
+        match self {
+            Clean => RestartKind::Short,
+            Cut(_) => RestartKind::Cut,
+            ErrorEvent(refusal) | Refused(refusal) if refusal.class == RefusalClass::Expired => {
+                RestartKind::Expired
+            }
+            ErrorEvent(_) => RestartKind::ServerError,
+            Idle => RestartKind::Idle,
+            Overrun => RestartKind::Overrun,
+            Refused(_) => RestartKind::Refused,
+            RelistRequested => RestartKind::Rollback,
+            Undecodable(_) => RestartKind::InvalidLine,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

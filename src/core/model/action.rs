@@ -11,6 +11,8 @@ use crate::core::model::pod_text::{PodOverrides, PodText};
 /// A change of a pod's labels and annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
+    /// Label `posse.dev/completed`: it was reported that the executor's work is done.
+    Completed,
     /// Label `posse.dev/counted`: the loss was reported and charged to its budget.
     Counted,
     /// Annotation `posse.dev/draining`, and the key and value of the group's own `decommission`
@@ -59,6 +61,8 @@ pub enum Action {
 /// A decision that ends the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunVerdict {
+    /// All groups have done their work (exit 0), or some of it was given up (exit 10).
+    AllEnded { n_given_up: u32 },
     /// The driver made no call for longer than `driver.silence` (exit 14).
     DriverSilent { silence_ms: u64 },
     /// The driver cannot be started (exit 2).

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::PodText;
 use crate::core::model::status::Status;
-use crate::core::policy::settings::{Replace, ScaleDown};
+use crate::core::model::task::{Task, TaskStatus};
+use crate::core::policy::settings::{
+    Decommission, OnLoss, Replace, Restart, ScaleDown, SlotPolicy,
+};
 
 /// What a kill does to the group's target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub enum AfterKill {
 
 /// The settings of a new or changed group. An absent field keeps its value; in a new group it gets
 /// its default.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupChange {
     /// The template of the group's next pods.
     pub pod: Arc<PodText>,
@@ -32,11 +35,20 @@ pub struct GroupChange {
     pub max: Option<u32>,
     pub scale_down: Option<ScaleDown>,
     pub replace: Option<Replace>,
+    pub slots: Option<SlotPolicy>,
+    pub on_loss: Option<OnLoss>,
+    pub restart: Option<Restart>,
+    pub completions: Option<u32>,
+    pub decommission: Option<Decommission>,
 }
 
 /// One call of the control API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
+    /// Add tasks to a group, all of them or none.
+    AddTasks { group: GroupName, tasks: Vec<Arc<Task>> },
+    /// End a task and its executor.
+    CancelTask { group: GroupName, key: Arc<str> },
     /// The driver lost its connection to this executor. posse looks for the reason.
     Disconnected { executor: ExecutorId },
     /// Delete the group and end its executors.
@@ -54,8 +66,12 @@ pub enum Command {
     PutGroup { group: GroupName, change: GroupChange },
     /// Set a group's target. It is limited to `min..=max`.
     SetTarget { group: GroupName, target: u32 },
+    /// Return the state of one task of a group, or of all.
+    ShowTasks { group: GroupName, key: Option<Arc<str>> },
     /// Return the status of the run.
     Status,
+    /// The same for somebody who looks on: not a sign of life of the driver.
+    View,
 }
 
 /// The reply to a call.
@@ -75,12 +91,20 @@ pub enum Reply {
     Noted { unknown: Vec<ExecutorId> },
     /// The call is invalid: the error message and the field of the call that it is about.
     Refused { what: String, field: &'static str },
-    /// Reply to `Status`.
+    /// Reply to `Status` and `View`.
     Status(Box<Status>),
+    /// A task with this key is known, and differs in this field.
+    TaskDiffers { key: Arc<str>, field: &'static str },
+    /// Reply to `AddTasks` and `ShowTasks`.
+    Tasks(Vec<TaskStatus>),
+    /// A limit is reached: the error message and the field of the call that it is about.
+    TooMany { what: String, field: &'static str },
     /// Reply to `PutGroup` and `SetTarget`: the target now in force.
     Target(u32),
     /// No executor has this id, and none had it before.
     UnknownExecutor,
     /// No group has this name.
     UnknownGroup,
+    /// The group has no task with this key, or has forgotten it.
+    UnknownTask,
 }

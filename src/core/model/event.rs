@@ -1,8 +1,10 @@
 //! The events that posse reports, as values. `wire/` writes them as JSON.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
+use crate::core::model::task::TaskEnd;
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 
@@ -64,6 +66,29 @@ pub enum Budget {
 }
 
 impl LossReason {
+    /// All reasons, in the order of their names.
+    pub const ALL: [Self; 19] = [
+        Self::AdmissionRejected,
+        Self::AppError,
+        Self::Completed,
+        Self::ConfigError,
+        Self::DeadlineExceeded,
+        Self::Deleted,
+        Self::Disconnected,
+        Self::DiskExceeded,
+        Self::Evicted,
+        Self::HeartbeatTimeout,
+        Self::ImageError,
+        Self::Killed,
+        Self::MaxAge,
+        Self::NodeLost,
+        Self::NodeShutdown,
+        Self::OomKilled,
+        Self::Preempted,
+        Self::StartTimeout,
+        Self::Unknown,
+    ];
+
     /// The documented name of the reason.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -128,6 +153,63 @@ impl Budget {
     }
 }
 
+/// Why a watch was restarted, for counters: the text of the event `watch_restarted` has the details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RestartKind {
+    /// The connection was cut.
+    Cut,
+    /// The version was too old (410).
+    Expired,
+    /// No byte arrived within the idle timeout.
+    Idle,
+    /// A line was invalid or too long.
+    InvalidLine,
+    /// The LIST failed.
+    ListFailed,
+    /// The inbox was full.
+    Overrun,
+    /// The server refused the watch, or was not reached.
+    Refused,
+    /// A resourceVersion rollback.
+    Rollback,
+    /// The server sent an ERROR event.
+    ServerError,
+    /// The server ended the watch at once, without an event.
+    Short,
+}
+
+impl RestartKind {
+    /// All kinds, in the order of their names.
+    pub const ALL: [Self; 10] = [
+        Self::Cut,
+        Self::Expired,
+        Self::Idle,
+        Self::InvalidLine,
+        Self::ListFailed,
+        Self::Overrun,
+        Self::Refused,
+        Self::Rollback,
+        Self::ServerError,
+        Self::Short,
+    ];
+
+    /// The documented name of the kind.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cut => "cut",
+            Self::Expired => "expired",
+            Self::Idle => "idle",
+            Self::InvalidLine => "invalid_line",
+            Self::ListFailed => "list_failed",
+            Self::Overrun => "overrun",
+            Self::Refused => "refused",
+            Self::Rollback => "rollback",
+            Self::ServerError => "server_error",
+            Self::Short => "short",
+        }
+    }
+}
+
 /// The executor that an event is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
@@ -142,9 +224,13 @@ pub struct Subject {
 /// Why posse deleted an executor's pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeleteCause {
+    /// A call cancelled its task.
+    Cancelled,
     /// A pod that must not exist: a second pod with one id, a pod without posse's labels, or a pod
     /// whose create was cancelled.
     Condemned,
+    /// Another executor of its group was lost (`on_loss: group`).
+    GroupRestarted,
     /// A kill call.
     Killed,
     ScaledDown,
@@ -157,7 +243,9 @@ pub enum DeleteCause {
 impl DeleteCause {
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Cancelled => "cancelled",
             Self::Condemned => "condemned",
+            Self::GroupRestarted => "group_restarted",
             Self::Killed => "killed",
             Self::ScaledDown => "scaled_down",
             Self::Stopped => "stopped",
@@ -174,6 +262,13 @@ pub enum Event {
     /// The server refused to create an executor, or failed to. Reported once for each cause, not for
     /// each try. `message` is the server's.
     CreateRefused { group: GroupName, cause: &'static str, message: String },
+    /// Credentials could not be renewed. The next try is at `until`.
+    CredentialsFailed { name: String, message: String, until: Millis },
+    /// Credentials were renewed and stored. `expires`: none if nobody knows. They are renewed again at
+    /// `until`.
+    CredentialsRenewed { name: String, expires: Option<Millis>, until: Millis },
+    /// The main container of an executor ended with 0, and its work is done (`restart`).
+    ExecutorCompleted { subject: Subject, node: Option<String> },
     /// The pod of an executor that posse ended is gone.
     ExecutorDeleted { subject: Subject, cause: DeleteCause },
     /// An executor is to be deleted at `until`, if it has not ended by itself before.
@@ -189,13 +284,26 @@ pub enum Event {
         exit_code: Option<i32>,
         message: String,
     },
+    /// A running executor is ready for the first time: its pod is (condition `Ready`), and with
+    /// `heartbeat.timeout` the driver has reported it.
+    ExecutorReady { subject: Subject },
     /// The first create request of an executor was sent.
     ExecutorRequested { subject: Subject },
     /// The main container runs.
-    ExecutorRunning { subject: Subject, node: Option<String>, ip: Option<IpAddr> },
+    ExecutorRunning {
+        subject: Subject,
+        node: Option<String>,
+        ip: Option<IpAddr>,
+        host_ip: Option<IpAddr>,
+        /// When it was requested; none if an earlier run did that.
+        requested_at: Option<Millis>,
+    },
     /// A pod has the labels of this run's executors, but posse did not create it: it is left alone.
     /// Reported once for each pod. `message` says how posse knows.
     ForeignPod { pod: String, uid: Uid, message: String },
+    /// A loss ends all executors of the group (`on_loss: group`). `attempt`: the number of the next
+    /// attempt; the first one is 1.
+    GroupRestarted { group: GroupName, attempt: u32 },
     /// A replacement got more memory than the template says, after an OOM kill.
     MemoryGrown { subject: Subject, memory: String },
     /// Events were dropped because the reader was too slow.
@@ -206,6 +314,9 @@ pub enum Event {
     ServerAvailable { since: Millis },
     /// The API server does not answer. posse waits, and what runs runs on.
     ServerUnavailable { message: String },
+    /// An executor was created in `slot` although slot `skipped` is lower and its volumes are there: the
+    /// executor that has it did not end within `slot_wait`.
+    SlotSkipped { subject: Subject, slot: u32, skipped: u32, held_by: ExecutorId },
     /// The run starts.
     Started,
     /// The run has ended.
@@ -214,10 +325,18 @@ pub enum Event {
     Stopping,
     /// A group's target has changed.
     TargetChanged { group: GroupName, target: u32 },
+    /// A task has ended, once for each key in a process. `executor`: the one that worked on it last.
+    TaskEnded {
+        group: GroupName,
+        key: Arc<str>,
+        executor: Option<ExecutorId>,
+        attempts: u32,
+        end: TaskEnd,
+    },
     /// Why a group waits. Reported if the reason changes.
     Waiting { group: GroupName, waiting: Waiting, until: Option<Millis>, message: Option<String> },
     /// The watch was restarted.
-    WatchRestarted { cause: String },
+    WatchRestarted { kind: RestartKind, cause: String },
 }
 
 impl Event {
@@ -225,28 +344,35 @@ impl Event {
     pub fn long_text_bytes(&self) -> usize {
         match self {
             Self::CreateRefused { message, .. }
+            | Self::CredentialsFailed { message, .. }
             | Self::ExecutorLost { message, .. }
             | Self::ForeignPod { message, .. }
             | Self::ServerUnavailable { message }
-            | Self::WatchRestarted { cause: message } => message.len(),
+            | Self::WatchRestarted { cause: message, .. } => message.len(),
             Self::ExecutorLog { lines, message, .. } => {
                 let n_bytes = |line: &String| size_of::<String>() + line.len();
                 lines.iter().chain(message).map(n_bytes).sum()
             }
             Self::Waiting { message, .. } => message.as_ref().map_or(0, String::len),
             Self::BudgetExhausted { .. }
+            | Self::CredentialsRenewed { .. }
+            | Self::ExecutorCompleted { .. }
             | Self::ExecutorDeleted { .. }
             | Self::ExecutorDraining { .. }
+            | Self::ExecutorReady { .. }
             | Self::ExecutorRequested { .. }
             | Self::ExecutorRunning { .. }
+            | Self::GroupRestarted { .. }
             | Self::MemoryGrown { .. }
             | Self::Missed { .. }
             | Self::NodeAvoided { .. }
             | Self::ServerAvailable { .. }
+            | Self::SlotSkipped { .. }
             | Self::Started
             | Self::Stopped
             | Self::Stopping
-            | Self::TargetChanged { .. } => 0,
+            | Self::TargetChanged { .. }
+            | Self::TaskEnded { .. } => 0,
         }
     }
 }

@@ -23,7 +23,7 @@ impl fmt::Display for ExecutorId {
 
 /// The name of a group of executors that share a template (Spark: a resource profile): `[a-z0-9-]`,
 /// at most 40 characters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupName(pub Arc<str>);
 
 impl GroupName {

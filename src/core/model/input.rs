@@ -1,6 +1,7 @@
 //! The inputs of the core, as one closed enum. `runtime/` produces them.
 
-use crate::core::model::ids::{ExecutorId, Uid, Version};
+use crate::core::model::event::RestartKind;
+use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::Refusal;
 use crate::core::model::time::Millis;
@@ -64,11 +65,24 @@ pub enum PodAnswer {
     Ours(Pod),
 }
 
+/// The end of one run of the command that renews credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// The entry of `credentials`.
+    pub name: String,
+    /// When the stored credentials expire (none if nobody knows), or why the renewal failed.
+    pub outcome: Result<Option<Millis>, String>,
+    /// When the next renewal is due.
+    pub next_at: Millis,
+}
+
 /// One input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The answer to an `Action::Create`.
     Created { id: ExecutorId, watermark: Watermark, answer: Result<PodAnswer, Refusal> },
+    /// Credentials were renewed, or could not be.
+    Credentials(Renewal),
     /// The answer to an `Action::Delete`: the terminating pod, or none if the answer is only a
     /// status.
     Deleted { uid: Uid, answer: Result<Option<Pod>, Refusal> },
@@ -91,6 +105,8 @@ pub enum Input {
     List(List),
     /// The stop's LIST failed.
     ListRefused { refusal: Refusal },
+    /// The command of a group's `scale` gave a target, or failed. The error is a phrase that begins with a verb.
+    QueueRead { group: GroupName, outcome: Result<u32, String> },
     /// The answer to an `Action::ReadLog`: sanitized lines of bounded length.
     LogRead { uid: Uid, answer: Result<Vec<String>, Refusal> },
     /// No request since then was answered, as another thread reports.
@@ -106,5 +122,5 @@ pub enum Input {
     /// Events of the watch in order; only the last event of each uid.
     Watch { epoch: u32, events: Vec<PodEvent> },
     /// The watch was restarted; `cause` says why.
-    WatchRestarted { cause: String },
+    WatchRestarted { kind: RestartKind, cause: String },
 }

@@ -3,6 +3,7 @@
 pub mod action;
 pub mod command;
 pub mod event;
+pub mod hash;
 pub mod ids;
 pub mod input;
 pub mod pod;
@@ -11,6 +12,7 @@ pub mod refusal;
 pub mod rng;
 pub mod status;
 pub mod stop;
+pub mod task;
 pub mod text;
 pub mod time;
 pub mod waiting;

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use crate::core::model::event::DeleteCause;
 use crate::core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use crate::core::model::task::TaskRun;
+use crate::core::policy::settings::Restart;
 
 /// `status.phase`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,6 +120,8 @@ pub struct Draining {
     pub until_unix_ms: Option<u64>,
 }
 
+/// The largest attempt that is believed: a label is untrusted input.
+pub const ATTEMPT_MAX: u32 = 1_000_000;
 /// The grace period of a pod that sets none, in seconds.
 pub const GRACE_DEFAULT_S: u32 = 30;
 
@@ -136,6 +140,8 @@ pub struct Pod {
     pub group: GroupName,
     /// Label `posse.dev/slot`; none if absent or not a number.
     pub slot: Option<u32>,
+    /// Label `posse.dev/attempt`: the attempt of its group (`on_loss: group`); 1 if absent or invalid.
+    pub attempt: u32,
     /// The uid of the owner reference with `controller: true`, if any.
     pub owner: Option<Uid>,
     /// `status.phase`.
@@ -159,6 +165,12 @@ pub struct Pod {
     /// Label `posse.dev/counted`: when the reported loss was charged to its budget, in seconds
     /// since 1970; 0 if it cannot be parsed.
     pub counted: Option<u64>,
+    /// Label `posse.dev/completed`: it was reported that the executor's work is done.
+    pub completed: bool,
+    /// Annotation `posse.dev/restart`: what its group does when an executor ends.
+    pub restart: Restart,
+    /// Label `posse.dev/key` and annotation `posse.dev/task`: the task that it works on.
+    pub task: Option<Box<TaskRun>>,
     /// Annotation `controller.kubernetes.io/pod-deletion-cost` (KEP-2255); 0 if absent or not a
     /// number.
     pub deletion_cost: i32,
@@ -166,6 +178,8 @@ pub struct Pod {
     pub node: Option<Box<str>>,
     /// `status.podIP`.
     pub ip: Option<IpAddr>,
+    /// `status.hostIP`: the node's address.
+    pub host_ip: Option<IpAddr>,
     /// Set if the pod or its main container ended, or a disruption is announced.
     pub end: Option<Box<End>>,
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::core::model::ids::ExecutorId;
+use crate::core::model::task::TaskRun;
 
 /// The JSON of a pod with gaps.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -14,21 +15,35 @@ pub struct PodText {
     avoiding: Vec<Part>,
     /// The main container's memory limit and request by step; the first is the template's own.
     memory: Vec<(String, String)>,
+    /// The claims that the pod mounts, as JSON with gaps. They are created before the pod.
+    claims: Vec<Vec<Part>>,
     pod_name_prefix: String,
 }
 
 /// How the pod of one executor differs from its template.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodOverrides {
     /// The nodes to avoid.
     pub avoid: Arc<Vec<String>>,
     /// The group's memory step; 0: the template's own memory.
     pub memory_step: u32,
+    /// The attempt of the group (`on_loss: group`), from 1.
+    pub attempt: u32,
+    /// The task that the executor works on.
+    pub task: Option<Box<TaskRun>>,
+}
+
+impl Default for PodOverrides {
+    fn default() -> Self {
+        Self { avoid: Arc::default(), memory_step: 0, attempt: 1, task: None }
+    }
 }
 
 /// A text or a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
+    /// The number of the group's attempt.
+    Attempt,
     /// One node affinity expression for each avoided node.
     AvoidedNodes,
     ExecutorId,
@@ -65,6 +80,17 @@ impl PodText {
         Self { memory, ..self }
     }
 
+    /// Adds the claims of the pod's slot.
+    #[must_use]
+    pub fn with_claims(self, claims: Vec<Vec<Part>>) -> Self {
+        Self { claims, ..self }
+    }
+
+    /// True if each slot has claims of its own.
+    pub fn has_claims(&self) -> bool {
+        !self.claims.is_empty()
+    }
+
     /// The memory limits above the template's own, by step; empty without memory scaling.
     pub fn memory_steps(&self) -> Vec<String> {
         self.memory.iter().skip(1).map(|(limit, _)| limit.clone()).collect()
@@ -78,15 +104,26 @@ impl PodText {
 
     /// The JSON of the pod of executor `id` in `slot`.
     pub fn render(&self, id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<u8> {
-        let id = id.to_string();
-        let slot = slot.to_string();
         let is_without_affinity = shape.avoid.is_empty() || self.avoiding.is_empty();
         let parts = if is_without_affinity { &self.parts } else { &self.avoiding };
+        self.fill_in(parts, id, slot, shape)
+    }
+
+    /// The JSON of the claims that this pod mounts.
+    pub fn render_claims(&self, id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<Vec<u8>> {
+        self.claims.iter().map(|parts| self.fill_in(parts, id, slot, shape)).collect()
+    }
+
+    fn fill_in(&self, parts: &[Part], id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<u8> {
+        let id = id.to_string();
+        let slot = slot.to_string();
+        let attempt = shape.attempt.to_string();
         let avoid = affinity_expressions(&shape.avoid);
         let (limit, request) = self.memory_at(shape.memory_step);
         // Digits, labels and quantities need no escapes in JSON.
         let pieces = || {
             parts.iter().flat_map(|part| match part {
+                Part::Attempt => [attempt.as_str(), ""],
                 Part::AvoidedNodes => [avoid.as_str(), ""],
                 Part::ExecutorId => [id.as_str(), ""],
                 Part::MemoryLimit => [limit, ""],

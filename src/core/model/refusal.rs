@@ -32,6 +32,42 @@ pub enum RefusalClass {
     OutcomeUnknown,
 }
 
+impl RefusalClass {
+    /// All classes, in the order of their names.
+    pub const ALL: [Self; 12] = [
+        Self::Capacity,
+        Self::Conflict,
+        Self::Exists,
+        Self::Expired,
+        Self::Forbidden,
+        Self::Invalid,
+        Self::NamespaceGone,
+        Self::NotFound,
+        Self::OutcomeUnknown,
+        Self::Throttled,
+        Self::Transient,
+        Self::Unauthorized,
+    ];
+
+    /// The documented name of the class.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Capacity => "capacity",
+            Self::Conflict => "conflict",
+            Self::Exists => "exists",
+            Self::Expired => "expired",
+            Self::Forbidden => "forbidden",
+            Self::Invalid => "invalid",
+            Self::NamespaceGone => "namespace_gone",
+            Self::NotFound => "not_found",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Throttled => "throttled",
+            Self::Transient => "transient",
+            Self::Unauthorized => "unauthorized",
+        }
+    }
+}
+
 /// A failed request, with the server's own message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
+use crate::core::policy::settings::ScaleDown;
 
 /// The state of an executor. `as_str` has the documented names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +23,8 @@ pub enum State {
     Terminating,
     /// Failed, and its pod is retained (`keep_failed`).
     Failed,
+    /// Its main container ended with 0, and its work is done (`restart`). Its pod stays as the record.
+    Completed,
 }
 
 impl State {
@@ -34,6 +37,7 @@ impl State {
             Self::Draining => "draining",
             Self::Terminating => "terminating",
             Self::Failed => "failed",
+            Self::Completed => "completed",
         }
     }
 }
@@ -49,9 +53,24 @@ pub struct GroupStatus {
     pub requested: u32,
     pub pending: u32,
     pub running: u32,
+    /// Those of the running ones whose pods are ready.
+    pub ready: u32,
     pub draining: u32,
     pub terminating: u32,
     pub failed: u32,
+    /// The executors whose work is done, also those whose pods are gone.
+    pub completed: u32,
+    /// `completions` of the group, if it has one.
+    pub completions: Option<u32>,
+    /// Tasks that have not ended.
+    pub open_tasks: usize,
+    /// Tasks that have ended and are remembered.
+    pub ended_tasks: usize,
+    /// The number of the group's attempt, from 1; none without `on_loss: group`.
+    pub attempt: Option<u32>,
+    /// Losses reported since the start of the run.
+    pub lost: u64,
+    pub scale_down: ScaleDown,
     /// Why nothing more is done for the group now; none if it is at its target.
     pub waiting: Option<Waiting>,
     /// Since when it waits for that.
@@ -69,10 +88,17 @@ pub struct ExecutorStatus {
     pub group: GroupName,
     /// None if an adopted pod has no slot label, or another executor has the same slot.
     pub slot: Option<u32>,
+    /// The key of the task that it works on.
+    pub key: Option<Arc<str>>,
     pub uid: Option<Uid>,
     pub state: State,
+    /// It runs, its pod is ready (condition `Ready`), and with `heartbeat.timeout` the driver has
+    /// reported it.
+    pub ready: bool,
     pub node: Option<Box<str>>,
     pub ip: Option<IpAddr>,
+    /// The node's address.
+    pub host_ip: Option<IpAddr>,
     /// When the executor entered the state.
     pub since: Millis,
 }
@@ -100,4 +126,16 @@ pub struct Status {
     /// The nodes that new executors avoid, each with the end of that time.
     pub avoided_nodes: Vec<(String, Millis)>,
     pub outage: Option<Outage>,
+    /// The driver process, which the core does not know: `runtime` adds it.
+    pub driver: Option<DriverStatus>,
+}
+
+/// The driver process of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverStatus {
+    /// When it started, or when it ended.
+    pub since: Millis,
+    pub pid: u32,
+    /// The exit code, if it has ended; 128 + signal number if a signal killed it.
+    pub exit_code: Option<u8>,
 }

@@ -65,24 +65,19 @@ impl Budgets {
 
     /// A target that held within the window counts, even if it was set long before.
     fn forget_old_targets(&mut self, now: Millis) {
-        let is_old =
-            |target: &Target| target.until.is_some_and(|until| now.since(until) > self.window_ms);
-        while self.targets.front().is_some_and(is_old) {
+        while self.targets.front().is_some_and(|target| self.is_old(target, now)) {
             self.targets.pop_front();
         }
+    }
+
+    fn is_old(&self, target: &Target, now: Millis) -> bool {
+        target.until.is_some_and(|until| now.since(until) > self.window_ms)
     }
 
     /// Charges a loss. True if this exhausts the budget; true only once.
     pub fn charge(&mut self, budget: Budget, now: Millis) -> bool {
         self.forget_old_targets(now);
-        let limit = match self.limits.get(&budget) {
-            Some(FailureLimit::Max(max)) => u64::from(*max),
-            Some(FailureLimit::Auto) => {
-                let highest = self.targets.front().map_or(0, |target| target.total);
-                AUTO_MIN.max(highest.saturating_mul(2))
-            }
-            Some(FailureLimit::Off) | None => return false,
-        };
+        let Some(limit) = self.limit(budget, now) else { return false };
         let losses = self.losses.entry(budget).or_default();
         losses.push_back(now);
         while losses.front().is_some_and(|&at| now.since(at) > self.window_ms) {
@@ -95,6 +90,41 @@ impl Budgets {
         }
         is_over && self.exhausted.insert(budget)
     }
+
+    /// The most losses within the window; none: the budget is off.
+    fn limit(&self, budget: Budget, now: Millis) -> Option<u64> {
+        match self.limits.get(&budget)? {
+            FailureLimit::Max(max) => Some(u64::from(*max)),
+            FailureLimit::Auto => {
+                let highest = self.targets.iter().find(|target| !self.is_old(target, now));
+                let total = highest.map_or(0, |target| target.total);
+                Some(AUTO_MIN.max(total.saturating_mul(2)))
+            }
+            FailureLimit::Off => None,
+        }
+    }
+
+    /// The budgets that are not off.
+    pub fn status(&self, now: Millis) -> impl Iterator<Item = BudgetStatus> {
+        self.limits.keys().filter_map(move |&budget| {
+            let limit = self.limit(budget, now)?;
+            let losses = self.losses.get(&budget);
+            // The oldest come first.
+            let is_old = |&at: &Millis| now.since(at) > self.window_ms;
+            let n = losses.map_or(0, |losses| losses.len() - losses.partition_point(is_old));
+            Some(BudgetStatus { budget, limit, left: limit.saturating_sub(n as u64) })
+        })
+    }
+}
+
+/// What is left of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetStatus {
+    pub budget: Budget,
+    /// The most losses within the window. One more ends the application.
+    pub limit: u64,
+    /// How many more losses the window takes.
+    pub left: u64,
 }
 
 #[cfg(test)]
@@ -124,6 +154,31 @@ mod tests {
         check(FailureLimit::Max(2), &[0, 2_100, 4_200, 6_300, 8_400], 1, None);
         check(FailureLimit::Max(0), &[7], 1, Some(0));
         check(FailureLimit::Off, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 1, None);
+    }
+
+    #[test]
+    fn what_is_left_grows_again_when_losses_are_old() {
+        let (app, cluster) = (FailureLimit::Max(3), FailureLimit::Auto);
+        let policy = Policy {
+            failures_app: app,
+            failures_cluster: cluster,
+            failures_start: FailureLimit::Off,
+            failures_window_ms: 1_000,
+            ..Policy::default()
+        };
+        let mut budgets = Budgets::new(&policy);
+        budgets.on_target(20, Millis(0));
+        budgets.charge(Budget::App, Millis(100));
+        budgets.charge(Budget::App, Millis(600));
+        budgets.on_target(1, Millis(700));
+        let left = |at| {
+            let each = |one: BudgetStatus| (one.budget, one.limit, one.left);
+            budgets.status(Millis(at)).map(each).collect::<Vec<_>>()
+        };
+        assert_eq!(left(700), [(Budget::App, 3, 1), (Budget::Cluster, 40, 40)]);
+        assert_eq!(left(1_101), [(Budget::App, 3, 2), (Budget::Cluster, 40, 40)]);
+        // The high target does not count any more.
+        assert_eq!(left(1_701), [(Budget::App, 3, 3), (Budget::Cluster, 10, 10)]);
     }
 
     #[test]

@@ -12,10 +12,6 @@ use crate::core::state::executors::Group;
 #[derive(Clone, Copy, Debug)]
 pub struct PlanInputs {
     pub now: Millis,
-    /// Why no group may create executors, and when that ends by itself.
-    pub gate: Option<(Waiting, Option<Millis>)>,
-    /// Failed creates may be sent again.
-    pub may_retry: bool,
     /// How many create requests may be sent.
     pub available: u32,
     /// Until when no create request may be sent.
@@ -31,12 +27,21 @@ pub struct PlanInputs {
 pub struct GroupView<'a> {
     pub name: &'a GroupName,
     pub group: &'a Group,
+    /// Why it may not create executors.
+    pub gate: Option<Waiting>,
     pub is_unschedulable: bool,
     /// How many of its executors may give up their place under `pending_max`: the scheduler finds
     /// no node for them, or their creates fail.
     pub n_unplaced: u32,
     /// Why requested executors do not start, and until when that may last.
     pub start_problem: Option<(Waiting, Option<Millis>)>,
+}
+
+impl GroupView<'_> {
+    /// Failed creates may be sent again.
+    fn may_retry(&self) -> bool {
+        self.gate.is_none_or(|waiting| waiting == Waiting::DriverReady)
+    }
 }
 
 /// The plan for one group.
@@ -46,6 +51,8 @@ pub struct GroupPlan {
     /// How many failed creates to send again.
     pub n_retries: u32,
     pub n_creates: u32,
+    /// How many of the creates are for tasks.
+    pub n_task_creates: u32,
     /// How many executors to end.
     pub n_ends: u32,
     /// How many executors that do not start to end, because another group has a right to their place.
@@ -62,7 +69,7 @@ pub fn plan(views: &[GroupView<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
     // division, and sends the first request when a quota has little left.
     let mut views = views.to_vec();
     views.sort_by_key(|view| fill(view.group));
-    let retries: Vec<u32> = views.iter().map(|view| n_retries(view.group, inputs)).collect();
+    let retries: Vec<u32> = views.iter().map(|view| n_retries(view, inputs)).collect();
     let demands = views.iter().zip(&retries).map(|(view, retries)| demand(view, *retries, inputs));
     let demands: Vec<Demand> = demands.collect();
     let wanted: Vec<u32> = demands.iter().map(|demand| demand.n).collect();
@@ -80,7 +87,7 @@ pub fn plan(views: &[GroupView<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
     let sent = share_on(inputs.available + in_flight.iter().sum::<u32>(), &in_flight, &requests);
     let mut plans: Vec<GroupPlan> = Vec::with_capacity(views.len());
     for (i, (view, demand)) in views.iter().zip(demands).enumerate() {
-        let retry_at = retry_at(view.group, inputs);
+        let retry_at = retry_at(view, inputs);
         let n_retries = sent[i].min(retries[i]);
         let waiting =
             demand.waiting.filter(|waiting| waiting.0 != Waiting::InFlight).or_else(|| {
@@ -95,13 +102,18 @@ pub fn plan(views: &[GroupView<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
                 }
             });
         let (n_ends, kept) = surplus(view, inputs);
+        let is_full = view.group.tasks.n_ready() > view.group.n_missing_for_tasks();
         plans.push(GroupPlan {
             group: view.name.clone(),
             n_retries,
             n_creates: sent[i] - n_retries,
+            n_task_creates: (sent[i] - n_retries).saturating_sub(demand.n - demand.n_for_tasks),
             n_ends,
             n_displaced: displaced[i],
-            waiting: waiting.or(kept).or(view.start_problem),
+            waiting: waiting
+                .or(kept)
+                .or(view.start_problem)
+                .or_else(|| is_full.then_some((Waiting::GroupMax, None))),
             retry_at,
         });
     }
@@ -109,9 +121,10 @@ pub fn plan(views: &[GroupView<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
 }
 
 /// How many failed creates of the group may be sent again now.
-fn n_retries(group: &Group, inputs: &PlanInputs) -> u32 {
+fn n_retries(view: &GroupView<'_>, inputs: &PlanInputs) -> u32 {
+    let group = view.group;
     match group.throttle.retry_allowance(inputs.now) {
-        Allowance::UpTo(limit) if inputs.may_retry && inputs.closed_until.is_none() => {
+        Allowance::UpTo(limit) if view.may_retry() && inputs.closed_until.is_none() => {
             let limit = limit.saturating_sub(group.n_in_flight).min(inputs.available);
             group.retries.n_due(inputs.now, limit)
         }
@@ -120,12 +133,13 @@ fn n_retries(group: &Group, inputs: &PlanInputs) -> u32 {
 }
 
 /// When the next failed create of the group can be sent again, if that is in the future.
-fn retry_at(group: &Group, inputs: &PlanInputs) -> Option<Millis> {
+fn retry_at(view: &GroupView<'_>, inputs: &PlanInputs) -> Option<Millis> {
+    let group = view.group;
     let delayed_until = match group.throttle.retry_allowance(inputs.now) {
         Allowance::Wait { until, .. } => until,
         Allowance::UpTo(_) => None,
     };
-    let due = group.retries.next_at().filter(|_| inputs.may_retry)?;
+    let due = group.retries.next_at().filter(|_| view.may_retry())?;
     let at = [inputs.closed_until, delayed_until].into_iter().flatten().fold(due, Millis::max);
     (at > inputs.now).then_some(at)
 }
@@ -147,6 +161,8 @@ fn displaced(limit: u32, held: &[u32], wanted: &[u32], got: &[u32], unplaced: &[
 
 struct Demand {
     n: u32,
+    /// How many of them are for tasks: the group's own target comes first.
+    n_for_tasks: u32,
     waiting: Option<(Waiting, Option<Millis>)>,
 }
 
@@ -155,24 +171,36 @@ struct Demand {
 fn demand(view: &GroupView<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
     let group = view.group;
     let target = group.target();
-    let missing = target.saturating_sub(group.counts.capacity());
-    let none = |waiting| Demand { n: 0, waiting: Some(waiting) };
+    let own = target.saturating_sub(group.own_capacity());
+    let for_tasks = group.n_missing_for_tasks();
+    let missing = own.saturating_add(for_tasks);
+    let none = |waiting| Demand { n: 0, n_for_tasks: 0, waiting: Some(waiting) };
     if missing == 0 {
-        return Demand { n: 0, waiting: None };
+        return Demand { n: 0, n_for_tasks: 0, waiting: None };
     }
-    if let Some(gate) = inputs.gate {
-        return none(gate);
+    if let Some(gate) = view.gate {
+        return none((gate, None));
     }
     if group.spec.pod.is_none() {
         return none((Waiting::Template, None));
+    }
+    if group.spec.restarts_whole() && !group.earlier.is_empty() {
+        return none((Waiting::GroupRestart, None));
     }
     let awaited = match group.spec.replace {
         Replace::Gone => group.n_awaited_ends(),
         Replace::Terminating => 0,
     };
-    let missing = missing.saturating_sub(awaited);
+    let replaceable = own.saturating_add(for_tasks).saturating_sub(awaited);
+    let own_replaceable = own.min(replaceable);
+    let own = group.n_with_slots(own_replaceable);
+    let is_awaited = group.waits_for_slots();
+    let is_slot_taken = own < own_replaceable && (is_awaited || group.spec.has_stable_slots());
+    let until = group.slot_waits.next_end().filter(|_| is_awaited);
+    let for_slot = is_slot_taken.then_some((Waiting::Slot, until));
+    let missing = own + for_tasks.min(replaceable - own);
     if missing == 0 {
-        return none((Waiting::ReplaceGone, None));
+        return none(for_slot.unwrap_or((Waiting::ReplaceGone, None)));
     }
     if let Some(until) = inputs.closed_until {
         return none((Waiting::Server, Some(until)));
@@ -180,12 +208,13 @@ fn demand(view: &GroupView<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
     if view.is_unschedulable {
         return none((Waiting::Unschedulable, None));
     }
-    match group.throttle.allowance(inputs.now) {
+    match group.throttle.allowance(inputs.now, group.spec.restarts_whole()) {
         Allowance::Wait { waiting, until } => none((waiting, until)),
         Allowance::UpTo(limit) => {
             let n = missing.min(limit.saturating_sub(group.n_in_flight + n_retries));
             let reason = group.throttle.cause().map_or(Waiting::InFlight, |cause| cause.waiting());
-            Demand { n, waiting: (n < missing).then_some((reason, None)) }
+            let waiting = (n < missing).then_some((reason, None)).or(for_slot);
+            Demand { n, n_for_tasks: n.saturating_sub(own), waiting }
         }
     }
 }
@@ -194,14 +223,16 @@ fn demand(view: &GroupView<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
 fn surplus(view: &GroupView<'_>, inputs: &PlanInputs) -> (u32, Option<(Waiting, Option<Millis>)>) {
     let group = view.group;
     let target = group.target();
-    let surplus = group.counts.capacity().saturating_sub(target);
+    let surplus = group.own_capacity().saturating_sub(target).max(group.n_beyond_slots());
     if surplus == 0 {
         return (0, None);
     }
-    // These two gates hold back creates only.
-    let is_for_creates = |gate: Waiting| matches!(gate, Waiting::DriverReady | Waiting::Stopping);
-    if let Some(gate) = inputs.gate.filter(|gate| !is_for_creates(gate.0)) {
-        return (0, Some(gate));
+    // These gates hold back creates only.
+    let is_for_creates = |gate: Waiting| {
+        matches!(gate, Waiting::Credentials | Waiting::DriverReady | Waiting::Stopping)
+    };
+    if let Some(gate) = view.gate.filter(|gate| !is_for_creates(*gate)) {
+        return (0, Some((gate, None)));
     }
     if let Some(until) =
         inputs.adopt_hold_until.filter(|_| !group.is_target_set && !group.is_removed)
@@ -218,9 +249,9 @@ fn surplus(view: &GroupView<'_>, inputs: &PlanInputs) -> (u32, Option<(Waiting, 
     }
 }
 
-/// The share of its target that a group has, in thousandths.
+/// The share of its executors that a group has, in thousandths.
 fn fill(group: &Group) -> u64 {
-    u64::from(group.counts.capacity()) * 1_000 / u64::from(group.spec.target.max(1))
+    u64::from(group.counts.capacity()) * 1_000 / u64::from(group.wanted().max(1))
 }
 
 /// What each group gets of `limit` in addition to what it holds (`held`): the totals are shared

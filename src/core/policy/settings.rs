@@ -9,6 +9,9 @@ use crate::core::model::pod_text::PodText;
 /// has at most 150,000 pods (Kubernetes' documented limit), so a larger number is a mistake.
 pub const EXECUTORS_MAX: u32 = 1_000_000;
 
+/// Default of `slot_wait` for groups with volumes: twice Kubernetes' default grace period.
+pub const SLOT_WAIT_MS: u64 = 60_000;
+
 /// Which executors may be ended when the target falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScaleDown {
@@ -17,6 +20,16 @@ pub enum ScaleDown {
     Any,
     /// Only executors that do not run. Running ones are ended by kill calls.
     Pending,
+}
+
+impl ScaleDown {
+    /// The documented name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Pending => "pending",
+        }
+    }
 }
 
 /// When the replacement of a lost executor is created.
@@ -29,6 +42,69 @@ pub enum Replace {
     Gone,
 }
 
+/// Whether an executor that ends by itself is replaced. What the cluster ends always is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Restart {
+    /// Always.
+    #[default]
+    Always,
+    /// If it failed. Exit code 0 of its main container means that its work is done.
+    OnFailure,
+    /// Never: if the application failed, the work is given up.
+    Never,
+}
+
+impl Restart {
+    /// The value of the key `restart`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::OnFailure => "on-failure",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// Which slot a new executor gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlotPolicy {
+    /// The lowest one that is free. It may be above the target while others end.
+    #[default]
+    Lowest,
+    /// One below the target. If all of these are taken, the create waits.
+    Stable,
+}
+
+impl SlotPolicy {
+    /// The value of the key `slots`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Lowest => "lowest",
+            Self::Stable => "stable",
+        }
+    }
+}
+
+/// What a loss ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// The lost executor alone, which is replaced.
+    #[default]
+    Executor,
+    /// All executors of its group, which begin together again.
+    Group,
+}
+
+impl OnLoss {
+    /// The value of the key `on_loss`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Executor => "executor",
+            Self::Group => "group",
+        }
+    }
+}
+
 /// How a running executor is ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decommission {
@@ -37,10 +113,12 @@ pub struct Decommission {
     pub after_ms: u64,
     /// Key and value of a label that the pod gets.
     pub label: Option<(String, String)>,
+    /// The drain period begins with SIGTERM: the pod is deleted with this period as its grace period.
+    pub by_term: bool,
 }
 
 /// The settings of one group.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSpec {
     pub name: GroupName,
     pub target: u32,
@@ -49,6 +127,12 @@ pub struct GroupSpec {
     pub max: Option<u32>,
     pub scale_down: ScaleDown,
     pub replace: Replace,
+    pub slots: SlotPolicy,
+    pub on_loss: OnLoss,
+    pub restart: Restart,
+    /// How many executors must end with 0; never 0, and only if `restart` is not `Always`. None: each
+    /// one that does lowers the target by one.
+    pub completions: Option<u32>,
     /// The main container's memory after OOM kills, by step; empty: no memory scaling.
     pub memory_steps: Vec<String>,
     /// None: executors are deleted at once, without a drain period.
@@ -56,6 +140,15 @@ pub struct GroupSpec {
     /// True if the group comes from the file or the flags. A refusal before any of its executors
     /// existed ends the run.
     pub from_file: bool,
+    /// Each slot has volumes of its own, so an executor without a slot cannot be created.
+    pub has_volumes: bool,
+    /// How long new executors wait for a slot whose executor still ends, if slots have no limit; 0: not
+    /// at all.
+    pub slot_wait_ms: u64,
+    /// The names of the credentials that its executors get; none: all.
+    pub credentials: Option<Vec<String>>,
+    /// A command sets the target (`scale`), and no call may.
+    pub is_scaled: bool,
     /// The template; none: not known to this run, so no pod can be created.
     pub pod: Option<Arc<PodText>>,
 }
@@ -63,18 +156,59 @@ pub struct GroupSpec {
 impl GroupSpec {
     /// A group with target 0, without bounds and without a template.
     pub fn bare(name: GroupName) -> Self {
-        Self {
-            name,
-            target: 0,
-            min: 0,
-            max: None,
-            scale_down: ScaleDown::Any,
-            replace: Replace::Terminating,
-            memory_steps: Vec::new(),
-            decommission: None,
-            from_file: false,
-            pod: None,
+        Self { name, ..Self::default() }
+    }
+
+    /// `slot_wait_ms` if a call gives the group volumes, or takes them away.
+    pub fn slot_wait_with(&self, has_volumes: bool) -> u64 {
+        match (self.has_volumes, has_volumes) {
+            (false, true) => SLOT_WAIT_MS,
+            (true, false) => 0,
+            (false, false) | (true, true) => self.slot_wait_ms,
         }
+    }
+
+    /// True if executors have the slots from 0 to one below the target.
+    pub fn has_stable_slots(&self) -> bool {
+        self.slots == SlotPolicy::Stable || self.restarts_whole()
+    }
+
+    /// True if the loss of one executor ends the others.
+    pub fn restarts_whole(&self) -> bool {
+        self.on_loss == OnLoss::Group
+    }
+
+    /// The key of a setting that excludes stable slots, and what to do. `replace`, `slots`: as they were
+    /// given; none: they were not.
+    pub fn conflict(
+        &self,
+        replace: Option<Replace>,
+        slots: Option<SlotPolicy>,
+    ) -> Option<(&'static str, String)> {
+        if !self.has_stable_slots() {
+            return None;
+        }
+        let by = if self.restarts_whole() { "`on_loss: group`" } else { "`slots: stable`" };
+        let (key, what) = if self.restarts_whole() && slots == Some(SlotPolicy::Lowest) {
+            ("slots", "the next attempt has the slots of the one before; leave `slots` out")
+        } else if replace == Some(Replace::Terminating) {
+            let what = "a replacement gets the slot of the lost executor, so it must wait until that \
+                        one has ended; leave `replace` out, or write `replace: gone`";
+            ("replace", what)
+        } else if self.scale_down == ScaleDown::Pending {
+            let what = "a lower target ends the executors with the highest slots, also if they run; \
+                        leave `scale_down` out";
+            ("scale_down", what)
+        } else if self.restart == Restart::Never && self.restarts_whole() {
+            ("restart", "a failed executor is not given up; write `restart: on-failure`")
+        } else if self.restart != Restart::Always && self.completions.is_none() {
+            let what = "without `completions` each executor that completes lowers the target, which \
+                        ends the one with the highest slot; write `completions: N`";
+            ("restart", what)
+        } else {
+            return None;
+        };
+        Some((key, format!("excludes {by}: {what}")))
     }
 }
 
@@ -140,6 +274,10 @@ pub struct Policy {
     pub reason_wait_ms: u64,
     /// A driver that makes no call for this long is gone; 0: no limit.
     pub driver_silence_ms: u64,
+    /// The run ends when the work of all groups has ended, because no driver decides.
+    pub ends_with_work: bool,
+    /// The names of the credentials that executors need.
+    pub credentials: Vec<String>,
 }
 
 impl Default for Policy {
@@ -164,6 +302,8 @@ impl Default for Policy {
             heartbeat_first_ms: 120_000,
             reason_wait_ms: 30_000,
             driver_silence_ms: 0,
+            ends_with_work: false,
+            credentials: Vec::new(),
         }
     }
 }

@@ -158,11 +158,14 @@ pub struct CreateThrottle {
 const SLOW_START_END: u32 = 32;
 
 impl CreateThrottle {
-    pub fn allowance(&self, now: Millis) -> Allowance {
+    /// `is_whole`: the probe of a crash loop is the whole group (`on_loss: group`), because one
+    /// executor alone cannot do its work.
+    pub fn allowance(&self, now: Millis, is_whole: bool) -> Allowance {
         let Some(active) = &self.active else { return self.retry_allowance(now) };
         let waiting = active.cause.waiting();
         match active.probe {
             _ if active.until > now => Allowance::Wait { waiting, until: Some(active.until) },
+            _ if is_whole && active.cause == ThrottleCause::CrashLoop => self.retry_allowance(now),
             Some(_) => Allowance::Wait { waiting, until: None },
             None => match self.retry_allowance(now) {
                 Allowance::UpTo(_) => Allowance::UpTo(1),
@@ -264,15 +267,12 @@ impl CreateThrottle {
         }
     }
 
-    /// A pod is gone, so a quota may have capacity. True if the group may send a probe earlier
-    /// because of that.
-    pub fn on_capacity_freed(&mut self, now: Millis) -> bool {
-        match &mut self.active {
-            Some(active) if active.cause == ThrottleCause::Capacity && active.until > now => {
-                active.until = now;
-                true
-            }
-            Some(_) | None => false,
+    /// A pod is gone, so a quota may have capacity: the next probe is due, and refusals count from the
+    /// start again, because the server counts its quota a moment later.
+    pub fn on_capacity_freed(&mut self, now: Millis) {
+        let is_waiting = |active: &&mut Active| active.cause == ThrottleCause::Capacity;
+        if let Some(active) = self.active.as_mut().filter(is_waiting) {
+            (active.failures, active.until) = (0, active.until.min(now));
         }
     }
 
@@ -336,6 +336,19 @@ impl CreateThrottle {
         };
         self.begin(ThrottleCause::CrashLoop, failures.saturating_add(1), now, rng);
         true
+    }
+
+    /// The loss of this executor, by the application's own doing, ends its whole group. `n_early`: how
+    /// many others end with it soon after their start. In a crash loop it stands for the probe.
+    pub fn on_group_ended(&mut self, id: ExecutorId, n_early: usize, now: Millis) {
+        for _ in 0..n_early.min(ENTRIES_MAX) {
+            push(&mut self.early_ends, now);
+        }
+        if let Some(active) = &mut self.active
+            && active.cause == ThrottleCause::CrashLoop
+        {
+            active.probe = Some(id);
+        }
     }
 
     /// The probe of a crash loop, if one was sent.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Reconciler;
 use crate::core::loss::Loss;
-use crate::core::model::command::{AfterKill, Command, Reply};
+use crate::core::model::command::{AfterKill, Command, GroupChange, Reply};
 use crate::core::model::event::{DeleteCause, LossReason};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::status::State;
@@ -14,8 +14,19 @@ use crate::core::state::executors::Group;
 impl Reconciler {
     /// Executes one call and returns its reply. The next turn acts on the new targets.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
-        self.on_driver_call(now);
+        if command != Command::View {
+            self.on_driver_call(now);
+        }
+        if let Command::SetTarget { group, .. }
+        | Command::PutGroup { group, change: GroupChange { target: Some(_), .. } } = &command
+            && let Some(refusal) = self.scaled_by_command(group)
+        {
+            return refusal;
+        }
         match command {
+            Command::AddTasks { group, tasks } => self.add_tasks(&group, tasks),
+            Command::CancelTask { group, key } => self.cancel_task(&group, &key, now),
+            Command::ShowTasks { group, key } => self.show_tasks(&group, key.as_deref()),
             Command::DeleteGroup { group } => self.delete_group(&group, now),
             Command::Disconnected { executor } => self.on_disconnected(executor, now),
             Command::DriverReady => {
@@ -31,7 +42,7 @@ impl Reconciler {
             Command::SetTarget { group, target } => {
                 self.set_target(&group, target, now).map_or(Reply::UnknownGroup, Reply::Target)
             }
-            Command::Status => Reply::Status(self.status().into()),
+            Command::Status | Command::View => Reply::Status(self.status().into()),
         }
     }
 
@@ -52,6 +63,11 @@ impl Reconciler {
             }
             Err(()) => None,
         };
+        if let (AfterKill::Target(_), Some(name)) = (after, &group)
+            && let Some(refusal) = self.scaled_by_command(name)
+        {
+            return refusal;
+        }
         if force {
             known.iter().for_each(|&id| self.end_drain(id, now));
         }
@@ -59,7 +75,10 @@ impl Reconciler {
         let (busy, killed): (Vec<ExecutorId>, Vec<ExecutorId>) =
             live.partition(|&id| !force && self.is_busy(id, now));
         match (after, &group) {
-            (AfterKill::Lower, _) => self.lower_by(&killed, now),
+            (AfterKill::Lower, _) => {
+                self.lower_by(&killed, now);
+                killed.iter().for_each(|&id| self.cancel_task_of(id));
+            }
             (AfterKill::Target(target), Some(group)) => {
                 self.set_target(group, target, now);
             }
@@ -68,15 +87,17 @@ impl Reconciler {
         for &id in &killed {
             let message = reason.unwrap_or("killed by a call").to_owned();
             let loss = Loss { reason: LossReason::Killed, exit_code: None, message };
+            let is_cancelled = after == AfterKill::Lower && self.has_task(id);
             if force {
                 self.lose_and_delete(id, &loss, now);
             } else {
                 self.lose(id, &loss, now);
-                self.decommission(id, DeleteCause::Killed, now);
+                let cause = if is_cancelled { DeleteCause::Cancelled } else { DeleteCause::Killed };
+                self.decommission(id, cause, now);
             }
         }
         self.executors.groups.values_mut().for_each(Group::note_surplus);
-        let target = group.and_then(|name| Some(self.executors.groups.get(&name)?.spec.target));
+        let target = group.and_then(|name| Some(self.executors.groups.get(&name)?.target()));
         Reply::Killed { killed, busy, unknown, target }
     }
 
@@ -88,12 +109,13 @@ impl Reconciler {
     /// Lowers each group's target by the number of these executors in it, but not below its `min`.
     fn lower_by(&mut self, ids: &[ExecutorId], now: Millis) {
         let mut fewer: BTreeMap<GroupName, u32> = BTreeMap::new();
-        for executor in ids.iter().filter_map(|&id| self.executors.get(id)) {
+        let executors = ids.iter().filter_map(|&id| self.executors.get(id));
+        for executor in executors.filter(|executor| executor.task.is_none()) {
             *fewer.entry(executor.group.clone()).or_default() += 1;
         }
         for (name, n) in fewer {
             if let Some(group) = self.executors.groups.get(&name) {
-                self.change_target(&name, group.spec.target.saturating_sub(n), now);
+                self.change_target(&name, group.target().saturating_sub(n), now);
             }
         }
     }

@@ -164,6 +164,7 @@ impl Reconciler {
             RefusalClass::Forbidden => {
                 self.abandon_create(id, ThrottleCause::Forbidden, sent_at, refusal, now)
             }
+            RefusalClass::Invalid if self.refuse_task(id) => self.retire(id, now),
             RefusalClass::NamespaceGone | RefusalClass::NotFound | RefusalClass::Invalid => {
                 self.abandon_create(id, ThrottleCause::Permanent, sent_at, refusal, now);
             }
@@ -259,6 +260,7 @@ impl Reconciler {
     ) {
         let Some(executor) = self.executors.get(id) else { return };
         let name = executor.group.clone();
+        let has_task = executor.task.is_some();
         let requested_pod = executor.create.as_ref().and_then(|create| create.pod.clone());
         let Some(group) = self.executors.groups.get_mut(&name) else { return };
         if group.is_removed || requested_pod != group.spec.pod {
@@ -269,7 +271,8 @@ impl Reconciler {
         let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
         let is_starting = self.first_list_at.is_none_or(|at| now.since(at) < STARTING_MS);
-        if group.spec.from_file && !group.had_pods && is_starting && self.stop.is_none() {
+        let may_end_run = group.spec.from_file && !group.had_pods && !has_task;
+        if may_end_run && is_starting && self.stop.is_none() {
             let (group, message) = (name.clone(), message.clone());
             // What ends a run is named here: every other refusal is waited for.
             if refusal.class == RefusalClass::Invalid {

@@ -41,7 +41,7 @@ impl Reconciler {
     }
 
     pub(super) fn on_silence_due(&mut self, at: Millis, now: Millis) {
-        if now.since(at) > STALL_MS {
+        if now.since(at) > STALL_MS || !self.has_credentials() {
             self.on_driver_call(now);
         }
         let silence_ms = self.policy.driver_silence_ms;
@@ -63,7 +63,28 @@ impl Reconciler {
                 self.schedule_heartbeat_check(now.after(self.heartbeat_check_ms()));
             }
         }
+        for &id in &known {
+            self.on_heartbeat(id, now);
+        }
         Reply::Noted { unknown }
+    }
+
+    /// An executor that the driver hears from works. The first report makes it ready, and proves that its
+    /// group no longer ends young.
+    fn on_heartbeat(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let (name, is_awaited) = (executor.group.clone(), executor.awaits_heartbeat);
+        if executor.state == State::Running
+            && let Some(group) = self.executors.groups.get_mut(&name)
+            && group.throttle.crash_loop_probe() == Some(id)
+        {
+            group.throttle.on_probe_proven();
+        }
+        if is_awaited && let Some(executor) = self.executors.get_mut(id) {
+            executor.awaits_heartbeat = false;
+            self.refresh_state(id, now);
+            self.report_ready(id);
+        }
     }
 
     pub(super) fn on_idle(&mut self, ids: BTreeSet<ExecutorId>, now: Millis) -> Reply {
@@ -192,7 +213,7 @@ impl Reconciler {
         while group.heartbeat_losses.front().is_some_and(|&at| now.since(at) >= timeout_ms) {
             group.heartbeat_losses.pop_front();
         }
-        let most = (group.counts.capacity().max(group.spec.target) / SILENT_SHARE).max(1);
+        let most = (group.counts.capacity().max(group.target()) / SILENT_SHARE).max(1);
         if group.heartbeat_losses.len() >= most as usize {
             return group.heartbeat_losses.front().map(|at| at.after(timeout_ms));
         }
@@ -215,7 +236,7 @@ impl Reconciler {
     pub(super) fn is_live(&self, id: ExecutorId) -> bool {
         self.executors.get(id).is_some_and(|executor| match executor.state {
             State::Requested | State::Pending | State::Running => true,
-            State::Draining | State::Terminating | State::Failed => false,
+            State::Completed | State::Draining | State::Failed | State::Terminating => false,
         })
     }
 

@@ -52,7 +52,8 @@ impl Reconciler {
     }
 
     pub(super) fn has_our_name(&self, pod: &Pod) -> bool {
-        pod.id.0 > 0 && *pod.name == *self.pod_name(pod.id)
+        let number = pod.name.strip_prefix(self.identity.pod_prefix.as_str());
+        pod.id.0 > 0 && number.is_some_and(|number| is_written_as(pod.id.0, number))
     }
 
     /// True if the pod has the owner that our creates set (outside of a cluster: none).
@@ -121,4 +122,10 @@ impl Reconciler {
             self.on_seen(&uid, now);
         }
     }
+}
+
+/// True if `text` is this number as posse writes it. Called for each event of a pod, so it makes no text.
+fn is_written_as(number: u64, text: &str) -> bool {
+    let has_digits_only = text.bytes().all(|byte| byte.is_ascii_digit());
+    has_digits_only && !text.starts_with('0') && text.parse() == Ok(number)
 }

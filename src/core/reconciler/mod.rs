@@ -3,26 +3,32 @@
 //! `next_deadline`.
 
 mod commands;
+mod completions;
 mod create_answers;
+mod credentials;
 mod driver_reports;
 mod force_delete;
 mod foreign_pods;
+mod group_restarts;
 mod groups;
 mod log_reads;
 mod mutations;
 mod pod_reads;
 mod pods;
+mod queue_scaling;
 mod retained;
 mod retries;
 mod server_health;
 mod startup;
 mod status;
 mod stop;
+mod tasks;
 mod termination;
 mod timers;
 mod turn;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use self::force_delete::TerminatingPods;
 use self::foreign_pods::ForeignPods;
@@ -33,7 +39,7 @@ use self::pod_reads::PodReads;
 use self::stop::Stop;
 use self::timers::Timers;
 use crate::core::model::action::{Action, RunVerdict};
-use crate::core::model::event::{Event, Subject};
+use crate::core::model::event::{Event, RestartKind, Subject};
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
 use crate::core::model::input::{Input, Watermark};
 use crate::core::model::rng::Rng;
@@ -42,6 +48,7 @@ use crate::core::policy::budgets::Budgets;
 use crate::core::policy::nodes::Nodes;
 use crate::core::policy::settings::{GroupSpec, Policy};
 use crate::core::policy::window::Window;
+use crate::core::state::credentials::Credentials;
 use crate::core::state::driver_reports::DriverReports;
 use crate::core::state::executors::{Executors, Group};
 use crate::core::state::id_allocator::IdAllocator;
@@ -89,10 +96,13 @@ pub struct Reconciler {
     pod_reads: PodReads,
     window: Window,
     server: ServerHealth,
+    credentials: Credentials,
     budgets: Budgets,
     nodes: Nodes,
     /// Retained failed pods, oldest first.
     retained: VecDeque<ExecutorId>,
+    /// Ended tasks that are remembered, oldest first.
+    ended_tasks: VecDeque<(GroupName, Arc<str>)>,
     timers: Timers,
     /// Starts whose time is up. They are judged after the next input from the server.
     overdue: BTreeSet<ExecutorId>,
@@ -111,6 +121,8 @@ pub struct Reconciler {
     stop: Option<Stop>,
     has_reported_stopping: bool,
     verdict: Option<RunVerdict>,
+    /// When the work of all groups had ended.
+    work_ended_at: Option<Millis>,
     rng: Rng,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
@@ -130,6 +142,7 @@ impl Reconciler {
             ids: IdAllocator::new(identity.id_high_water, identity.is_id_high_water_stored),
             window: Window::new(policy.in_flight_max),
             server: ServerHealth::default(),
+            credentials: Credentials::new(&policy.credentials),
             budgets: Budgets::new(&policy),
             nodes: Nodes::new(policy.bad_nodes),
             is_lease_held: identity.is_lease_held,
@@ -148,6 +161,7 @@ impl Reconciler {
             logs: LogReads::default(),
             pod_reads: PodReads::default(),
             retained: VecDeque::new(),
+            ended_tasks: VecDeque::new(),
             timers: Timers::default(),
             overdue: BTreeSet::new(),
             server_update_at: None,
@@ -158,6 +172,7 @@ impl Reconciler {
             stop: None,
             has_reported_stopping: false,
             verdict: None,
+            work_ended_at: None,
             rng: Rng::new(seed),
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -181,6 +196,8 @@ impl Reconciler {
         let epoch_before = self.watermark().epoch;
         match input {
             Input::Created { id, watermark, answer } => self.on_created(id, watermark, answer, now),
+            Input::Credentials(renewal) => self.on_credentials(renewal, now),
+            Input::QueueRead { group, outcome } => self.on_queue_read(&group, outcome, now),
             Input::Deleted { uid, answer } => {
                 self.note_answer(&answer, None, now);
                 self.on_deleted(&uid, answer, now);
@@ -230,8 +247,8 @@ impl Reconciler {
                     }
                 }
             }
-            Input::WatchRestarted { cause } => {
-                self.events.push_back(Event::WatchRestarted { cause });
+            Input::WatchRestarted { kind, cause } => {
+                self.events.push_back(Event::WatchRestarted { kind, cause });
             }
         }
         if self.watermark().epoch != epoch_before {
@@ -246,11 +263,13 @@ impl Reconciler {
         for id in self.unresolved_creates.remove_expired(now) {
             self.note_unlisted(id, now);
         }
+        self.trim_records(now);
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
+        self.judge_end(now);
         self.send_log_reads(now);
         self.send_pod_reads();
-        self.send_mutations();
+        self.send_mutations(now);
     }
 
     /// The next action to carry out.
@@ -303,12 +322,12 @@ impl Reconciler {
     /// The same, but adopted surplus stays protected: the target was not set explicitly.
     fn change_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
         let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
+        let before = group.target();
         let spec = &mut group.spec;
-        let target = target.max(spec.min).min(spec.max.unwrap_or(u32::MAX));
-        if spec.target != target {
-            let n_more = target.saturating_sub(spec.target);
-            spec.target = target;
-            group.on_target_raised(n_more);
+        spec.target = target.max(spec.min).min(spec.max.unwrap_or(u32::MAX));
+        let target = group.target();
+        if target != before {
+            group.on_target_raised(target.saturating_sub(before));
             self.events.push_back(Event::TargetChanged { group: name.clone(), target });
             self.note_targets(now);
         }
@@ -329,7 +348,7 @@ impl Reconciler {
     }
 
     fn note_targets(&mut self, now: Millis) {
-        let total = self.executors.groups.values().map(|group| u64::from(group.spec.target)).sum();
+        let total = self.executors.groups.values().map(|group| u64::from(group.target())).sum();
         self.budgets.on_target(total, now);
     }
 
@@ -361,6 +380,7 @@ impl Reconciler {
     /// Removes an executor and retires its id.
     fn drop_executor(&mut self, id: ExecutorId) {
         self.close_create_entry(id, false);
+        self.release_task(id);
         let Some(executor) = self.executors.remove(id) else { return };
         self.retired.insert(id.0);
         self.driver_reports.forget(id);
@@ -381,7 +401,7 @@ impl Reconciler {
         if let Some(up_to) = self.ids.reserved() {
             self.actions.push_back(Action::ReserveIds { up_to });
         }
-        self.events
-            .push_back(Event::WatchRestarted { cause: "resourceVersion rollback".to_owned() });
+        let cause = "resourceVersion rollback".to_owned();
+        self.events.push_back(Event::WatchRestarted { kind: RestartKind::Rollback, cause });
     }
 }

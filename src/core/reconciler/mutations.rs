@@ -19,7 +19,7 @@ const PATCH_TRIES_MAX: u32 = 5;
 
 impl Reconciler {
     /// Sends deletes and patches up to the limit in flight.
-    pub(super) fn send_mutations(&mut self) {
+    pub(super) fn send_mutations(&mut self, now: Millis) {
         if !self.is_lease_held || !self.snapshot.is_synced() {
             return;
         }
@@ -28,10 +28,14 @@ impl Reconciler {
             && let Some((uid, mutation)) = self.mutations.send_next()
         {
             let name = mutation.name.to_string();
-            self.actions.push_back(match mutation.kind {
+            let kind = mutation.kind;
+            self.actions.push_back(match kind {
+                MutationKind::LabelCompleted => {
+                    Action::Patch { uid, name, patch: Patch::Completed }
+                }
                 MutationKind::LabelCounted => Action::Patch { uid, name, patch: Patch::Counted },
                 MutationKind::Delete => {
-                    let grace_s = self.stop.as_ref().map(|stop| stop.grace_s);
+                    let grace_s = self.delete_grace_s(&uid, now);
                     Action::Delete { uid, name, grace_s }
                 }
                 MutationKind::ForceDelete => Action::Delete { uid, name, grace_s: Some(0) },
@@ -103,7 +107,8 @@ impl Reconciler {
     pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
         let Some(mutation) = self.mutations.on_answered(uid) else { return };
         // Otherwise a delete was requested meanwhile.
-        let is_patch = matches!(mutation.kind, MutationKind::LabelCounted | MutationKind::Annotate);
+        let is_patch = mutation.kind.is_patch();
+        let is_drain = mutation.kind == MutationKind::Annotate;
         let is_given_up = mutation.n_tries >= PATCH_TRIES_MAX;
         match answer {
             // A conflict says nothing about whether the pod exists: a retry, or the delete by uid, will.
@@ -113,7 +118,12 @@ impl Reconciler {
             {
                 self.retry_mutation(uid, &refusal, now);
             }
-            Ok(()) | Err(_) if is_patch => self.mutations.remove(uid),
+            Ok(()) | Err(_) if is_patch => {
+                self.mutations.remove(uid);
+                if is_drain {
+                    self.begin_term(uid, now);
+                }
+            }
             Ok(()) | Err(_) => self.mutations.queue(uid),
         }
     }

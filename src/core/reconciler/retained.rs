@@ -29,12 +29,14 @@ impl Reconciler {
         self.on_capacity_freed(now);
         let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
         let Some(executor) = self.executors.get_mut(id) else { return };
-        if executor.life == Life::Retained {
-            return;
+        match executor.life {
+            Life::Completed => return self.keep_record(id),
+            Life::Retained => return,
+            Life::Cancelled | Life::Ending(_) | Life::Gone | Life::Lost { .. } | Life::Wanted => {}
         }
         let is_retained = executor.life.is_lost()
             && executor.life.ending().is_none()
-            && self.policy.keep_failed > 0
+            && (self.policy.keep_failed > 0 || executor.is_done)
             && failed_by_itself(pod);
         let name = pod.name.clone();
         if !is_retained {
@@ -49,7 +51,11 @@ impl Reconciler {
             return;
         }
         executor.life = Life::Retained;
-        self.retained.push_back(id);
+        if executor.is_done {
+            self.keep_record(id);
+        } else {
+            self.retained.push_back(id);
+        }
         self.mutations.request(&uid, &name, MutationKind::LabelCounted);
         self.refresh_state(id, now);
         self.trim_retained(now);

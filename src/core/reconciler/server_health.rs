@@ -66,16 +66,21 @@ impl Reconciler {
             Waiting::AdoptHold
             | Waiting::Backoff
             | Waiting::ConfigError
+            | Waiting::Credentials
             | Waiting::DriverReady
             | Waiting::Gated
+            | Waiting::GroupRestart
             | Waiting::Ids
             | Waiting::ImageError
             | Waiting::InFlight
+            | Waiting::GroupMax
             | Waiting::PendingLimit
             | Waiting::Permanent
             | Waiting::Quota
             | Waiting::ReplaceGone
+            | Waiting::ScaleCommand
             | Waiting::ScaleDownPending
+            | Waiting::Slot
             | Waiting::StartTimeout
             | Waiting::Stopping
             | Waiting::Template

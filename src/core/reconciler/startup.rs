@@ -216,6 +216,17 @@ impl Reconciler {
     /// The server's message about what a group waits for.
     pub(super) fn waiting_message(&self, group: &Group) -> Option<String> {
         let (waiting, _) = group.waiting?;
+        if waiting == Waiting::ScaleCommand {
+            return group.scale_error.clone();
+        }
+        if waiting == Waiting::Credentials {
+            return self.credentials_problem(group).cloned();
+        }
+        if waiting == Waiting::Slot {
+            let (slot, id) = group.awaited_slot()?;
+            let what = "if it has not ended after slot_wait, the next executor takes another slot";
+            return Some(format!("executor {id} still has slot {slot}; {what}"));
+        }
         let has_problem = self.problem_waiting(group).is_some_and(|problem| problem.0 == waiting);
         let problem = group.first_problem().filter(|_| has_problem);
         let problem_message = || Some(self.problem_message(problem?)?.to_owned());
@@ -264,8 +275,6 @@ impl Reconciler {
     /// enough.
     pub(super) fn is_unschedulable(&self, group: &Group) -> bool {
         let max = self.policy.unschedulable_max as usize;
-        max > 0
-            && group.counts.capacity() < group.spec.target
-            && group.long_unschedulable.len() >= max
+        max > 0 && group.counts.capacity() < group.wanted() && group.long_unschedulable.len() >= max
     }
 }

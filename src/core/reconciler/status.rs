@@ -3,6 +3,8 @@
 use super::Reconciler;
 use crate::core::model::ids::GroupName;
 use crate::core::model::status::{GroupStatus, State, Status};
+use crate::core::model::time::Millis;
+use crate::core::policy::budgets::BudgetStatus;
 use crate::core::state::executors::Group;
 
 impl Reconciler {
@@ -14,6 +16,7 @@ impl Reconciler {
             executors: self.executors.status_blocks(&self.snapshot),
             avoided_nodes: self.nodes.avoided().to_vec(),
             outage: self.outage().cloned(),
+            driver: None,
         }
     }
 
@@ -31,20 +34,43 @@ impl Reconciler {
     pub fn brief_group_statuses(&self) -> impl Iterator<Item = GroupStatus> + Clone {
         self.executors.groups.iter().map(group_status)
     }
+
+    /// What is left of the failure budgets that are not off.
+    pub fn budgets(&self, now: Millis) -> impl Iterator<Item = BudgetStatus> {
+        self.budgets.status(now)
+    }
+
+    /// When the API server last answered anything; none: not yet.
+    pub fn server_heard_at(&self) -> Option<Millis> {
+        self.server.heard_at()
+    }
+
+    /// How many nodes new executors avoid.
+    pub fn n_avoided_nodes(&self) -> usize {
+        self.nodes.avoided().len()
+    }
 }
 
 fn group_status((name, group): (&GroupName, &Group)) -> GroupStatus {
     GroupStatus {
         group: name.clone(),
-        target: group.spec.target,
+        target: group.target(),
         min: group.spec.min,
         max: group.spec.max,
         requested: group.counts.of(State::Requested),
         pending: group.counts.of(State::Pending),
         running: group.counts.of(State::Running),
+        ready: group.n_ready,
         draining: group.counts.of(State::Draining),
         terminating: group.counts.of(State::Terminating),
         failed: group.counts.of(State::Failed),
+        completed: group.n_completed,
+        completions: group.spec.completions,
+        open_tasks: group.tasks.n_open(),
+        ended_tasks: group.tasks.n_ended(),
+        attempt: group.spec.restarts_whole().then_some(group.attempt),
+        lost: group.n_lost,
+        scale_down: group.spec.scale_down,
         waiting: group.waiting.map(|(waiting, _)| waiting),
         since: group.waiting.map(|_| group.waiting_since),
         until: group.waiting.and_then(|(_, until)| until),

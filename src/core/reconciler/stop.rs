@@ -102,6 +102,9 @@ impl Reconciler {
             listed_at: None,
             result: None,
         });
+        if !order.keep {
+            self.give_up_records(now);
+        }
         let ids: Vec<ExecutorId> = self.executors.iter().map(|(id, _)| id).collect();
         for id in ids {
             let Some(executor) = self.executors.get_mut(id) else { continue };

@@ -79,14 +79,15 @@ impl Reconciler {
 
     /// Plans once and carries out the plan. Returns when a wait ends by itself, if one does.
     pub(super) fn turn_run(&mut self, now: Millis) -> Option<Millis> {
-        let gate = self.gate();
+        self.credentials.refresh(now);
         if let Some(up_to) = self.ids.take_dropped(now) {
             self.actions.push_back(Action::ReserveIds { up_to });
         }
         if self.adopt_hold_until.is_some_and(|until| until <= now) {
             self.adopt_hold_until = None;
         }
-        let plans = self.make_plan(gate, now);
+        self.executors.groups.values_mut().for_each(|group| group.slot_waits.expire(now));
+        let plans = self.make_plan(now);
         // Starts whose time is up wait for an input from the server, so past times are left out.
         let times = plans.iter().filter_map(|plan| plan.waiting?.1);
         let retries = plans.iter().filter_map(|plan| plan.retry_at);
@@ -97,11 +98,12 @@ impl Reconciler {
             self.carry_out(plan, now);
         }
         self.executors.groups.values_mut().for_each(Group::note_surplus);
-        [at_once, wait_until, self.ids.request_again_at()].into_iter().flatten().min()
+        let expiry = self.credentials.next_expiry(now);
+        [at_once, wait_until, self.ids.request_again_at(), expiry].into_iter().flatten().min()
     }
 
-    /// Why no group may create executors.
-    fn gate(&self) -> Option<Waiting> {
+    /// Why a group may not create executors.
+    fn gate(&self, group: &Group) -> Option<Waiting> {
         if self.are_creates_stopped {
             Some(Waiting::Stopping)
         } else if !self.is_lease_held {
@@ -110,6 +112,8 @@ impl Reconciler {
             Some(Waiting::FirstList)
         } else if !self.snapshot.is_synced() {
             Some(Waiting::StaleSnapshot)
+        } else if self.credentials_problem(group).is_some() {
+            Some(Waiting::Credentials)
         } else if !self.is_driver_ready {
             Some(Waiting::DriverReady)
         } else {
@@ -117,25 +121,27 @@ impl Reconciler {
         }
     }
 
-    fn make_plan(&self, gate: Option<Waiting>, now: Millis) -> Vec<GroupPlan> {
+    fn make_plan(&self, now: Millis) -> Vec<GroupPlan> {
         let groups = &self.executors.groups;
         let inputs = PlanInputs {
             now,
-            gate: gate.map(|waiting| (waiting, None)),
-            may_retry: gate.is_none_or(|waiting| waiting == Waiting::DriverReady),
             available: self.window.available(now),
             closed_until: self.window.closed_until(now),
             pending_max: self.policy.pending_max,
             adopt_hold_until: self.adopt_hold_until,
         };
+        // Also of groups that create nothing now.
+        let no_credentials =
+            |group: &Group| self.credentials_problem(group).map(|_| (Waiting::Credentials, None));
         let views: Vec<GroupView<'_>> = groups
             .iter()
             .map(|(name, group)| GroupView {
                 name,
                 group,
+                gate: self.gate(group),
                 is_unschedulable: self.is_unschedulable(group),
                 n_unplaced: self.n_unplaced(group, now),
-                start_problem: self.problem_waiting(group),
+                start_problem: no_credentials(group).or_else(|| self.problem_waiting(group)),
             })
             .collect();
         plan(&views, &inputs)
@@ -143,6 +149,7 @@ impl Reconciler {
 
     fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
         let GroupPlan { group, n_retries, n_creates, n_ends, n_displaced, mut waiting, .. } = plan;
+        let n_own = n_creates - plan.n_task_creates;
         if n_ends > 0 {
             self.end_surplus(&group, n_ends, now);
         }
@@ -153,37 +160,48 @@ impl Reconciler {
         if let Some(up_to) = self.ids.wanted(u64::from(n_creates)) {
             self.actions.push_back(Action::ReserveIds { up_to });
         }
-        for _ in 0..n_creates {
+        for i in 0..n_creates {
             let Some(id) = self.ids.take() else {
                 waiting = Some((Waiting::Ids, self.ids.request_again_at()));
                 break;
             };
-            self.begin_create(id, &group, now);
+            self.begin_create(id, &group, i >= n_own, now);
         }
         let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
+        let is_scale_broken = group_state.scale_error.is_some();
+        waiting = waiting.or_else(|| is_scale_broken.then_some((Waiting::ScaleCommand, None)));
         let is_new = group_state.waiting.map(|w| w.0) != waiting.map(|w| w.0);
         group_state.waiting = waiting;
         if is_new {
             group_state.waiting_since = now;
         }
         let group_state = self.executors.groups.get(&group);
-        // A full window is the normal pace, not a reason that a person could act on.
+        // A full window or group is the normal pace, not a reason that a person could act on.
         if let Some((waiting, until)) = waiting
             && is_new
-            && waiting != Waiting::InFlight
+            && !matches!(waiting, Waiting::GroupMax | Waiting::InFlight)
         {
             let message = group_state.and_then(|group| self.waiting_message(group));
             self.events.push_back(Event::Waiting { group, waiting, until, message });
         }
     }
 
-    fn begin_create(&mut self, id: ExecutorId, name: &GroupName, now: Millis) {
+    fn begin_create(&mut self, id: ExecutorId, name: &GroupName, is_for_task: bool, now: Millis) {
         let watermark = self.watermark();
         let Some(group) = self.executors.groups.get_mut(name) else { return };
-        let slot = group.slots.take();
-        group.throttle.on_sent(id);
         let mut executor = Executor::new(name.clone(), now);
-        executor.slot = Some(slot);
+        let mut skipped = None;
+        executor.awaits_heartbeat = self.policy.heartbeat_timeout_ms > 0;
+        executor.attempt = group.attempt;
+        if is_for_task {
+            let Some(run) = group.tasks.start_next(id) else { return };
+            executor.task = Some(Box::new(run));
+        } else {
+            let slot = group.slots.take();
+            executor.slot = Some(slot);
+            skipped = group.slot_waits.take_overdue_below(slot).map(|held| (slot, held));
+        }
+        group.throttle.on_sent(id);
         let step = group.memory_scaling.take();
         executor.memory_step = step;
         let memory = step.checked_sub(1).and_then(|i| group.spec.memory_steps.get(i as usize));
@@ -200,6 +218,10 @@ impl Reconciler {
         self.executors.insert(id, executor, None);
         if let Some(subject) = self.subject(id) {
             self.events.push_back(Event::ExecutorRequested { subject: subject.clone() });
+            if let Some((slot, (skipped, held_by))) = skipped {
+                let subject = subject.clone();
+                self.events.push_back(Event::SlotSkipped { subject, slot, skipped, held_by });
+            }
             if let Some(memory) = memory {
                 self.events.push_back(Event::MemoryGrown { subject, memory });
             }
@@ -218,8 +240,9 @@ impl Reconciler {
         // The template may have changed, and have fewer memory steps.
         let n_steps = u32::try_from(n_steps).unwrap_or(u32::MAX);
         executor.memory_step = executor.memory_step.min(n_steps);
-        let overrides =
-            PodOverrides { avoid: self.nodes.names(), memory_step: executor.memory_step };
+        let (memory_step, attempt) = (executor.memory_step, executor.attempt);
+        let task = executor.task.clone();
+        let overrides = PodOverrides { avoid: self.nodes.names(), memory_step, attempt, task };
         let Some(create) = executor.create.as_deref_mut() else { return };
         let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };
         (create.watermark, create.sent_at) = (watermark, now);

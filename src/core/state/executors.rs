@@ -6,102 +6,24 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::core::model::event::DeleteCause;
 use crate::core::model::ids::{ExecutorId, GroupName, Uid};
 use crate::core::model::pod::{ContainerState, Pod, StartProblemKind};
 use crate::core::model::status::{ExecutorBlock, ExecutorStatus, State};
+use crate::core::model::task::TaskRun;
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
 use crate::core::policy::memory_scaling::MemoryScaling;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::policy::throttle::CreateThrottle;
 use crate::core::policy::victims::Rank;
+use crate::core::state::counts::Counts;
 use crate::core::state::ledger::Create;
+pub use crate::core::state::life::{Ending, Life, Start};
 use crate::core::state::retries::Retries;
+use crate::core::state::slot_waits::SlotWaits;
 use crate::core::state::slots::Slots;
 use crate::core::state::snapshot::Snapshot;
-
-/// How far a pending executor has come, by our own clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Start {
-    /// When it was first seen bound to a node.
-    pub bound_since: Option<Millis>,
-    /// Why it does not start, and since when.
-    pub problem: Option<(StartProblemKind, Millis)>,
-    /// The number of init containers that were seen started.
-    pub n_started: u32,
-}
-
-/// What posse decided about an executor, and what it reported. Together with the pod this
-/// determines the executor's `State`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
-    /// It counts as capacity, if its pod allows.
-    Wanted,
-    /// Its create was cancelled before its pod was seen.
-    Cancelled,
-    /// posse ends it. Its end is not a loss.
-    Ending(Ending),
-    /// Its loss was reported, in this run or before a restart. It is never capacity again.
-    /// `ending`: posse ends what is left of it.
-    Lost { ending: Option<Ending> },
-    /// It failed, its loss was reported, and its pod is retained.
-    Retained,
-    /// Its pod is gone. The entry stays only because the answer to its create is still open.
-    Gone,
-}
-
-impl Life {
-    /// How posse ends it, if it does.
-    pub fn ending(self) -> Option<Ending> {
-        match self {
-            Self::Ending(ending) => Some(ending),
-            Self::Lost { ending } => ending,
-            Self::Cancelled | Self::Gone | Self::Retained | Self::Wanted => None,
-        }
-    }
-
-    /// True if its loss was reported.
-    pub fn is_lost(self) -> bool {
-        matches!(self, Self::Lost { .. } | Self::Retained)
-    }
-
-    /// The life after posse decided to end the executor.
-    #[must_use]
-    pub fn ended_by(self, ending: Ending) -> Self {
-        match self {
-            Self::Cancelled | Self::Ending(_) | Self::Wanted => Self::Ending(ending),
-            Self::Lost { .. } | Self::Retained => Self::Lost { ending: Some(ending) },
-            Self::Gone => Self::Gone,
-        }
-    }
-
-    /// The life after the executor's loss was reported.
-    #[must_use]
-    pub fn lost(self) -> Self {
-        match self {
-            Self::Gone | Self::Retained => self,
-            Self::Cancelled | Self::Ending(_) | Self::Lost { .. } | Self::Wanted => {
-                Self::Lost { ending: self.ending() }
-            }
-        }
-    }
-}
-
-/// The end of an executor by posse's decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ending {
-    pub cause: DeleteCause,
-    /// The executor may end by itself until then; it is deleted afterwards.
-    pub drain_until: Option<Millis>,
-}
-
-impl Ending {
-    /// An end without a drain period.
-    pub fn now(cause: DeleteCause) -> Self {
-        Self { cause, drain_until: None }
-    }
-}
+use crate::core::state::tasks::Tasks;
 
 /// One executor, from before its create is sent until its pod is gone.
 #[derive(Clone, Debug)]
@@ -112,12 +34,20 @@ pub struct Executor {
     pub slot: Option<u32>,
     /// The uid of its only pod.
     pub uid: Option<Uid>,
+    /// The attempt of its group, from 1.
+    pub attempt: u32,
     /// Set before `Executors::insert`, removed by `Executors::take_create`.
     pub create: Option<Box<Create>>,
     pub life: Life,
     /// When its main container was first seen running.
     pub running_since: Option<Millis>,
     pub is_adopted: bool,
+    /// When its entry was made: when it was requested, or adopted.
+    pub known_since: Millis,
+    /// Its work is done or given up, so nothing takes its place, and it keeps its slot.
+    pub is_done: bool,
+    /// The task that it works on, beside the group's target. It has no slot.
+    pub task: Option<Box<TaskRun>>,
     /// Default unless the state is pending.
     pub start: Start,
     /// When the first node may be used again that it was created to avoid.
@@ -125,6 +55,12 @@ pub struct Executor {
     /// The memory step with which it was created; 0: the template's own memory.
     pub memory_step: u32,
     pub state: State,
+    /// The driver is to report it, and has not done so yet. Until then it is not ready.
+    pub awaits_heartbeat: bool,
+    /// It runs, its pod is ready, and no heartbeat is awaited.
+    pub is_ready: bool,
+    /// It was reported as ready.
+    pub was_ready: bool,
     pub since: Millis,
     /// Its rank in its group's order; none if it is ending.
     rank: Option<Rank>,
@@ -137,14 +73,21 @@ impl Executor {
             group,
             slot: None,
             uid: None,
+            attempt: 1,
             create: None,
             life: Life::Wanted,
             running_since: None,
             is_adopted: false,
+            known_since: now,
+            is_done: false,
+            task: None,
             start: Start::default(),
             avoids_until: None,
             memory_step: 0,
             state: State::Requested,
+            awaits_heartbeat: false,
+            is_ready: false,
+            was_ready: false,
             since: now,
             rank: None,
         }
@@ -154,8 +97,9 @@ impl Executor {
     pub fn derive_state(&self, pod: Option<&Pod>) -> State {
         match (self.life, pod) {
             (Life::Retained, _) => State::Failed,
+            (Life::Completed, Some(pod)) if !pod.deleting => State::Completed,
             // After a resourceVersion rollback the pod may exist again, to be deleted once more.
-            (Life::Gone, _) | (Life::Lost { .. }, None) => State::Terminating,
+            (Life::Completed | Life::Gone, _) | (Life::Lost { .. }, None) => State::Terminating,
             (_, Some(pod)) if has_ended(pod) || pod.deleting => State::Terminating,
             (Life::Cancelled | Life::Ending(_), _) | (Life::Lost { .. }, Some(_)) => {
                 State::Draining
@@ -168,16 +112,37 @@ impl Executor {
         }
     }
 
+    fn note_ready(&mut self, pod: Option<&Pod>, n_ready: &mut u32) {
+        let was_ready = self.is_ready;
+        self.is_ready = self.state == State::Running
+            && !self.awaits_heartbeat
+            && pod.is_some_and(|pod| pod.ready);
+        *n_ready = *n_ready + u32::from(self.is_ready) - u32::from(was_ready);
+    }
+
+    /// Its rank in the order of victims; none if it is ending, or works on a task.
+    pub fn derive_rank(&self, id: ExecutorId, pod: Option<&Pod>, spec: &GroupSpec) -> Option<Rank> {
+        if self.task.is_some() {
+            return None;
+        }
+        let cost = pod.map(|pod| pod.deletion_cost);
+        let rank = Rank::of(id, self.state, self.is_ready, cost)?;
+        Some(if spec.has_stable_slots() { Rank::by_slot(id, self.slot) } else { rank })
+    }
+
     /// What the status shows of it.
     pub fn status(&self, id: ExecutorId, pod: Option<&Pod>) -> ExecutorStatus {
         ExecutorStatus {
             id,
             group: self.group.clone(),
             slot: self.slot,
+            key: self.task.as_ref().map(|run| Arc::clone(&run.task.key)),
             uid: self.uid.clone(),
             state: self.state,
+            ready: self.is_ready,
             node: pod.and_then(|pod| pod.node.clone()),
             ip: pod.and_then(|pod| pod.ip),
+            host_ip: pod.and_then(|pod| pod.host_ip),
             since: self.since,
         }
     }
@@ -193,29 +158,6 @@ pub fn has_ended(pod: &Pod) -> bool {
     pod.phase.is_final() || pod.container == ContainerState::Ended
 }
 
-/// The number of executors of a group by state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    by_state: [u32; 6],
-}
-
-impl Counts {
-    /// The number in `state`.
-    pub fn of(&self, state: State) -> u32 {
-        self.by_state[state as usize]
-    }
-
-    /// The number that count as capacity: they run, or will run.
-    pub fn capacity(&self) -> u32 {
-        self.not_running() + self.of(State::Running)
-    }
-
-    /// The number that do not run yet.
-    pub fn not_running(&self) -> u32 {
-        self.of(State::Requested) + self.of(State::Pending)
-    }
-}
-
 /// The highest id that belongs to the same block of the status.
 fn highest_in_block(id: ExecutorId) -> ExecutorId {
     ExecutorId(id.0 | (BLOCK_IDS - 1))
@@ -228,7 +170,7 @@ const BLOCK_IDS: u64 = 64;
 const PROBLEM_KINDS: usize = StartProblemKind::Creating as usize + 1;
 
 /// One group.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Group {
     pub spec: GroupSpec,
     /// The target was set in this run, so surplus executors may be ended.
@@ -241,28 +183,49 @@ pub struct Group {
     /// At least one of its pods was seen.
     pub had_pods: bool,
     pub counts: Counts,
+    /// Those of `counts` that work on tasks.
+    pub task_counts: Counts,
+    pub tasks: Tasks,
+    /// The running executors whose pods are ready.
+    pub n_ready: u32,
     pub members: BTreeSet<ExecutorId>,
     /// The executors that may be ended when the target falls, in this order.
     pub order: BTreeSet<Rank>,
     /// The number of ending members that nothing replaces, because the target fell.
     n_surplus: u32,
+    /// Losses reported since the start of the run.
+    pub n_lost: u64,
     /// Create requests in flight.
     pub n_in_flight: u32,
     /// Failed creates that are sent again.
     pub retries: Retries,
     pub slots: Slots,
+    pub slot_waits: SlotWaits,
+    /// The number of the attempt, from 1: each restart of the whole group (`on_loss: group`) begins
+    /// another one.
+    pub attempt: u32,
+    /// Executors of earlier attempts that have not ended.
+    pub earlier: BTreeSet<ExecutorId>,
     pub throttle: CreateThrottle,
     /// Pending executors with a start problem, by `StartProblemKind`, and since when they have it.
     start_problems: [BTreeSet<(Millis, ExecutorId)>; PROBLEM_KINDS],
     /// Executors that are Unschedulable for longer than a group should wait for them.
     pub long_unschedulable: BTreeSet<ExecutorId>,
     pub memory_scaling: MemoryScaling,
+    /// Executors whose work is done, also those whose pods are gone.
+    pub n_completed: u32,
+    /// Executors that failed and are not replaced (`restart: never`).
+    pub n_given_up: u32,
+    /// The pods that stay as the records of both, by age.
+    pub records: BTreeSet<ExecutorId>,
     /// When executors were lost because of missing heartbeats, within the timeout.
     pub heartbeat_losses: VecDeque<Millis>,
     /// What the last plan waits for, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
     /// Since when it waits for that.
     pub waiting_since: Millis,
+    /// Why the command that sets the target failed.
+    pub scale_error: Option<String>,
     /// The server's message for the refusal or failure that throttles the group.
     pub refusal: Option<String>,
 }
@@ -270,28 +233,7 @@ pub struct Group {
 impl Group {
     /// A group without executors.
     pub fn new(spec: GroupSpec, is_known: bool) -> Self {
-        Self {
-            spec,
-            is_target_set: false,
-            is_known,
-            is_removed: false,
-            had_pods: false,
-            counts: Counts::default(),
-            members: BTreeSet::new(),
-            order: BTreeSet::new(),
-            n_surplus: 0,
-            n_in_flight: 0,
-            retries: Retries::default(),
-            slots: Slots::default(),
-            throttle: CreateThrottle::default(),
-            start_problems: Default::default(),
-            long_unschedulable: BTreeSet::new(),
-            memory_scaling: MemoryScaling::default(),
-            heartbeat_losses: VecDeque::new(),
-            waiting: None,
-            waiting_since: Millis::ZERO,
-            refusal: None,
-        }
+        Self { spec, is_known, attempt: 1, ..Self::default() }
     }
 
     /// An executor with the most important start problem, if any.
@@ -304,9 +246,21 @@ impl Group {
         &self.start_problems[kind as usize]
     }
 
-    /// The target in force; 0 for a deleted group.
+    /// The target in force; 0 for a deleted group, and never more than the work that is left.
     pub fn target(&self) -> u32 {
-        if self.is_removed { 0 } else { self.spec.target }
+        if self.is_removed { 0 } else { self.spec.target.min(self.n_left()) }
+    }
+
+    /// How many executors must still end for `completions`; `u32::MAX` without it.
+    pub fn n_left(&self) -> u32 {
+        let n_done = self.n_completed + self.n_given_up;
+        self.spec.completions.map_or(u32::MAX, |n| n.saturating_sub(n_done))
+    }
+
+    /// The counts in which this executor is.
+    fn counts_of(&mut self, executor: &Executor) -> impl Iterator<Item = &mut Counts> {
+        let of_tasks = executor.task.is_some().then_some(&mut self.task_counts);
+        [&mut self.counts].into_iter().chain(of_tasks)
     }
 
     /// The number of pods that must go before executors are created with `replace: gone`. The pods of
@@ -318,7 +272,7 @@ impl Group {
     /// Call it after each plan: ending members beyond the missing ones are surplus, which replacements of
     /// others must not wait for (a drain may take hours).
     pub fn note_surplus(&mut self) {
-        let missing = self.target().saturating_sub(self.counts.capacity());
+        let missing = self.wanted().saturating_sub(self.counts.capacity());
         let n_unneeded = self.n_ending().saturating_sub(missing);
         self.n_surplus = self.n_surplus.min(self.n_ending()).max(n_unneeded);
     }
@@ -343,12 +297,6 @@ impl Group {
         if let Some((kind, since)) = after.problem {
             self.start_problems[kind as usize].insert((since, id));
         }
-    }
-
-    /// True if it has no executors and is neither configured nor targeted, so it can be removed.
-    pub fn is_over(&self) -> bool {
-        let is_unwanted = self.is_removed || !(self.is_known || self.is_target_set);
-        is_unwanted && self.members.is_empty()
     }
 }
 
@@ -444,10 +392,12 @@ impl Executors {
     pub fn insert(&mut self, id: ExecutorId, mut executor: Executor, pod: Option<&Pod>) {
         self.on_change(id);
         executor.state = executor.derive_state(pod);
-        executor.rank = Rank::of(id, executor.state, pod);
         let group = self.groups.get_mut(&executor.group).expect("the group exists");
-        group.counts.by_state[executor.state as usize] += 1;
+        executor.note_ready(pod, &mut group.n_ready);
+        executor.rank = executor.derive_rank(id, pod, &group.spec);
+        group.counts_of(&executor).for_each(|counts| counts.add(executor.state));
         group.members.insert(id);
+        group.note_slot_wait(id, &executor, State::Requested, executor.known_since);
         group.order.extend(executor.rank);
         if executor.create.is_some() {
             self.open_creates.insert(id);
@@ -465,12 +415,14 @@ impl Executors {
         now: Millis,
     ) -> Option<State> {
         let executor = self.by_id.get_mut(&id)?;
+        let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         let (before, state) = (executor.state, executor.derive_state(pod));
-        let rank = Rank::of(id, state, pod);
+        executor.state = state;
+        executor.note_ready(pod, &mut group.n_ready);
+        let rank = executor.derive_rank(id, pod, &group.spec);
         if before == state && executor.rank == rank {
             return None;
         }
-        let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         if let Some(rank) = std::mem::replace(&mut executor.rank, rank) {
             group.order.remove(&rank);
         }
@@ -479,11 +431,14 @@ impl Executors {
             return None;
         }
         self.status_blocks.remove(&highest_in_block(id));
-        (executor.state, executor.since) = (state, now);
+        executor.since = now;
         let start = std::mem::take(&mut executor.start);
         group.note_problem(id, start, Start::default());
-        group.counts.by_state[before as usize] -= 1;
-        group.counts.by_state[state as usize] += 1;
+        for counts in group.counts_of(executor) {
+            counts.remove(before);
+            counts.add(state);
+        }
+        group.note_slot_wait(id, executor, before, now);
         Some(before)
     }
 
@@ -496,31 +451,54 @@ impl Executors {
         }
     }
 
-    /// Frees the slot of an executor that has ended: its successor has the same rank.
+    /// Frees the slot of an executor that has ended, unless its work is done: its successor has the
+    /// same rank.
     pub fn release_slot(&mut self, id: ExecutorId) {
-        if let Some(executor) = self.by_id.get_mut(&id)
+        let Some(executor) = self.by_id.get_mut(&id) else { return };
+        let Some(group) = self.groups.get_mut(&executor.group) else { return };
+        group.earlier.remove(&id);
+        if !executor.is_done
             && let Some(slot) = executor.slot.take()
-            && let Some(group) = self.groups.get_mut(&executor.group)
         {
             group.slots.release(slot);
+            group.slot_waits.end(slot);
             self.on_change(id);
         }
     }
 
-    /// Removes the executor and frees its slot.
+    /// Removes the executor and frees its slot, unless that is the index of work that is done.
     pub fn remove(&mut self, id: ExecutorId) -> Option<Executor> {
+        let is_indexed = self.group_of(id).is_some_and(|group| group.spec.completions.is_some());
+        if let Some(executor) = self.by_id.get_mut(&id) {
+            executor.is_done &= is_indexed;
+        }
         self.release_slot(id);
         self.on_change(id);
         self.open_creates.remove(&id);
         let executor = self.by_id.remove(&id)?;
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
-        group.counts.by_state[executor.state as usize] -= 1;
+        group.counts_of(&executor).for_each(|counts| counts.remove(executor.state));
+        group.n_ready -= u32::from(executor.is_ready);
         group.members.remove(&id);
+        group.records.remove(&id);
+        group.tasks.records.remove(&id);
         if let Some(rank) = &executor.rank {
             group.order.remove(rank);
         }
         group.note_problem(id, executor.start, Start::default());
         Some(executor)
+    }
+
+    /// Sorts the group's victims again, because its settings have changed.
+    pub fn sort_victims(&mut self, name: &GroupName, snapshot: &Snapshot) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        group.order.clear();
+        for id in &group.members {
+            let Some(executor) = self.by_id.get_mut(id) else { continue };
+            let pod = executor.uid.as_ref().and_then(|uid| snapshot.get(uid));
+            executor.rank = executor.derive_rank(*id, pod, &group.spec);
+            group.order.extend(executor.rank);
+        }
     }
 
     /// The ranks of these executors that belong to the group.
@@ -531,6 +509,20 @@ impl Executors {
     ) -> impl Iterator<Item = Rank> + 'a {
         let executors = ids.filter_map(|id| self.by_id.get(&id));
         executors.filter(move |executor| executor.group == *group).filter_map(|one| one.rank)
+    }
+
+    /// Forgets what a deleted group has done: a new group with its name begins anew.
+    pub fn forget_work(&mut self, name: &GroupName) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        (group.n_completed, group.n_given_up) = (0, 0);
+        group.slots = Slots::default();
+        for id in &group.members {
+            let Some(executor) = self.by_id.get_mut(id).filter(|one| one.task.is_none()) else {
+                continue;
+            };
+            executor.is_done = false;
+            executor.slot = executor.slot.filter(|&slot| group.slots.claim(slot));
+        }
     }
 
     pub fn group_of(&mut self, id: ExecutorId) -> Option<&mut Group> {

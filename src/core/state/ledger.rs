@@ -111,6 +111,9 @@ impl UnresolvedCreates {
 /// reads from the deletionTimestamp that a deleted one is no capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MutationKind {
+    /// Set the label `posse.dev/completed` on the record of an executor whose work is done: a restarted
+    /// posse would report it again.
+    LabelCompleted,
     /// Set the label `posse.dev/counted` on a pod that is retained: a restarted posse would report
     /// and charge its loss again, and a stop would delete it.
     LabelCounted,
@@ -120,6 +123,16 @@ pub enum MutationKind {
     /// Set the annotation `posse.dev/draining`: the drain period may last for hours, and a restarted
     /// posse would take the executor back, or report its kill again.
     Annotate,
+}
+
+impl MutationKind {
+    /// True if the pod stays.
+    pub fn is_patch(self) -> bool {
+        match self {
+            Self::Annotate | Self::LabelCompleted | Self::LabelCounted => true,
+            Self::Delete | Self::ForceDelete => false,
+        }
+    }
 }
 
 /// What a mutation waits for.
@@ -163,9 +176,7 @@ impl Mutations {
     /// both; never the other way round.
     pub fn request(&mut self, uid: &Uid, name: &str, kind: MutationKind) {
         if let Some(mutation) = self.by_uid.get_mut(uid) {
-            let replaces =
-                matches!(mutation.kind, MutationKind::LabelCounted | MutationKind::Annotate)
-                    || kind == MutationKind::ForceDelete;
+            let replaces = mutation.kind.is_patch() || kind == MutationKind::ForceDelete;
             if replaces {
                 mutation.kind = kind;
                 if matches!(mutation.step, MutationStep::Accepted(_) | MutationStep::RetryAt(_)) {
@@ -230,7 +241,9 @@ impl Mutations {
         while let Some(uid) = self.queue.pop_front() {
             let Some(mutation) = self.by_uid.get_mut(&uid) else { continue };
             // A deferred delete is queued again by `release_delete`.
-            let is_held = mutation.kind != MutationKind::LabelCounted && self.held.contains(&uid);
+            let is_label =
+                matches!(mutation.kind, MutationKind::LabelCompleted | MutationKind::LabelCounted);
+            let is_held = !is_label && self.held.contains(&uid);
             if mutation.step == MutationStep::Queued && !self.abandoned.contains(&uid) && !is_held {
                 (mutation.step, mutation.n_tries) =
                     (MutationStep::Answer, mutation.n_tries.saturating_add(1));

@@ -53,6 +53,11 @@ impl Ranges {
         self.ends.range(..=n).next_back().is_some_and(|(_, &end)| n < end)
     }
 
+    /// How many numbers below `limit` are in the set.
+    pub fn count_below(&self, limit: u64) -> u64 {
+        self.ends.range(..limit).map(|(&start, &end)| end.min(limit) - start).sum()
+    }
+
     /// The lowest number that is not in the set.
     pub fn first_absent(&self) -> u64 {
         self.ends.get(&0).copied().unwrap_or(0)

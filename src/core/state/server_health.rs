@@ -48,6 +48,11 @@ impl ServerHealth {
         self.heard_at.is_none_or(|at| at <= since)
     }
 
+    /// When the server last answered anything; none: not yet.
+    pub fn heard_at(&self) -> Option<Millis> {
+        self.heard_at
+    }
+
     /// The outage, if there is one.
     pub fn outage(&self) -> Option<&Outage> {
         [&self.reads, &self.writes].into_iter().flatten().min_by_key(|outage| outage.since)

@@ -24,6 +24,12 @@ impl Slots {
         slot <= SLOT_MAX && self.taken.insert(slot.into())
     }
 
+    /// The number of slots below `limit` that are free.
+    pub fn n_free_below(&self, limit: u32) -> u32 {
+        let n_taken = self.taken.count_below(limit.into());
+        limit.saturating_sub(u32::try_from(n_taken).unwrap_or(u32::MAX))
+    }
+
     /// Frees a slot.
     pub fn release(&mut self, slot: u32) {
         let was_taken = self.taken.remove(slot.into());
@@ -41,6 +47,9 @@ mod tests {
         assert!((0..5).all(|want| slots.take() == want));
         slots.release(3);
         slots.release(1);
+        for (limit, want) in [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (9, 6)] {
+            assert_eq!(slots.n_free_below(limit), want, "below {limit}");
+        }
         assert_eq!([slots.take(), slots.take(), slots.take()], [1, 3, 5]);
     }
 

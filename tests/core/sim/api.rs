@@ -5,6 +5,7 @@ use posse::core::model::action::{Action, Patch};
 use posse::core::model::ids::{ExecutorId, Uid};
 use posse::core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer};
 use posse::core::model::refusal::{Refusal, RefusalClass};
+use posse::core::model::task::TaskRun;
 
 use super::check::{Check, CheckResult};
 use super::cluster::{CreateError, is_over};
@@ -134,7 +135,8 @@ impl World {
         let is_heard = !asked.is_unheard && asked.gen_ == self.gen_;
         let input = match asked.action {
             Action::Create { id, ref group, slot, ref overrides, watermark, .. } => {
-                let answer = self.create(id.0, group, slot);
+                let answer =
+                    self.create(id.0, group, (slot, overrides.attempt), overrides.task.clone());
                 if let Ok(seen) = &answer {
                     self.note_avoided(seen, &overrides.avoid);
                     Check::created(self, asked.gen_, id.0, seen, !is_heard)?;
@@ -235,6 +237,7 @@ impl World {
             Some(_) => {
                 let now_s = self.now / 1_000;
                 self.cluster.update(uid, |pod| match patch {
+                    Patch::Completed => pod.completed = true,
                     Patch::Counted => pod.counted = Some(now_s),
                     Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
                 });
@@ -247,14 +250,15 @@ impl World {
         &mut self,
         id: u64,
         group: &posse::core::model::ids::GroupName,
-        slot: u32,
+        rank: (u32, u32),
+        task: Option<Box<TaskRun>>,
     ) -> Result<PodAnswer, Refusal> {
         let name = format!("{PREFIX}{id}");
         if self.rng.chance(self.profile.refuse_template) {
             return Err(refusal(RefusalClass::Invalid, 422, "invalid"));
         }
         let is_labelled = !self.rng.chance(self.profile.strip);
-        match self.cluster.create(&name, id, group, slot, (is_labelled, false)) {
+        match self.cluster.create(&name, id, group, rank, (is_labelled, false), task) {
             Ok(pod) => {
                 self.begin_life(&pod.uid);
                 Ok(if is_labelled {

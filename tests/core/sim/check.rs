@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use posse::core::model::action::{Action, Patch};
 use posse::core::model::command::{Command, Reply};
 use posse::core::model::event::{Event, LossReason};
-use posse::core::model::ids::{ExecutorId, Uid};
+use posse::core::model::ids::{ExecutorId, GroupName, Uid};
 use posse::core::model::input::{Input, PodAnswer, PodEvent};
 use posse::core::model::pod::{Phase, Pod};
 use posse::core::model::refusal::RefusalClass;
@@ -16,7 +16,7 @@ use posse::core::model::status::State;
 use posse::core::model::stop::StopOrder;
 use posse::core::policy::settings::GroupSpec;
 use posse::core::reconciler::Reconciler;
-use posse::core::state::executors::has_ended;
+use posse::core::state::executors::{Group, has_ended};
 
 use super::cluster::Cluster;
 use super::groups::Groups;
@@ -24,6 +24,9 @@ use super::impostors::is_foreign;
 use super::indexes::indexes_are_right;
 use super::losses::start_loss;
 use super::node::LOST_NODE;
+use super::ranks;
+use super::tasks::tasks_are_right;
+use super::work::Work;
 use super::world::World;
 
 pub type CheckResult = Result<(), String>;
@@ -76,6 +79,8 @@ pub struct Check {
     pub(super) lost_by_node: BTreeSet<Uid>,
     pub(super) foreign_told: BTreeSet<Uid>,
     groups: Groups,
+    pub(super) work: Work,
+    attempts: ranks::Attempts,
     pub(super) is_outage: bool,
     pub(super) silent_until: u64,
     /// When the nodes end terminating pods with a long grace period.
@@ -85,6 +90,17 @@ pub struct Check {
 
 pub(super) fn fail<T>(what: String) -> Result<T, String> {
     Err(what)
+}
+
+/// The slots that a group waits for are those of executors that end.
+fn slots_are_held(core: &Reconciler, name: &GroupName, group: &Group) -> CheckResult {
+    let members = group.members.iter().filter_map(|id| core.executors().get(*id));
+    let is_ending = |state| matches!(state, State::Draining | State::Terminating);
+    let n_ending = members.filter(|one| is_ending(one.state) && one.slot.is_some()).count();
+    if group.slot_waits.count() as usize > n_ending {
+        return fail(format!("{name} waits for slots that are free: {:?}", group.slot_waits));
+    }
+    Ok(())
 }
 
 impl Check {
@@ -108,6 +124,8 @@ impl Check {
             counted: kept.map(|stored| stored.pod.uid.clone()).collect(),
             groups: Groups::new(groups),
             late_ends: std::mem::take(&mut self.late_ends),
+            work: std::mem::take(&mut self.work).of_next_process(cluster),
+            attempts: std::mem::take(&mut self.attempts).of_next_process(),
             ..Self::default()
         };
     }
@@ -246,6 +264,9 @@ impl Check {
             check.on_start_loss(event, core, &world.cluster, &world.policy, world.now)?;
             world.driver.on_event(event, core, &world.policy, world.now)?;
             check.on_loss(event, &world.cluster, &world.policy, world.now)?;
+            check.work.on_event(event, core, &world.cluster)?;
+            check.attempts.on_event(event, core, world.cluster.n_restores)?;
+            world.tasks.on_event(event, &world.cluster)?;
         }
         check.budget_is_kept(&world.policy, world.now)?;
         for action in actions {
@@ -256,7 +277,12 @@ impl Check {
             check.n_actions += u64::from(!is_excused);
             check.on_action(action, core, &world.cluster, world.now)?;
             check.on_shape(action, core, &world.policy, world.profile.node_faults.n_nodes)?;
+            check.work.on_action(action, core, &world.cluster)?;
+            ranks::on_action(action, core, &world.cluster)?;
+            check.attempts.on_action(action);
+            world.tasks.on_action(action, core, &world.cluster)?;
         }
+        ranks::are_unique(core, &world.cluster, world.gen_)?;
         let requests = world.requests.iter().filter(|(n, _)| world.outstanding.contains(n));
         let (mut n_creates, mut n_mutations, mut n_logs, mut n_all) = (0, 0, 0, 0);
         let mut in_flight: BTreeMap<u64, u32> = BTreeMap::new();
@@ -283,6 +309,7 @@ impl Check {
         }
         check.recount(core, &in_flight, &world.cluster)?;
         indexes_are_right(core)?;
+        tasks_are_right(core)?;
         check.plan_bounds(core, actions, world.policy.pending_max)?;
         check.snapshot_is_true(core, &world.cluster)?;
         check.ledger_is_kept(core, world.now)
@@ -290,7 +317,9 @@ impl Check {
 
     fn on_event(&mut self, event: &Event, cluster: &Cluster) -> CheckResult {
         let (subject, is_loss) = match event {
-            Event::ExecutorLost { subject, .. } => (subject, true),
+            Event::ExecutorCompleted { subject, .. } | Event::ExecutorLost { subject, .. } => {
+                (subject, true)
+            }
             Event::ExecutorDeleted { subject, .. } => (subject, false),
             _ => return Ok(()),
         };
@@ -452,7 +481,7 @@ impl Check {
                 if executor.slot.is_some_and(|slot| !slots.insert(slot)) {
                     return fail(format!("slot {:?} of {name} is held twice", executor.slot));
                 }
-                if executor.slot.is_some() && pod.is_some_and(has_ended) {
+                if executor.slot.is_some() && pod.is_some_and(has_ended) && !executor.is_done {
                     return fail(format!("{id} has ended and holds slot {:?}", executor.slot));
                 }
                 let is_capacity =
@@ -468,6 +497,7 @@ impl Check {
                     }
                 }
             }
+            slots_are_held(core, name, group)?;
             for state in [
                 State::Requested,
                 State::Pending,
@@ -475,6 +505,7 @@ impl Check {
                 State::Draining,
                 State::Terminating,
                 State::Failed,
+                State::Completed,
             ] {
                 if group.counts.of(state) != counts.get(&state).copied().unwrap_or(0) {
                     return fail(format!("{name}: {:?}, a recount says {counts:?}", group.counts));
@@ -500,9 +531,15 @@ impl Check {
                 .and_then(|executor| executor.create.as_ref())
                 .is_some_and(|create| create.n_tries == 1);
             let Some(group) = executors.groups.get(name).filter(|_| is_fresh) else { continue };
-            if group.counts.capacity() > group.spec.target {
-                let (n, target) = (group.counts.capacity(), group.spec.target);
-                return fail(format!("{action:?} makes {n} of {target}"));
+            let (n, target) = (group.own_capacity(), group.target());
+            let n_tasks = group.task_counts.capacity();
+            let is_for_task = executors.get(*id).is_some_and(|one| one.task.is_some());
+            let is_too_many = match is_for_task {
+                true => group.spec.max.is_some_and(|max| target.max(n) + n_tasks > max),
+                false => n > target,
+            };
+            if is_too_many {
+                return fail(format!("{action:?} makes {n} of {target}, and {n_tasks} for tasks"));
             }
             let not_running: u32 = executors.groups.values().map(|g| g.counts.not_running()).sum();
             if pending_max > 0 && not_running > pending_max {

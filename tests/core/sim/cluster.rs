@@ -7,6 +7,8 @@ use posse::core::model::event::DeleteCause;
 use posse::core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use posse::core::model::input::PodEvent;
 use posse::core::model::pod::{ContainerState, Draining, Phase, Pod};
+use posse::core::model::task::TaskRun;
+use posse::core::policy::settings::Restart;
 
 /// The length of the log; a watch from before its first entry gets 410.
 const LOG_MAX: usize = 60;
@@ -106,8 +108,9 @@ impl Cluster {
         name: &str,
         id: u64,
         group: &GroupName,
-        slot: u32,
+        (slot, attempt): (u32, u32),
         (is_labelled, is_foreign): (bool, bool),
+        task: Option<Box<TaskRun>>,
     ) -> Result<Pod, CreateError> {
         if self.pods.contains_key(name) {
             return Err(CreateError::Exists);
@@ -125,7 +128,8 @@ impl Cluster {
             version: Some(Version(self.version)),
             id: ExecutorId(id),
             group: group.clone(),
-            slot: Some(slot),
+            slot: task.is_none().then_some(slot),
+            attempt,
             owner: self.owner.clone().filter(|_| !is_foreign),
             phase: Phase::Pending,
             deleting: false,
@@ -137,9 +141,13 @@ impl Cluster {
             ready: false,
             draining: None,
             counted: None,
+            completed: false,
+            restart: Restart::Always,
+            task,
             deletion_cost: 0,
             node: None,
             ip: None,
+            host_ip: None,
             end: None,
         };
         let created = self.version;
@@ -190,8 +198,9 @@ impl Cluster {
         if let Some(life) = self.lives.get_mut(uid) {
             life.was_over |= is_over(&pod);
             let was_killed = |draining: &Draining| draining.cause == DeleteCause::Killed;
-            life.was_counted |=
-                pod.counted.is_some() || pod.draining.as_deref().is_some_and(was_killed);
+            life.was_counted |= pod.counted.is_some()
+                || pod.completed
+                || pod.draining.as_deref().is_some_and(was_killed);
         }
         if is_labelled {
             self.note(PodEvent::Applied(pod));

@@ -96,7 +96,8 @@ impl Driver {
         policy.heartbeat_first_ms = [0, 3_000, 30_000, 120_000][rng_of(seed, 4)];
         for group in groups {
             let after_ms = 1 + rng.below(30_000);
-            group.decommission = rng.chance(40).then_some(Decommission { after_ms, label: None });
+            group.decommission =
+                rng.chance(40).then_some(Decommission { after_ms, label: None, by_term: false });
         }
         Self {
             is_there: true,

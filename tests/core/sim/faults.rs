@@ -55,6 +55,8 @@ pub struct Profile {
     pub faulty_ms: u64,
     pub poll_ms: u64,
     pub batch_ms: u64,
+    /// Executors that nothing else ends do their work and end with 0.
+    pub has_work: bool,
 }
 
 /// What prevents starts, and what nodes do to running pods. Chances in percent.
@@ -192,6 +194,7 @@ impl Profile {
             faulty_ms: 20_000 + rng.below(180_000),
             poll_ms: [5_000, 30_000, 60_000][at(rng, 3)],
             batch_ms: [0, 1, 10][at(rng, 3)],
+            has_work: false,
         }
     }
 

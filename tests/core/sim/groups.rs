@@ -8,7 +8,9 @@ use posse::core::model::ids::{GroupName, Uid};
 use posse::core::model::pod_text::{Part, PodText};
 use posse::core::model::rng::Rng;
 use posse::core::model::time::Millis;
-use posse::core::policy::settings::{GroupSpec, Replace, ScaleDown};
+use posse::core::policy::settings::{
+    Decommission, GroupSpec, OnLoss, Replace, Restart, ScaleDown, SlotPolicy,
+};
 use posse::core::reconciler::Reconciler;
 
 use super::check::CheckResult;
@@ -117,6 +119,15 @@ impl World {
                     max: rng.chance(20).then(|| number(rng)),
                     scale_down: rng.chance(20).then_some(ScaleDown::Pending),
                     replace: rng.chance(20).then_some(Replace::Gone),
+                    slots: None,
+                    on_loss: None,
+                    restart: None,
+                    completions: None,
+                    decommission: (self.n_calls % 5 == 3).then_some(Decommission {
+                        after_ms: 20_000,
+                        label: None,
+                        by_term: self.n_calls.is_multiple_of(2),
+                    }),
                 };
                 Command::PutGroup { group: name, change }
             }
@@ -144,9 +155,17 @@ pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
         max: rng.chance(20).then_some(6),
         scale_down: if rng.chance(20) { ScaleDown::Pending } else { ScaleDown::Any },
         replace: if rng.chance(20) { Replace::Gone } else { Replace::Terminating },
+        slots: SlotPolicy::Lowest,
+        on_loss: OnLoss::Executor,
+        restart: Restart::Always,
+        completions: None,
         memory_steps: Vec::new(),
         decommission: None,
         from_file: rng.chance(50),
+        has_volumes: false,
+        slot_wait_ms: 0,
+        credentials: None,
+        is_scaled: false,
         pod: Some(pod_text(&format!("{name} of the file"))),
     }
 }

@@ -65,7 +65,7 @@ impl World {
         let id = self.cluster.high_water.min(1_000 * self.rng.below(3)) + 1 + self.rng.below(20);
         let name = format!("{PREFIX}{id}");
         let group = GroupName::from("other");
-        if self.cluster.create(&name, id, &group, 0, (false, true)).is_ok()
+        if self.cluster.create(&name, id, &group, (0, 1), (false, true), None).is_ok()
             && self.profile.foreign > 0
         {
             let ms = self.rng.below(20_000);
@@ -98,7 +98,7 @@ impl World {
         let group = GroupName::from(["g0", "g1", "other", ""][at(rng, 4)]);
         let slot = [0, 1, 1_000_000, u32::MAX][at(rng, 4)];
         let is_counted = rng.chance(20);
-        if let Ok(pod) = self.cluster.create(&name, id, &group, slot, (true, true)) {
+        if let Ok(pod) = self.cluster.create(&name, id, &group, (slot, 1), (true, true), None) {
             self.cluster.update(&pod.uid, |pod| {
                 pod.owner = pod_owner;
                 pod.counted = is_counted.then_some(1);

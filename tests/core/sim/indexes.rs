@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use posse::core::model::ids::GroupName;
+use posse::core::model::ids::{ExecutorId, GroupName};
 use posse::core::model::pod::StartProblemKind;
-use posse::core::model::status::ExecutorStatus;
+use posse::core::model::status::{ExecutorStatus, State};
 use posse::core::policy::victims::Rank;
 use posse::core::reconciler::Reconciler;
 use posse::core::state::executors::{Executors, Group};
@@ -46,6 +46,7 @@ pub fn indexes_are_right(core: &Reconciler) -> CheckResult {
     }
     for (name, group) in &executors.groups {
         order_is_right(name, group, core)?;
+        ready_is_right(name, group, core)?;
         problems_are_right(name, group, executors)?;
     }
     Ok(())
@@ -55,11 +56,25 @@ fn order_is_right(name: &GroupName, group: &Group, core: &Reconciler) -> CheckRe
     let rank = |&id| {
         let executor = core.executors().get(id)?;
         let pod = executor.uid.as_ref().and_then(|uid| core.snapshot().get(uid));
-        Rank::of(id, executor.state, pod)
+        executor.derive_rank(id, pod, &group.spec)
     };
     let want: BTreeSet<Rank> = group.members.iter().filter_map(rank).collect();
     if group.order != want {
         return fail(format!("the order of {name} is {:?}, not {want:?}", group.order));
+    }
+    Ok(())
+}
+
+fn ready_is_right(name: &GroupName, group: &Group, core: &Reconciler) -> CheckResult {
+    let is_ready = |&&id: &&ExecutorId| {
+        let executor = core.executors().get(id);
+        let pod = executor.and_then(|e| core.snapshot().get(e.uid.as_ref()?));
+        let runs = executor.is_some_and(|e| e.state == State::Running && !e.awaits_heartbeat);
+        runs && pod.is_some_and(|pod| pod.ready)
+    };
+    let n_ready = group.members.iter().filter(is_ready).count();
+    if group.n_ready as usize != n_ready {
+        return fail(format!("{name}: {} are ready, not {n_ready}", group.n_ready));
     }
     Ok(())
 }

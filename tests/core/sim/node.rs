@@ -159,6 +159,9 @@ impl World {
             }
         } else if self.rng.chance(self.profile.die) {
             self.die(uid);
+        } else if self.profile.has_work {
+            self.cluster.blame(uid, Cause::Other);
+            self.cluster.update(uid, |pod| end(pod, 0, "Completed"));
         }
     }
 

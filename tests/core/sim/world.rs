@@ -22,11 +22,12 @@ use super::driver::Driver;
 use super::faults::{Profile, policy};
 use super::groups::group;
 use super::indexes::status_is_current;
+use super::tasks::TaskDriver;
 use super::trace::{short, trace};
 
 pub const PREFIX: &str = "app-x-exec-";
 /// Longer than all timeouts, backoffs and lifetimes of the core, one after the other.
-const CALM_MS: u64 = 660_000;
+pub const CALM_MS: u64 = 660_000;
 const QUIET_MS: u64 = 60_000;
 const STEPS_MAX: u64 = 400_000;
 
@@ -130,6 +131,7 @@ pub struct World {
     /// A separate random stream, so that older seeds keep their meaning.
     pub calls_rng: Rng,
     pub n_calls: u64,
+    pub tasks: TaskDriver,
     pub stuck: BTreeSet<Uid>,
     /// The random stream of start and node problems.
     pub node_faults_rng: Rng,
@@ -191,6 +193,7 @@ impl World {
             groups,
             calls_rng: Rng::new(0),
             n_calls: 0,
+            tasks: TaskDriver::default(),
             stuck: BTreeSet::new(),
             node_faults_rng: Rng::new(0),
             avoided: BTreeMap::new(),
@@ -260,7 +263,7 @@ impl World {
         self.turn_at = Some(self.now);
     }
 
-    fn schedule_faults(&mut self) {
+    pub fn schedule_faults(&mut self) {
         let end = self.profile.faulty_ms;
         for _ in 0..self.profile.kills {
             let at = self.rng.below(end);
@@ -385,6 +388,7 @@ impl World {
             }
             Happening::Start => self.start(),
             Happening::Lease(held) => return self.lease(held),
+            Happening::Call if self.tasks.is_there => self.say_tasks(4)?,
             Happening::Call => self.call_group()?,
             Happening::Drive => self.drive(),
             Happening::NodeLoss => self.lose_node(),
@@ -472,6 +476,7 @@ impl World {
             Some(Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now)));
         self.check.on_start(self.is_held, &self.cluster, &self.groups);
         self.driver.on_start();
+        self.tasks.on_start();
         self.open_stream();
         self.after(self.profile.poll_ms, Happening::Poll(self.gen_));
         self.turn_at = Some(self.now);
@@ -558,7 +563,10 @@ impl World {
 
     /// The process may end between the loss it reported and the request that follows.
     fn crash(&mut self, events: &[Event], n_before: u64) {
-        let told = events.iter().any(|event| matches!(event, Event::ExecutorLost { .. }));
+        let is_end = |event: &Event| {
+            matches!(event, Event::ExecutorCompleted { .. } | Event::ExecutorLost { .. })
+        };
+        let told = events.iter().any(is_end);
         if !told || self.profile.crashes == 0 || !self.rng.chance(20) {
             return;
         }

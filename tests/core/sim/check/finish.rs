@@ -7,6 +7,7 @@ use posse::core::model::stop::StopResult;
 use posse::core::policy::settings::{Replace, ScaleDown};
 
 use super::super::cluster::is_over;
+use super::super::ranks;
 use super::super::world::{PREFIX, World};
 use super::{Check, CheckResult, OPEN_MS, fail};
 
@@ -30,8 +31,11 @@ impl Check {
             n_owned += ours.len();
             let target = group.spec.target;
             let mut fewest = target;
-            if group.spec.replace == Replace::Gone {
+            if group.spec.replace == Replace::Gone || group.spec.has_stable_slots() {
                 fewest = target.saturating_sub(n_going);
+            }
+            if group.spec.restarts_whole() && n_going > 0 {
+                fewest = 0;
             }
             // Pods that are stuck never run.
             let n_stuck = live.filter(|pod| world.stuck.contains(&pod.uid)).count();
@@ -59,6 +63,7 @@ impl Check {
                     group.counts, group.throttle
                 ));
             }
+            ranks::are_complete(group, &ours, fewest == target)?;
             let capacity = group.counts.capacity();
             if capacity != n && !world.profile.server_faults.is_bad(name) {
                 return fail(format!("{name}: {capacity} counted, {n} live"));

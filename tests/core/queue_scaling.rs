@@ -1,0 +1,84 @@
+//! Groups whose targets a command sets (`scale`).
+
+use crate::core_run::{Run, policy, set, spec};
+use posse::core::model::command::{AfterKill, Command, Reply};
+use posse::core::model::event::Event;
+use posse::core::model::ids::GroupName;
+use posse::core::model::input::Input;
+use posse::core::model::waiting::Waiting;
+use posse::core::policy::settings::GroupSpec;
+
+fn scaled(target: u32) -> Run {
+    let group = GroupSpec { is_scaled: true, max: Some(4), ..spec("g", target) };
+    Run::new(policy(), vec![group])
+}
+
+fn read(run: &mut Run, group: &str, outcome: Result<u32, &str>) {
+    let outcome = outcome.map_err(str::to_owned);
+    run.tell(Input::QueueRead { group: GroupName::from(group), outcome });
+    run.turn();
+}
+
+#[test]
+fn a_reading_sets_the_target_within_its_limits() {
+    let mut run = scaled(0);
+    read(&mut run, "g", Ok(2));
+    assert_eq!(run.creates(), [1, 2]);
+    read(&mut run, "g", Ok(1_000));
+    assert_eq!(run.creates(), [3, 4]);
+    assert_eq!(run.group("g").target, 4);
+    read(&mut run, "none", Ok(3));
+    // Only the command sets it, and it restores what a kill lowered.
+    for command in [
+        Command::SetTarget { group: GroupName::from("g"), target: 1 },
+        Command::Kill {
+            executors: set(&[1]),
+            after: AfterKill::Target(1),
+            force: false,
+            reason: None,
+        },
+    ] {
+        let reply = run.call(command);
+        assert!(matches!(&reply, Reply::Refused { field: "target", .. }), "{reply:?}");
+    }
+    let (after, executors) = (AfterKill::Lower, set(&[1]));
+    run.call(Command::Kill { executors, after, force: false, reason: None });
+    assert_eq!(run.group("g").target, 3);
+    read(&mut run, "g", Ok(4));
+    assert_eq!(run.group("g").target, 4);
+}
+
+#[test]
+fn readings_change_no_group_of_another_kind() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    read(&mut run, "g", Ok(3));
+    read(&mut run, "g", Err("ended"));
+    assert_eq!((run.group("g").target, run.waits_for("g")), (1, None));
+}
+
+#[test]
+fn a_failure_keeps_the_target_and_is_told_once() {
+    let mut run = scaled(0);
+    read(&mut run, "g", Ok(0));
+    run.take_events();
+    let told = |run: &mut Run| -> Vec<Option<String>> {
+        let events = run.take_events().into_iter();
+        let message = |event| {
+            let Event::Waiting { waiting: Waiting::ScaleCommand, message, .. } = event else {
+                return None;
+            };
+            Some(message)
+        };
+        events.filter_map(message).collect()
+    };
+    read(&mut run, "g", Err("ended with exit code 1"));
+    assert_eq!(told(&mut run), [Some("ended with exit code 1".to_owned())]);
+    read(&mut run, "g", Err("printed nothing"));
+    assert_eq!(told(&mut run), []);
+    let group = run.group("g");
+    assert_eq!((group.target, group.message.as_deref()), (0, Some("printed nothing")));
+    read(&mut run, "g", Ok(0));
+    assert_eq!(run.waits_for("g"), None);
+    read(&mut run, "g", Err("again"));
+    assert_eq!(told(&mut run), [Some("again".to_owned())]);
+}

@@ -1,0 +1,516 @@
+//! Tasks: each runs once, beside the group's target, and is told as ended once.
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::core_run::{Run, end_with, policy, refusal, set, spec};
+use posse::core::model::action::{Action, Patch};
+use posse::core::model::command::{AfterKill, Command, GroupChange, Reply};
+use posse::core::model::event::{DeleteCause, Event, LossReason};
+use posse::core::model::ids::{ExecutorId, GroupName, Uid};
+use posse::core::model::input::Input;
+use posse::core::model::pod::{Draining, End, Pod};
+use posse::core::model::pod_text::PodText;
+use posse::core::model::refusal::RefusalClass;
+use posse::core::model::task::{
+    ENDED_TASKS_MAX, OPEN_TASKS_MAX, Task, TaskOutcome, TaskState, TaskStatus,
+};
+use posse::core::model::waiting::Waiting;
+use posse::core::policy::settings::{
+    FailureLimit, GroupSpec, OnLoss, Policy, Replace, Restart, SlotPolicy,
+};
+
+fn group(target: u32, max: Option<u32>) -> GroupSpec {
+    GroupSpec { max, ..spec("g", target) }
+}
+
+fn task(key: &str, retries: u32) -> Task {
+    Task { key: key.into(), retries, ..Task::default() }
+}
+
+fn say(run: &mut Run, tasks: &[Task]) -> Reply {
+    let tasks = tasks.iter().cloned().map(Arc::new).collect();
+    run.call(Command::AddTasks { group: GroupName::from("g"), tasks })
+}
+
+fn show(run: &mut Run, key: &str) -> Option<TaskStatus> {
+    let (group, key) = (GroupName::from("g"), Some(Arc::from(key)));
+    match run.call(Command::ShowTasks { group, key }) {
+        Reply::Tasks(all) => Some(all[0].clone()),
+        Reply::UnknownTask => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn state(run: &mut Run, key: &str) -> &'static str {
+    show(run, key).map_or("unknown", |status| status.state.as_str())
+}
+
+/// The creates since the last call: id, key and attempt; without a task an empty key.
+fn creates(run: &mut Run) -> Vec<(u64, String, u32)> {
+    let all = run.take().into_iter().filter_map(|action| match action {
+        Action::Create { id, overrides, .. } => {
+            let run = overrides.task.map(|run| (run.task.key.to_string(), run.attempt));
+            let (key, attempt) = run.unwrap_or_default();
+            Some((id.0, key, attempt))
+        }
+        _ => None,
+    });
+    all.collect()
+}
+
+/// Starts everything that is to be created.
+fn settle(run: &mut Run) -> Vec<(u64, String, u32)> {
+    let mut all = Vec::new();
+    loop {
+        let new = creates(run);
+        if new.is_empty() {
+            return all;
+        }
+        let ids: Vec<u64> = new.iter().map(|(id, ..)| *id).collect();
+        run.created(&ids);
+        run.running(&ids);
+        all.extend(new);
+    }
+}
+
+/// The ends since the last call: key, outcome, exit code and attempts.
+fn ends(run: &mut Run) -> Vec<(String, &'static str, Option<i32>, u32)> {
+    let all = run.take_events().into_iter().filter_map(|event| match event {
+        Event::TaskEnded { key, attempts, end, .. } => {
+            Some((key.to_string(), end.outcome.as_str(), end.exit_code, attempts))
+        }
+        _ => None,
+    });
+    all.collect()
+}
+
+fn evicted(pod: &mut Pod) {
+    end_with(137)(pod);
+    if let Some(end) = &mut pod.end {
+        end.pod_reason = "Evicted".into();
+    }
+}
+
+/// The same pods, found by a process after a kill -9.
+fn restart(before: Run, group: GroupSpec) -> Run {
+    let Run { pods, version, now, .. } = before;
+    let mut run = Run { pods, version, now, ..Run::unlisted(policy(), vec![group]) };
+    run.list();
+    run
+}
+
+#[test]
+fn tasks_run_beside_the_target_and_within_max() {
+    for (target, max, want_own, want_tasks) in
+        [(0, None, 0, 5), (2, None, 2, 5), (2, Some(5), 2, 3), (3, Some(3), 3, 0)]
+    {
+        let mut run = Run::new(policy(), vec![group(target, max)]);
+        let tasks: Vec<Task> = (0..5).map(|i| task(&format!("t{i}"), 0)).collect();
+        let Reply::Tasks(all) = say(&mut run, &tasks) else { panic!() };
+        assert!(all.iter().all(|task| task.state == TaskState::Waiting && task.attempts == 0));
+        let new = settle(&mut run);
+        let n_tasks = new.iter().filter(|(_, key, _)| !key.is_empty()).count();
+        assert_eq!((new.len() - n_tasks, n_tasks), (want_own, want_tasks), "{target} {max:?}");
+        let status = run.group("g");
+        assert_eq!((status.target, status.open_tasks), (target, 5));
+        let waiting = (want_tasks < 5).then_some(Waiting::GroupMax);
+        assert_eq!(status.waiting, waiting);
+        // A task has no slot, and the target's own executors have the first ones.
+        let slots: Vec<Option<u32>> = run.core.executors().iter().map(|(_, e)| e.slot).collect();
+        let taken: BTreeSet<u32> = slots.iter().copied().flatten().collect();
+        assert_eq!(taken, (0..target).collect());
+        // A lower target ends no task.
+        run.target("g", 0);
+        let n_left = run.group("g").running as usize;
+        run.turn();
+        let n_more = settle(&mut run).len();
+        assert_eq!((n_left, n_left + n_more), (want_tasks, 5.min(max.unwrap_or(5) as usize)));
+    }
+}
+
+#[test]
+fn a_task_that_ends_with_0_has_succeeded_and_never_runs_again() {
+    for how in [Restart::Always, Restart::OnFailure] {
+        let mut run = Run::new(policy(), vec![GroupSpec { restart: how, ..group(0, None) }]);
+        say(&mut run, &[task("a", 3)]);
+        assert_eq!(settle(&mut run), [(1, "a".to_owned(), 1)]);
+        assert_eq!(state(&mut run, "a"), "running");
+        run.watch(&[1], end_with(0));
+        assert_eq!(ends(&mut run), [("a".to_owned(), "succeeded", Some(0), 1)]);
+        let label =
+            |action: &Action| matches!(action, Action::Patch { patch: Patch::Completed, .. });
+        assert!(matches!(&run.take()[..], [one] if label(one)), "its pod is the record");
+        let status = run.group("g");
+        assert_eq!((status.open_tasks, status.ended_tasks, status.completed), (0, 1, 0));
+        // Said again, it only tells its state.
+        let Reply::Tasks(all) = say(&mut run, &[task("a", 3)]) else { panic!() };
+        assert_eq!(all[0].state, TaskState::Ended(TaskOutcome::Succeeded));
+        assert_eq!((all[0].executor, all[0].attempts), (Some(ExecutorId(1)), 1));
+        assert_eq!((creates(&mut run), ends(&mut run)), (vec![], vec![]));
+        run.gone(&[1]);
+        assert_eq!((state(&mut run, "a"), creates(&mut run)), ("succeeded", vec![]));
+    }
+}
+
+#[test]
+fn other_contents_under_a_known_key_are_refused_with_the_field() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    let old = Task { memory: Some("1Gi".to_owned()), ..task("a", 1) };
+    say(&mut run, std::slice::from_ref(&old));
+    let env = [("A".to_owned(), "1".to_owned())].into();
+    let others = [
+        ("retries", Task { retries: 2, ..old.clone() }),
+        ("memory", Task { memory: None, ..old.clone() }),
+        ("args", Task { args: Some(vec![]), ..old.clone() }),
+        ("env", Task { env, ..old.clone() }),
+    ];
+    for is_over in [false, true] {
+        for (want, other) in others.clone() {
+            // Nothing of the call is accepted.
+            let reply = say(&mut run, &[task("new", 0), other]);
+            assert_eq!(reply, Reply::TaskDiffers { key: "a".into(), field: want });
+            assert_eq!(state(&mut run, "new"), "unknown");
+        }
+        assert!(matches!(say(&mut run, &[old.clone(), old.clone()]), Reply::Tasks(_)));
+        if !is_over {
+            settle(&mut run);
+            run.watch(&[1], end_with(0));
+        }
+    }
+    let twice = say(&mut run, &[task("b", 0), task("b", 1)]);
+    assert_eq!(twice, Reply::TaskDiffers { key: "b".into(), field: "retries" });
+}
+
+#[test]
+fn a_failure_takes_a_retry_and_the_last_one_fails_the_task() {
+    let spends_at_once = Policy { failures_app: FailureLimit::Max(0), ..Policy::default() };
+    let mut run = Run::new(spends_at_once, vec![group(0, None)]);
+    say(&mut run, &[task("a", 1)]);
+    settle(&mut run);
+    run.watch(&[1], end_with(7));
+    assert_eq!(run.losses(), [(1, LossReason::AppError)]);
+    assert_eq!(settle(&mut run), [(2, "a".to_owned(), 2)]);
+    run.watch(&[2], end_with(8));
+    assert_eq!(ends(&mut run), [("a".to_owned(), "failed", Some(8), 2)]);
+    let status = show(&mut run, "a").unwrap();
+    assert_eq!(status.end.unwrap().reason, Some("app_error"));
+    run.wait(10_000);
+    assert_eq!(creates(&mut run), []);
+    assert_eq!(run.core.poll_verdict(), None, "failures of tasks spend no budget");
+}
+
+#[test]
+fn what_the_cluster_ends_is_replaced_when_it_can_no_longer_run() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    settle(&mut run);
+    // It is deleted by somebody, and still runs.
+    run.watch(&[1], |pod| pod.deleting = true);
+    assert_eq!((creates(&mut run), state(&mut run, "a")), (vec![], "waiting"));
+    run.gone(&[1]);
+    assert_eq!(settle(&mut run), [(2, "a".to_owned(), 2)]);
+    run.watch(&[2], evicted);
+    assert_eq!(settle(&mut run), [(3, "a".to_owned(), 3)], "an evicted pod has ended");
+    run.watch(&[3], |pod| {
+        pod.deleting = true;
+        pod.end =
+            Some(Box::new(End { disruption: "PreemptionByScheduler".into(), ..End::default() }));
+    });
+    assert_eq!(creates(&mut run), []);
+    run.watch(&[3], end_with(143));
+    assert_eq!(settle(&mut run), [(4, "a".to_owned(), 4)]);
+    // A kill call replaces it too.
+    let kill =
+        |id, after| Command::Kill { executors: set(&[id]), after, force: false, reason: None };
+    run.call(kill(4, AfterKill::Replace));
+    assert_eq!(creates(&mut run), []);
+    run.gone(&[4]);
+    assert_eq!(settle(&mut run), [(5, "a".to_owned(), 5)]);
+    assert_eq!(ends(&mut run), []);
+    // Without a replacement it is cancelled.
+    run.call(kill(5, AfterKill::Lower));
+    assert_eq!(ends(&mut run), [("a".to_owned(), "cancelled", None, 5)]);
+    assert_eq!(run.group("g").target, 0);
+}
+
+#[test]
+fn a_cancelled_task_ends_once_whatever_its_state() {
+    let cancel = |run: &mut Run, key: &str| {
+        run.call(Command::CancelTask { group: GroupName::from("g"), key: key.into() })
+    };
+    let mut run = Run::new(policy(), vec![group(0, Some(2))]);
+    say(&mut run, &["a", "b", "c"].map(|key| task(key, 0)));
+    run.created(&[1]);
+    run.running(&[1]);
+    for key in ["a", "b", "c", "a"] {
+        assert!(matches!(cancel(&mut run, key), Reply::Tasks(_)));
+        assert_eq!(state(&mut run, key), "cancelled");
+    }
+    let told: Vec<String> = ends(&mut run).into_iter().map(|(key, ..)| key).collect();
+    assert_eq!(told, ["a", "b", "c"]);
+    assert_eq!(cancel(&mut run, "d"), Reply::UnknownTask);
+    let note = |action: &Action| {
+        matches!(action, Action::Patch { patch: Patch::Draining(draining, _), .. }
+        if draining.cause == DeleteCause::Cancelled)
+    };
+    assert!(run.take().iter().any(note), "a restarted posse must know");
+    run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
+    run.wait(1_000);
+    assert!(run.take().iter().any(|action| matches!(action, Action::Delete { .. })));
+    // The create that was in flight may still have made a pod.
+    run.created(&[2]);
+    run.wait(1_000);
+    assert!(run.take().iter().any(|action| matches!(action, Action::Delete { .. })));
+    run.gone(&[1, 2]);
+    assert_eq!((creates(&mut run), ends(&mut run)), (vec![], vec![]));
+}
+
+#[test]
+fn a_restarted_posse_finds_tasks_and_their_ends_on_pods() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    let keys = ["live", "done", "failed", "again", "cancelled", "terminating"];
+    let tasks = keys.map(|key| task(key, u32::from(key == "again")));
+    say(&mut run, &tasks);
+    settle(&mut run);
+    run.watch(&[2], end_with(0));
+    run.watch(&[3, 4], end_with(1));
+    assert_eq!(settle(&mut run), [(7, "again".to_owned(), 2)]);
+    run.watch(&[2], |pod| pod.completed = true);
+    run.watch(&[3, 4], |pod| pod.counted = Some(9));
+    let (cause, until_unix_ms) = (DeleteCause::Cancelled, Some(9_000_000));
+    run.watch(&[5], |pod| pod.draining = Some(Box::new(Draining { cause, until_unix_ms })));
+    run.watch(&[6], |pod| pod.deleting = true);
+    let mut run = restart(run, group(0, None));
+    let states: Vec<&str> = keys.iter().map(|key| state(&mut run, key)).collect();
+    assert_eq!(states, ["running", "succeeded", "failed", "running", "cancelled", "waiting"]);
+    assert_eq!(ends(&mut run), [("cancelled".to_owned(), "cancelled", None, 1)]);
+    assert_eq!(creates(&mut run), []);
+    assert_eq!(show(&mut run, "again").unwrap().attempts, 2);
+    // Said again, nothing starts. A kill may have come before anybody read the events of the process
+    // before, so this one tells the ends that it found on pods, once.
+    assert!(matches!(say(&mut run, &tasks), Reply::Tasks(_)));
+    assert_eq!(creates(&mut run), []);
+    let found = [("done", "succeeded", 0), ("failed", "failed", 1)];
+    let found = found.map(|(key, outcome, code)| (key.to_owned(), outcome, Some(code), 1));
+    assert_eq!(ends(&mut run), found);
+    say(&mut run, &tasks);
+    assert_eq!(ends(&mut run), []);
+    run.gone(&[6]);
+    let new = creates(&mut run);
+    assert_eq!((new.len(), new[0].1.as_str(), new[0].2), (1, "terminating", 2));
+    // The last retry of `again` is spent.
+    run.watch(&[7], end_with(1));
+    assert_eq!(ends(&mut run), [("again".to_owned(), "failed", Some(1), 2)]);
+}
+
+#[test]
+fn a_failure_that_was_counted_before_a_restart_leads_to_the_next_attempt() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 1)]);
+    settle(&mut run);
+    // posse is killed before it creates the second attempt.
+    run.pods[0].counted = Some(9);
+    end_with(1)(&mut run.pods[0]);
+    let mut run = restart(run, group(0, None));
+    let new = settle(&mut run);
+    assert_eq!((new.len(), new[0].1.as_str(), new[0].2), (1, "a", 2));
+    run.watch(&[new[0].0], end_with(1));
+    assert_eq!(ends(&mut run), [("a".to_owned(), "failed", Some(1), 2)]);
+}
+
+#[test]
+fn a_call_before_the_first_list_waits_for_the_pods() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0), task("b", 0)]);
+    settle(&mut run);
+    run.watch(&[1], end_with(0));
+    run.watch(&[1], |pod| pod.completed = true);
+    let Run { pods, version, now, .. } = run;
+    let mut run = Run { pods, version, now, ..Run::unlisted(policy(), vec![group(0, None)]) };
+    say(&mut run, &[task("a", 0), task("b", 0)]);
+    run.list();
+    assert_eq!((state(&mut run, "a"), state(&mut run, "b")), ("succeeded", "running"));
+    assert_eq!(ends(&mut run), [("a".to_owned(), "succeeded", Some(0), 1)]);
+    assert_eq!(creates(&mut run), []);
+}
+
+#[test]
+fn a_second_pod_of_a_task_is_ended() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    settle(&mut run);
+    // A create of the process before takes effect late.
+    let late = Pod { task: run.pods[0].task.clone(), ..run.pod("g", 900) };
+    run.pods.push(late);
+    run.running(&[900]);
+    let uids: Vec<String> = run.ends();
+    assert_eq!((uids, state(&mut run, "a")), (vec!["u900".to_owned()], "running"));
+}
+
+#[test]
+fn the_number_of_open_and_of_remembered_tasks_is_limited() {
+    let policy = Policy { in_flight_max: 64, ..policy() };
+    let mut run = Run::new(policy, vec![group(0, Some(1)), GroupSpec { ..spec("h", 0) }]);
+    let name = |i: usize| task(&format!("t{i}"), 0);
+    let all: Vec<Task> = (0..OPEN_TASKS_MAX).map(name).collect();
+    assert!(matches!(say(&mut run, &all), Reply::Tasks(_)));
+    let tasks = vec![Arc::new(task("x", 0))];
+    let reply = run.call(Command::AddTasks { group: GroupName::from("h"), tasks });
+    let Reply::TooMany { what, field: "executors" } = reply else { panic!("{reply:?}") };
+    assert!(what.contains("the maximum is 10000"), "{what}");
+    assert!(matches!(say(&mut run, &all[..10]), Reply::Tasks(_)), "said again, it adds nothing");
+    let cancel = |run: &mut Run, key: &Arc<str>| {
+        let (group, key) = (GroupName::from("g"), Arc::clone(key));
+        assert!(matches!(
+            run.core
+                .command(Command::CancelTask { group, key }, posse::core::model::time::Millis(0)),
+            Reply::Tasks(_)
+        ));
+    };
+    for task in &all {
+        cancel(&mut run, &task.key);
+    }
+    say(&mut run, &[task("one-more", 0)]);
+    cancel(&mut run, &"one-more".into());
+    assert_eq!(run.group("g").ended_tasks, ENDED_TASKS_MAX);
+    let states = ["t0", "t1", "one-more"].map(|key| state(&mut run, key));
+    assert_eq!(states, ["unknown", "cancelled", "cancelled"], "the oldest one is forgotten");
+}
+
+#[test]
+fn a_refused_task_fails_alone_once_the_template_has_proved_good() {
+    let mut run = Run::new(policy(), vec![GroupSpec { from_file: true, ..group(0, None) }]);
+    say(&mut run, &[task("bad", 0), task("good", 0)]);
+    assert_eq!(creates(&mut run).len(), 2);
+    // Nobody knows yet whether it is the template or the task, so the group is slowed down.
+    run.refused(1, refusal(RefusalClass::Invalid, 422));
+    assert_eq!(run.core.poll_verdict(), None);
+    run.created(&[2]);
+    run.running(&[2]);
+    run.wait(600_000);
+    let again = creates(&mut run);
+    assert_eq!((again.len(), again[0].1.as_str(), again[0].2), (1, "bad", 1));
+    run.refused(again[0].0, refusal(RefusalClass::Invalid, 422));
+    assert_eq!(ends(&mut run), [("bad".to_owned(), "failed", None, 0)]);
+    assert_eq!(show(&mut run, "bad").unwrap().end.unwrap().reason, Some("refused"));
+    say(&mut run, &[task("next", 0)]);
+    assert_eq!(creates(&mut run).len(), 1, "the group is not slowed down");
+}
+
+#[test]
+fn a_deleted_group_cancels_its_tasks() {
+    let mut run = Run::new(policy(), vec![group(0, Some(1))]);
+    say(&mut run, &[task("a", 0), task("b", 0)]);
+    settle(&mut run);
+    run.call(Command::DeleteGroup { group: GroupName::from("g") });
+    let told: Vec<String> = ends(&mut run).into_iter().map(|(key, ..)| key).collect();
+    assert_eq!(told, ["a", "b"]);
+    assert_eq!(say(&mut run, &[task("c", 0)]), Reply::UnknownGroup);
+    run.wait(1_000);
+    assert!(run.take().iter().any(|action| matches!(action, Action::Delete { .. })));
+}
+
+#[test]
+fn records_of_tasks_are_limited_and_a_full_quota_is_no_obstacle() {
+    let mut run =
+        Run::new(policy(), vec![GroupSpec { replace: Replace::Gone, ..group(0, Some(4)) }]);
+    let tasks: Vec<Task> = (0..1_100).map(|i| task(&format!("t{i}"), 0)).collect();
+    say(&mut run, &tasks);
+    let mut n_deletes = 0;
+    for _ in 0..2_000 {
+        let (mut new, mut going) = (Vec::new(), Vec::new());
+        for action in run.take() {
+            match action {
+                Action::Create { id, .. } => new.push(id.0),
+                Action::Patch { uid, .. } => run.tell(Input::Patched { uid, answer: Ok(()) }),
+                Action::Delete { uid, name, .. } => {
+                    run.tell(Input::Deleted { uid, answer: Ok(None) });
+                    going.push(name.rsplit('-').next().unwrap().parse().unwrap());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        n_deletes += going.len();
+        run.gone(&going);
+        run.created(&new);
+        run.running(&new);
+        run.watch(&new, end_with(0));
+    }
+    let status = run.group("g");
+    assert_eq!((status.open_tasks, status.ended_tasks), (0, 1_100));
+    assert_eq!((n_deletes, run.pods.len()), (100, 1_000), "the newest records stay");
+}
+
+/// A task has no slot. By the template it would share the claims of slot 0, or be a second rank 0.
+#[test]
+fn a_group_whose_executors_need_slots_takes_no_tasks() {
+    let plain = || group(2, None);
+    for (spec, key) in [
+        (GroupSpec { has_volumes: true, ..plain() }, "volumes_per_slot"),
+        (GroupSpec { slots: SlotPolicy::Stable, ..plain() }, "`slots: stable`"),
+        (GroupSpec { on_loss: OnLoss::Group, ..plain() }, "`on_loss: group`"),
+    ] {
+        let mut run = Run::new(policy(), vec![spec]);
+        settle(&mut run);
+        let reply = say(&mut run, &[task("a", 0)]);
+        let Reply::Refused { what, field: "executors" } = &reply else { panic!("{reply:?}") };
+        let want = format!("group g has {key}, and tasks have no slot: use a group without it");
+        assert_eq!(*what, want);
+        assert_eq!((show(&mut run, "a"), settle(&mut run)), (None, vec![]));
+    }
+}
+
+#[test]
+fn a_group_with_open_tasks_gets_no_stable_slots() {
+    let mut run = Run::new(policy(), vec![group(1, None)]);
+    settle(&mut run);
+    say(&mut run, &[task("a", 0)]);
+    let put = |run: &mut Run| {
+        let change = GroupChange { on_loss: Some(OnLoss::Group), ..GroupChange::default() };
+        run.call(Command::PutGroup { group: GroupName::from("g"), change })
+    };
+    let Reply::Refused { what, field: "on_loss" } = put(&mut run) else { panic!("not refused") };
+    assert!(what.starts_with("`on_loss: group`: the group has 1 open tasks"), "{what}");
+    let ids: Vec<u64> = settle(&mut run).iter().map(|(id, ..)| *id).collect();
+    run.watch(&ids, end_with(0));
+    assert_eq!(put(&mut run), Reply::Target(1), "the task has ended");
+}
+
+/// The pods of tasks that a posse without this rule left are adopted: they run on, and are no ranks.
+#[test]
+fn tasks_of_an_earlier_process_are_no_ranks() {
+    let mut before = Run::new(policy(), vec![group(2, None)]);
+    say(&mut before, &[task("a", 0)]);
+    settle(&mut before);
+    let gang = GroupSpec { on_loss: OnLoss::Group, ..group(2, None) };
+    let mut run = restart(before, gang);
+    assert_eq!(settle(&mut run), vec![], "both ranks and the task are there");
+    // The task's end is no loss of a rank, and the loss of a rank does not end the task's executor.
+    run.failed(&[1]);
+    run.gone(&[2]);
+    assert_eq!(state(&mut run, "a"), "running");
+    let ids: Vec<u64> = settle(&mut run).iter().map(|(id, ..)| *id).collect();
+    assert_eq!(ids.len(), 2, "the next attempt of the ranks");
+    run.watch(&[3], end_with(1));
+    assert_eq!(ends(&mut run), [("a".to_owned(), "failed", Some(1), 1)]);
+    assert_eq!((settle(&mut run), run.group("g").running), (vec![], 2));
+}
+
+#[test]
+fn a_group_with_open_tasks_takes_no_volumes() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    let put = |run: &mut Run| {
+        let pod = Arc::new(PodText::default().with_claims(vec![Vec::new()]));
+        let change = GroupChange { pod, ..GroupChange::default() };
+        run.call(Command::PutGroup { group: GroupName::from("g"), change })
+    };
+    say(&mut run, &[task("a", 0)]);
+    let reply = put(&mut run);
+    let Reply::Refused { what, field: "volumes_per_slot" } = &reply else { panic!("{reply:?}") };
+    assert!(what.contains("no slot"), "{what}");
+    run.call(Command::CancelTask { group: GroupName::from("g"), key: Arc::from("a") });
+    assert_eq!(put(&mut run), Reply::Target(0));
+    assert!(matches!(say(&mut run, &[task("b", 0)]), Reply::Refused { .. }));
+}
