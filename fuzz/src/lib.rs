@@ -178,14 +178,18 @@ fn build(template: &Template) {
         group: "default".to_owned(),
         owner: None,
         driver_host: "10.1.2.3".to_owned(),
+        driver_port: Some(7077),
         node_loss_after_s: Some(60),
         container: None,
         fails_with_sidecars: false,
+        restart: posse::core::policy::settings::Restart::Always,
+        on_loss: posse::core::policy::settings::OnLoss::Executor,
         staged: None,
+        credentials: Arc::default(),
         memory_scaling: None,
         max_age_s: Some(3_600),
     };
-    if template.check(None, None).is_ok()
+    if template.check(None, None, true).is_ok()
         && let Ok(compiled) = template.compile(&context)
     {
         let body = compiled.render(7, 3, &PodOverrides::default());

@@ -5,12 +5,13 @@ use std::io::Write;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::cli::args::submit::{AppsArgs, AppsOutput, NamespaceArgs};
+use crate::cli::args::submit::{AppsArgs, NamespaceArgs};
 use crate::cli::exit::{Code, Failure};
+use crate::cli::listing::{Listing, print_listing};
 use crate::cli::namespace::Namespace;
 use crate::cli::settings::socket_folders;
 use crate::cli::table::table;
-use crate::cli::terminal::{print, print_json};
+use crate::cli::terminal::print;
 use crate::cli::world::World;
 use crate::control::address::live_sockets;
 use crate::control::client::{Client, RunSelector};
@@ -31,11 +32,13 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         Err(failure) if local.is_empty() => return Err(failure),
         // Without a kubeconfig there is no cluster to list.
         Err(failure)
-            if failure.code == Code::Usage && args.namespace == NamespaceArgs::default() =>
+            if failure.code == Code::Usage
+                && args.namespace == NamespaceArgs::default()
+                && (world.env)("KUBECONFIG").is_none() =>
         {
             (String::new(), Vec::new())
         }
-        // A flag or its file is wrong.
+        // A flag, the environment or a file is wrong.
         Err(failure) if failure.code == Code::Usage => return Err(failure),
         Err(failure) => {
             log::warn!("only the runs on this host are listed: {failure}");
@@ -44,19 +47,15 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     };
     add_local(&mut apps, local);
     let now_s = Timestamp::now().as_second();
-    let text = match (args.output, apps.is_empty()) {
-        (Some(AppsOutput::Json), _) => {
-            let all: Value = apps.iter().map(|app| app.to_json(now_s)).collect();
-            return print_json(out, &format!("{all:#}\n")).map(|()| Code::Clean);
-        }
-        (Some(AppsOutput::Wide) | None, true) => match args.all_namespaces {
+    if apps.is_empty() && !args.output.is_for_programs() {
+        let text = match args.all_namespaces {
             true => "there are no applications\n".to_owned(),
             false => format!("there are no applications in namespace {namespace}\n"),
-        },
-        (Some(AppsOutput::Wide), false) => wide(&apps, now_s),
-        (None, false) => narrow(&apps, now_s, args.all_namespaces),
-    };
-    print(out, &text).map(|()| Code::Clean)
+        };
+        return print(out, &text).map(|()| Code::Clean);
+    }
+    let listing = Apps { apps, now_s, all_namespaces: args.all_namespaces };
+    print_listing(&listing, args.output, out)
 }
 
 /// The applications in the cluster, and the namespace that was asked.
@@ -123,32 +122,58 @@ fn add_local(apps: &mut Vec<App>, local: Vec<App>) {
     apps.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
 }
 
-fn narrow(apps: &[App], now_s: i64, all_namespaces: bool) -> String {
-    let heads = ["NAME", "STATE", "EXECUTORS", "AGE", "DRIVER"].map(str::to_owned);
-    let rows = apps.iter().map(|app| {
-        let [namespace, rest @ ..] = cells(app, now_s);
-        let [name, state, executors, age, driver, ..] = rest;
-        let name = if all_namespaces { format!("{namespace}/{name}") } else { name };
-        [name, state, executors, age, driver]
-    });
-    table(&heads, rows.collect())
+/// The found applications.
+struct Apps {
+    apps: Vec<App>,
+    now_s: i64,
+    all_namespaces: bool,
 }
 
-fn wide(apps: &[App], now_s: i64) -> String {
-    let heads = [
-        "NAMESPACE",
-        "NAME",
-        "STATE",
-        "EXECUTORS",
-        "AGE",
-        "DRIVER",
-        "NODE",
-        "INSTANCE",
-        "FAILED",
-        "EXIT",
-    ];
-    table(&heads.map(str::to_owned), apps.iter().map(|app| cells(app, now_s)).collect())
+impl Apps {
+    /// The name, with its namespace if several are listed.
+    fn name(&self, app: &App) -> String {
+        match self.all_namespaces {
+            true => format!("{}/{}", app.namespace, app.name),
+            false => app.name.clone(),
+        }
+    }
 }
+
+impl Listing for Apps {
+    fn table(&self, is_wide: bool) -> String {
+        let all = self.apps.iter().map(|app| (app, cells(app, self.now_s)));
+        if is_wide {
+            return table(&WIDE_HEADS.map(str::to_owned), all.map(|(_, cells)| cells).collect());
+        }
+        let heads = ["NAME", "STATE", "EXECUTORS", "AGE", "DRIVER"].map(str::to_owned);
+        let rows = all.map(|(app, [_, _, state, executors, age, driver, ..])| {
+            [self.name(app), state, executors, age, driver]
+        });
+        table(&heads, rows.collect())
+    }
+
+    fn json(&self) -> String {
+        let all: Value = self.apps.iter().map(|app| app.to_json(self.now_s)).collect();
+        format!("{all:#}")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.apps.iter().map(|app| self.name(app)).collect()
+    }
+}
+
+const WIDE_HEADS: [&str; 10] = [
+    "NAMESPACE",
+    "NAME",
+    "STATE",
+    "EXECUTORS",
+    "AGE",
+    "DRIVER",
+    "NODE",
+    "INSTANCE",
+    "FAILED",
+    "EXIT",
+];
 
 fn cells(app: &App, now_s: i64) -> [String; 10] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());

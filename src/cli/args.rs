@@ -8,57 +8,87 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::core::policy::settings::EXECUTORS_MAX;
+use crate::wire::config::{PortChoice, cpu_error};
 use crate::wire::duration;
 use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
+use crate::wire::quantity::memory_error;
 
+pub mod examples;
+pub mod exec;
+pub mod format;
+#[cfg(feature = "dev")]
+pub mod map;
+pub mod output;
 pub mod stage;
 pub mod submit;
 
+use exec::ExecArgs;
+use format::FormatArgs;
+#[cfg(feature = "dev")]
+use map::{FeedArgs, MapArgs};
+use output::OutputArgs;
 use stage::StageArgs;
 use submit::{AppsArgs, CopyArgs, LogsArgs, NamespaceArgs, StopArgs, SubmitArgs};
 
 /// Keeps a driver's executors alive on Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "posse", version, about, subcommand_required = true, after_help = AFTER_HELP)]
+#[command(name = "posse", version, about, subcommand_required = true)]
+#[command(after_help = examples::POSSE)]
 pub struct CommandLine {
     #[command(subcommand)]
     pub command: Command,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
-
-const AFTER_HELP: &str = "\
-Environment:
-  KUBECONFIG               the kubeconfig, if no flag names one and posse is not in a pod
-  POSSE_LOG                log level on stderr: error, warn, info (default), debug, trace, or
-                           module=level pairs
-  POSSE_CONTROL, POSSE_CONTROL_TOKEN_FILE
-                           the run's control API, for status, scale, kill, events and explain";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start a driver and keep its executors running until the driver ends
+    /// Start a driver and keep its executors running until it ends
+    #[command(after_help = examples::RUN)]
     Run(RunArgs),
+    /// Run each line of stdin once, as a command in an executor
+    #[cfg(feature = "dev")]
+    #[command(after_help = examples::MAP)]
+    Map(MapArgs),
+    /// Hand on the lines of `posse map` (its run starts it)
+    #[cfg(feature = "dev")]
+    #[command(hide = true)]
+    MapFeed(FeedArgs),
     /// Print the pods that a run would create
+    #[cfg(feature = "dev")]
+    #[command(after_help = examples::RENDER)]
     Render(RenderArgs),
-    /// Ask the API server whether a run would work: connection, permissions, quota, templates
+    /// Ask the API server whether a run would work
+    #[cfg(feature = "dev")]
+    #[command(after_help = examples::CHECK)]
     Check(CheckArgs),
-    /// List or delete the executors and Leases that ended applications left behind
+    /// List or delete what ended applications left behind
+    #[command(after_help = examples::CLEANUP)]
     Cleanup(CleanupArgs),
     /// Run a driver in the cluster, and wait for its end
+    #[command(after_help = examples::SUBMIT)]
     Submit(SubmitArgs),
-    /// List the applications in the cluster
+    /// List the applications in the cluster and on this host
+    #[command(after_help = examples::APPS)]
     Apps(AppsArgs),
-    /// Print the log of an application's driver, or of one of its executors
+    /// Print the log of a driver or of executors
+    #[command(after_help = examples::LOGS)]
     Logs(LogsArgs),
+    /// Run a command in an executor
+    #[command(after_help = examples::EXEC)]
+    Exec(ExecArgs),
     /// Stop applications in the cluster
+    #[command(after_help = examples::STOP)]
     Stop(StopArgs),
     /// Copy this program into a folder of a driver's pod
     #[command(hide = true)]
     Copy(CopyArgs),
     /// Write a posse.yaml with comments
+    #[cfg(feature = "dev")]
     Init(InitArgs),
-    /// Run the embedded cluster in the foreground, for tests and for trying things out
+    /// Run the embedded cluster in the foreground
     #[cfg(feature = "dev")]
     Dev(DevArgs),
     /// Start programs and end all of their descendants (posse itself starts it)
@@ -69,54 +99,102 @@ pub enum Command {
     #[command(name = crate::dev::COMMAND, hide = true)]
     DevContainer,
     /// Show the groups and executors of a run
+    #[command(after_help = examples::STATUS)]
     Status(StatusArgs),
     /// Set the number of executors of a group in a run
+    #[command(after_help = examples::SCALE)]
     Scale(ScaleArgs),
     /// End executors of a run by their ids
+    #[command(after_help = examples::KILL)]
     Kill(KillArgs),
-    /// Print the events of a run, one JSON object per line
+    /// Say that the driver accepts executors
+    #[command(after_help = examples::READY)]
+    Ready(ReadyArgs),
+    /// Say which executors of a run have no work
+    #[command(after_help = examples::IDLE)]
+    Idle(IdleArgs),
+    /// Wait until executors of a run are running
+    #[command(after_help = examples::WAIT)]
+    Wait(WaitArgs),
+    /// Print the events of a run
+    #[command(after_help = examples::EVENTS)]
     Events(EventsArgs),
     /// Explain what a run waits for, or what happened to an executor
+    #[command(after_help = examples::EXPLAIN)]
     Explain(ExplainArgs),
     /// Bring files of this machine to the pods: serve, put, get
     Stage(StageArgs),
+    /// Print the script that completes words in a shell
+    #[cfg(feature = "dev")]
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(CompletionsArgs),
+    /// Print what may stand at the end of a command line (the scripts of `completions` call it)
+    #[cfg(feature = "dev")]
+    #[command(hide = true)]
+    Complete(CompleteArgs),
+    /// Write the manual pages into a folder
+    #[cfg(feature = "dev")]
+    Man(ManArgs),
 }
 
 /// The configuration file, and flags that override it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
-    /// The configuration file, YAML or JSON [default: ./posse.yaml, if it exists]
-    #[arg(short, long, value_name = "FILE")]
+    /// The configuration, YAML or JSON; `-` is stdin [default: ./posse.yaml, if it exists]
+    // `--file` was its name before.
+    #[arg(
+        short = 'f',
+        long = "config",
+        alias = "file",
+        value_name = "FILE",
+        help_heading = "Configuration"
+    )]
     pub file: Option<PathBuf>,
-    /// The application's name: at most 40 of [a-z0-9-], starting with a letter
-    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
+    /// The application's name: at most 40 of [a-z0-9-], starting with a letter [default: made from
+    /// the driver's file name, else from the executors' command or image]
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error), help_heading = "Configuration")]
     pub app: Option<String>,
     /// The namespace [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error), help_heading = "Configuration")]
     pub namespace: Option<String>,
     /// The name of this run, a part of its pods' names [default: from the driver pod's uid, else
     /// random]
-    #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]
+    #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error), help_heading = "Configuration")]
     pub instance: Option<String>,
     /// The number of executors, if there is only one group
-    #[arg(long, value_name = "N", value_parser = executors())]
+    #[arg(long, value_name = "N", value_parser = executors(), help_heading = "Configuration")]
     pub executors: Option<u32>,
+    /// The executors' command, if there is only one group; split into words as a shell does, with
+    /// quotes, but no shell runs: variables, wildcards and pipes need sh -c '...'
+    #[arg(long, value_name = "COMMAND", help_heading = "Configuration")]
+    pub command: Option<String>,
     /// The executors' image, if there is only one group
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", help_heading = "Configuration")]
     pub image: Option<String>,
+    /// The CPU request and limit of an executor, such as 500m, if there is only one group
+    #[arg(long, value_name = "QUANTITY", value_parser = named(cpu_error), help_heading = "Configuration")]
+    pub cpu: Option<String>,
+    /// The memory request and limit of an executor, such as 256Mi, if there is only one group
+    #[arg(long, value_name = "QUANTITY", value_parser = named(memory_error), help_heading = "Configuration")]
+    pub memory: Option<String>,
     /// A file with the executors' template, a v1 Pod or PodTemplate, if there is only one group
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub template: Option<PathBuf>,
+    /// The port at which the driver listens for the executors; auto: posse chooses a free one. Both get
+    /// it as POSSE_DRIVER_PORT
+    #[arg(long, value_name = "PORT", value_parser = PortChoice::parse, help_heading = "Configuration")]
+    pub driver_port: Option<PortChoice>,
 }
 
 /// The API server.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerArgs {
-    /// The kubeconfig file [default: in a pod its service account, else $KUBECONFIG, else ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
+    /// The kubeconfig file [default: in a pod its service account, else $KUBECONFIG, else
+    /// ~/.kube/config]
+    #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig [default: its current context]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "API server")]
     pub context: Option<String>,
 }
 
@@ -129,37 +207,52 @@ pub struct RunArgs {
     pub server: ServerArgs,
     /// Start an embedded cluster in this process, and run the executors there
     #[cfg(feature = "dev")]
-    #[arg(long, conflicts_with_all = ["kubeconfig", "context"])]
+    #[arg(long, conflicts_with_all = ["kubeconfig", "context"], help_heading = "Embedded cluster")]
     pub dev: bool,
     /// With --dev: serve its API without a token: every user of this machine can then run commands as you
     #[cfg(feature = "dev")]
-    #[arg(long, requires = "dev")]
+    #[arg(long, requires = "dev", help_heading = "Embedded cluster")]
     pub insecure_no_auth: bool,
     /// Append the events to this file, one JSON object per line; `-` is stdout
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Control API and events")]
     pub events: Option<PathBuf>,
-    /// The address on which to serve the control API: unix:PATH or a loopback HOST:PORT
-    #[arg(long, value_name = "ADDRESS")]
+    /// The address on which to serve the control API: unix:PATH or a loopback HOST:PORT; `off`: none
+    #[arg(long, value_name = "ADDRESS", help_heading = "Control API and events")]
     pub control: Option<String>,
     /// A file with the token that clients must send; required if the control API is on HOST:PORT
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Control API and events")]
     pub control_token_file: Option<PathBuf>,
+    /// The address on which to serve /metrics, /healthz and /readyz: HOST:PORT, or :PORT for all addresses; or off
+    #[arg(long, value_name = "ADDRESS", help_heading = "Control API and events")]
+    pub metrics: Option<String>,
+    /// The address on which to serve a page about the run for browsers: HOST:PORT, or :PORT for all addresses; or off
+    #[arg(long, value_name = "ADDRESS")]
+    pub page: Option<String>,
+    /// A file with the token that the page asks for; required unless the page is on loopback
+    #[arg(long, value_name = "FILE")]
+    pub page_token_file: Option<PathBuf>,
     /// Leave the executors running at the end
     #[arg(long)]
     pub keep: bool,
-    /// A Secret with the ticket of `posse stage put`; executors find the files in /var/posse/files
-    #[arg(long, value_name = "NAME", requires = "files_image")]
+    /// A Secret with files, or with --files-image the ticket of `posse stage put`; executors find the
+    /// files in /var/posse/files
+    #[arg(long, value_name = "NAME", help_heading = "Driver in the cluster")]
     pub files_secret: Option<String>,
-    /// An image that contains posse, for the init container that downloads these files
-    #[arg(long, value_name = "IMAGE", requires = "files_secret")]
+    /// An image that contains posse, for the init container that downloads the files of the ticket
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        requires = "files_secret",
+        help_heading = "Driver in the cluster"
+    )]
     pub files_image: Option<String>,
     /// The driver's pod belongs to a Job: count its failed attempts, and exit with 143 after a signal
-    #[arg(long)]
+    #[arg(long, help_heading = "Driver in the cluster")]
     pub as_job: bool,
     /// Allow one driver of the application at a time: wait until the other one has ended
     #[arg(long)]
     pub exclusive: bool,
-    /// Whether to show the progress line: auto shows it on a terminal
+    /// How to show the progress: auto is a line on a terminal, plain is log lines
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub progress: ShowProgress,
     /// Print what the executors write to stderr, each line with its group and executor in front
@@ -168,18 +261,35 @@ pub struct RunArgs {
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,
+    /// The `max` of the only group, of `posse map`.
+    #[arg(skip)]
+    pub max: Option<u32>,
 }
 
-/// Whether `posse run` shows its progress line.
+impl RunArgs {
+    /// Whether the run starts an embedded cluster.
+    pub fn is_dev(&self) -> bool {
+        #[cfg(feature = "dev")]
+        let is_dev = self.dev;
+        #[cfg(not(feature = "dev"))]
+        let is_dev = false;
+        is_dev
+    }
+}
+
+/// How `posse run` shows its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ShowProgress {
-    /// On a terminal that can move its cursor
+    /// One line on a terminal that can move its cursor, below everything else
     #[default]
     Auto,
+    /// A log line each time something has changed, at most one a second
+    Plain,
     Off,
 }
 
 /// `posse render`.
+#[cfg(feature = "dev")]
 #[derive(Args, Clone, Debug, Default)]
 pub struct RenderArgs {
     #[command(flatten)]
@@ -204,6 +314,12 @@ pub struct RenderArgs {
     /// Let the API server check the pods by a dry run, which creates nothing
     #[arg(long)]
     pub server_check: bool,
+    /// With --driver, the image that brings posse, if the driver's image has none
+    #[arg(long, value_name = "IMAGE", requires = "driver")]
+    pub posse_image: Option<String>,
+    /// The driver and its arguments
+    #[arg(last = true, value_name = "DRIVER COMMAND")]
+    pub driver_command: Vec<String>,
 }
 
 /// The output format of manifests.
@@ -223,9 +339,8 @@ pub struct CheckArgs {
     pub file: FileArgs,
     #[command(flatten)]
     pub server: ServerArgs,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: FormatArgs,
 }
 
 /// `posse cleanup`.
@@ -248,9 +363,23 @@ pub struct CleanupArgs {
     /// and such Leases
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub stale: Option<u64>,
+    /// Include the volumes of volumes_per_slot, with their data, of applications that have ended
+    #[arg(long)]
+    pub volumes: bool,
+    /// Include the Secrets of credentials of applications that have ended
+    #[arg(long)]
+    pub secrets: bool,
+    /// Instead, look at the folders APP.INSTANCE in this one, of applications that have ended
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["volumes", "secrets", "instance", "output", "json"])]
+    pub node_dir: Option<PathBuf>,
+    /// Repeat this after each such time, until a signal comes
+    #[arg(long, value_name = "DURATION", value_parser = seconds_ms, requires = "node_dir")]
+    pub every: Option<u64>,
     /// Delete them; without this flag posse only lists them
     #[arg(long)]
     pub yes: bool,
+    #[command(flatten)]
+    pub output: FormatArgs,
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -258,9 +387,29 @@ pub struct CleanupArgs {
 /// `posse init`.
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
-    /// The file to write, which must not exist yet; `-` is stdout
-    #[arg(default_value = "posse.yaml")]
-    pub file: PathBuf,
+    /// The file to write, which must not exist yet: JSON if it ends with .json; `-` is stdout
+    /// [default: posse.yaml]. With --for, the folder [default: the current one]
+    pub file: Option<PathBuf>,
+    /// Write a small project that runs: configuration, driver, workers, README.md
+    #[cfg(feature = "dev")]
+    #[arg(long = "for", value_name = "KIND", value_enum)]
+    pub project: Option<ProjectKind>,
+}
+
+/// The kinds of projects that `posse init` writes.
+#[cfg(feature = "dev")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProjectKind {
+    /// A driver that hands out tasks, and workers that do them
+    Python,
+    /// The same in plain sh, with a shared folder
+    Shell,
+    /// A Dask scheduler, a client with your work, and Dask workers
+    Dask,
+    /// A Spark application on Spark's own master and workers
+    Spark,
+    /// A batch job: each command of a list runs once on one of the workers
+    Job,
 }
 
 /// `posse dev`.
@@ -310,13 +459,13 @@ pub struct DevArgs {
 pub struct ClientArgs {
     /// The run's control API: unix:PATH or a loopback HOST:PORT [default: $POSSE_CONTROL, else the
     /// only live socket of --app]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Which run")]
     pub control: Option<String>,
     /// A file with the token for a control API on HOST:PORT [default: $POSSE_CONTROL_TOKEN_FILE]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Which run")]
     pub control_token_file: Option<PathBuf>,
     /// The application's name. If it does not run on this host, the command runs in its driver's pod
-    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error), help_heading = "Which run")]
     pub app: Option<String>,
     #[command(flatten)]
     pub namespace: NamespaceArgs,
@@ -327,9 +476,14 @@ pub struct ClientArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// Print JSON, as returned by `GET /v1/status`
-    #[arg(long)]
-    pub json: bool,
+    /// Show the status on the whole screen, until q or Ctrl-C
+    #[arg(short, long, conflicts_with_all = ["output", "json"])]
+    pub watch: bool,
+    /// Do not count as a sign of life of the driver (what --watch runs in a driver's pod)
+    #[arg(long, hide = true)]
+    pub observe: bool,
+    #[command(flatten)]
+    pub output: FormatArgs,
 }
 
 /// `posse scale`.
@@ -348,9 +502,8 @@ pub struct ScaleArgs {
     /// The number of executors
     #[arg(value_name = "TARGET", value_parser = executors())]
     pub target: u32,
-    /// Print JSON, as returned by `PUT /v1/groups/{group}`
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: FormatArgs,
 }
 
 /// `posse kill`.
@@ -376,9 +529,44 @@ pub struct KillArgs {
     /// The reason, shown in events and logs
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Print JSON, as returned by `POST /v1/executors/kill`
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: FormatArgs,
+}
+
+/// `posse ready`.
+#[derive(Args, Clone, Debug)]
+pub struct ReadyArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+}
+
+/// `posse idle`.
+#[derive(Args, Clone, Debug)]
+pub struct IdleArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// The executors' ids; without any, all executors are busy. Valid for 10 s
+    #[arg(value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
+    pub ids: Vec<u64>,
+}
+
+/// `posse wait`.
+#[derive(Args, Clone, Debug)]
+pub struct WaitArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// How many executors have to run
+    #[arg(long, value_name = "N", value_parser = executors(), required_unless_present = "ready")]
+    pub running: Option<u32>,
+    /// How many executors have to be ready: their pods have the condition Ready
+    #[arg(long, value_name = "N", value_parser = executors(), conflicts_with = "running")]
+    pub ready: Option<u32>,
+    /// Count only the executors of this group
+    #[arg(long, value_name = "GROUP", value_parser = named(names::group_name_error))]
+    pub group: Option<String>,
+    /// Give up after this time, such as 5m [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
+    pub timeout: Option<u64>,
 }
 
 /// `posse events`.
@@ -393,11 +581,10 @@ pub struct EventsArgs {
     #[arg(long, value_name = "RUN")]
     pub run: Option<String>,
     /// Print new events until the run ends
-    #[arg(long)]
+    #[arg(short, long)]
     pub follow: bool,
-    /// Has no effect: events are always printed as JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: FormatArgs,
 }
 
 /// `posse explain`.
@@ -415,9 +602,44 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "N", requires = "id",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_LINES_MAX)))]
     pub logs: Option<u32>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub output: FormatArgs,
+}
+
+/// `posse completions`.
+#[cfg(feature = "dev")]
+#[derive(Args, Clone, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL", value_enum)]
+    pub shell: Shell,
+}
+
+/// A shell that posse has a completion script for.
+#[cfg(feature = "dev")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// `posse complete`.
+#[cfg(feature = "dev")]
+#[derive(Args, Clone, Debug)]
+pub struct CompleteArgs {
+    /// The words after `posse`, up to the one at the cursor
+    #[arg(last = true, value_name = "WORD")]
+    pub words: Vec<String>,
+}
+
+/// `posse man`.
+#[cfg(feature = "dev")]
+#[derive(Args, Clone, Debug)]
+pub struct ManArgs {
+    /// The folder for the pages, such as ~/.local/share/man/man1; created if missing
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
 }
 
 /// A parser for numbers of executors.
@@ -434,6 +656,14 @@ fn named(
 
 fn duration_ms(text: &str) -> Result<u64, String> {
     duration::parse_ms(text).ok_or_else(|| format!("expected {}", duration::EXPECTED))
+}
+
+/// A duration of at least one second.
+fn seconds_ms(text: &str) -> Result<u64, String> {
+    duration_ms(text).and_then(|ms| match ms {
+        ..1_000 => Err("expected at least 1s".to_owned()),
+        ms => Ok(ms),
+    })
 }
 
 #[cfg(feature = "dev")]

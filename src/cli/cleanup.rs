@@ -7,10 +7,16 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::{Value, json};
 
-use crate::cli::args::CleanupArgs;
+use crate::cli::args::format::FormatArgs;
+use crate::cli::args::submit::NamespaceArgs;
+use crate::cli::args::{CleanupArgs, ClientArgs};
 use crate::cli::connection::Connection;
 use crate::cli::exit::{Code, Failure};
+use crate::cli::listing::{Listing, print_listing};
+use crate::cli::location::locate;
+use crate::cli::namespace::Namespace;
 use crate::cli::table::table;
 use crate::cli::terminal::print;
 use crate::cli::world::World;
@@ -25,6 +31,11 @@ use crate::kube::api::leases::Leases;
 use crate::kube::api::orphans::AppExecutors;
 use crate::wire::labels::Selection;
 use crate::wire::lease::{NamedLease, name_of};
+
+use self::orphan_objects::OrphanObject;
+
+mod node_dir;
+mod orphan_objects;
 
 /// Attempts for a throttled delete.
 const ATTEMPTS_MAX: u32 = 5;
@@ -41,9 +52,17 @@ pub fn cleanup(
     world: &World<'_>,
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
-    let connection = Connection::new(&args.server, world)?;
-    let namespace = args.namespace.clone().unwrap_or_else(|| connection.namespace.clone());
     let app = args.app.as_deref();
+    let named = NamespaceArgs { namespace: args.namespace.clone(), server: args.server.clone() };
+    let Namespace { connection, name: namespace } = match app {
+        // A live run with --dev has the cluster of the earlier ones.
+        Some(app) => {
+            let client =
+                ClientArgs { app: Some(app.to_owned()), namespace: named, ..ClientArgs::default() };
+            locate(&client, false, world)?.namespace
+        }
+        None => Namespace::new(&named, world)?,
+    };
     let pods = AppExecutors::new(connection.http.clone(), &namespace, app);
     let wall_ms = Timestamp::now().as_millisecond();
     let lease_watch = world.lease_watch;
@@ -56,28 +75,45 @@ pub fn cleanup(
         lease_watch,
         renewed: BTreeSet::new(),
     };
+    if let Some(dir) = &args.node_dir {
+        return cleanup.clean_node_dir(&world.dir.join(dir), out);
+    }
     let batches = cleanup.batches()?;
-    if batches.is_empty() {
+    let orphan_objects = cleanup.orphan_objects()?;
+    let output = args.output;
+    if batches.is_empty() && orphan_objects.is_empty() && !output.is_for_programs() {
         let subject = app.map_or_else(|| "posse".to_owned(), |app| format!("app {app}"));
         let text = format!("{subject} has no executors in namespace {}\n", cleanup.namespace);
         return print(out, &text).map(|()| Code::Clean);
     }
-    print(out, &table_of(&batches, args.all_apps))?;
+    let listing =
+        Batches { batches: &batches, orphan_objects: &orphan_objects, shows_app: args.all_apps };
+    print_listing(&listing, output, out)?;
     let removable = || batches.iter().filter(|batch| batch.is_removable());
     let n_pods: usize = removable().map(|batch| batch.pods.len()).sum();
     let n_leases = removable().filter(|batch| batch.lease.is_some()).count();
-    match (n_pods + n_leases, args.yes) {
-        (0, _) => print(out, "\nthere is nothing to remove\n").map(|()| Code::Clean),
+    let text = match (n_pods + n_leases + orphan_objects.len(), args.yes) {
+        (0, _) => "there is nothing to remove".to_owned(),
         (_, false) => {
-            let what = match n_leases {
-                0 => count(n_pods, "executor"),
-                n => format!("{} and {}", count(n_pods, "executor"), count(n, "lease")),
-            };
-            let text = format!("\nnothing was removed; the same with --yes removes {what}\n");
-            print(out, &text).map(|()| Code::Clean)
+            let mut what = count(n_pods, "executor");
+            if n_leases > 0 {
+                what.push_str(&format!(" and {}", count(n_leases, "lease")));
+            }
+            what.push_str(&count_each(orphan_objects.iter()));
+            format!("nothing was removed; the same with --yes removes {what}")
         }
-        (_, true) => cleanup.delete_removable(&batches, out),
+        (_, true) => return cleanup.delete_removable(&batches, &orphan_objects, out),
+    };
+    conclude(output, &text, out)
+}
+
+/// Says what was done, below the table, or in the log if a program reads the output.
+fn conclude(output: FormatArgs, text: &str, out: &mut dyn Write) -> Result<Code, Failure> {
+    if output.is_for_programs() {
+        log::info!("{text}");
+        return Ok(Code::Clean);
     }
+    print(out, &format!("\n{text}\n")).map(|()| Code::Clean)
 }
 
 /// The executors of one instance with the same owner, which are kept or deleted together. Or a LeaseAge
@@ -133,14 +169,60 @@ impl Batch {
     }
 }
 
-fn table_of(batches: &[Batch], shows_app: bool) -> String {
-    let heads = ["APP", "INSTANCE", "EXECUTORS", "OWNER", "STATE", "VERDICT"].map(str::to_owned);
-    let rows: Vec<[String; 6]> = batches.iter().map(Batch::cells).collect();
-    if shows_app {
-        return table(&heads, rows);
+/// All that was found.
+struct Batches<'a> {
+    batches: &'a [Batch],
+    orphan_objects: &'a [OrphanObject],
+    /// The applications differ.
+    shows_app: bool,
+}
+
+impl Listing for Batches<'_> {
+    fn table(&self, is_wide: bool) -> String {
+        let heads =
+            ["APP", "INSTANCE", "EXECUTORS", "OWNER", "STATE", "VERDICT"].map(str::to_owned);
+        let rows: Vec<[String; 6]> = self.batches.iter().map(Batch::cells).collect();
+        let mut text = match (rows.is_empty(), self.shows_app || is_wide) {
+            (true, _) => String::new(),
+            (false, true) => table(&heads, rows),
+            (false, false) => {
+                let without = |[_, cells @ ..]: [String; 6]| cells;
+                table(&without(heads), rows.into_iter().map(without).collect())
+            }
+        };
+        for left in self.orphan_objects {
+            let (word, name) = (left.word(), &left.name);
+            text.push_str(&format!("{word} {name}: its application has ended\n"));
+        }
+        text
     }
-    let without = |[_, cells @ ..]: [String; 6]| cells;
-    table(&without(heads), rows.into_iter().map(without).collect())
+
+    fn json(&self) -> String {
+        let all = self.batches.iter().map(|batch| {
+            let pods: Vec<&str> = batch.pods.iter().map(|pod| pod.name.as_str()).collect();
+            json!({
+                "app": batch.instance.app,
+                "instance": batch.instance.instance,
+                "pods": pods,
+                "lease": batch.lease.as_ref().map(|lease| &lease.name),
+                "owner": batch.owner.as_ref().map(|owner| &owner.name),
+                "state": batch.state.to_string(),
+                "verdict": batch.verdict.to_string(),
+                "removable": batch.is_removable(),
+            })
+        });
+        format!("{:#}", all.collect::<Value>())
+    }
+
+    /// What --yes removes.
+    fn names(&self) -> Vec<String> {
+        let removable = self.batches.iter().filter(|batch| batch.is_removable());
+        let names = removable.flat_map(|batch| {
+            let pods = batch.pods.iter().map(|pod| format!("pod/{}", pod.name));
+            pods.chain(batch.lease.iter().map(|lease| format!("lease/{}", lease.name)))
+        });
+        names.chain(self.orphan_objects.iter().map(OrphanObject::full_name)).collect()
+    }
 }
 
 fn count(n: usize, what: &str) -> String {
@@ -148,6 +230,14 @@ fn count(n: usize, what: &str) -> String {
         1 => format!("1 {what}"),
         n => format!("{n} {what}s"),
     }
+}
+
+/// ` and 2 volumes and 1 secret`, without what there is none of.
+fn count_each<'l>(orphan_objects: impl Iterator<Item = &'l OrphanObject>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    orphan_objects.for_each(|left| *counts.entry(left.word()).or_default() += 1);
+    // Volumes first, as they are listed.
+    counts.iter().rev().map(|(word, n)| format!(" and {}", count(*n, word))).collect()
 }
 
 /// One cleanup.
@@ -320,8 +410,14 @@ impl Cleanup<'_> {
         Leases::new(self.connection.http.clone(), self.namespace.as_str())
     }
 
-    /// Deletes the removable executors, and the Leases of instances without remaining executors.
-    fn delete_removable(&self, batches: &[Batch], out: &mut dyn Write) -> Result<Code, Failure> {
+    /// Deletes the removable executors, the Leases of instances without remaining executors, and the
+    /// claims and Secrets.
+    fn delete_removable(
+        &self,
+        batches: &[Batch],
+        orphan_objects: &[OrphanObject],
+        out: &mut dyn Write,
+    ) -> Result<Code, Failure> {
         let mut n_deleted = 0;
         let mut failed: Vec<(&str, Refusal)> = Vec::new();
         let mut emptied: Vec<&InstanceLabels> = Vec::new();
@@ -359,8 +455,17 @@ impl Cleanup<'_> {
                 Err(refusal) => failed.push((name, refusal)),
             }
         }
+        let mut deleted: Vec<&OrphanObject> = Vec::new();
+        for left in orphan_objects {
+            match self.delete_object(left) {
+                Ok(()) => deleted.push(left),
+                Err(refusal) => failed.push((&left.name, refusal)),
+            }
+        }
         let leases = count(n_leases, "lease");
-        print(out, &format!("\nremoved {} and {leases}\n", count(n_deleted, "executor")))?;
+        let mut text = format!("removed {} and {leases}", count(n_deleted, "executor"));
+        text.push_str(&count_each(deleted.into_iter()));
+        conclude(self.args.output, &text, out)?;
         let Some((_, refusal)) = failed.last() else { return Ok(Code::Clean) };
         let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
         let message = format!("not deleted: {} ({refusal})", names.join(", "));

@@ -47,6 +47,9 @@ pub(super) fn find(args: &ClientArgs, world: &World<'_>) -> Result<Client, Clien
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
+        if let ClientError::Output(error) = error {
+            return Self::output(error);
+        }
         let code = match &error {
             ClientError::Control(_) | ClientError::Several { .. } => Code::Usage,
             ClientError::None { .. }

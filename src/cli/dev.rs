@@ -48,7 +48,8 @@ fn serve(
         seed: args.seed,
         ..Options::default()
     })?;
-    log::info!("serving at {}", cluster.url());
+    let kubeconfig = cluster.kubeconfig().display();
+    log::info!("serving at {}; in another shell: export KUBECONFIG={kubeconfig}", cluster.url());
     if args.insecure_no_auth {
         log::warn!("without authentication, every user of this machine can run commands as you");
     }

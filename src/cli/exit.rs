@@ -1,6 +1,7 @@
 //! Exit codes, and failures that end a command with one.
 
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
 use crate::runtime::signals::Signal;
@@ -21,6 +22,8 @@ pub enum Code {
     Server,
     /// 4: the server refused a template of the file before any of the group's executors existed.
     TemplateRefused,
+    /// 10: all work has ended, and executors of a group with `restart: never` failed.
+    WorkGivenUp,
     /// 11: the failure budget `app` is exhausted.
     BudgetExhausted,
     /// 12: executors were not confirmed deleted; they are named.
@@ -44,6 +47,7 @@ impl Code {
             Self::Usage => 2,
             Self::Server => 3,
             Self::TemplateRefused => 4,
+            Self::WorkGivenUp => 10,
             Self::BudgetExhausted => 11,
             Self::Remain => 12,
             Self::TakenOver => 13,
@@ -69,7 +73,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// Why a command failed. Printed as `posse: <message>`.
+/// Why a command ended early. Printed as `posse: <message>`, unless the message is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
@@ -80,6 +84,15 @@ impl Failure {
     /// A failure with this code and message.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
+    }
+
+    /// The output cannot be written. A closed pipe is no error: the reader has read enough, as `head`
+    /// does, and the command ends without a word.
+    pub fn output(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::new(Code::Clean, "");
+        }
+        Self::new(Code::Failed, format!("cannot write the output: {error}"))
     }
 
     /// An error in the arguments or the configuration.

@@ -28,6 +28,8 @@ pub fn wait(
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let app = follower.app.clone();
+    let hint =
+        if follower.logs { String::new() } else { format!("; `posse logs {app}` prints its log") };
     let ended: Arc<OnceLock<_>> = Arc::default();
     let slot = Arc::clone(&ended);
     let work = move |say: Listener<'_>| drop(slot.set(follower.follow(say)));
@@ -49,7 +51,7 @@ pub fn wait(
     };
     match ending.code {
         0 => log::info!("application {app} succeeded"),
-        code => log::error!("application {app} failed with exit code {code}{why}"),
+        code => log::error!("application {app} failed with exit code {code}{why}{hint}"),
     }
     Ok(if ending.code == 0 { Code::Clean } else { Code::Driver(ending.code) })
 }
@@ -93,10 +95,9 @@ fn no_result() -> Failure {
 fn show(what: FollowEvent, out: &mut dyn Write) -> Result<(), Failure> {
     match what {
         FollowEvent::Line(line) => log::info!("{line}"),
-        FollowEvent::Log(bytes) => out
-            .write_all(&bytes)
-            .and_then(|()| out.flush())
-            .map_err(|error| Failure::new(Code::Failed, format!("stdout: {error}")))?,
+        FollowEvent::Log(bytes) => {
+            out.write_all(&bytes).and_then(|()| out.flush()).map_err(Failure::output)?;
+        }
     }
     Ok(())
 }

@@ -1,27 +1,45 @@
-//! `posse init`: writes a commented posse.yaml.
+//! `posse init`: writes a commented posse.yaml, or a small project.
 
-use std::io::{ErrorKind, Write};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 
 use crate::cli::args::InitArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::terminal::print;
 use crate::cli::world::World;
-use crate::files;
+use crate::wire::yaml::Node;
+
+#[cfg(feature = "dev")]
+mod projects;
 
 /// The written file: every key with its meaning.
 pub const SAMPLE: &str = include_str!("init.yaml");
 
-/// Writes the sample, to a new file or to stdout.
+/// The default file.
+const DEFAULT_FILE: &str = "posse.yaml";
+
+/// Writes the sample, to a new file or to stdout; or a project.
 ///
 /// # Errors
 /// The file exists already, or cannot be written.
 pub fn init(args: &InitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    if args.file.as_os_str() == "-" {
+    #[cfg(feature = "dev")]
+    if let Some(kind) = args.project {
+        let folder = args.file.as_deref().unwrap_or_else(|| Path::new("."));
+        return projects::init(kind, folder, world, out);
+    }
+    let file = args.file.as_deref().unwrap_or_else(|| Path::new(DEFAULT_FILE));
+    if file.as_os_str() == "-" {
         return print(out, SAMPLE).map(|()| Code::Clean);
     }
-    let shown = args.file.display();
-    let path = world.dir.join(&args.file);
-    let written = files::create_new(&path).and_then(|mut file| file.write_all(SAMPLE.as_bytes()));
+    let text = match file.extension().is_some_and(|end| end.eq_ignore_ascii_case("json")) {
+        true => sample_as_json()?,
+        false => SAMPLE.to_owned(),
+    };
+    let shown = file.display();
+    let path = world.dir.join(file);
+    let written = write_new(&path, &text);
     match written {
         Ok(()) => print(out, &format!("created {shown}; next: posse run --dev -f {shown}\n"))
             .map(|()| Code::Clean),
@@ -32,10 +50,35 @@ pub fn init(args: &InitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     }
 }
 
+/// Writes a new file with the permissions that the user's umask gives: the copy of it in an image must be
+/// readable for the image's user. It has no secrets.
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    File::create_new(path)?.write_all(text.as_bytes())
+}
+
+/// The keys that the sample sets. JSON has no comments.
+fn sample_as_json() -> Result<String, Failure> {
+    let node = Node::read(SAMPLE).map_err(|error| Failure::usage(error.message))?;
+    Ok(format!("{:#}\n", node.to_json()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::testing::Folder;
     use crate::wire::config::{Config, KEYS};
+
+    #[test]
+    fn a_json_file_has_the_keys_of_the_sample() {
+        let folder = Folder::new(&[]);
+        let (code, out, err) = folder.posse("init posse.json");
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert!(out.ends_with("next: posse run --dev -f posse.json\n"), "{out}");
+        let text = std::fs::read_to_string(folder.path().join("posse.json")).unwrap();
+        assert!(text.starts_with("{\n"), "{text}");
+        let yaml = Config::parse("posse.yaml", SAMPLE).unwrap();
+        assert_eq!(Config::parse("posse.json", &text).unwrap(), yaml);
+    }
 
     /// The sample with all commented keys enabled, except `pod`, which excludes `template`.
     fn uncommented() -> String {

@@ -1,17 +1,17 @@
 //! `posse logs`: prints the log of an application's driver or of one of its executors.
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
-use crate::cli::args::submit::{LogsArgs, NamespaceArgs};
-use crate::cli::args::{ClientArgs, ServerArgs};
-use crate::cli::control_client::find;
+use crate::cli::args::ClientArgs;
+use crate::cli::args::submit::LogsArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::follow;
+use crate::cli::location::locate;
 use crate::cli::namespace::{Namespace, start_signals};
 use crate::cli::settings::socket_folders;
 use crate::cli::terminal::with_log_output;
@@ -24,7 +24,7 @@ use crate::submit::executor_logs::ExecutorLogs;
 use crate::submit::follow::Follower;
 use crate::submit::listener::Listener;
 use crate::submit::logs::LogFollower;
-use crate::submit::state::{is_final, main_container, name_of, newest, uid_of};
+use crate::submit::state::{is_final, main_container, name_of, newest, pod_line, uid_of};
 use crate::submit::stop;
 use crate::submit::workload::{find_workload, owned_pods};
 
@@ -36,11 +36,18 @@ const COPY_BYTES: usize = 16 << 10;
 /// # Errors
 /// There is no such application or executor, or the API server does not return its log.
 pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let (app, id) = (args.target.0.as_str(), args.target.1.or(args.executor));
+    let id = args.target.1.or(args.executor);
     if args.executors && id.is_some() {
         return Err(Failure::usage("name one executor, or all by --executors, but not both"));
     }
-    let (namespace, is_local) = namespace_of(app, &args.namespace, world)?;
+    let client = ClientArgs {
+        app: args.target.0.clone(),
+        namespace: args.namespace.clone(),
+        ..ClientArgs::default()
+    };
+    let location = locate(&client, client.app.is_none(), world)?;
+    let (app, is_local) = (location.app.clone().unwrap_or_default(), location.run.is_some());
+    let (app, namespace) = (app.as_str(), location.namespace);
     let objects = namespace.objects();
     if args.executors {
         let local_folders = is_local.then(|| socket_folders(world));
@@ -56,7 +63,7 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     if args.follow && id.is_none() {
         let keeper = namespace.keeper(&objects, app)?;
         if let Some((kind, keeper)) = keeper.filter(|(_, keeper)| !is_final(keeper)) {
-            return follow_driver(args, &namespace, kind, &keeper, out);
+            return follow_driver(args, app, &namespace, kind, &keeper, out);
         }
     }
     let pods = pods(app, id, &namespace, &objects)?;
@@ -91,42 +98,28 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         ..LogQuery::default()
     };
     let mut stream = objects.log(&pod_name, &query).map_err(|refusal| {
+        // The server answers without a body or with a 400, and does not say what the pod waits for.
+        if pod["status"]["phase"] == "Pending" {
+            let message = format!("there is no log yet: {}", pod_line(pod));
+            return Failure::new(Code::Failed, message);
+        }
         namespace.refused(&format!("cannot read the log of pod {pod_name}"), app, &refusal)
     })?;
-    with_log_output(out, args.raw, |out| copy(stream.reader(), out))
-        .map(|()| Code::Clean)
-        .map_err(|error| Failure::new(Code::Failed, format!("the log: {error}")))
+    with_log_output(out, args.raw, |out| copy(stream.reader(), out)).map(|()| Code::Clean)
 }
 
-fn copy(reader: &mut dyn Read, out: &mut dyn Write) -> io::Result<()> {
+fn copy(reader: &mut dyn Read, out: &mut dyn Write) -> Result<(), Failure> {
     let mut piece = vec![0; COPY_BYTES];
     loop {
-        match reader.read(&mut piece)? {
-            0 => return out.flush(),
-            n => out.write_all(&piece[..n])?,
+        let n = reader
+            .read(&mut piece)
+            .map_err(|error| Failure::new(Code::Failed, format!("the log: {error}")))?;
+        let written = if n == 0 { out.flush() } else { out.write_all(&piece[..n]) };
+        written.map_err(Failure::output)?;
+        if n == 0 {
+            return Ok(());
         }
     }
-}
-
-/// The namespace in which an application runs: that of its run on this host, unless flags name another
-/// one. Also tells whether it runs on this host.
-fn namespace_of(
-    app: &str,
-    args: &NamespaceArgs,
-    world: &World<'_>,
-) -> Result<(Namespace, bool), Failure> {
-    let client = ClientArgs { app: Some(app.to_owned()), ..ClientArgs::default() };
-    let is_named = *args != NamespaceArgs::default();
-    let local = (!is_named).then(|| find(&client, world).and_then(|run| run.status()));
-    let Some(Ok(status)) = local else {
-        return Namespace::new(args, world).map(|namespace| (namespace, false));
-    };
-    let kubeconfig = status.identity.kubeconfig.map(PathBuf::from);
-    let local = NamespaceArgs {
-        namespace: Some(status.identity.namespace),
-        server: ServerArgs { kubeconfig, context: None },
-    };
-    Namespace::new(&local, world).map(|namespace| (namespace, true))
 }
 
 /// The pods of the driver, or those of the executor that is asked for.
@@ -211,6 +204,7 @@ fn has_driver_ended(objects: &Objects, app: &str) -> bool {
 
 fn follow_driver(
     args: &LogsArgs,
+    app: &str,
     namespace: &Namespace,
     kind: Kind,
     keeper: &Value,
@@ -218,12 +212,13 @@ fn follow_driver(
 ) -> Result<Code, Failure> {
     let follower = Follower {
         objects: namespace.objects(),
-        app: args.target.0.clone(),
+        app: app.to_owned(),
         kind,
         name: name_of(keeper).to_owned(),
         uid: uid_of(keeper).to_owned(),
         logs: true,
         tail: args.tail,
+        gives_up: None,
     };
     let signals = start_signals()?;
     let code = with_log_output(out, args.raw, |out| {

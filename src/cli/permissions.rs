@@ -62,8 +62,19 @@ pub const FOR_LEASES: [Permission; 3] = [
 pub const FOR_LOGS: Permission =
     Permission { subresource: "log", ..Permission::new("", "pods", "get") };
 
+/// Required for `volumes_per_slot`.
+pub const FOR_VOLUMES: [Permission; 4] = [
+    Permission::new("", "persistentvolumeclaims", "create"),
+    Permission::new("", "persistentvolumeclaims", "get"),
+    Permission::new("", "persistentvolumeclaims", "list"),
+    Permission::new("", "persistentvolumeclaims", "delete"),
+];
+
+/// The API group of Events.
+const EVENTS: &str = "events.k8s.io";
+
 /// Optional permissions, and what happens without each.
-pub const OPTIONAL: [(Permission, &str); 3] = [
+pub const OPTIONAL: [(Permission, &str); 5] = [
     (
         Permission::new("", "pods", "deletecollection"),
         "a shutdown needs one call for each executor",
@@ -71,6 +82,14 @@ pub const OPTIONAL: [(Permission, &str); 3] = [
     (
         Permission::new(COORDINATION, "leases", "delete"),
         "a Lease without an owner is released but not deleted",
+    ),
+    (
+        Permission::new(EVENTS, "events", "create"),
+        "`kubectl describe` of the driver's pod does not show losses and waits",
+    ),
+    (
+        Permission::new(EVENTS, "events", "patch"),
+        "Events about the driver's pod do not count repetitions",
     ),
     (
         Permission::new("", "nodes", "get"),
@@ -81,7 +100,14 @@ pub const OPTIONAL: [(Permission, &str); 3] = [
 /// The permissions that these settings require.
 pub fn needed(settings: Option<&RunSettings>) -> Vec<Permission> {
     let logs = settings.is_some_and(|settings| settings.policy.log_lines > 0);
-    FOR_PODS.into_iter().chain(logs.then_some(FOR_LOGS)).collect()
+    let has_volumes =
+        |settings: &RunSettings| settings.groups.iter().any(|one| !one.volumes.is_empty());
+    let volumes = settings.is_some_and(has_volumes).then_some(FOR_VOLUMES);
+    FOR_PODS
+        .into_iter()
+        .chain(logs.then_some(FOR_LOGS))
+        .chain(volumes.into_iter().flatten())
+        .collect()
 }
 
 /// The missing ones of `permissions` in `namespace`.
@@ -97,10 +123,33 @@ pub fn missing(
     for permission in permissions {
         let Permission { group, resource, subresource, verb } = permission;
         let namespace = if resource == "nodes" { "" } else { namespace };
-        let answer = access_review(http, Access { namespace, verb, group, resource, subresource })?;
+        let access = Access { namespace, verb, group, resource, subresource, name: "" };
+        let answer = access_review(http, access)?;
         if !answer.allowed {
             debug!("{verb} {}: not permitted: {}", permission.full_resource(), answer.reason);
             missing.push(permission);
+        }
+    }
+    Ok(missing)
+}
+
+/// What is missing to write a Secret of this name: `update secrets/wc-hdfs`. To read it is tried.
+///
+/// # Errors
+/// The server refuses the access review, or does not answer.
+pub fn missing_for_secret(
+    http: &Http,
+    namespace: &str,
+    secret: &str,
+) -> Result<Vec<String>, Refusal> {
+    let mut missing = Vec::new();
+    // A role cannot limit `create` to a name.
+    for (verb, name) in [("create", ""), ("update", secret), ("delete", secret)] {
+        let (group, resource, subresource) = ("", "secrets", "");
+        let access = Access { namespace, verb, group, resource, subresource, name };
+        if !access_review(http, access)?.allowed {
+            let name = if name.is_empty() { String::new() } else { format!("/{name}") };
+            missing.push(format!("{verb} secrets{name}"));
         }
     }
     Ok(missing)

@@ -2,17 +2,20 @@
 //! of a run is a socket that only its own pod can reach.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 
+use clap::ValueEnum as _;
+use clap::builder::PossibleValue;
 use serde_json::Value;
 
 use crate::cli::args::ClientArgs;
+use crate::cli::args::format::{Format, FormatArgs};
 use crate::cli::exit::{Code, Failure};
 use crate::cli::namespace::Namespace;
 use crate::cli::terminal::{with_error_output, with_log_output};
 use crate::cli::world::World;
 use crate::core::model::refusal::Refusal;
-use crate::kube::api::exec::{ContainerPath, ExecError, Output, exec};
+use crate::kube::api::exec::{ContainerPath, ExecError, Input, Output, exec};
 use crate::kube::api::objects::{Kind, Objects};
 use crate::submit::state::{driver_status, main_container, name_of, newest};
 use crate::submit::stop::drivers;
@@ -74,21 +77,28 @@ impl RemoteRun {
     }
 
     /// Runs `posse WORDS... --app APP` in the container and passes on its output and exit code.
-    pub(super) fn run(self, words: Words, out: &mut dyn Write) -> Result<Code, Failure> {
+    pub(super) fn run(&self, words: Words, out: &mut dyn Write) -> Result<Code, Failure> {
+        // The pod may say anything, also what a terminal obeys.
+        with_log_output(out, false, |out| with_error_output(|errors| self.exec(words, out, errors)))
+    }
+
+    /// The same, with writers for its stdout and stderr.
+    pub(super) fn exec(
+        &self,
+        words: Words,
+        out: &mut dyn Write,
+        errors: &mut dyn Write,
+    ) -> Result<Code, Failure> {
         let mut command = vec![self.program.clone()];
         command.extend(words.option("--app", Some(&self.app)).words);
         let pod = &self.target.pod;
         let failed = |what: String| Failure::new(Code::Failed, what);
-        // The pod may say anything, also what a terminal obeys.
-        let ended = with_log_output(out, false, |out| {
-            with_error_output(|errors| {
-                let mut each = |output: Output<'_>| match output {
-                    Output::Stdout(bytes) => out.write_all(bytes).and_then(|()| out.flush()),
-                    Output::Stderr(bytes) => errors.write_all(bytes),
-                };
-                exec(&self.namespace.connection.http, &self.target, &command, &mut each)
-            })
-        });
+        let mut each = |output: Output<'_>| match output {
+            Output::Stdout(bytes) => out.write_all(bytes).and_then(|()| out.flush()),
+            Output::Stderr(bytes) => errors.write_all(bytes),
+        };
+        let http = &self.namespace.connection.http;
+        let ended = exec(http, &self.target, &command, Input::default(), &mut each);
         match ended {
             Ok(CommandEnd::Exited(0)) => Ok(Code::Clean),
             Ok(CommandEnd::Exited(code)) => Ok(Code::Driver(code)),
@@ -100,10 +110,7 @@ impl RemoteRun {
                 let what = format!("no command can be run in pod {pod}");
                 Err(failed(self.namespace.refused(&what, &self.app, &refusal).message))
             }
-            // The reader has closed the pipe, as `head` does.
-            Err(ExecError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                Ok(Code::Clean)
-            }
+            Err(ExecError::Output(error)) => Err(Failure::output(error)),
             Err(error) => Err(failed(format!("pod {pod}: {error}"))),
         }
     }
@@ -122,6 +129,19 @@ impl Words {
     pub(super) fn flag(mut self, name: &str, is_set: bool) -> Self {
         self.words.extend(is_set.then(|| name.to_owned()));
         self
+    }
+
+    /// The output format.
+    pub(super) fn output(self, output: FormatArgs) -> Self {
+        match output.format() {
+            // All versions of posse know this one.
+            Some(Format::Json) => self.flag("--json", true),
+            Some(other) => {
+                let value = other.to_possible_value();
+                self.option("--output", value.as_ref().map(PossibleValue::get_name))
+            }
+            None => self,
+        }
     }
 
     /// `--name=value`, so that a value that begins with a dash is no flag.

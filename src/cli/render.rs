@@ -9,27 +9,25 @@ use crate::cli::connection::Connection;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::manifest;
 use crate::cli::settings::run_settings;
+use crate::cli::shown_identity::{INSTANCE_SHOWN, shown_identity};
 use crate::cli::world::World;
 use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::pods::Pods;
-use crate::runtime::run::settings::{GroupSettings, RunIdentity, RunSettings};
+use crate::runtime::run::settings::{GroupSettings, RunSettings};
 use crate::wire::labels::Selection;
-
-/// The printed instance, if only a run can know it.
-const INSTANCE_SHOWN: &str = "xxxxx";
-/// The printed namespace, if it depends on the cluster.
-pub(super) const NAMESPACE_SHOWN: &str = "default";
-/// The printed driver host, if it depends on the cluster.
-const DRIVER_HOST_SHOWN: &str = "127.0.0.1";
 
 /// Sends a dry-run create of a pod: the namespace and the request's body.
 pub type ServerCheck<'a> = &'a mut dyn FnMut(&str, &[u8]) -> Result<(), Refusal>;
 
 /// `posse render`.
 pub fn command(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let run =
-        RunArgs { file: args.file.clone(), server: args.server.clone(), ..RunArgs::default() };
+    let run = RunArgs {
+        file: args.file.clone(),
+        server: args.server.clone(),
+        driver: args.driver_command.clone(),
+        ..RunArgs::default()
+    };
     let mut settings = run_settings(&run, world)?;
     if !args.server_check {
         return render(args, &settings, None, out);
@@ -75,16 +73,6 @@ pub fn render(
         })
         .collect();
     manifest::print(pods.iter(), args.output, out)
-}
-
-/// The identity of the printed pods, with placeholders for what only a run can know.
-pub fn shown_identity(settings: &RunSettings) -> RunIdentity {
-    RunIdentity {
-        instance: settings.instance.clone().unwrap_or_else(|| INSTANCE_SHOWN.to_owned()),
-        namespace: settings.namespace.clone().unwrap_or_else(|| NAMESPACE_SHOWN.to_owned()),
-        owner: None,
-        driver_host: settings.driver.host.clone().unwrap_or_else(|| DRIVER_HOST_SHOWN.to_owned()),
-    }
 }
 
 /// The failure of a refused dry run.

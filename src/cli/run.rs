@@ -1,11 +1,14 @@
 //! `posse run`: starts the embedded cluster if requested, calls `runtime::run`, and turns the result
 //! into an exit code.
 
+use std::io::{self, IsTerminal as _};
+
 use log::{error, info};
 
 use crate::cli::args::{RunArgs, ShowProgress};
 use crate::cli::connection::Connection;
 use crate::cli::exit::{Code, Failure};
+use crate::cli::terminal::has_colors;
 use crate::cli::world::World;
 use crate::cli::{logger, permissions, settings};
 use crate::clock::Clock;
@@ -14,7 +17,7 @@ use crate::core::model::action::RunVerdict;
 use crate::kube::api::driver_pod::{self, Hints};
 use crate::kube::http::Http;
 use crate::runtime::attempt::Attempt;
-use crate::runtime::progress::Progress;
+use crate::runtime::progress::{PlainLines, Progress, ProgressLine};
 use crate::runtime::run::context::ApiServer;
 use crate::runtime::run::error::RunError;
 use crate::runtime::run::{RunInputs, RunResult, run as run_application};
@@ -53,12 +56,12 @@ fn run_once(
     let clock = Clock::start();
     let settings = settings::run_settings(args, world)?;
     let env = world.env;
-    let wanted = args.progress == ShowProgress::Auto;
-    let progress = Progress::on_stderr(&settings.app, env("TERM").as_deref()).filter(|_| wanted);
-    logger::init(env, progress.as_ref().map(|line| Box::new(line.log_writer()) as _))?;
+    let progress = progress(args.progress, &settings.app, world);
+    let line = progress.line.as_ref();
+    let log_writer = || line.map(|line| Box::new(line.log_writer()) as _);
+    logger::init(world, log_writer())?;
     // The handlers come first: a signal while the embedded cluster starts must stop it.
-    let signals = Signals::start()
-        .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
+    let signals = start_signals()?;
     let embedded = Embedded::start(args, &settings)?;
     let connection = match embedded.kubeconfig() {
         Some(kubeconfig) => Connection::find(Some(kubeconfig), None, world)?,
@@ -75,8 +78,7 @@ fn run_once(
     let executor_logs = match args.executor_logs {
         true => {
             let namespace = settings.namespace.as_ref().unwrap_or(&connection.namespace);
-            let out = progress.as_ref().map(|line| Box::new(line.log_writer()) as _);
-            let started = ExecutorLogPrinter::start(&http, namespace, &settings.app, out);
+            let started = ExecutorLogPrinter::start(&http, namespace, &settings.app, log_writer());
             let failed = |error| Failure::new(Code::Failed, format!("threads: {error}"));
             Some(started.map_err(failed)?)
         }
@@ -84,12 +86,12 @@ fn run_once(
     };
     let inputs = RunInputs {
         settings: &settings,
-        server: api_server(connection, is_dev(args)),
+        server: api_server(connection, args.is_dev()),
         driver_kubeconfig: embedded.kubeconfig(),
         env,
         clock,
         signals: &signals,
-        progress,
+        progress: progress.clone(),
     };
     let result = run_application(inputs);
     if let Some(executor_logs) = executor_logs {
@@ -107,12 +109,35 @@ fn run_once(
             if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
                 permissions::log_missing(&http, &namespace);
             }
-            Ok(signalled_code(report(&outcome, args.as_job), is_signalled, args.as_job))
+            let code = report(&outcome, args.as_job, args.is_dev());
+            Ok(signalled_code(code, is_signalled, args.as_job))
         }
         Err(error) => Err(failure(&error, &http, args.as_job)),
     };
     embedded.stop();
     code
+}
+
+fn start_signals() -> Result<Signals, Failure> {
+    let signals = match io::stdin().is_terminal() || io::stderr().is_terminal() {
+        true => Signals::start_with_job_control(),
+        false => Signals::start(),
+    };
+    signals.map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))
+}
+
+/// How the run shows its progress. The terminal is needed even if no line is shown there, because the
+/// driver may read it.
+fn progress(wanted: ShowProgress, app: &str, world: &World<'_>) -> Progress {
+    let is_quiet = world.output.quiet;
+    let is_dumb = (world.env)("TERM").is_some_and(|term| term == "dumb");
+    let is_shown = wanted == ShowProgress::Auto && !is_quiet && !is_dumb;
+    let has_colors = has_colors(world.output.color, world.env, true);
+    let is_plain = wanted == ShowProgress::Plain && !is_quiet;
+    Progress {
+        line: ProgressLine::on_stderr(app, is_shown, has_colors),
+        plain: is_plain.then(|| PlainLines::new(app)),
+    }
 }
 
 /// The attempt of the Job in whose pod this process runs.
@@ -132,19 +157,9 @@ fn find_attempt(
 
 /// The attempt of a process whose settings are invalid, so that the Job can be ended.
 fn attempt_without_settings(args: &RunArgs, world: &World<'_>) -> Option<Attempt> {
-    logger::init(world.env, None).ok()?;
+    logger::init(world, None).ok()?;
     let connection = Connection::new(&args.server, world).ok()?;
     find_attempt(&connection, args.file.namespace.as_deref(), 0, world)
-}
-
-#[cfg(feature = "dev")]
-fn is_dev(args: &RunArgs) -> bool {
-    args.dev
-}
-
-#[cfg(not(feature = "dev"))]
-fn is_dev(_: &RunArgs) -> bool {
-    false
 }
 
 fn api_server(connection: Connection, is_embedded: bool) -> ApiServer {
@@ -182,8 +197,46 @@ fn signalled_code(code: Code, is_signalled: bool, as_job: bool) -> Code {
     }
 }
 
-/// Logs how the run ended, and returns its exit code.
-fn report(outcome: &ShutdownOutcome, as_job: bool) -> Code {
+/// Logs how the run ended, and returns its exit code. `is_dev`: the cluster and all of its pods end
+/// with the run.
+fn report(outcome: &ShutdownOutcome, as_job: bool, is_dev: bool) -> Code {
+    if is_dev {
+        if !outcome.stop.retained.is_empty() {
+            let pods = outcome.stop.retained.join(", ");
+            info!("failed pods, gone with the embedded cluster: {pods} (--events FILE keeps why)");
+        }
+    } else {
+        name_pods(outcome);
+    }
+    let own = match &outcome.verdict {
+        Some(RunVerdict::AllEnded { n_given_up: 0 }) if outcome.stop.remaining.is_empty() => {
+            Code::Clean
+        }
+        Some(RunVerdict::AllEnded { n_given_up: 0 }) => Code::Remain,
+        Some(RunVerdict::AllEnded { .. }) => Code::WorkGivenUp,
+        Some(RunVerdict::BudgetExhausted(_)) => Code::BudgetExhausted,
+        Some(RunVerdict::DriverSilent { .. }) => Code::DriverSilent,
+        Some(RunVerdict::DriverNotStarted { .. }) => Code::Usage,
+        Some(RunVerdict::NotAllowed { .. } | RunVerdict::NotReachable { .. }) => Code::Server,
+        Some(RunVerdict::TemplateRefused { .. }) => Code::TemplateRefused,
+        Some(RunVerdict::TakenOver { .. }) => Code::TakenOver,
+        None if outcome.is_taken_over => Code::TakenOver,
+        // posse killed the driver after a second signal, so the driver's code says nothing.
+        None if outcome.is_forced => return Code::Remain,
+        // To a Job, any other code means that the application has to run again.
+        None if as_job && outcome.driver == Some(0) => Code::Clean,
+        None if !outcome.stop.remaining.is_empty() => Code::Remain,
+        None => Code::Clean,
+    };
+    let code = own.with_driver(outcome.driver.unwrap_or(0));
+    if let Code::Driver(code) = code {
+        info!("posse ends with the driver's exit code: {code}");
+    }
+    code
+}
+
+/// Names the pods that the run has left.
+fn name_pods(outcome: &ShutdownOutcome) {
     if !outcome.stop.retained.is_empty() {
         info!("retained failed pods: {}", outcome.stop.retained.join(", "));
     }
@@ -199,20 +252,4 @@ fn report(outcome: &ShutdownOutcome, as_job: bool) -> Code {
         let pods = outcome.stop.terminating.join(", ");
         info!("still terminating: {pods}; the cluster ends them");
     }
-    let own = match &outcome.verdict {
-        Some(RunVerdict::BudgetExhausted(_)) => Code::BudgetExhausted,
-        Some(RunVerdict::DriverSilent { .. }) => Code::DriverSilent,
-        Some(RunVerdict::DriverNotStarted { .. }) => Code::Usage,
-        Some(RunVerdict::NotAllowed { .. } | RunVerdict::NotReachable { .. }) => Code::Server,
-        Some(RunVerdict::TemplateRefused { .. }) => Code::TemplateRefused,
-        Some(RunVerdict::TakenOver { .. }) => Code::TakenOver,
-        None if outcome.is_taken_over => Code::TakenOver,
-        // posse killed the driver after a second signal, so the driver's code says nothing.
-        None if outcome.is_forced => return Code::Remain,
-        // To a Job, any other code means that the application has to run again.
-        None if as_job && outcome.driver == Some(0) => Code::Clean,
-        None if !outcome.stop.remaining.is_empty() => Code::Remain,
-        None => Code::Clean,
-    };
-    own.with_driver(outcome.driver.unwrap_or(0))
 }

@@ -5,11 +5,13 @@ use std::io::Write;
 use crate::cli::args::ScaleArgs;
 use crate::cli::control_client::{FoundRun, find_anywhere};
 use crate::cli::exit::{Code, Failure};
+use crate::cli::listing::{Listing, print_listing};
 use crate::cli::remote::Words;
-use crate::cli::terminal::print;
 use crate::cli::world::World;
 use crate::control::client::Client;
+use crate::core::policy::settings::ScaleDown;
 use crate::wire::control::target_body;
+use crate::wire::status_json::GroupJson;
 
 /// `posse scale`.
 ///
@@ -20,7 +22,7 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
     let client = match find_anywhere(&args.client, world)? {
         FoundRun::Here(client) => client,
         FoundRun::InCluster(run) => {
-            let words = Words::new("scale").flag("--json", args.json).option("--group", named);
+            let words = Words::new("scale").output(args.output).option("--group", named);
             return run.run(words.values([args.target]), out);
         }
     };
@@ -28,16 +30,62 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
         Some(group) => group.clone(),
         None => only_group(&client)?,
     };
-    let target = client.scale(&group, args.target)?;
-    let text = match target == args.target {
-        _ if args.json => String::from_utf8_lossy(&target_body(target)).into_owned() + "\n",
-        true => format!("group {group}: the target is {target} now\n"),
-        false => format!(
-            "group {group}: the target is {target} now; {} is outside of its min and max\n",
-            args.target
-        ),
+    let target = match client.scale(&group, args.target) {
+        Ok(target) => target,
+        Err(error) if error.status() == Some(404) => return Err(no_such_group(&client, &group)),
+        Err(error) => return Err(error.into()),
     };
-    print(out, &text).map(|()| Code::Clean)
+    // What becomes of the executors that run. The target is set, so a failure here changes nothing.
+    let status = client.status().ok();
+    let now = status.and_then(|status| status.groups.into_iter().find(|one| one.group == group));
+    print_listing(&ScaleReport { group, wanted: args.target, target, now }, args.output, out)
+}
+
+/// What a call that set a target did.
+struct ScaleReport {
+    group: String,
+    wanted: u32,
+    target: u32,
+    /// The group after the call.
+    now: Option<GroupJson>,
+}
+
+impl Listing for ScaleReport {
+    fn table(&self, _is_wide: bool) -> String {
+        let Self { group, wanted, target, now } = self;
+        let mut text = format!("group {group}: the target is {target} now");
+        if target != wanted {
+            text.push_str(&format!("; {wanted} is outside of its min and max"));
+        }
+        text.push('\n');
+        let keeps = |one: &&GroupJson| one.scale_down == ScaleDown::Pending.as_str();
+        if let Some(one) = now.as_ref().filter(keeps).filter(|one| one.running > *target) {
+            text.push_str(&format!(
+                "{} of its executors run, and posse ends none of them: with scale_down: pending \
+                 the driver chooses which; `posse kill ID` ends one\n",
+                one.running
+            ));
+        }
+        text
+    }
+
+    fn json(&self) -> String {
+        String::from_utf8_lossy(&target_body(self.target)).into_owned()
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![self.group.clone()]
+    }
+}
+
+fn no_such_group(client: &Client, group: &str) -> Failure {
+    let groups = client.status().map(|status| status.groups).unwrap_or_default();
+    let names: Vec<&str> = groups.iter().map(|one| one.group.as_str()).collect();
+    let message = match names.as_slice() {
+        [] => format!("there is no such group: {group}; the run has no group yet"),
+        names => format!("there is no such group: {group}; the groups are: {}", names.join(", ")),
+    };
+    Failure::new(Code::Failed, message)
 }
 
 fn only_group(client: &Client) -> Result<String, Failure> {
@@ -50,5 +98,29 @@ fn only_group(client: &Client) -> Result<String, Failure> {
             let several = several.join(", ");
             Err(Failure::usage(format!("which group? the run has several: {several}")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::status_json::{RunNames, tests::sample_json};
+
+    #[test]
+    fn scaling_says_why_nobody_is_ended() {
+        let sample = sample_json(&RunNames::default()).groups[0].clone();
+        let report = |scale_down: ScaleDown, wanted, target| {
+            let scale_down = scale_down.as_str().to_owned();
+            let now = Some(GroupJson { scale_down, target, running: 7, ..sample.clone() });
+            ScaleReport { group: "g".into(), wanted, target, now }.table(false)
+        };
+        assert_eq!(report(ScaleDown::Any, 1, 1), "group g: the target is 1 now\n");
+        assert_eq!(report(ScaleDown::Pending, 9, 9), "group g: the target is 9 now\n");
+        assert_eq!(
+            report(ScaleDown::Pending, 0, 2),
+            "group g: the target is 2 now; 0 is outside of its min and max\n\
+             7 of its executors run, and posse ends none of them: with scale_down: pending the \
+             driver chooses which; `posse kill ID` ends one\n"
+        );
     }
 }

@@ -6,17 +6,21 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::cli::args::stage::{
     GetArgs, PutArgs, ServeArgs, StageArgs, StageCommand, StageFileArgs, TrustArgs,
 };
 use crate::cli::connection::{Connection, sources};
 use crate::cli::exit::{Code, Failure};
+use crate::cli::listing::{Listing, print_listing};
+use crate::cli::pod_files::NamedFile;
 use crate::cli::table::table;
 use crate::cli::terminal::print;
 use crate::cli::world::World;
 use crate::core::policy::bundle_expiry::BundleTimeouts;
 use crate::files;
-use crate::kube::config::read_file;
+use crate::kube::config::{ConfigError, read_file};
 use crate::kube::http::Http;
 use crate::kube::http::transfer::{Authorities, Peer, Transfer};
 use crate::runtime::signals::Signals;
@@ -56,7 +60,7 @@ fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         (None, Some(http)) => Admission::Review(http),
         (None, None) => {
             return Err(Failure::usage(
-                "--token-review needs an API server: run in a pod, or name --kubeconfig",
+                "--token-review needs an API server: run in a pod, or name --kubeconfig or $KUBECONFIG",
             ));
         }
     };
@@ -90,21 +94,25 @@ fn serve(args: &ServeArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     printed.map(|()| Code::Clean)
 }
 
-/// The API server of this pod, or the one named by a flag. Other configuration of this machine, such
-/// as ~/.kube/config, is ignored.
+/// The API server, as every command finds it; `None` if none is configured.
 fn pods(args: &ServeArgs, world: &World<'_>) -> Result<Option<Http>, Failure> {
     let is_named = args.server.kubeconfig.is_some() || args.server.context.is_some();
     let env = |name: &str| (world.env)(name).map(OsString::from);
-    if !is_named && !sources(None, None, &env).is_in_cluster() {
-        return Ok(None);
+    match sources(None, None, &env).resolve() {
+        Err(ConfigError::Absent { .. }) if !is_named => Ok(None),
+        Ok(_) | Err(_) => Ok(Some(Connection::new(&args.server, world)?.http)),
     }
-    Ok(Some(Connection::new(&args.server, world)?.http))
 }
 
 fn put(args: &PutArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let pod_url = args.pod_url.as_ref();
+    let name = |path: &PathBuf| match path.file_name().and_then(|name| name.to_str()) {
+        Some(name) => Ok((world.dir.join(path), name.to_owned())),
+        None => Err(Failure::usage(format!("{}: the file name is not UTF-8", path.display()))),
+    };
+    let files = args.files.iter().map(name).collect::<Result<Vec<_>, _>>()?;
     let outgoing =
-        Outgoing::new((&args.url, pod_url), &args.trust, &args.token_file, &args.files, world)?;
+        Outgoing::new((&args.url, pod_url), &args.trust, &args.token_file, &files, world)?;
     let ticket = outgoing.send(&args.namespace, &args.app)?;
     let Some(secret_file) = &args.secret_file else {
         return print(out, &ticket.to_json()).map(|()| Code::Clean);
@@ -112,10 +120,28 @@ fn put(args: &PutArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, F
     let path = world.dir.join(secret_file);
     files::replace(&path, ticket.to_json().as_bytes())
         .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", path.display())))?;
-    let rows =
-        ticket.bundles.iter().map(|one| [one.id.clone(), one.bytes.to_string(), one.file.clone()]);
-    let heads = ["ID", "BYTES", "FILE"].map(str::to_owned);
-    print(out, &table(&heads, rows.collect())).map(|()| Code::Clean)
+    print_listing(&Bundles(ticket.bundles), args.output, out)
+}
+
+/// The uploaded files.
+struct Bundles(Vec<Entry>);
+
+impl Listing for Bundles {
+    fn table(&self, _is_wide: bool) -> String {
+        let row = |one: &Entry| [one.id.clone(), one.bytes.to_string(), one.file.clone()];
+        table(&["ID", "BYTES", "FILE"].map(str::to_owned), self.0.iter().map(row).collect())
+    }
+
+    /// Without the secrets, which are in the ticket.
+    fn json(&self) -> String {
+        let all = self.0.iter();
+        let all = all.map(|one| json!({"id": one.id, "bytes": one.bytes, "file": one.file}));
+        format!("{:#}", all.collect::<Value>())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.iter().map(|one| one.id.clone()).collect()
+    }
 }
 
 /// Files for an upload, read and checked.
@@ -134,15 +160,14 @@ impl Outgoing {
         (url, pod_url): (&str, Option<&String>),
         trust: &TrustArgs,
         token_file: &Path,
-        files: &[PathBuf],
+        files: &[(PathBuf, String)],
         world: &World<'_>,
     ) -> Result<Self, Failure> {
         let authorities = authorities(trust, world);
         let transfer = transfer(url, trust, authorities.clone(), world)?;
         let token = Token::read(&world.dir.join(token_file))
             .map_err(|error| Failure::usage(error.to_string()))?;
-        let files: Vec<_> = files.iter().map(|file| world.dir.join(file)).collect();
-        let sources = send::read(&files).map_err(Failure::usage)?;
+        let sources = send::read(files).map_err(Failure::usage)?;
         let ticket = Ticket {
             url: pod_url.map_or(url, String::as_str).to_owned(),
             ca: pem(&authorities)?,
@@ -156,19 +181,22 @@ impl Outgoing {
     /// The upload of `posse submit`; `None` if there is none.
     pub(super) fn of_submission(
         args: &StageFileArgs,
+        files: &[NamedFile],
         world: &World<'_>,
     ) -> Result<Option<Self>, Failure> {
         let Some((url, token_file)) = args.stage_url.as_ref().zip(args.stage_token_file.as_ref())
         else {
             return Ok(None);
         };
-        if args.files.is_empty() {
+        if files.is_empty() {
             return Err(Failure::usage("--stage-url needs at least one --file"));
         }
         let trust =
             TrustArgs { ca: args.stage_ca.clone(), insecure: false, timeout: SUBMIT_TIMEOUT_MS };
         let pod_url = args.stage_pod_url.as_ref();
-        Self::new((url, pod_url), &trust, token_file, &args.files, world).map(Some)
+        let files: Vec<_> =
+            files.iter().map(|file| (file.path.clone(), file.name.clone())).collect();
+        Self::new((url, pod_url), &trust, token_file, &files, world).map(Some)
     }
 
     /// A ticket for these bundles.
@@ -290,9 +318,8 @@ mod tests {
                 "stage get --secret-file out-ticket --dir out".to_owned(),
                 "bundles[0].secret is missing",
             ),
-            ("submit --file a.jar".to_owned(), "--stage-url <URL>"),
             ("submit --stage-url http://127.0.0.1:1".to_owned(), "--stage-token-file <FILE>"),
-            ("run --app a --image i --files-secret s".to_owned(), "--files-image <IMAGE>"),
+            ("run --app a --image i --files-image s".to_owned(), "--files-secret <NAME>"),
         ] {
             let (code, out, err) = folder.posse(&args);
             assert_eq!((code, out.as_str()), (2, ""), "{args}: {err}");
@@ -301,6 +328,16 @@ mod tests {
             assert!(!err.contains("secret words"), "{args}: {err}");
         }
         assert!(!folder.path().join("store").exists() && !folder.path().join("out").exists());
+    }
+
+    #[test]
+    fn serve_reads_the_kubeconfig_of_the_environment() {
+        let folder = Folder::new(&[("token", "t0ken"), ("broken", "clusters: 1")]);
+        let broken = folder.path().join("broken").display().to_string();
+        let args = format!("{SERVE} --insecure --token-file token");
+        let (code, _, err) = folder.posse_with(&args, &[("KUBECONFIG", broken.as_str())]);
+        assert_eq!(code, 2, "{err}");
+        assert!(err.contains("broken") && err.contains("clusters"), "{err}");
     }
 
     #[test]

@@ -5,20 +5,26 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+#[cfg(feature = "dev")]
+use crate::cli::args::RenderArgs;
+use crate::cli::args::format::FormatArgs;
 use crate::cli::args::submit::SubmitArgs;
-use crate::cli::args::{CleanupArgs, FileArgs, Output, RenderArgs, RunArgs, ServerArgs};
+use crate::cli::args::{CleanupArgs, FileArgs, Output, RunArgs, ServerArgs};
 use crate::cli::connection::Connection;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::render::{NAMESPACE_SHOWN, shown_identity};
 use crate::cli::settings;
+#[cfg(feature = "dev")]
+use crate::cli::shown_identity::NAMESPACE_SHOWN;
+use crate::cli::shown_identity::shown_identity;
 use crate::cli::stage::Outgoing;
 use crate::cli::terminal::{print, with_log_output};
 use crate::cli::world::World;
-use crate::cli::{cleanup, follow, manifest};
+use crate::cli::{cleanup, follow, manifest, pod_files};
 use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::RefusalClass;
 use crate::core::model::text::one_line;
@@ -28,9 +34,11 @@ use crate::runtime::run::settings::{GroupSettings, RunSettings};
 use crate::runtime::signals::Signals;
 use crate::submit::files::Files;
 use crate::submit::follow::Follower;
+use crate::submit::give_up::GiveUp;
 use crate::submit::listener::Listener;
 use crate::submit::manifests::manifests;
-use crate::submit::plan::Plan;
+use crate::submit::plan::{Plan, ScrapePort};
+use crate::submit::pod_files::PodFiles;
 use crate::submit::state::{kind_and_name, name_of, uid_of};
 use crate::submit::submission::{Submission, SubmitError};
 use crate::wire::config::{DriverPod, PodSource};
@@ -46,15 +54,24 @@ const CONTAINER_NAME: &str = "driver";
 /// Invalid settings (exit code 2), a refused template (4), an API server that refuses or does not
 /// answer, or an application that is running already (3), objects that could not be deleted again (12).
 pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let request =
-        SubmitRequest { file: &args.file, driver: &args.driver, create_rbac: args.create_rbac };
-    // Errors in the file are reported before the server is contacted.
+    let request = SubmitRequest {
+        file: &args.file,
+        driver: &args.driver,
+        posse_image: args.posse_image.as_ref(),
+        create_rbac: args.create_rbac,
+    };
+    // Errors in the files are reported before the server is contacted.
+    let files = pod_files::named(args, world)?;
     let mut plan = plan(&request, world)?;
+    let outgoing = Outgoing::of_submission(&args.stage, &files, world)?;
+    plan.pod_files = match &outgoing {
+        // The server checks all objects before any file is uploaded.
+        Some(outgoing) => PodFiles::Staged(outgoing.ticket(Vec::new())),
+        None if files.is_empty() => PodFiles::None,
+        None => PodFiles::Inline(pod_files::read(&files)?),
+    };
     let connection = Connection::new(&args.server, world)?;
     plan.or_namespace(&connection.namespace);
-    let outgoing = Outgoing::of_submission(&args.stage, world)?;
-    // The server checks all objects before any file is uploaded.
-    plan.ticket = outgoing.as_ref().map(|outgoing| outgoing.ticket(Vec::new()));
     let mut objects_to_create = manifests(&plan)?;
     objects_to_create.warnings.iter().for_each(|warning| log::warn!("{warning}"));
     let objects = Objects::new(connection.http.clone(), Some(&plan.namespace));
@@ -65,7 +82,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         let submission =
             Submission { objects: &objects, plan: &plan, manifests: &objects_to_create, now_s };
         submission.check().map_err(failed)?;
-        plan.ticket = Some(outgoing.send(&plan.namespace, &plan.app)?);
+        plan.pod_files = PodFiles::Staged(outgoing.send(&plan.namespace, &plan.app)?);
         objects_to_create = manifests(&plan)?;
     }
     let submission =
@@ -95,6 +112,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         uid: uid_of(&workload).to_owned(),
         logs: args.logs,
         tail: None,
+        gives_up: Some(GiveUp { image_timeout: Duration::from_millis(plan.image_timeout_ms) }),
     };
     let code =
         with_log_output(out, args.raw, |out| follow::wait(follower, &connection, &signals, out))?;
@@ -129,8 +147,14 @@ fn create(
 }
 
 /// `posse render --driver`: prints the objects; the server checks them only with --server-check.
+#[cfg(feature = "dev")]
 pub fn render(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let request = SubmitRequest { file: &args.file, driver: &[], create_rbac: args.create_rbac };
+    let request = SubmitRequest {
+        file: &args.file,
+        driver: &args.driver_command,
+        posse_image: args.posse_image.as_ref(),
+        create_rbac: args.create_rbac,
+    };
     let mut plan = plan(&request, world)?;
     let connection = match args.server_check {
         true => Some(Connection::new(&args.server, world)?),
@@ -155,6 +179,7 @@ pub fn render(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
 struct SubmitRequest<'a> {
     file: &'a FileArgs,
     driver: &'a [String],
+    posse_image: Option<&'a String>,
     create_rbac: bool,
 }
 
@@ -177,8 +202,17 @@ fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Failure>
             format!("{shown}: driver.service_account and --create-rbac exclude each other");
         return Err(Failure::usage(message));
     }
+    if let Some(image) = request.posse_image {
+        pod.posse_image = Some(image.clone());
+    }
+    if !settings::has_file(file, world) {
+        // One image, for the driver and its executors.
+        pod.shorthands.image.clone_from(&file.image);
+    }
     let template = driver_template(&mut pod, &shown, folder(file), world)?;
-    let text = config_text(file, &shown, &settings.app, world)?;
+    // Without a file, a text that says nothing: the flags say it all.
+    let text =
+        settings::config_text(file, world)?.map_or_else(|| "{}\n".to_owned(), |(_, text)| text);
     // --template replaces the templates of the groups.
     let groups = if file.template.is_none() { config.executors.as_slice() } else { &[] };
     let templates = groups.iter().filter_map(|group| match &group.source {
@@ -190,7 +224,9 @@ fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Failure>
         Ok((path.clone(), settings::read_text(&at.display().to_string(), &at)?))
     };
     let mut files = Files::new(text, templates.map(read).collect::<Result<_, Failure>>()?);
-    let args = run_args(request, &mut files, world)?;
+    let app = file.app.clone().or_else(|| config.app.is_none().then(|| settings.app.clone()));
+    let args = run_args(request, app, &mut files, world)?;
+    let scrape = ScrapePort::of(config.metrics, &template);
     Ok(Plan {
         app: settings.app.clone(),
         namespace: settings.namespace.clone().unwrap_or_default(),
@@ -204,11 +240,15 @@ fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Failure>
         n_executors: settings.groups.iter().map(|group| u64::from(group.spec.target)).sum(),
         grace_ms: settings.grace_ms,
         stop_timeout_ms: settings.policy.stop_timeout_ms,
+        image_timeout_ms: settings.policy.image_timeout_ms,
         // A Job may create a second pod while the first still runs on an unreachable node. Only a
         // Lease can prevent two drivers.
         exclusive: config.exclusive.unwrap_or(config.lease),
+        scrape,
         create_rbac: request.create_rbac,
-        ticket: None,
+        credential_secrets: settings.credentials.iter().map(|one| one.secret.clone()).collect(),
+        has_volumes: settings.groups.iter().any(|group| !group.volumes.is_empty()),
+        pod_files: PodFiles::None,
     })
 }
 
@@ -227,45 +267,49 @@ fn executor_pods(settings: &RunSettings) -> Result<Vec<(String, Value)>, Failure
 /// The flags that are passed on to `posse run` in the pod, and the driver's command.
 fn run_args(
     request: &SubmitRequest<'_>,
+    app: Option<String>,
     files: &mut Files,
     world: &World<'_>,
 ) -> Result<Vec<String>, Failure> {
-    let FileArgs { app, executors, image, template, file: _, namespace: _, instance: _ } =
-        request.file;
+    let FileArgs {
+        executors,
+        command,
+        image,
+        cpu,
+        memory,
+        template,
+        driver_port,
+        app: _,
+        file: _,
+        namespace: _,
+        instance: _,
+    } = request.file;
     let template = template.as_ref().map(|path| {
         let at = world.dir.join(path);
         let text = settings::read_text(&at.display().to_string(), &at)?;
         Ok::<_, Failure>(files.add_flag("template", text))
     });
     let flags = [
-        ("--app", app.clone()),
+        ("--app", app),
         ("--executors", executors.map(|n| n.to_string())),
+        // Kubernetes expands `$(NAME)` in the driver's arguments, but the executors' variables are meant.
+        ("--command", command.as_ref().map(|text| text.replace('$', "$$"))),
         ("--image", image.clone()),
+        ("--cpu", cpu.clone()),
+        ("--memory", memory.clone()),
         ("--template", template.transpose()?),
+        ("--driver-port", driver_port.map(|port| port.to_string())),
     ];
     let mut args = Vec::new();
     for (flag, value) in flags {
-        args.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
+        // In one word, because a value may begin with `-`.
+        args.extend(value.map(|value| format!("{flag}={value}")));
     }
     if !request.driver.is_empty() {
         args.push("--".to_owned());
         args.extend_from_slice(request.driver);
     }
     Ok(args)
-}
-
-/// The text of the configuration; without a file, a text with the name only.
-fn config_text(
-    file: &FileArgs,
-    shown: &str,
-    app: &str,
-    world: &World<'_>,
-) -> Result<String, Failure> {
-    let path = world.dir.join(shown);
-    match file.file.is_none() && !path.exists() {
-        true => Ok(format!("app: {app}\n")),
-        false => settings::read_text(shown, &path),
-    }
 }
 
 fn folder(file: &FileArgs) -> &Path {
@@ -312,7 +356,12 @@ fn remove_executors(app: &str, namespace: &str, server: &ServerArgs, world: &Wor
         namespace: Some(namespace.to_owned()),
         instance: None,
         stale: None,
+        volumes: false,
+        secrets: false,
+        node_dir: None,
+        every: None,
         yes: true,
+        output: FormatArgs::default(),
         server: server.clone(),
     };
     let mut text = Vec::new();

@@ -3,14 +3,27 @@
 
 use std::io::{self, IsTerminal as _, Write};
 
-use crate::cli::exit::{Code, Failure};
+use crate::cli::args::output::UseColors;
+use crate::cli::exit::Failure;
+use crate::cli::world::Env;
 use crate::core::model::text::{printable, printable_json};
+
+/// Whether output has colours. `is_terminal`: it goes to a terminal.
+pub(super) fn has_colors(wanted: UseColors, env: Env<'_>, is_terminal: bool) -> bool {
+    match wanted {
+        UseColors::Always => true,
+        UseColors::Never => false,
+        // https://no-color.org: set and not empty.
+        UseColors::Auto => {
+            let is_off = env("NO_COLOR").is_some_and(|value| !value.is_empty());
+            is_terminal && !is_off && env("TERM").is_none_or(|term| term != "dumb")
+        }
+    }
+}
 
 /// Writes a text to stdout.
 pub(super) fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
-    out.write_all(printable(text).as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(Code::Failed, format!("stdout: {error}")))
+    out.write_all(printable(text).as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
 }
 
 /// Writes JSON to stdout, with unsafe characters as escapes of JSON.
@@ -86,6 +99,28 @@ pub(super) fn with_error_output<T>(copy: impl FnOnce(&mut dyn Write) -> T) -> T 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_unless_told_otherwise() {
+        use UseColors::{Always, Auto, Never};
+        for (wanted, no_color, term, is_terminal, want) in [
+            (Auto, None, Some("xterm"), true, true),
+            (Auto, None, None, true, true),
+            (Auto, None, Some("xterm"), false, false),
+            (Auto, Some("1"), Some("xterm"), true, false),
+            (Auto, Some(""), Some("xterm"), true, true),
+            (Auto, None, Some("dumb"), true, false),
+            (Always, Some("1"), Some("dumb"), false, true),
+            (Never, None, Some("xterm"), true, false),
+        ] {
+            let env = |name: &str| {
+                let value = if name == "NO_COLOR" { no_color } else { term };
+                value.map(str::to_owned)
+            };
+            let got = has_colors(wanted, &env, is_terminal);
+            assert_eq!(got, want, "{wanted:?} {no_color:?} {term:?} {is_terminal}");
+        }
+    }
 
     /// Written whole and in pieces of every size.
     #[track_caller]

@@ -44,7 +44,8 @@ impl Folder {
             let found = env.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let world = World { env: &lookup, dir: self.path(), lease_watch: Duration::ZERO };
+        let lease_watch = Duration::ZERO;
+        let world = World { lease_watch, ..World::new(&lookup, self.path()) };
         let code = run(args, &world, &mut out, &mut err).number();
         (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
     }

@@ -101,6 +101,11 @@ fn usage_errors_are_one_line_on_stderr() {
              `posse run --help`\n",
         ),
         (
+            "--color never -q run --exectors 3",
+            "posse: unexpected argument '--exectors' found (did you mean `--executors`?); see \
+             `posse run --help`\n",
+        ),
+        (
             "stage putt",
             "posse: unrecognized subcommand 'putt' (did you mean `put`?); see `posse stage",
         ),
@@ -109,7 +114,10 @@ fn usage_errors_are_one_line_on_stderr() {
             "posse: invalid value '0' for '<ID>...': 0 is not in 1..18446744073709551615; see",
         ),
         ("run --fast", "posse: unexpected argument '--fast' found"),
-        ("run --executors ten", "posse: invalid value 'ten' for '--executors <N>': invalid digit"),
+        (
+            "run --executors ten",
+            "posse: invalid value 'ten' for '--executors <N>': expected a whole number; see",
+        ),
         (
             "run --app A",
             "posse: invalid value 'A' for '--app <NAME>': `A` is not a name for an app",

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::cli::args::output::OutputArgs;
 use crate::core::machines::lease::RENEW_MS;
 
 /// How much later than due a living holder's renewal may arrive.
@@ -20,11 +21,16 @@ pub struct World<'a> {
     pub dir: &'a Path,
     /// How long `posse cleanup` watches a Lease that looks stale.
     pub lease_watch: Duration,
+    /// How much the command says, and in which form.
+    pub output: OutputArgs,
+    /// Errors go to a terminal.
+    pub is_terminal: bool,
 }
 
 impl<'a> World<'a> {
     /// The environment of the program itself.
     pub fn new(env: Env<'a>, dir: &'a Path) -> Self {
-        Self { env, dir, lease_watch: Duration::from_millis(RENEW_MS + RENEW_MARGIN_MS) }
+        let lease_watch = Duration::from_millis(RENEW_MS + RENEW_MARGIN_MS);
+        Self { env, dir, lease_watch, output: OutputArgs::default(), is_terminal: false }
     }
 }

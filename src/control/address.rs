@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use crate::serve::Listen;
 use crate::serve::token::TokenError;
 use crate::wire::control_addr::{ControlAddr, SOCKET_PATH_BYTES_MAX};
+use crate::wire::listen_addr::ListenAddr;
 
 /// A listening socket. The file of a unix socket is removed at the end.
 #[derive(Debug)]
@@ -62,6 +63,23 @@ pub fn bind(address: &ControlAddr) -> Result<Bound, ControlError> {
             Ok(Bound { address, listen: Listen::Tcp(listener), file: None })
         }
         ControlAddr::Unix(path) => bind_unix(path),
+    }
+}
+
+/// Listens on TCP. A socket of IPv6 takes connections of IPv4 too; a kernel without IPv6 has only the other
+/// one.
+///
+/// # Errors
+/// The system refuses the address.
+pub(super) fn listen(address: ListenAddr) -> io::Result<TcpListener> {
+    match address {
+        ListenAddr::At(address) => TcpListener::bind(address),
+        ListenAddr::All(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)) {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+            }
+            bound => bound,
+        },
     }
 }
 
@@ -114,6 +132,18 @@ pub fn live_sockets(app: Option<&str>, folders: &[PathBuf]) -> Vec<PathBuf> {
     live
 }
 
+/// The names of the applications of which a run is live.
+pub fn live_apps(folders: &[PathBuf]) -> Vec<String> {
+    let sockets = live_sockets(None, folders);
+    sockets.iter().filter_map(|socket| app_of(socket)).map(str::to_owned).collect()
+}
+
+/// The application in the name of a default socket.
+pub fn app_of(socket: &Path) -> Option<&str> {
+    let stem = socket.file_name()?.to_str()?.strip_suffix(".sock")?;
+    stem.split_once('.').map(|(app, _)| app)
+}
+
 /// The folders for control sockets, in order of preference, from two environment variables.
 pub fn default_folders(xdg_runtime_dir: Option<&str>, tmpdir: Option<&str>) -> Vec<PathBuf> {
     let candidates = [xdg_runtime_dir, Some("/run/posse"), tmpdir, Some("/tmp"), Some("/dev/shm")];
@@ -150,11 +180,7 @@ fn check_private(folder: &Path) -> Result<(), String> {
 }
 
 fn is_socket_of(path: &Path, app: Option<&str>) -> bool {
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
-    let Some((stem, _)) = name.strip_suffix(".sock").and_then(|name| name.split_once('.')) else {
-        return false;
-    };
-    app.is_none_or(|app| app == stem)
+    app_of(path).is_some_and(|found| app.is_none_or(|app| app == found))
 }
 
 /// Connects to a unix socket. If its queue is full, waits up to `timeout`.

@@ -1,23 +1,26 @@
 //! The control API's server: maps HTTP requests to commands and replies to HTTP answers.
 
-use std::fmt;
-use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::control::address::{Bound, ControlError, SocketFile};
-use crate::control::{Busy, Core, DryRunError, DryRuns, Events, Read};
+use crate::control::answer::Answer;
+use crate::control::door::Door;
+use crate::control::event_stream::{EventStream, flag};
+use crate::control::page::{files, view};
+use crate::control::semaphore::Semaphore;
+use crate::control::shared::Shared;
+use crate::control::subject::Subject;
 use crate::core::model::command::{Command, Reply};
 use crate::core::model::ids::GroupName;
 use crate::core::model::status::Status;
-use crate::serve::origin::{refuse_foreign_host, refuse_pages};
 use crate::serve::token::Token;
-use crate::serve::{ChunkWriter, Handler, Limits, Request, Responder, Server};
+use crate::serve::{Handler, Limits, Request, Responder, Server};
 use crate::wire::control as calls;
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::names;
-use crate::wire::status_json::{RunNames, StatusEncoder};
-use crate::wire::time::Epoch;
+use crate::wire::status_json::{Body, StatusEncoder};
+use crate::wire::task as tasks;
 
 /// The running control API. Dropping this stops it without waiting for readers of events.
 #[derive(Debug)]
@@ -27,23 +30,6 @@ pub struct ControlServer {
     server: Server,
     address: ControlAddr,
     api: Arc<Api>,
-}
-
-/// The run that the API serves.
-#[derive(Clone)]
-pub struct Subject {
-    pub core: Arc<dyn Core>,
-    pub dry_runs: Arc<dyn DryRuns>,
-    pub events: Arc<dyn Events>,
-    pub identity: RunNames,
-    /// The wall clock, which may be set while the run lives.
-    pub epoch: Arc<dyn Fn() -> Epoch + Send + Sync>,
-}
-
-impl fmt::Debug for Subject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subject").field("identity", &self.identity).finish_non_exhaustive()
-    }
 }
 
 impl ControlServer {
@@ -65,9 +51,14 @@ impl ControlServer {
             // A unix socket is protected by its file mode.
             ControlAddr::Unix(_) => None,
         };
-        let followers = Semaphore::new(FOLLOWERS_MAX);
-        let dry_runs = Semaphore::new(DRY_RUNS_MAX);
-        let api = Arc::new(Api { subject, token, followers, dry_runs, encoder: Mutex::default() });
+        let api = Arc::new(Api {
+            events: EventStream::new(subject.clone(), FOLLOWERS_MAX),
+            subject,
+            door: Door { is_loopback: token.is_some(), token },
+            dry_runs: Semaphore::new(DRY_RUNS_MAX),
+            encoder: Mutex::default(),
+            status: Shared::default(),
+        });
         let handler = Arc::clone(&api) as Arc<dyn Handler>;
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
@@ -84,11 +75,11 @@ impl ControlServer {
         &self.address
     }
 
-    /// Stops the server and removes its socket. If the event log has ended, readers of events have up
-    /// to `LAST_EVENTS_WAIT` to read the last events.
+    /// Stops the server and removes its socket. If the event log has ended, readers of events have a
+    /// second to read the last events.
     pub fn stop(self) {
         drop(self.file);
-        self.api.followers.wait_until_free(LAST_EVENTS_WAIT);
+        self.api.events.wait_for_readers();
         self.server.stop();
     }
 }
@@ -97,76 +88,28 @@ impl ControlServer {
 #[derive(Debug)]
 struct Api {
     subject: Subject,
-    /// With a TCP address and only then.
-    token: Option<Token>,
-    followers: Semaphore,
+    /// With a token if the address is TCP, and only then.
+    door: Door,
+    events: EventStream,
     dry_runs: Semaphore,
-    /// Readers share what it has encoded.
     encoder: Mutex<StatusEncoder>,
-}
-
-/// A complete HTTP answer.
-struct Answer {
-    status: u16,
-    body: Vec<u8>,
-    /// `Allow`, with a 405.
-    allow: Option<&'static str>,
-    /// `Retry-After`, in seconds.
-    retry_after: Option<String>,
-}
-
-impl Answer {
-    fn ok(body: Vec<u8>) -> Self {
-        Self { status: 200, body, allow: None, retry_after: None }
-    }
-
-    fn error(status: u16, what: &str, field: Option<&str>) -> Self {
-        Self { status, body: calls::error_body(what, field), allow: None, retry_after: None }
-    }
-
-    fn send(&self, responder: Responder<'_>) -> io::Result<()> {
-        let mut headers = vec![("content-type", "application/json")];
-        headers.extend(self.allow.map(|methods| ("allow", methods)));
-        headers.extend(self.retry_after.as_deref().map(|after| ("retry-after", after)));
-        responder.send(self.status, &headers, &self.body)
-    }
-}
-
-impl From<calls::CallError> for Answer {
-    fn from(bad: calls::CallError) -> Self {
-        Self::error(400, &bad.error, bad.field.as_deref())
-    }
-}
-
-impl From<DryRunError> for Answer {
-    fn from(error: DryRunError) -> Self {
-        match error {
-            DryRunError::Invalid(bad) => bad.into(),
-            DryRunError::Unavailable { why, retry_after_ms } => {
-                let what = format!("the API server cannot check the template now: {why}");
-                let retry_after = retry_after_ms.map(|ms| ms.div_ceil(1_000).to_string());
-                Self { retry_after, ..Self::error(429, &what, None) }
-            }
-        }
-    }
+    status: Shared<Result<Answer, Answer>>,
 }
 
 impl Handler for Api {
     fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
-        // A browser cannot connect to a unix socket, and other clients send any Host there.
-        let is_tcp = self.token.is_some();
-        let foreign = || is_tcp.then(|| refuse_foreign_host(request, &HOSTS)).flatten();
-        if let Some(refused) = refuse_pages(request).or_else(foreign) {
-            return Some(refused);
-        }
-        let is_valid = |token: &Token| token.admits(request.header("authorization"));
-        let is_admitted = self.token.as_ref().is_none_or(is_valid);
-        (!is_admitted).then_some((401, "the token is missing or wrong"))
+        self.door.refuse(request)
     }
 
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
         if request.path == "/v1/events" && matches!(request.method.as_str(), "GET" | "HEAD") {
-            return self.events(&request, responder);
+            return self.events.serve(&request, responder);
+        }
+        // No browser reaches a unix socket.
+        if self.door.is_loopback
+            && let Some(file) = files::find(&request)
+        {
+            return file.send(responder);
         }
         self.answer(&request).unwrap_or_else(|refusal| refusal).send(responder)
     }
@@ -180,11 +123,29 @@ impl Api {
         match (method, segments.as_slice()) {
             ("GET", ["healthz"]) => Ok(health(self.subject.core.is_alive())),
             ("GET", ["readyz"]) => Ok(health(self.subject.core.is_ready())),
-            ("GET", ["v1", "status"]) => self.ask(Command::Status),
+            ("GET", ["v1", "history"]) => view::history(&self.subject, request),
+            // Who only looks gets the same answer, without a sign of life of the driver.
+            ("GET", ["v1", "status"]) if flag(request, "observe")? => self.ask(Command::View),
+            ("GET", ["v1", "status"]) => self.status.get(|| self.ask(Command::Status)),
             ("GET", ["openapi.json"]) => Ok(Answer::ok(OPENAPI.as_bytes().to_vec())),
             ("PUT", ["v1", "groups", group]) => self.put_group(group_name(group)?, &request.body),
             ("DELETE", ["v1", "groups", group]) => {
                 self.ask(Command::DeleteGroup { group: group_name(group)? })
+            }
+            ("POST", ["v1", "groups", group, "executors"]) => {
+                let tasks = tasks::parse_tasks(&request.body)?;
+                self.ask(Command::AddTasks { group: group_name(group)?, tasks })
+            }
+            ("GET", ["v1", "groups", group, "executors"]) => {
+                self.ask(Command::ShowTasks { group: group_name(group)?, key: None })
+            }
+            ("GET", ["v1", "groups", group, "executors", key]) => {
+                let key = Some(tasks::parse_key(key)?);
+                self.ask_one(Command::ShowTasks { group: group_name(group)?, key })
+            }
+            ("DELETE", ["v1", "groups", group, "executors", key]) => {
+                let key = tasks::parse_key(key)?;
+                self.ask_one(Command::CancelTask { group: group_name(group)?, key })
             }
             ("POST", ["v1", "executors", "kill"]) => self.ask(calls::parse_kill(&request.body)?),
             ("POST", ["v1", "executors", "heartbeat"]) => {
@@ -213,16 +174,37 @@ impl Api {
         let busy = "too many templates are being checked, try again";
         let permit = self.dry_runs.try_acquire().ok_or_else(|| Answer::error(429, busy, None))?;
         let template = std::mem::take(&mut put.template);
-        let pod = self.subject.dry_runs.dry_run(&group, template, put.container.as_deref())?;
+        let pod = self.subject.dry_runs.dry_run(&group, template, &put)?;
         drop(permit);
         self.ask(put.command(group, pod))
     }
 
     fn ask(&self, command: Command) -> Result<Answer, Answer> {
-        let reply = self.subject.core.ask(command).map_err(|busy| match busy {
-            Busy::Full => Answer::error(429, "too many calls are waiting, try again", None),
-            Busy::Stopping => Answer::error(503, "the run is stopping", None),
-        })?;
+        self.reply(self.subject.core.ask(command)?)
+    }
+
+    /// Asks about one task.
+    fn ask_one(&self, command: Command) -> Result<Answer, Answer> {
+        match self.subject.core.ask(command)? {
+            Reply::Tasks(statuses) => {
+                let status = statuses.first().ok_or_else(no_such_task)?;
+                Ok(Answer::ok(tasks::status_body(status)))
+            }
+            reply @ (Reply::Done
+            | Reply::Killed { .. }
+            | Reply::Noted { .. }
+            | Reply::Refused { .. }
+            | Reply::Status(_)
+            | Reply::Target(_)
+            | Reply::TaskDiffers { .. }
+            | Reply::TooMany { .. }
+            | Reply::UnknownExecutor
+            | Reply::UnknownGroup
+            | Reply::UnknownTask) => self.reply(reply),
+        }
+    }
+
+    fn reply(&self, reply: Reply) -> Result<Answer, Answer> {
         match reply {
             Reply::Done => Ok(Answer::ok(b"{}".to_vec())),
             Reply::Killed { killed, busy, unknown, target } => {
@@ -230,8 +212,15 @@ impl Api {
             }
             Reply::Noted { unknown } => Ok(Answer::ok(calls::unknown_body(&unknown))),
             Reply::Refused { what, field } => Err(Answer::error(400, &what, Some(field))),
-            Reply::Status(status) => Ok(Answer::ok(self.encode(&status))),
+            Reply::Status(status) => Ok(Answer::ok_in_parts(self.encode(&status))),
             Reply::Target(target) => Ok(Answer::ok(calls::target_body(target))),
+            Reply::TaskDiffers { key, field } => {
+                let what = format!("the key {key} was given before with another {field}");
+                Err(Answer::error(409, &what, Some(field)))
+            }
+            Reply::Tasks(statuses) => Ok(Answer::ok(tasks::statuses_body(&statuses))),
+            Reply::TooMany { what, field } => Err(Answer::error(429, &what, Some(field))),
+            Reply::UnknownTask => Err(no_such_task()),
             Reply::UnknownExecutor => {
                 Err(Answer::error(404, "there is no such executor", Some("executor")))
             }
@@ -239,125 +228,16 @@ impl Api {
         }
     }
 
-    fn encode(&self, status: &Status) -> Vec<u8> {
+    fn encode(&self, status: &Status) -> Body {
         let Subject { identity, epoch, .. } = &self.subject;
         // A panic leaves it empty.
         let mut encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
         encoder.encode(identity, status, epoch())
     }
-
-    fn events(&self, request: &Request, responder: Responder<'_>) -> io::Result<()> {
-        let (after, follow) = match self.check_events_query(request) {
-            Ok(query) => query,
-            Err(refusal) => return refusal.send(responder),
-        };
-        let Some(_permit) = self.followers.try_acquire() else {
-            let what = "too many readers of events, try again";
-            return Answer::error(429, what, None).send(responder);
-        };
-        let head_only = request.method == "HEAD";
-        let writer = responder.stream(200, &[("content-type", "application/x-ndjson")])?;
-        if head_only {
-            return writer.finish();
-        }
-        send_events(self.subject.events.as_ref(), writer, after, follow)
-    }
-
-    /// The number to start after, and whether to follow.
-    fn check_events_query(&self, request: &Request) -> Result<(u64, bool), Answer> {
-        let bad = |field: &str, what: &str| Answer::error(400, what, Some(field));
-        let after = match request.query("after") {
-            Some(text) => text.parse().map_err(|_| bad("after", "must be a whole number"))?,
-            None => 0,
-        };
-        let follow = match request.query("follow") {
-            Some("true") => true,
-            Some("false") | None => false,
-            Some(_) => return Err(bad("follow", "must be true or false")),
-        };
-        let run = request.query("run");
-        if run.is_some_and(|run| run != self.subject.identity.run) {
-            let ours = &self.subject.identity.run;
-            let what = format!(
-                "this is run {ours}, and events of earlier runs are gone: start again from event 0"
-            );
-            return Err(Answer::error(409, &what, Some("run")));
-        }
-        let newest = self.subject.events.newest();
-        if after > newest {
-            let what = format!("the newest event is {newest}: start again from event 0");
-            return Err(Answer::error(409, &what, Some("after")));
-        }
-        Ok((after, follow))
-    }
 }
 
-/// Limits the calls that take long, so that they cannot use all connections.
-#[derive(Debug)]
-struct Semaphore {
-    n_max: usize,
-    n_used: Mutex<usize>,
-    released: Condvar,
-}
-
-impl Semaphore {
-    fn new(n_max: usize) -> Self {
-        Self { n_max, n_used: Mutex::default(), released: Condvar::new() }
-    }
-
-    fn try_acquire(&self) -> Option<Permit<'_>> {
-        let mut n_used = self.n_used.lock().unwrap_or_else(PoisonError::into_inner);
-        if *n_used >= self.n_max {
-            return None;
-        }
-        *n_used += 1;
-        Some(Permit(self))
-    }
-
-    /// Waits until all permits are released, at most for `wait`.
-    fn wait_until_free(&self, wait: Duration) {
-        let n_used = self.n_used.lock().unwrap_or_else(PoisonError::into_inner);
-        // After a time-out, the server's stop cuts the remaining connections.
-        let _ = self.released.wait_timeout_while(n_used, wait, |n_used| *n_used > 0);
-    }
-}
-
-/// A permit of a `Semaphore`, released when dropped.
-struct Permit<'a>(&'a Semaphore);
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        *self.0.n_used.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.0.released.notify_all();
-    }
-}
-
-fn send_events(
-    events: &dyn Events,
-    mut writer: ChunkWriter<'_>,
-    mut after: u64,
-    follow: bool,
-) -> io::Result<()> {
-    let mut written_at = Instant::now();
-    loop {
-        let wait = if follow { CONNECTION_CHECK_INTERVAL } else { Duration::ZERO };
-        match events.read(after, wait) {
-            Read::Ended => return writer.finish(),
-            Read::Lines { lines, last } => {
-                for line in lines {
-                    writer.write_all(line.as_bytes())?;
-                }
-                after = last;
-            }
-            Read::Nothing if !follow => return writer.finish(),
-            Read::Nothing if !writer.is_open() => return Ok(()),
-            Read::Nothing if written_at.elapsed() < HEARTBEAT_INTERVAL => continue,
-            Read::Nothing => writer.write_all(b"\n")?,
-        }
-        // Events are sent at once; the buffer only joins those that arrived together.
-        writer.flush()?;
-        written_at = Instant::now();
-    }
+fn no_such_task() -> Answer {
+    Answer::error(404, "the group has no task with this key", Some("key"))
 }
 
 fn health(good: bool) -> Answer {
@@ -374,33 +254,25 @@ fn group_name(segment: &str) -> Result<GroupName, Answer> {
 /// 405 if the path exists with another method, otherwise 404.
 fn no_such_call(segments: &[&str]) -> Answer {
     let allow = match segments {
-        ["healthz" | "readyz" | "openapi.json"] | ["v1", "status" | "events"] => "GET, HEAD",
+        ["healthz" | "readyz" | "openapi.json"] | ["v1", "events" | "history" | "status"] => {
+            "GET, HEAD"
+        }
         ["v1", "groups", _] => "DELETE, PUT",
+        ["v1", "groups", _, "executors"] => "GET, HEAD, POST",
+        ["v1", "groups", _, "executors", _] => "DELETE, GET, HEAD",
         ["v1", "executors", "heartbeat" | "idle" | "kill"]
         | ["v1", "executors", _, "disconnected"]
         | ["v1", "driver", "ready"] => "POST",
         _ => return Answer::error(404, "there is no such call", None),
     };
-    Answer { allow: Some(allow), ..Answer::error(405, "wrong method for this call", None) }
+    Answer::wrong_method(allow)
 }
-
-/// The host names of the API on a port: posse's clients and `docs/DRIVERS.md` say `posse`.
-const HOSTS: [&str; 2] = ["localhost", "posse"];
 
 /// Concurrent connections; each thread of a driver may have its own.
 const CONNECTIONS_MAX: usize = 128;
 
 /// Concurrent readers of events, included in `CONNECTIONS_MAX`.
 const FOLLOWERS_MAX: usize = 32;
-
-/// How long readers have to read the last events at the end of the run.
-const LAST_EVENTS_WAIT: Duration = Duration::from_secs(1);
-
-/// How often an idle reader's connection is checked.
-const CONNECTION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// An idle reader gets an empty line at this interval.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Concurrent dry runs of templates.
 const DRY_RUNS_MAX: usize = 16;

@@ -8,13 +8,14 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::control::address::{ControlError, connect_unix, live_sockets};
+use crate::control::address::{ControlError, app_of, connect_unix, live_sockets};
 use crate::core::model::command::AfterKill;
 use crate::core::model::ids::ExecutorId;
 use crate::serve::token::Token;
 use crate::wire::control as calls;
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::StatusJson;
+use crate::wire::task::{self as tasks, TaskJson, TaskStatusJson};
 
 /// How a client command finds its run.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +62,16 @@ impl Client {
 
     /// `GET /v1/status`.
     pub fn status(&self) -> Result<StatusJson, ClientError> {
-        let body = self.call("GET", "/v1/status", None)?;
+        self.status_at("/v1/status")
+    }
+
+    /// The same; the call is no sign of life of the driver.
+    pub fn observe(&self) -> Result<StatusJson, ClientError> {
+        self.status_at("/v1/status?observe=true")
+    }
+
+    fn status_at(&self, path: &str) -> Result<StatusJson, ClientError> {
+        let body = self.call("GET", path, None)?;
         StatusJson::parse(&body).map_err(|_| ClientError::Incompatible("invalid status"))
     }
 
@@ -70,6 +80,24 @@ impl Client {
         let path = format!("/v1/groups/{}", encode(group));
         let body = self.call("PUT", &path, Some(&calls::target_body(target)))?;
         calls::parse_target(&body).ok_or(ClientError::Incompatible("no target in the answer"))
+    }
+
+    /// `POST /v1/groups/{group}/executors`: returns the states of these tasks.
+    pub fn add_tasks(
+        &self,
+        group: &str,
+        tasks: &[TaskJson],
+    ) -> Result<Vec<TaskStatusJson>, ClientError> {
+        let path = format!("/v1/groups/{}/executors", encode(group));
+        let answer = self.call("POST", &path, Some(&tasks::tasks_body(tasks)))?;
+        tasks::parse_statuses(&answer).ok_or(ClientError::Incompatible("no states in the answer"))
+    }
+
+    /// `GET /v1/groups/{group}/executors`: returns the states of all tasks.
+    pub fn tasks(&self, group: &str) -> Result<Vec<TaskStatusJson>, ClientError> {
+        let path = format!("/v1/groups/{}/executors", encode(group));
+        let answer = self.call("GET", &path, None)?;
+        tasks::parse_statuses(&answer).ok_or(ClientError::Incompatible("no states in the answer"))
     }
 
     /// `POST /v1/executors/kill`: returns the result for each executor.
@@ -83,6 +111,18 @@ impl Client {
         let body = calls::kill_body(executors, after, force, reason);
         let answer = self.call("POST", "/v1/executors/kill", Some(&body))?;
         calls::parse_killed(&answer).ok_or(ClientError::Incompatible("no lists in the answer"))
+    }
+
+    /// `POST /v1/driver/ready`.
+    pub fn ready(&self) -> Result<(), ClientError> {
+        self.call("POST", "/v1/driver/ready", None).map(|_| ())
+    }
+
+    /// `POST /v1/executors/idle`: returns the ids that the run does not know.
+    pub fn idle(&self, executors: &BTreeSet<ExecutorId>) -> Result<Vec<u64>, ClientError> {
+        let body = calls::ids_body(executors);
+        let answer = self.call("POST", "/v1/executors/idle", Some(&body))?;
+        calls::parse_unknown(&answer).ok_or(ClientError::Incompatible("no list in the answer"))
     }
 
     /// `GET /v1/events`: passes each line, without its line end, to `each`, until the end of the events
@@ -282,18 +322,28 @@ impl fmt::Display for ClientError {
             Self::None { app: Some(app) } => {
                 write!(f, "no live run of application {app} on this host; name it with --control")
             }
-            Self::None { app: None } => {
-                f.write_str("no live run on this host; name one with --control")
-            }
+            Self::None { app: None } => f.write_str(
+                "no live run on this host; --app NAME finds one in the cluster, --control one \
+                     elsewhere",
+            ),
             Self::Output(error) => write!(f, "cannot write the output: {error}"),
             Self::Refused { status, what, field } => {
                 let field = field.as_ref().map_or_else(String::new, |field| format!("{field}: "));
                 write!(f, "refused: {field}{what} ({status})")
             }
             Self::Several { sockets } => {
-                let sockets: Vec<_> = sockets.iter().map(|path| path.to_string_lossy()).collect();
+                let apps: Vec<&str> = sockets.iter().filter_map(|path| app_of(path)).collect();
+                let distinct: BTreeSet<&str> = apps.iter().copied().collect();
+                if distinct.len() == sockets.len() {
+                    return write!(
+                        f,
+                        "several live runs, choose one with --app: {}",
+                        apps.join(", ")
+                    );
+                }
+                let paths: Vec<_> = sockets.iter().map(|path| path.to_string_lossy()).collect();
                 write!(f, "several live runs, choose one with --control unix:PATH: ")?;
-                f.write_str(&sockets.join(", "))
+                f.write_str(&paths.join(", "))
             }
             Self::Incompatible(what) => {
                 write!(f, "the answer is not from a compatible posse: {what}")
@@ -306,6 +356,21 @@ impl fmt::Display for ClientError {
 }
 
 impl std::error::Error for ClientError {}
+
+impl ClientError {
+    /// The HTTP status, if the run refused the call.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            Self::Control(_)
+            | Self::Incompatible(_)
+            | Self::None { .. }
+            | Self::Output(_)
+            | Self::Several { .. }
+            | Self::Unreachable { .. } => None,
+        }
+    }
+}
 
 /// For connecting, and between two reads of an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,8 +1,16 @@
 //! The control API of a run: its server and its client.
 
 pub mod address;
+mod answer;
 pub mod api;
 pub mod client;
+mod door;
+mod event_stream;
+pub mod metrics;
+pub mod page;
+mod semaphore;
+mod shared;
+pub mod subject;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -15,7 +23,7 @@ use serde_json::Value;
 use crate::core::model::command::{Command, Reply};
 use crate::core::model::ids::GroupName;
 use crate::core::model::pod_text::PodText;
-use crate::wire::control::CallError;
+use crate::wire::control::{CallError, NewGroup};
 
 /// The reconciler as the control API sees it. `runtime` implements this over the inbox.
 pub trait Core: Send + Sync {
@@ -29,21 +37,22 @@ pub trait Core: Send + Sync {
     /// a failure.
     fn is_alive(&self) -> bool;
 
-    /// The reconciler has applied the first LIST.
+    /// The reconciler has applied the first LIST, and holds its Leases.
     fn is_ready(&self) -> bool;
 }
 
 /// Compiles and checks pod templates. May block on the API server.
 pub trait DryRuns: Send + Sync {
-    /// Compiles a template for the pods of `group`, and sends a dry-run create to the API server.
+    /// Compiles a template for the pods of `group`, which was taken from `new`, and sends dry-run
+    /// creates of a pod and of the claims of a slot to the API server.
     ///
     /// # Errors
-    /// The template is invalid, or the API server cannot check it now.
+    /// The template or a volume is invalid, or the API server cannot check it now.
     fn dry_run(
         &self,
         group: &GroupName,
         template: Value,
-        container: Option<&str>,
+        new: &NewGroup,
     ) -> Result<Arc<PodText>, DryRunError>;
 }
 

@@ -1,6 +1,7 @@
 //! The control API over real sockets, with a scripted reconciler and event log.
 
 mod doors;
+mod page;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,14 +14,17 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use crate::control::address::bind_default;
-use crate::control::api::{ControlServer, Subject};
+use crate::control::api::ControlServer;
 use crate::control::client::{Client, ClientError, RunSelector};
+use crate::control::page::history::History;
+use crate::control::subject::Subject;
 use crate::control::{Busy, Core, DryRunError, DryRuns, Events, Read};
 use crate::core::model::command::{AfterKill, Command, Reply};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::{Part, PodText};
 use crate::core::model::status::Status;
-use crate::wire::control::{CallError, Killed};
+use crate::core::model::task::{TaskState, TaskStatus};
+use crate::wire::control::{CallError, Killed, NewGroup};
 use crate::wire::control_addr::ControlAddr;
 use crate::wire::status_json::{RunNames, StatusEncoder, tests::sample};
 use crate::wire::time::Epoch;
@@ -46,6 +50,11 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+fn waiting(key: &str) -> TaskStatus {
+    let (state, key) = (TaskState::Waiting, Arc::from(key));
+    TaskStatus { key, state, executor: None, attempts: 0, end: None }
 }
 
 /// Answers like a run with one group, `default`, with executors 1 (free) and 2 (busy).
@@ -89,7 +98,25 @@ impl Core for FakeCore {
                 Reply::Target(target.min(20))
             }
             Command::SetTarget { .. } => Reply::UnknownGroup,
-            Command::Status => Reply::Status(self.status.get_or_init(sample).clone().into()),
+            Command::AddTasks { tasks, .. } => match tasks.first() {
+                Some(task) if task.retries == 7 => {
+                    Reply::TaskDiffers { key: Arc::clone(&task.key), field: "retries" }
+                }
+                Some(task) if task.retries == 8 => {
+                    Reply::TooMany { what: "too many".into(), field: "executors" }
+                }
+                _ => Reply::Tasks(tasks.iter().map(|task| waiting(&task.key)).collect()),
+            },
+            Command::ShowTasks { key: None, .. } => Reply::Tasks(vec![waiting("a"), waiting("b")]),
+            Command::CancelTask { key, .. } | Command::ShowTasks { key: Some(key), .. } => {
+                match &*key {
+                    "a" => Reply::Tasks(vec![waiting("a")]),
+                    _ => Reply::UnknownTask,
+                }
+            }
+            Command::Status | Command::View => {
+                Reply::Status(self.status.get_or_init(sample).clone().into())
+            }
         })
     }
 
@@ -108,8 +135,9 @@ impl DryRuns for FakeCore {
         &self,
         group: &GroupName,
         template: Value,
-        container: Option<&str>,
+        NewGroup { container, volumes, .. }: &NewGroup,
     ) -> Result<Arc<PodText>, DryRunError> {
+        let claims = volumes.iter().map(|volume| vec![Part::Text(volume.name.clone())]);
         let text = match template.get("spec") {
             None => {
                 return Err(DryRunError::Invalid(CallError::new("template.spec", "is missing")));
@@ -120,7 +148,8 @@ impl DryRuns for FakeCore {
             }
             Some(spec) => format!("{group} {container:?} {spec}"),
         };
-        Ok(Arc::new(PodText::new(vec![Part::Text(text)], String::new())))
+        let pod = PodText::new(vec![Part::Text(text)], String::new());
+        Ok(Arc::new(pod.with_claims(claims.collect())))
     }
 }
 
@@ -229,7 +258,8 @@ fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> Subject {
     let epoch_ms = Arc::clone(&core.epoch_ms);
     let epoch = Arc::new(move || epoch_of(epoch_ms.load(Ordering::Relaxed)));
     let dry_runs = core.clone();
-    Subject { core: core.clone(), dry_runs, events: events.clone(), identity, epoch }
+    let history = Some(Arc::new(History::new([(GroupName::from("default"), 10)])));
+    Subject { core: core.clone(), dry_runs, events: events.clone(), history, identity, epoch }
 }
 
 fn epoch_of(ms: u64) -> Epoch {
@@ -246,11 +276,11 @@ fn identity() -> RunNames {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn encoded_status(epoch_ms: u64) -> String {
-    let bytes = StatusEncoder::default().encode(&identity(), &sample(), epoch_of(epoch_ms));
-    String::from_utf8(bytes).unwrap()
+    let body = StatusEncoder::default().encode(&identity(), &sample(), epoch_of(epoch_ms));
+    String::from_utf8(body.concat()).unwrap()
 }
 
 #[test]
@@ -333,6 +363,47 @@ fn calls_and_their_answers() {
     assert_eq!(fixture.call("GET", "/readyz", "").0, 200);
     fixture.core.full.store(true, Ordering::Relaxed);
     assert_eq!(fixture.call("GET", "/v1/status", "").0, 429);
+}
+
+#[test]
+fn calls_about_tasks() {
+    Fixture::new().check(&[
+        (
+            "POST",
+            "/v1/groups/default/executors",
+            r#"{"executors":[{"key":"t-1"}]}"#,
+            200,
+            r#"{"executors":[{"attempts":0,"executor":null,"exit_code":null,"key":"t-1","reason":null,"state":"waiting"}]}"#,
+        ),
+        (
+            "POST",
+            "/v1/groups/default/executors",
+            r#"{"executors":[{"key":"t-1","retries":7}]}"#,
+            409,
+            r#"{"error":"the key t-1 was given before with another retries","field":"retries"}"#,
+        ),
+        (
+            "POST",
+            "/v1/groups/default/executors",
+            r#"{"executors":[{"key":"t-1","retries":8}]}"#,
+            429,
+            r#"{"error":"too many","field":"executors"}"#,
+        ),
+        (
+            "DELETE",
+            "/v1/groups/default/executors/a",
+            "",
+            200,
+            r#"{"attempts":0,"executor":null,"exit_code":null,"key":"a","reason":null,"state":"waiting"}"#,
+        ),
+        (
+            "GET",
+            "/v1/groups/default/executors/b",
+            "",
+            404,
+            r#"{"error":"the group has no task with this key","field":"key"}"#,
+        ),
+    ]);
 }
 
 #[test]
@@ -558,4 +629,15 @@ fn a_run_is_found_by_its_socket() {
     assert!(error.contains("w.a1b2c.sock") && error.contains("w.zzzzz.sock"), "{error}");
     drop(second);
     assert_eq!(find(Some("w"), here()), Ok(()));
+}
+
+#[test]
+fn several_runs_are_told_apart_by_the_shortest_flag() {
+    let several = |names: &[&str]| {
+        let sockets = names.iter().map(|name| format!("/run/posse/{name}.sock").into()).collect();
+        ClientError::Several { sockets }.to_string()
+    };
+    assert_eq!(several(&["a.k3f9x", "b.k3f9y"]), "several live runs, choose one with --app: a, b");
+    let of_one = several(&["a.k3f9x", "a.k3f9y"]);
+    assert!(of_one.contains("--control unix:PATH: /run/posse/a.k3f9x.sock, "), "{of_one}");
 }

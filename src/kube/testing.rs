@@ -23,7 +23,7 @@ use super::config::{ClientIdentity, Cluster, Server, Sources, Trust};
 use super::http::Http;
 
 /// Longer than any step of a test takes. A test that hangs fails after this time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Counts the folders and authorities of all tests.
 static N_MADE: AtomicUsize = AtomicUsize::new(0);

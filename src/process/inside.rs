@@ -1,6 +1,7 @@
 //! The supervisor's own process: starts programs, passes signals on, reports ends, and at last kills
 //! all descendants.
 
+use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,14 +15,16 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, kill_process_group,
-    set_child_subreaper, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, getppid, ioctl_tiocsctty, kill_process,
+    kill_process_group, set_child_subreaper, setsid, wait,
 };
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use signal_hook::consts;
 
 use crate::process::ignored::IgnoredSignals;
 use crate::process::supervisor::{
-    ENDED, FAILED, FILES, Launch, MESSAGE_BYTES, START, START_TIMEOUT, STARTED,
+    ENDED, FAILED, FILES, LEND_TERMINAL, Launch, MESSAGE_BYTES, START, START_ON_TERMINAL,
+    START_TIMEOUT, STARTED, STOPPED,
 };
 use crate::process::tree;
 
@@ -29,11 +32,12 @@ use crate::process::tree;
 const LAUNCH_BYTES_MAX: u64 = 16 << 20;
 /// These signals do not end the supervisor: `pkill posse` reaches it, too, and the programs would
 /// be without it. Handlers are used, because ignored signals would stay ignored in the programs.
-const HANDLED: [i32; 6] = [
+const HANDLED: [i32; 7] = [
     consts::SIGHUP,
     consts::SIGINT,
     consts::SIGQUIT,
     consts::SIGTERM,
+    consts::SIGTSTP,
     consts::SIGUSR1,
     consts::SIGUSR2,
 ];
@@ -51,7 +55,8 @@ pub fn enter() -> Result<(), String> {
     let control = UnixStream::from(control);
     control.peer_addr().map_err(|error| refused(&error))?;
     let ended = prepare().map_err(|error| refused(&error))?;
-    let mut inside = Inside { control, ended, main: None, programs: Vec::new() };
+    let mut inside =
+        Inside { control, ended, main: None, programs: Vec::new(), is_on_terminal: false };
     inside.serve();
     inside.kill_all();
     Ok(())
@@ -80,6 +85,8 @@ struct Inside {
     /// The program that leads the process group, while it runs.
     main: Option<Pid>,
     programs: Vec<Program>,
+    /// The main program is on a terminal, which controls the session of this process.
+    is_on_terminal: bool,
 }
 
 /// A program that was asked for and runs.
@@ -90,8 +97,9 @@ struct Program {
 }
 
 enum Request {
-    Start([OwnedFd; FILES]),
+    Start { files: [OwnedFd; FILES], on_terminal: bool },
     Signal(Signal),
+    LendTerminal,
     Unknown,
     End,
 }
@@ -110,8 +118,9 @@ impl Inside {
                 continue;
             }
             match self.receive() {
-                Request::Start(files) => self.start(files),
+                Request::Start { files, on_terminal } => self.start(files, on_terminal),
                 Request::Signal(signal) => self.signal(signal),
+                Request::LendTerminal => self.lend_terminal(),
                 Request::Unknown => {}
                 Request::End => return,
             }
@@ -151,22 +160,32 @@ impl Inside {
             return Request::End;
         }
         let [request] = request;
-        if request != START {
-            let signal = Signal::from_named_raw(i32::from(request));
-            return signal.map_or(Request::Unknown, Request::Signal);
-        }
+        let on_terminal = match request {
+            START => false,
+            START_ON_TERMINAL => true,
+            LEND_TERMINAL => return Request::LendTerminal,
+            number => {
+                let signal = Signal::from_named_raw(i32::from(number));
+                return signal.map_or(Request::Unknown, Request::Signal);
+            }
+        };
         let mut files = Vec::with_capacity(FILES);
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(received) = message {
                 files.extend(received);
             }
         }
-        files.try_into().map_or(Request::Unknown, Request::Start)
+        let start = |files| Request::Start { files, on_terminal };
+        files.try_into().map_or(Request::Unknown, start)
     }
 
-    fn start(&mut self, [channel, stdin, stdout, stderr]: [OwnedFd; FILES]) {
+    fn start(&mut self, [channel, stdin, stdout, stderr]: [OwnedFd; FILES], on_terminal: bool) {
         let mut channel = UnixStream::from(channel);
-        let started = self.spawn(&mut channel, [stdin, stdout, stderr]);
+        let session = match on_terminal {
+            true => self.begin_session(&stdin),
+            false => Ok(()),
+        };
+        let started = session.and_then(|()| self.spawn(&mut channel, [stdin, stdout, stderr]));
         let message = match &started {
             Ok(pid) => (STARTED, pid.as_raw_nonzero().get()),
             Err(error) => (FAILED, error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error())),
@@ -175,6 +194,26 @@ impl Inside {
         let _ = write_message(&mut channel, message);
         if let Ok(pid) = started {
             self.programs.push(Program { pid, channel: Some(channel) });
+        }
+    }
+
+    /// Begins a session with this controlling terminal, whose foreground is this process for now.
+    fn begin_session(&mut self, terminal: &OwnedFd) -> io::Result<()> {
+        setsid()?;
+        ioctl_tiocsctty(terminal)?;
+        self.is_on_terminal = true;
+        Ok(())
+    }
+
+    /// Brings the main program to the foreground, and continues it.
+    fn lend_terminal(&self) {
+        // Not kept open: posse notices when the last program has closed it.
+        let terminal = File::options().read(true).write(true).open("/dev/tty");
+        let (Ok(terminal), Some(main)) = (terminal, self.main) else { return };
+        // In the background the system would stop this process (SIGTTOU). A program that had the
+        // terminal still has it.
+        if tcgetpgrp(&terminal) != Ok(getpgrp()) || tcsetpgrp(&terminal, main).is_ok() {
+            let _ = kill_process_group(main, Signal::CONT);
         }
     }
 
@@ -219,8 +258,11 @@ impl Inside {
         // The bytes only say that this must be done; more of them do no harm.
         while matches!((&self.ended).read(&mut bytes), Ok(1..)) {}
         loop {
-            match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) => self.on_end(pid, status),
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) => match status.stopping_signal() {
+                    Some(signal) => self.on_stop(pid, signal),
+                    None => self.on_end(pid, status),
+                },
                 Ok(None) => return true,
                 Err(_) => return false,
             }
@@ -235,9 +277,19 @@ impl Inside {
         let Some(mut channel) = self.programs.swap_remove(at).channel else { return };
         // An error means that nobody waits for the end.
         let _ = write_message(&mut channel, (ENDED, status.as_raw()));
-        // As the kernel does for a child.
-        if let Some(posse) = getppid() {
-            let _ = kill_process(posse, Signal::CHILD);
+        wake_posse();
+    }
+
+    /// Reports that the main program was stopped, if it is on a terminal.
+    fn on_stop(&mut self, pid: Pid, signal: i32) {
+        if self.main != Some(pid) || !self.is_on_terminal {
+            return;
+        }
+        let program = self.programs.iter_mut().find(|program| program.pid == pid);
+        if let Some(channel) = program.and_then(|program| program.channel.as_mut()) {
+            // An error means that nobody waits for the program.
+            let _ = write_message(channel, (STOPPED, signal));
+            wake_posse();
         }
     }
 
@@ -269,6 +321,13 @@ fn descendants() -> impl Iterator<Item = Pid> {
         .is_ok_and(|pid| pid.to_str() == Some(own.to_string().as_str()));
     let found = if is_ours { tree::descendants(own) } else { Vec::new() };
     found.into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+}
+
+/// As the kernel does for the parent of a process that has ended or was stopped.
+fn wake_posse() {
+    if let Some(posse) = getppid() {
+        let _ = kill_process(posse, Signal::CHILD);
+    }
 }
 
 fn write_message(channel: &mut UnixStream, (tag, number): (u8, i32)) -> io::Result<()> {

@@ -35,14 +35,20 @@ pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// sleep; then the supervisor goes on without this process.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A request is one byte: a signal's number, or this one, which comes with `FILES` files: the
+/// A request is one byte: a signal's number, or one of these. This one comes with `FILES` files: the
 /// program's channel, stdin, stdout, stderr.
 pub(super) const START: u8 = 0;
+/// The same for a program whose stdin becomes the controlling terminal of a new session.
+pub(super) const START_ON_TERMINAL: u8 = 0xff;
+/// Gives that terminal to that program, and continues it.
+pub(super) const LEND_TERMINAL: u8 = 0xfe;
 pub(super) const FILES: usize = 4;
 /// The supervisor's messages on a program's channel are a tag and a number: the process id, the
-/// number of the system's error, or the wait status (wait(2)).
+/// number of the system's error, the signal that stopped a program on the terminal, or the wait status
+/// (wait(2)).
 pub(super) const STARTED: u8 = b's';
 pub(super) const FAILED: u8 = b'f';
+pub(super) const STOPPED: u8 = b't';
 pub(super) const ENDED: u8 = b'e';
 pub(super) const MESSAGE_BYTES: usize = 5;
 
@@ -103,10 +109,20 @@ pub struct Supervisor {
 impl Supervisor {
     /// Starts `program`, which is this program: usually `THIS_PROGRAM`.
     pub fn start(program: &Path) -> io::Result<Self> {
-        let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(program);
         // A process group of its own, because a terminal sends its signals to this process's group.
-        command.args(ARGUMENTS).process_group(0);
+        Self::spawn(command.process_group(0))
+    }
+
+    /// The same for a program on a terminal. Only a process that does not lead a group can begin the new
+    /// session.
+    pub fn start_for_terminal(program: &Path) -> io::Result<Self> {
+        Self::spawn(&mut Command::new(program))
+    }
+
+    fn spawn(command: &mut Command) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        command.args(ARGUMENTS);
         #[cfg(test)]
         command.env(tests::SUPERVISES, "1");
         // It must not hold the files of this process, such as a pipe that somebody reads to its end.
@@ -154,8 +170,27 @@ impl Link {
     ///
     /// # Errors
     /// The system's error if the program cannot be executed; otherwise the supervisor has ended.
-    pub fn run(
+    pub fn run(&self, launch: &Launch, files: [BorrowedFd<'_>; 3]) -> io::Result<Running> {
+        self.start(START, launch, files)
+    }
+
+    /// The same for a program whose stdin is a terminal that controls no session yet. The program begins
+    /// in the background, so that the system stops it when it reads the terminal or sets its modes, and
+    /// `Running::take_stop` tells so. The supervisor is from `start_for_terminal`.
+    ///
+    /// # Errors
+    /// As `run`.
+    pub fn run_on_terminal(
         &self,
+        launch: &Launch,
+        files: [BorrowedFd<'_>; 3],
+    ) -> io::Result<Running> {
+        self.start(START_ON_TERMINAL, launch, files)
+    }
+
+    fn start(
+        &self,
+        request: u8,
         launch: &Launch,
         [stdin, stdout, stderr]: [BorrowedFd<'_>; 3],
     ) -> io::Result<Running> {
@@ -167,7 +202,8 @@ impl Link {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&files));
-        let request = [IoSlice::new(&[START])];
+        let request = [request];
+        let request = [IoSlice::new(&request)];
         retry_on_intr(|| sendmsg(&self.0, &request, &mut ancillary, SendFlags::NOSIGNAL))?;
         drop(theirs);
         channel.write_all(&launch)?;
@@ -175,20 +211,30 @@ impl Link {
         match read_message(&mut channel)? {
             (STARTED, pid) => {
                 let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
-                Ok(Running { pid, channel, end: None })
+                Ok(Running { pid, channel, stop: None, end: None })
             }
             (FAILED, number) => Err(io::Error::from_raw_os_error(number)),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
+    /// Brings the program on the terminal to the foreground, and continues it.
+    pub fn lend_terminal(&self) {
+        self.send(LEND_TERMINAL);
+    }
+
     /// Sends a signal to the process group of the first program; if that program has ended, to all
     /// descendants that it left behind. SIGKILL always goes to all programs and their descendants.
     pub fn signal(&self, signal: Signal) {
-        let Ok(number) = u8::try_from(signal.as_raw()) else { return };
+        if let Ok(number) = u8::try_from(signal.as_raw()) {
+            self.send(number);
+        }
+    }
+
+    fn send(&self, request: u8) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        // An error means that the supervisor has ended, or that hundreds of signals wait for it.
-        let _ = retry_on_intr(|| rustix::net::send(&self.0, &[number], flags));
+        // An error means that the supervisor has ended, or that hundreds of requests wait for it.
+        let _ = retry_on_intr(|| rustix::net::send(&self.0, &[request], flags));
     }
 }
 
@@ -197,6 +243,7 @@ impl Link {
 pub struct Running {
     pid: Pid,
     channel: UnixStream,
+    stop: Option<Signal>,
     end: Option<ExitStatus>,
 }
 
@@ -209,17 +256,28 @@ impl Running {
     /// Waits for the program's end, for ever without a `timeout`. `None` while it runs. This process
     /// gets a SIGCHLD after the end, as if the program were its child.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Option<ExitStatus> {
-        if self.end.is_none() && is_readable(&self.channel, timeout) {
-            self.end = Some(match read_message(&mut self.channel) {
-                Ok((ENDED, status)) => ExitStatus::from_raw(status),
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        while self.end.is_none() {
+            let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if !is_readable(&self.channel, rest) {
+                return None;
+            }
+            match read_message(&mut self.channel) {
+                Ok((STOPPED, signal)) => self.stop = Signal::from_named_raw(signal),
+                Ok((ENDED, status)) => self.end = Some(ExitStatus::from_raw(status)),
                 // Somebody has killed the supervisor.
                 Ok(_) | Err(_) => {
                     let _ = kill_process_group(self.pid, Signal::KILL);
-                    ExitStatus::from_raw(Signal::KILL.as_raw())
+                    self.end = Some(ExitStatus::from_raw(Signal::KILL.as_raw()));
                 }
-            });
+            }
         }
         self.end
+    }
+
+    /// The signal that has stopped the program, once for each stop that `wait` has seen.
+    pub fn take_stop(&mut self) -> Option<Signal> {
+        self.stop.take()
     }
 }
 
@@ -256,7 +314,7 @@ mod tests {
     pub(super) const SUPERVISING_TEST: &str =
         "process::supervisor::tests::this_test_program_supervises";
     /// Much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(40);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     /// Not a test: `Supervisor::start` runs it as the supervisor.
     #[test]

@@ -1,5 +1,6 @@
 //! Checks a pod template from the control API with a server-side dry run.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use log::warn;
@@ -11,21 +12,27 @@ use crate::core::model::input::PodAnswer;
 use crate::core::model::pod_text::{PodOverrides, PodText};
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::pods::Pods;
+use crate::runtime::claims::SlotClaims;
 use crate::wire::build::PodContext;
-use crate::wire::control::CallError;
+use crate::wire::control::{CallError, NewGroup, TEMPLATE, VOLUMES};
+use crate::wire::credentials::Credentials;
+use crate::wire::slot_volume::{KeepVolume, NEEDS_EXCLUSIVE, SlotVolume};
 use crate::wire::template::{Template, TemplateError};
 
 /// The dry run uses the longest possible id, so that a pod name that is too long is found.
 const DRY_RUN_ID: ExecutorId = ExecutorId(9_999_999_999);
-/// The name of the call's field that holds the template.
-const SOURCE: &str = "template";
 
 /// Compiles templates for this run's pods, and sends dry-run creates to the API server.
 #[derive(Debug)]
 pub struct TemplateDryRun {
     pub pods: Pods,
+    pub claims: SlotClaims,
+    /// Only one run of the application at a time: volumes may outlive it.
+    pub is_exclusive: bool,
     /// The run's part of the pods' identity; group and container come with each call.
     pub identity: PodContext,
+    /// The credentials of the groups of the file that do not get all.
+    pub credentials: BTreeMap<GroupName, Arc<[Credentials]>>,
 }
 
 impl DryRuns for TemplateDryRun {
@@ -33,25 +40,43 @@ impl DryRuns for TemplateDryRun {
         &self,
         group: &GroupName,
         template: Value,
-        container: Option<&str>,
+        new: &NewGroup,
     ) -> Result<Arc<PodText>, DryRunError> {
+        let NewGroup { container, volumes, .. } = new;
+        let keeps = |volume: &&SlotVolume| volume.keep == KeepVolume::Application;
+        if let Some(volume) = volumes.iter().find(keeps).filter(|_| !self.is_exclusive) {
+            let message =
+                format!("{} has `keep: application`, which {}", volume.name, NEEDS_EXCLUSIVE);
+            return Err(DryRunError::Invalid(CallError::new(VOLUMES, message)));
+        }
+        let credentials = self.credentials.get(group).unwrap_or(&self.identity.credentials);
         let identity = PodContext {
+            credentials: Arc::clone(credentials),
             group: group.as_str().to_owned(),
-            container: container.map(str::to_owned),
+            container: container.clone(),
+            restart: new.restart.unwrap_or_default(),
+            on_loss: new.on_loss.unwrap_or_default(),
             ..self.identity.clone()
         };
-        let compiled = Template::from_json(SOURCE, template)
-            .and_then(|template| template.compile(&identity))
+        let compiled = Template::from_json(TEMPLATE, template)
+            .and_then(|mut template| {
+                template.mount_slot_volumes(container.as_deref(), volumes)?;
+                template.compile(&identity)
+            })
             .map_err(invalid)?;
-        match self.pods.create(&compiled.pod.render(DRY_RUN_ID, 0, &PodOverrides::default()), true)
-        {
+        let overrides = PodOverrides::default();
+        for claim in compiled.pod.render_claims(DRY_RUN_ID, 0, &overrides) {
+            self.claims.check(&claim).or_else(|refusal| check_refusal(VOLUMES, &refusal))?;
+        }
+        self.claims.note(volumes);
+        match self.pods.create(&compiled.pod.render(DRY_RUN_ID, 0, &overrides), true) {
             Ok(PodAnswer::Ours(pod)) if pod.group == *group => {}
             Ok(PodAnswer::Foreign(_) | PodAnswer::Ours(_)) => {
                 let message = "the server accepts the pod but changes posse's labels (a mutating \
                                webhook): posse could not find the pod again";
-                return Err(DryRunError::Invalid(CallError::new(SOURCE, message)));
+                return Err(DryRunError::Invalid(CallError::new(TEMPLATE, message)));
             }
-            Err(refusal) => check_refusal(&refusal)?,
+            Err(refusal) => check_refusal(TEMPLATE, &refusal)?,
         }
         for warning in compiled.warnings() {
             warn!("group {group}: {warning}");
@@ -60,17 +85,14 @@ impl DryRuns for TemplateDryRun {
     }
 }
 
-/// The template's error, with its path in the call's body.
 fn invalid(error: TemplateError) -> DryRunError {
-    let TemplateError { source: _, field, message } = error;
-    let field = if field.is_empty() { SOURCE.to_owned() } else { format!("{SOURCE}.{field}") };
-    DryRunError::Invalid(CallError { error: message, field: Some(field) })
+    DryRunError::Invalid(CallError::from(error))
 }
 
-/// Whether a refused dry run means that the template is invalid.
-fn check_refusal(refusal: &Refusal) -> Result<(), DryRunError> {
+/// Whether a refused dry run means that this field of the call is invalid.
+fn check_refusal(field: &str, refusal: &Refusal) -> Result<(), DryRunError> {
     match refusal.class {
-        // The template is valid; only the quota is exhausted or the name is in use.
+        // The object is valid; only the quota is exhausted or the name is in use.
         RefusalClass::Capacity | RefusalClass::Exists => Ok(()),
         RefusalClass::Conflict
         | RefusalClass::Expired
@@ -78,7 +100,7 @@ fn check_refusal(refusal: &Refusal) -> Result<(), DryRunError> {
         | RefusalClass::NotFound
         | RefusalClass::Forbidden
         | RefusalClass::Invalid => {
-            Err(DryRunError::Invalid(CallError::new(SOURCE, refusal.to_string())))
+            Err(DryRunError::Invalid(CallError::new(field, refusal.to_string())))
         }
         RefusalClass::Throttled
         | RefusalClass::Transient

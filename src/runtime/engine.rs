@@ -5,9 +5,11 @@
 //! shows none; the watch and the poll; the Leases; the writers, when their channel closes; last the
 //! events and the control API, so that every event has been delivered.
 
+mod job_control;
+
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, select_biased};
 use log::{debug, error, info, warn};
@@ -16,21 +18,23 @@ use crate::clock::Clock;
 use crate::core::machines::lease::{LeaseScope, LeaseUpdate, RENEW_DEADLINE_MS};
 use crate::core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
 use crate::core::model::action::{Action, RunVerdict};
+use crate::core::model::command::Reply;
 use crate::core::model::event::Event;
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::input::Input;
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::core::model::status::GroupStatus;
+use crate::core::model::status::{DriverStatus, GroupStatus};
 use crate::core::model::stop::StopOrder;
 use crate::core::model::time::Millis;
 use crate::core::reconciler::Reconciler;
-use crate::runtime::driver::ready::ReadyProbe;
+use crate::runtime::driver::ready::{Probe, ReadyProbe};
 use crate::runtime::driver::reaper::Reaper;
 use crate::runtime::driver::{Driver, DriverEnv};
 use crate::runtime::events::EventLog;
 use crate::runtime::inbox::{Liveness, Message, TURN_MESSAGES_MAX};
 use crate::runtime::leases::scope_name;
 use crate::runtime::log_lines::{EventLogger, describe_verdict};
+use crate::runtime::metrics::RunMetrics;
 use crate::runtime::progress::{Facts, Progress, Stopping};
 use crate::runtime::signals::{Signal, Signals};
 use crate::runtime::watermark::SharedWatermark;
@@ -71,8 +75,8 @@ pub struct DriverPlan {
     /// Empty: posse does not start the driver.
     pub command: Vec<String>,
     pub env: DriverEnv,
-    /// `host:port` that must accept a connection; `None`: no probe.
-    pub probe: Option<String>,
+    /// What shows that the driver is ready; `None`: no probe.
+    pub probe: Option<Probe>,
     /// The driver reports readiness by the control API.
     pub is_ready_by_call: bool,
 }
@@ -91,8 +95,9 @@ pub struct Engine<'a, U> {
     pub watermark: &'a SharedWatermark,
     pub liveness: Arc<Liveness>,
     pub log: Arc<EventLog>,
-    /// The progress line, on a terminal.
-    pub progress: Option<Progress>,
+    /// Counts for scrapes; none: nobody scrapes.
+    pub metrics: Option<Arc<RunMetrics>>,
+    pub progress: Progress,
     pub driver_plan: DriverPlan,
     /// The instance's name was generated for this run, so that no executor of it exists yet.
     pub is_new_instance: bool,
@@ -103,6 +108,7 @@ pub struct Engine<'a, U> {
 #[derive(Debug)]
 pub struct EngineState {
     driver: Option<Driver>,
+    driver_status: Option<DriverStatus>,
     /// Kept until the end of the run, because dropping it kills what the driver left behind.
     ended_driver: Option<Driver>,
     reaper: Option<Reaper>,
@@ -115,6 +121,8 @@ pub struct EngineState {
     logger: EventLogger,
     hurry_until: Option<Millis>,
     is_started: bool,
+    /// The driver was to be started.
+    has_begun_driver: bool,
     /// The signal that ended the run before its start.
     interrupted_by: Option<Signal>,
     /// Nothing is created or deleted unless all requested Leases are held.
@@ -123,6 +131,12 @@ pub struct EngineState {
     is_taken_over: bool,
     redraw_at: Option<Millis>,
     n_lost: u64,
+    /// The last inputs came within `TURN_INTERVAL_MIN` after the turn before them.
+    is_busy: bool,
+    /// The driver has read the terminal.
+    wants_terminal: bool,
+    /// posse has stopped itself, as Ctrl-Z does.
+    is_suspended: bool,
 }
 
 /// Which Leases are held; true also for a Lease that was not requested.
@@ -145,24 +159,30 @@ impl HeldLeases {
     }
 }
 
-impl Default for EngineState {
-    fn default() -> Self {
+impl EngineState {
+    /// `is_embedded`: the cluster is the embedded one of this run.
+    pub fn new(is_embedded: bool) -> Self {
         Self {
             driver: None,
+            driver_status: None,
             ended_driver: None,
             reaper: Reaper::new(),
             reap_at: None,
             probe: None,
             list_refusal: None,
             start_by: Millis(START_TIMEOUT_MS),
-            logger: EventLogger::default(),
+            logger: EventLogger::new(is_embedded),
             hurry_until: None,
             is_started: false,
+            has_begun_driver: false,
             interrupted_by: None,
             held: HeldLeases { application: true, instance: true },
             is_taken_over: false,
             redraw_at: None,
             n_lost: 0,
+            is_busy: false,
+            wants_terminal: false,
+            is_suspended: false,
         }
     }
 }
@@ -179,6 +199,9 @@ impl<U: Upstream> Engine<'_, U> {
             if took > TURN_SLOW {
                 debug!("a turn took {} ms", took.as_millis());
             }
+            if let Some(metrics) = &self.metrics {
+                metrics.on_turn(&self.core, took, self.inbox.len(), self.clock.now());
+            }
             if let Some(outcome) = self.finish.outcome() {
                 return (outcome.clone(), self.state.interrupted_by);
             }
@@ -193,27 +216,38 @@ impl<U: Upstream> Engine<'_, U> {
     /// Waits for a message, a signal or a deadline, and takes all waiting messages up to a limit.
     /// `turned`: when the last turn began.
     fn wait(&mut self, turned: Instant) {
+        // Before this thread waits for a message, so that the next senders need not wake it up.
+        let pauses = std::mem::take(&mut self.state.is_busy);
+        if pauses {
+            thread::sleep(TURN_INTERVAL_MIN.saturating_sub(turned.elapsed()));
+        }
+        let mut is_busy = pauses && !self.inbox.is_empty();
         let now = self.clock.now();
         let timeout = Duration::from_millis(self.next_deadline(now).since(now));
         let (signals, inbox) = (self.signals.wake().clone(), self.inbox.clone());
+        let mut has_input = false;
         // Signals and the driver's end take precedence over other messages.
         select_biased! {
             recv(signals) -> _ => {},
             recv(inbox) -> message => {
                 if let Ok(message) = message {
-                    let is_input = matches!(message, Message::Input(_));
-                    self.take(message);
                     // A caller of the control API waits for its answer.
-                    if is_input {
-                        thread::sleep(TURN_INTERVAL_MIN.saturating_sub(turned.elapsed()));
+                    has_input = matches!(message, Message::Input(_));
+                    self.take(message);
+                    let left = TURN_INTERVAL_MIN.saturating_sub(turned.elapsed());
+                    if has_input && !is_busy && !left.is_zero() {
+                        is_busy = true;
+                        thread::sleep(left);
                     }
                 }
             },
             default(timeout) => {},
         }
         for message in inbox.try_iter().take(TURN_MESSAGES_MAX) {
+            has_input |= matches!(message, Message::Input(_));
             self.take(message);
         }
+        self.state.is_busy = is_busy && has_input;
         for signal in self.signals.take() {
             self.on_signal(signal);
         }
@@ -237,11 +271,18 @@ impl<U: Upstream> Engine<'_, U> {
     fn take(&mut self, message: Message) {
         let now = self.clock.now();
         self.core.set_start_time(time::unix_ms(self.clock.wall(Millis::ZERO)));
+        if let Some(metrics) = &self.metrics {
+            metrics.on_message(&message);
+        }
         match message {
             Message::Command { command, reply } => {
                 debug!("call: {command:?}");
+                let mut answer = self.core.command(command, now);
+                if let Reply::Status(status) = &mut answer {
+                    status.driver = self.state.driver_status;
+                }
                 // The send fails if the caller has timed out.
-                let _ = reply.try_send(self.core.command(command, now));
+                let _ = reply.try_send(answer);
             }
             Message::Lease(scope, update) => self.on_lease(scope, update, now),
             Message::Input(input) => {
@@ -326,17 +367,16 @@ impl<U: Upstream> Engine<'_, U> {
         } else if self.state.hurry_until.is_some_and(|at| at <= now) {
             self.give_up_waiting();
         }
-        self.liveness.record_turn(now.0, self.core.had_first_list());
+        let is_ready = self.core.had_first_list() && self.state.held.all();
+        self.liveness.record_turn(now.0, is_ready);
         self.state.logger.log_groups(self.core.brief_group_statuses(), now);
-        if let Some(progress) = &self.progress {
-            let facts = || {
-                let outage_s = self.core.outage().map(|outage| now.since(outage.since) / 1_000);
-                let groups = self.core.group_statuses();
-                let stopping = self.stopping(&groups);
-                Facts { stopping, ..Facts::new(&groups, self.state.n_lost, outage_s) }
-            };
-            self.state.redraw_at = Some(progress.show(facts, now));
-        }
+        let facts = || {
+            let outage_s = self.core.outage().map(|outage| now.since(outage.since) / 1_000);
+            let groups = self.core.group_statuses();
+            let stopping = self.stopping(&groups);
+            Facts { stopping, ..Facts::new(&groups, self.state.n_lost, outage_s) }
+        };
+        self.state.redraw_at = self.progress.show(facts, now);
     }
 
     /// What the stop waits for.
@@ -357,6 +397,9 @@ impl<U: Upstream> Engine<'_, U> {
         while let Some(event) = self.core.poll_event() {
             self.state.n_lost += u64::from(matches!(event, Event::ExecutorLost { .. }));
             self.state.logger.log_event(&event, now);
+            if let Some(metrics) = &self.metrics {
+                metrics.on_event(&event, now);
+            }
             self.log.push(event);
         }
     }
@@ -383,10 +426,14 @@ impl<U: Upstream> Engine<'_, U> {
         }
     }
 
-    /// Starts the driver after the first LIST; ends the run if the first LIST is refused.
+    /// Starts the driver after the first LIST, as soon as the credentials are there; ends the run if
+    /// the first LIST is refused.
     fn check_start(&mut self, now: Millis) {
-        if self.state.is_started || !self.finish.is_running() {
+        if self.state.has_begun_driver || !self.finish.is_running() {
             return;
+        }
+        if self.state.is_started {
+            return self.begin_driver(now);
         }
         if self.core.had_first_list() {
             self.state.is_started = true;
@@ -395,8 +442,7 @@ impl<U: Upstream> Engine<'_, U> {
             if n_found > 0 {
                 info!("adopted {n_found} executors of an earlier run");
             }
-            self.start_driver(now);
-            return;
+            return self.begin_driver(now);
         }
         let is_late = now >= self.state.start_by;
         if is_late && self.state.list_refusal.is_none() {
@@ -428,12 +474,25 @@ impl<U: Upstream> Engine<'_, U> {
         self.on_verdict(verdict, now);
     }
 
+    fn begin_driver(&mut self, now: Millis) {
+        if self.core.has_credentials() || self.driver_plan.command.is_empty() {
+            self.state.has_begun_driver = true;
+            self.start_driver(now);
+        }
+    }
+
     fn start_driver(&mut self, now: Millis) {
         let plan = &self.driver_plan;
+        let since = SystemTime::now();
         if !plan.command.is_empty() {
-            match Driver::start(&plan.command, &plan.env) {
+            let line = self.progress.line.as_ref();
+            match Driver::start(&plan.command, &plan.env, line) {
                 Ok(driver) => {
-                    info!("driver started, pid {}", driver.pid().as_raw_nonzero());
+                    let pid = driver.pid().as_raw_nonzero();
+                    info!("driver started, pid {pid}");
+                    let pid = pid.get().unsigned_abs();
+                    self.state.driver_status =
+                        Some(DriverStatus { since: now, pid, exit_code: None });
                     self.state.driver = Some(driver);
                     self.finish.on_driver_started();
                 }
@@ -447,9 +506,9 @@ impl<U: Upstream> Engine<'_, U> {
             }
         }
         match &plan.probe {
-            Some(address) => match ReadyProbe::start(address.clone(), self.sender.clone()) {
+            Some(probe) => match ReadyProbe::start(probe.clone(), since, self.sender.clone()) {
                 Ok(probe) => self.state.probe = Some(probe),
-                Err(error) => warn!("cannot probe {address}, not waiting for the driver: {error}"),
+                Err(error) => warn!("no probe can be started, not waiting for the driver: {error}"),
             },
             None if plan.is_ready_by_call => {}
             None => self.core.handle(Input::DriverReady, now),
@@ -460,6 +519,10 @@ impl<U: Upstream> Engine<'_, U> {
         let now = self.clock.now();
         if signal == Signal::Chld {
             self.on_child_ended(now);
+            self.on_driver_stopped();
+            return;
+        }
+        if self.on_terminal_signal(signal, now) {
             return;
         }
         if let Some(driver) = &self.state.driver {
@@ -468,7 +531,10 @@ impl<U: Upstream> Engine<'_, U> {
         // With a driver process, SIGHUP and SIGQUIT are only forwarded.
         let is_ours = self.state.driver.is_none() && signal.is_stop_without_driver();
         if signal.is_stop() || is_ours {
-            info!("{signal}: stopping");
+            // A later one is logged with what it does.
+            if self.finish.is_running() {
+                info!("{signal}: stopping");
+            }
             if !self.state.is_started && self.finish.is_running() {
                 self.state.interrupted_by = Some(signal);
             }
@@ -478,11 +544,21 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     fn on_child_ended(&mut self, now: Millis) {
+        let had_terminal = self.state.driver.as_ref().is_some_and(Driver::has_terminal);
         if let Some(driver) = &mut self.state.driver
             && let Some(end) = driver.poll()
         {
-            info!("driver ended: {end}");
+            if let Some(status) = &mut self.state.driver_status {
+                (status.since, status.exit_code) = (now, Some(end.code));
+            }
             driver.terminate_group();
+            self.state.wants_terminal = false;
+            info!("driver ended: {end}");
+            if had_terminal && end.code == Signal::Int.exit_code() {
+                // Ctrl-C went to the driver alone.
+                let orders = self.finish.on_signal(now);
+                self.obey(orders, now);
+            }
             let orders = self.finish.on_driver_ended(end.code);
             self.state.ended_driver = self.state.driver.take();
             self.obey(orders, now);
@@ -496,7 +572,12 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     fn on_verdict(&mut self, verdict: RunVerdict, now: Millis) {
-        error!("{}", describe_verdict(&verdict));
+        match matches!(verdict, RunVerdict::AllEnded { n_given_up: 0 }) {
+            true => info!("{}", describe_verdict(&verdict)),
+            false if self.finish.is_running() => error!("{}", describe_verdict(&verdict)),
+            // A reason for the end was logged already.
+            false => debug!("{}", describe_verdict(&verdict)),
+        }
         let orders = self.finish.on_verdict(verdict, now);
         self.obey(orders, now);
     }
@@ -506,9 +587,14 @@ impl<U: Upstream> Engine<'_, U> {
             debug!("order: {order:?}");
             match order {
                 ShutdownStep::StopCreates => self.core.stop_creates(),
-                ShutdownStep::KillDriver => {
+                ShutdownStep::KillDriver { is_forced } => {
                     if let Some(driver) = &self.state.driver {
-                        warn!("killing the driver: the grace period is over");
+                        match is_forced {
+                            true => warn!("second signal: killing the driver"),
+                            false => {
+                                warn!("the driver has not ended within shutdown.grace: killing it")
+                            }
+                        }
                         driver.kill_all_now();
                     }
                 }

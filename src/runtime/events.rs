@@ -13,6 +13,7 @@ use crate::control::{Events, Read};
 use crate::core::model::event::Event;
 use crate::core::model::time::Millis;
 use crate::files;
+use crate::runtime::progress::ProgressLine;
 use crate::runtime::worker::Worker;
 use crate::wire::event;
 use crate::wire::time::Epoch;
@@ -33,14 +34,30 @@ struct Log {
     n_bytes: usize,
     n_dropped: u64,
     is_ended: bool,
+    /// The last event in the file of `--events`. None if there is no file, or nobody should wait for it now.
+    written: Option<u64>,
+    /// Threads that wait for a change. Each notification is a system call, and often nobody waits.
+    n_waiting: usize,
 }
 
 /// An event, when it happened, and by which wall clock.
 #[derive(Debug)]
-struct Entry {
-    at: Millis,
-    epoch: Epoch,
-    event: Event,
+pub struct Entry {
+    pub at: Millis,
+    pub epoch: Epoch,
+    pub event: Event,
+}
+
+/// The result of reading entries.
+#[derive(Debug)]
+pub enum EntriesRead {
+    /// The log has ended.
+    Ended,
+    /// `last`: the number of the last entry. `n_missed`: how many were dropped before the first one
+    /// could be read.
+    Entries { entries: Vec<Arc<Entry>>, last: u64, n_missed: u64 },
+    /// No event within the wait.
+    Nothing,
 }
 
 impl Entry {
@@ -74,16 +91,57 @@ impl EventLog {
     /// Adds an event. Ignored after `end`.
     pub fn push(&self, event: Event) {
         let entry = Entry { at: self.clock.now(), epoch: self.epoch(), event };
-        {
-            let mut log = self.lock();
-            if log.is_ended {
-                return;
-            }
-            log.n_bytes += entry.n_bytes();
-            log.entries.push_back(Arc::new(entry));
-            log.drop_oldest();
+        let mut log = self.lock();
+        if log.is_ended {
+            return;
         }
-        self.changed.notify_all();
+        log.n_bytes += entry.n_bytes();
+        log.entries.push_back(Arc::new(entry));
+        log.drop_oldest();
+        let is_awaited = log.n_waiting > 0;
+        drop(log);
+        if is_awaited {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The events after number `after`, at most `BATCH_LINES_MAX`. If there are none, waits up to `wait`
+    /// for the next one.
+    pub fn read_entries(&self, after: u64, wait: Duration) -> EntriesRead {
+        let log = self.wait_while(wait, |log| log.newest() <= after && !log.is_ended);
+        if log.newest() <= after {
+            return if log.is_ended { EntriesRead::Ended } else { EntriesRead::Nothing };
+        }
+        let n_dropped = log.n_dropped;
+        let first = after.max(n_dropped);
+        // The difference fits: it is at most the number of events in memory.
+        let skip = usize::try_from(first - n_dropped).unwrap_or(usize::MAX);
+        let batch = log.entries.iter().skip(skip).take(BATCH_LINES_MAX).cloned();
+        let entries: Vec<Arc<Entry>> = batch.collect();
+        let last = first + entries.len() as u64;
+        EntriesRead::Entries { entries, last, n_missed: first - after }
+    }
+
+    /// Waits until the file has all events so far, at most for `wait`. Returns at once if there is none, if
+    /// it cannot be written, and after a wait in vain until something was written again: a pipe that
+    /// nobody reads costs one wait.
+    pub fn wait_written(&self, wait: Duration) {
+        let newest = self.newest();
+        let is_behind = |log: &Log| log.written.is_some_and(|written| written < newest);
+        let mut log = self.wait_while(wait, is_behind);
+        if is_behind(&log) {
+            log.written = None;
+        }
+    }
+
+    fn set_written(&self, written: Option<u64>) {
+        let mut log = self.lock();
+        log.written = written;
+        let is_awaited = log.n_waiting > 0;
+        drop(log);
+        if is_awaited {
+            self.changed.notify_all();
+        }
     }
 
     /// Ends the log: readers end after the last event.
@@ -101,11 +159,39 @@ impl EventLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits while `is_early`, at most for `wait`.
+    fn wait_while(&self, wait: Duration, is_early: impl Fn(&Log) -> bool) -> MutexGuard<'_, Log> {
+        let mut log = self.lock();
+        log.n_waiting += 1;
+        let waited = self.changed.wait_timeout_while(log, wait, |log| is_early(log));
+        let (mut log, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        log.n_waiting -= 1;
+        log
+    }
+
     /// Waits until the log ends, at most for `wait`. True if the log has ended.
     fn wait_for_end(&self, wait: Duration) -> bool {
-        let log = self.lock();
-        let waited = self.changed.wait_timeout_while(log, wait, |log| !log.is_ended);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_ended
+        self.wait_while(wait, |log| !log.is_ended).is_ended
+    }
+
+    /// Calls `apply` with every event, while they happen, until the log ends. Events that were dropped
+    /// meanwhile are left out. Before each wait `pause` says how long to wait for the next event.
+    pub fn for_each(
+        &self,
+        mut apply: impl FnMut(Millis, &Event),
+        mut pause: impl FnMut() -> Duration,
+    ) {
+        let mut after = 0;
+        loop {
+            match self.read_entries(after, pause()) {
+                EntriesRead::Ended => return,
+                EntriesRead::Nothing => {}
+                EntriesRead::Entries { entries, last, .. } => {
+                    entries.iter().for_each(|entry| apply(entry.at, &entry.event));
+                    after = last;
+                }
+            }
+        }
     }
 
     fn line(&self, seq: u64, entry: &Entry) -> String {
@@ -125,25 +211,16 @@ impl Events for EventLog {
     }
 
     fn read(&self, after: u64, wait: Duration) -> Read {
-        let log = self.lock();
-        let has_none = |log: &mut Log| log.newest() <= after && !log.is_ended;
-        let waited = self.changed.wait_timeout_while(log, wait, has_none);
-        let (log, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if log.newest() <= after {
-            return if log.is_ended { Read::Ended } else { Read::Nothing };
+        match self.read_entries(after, wait) {
+            EntriesRead::Ended => Read::Ended,
+            EntriesRead::Nothing => Read::Nothing,
+            EntriesRead::Entries { entries, last, n_missed } => {
+                let first = last - entries.len() as u64;
+                let missed = (n_missed > 0).then(|| self.missed_line(first, n_missed));
+                let lines = (first + 1..).zip(&entries).map(|(seq, entry)| self.line(seq, entry));
+                Read::Lines { lines: missed.into_iter().chain(lines).collect(), last }
+            }
         }
-        let n_dropped = log.n_dropped;
-        let first = after.max(n_dropped);
-        // The difference fits: it is at most the number of events in memory.
-        let skip = usize::try_from(first - n_dropped).unwrap_or(usize::MAX);
-        let batch = log.entries.iter().skip(skip).take(BATCH_LINES_MAX).cloned();
-        let batch: Vec<Arc<Entry>> = batch.collect();
-        drop(log);
-        let is_behind = after < n_dropped;
-        let missed = is_behind.then(|| self.missed_line(n_dropped, n_dropped - after));
-        let last = first + batch.len() as u64;
-        let lines = (first + 1..).zip(&batch).map(|(seq, entry)| self.line(seq, entry));
-        Read::Lines { lines: missed.into_iter().chain(lines).collect(), last }
     }
 }
 
@@ -165,9 +242,15 @@ impl EventWriter {
     ///
     /// # Errors
     /// The file cannot be opened for appending, or the system cannot start a thread.
-    pub fn start(target: EventTarget, log: Arc<EventLog>) -> io::Result<Self> {
-        let sink = open(&target)?;
-        let mut writer = Writer { target, log, sink, has_warned: false };
+    pub fn start(
+        target: EventTarget,
+        log: Arc<EventLog>,
+        line: Option<&ProgressLine>,
+    ) -> io::Result<Self> {
+        let line = line.filter(|line| line.is_on(io::stdout())).cloned();
+        let sink = open(&target, line.as_ref())?;
+        log.set_written(sink.is_some().then_some(0));
+        let mut writer = Writer { target, line, log, sink, has_warned: false };
         Worker::start("events", STACK_BYTES, move || writer.run()).map(Self)
     }
 
@@ -181,6 +264,8 @@ impl EventWriter {
 
 struct Writer {
     target: EventTarget,
+    /// The progress line, if it is on the same terminal as stdout.
+    line: Option<ProgressLine>,
     log: Arc<EventLog>,
     /// `None` while a FIFO has no reader, and after an error.
     sink: Option<Sink>,
@@ -189,7 +274,7 @@ struct Writer {
 
 enum Sink {
     File(File),
-    Stdout(io::Stdout),
+    Stdout(Box<dyn Write + Send>),
 }
 
 impl Sink {
@@ -218,6 +303,7 @@ impl Writer {
                         return;
                     }
                     after = last;
+                    self.log.set_written(Some(after));
                 }
             }
         }
@@ -251,9 +337,10 @@ impl Writer {
 
     /// Opens the target again, with retries. False if the log has ended before that succeeded.
     fn reopen(&mut self) -> bool {
+        self.log.set_written(None);
         loop {
             let ended = self.log.wait_for_end(REOPEN_PAUSE);
-            match open(&self.target) {
+            match open(&self.target, self.line.as_ref()) {
                 Ok(Some(sink)) => {
                     self.sink = Some(sink);
                     return true;
@@ -284,10 +371,11 @@ impl Writer {
 }
 
 /// `None` for a FIFO without a reader.
-fn open(target: &EventTarget) -> io::Result<Option<Sink>> {
-    match target {
-        EventTarget::File(path) => files::append(path).map(|file| file.map(Sink::File)),
-        EventTarget::Stdout => Ok(Some(Sink::Stdout(io::stdout()))),
+fn open(target: &EventTarget, line: Option<&ProgressLine>) -> io::Result<Option<Sink>> {
+    match (target, line) {
+        (EventTarget::File(path), _) => files::append(path).map(|file| file.map(Sink::File)),
+        (EventTarget::Stdout, None) => Ok(Some(Sink::Stdout(Box::new(io::stdout())))),
+        (EventTarget::Stdout, Some(line)) => Ok(Some(Sink::Stdout(Box::new(line.log_writer())))),
     }
 }
 
@@ -323,6 +411,7 @@ mod tests {
 
     use super::*;
     use crate::control::tests::Folder;
+    use crate::core::model::event::RestartKind;
 
     fn log() -> Arc<EventLog> {
         Arc::new(EventLog::new("k3f9", Clock::start()))
@@ -345,6 +434,28 @@ mod tests {
             after = last;
         }
         got
+    }
+
+    #[test]
+    fn a_wait_ends_when_the_file_has_the_events() {
+        let (log, folder) = (log(), Folder::new());
+        log.push(target(1));
+        log.wait_written(PATIENCE);
+        let begun = Instant::now();
+        log.set_written(Some(0));
+        log.wait_written(Duration::from_millis(20));
+        assert!(begun.elapsed() >= Duration::from_millis(20), "a writer that is too slow");
+        log.wait_written(PATIENCE);
+        let file = folder.path().join("events");
+        let writer =
+            EventWriter::start(EventTarget::File(file.clone()), Arc::clone(&log), None).unwrap();
+        for n in 2..50 {
+            log.push(target(n));
+            log.wait_written(PATIENCE);
+            assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), n as usize);
+        }
+        log.end();
+        assert!(writer.finish(Instant::now() + PATIENCE));
     }
 
     #[test]
@@ -390,7 +501,8 @@ mod tests {
     fn the_log_is_limited_in_bytes() {
         let log = log();
         for _ in 0..400 {
-            log.push(Event::WatchRestarted { cause: "x".repeat(100_000) });
+            let cause = "x".repeat(100_000);
+            log.push(Event::WatchRestarted { kind: RestartKind::Cut, cause });
         }
         let state = log.lock();
         let n_bytes = state.entries.iter().map(|entry| entry.n_bytes()).sum::<usize>();
@@ -434,7 +546,8 @@ mod tests {
         let path = folder.path().join("events");
         fs::write(&path, "before\n").unwrap();
         let log = log();
-        let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
+        let writer =
+            EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log), None).unwrap();
         for n in 0..1000 {
             log.push(target(n));
         }
@@ -452,7 +565,8 @@ mod tests {
         let folder = Folder::new();
         let path = folder.path().join("events");
         let log = log();
-        let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
+        let writer =
+            EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log), None).unwrap();
         log.end();
         assert!(writer.finish(Instant::now() + PATIENCE));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -462,7 +576,7 @@ mod tests {
     fn a_file_that_cannot_be_opened_is_an_error_at_once() {
         let folder = Folder::new();
         let path = folder.path().join("missing").join("events");
-        assert!(EventWriter::start(EventTarget::File(path), log()).is_err());
+        assert!(EventWriter::start(EventTarget::File(path), log(), None).is_err());
     }
 
     fn fifo(folder: &Folder) -> PathBuf {
@@ -476,7 +590,7 @@ mod tests {
         let folder = Folder::new();
         let log = log();
         let target_file = EventTarget::File(fifo(&folder));
-        let writer = EventWriter::start(target_file, Arc::clone(&log)).unwrap();
+        let writer = EventWriter::start(target_file, Arc::clone(&log), None).unwrap();
         for n in 0..1000 {
             log.push(target(n));
         }
@@ -491,7 +605,8 @@ mod tests {
         let folder = Folder::new();
         let path = fifo(&folder);
         let log = log();
-        let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
+        let writer =
+            EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log), None).unwrap();
         log.push(Event::Started);
         let mut line = String::new();
         // Opening for reading blocks until the writer has opened the FIFO, too.
@@ -516,7 +631,8 @@ mod tests {
         let folder = Folder::new();
         let path = fifo(&folder);
         let log = log();
-        let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
+        let writer =
+            EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log), None).unwrap();
         log.push(Event::Started);
         let mut reader = BufReader::new(File::open(&path).unwrap());
         let mut line = String::new();
@@ -536,5 +652,5 @@ mod tests {
     }
 
     /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(120);
 }

@@ -16,9 +16,9 @@ use crate::core::model::refusal::Refusal;
 
 /// Capacity of the inbox, in messages. If the inbox is full, the watch relists, the control API
 /// answers 429, and the writers wait.
-pub const INBOX_MAX: usize = 1_024;
+pub const INBOX_MAX: usize = 512;
 /// The most messages that the reconciler takes before it plans once.
-pub const TURN_MESSAGES_MAX: usize = 1_024;
+pub const TURN_MESSAGES_MAX: usize = 512;
 /// How long a control call waits for the reconciler's answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// `/healthz` fails if the reconciler's last turn is older than this.
@@ -60,7 +60,8 @@ pub fn inbox() -> (Sender<Message>, Receiver<Message>) {
     bounded(INBOX_MAX)
 }
 
-/// Liveness and readiness of the reconciler thread, for `/healthz` and `/readyz`.
+/// Liveness and readiness of the reconciler thread, for `/healthz` and `/readyz`. Before the first turn
+/// the run is alive and not ready: it may wait for a Lease.
 #[derive(Debug, Default)]
 pub struct Liveness {
     last_turn_ms: AtomicU64,
@@ -68,9 +69,10 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Records a turn at `now_ms`, in the run's clock.
+    /// Records a turn at `now_ms`, in the run's clock. `is_ready`: the first LIST is applied and the
+    /// Leases are held.
     pub fn record_turn(&self, now_ms: u64, is_ready: bool) {
-        self.last_turn_ms.store(now_ms, Ordering::Relaxed);
+        self.last_turn_ms.store(now_ms.max(1), Ordering::Relaxed);
         self.is_ready.store(is_ready, Ordering::Relaxed);
     }
 }
@@ -95,7 +97,7 @@ impl Core for ControlHandle {
 
     fn is_alive(&self) -> bool {
         let last = self.liveness.last_turn_ms.load(Ordering::Relaxed);
-        self.clock.now().0.saturating_sub(last) <= TURN_AGE_MAX_MS
+        last == 0 || self.clock.now().0.saturating_sub(last) <= TURN_AGE_MAX_MS
     }
 
     fn is_ready(&self) -> bool {

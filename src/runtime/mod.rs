@@ -2,16 +2,21 @@
 //! connects the parts for one run.
 
 pub mod attempt;
+pub mod claims;
+pub mod credentials;
 pub mod driver;
 pub mod dry_run;
 pub mod engine;
 pub mod events;
 pub mod inbox;
+pub mod kube_events;
 pub mod leases;
 pub mod log_lines;
+pub mod metrics;
 pub mod progress;
 pub mod random;
 pub mod run;
+pub mod scale;
 pub mod signals;
 pub mod upstream;
 pub mod watch;

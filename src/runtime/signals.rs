@@ -23,6 +23,12 @@ pub enum Signal {
     Term,
     Usr1,
     Usr2,
+    /// Ctrl-Z on a terminal.
+    Tstp,
+    /// A shell continues this process.
+    Cont,
+    /// The terminal's window has another size.
+    Winch,
 }
 
 impl fmt::Display for Signal {
@@ -33,8 +39,18 @@ impl fmt::Display for Signal {
 
 impl Signal {
     /// All signals, in the order in which `take` returns them.
-    pub const ALL: [Self; 7] =
-        [Self::Chld, Self::Hup, Self::Int, Self::Quit, Self::Term, Self::Usr1, Self::Usr2];
+    pub const ALL: [Self; 10] = [
+        Self::Chld,
+        Self::Hup,
+        Self::Int,
+        Self::Quit,
+        Self::Term,
+        Self::Usr1,
+        Self::Usr2,
+        Self::Tstp,
+        Self::Cont,
+        Self::Winch,
+    ];
 
     /// The number of the signal in the system.
     pub fn number(self) -> i32 {
@@ -46,6 +62,9 @@ impl Signal {
             Self::Term => consts::SIGTERM,
             Self::Usr1 => consts::SIGUSR1,
             Self::Usr2 => consts::SIGUSR2,
+            Self::Tstp => consts::SIGTSTP,
+            Self::Cont => consts::SIGCONT,
+            Self::Winch => consts::SIGWINCH,
         }
     }
 
@@ -66,6 +85,11 @@ impl Signal {
         self.is_stop() || matches!(self, Self::Hup | Self::Quit)
     }
 
+    /// True for the signals of job control and windows, which only a run on a terminal handles.
+    fn is_of_terminal(self) -> bool {
+        matches!(self, Self::Tstp | Self::Cont | Self::Winch)
+    }
+
     fn bit(self) -> u32 {
         1 << (self as u32)
     }
@@ -83,11 +107,21 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. SIGHUP, SIGINT and SIGQUIT stay ignored if they were ignored at the
-    /// start of the process, as under `nohup` or a shell's `&`.
+    /// Installs the handlers, except for those of job control. SIGHUP, SIGINT and SIGQUIT stay ignored
+    /// if they were ignored at the start of the process, as under `nohup` or a shell's `&`.
     pub fn start() -> io::Result<Self> {
+        Self::of(|signal| !signal.is_of_terminal())
+    }
+
+    /// The same with the signals of job control.
+    pub fn start_with_job_control() -> io::Result<Self> {
+        Self::of(|_| true)
+    }
+
+    fn of(is_wanted: fn(Signal) -> bool) -> io::Result<Self> {
         let ignored = IgnoredSignals::now();
-        let wanted = Signal::ALL.into_iter().filter(|signal| !is_ignored(ignored, *signal));
+        let wanted = Signal::ALL.into_iter();
+        let wanted = wanted.filter(|signal| is_wanted(*signal) && !is_ignored(ignored, *signal));
         let mut signals = iterator::Signals::new(wanted.map(Signal::number))?;
         let handle = signals.handle();
         let pending = Arc::new(AtomicU32::new(0));
@@ -146,7 +180,7 @@ fn record(number: i32, pending: &AtomicU32, wake: &Sender<()>) {
 
 /// Only these signals may stay ignored; posse needs the others.
 fn is_ignored(ignored: IgnoredSignals, signal: Signal) -> bool {
-    let optional = matches!(signal, Signal::Hup | Signal::Int | Signal::Quit);
+    let optional = matches!(signal, Signal::Hup | Signal::Int | Signal::Quit | Signal::Tstp);
     optional && ignored.contains(signal.number())
 }
 
@@ -169,7 +203,7 @@ mod tests {
             }
         }
         while !missing.is_empty() {
-            signals.wake().recv_timeout(Duration::from_secs(10)).expect("both signals arrive");
+            signals.wake().recv_timeout(Duration::from_secs(120)).expect("both signals arrive");
             let came: Vec<Signal> = signals.take().collect();
             missing.retain(|signal| !came.contains(signal));
         }

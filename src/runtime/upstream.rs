@@ -253,7 +253,7 @@ mod tests {
         let threads =
             Threads::start(&pods, settings(clock, true), &sender, &watermark, leases, None)
                 .unwrap();
-        let first = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+        let first = receiver.recv_timeout(Duration::from_secs(120)).unwrap();
         assert!(matches!(first, Message::Input(Input::List(_))), "{first:?}");
         while !server.wait().line().contains("watch=1") {}
         assert_eq!(threads.stop(LeaseRelease::Keep), Vec::<&str>::new(), "all threads have ended");
@@ -272,7 +272,7 @@ mod tests {
         let (sender, receiver) = bounded(4);
         let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
         assert!(store_on_pod(pod, ExecutorId(1_000), sender));
-        let message = receiver.recv_timeout(Duration::from_secs(10)).unwrap();
+        let message = receiver.recv_timeout(Duration::from_secs(120)).unwrap();
         let want = ExecutorId(1_000);
         assert!(
             matches!(message, Message::Input(Input::IdsReserved { up_to }) if up_to == want),

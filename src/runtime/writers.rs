@@ -1,21 +1,26 @@
 //! The writer threads: they send the API requests that the reconciler decides on, one request for
 //! each action, and return each answer to the inbox.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Select, Sender, TrySendError, bounded};
 use log::{debug, warn};
 
 use crate::core::model::action::{Action, Patch};
-use crate::core::model::ids::Uid;
+use crate::core::model::ids::{ExecutorId, Uid};
 use crate::core::model::input::{Input, List, ListSource};
-use crate::core::model::refusal::Refusal;
+use crate::core::model::pod_text::{PodOverrides, PodText};
+use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::reconciler::{LOG_READS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX};
 use crate::core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
 use crate::kube::api::pods::Pods;
+use crate::runtime::claims::SlotClaims;
+use crate::runtime::events::EventLog;
 use crate::runtime::inbox::Message;
-use crate::wire::{draining, labels};
+use crate::wire::{draining, labels, task};
 
 /// Threads for deletes, patches and lists.
 const MUTATION_WRITERS_MAX: usize = 8;
@@ -23,6 +28,9 @@ const MUTATION_WRITERS_MAX: usize = 8;
 const STACK_BYTES: usize = 256 << 10;
 /// Time-out for reading a pod's log; the pod is deleted only after that.
 const LOG_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a mark or a delete waits until the file of events has what led to it. After a kill in between
+/// the next run reports it again. A pipe that nobody reads must not hold up a run.
+const EVENT_WAIT: Duration = Duration::from_secs(2);
 /// Requests in flight besides single deletes and patches: at shutdown one LIST and one delete of all
 /// executors, one GET of a node, and GETs of pods.
 const OTHER_REQUESTS_MAX: usize = 3 + POD_READS_IN_FLIGHT_MAX;
@@ -32,6 +40,8 @@ const OTHER_REQUESTS_MAX: usize = 3 + POD_READS_IN_FLIGHT_MAX;
 #[derive(Debug)]
 pub struct Writers {
     pods: Pods,
+    claims: Arc<SlotClaims>,
+    log: Arc<EventLog>,
     inbox: Sender<Message>,
     creates: Pool,
     mutations: Pool,
@@ -43,6 +53,8 @@ pub struct Writers {
 struct Pool {
     jobs: Sender<Action>,
     queue: Receiver<Action>,
+    /// Actions that are queued or being carried out.
+    n_open: Arc<AtomicUsize>,
     n_threads: usize,
     n_threads_max: usize,
     name: &'static str,
@@ -51,16 +63,25 @@ struct Pool {
 impl Pool {
     fn new(name: &'static str, n_threads_max: usize, capacity: usize) -> Self {
         let (jobs, queue) = bounded(capacity);
-        Self { jobs, queue, n_threads: 0, n_threads_max, name }
+        let n_open = Arc::default();
+        Self { jobs, queue, n_open, n_threads: 0, n_threads_max, name }
     }
 }
 
 impl Writers {
     /// Starts no thread yet; `send` starts them as needed. `in_flight_max`: concurrent creates.
-    pub fn new(pods: Pods, inbox: Sender<Message>, in_flight_max: usize) -> Self {
+    pub fn new(
+        pods: Pods,
+        claims: SlotClaims,
+        log: Arc<EventLog>,
+        inbox: Sender<Message>,
+        in_flight_max: usize,
+    ) -> Self {
         let n_mutations = MUTATIONS_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
         Self {
             pods,
+            claims: Arc::new(claims),
+            log,
             inbox,
             creates: Pool::new("create", in_flight_max, in_flight_max),
             mutations: Pool::new("mutate", MUTATION_WRITERS_MAX, n_mutations),
@@ -83,21 +104,26 @@ impl Writers {
             | Action::Relist
             | Action::ReserveIds { .. } => &mut self.mutations,
         };
+        let n_open = pool.n_open.fetch_add(1, Ordering::Relaxed) + 1;
         match pool.jobs.try_send(action) {
             Ok(()) => {}
             Err(TrySendError::Full(action) | TrySendError::Disconnected(action)) => {
+                pool.n_open.fetch_sub(1, Ordering::Relaxed);
                 debug_assert!(false, "more actions in flight than capacity: {action:?}");
                 warn!("dropped {action:?}: too many requests in flight");
             }
         }
-        // If jobs are waiting, all threads are busy: start another.
-        if !pool.jobs.is_empty() && pool.n_threads < pool.n_threads_max {
+        // Each open action has a thread of its own. A job that waits in the queue says nothing: its thread
+        // may be about to wake up.
+        if n_open > pool.n_threads && pool.n_threads < pool.n_threads_max {
             let (queue, inbox) = (pool.queue.clone(), self.inbox.clone());
-            let pods = self.pods.clone();
+            let (pods, claims) = (self.pods.clone(), Arc::clone(&self.claims));
+            let log = Arc::clone(&self.log);
+            let n_open = Arc::clone(&pool.n_open);
             let spawned = thread::Builder::new()
                 .name(format!("{}-{}", pool.name, pool.n_threads))
                 .stack_size(STACK_BYTES)
-                .spawn(move || write(&pods, &queue, &inbox));
+                .spawn(move || write(&pods, &claims, &log, &queue, &n_open, &inbox));
             match spawned {
                 Ok(_) => pool.n_threads += 1,
                 Err(error) if pool.n_threads > 0 => {
@@ -110,21 +136,38 @@ impl Writers {
 }
 
 /// Runs until the job channel or the inbox is closed.
-fn write(pods: &Pods, queue: &Receiver<Action>, inbox: &Sender<Message>) {
-    for action in queue {
-        if let Some(input) = perform(pods, action)
-            && inbox.send(Message::Input(input)).is_err()
-        {
+fn write(
+    pods: &Pods,
+    claims: &SlotClaims,
+    log: &EventLog,
+    queue: &Receiver<Action>,
+    n_open: &AtomicUsize,
+    inbox: &Sender<Message>,
+) {
+    // Unlike `recv`, a selection sleeps at once. An executor takes milliseconds to be created, so that
+    // spinning in front of the queue costs processor time and gains nothing.
+    let mut jobs = Select::new();
+    jobs.recv(queue);
+    while let Ok(action) = jobs.select().recv(queue) {
+        if matches!(action, Action::Delete { .. } | Action::Patch { .. }) {
+            log.wait_written(EVENT_WAIT);
+        }
+        let input = perform(pods, claims, action);
+        // Before the answer is seen: the next action that it leads to can have this thread.
+        n_open.fetch_sub(1, Ordering::Relaxed);
+        if input.is_some_and(|input| inbox.send(Message::Input(input)).is_err()) {
             return;
         }
     }
 }
 
 /// Sends the request of one action. `None`: the action is not an API request.
-pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
+fn perform(pods: &Pods, claims: &SlotClaims, action: Action) -> Option<Input> {
     let input = match action {
         Action::Create { id, group: _, slot, overrides, watermark, pod } => {
-            let answer = pods.create(&pod.render(id, slot, &overrides), false);
+            let answer = claims
+                .ensure(&pod.render_claims(id, slot, &overrides))
+                .and_then(|()| pods.create(&body(&pod, id, slot, &overrides)?, false));
             log_answer("create", &id, answer.as_ref().err());
             Input::Created { id, watermark, answer }
         }
@@ -182,12 +225,29 @@ pub fn perform(pods: &Pods, action: Action) -> Option<Input> {
     Some(input)
 }
 
+/// The body of the POST that creates an executor.
+fn body(
+    pod: &PodText,
+    id: ExecutorId,
+    slot: u32,
+    overrides: &PodOverrides,
+) -> Result<Vec<u8>, Refusal> {
+    let body = pod.render(id, slot, overrides);
+    let Some(run) = &overrides.task else { return Ok(body) };
+    task::lay_over(&body, run).map_err(|error| Refusal {
+        class: RefusalClass::Invalid,
+        code: 0,
+        reason: String::new(),
+        message: format!("the template gives no JSON: {error}"),
+        retry_after_ms: None,
+    })
+}
+
 /// A merge patch with the uid, so that the server refuses it with 409 for a pod of another uid.
 fn patch_body(uid: &Uid, patch: &Patch) -> String {
     let metadata = match patch {
-        Patch::Counted => {
-            serde_json::json!({"uid": uid.to_string(), "labels": {labels::COUNTED: unix_time()}})
-        }
+        Patch::Completed => label(uid, labels::COMPLETED),
+        Patch::Counted => label(uid, labels::COUNTED),
         Patch::Draining(draining, label) => {
             let value = draining::value(*draining);
             let mut metadata = serde_json::json!({
@@ -200,6 +260,11 @@ fn patch_body(uid: &Uid, patch: &Patch) -> String {
         }
     };
     serde_json::json!({ "metadata": metadata }).to_string()
+}
+
+/// The metadata of a patch that sets a label to the time.
+fn label(uid: &Uid, key: &str) -> serde_json::Value {
+    serde_json::json!({"uid": uid.to_string(), "labels": {key: unix_time()}})
 }
 
 /// Seconds since 1970. The label's value orders retained pods by age.

@@ -113,7 +113,7 @@ fn send_error(output: &mut Output, status: u16, body: &[u8]) {
         _ => {}
     }
     // An error changes nothing, because the connection ends anyway.
-    let _ = output.send(status, &headers, body);
+    let _ = output.send(status, &headers, &[body]);
 }
 
 /// Closes a connection so that the client can read the last response: closing a socket with unread

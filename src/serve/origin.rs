@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use crate::serve::Request;
 
-/// Refuses a request that a page of another origin sent (Fetch Standard; W3C Fetch Metadata). Some
-/// WebSocket libraries send this server's own origin, which no page has: no page is served here.
+/// Refuses a request that a page of another origin sent (Fetch Standard; W3C Fetch Metadata). This
+/// server's own origin is admitted: that of posse's own page, and what some WebSocket libraries send.
 pub fn refuse_pages(request: &Request) -> Option<(u16, &'static str)> {
     let is_ours = |origin: &str| {
         let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));

@@ -1,6 +1,6 @@
 //! Writes responses: status line, headers, bodies and chunks.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,27 +45,29 @@ impl Output {
         }
     }
 
-    /// Sends a complete response.
+    /// Sends a complete response, whose body is made of `parts`.
     pub(super) fn send(
         &mut self,
         status: u16,
         headers: &[(&str, &str)],
-        body: &[u8],
+        parts: &[&[u8]],
     ) -> io::Result<()> {
         self.begin(status, headers);
         let has_body = !matches!(status, 100..=199 | 204 | 304);
+        let length: usize = parts.iter().map(|part| part.len()).sum();
         if has_body {
-            push(&mut self.buffer, &["content-length: ", &body.len().to_string(), "\r\n"]);
+            push(&mut self.buffer, &["content-length: ", &length.to_string(), "\r\n"]);
         }
         self.buffer.extend_from_slice(b"\r\n");
-        let body = if has_body && !self.head_only { body } else { &[] };
+        let parts = if has_body && !self.head_only { parts } else { &[] };
         // A small response needs one write, so one packet.
-        if body.len() <= BUFFER_BYTES_KEPT {
-            self.buffer.extend_from_slice(body);
+        if length <= BUFFER_BYTES_KEPT {
+            parts.iter().for_each(|part| self.buffer.extend_from_slice(part));
             self.flush_buffer()?;
         } else {
             self.flush_buffer()?;
-            self.socket.write_all(body)?;
+            let mut parts: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+            self.socket.write_all_parts(&mut parts)?;
         }
         self.state = ResponseState::Sent;
         Ok(())
@@ -110,7 +112,17 @@ impl<'a> Responder<'a> {
 
     /// Sends a response with `body`. `content-length` and `connection` are added to `headers`.
     pub fn send(self, status: u16, headers: &[(&str, &str)], body: &[u8]) -> io::Result<()> {
-        self.output.send(status, headers, body)
+        self.output.send(status, headers, &[body])
+    }
+
+    /// The same with a body that is in parts.
+    pub fn send_parts(
+        self,
+        status: u16,
+        headers: &[(&str, &str)],
+        parts: &[&[u8]],
+    ) -> io::Result<()> {
+        self.output.send(status, headers, parts)
     }
 
     /// Sends `length` bytes from `body` in blocks. If `body` ends early, the connection is cut, so

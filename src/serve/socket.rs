@@ -1,7 +1,7 @@
 //! The stream of a connection (TCP, TLS or unix). Each read and write lasts as long as the client's
 //! pace allows.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -91,23 +91,30 @@ impl Socket {
     }
 
     /// Writes all bytes.
-    pub(super) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
+    pub(super) fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_parts(&mut [IoSlice::new(bytes)])
+    }
+
+    /// Writes all bytes of all parts, as many at once as the socket takes.
+    pub(super) fn write_all_parts(&self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        // Skips empty parts.
+        IoSlice::advance_slices(&mut parts, 0);
+        while !parts.is_empty() {
             let n = self.wait(|deadline| match &self.stream {
                 Stream::Tcp(stream) => {
                     set_deadline(stream, Timeout::Send, deadline)?;
-                    (&*stream).write(bytes)
+                    (&*stream).write_vectored(parts)
                 }
-                Stream::Tls(stream) => stream.write(bytes, deadline),
+                Stream::Tls(stream) => stream.write(&parts[0], deadline),
                 Stream::Unix(stream) => {
                     set_deadline(stream, Timeout::Send, deadline)?;
-                    (&*stream).write(bytes)
+                    (&*stream).write_vectored(parts)
                 }
             })?;
             if n == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            bytes = &bytes[n..];
+            IoSlice::advance_slices(&mut parts, n);
         }
         Ok(())
     }

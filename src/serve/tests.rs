@@ -110,14 +110,15 @@ const LIMITS: Limits = Limits {
 
 /// For tests that wait for a time-out.
 const SHORT: Limits = Limits {
-    read_timeout: Duration::from_millis(300),
-    write_timeout: Duration::from_millis(300),
-    idle_timeout: Duration::from_millis(600),
+    // A busy machine takes a while until the client has sent what it must send before.
+    read_timeout: Duration::from_millis(1_500),
+    write_timeout: Duration::from_millis(1_500),
+    idle_timeout: Duration::from_millis(3_000),
     ..LIMITS
 };
 
 /// The time-out of a test step; much longer than any step takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn start(limits: Limits) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -463,7 +464,8 @@ fn slow_bytes_do_not_extend_the_time_limit() {
         let mut dripping = stream.try_clone().unwrap();
         let dripper = std::thread::spawn(move || {
             while begun.elapsed() < PATIENCE && dripping.write_all(slow.as_bytes()).is_ok() {
-                std::thread::park_timeout(Duration::from_millis(20));
+                // Slow enough that the headers are not too many first.
+                std::thread::park_timeout(Duration::from_millis(100));
             }
         });
         let mut answer = [0; 20];

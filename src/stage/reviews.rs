@@ -119,8 +119,14 @@ impl Reviews {
                 );
             });
         }
-        let access =
-            Access { namespace, verb: "create", group: "", resource: "pods", subresource: "" };
+        let access = Access {
+            namespace,
+            verb: "create",
+            group: "",
+            resource: "pods",
+            subresource: "",
+            name: "",
+        };
         let review = subject_access_review(&self.http, &who, access).map_err(unavailable)?;
         if review.allowed {
             return Ok(());

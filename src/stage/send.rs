@@ -28,18 +28,19 @@ pub struct Source {
     pub executable: bool,
 }
 
-/// Reads and hashes all files, so that an invalid file is reported before any is sent.
+/// Reads and hashes all files, which have these names, so that an invalid file is reported before any is sent.
 ///
 /// # Errors
 /// A file cannot be read, is not a regular file, or has the same name as another.
-pub fn read(paths: &[PathBuf]) -> Result<Vec<Source>, String> {
-    if paths.len() > TICKET_BUNDLES_MAX {
+pub fn read(files: &[(PathBuf, String)]) -> Result<Vec<Source>, String> {
+    if files.len() > TICKET_BUNDLES_MAX {
         return Err(format!("too many files: at most {TICKET_BUNDLES_MAX} are possible"));
     }
     let mut names = BTreeSet::new();
     let mut sources = Vec::new();
-    for path in paths {
-        let source = Source::read(path).map_err(|why| format!("{}: {why}", path.display()))?;
+    for (path, name) in files {
+        let source =
+            Source::read(path, name).map_err(|why| format!("{}: {why}", path.display()))?;
         if !names.insert(source.file.clone()) {
             return Err(format!("{}: two files have this name", path.display()));
         }
@@ -49,11 +50,9 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Source>, String> {
 }
 
 impl Source {
-    fn read(path: &Path) -> Result<Self, String> {
+    fn read(path: &Path, file: &str) -> Result<Self, String> {
         let text = |error: io::Error| error.to_string();
-        let file = path.file_name().and_then(|name| name.to_str());
-        let file = file.ok_or("the file name is not UTF-8")?.to_owned();
-        if let Some(error) = file_name_error(&file) {
+        if let Some(error) = file_name_error(file) {
             return Err(error);
         }
         let mut content = File::open(path).map_err(text)?;
@@ -64,7 +63,7 @@ impl Source {
         let (bytes, hash) = hash_rest(&mut content).map_err(text)?;
         let sha256 = hex(hash.finish().as_ref());
         let executable = metadata.permissions().mode() & 0o111 != 0;
-        Ok(Self { path: path.to_owned(), file, bytes, sha256, executable })
+        Ok(Self { path: path.to_owned(), file: file.to_owned(), bytes, sha256, executable })
     }
 }
 

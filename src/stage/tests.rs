@@ -73,7 +73,7 @@ impl Uploader for Prompt {
 }
 
 /// Time limit of a test.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 const TOKEN: &str = "t0ken";
 const NO_BUNDLE: &str =
     r#"{"error":"there is no such bundle, or it was dropped, or the secret does not match"}"#;
@@ -353,7 +353,10 @@ fn fetched_files_equal_the_uploaded_ones() {
     fs::write(&paths[1], "").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&paths[0], mode).unwrap();
-    let sources = send::read(&paths).unwrap();
+    let named =
+        |path: &PathBuf| (path.clone(), path.file_name().unwrap().to_str().unwrap().to_owned());
+    let files = paths.each_ref().map(named);
+    let sources = send::read(&files).unwrap();
     let upload = Upload {
         transfer: &transfer,
         token: &token,
@@ -375,10 +378,10 @@ fn fetched_files_equal_the_uploaded_ones() {
     }
     assert!(entries[0].executable && !entries[1].executable);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 2, "no partial file is left");
-    let twice = [paths[0].clone(), paths[0].clone()];
+    let twice = [files[0].clone(), files[0].clone()];
     assert!(send::read(&twice).unwrap_err().contains("two files have this name"));
-    assert!(send::read(&[out]).unwrap_err().contains("not a regular file"));
-    assert!(send::read(&[path("absent")]).unwrap_err().contains("absent: No such file"));
+    assert!(send::read(&[named(&out)]).unwrap_err().contains("not a regular file"));
+    assert!(send::read(&[named(&path("absent"))]).unwrap_err().contains("absent: No such file"));
 }
 
 /// A proxy to `to` that cuts the first `n_cut` connections after `answer_bytes_max` bytes.

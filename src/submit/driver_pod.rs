@@ -24,6 +24,8 @@ const BIN_VOLUME: &str = "posse-bin";
 const BIN_DIR: &str = "/opt/posse";
 /// The command, which is in the PATH of posse's image and of a driver image with posse in it.
 const PROGRAM: &str = "posse";
+/// The prefix of the annotations by which Prometheus finds what to scrape.
+const SCRAPE: &str = "prometheus.io/";
 /// The service account that `deploy/rbac.yaml` creates.
 const SERVICE_ACCOUNT: &str = "posse-driver";
 
@@ -96,15 +98,20 @@ impl Build<'_> {
         };
         container.insert("command".to_owned(), json!([program]));
         let config = self.plan.files.config_path();
+        let scrape = self.plan.scrape.filter(|scrape| scrape.is_default);
+        let metrics = scrape.map(|scrape| format!(":{}", scrape.port));
         let first = ["run", "-f", &config, "--namespace", &self.plan.namespace];
         let as_job = (self.plan.pod.kind == DriverKind::Job).then_some("--as-job");
         let staged = self.plan.staged();
         let files = staged.iter().flat_map(|Staged { secret, image }| {
-            ["--files-secret", secret, "--files-image", image]
+            let image = image.iter().flat_map(|image| ["--files-image", image.as_str()]);
+            ["--files-secret", secret].into_iter().chain(image)
         });
         let given = self.plan.args.iter().map(String::as_str);
         let exclusive = self.plan.exclusive.then_some("--exclusive");
-        let words = first.into_iter().chain(as_job).chain(exclusive).chain(files).chain(given);
+        let metrics = metrics.iter().flat_map(|address| ["--metrics", address]);
+        let words = first.into_iter().chain(as_job).chain(exclusive).chain(metrics);
+        let words = words.chain(files).chain(given);
         let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
         // Unless the driver's command is given elsewhere, it is the one in the template.
         if !template_command.is_empty() && !self.plan.has_driver_command {
@@ -112,6 +119,10 @@ impl Build<'_> {
             args.extend(template_command);
         }
         container.insert("args".to_owned(), Value::Array(args));
+        // Whoever follows the driver sees why it failed, also without its log.
+        container
+            .entry("terminationMessagePolicy")
+            .or_insert_with(|| json!("FallbackToLogsOnError"));
         self.add_pod_variables(container, &field)?;
         if own_image {
             container.entry("resources").or_insert_with(|| self.parts["ownResources"].clone());
@@ -267,6 +278,7 @@ impl Build<'_> {
         if !self.plan.pod.annotations.is_empty() {
             self.template.map(&mut metadata, "annotations", "metadata.annotations")?.extend(ours);
         }
+        self.add_scrape(&mut metadata)?;
         // The end of an attempt is that of the driver's container.
         if let Some(name) = &self.plan.pod.container {
             let annotations =
@@ -274,6 +286,21 @@ impl Build<'_> {
             annotations.insert(CONTAINER.to_owned(), json!(name));
         }
         Ok(metadata)
+    }
+
+    /// Adds the annotations by which Prometheus finds the metrics, unless the pod has such annotations of
+    /// its own: they are then for the driver's metrics.
+    fn add_scrape(&self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let Some(scrape) = self.plan.scrape else { return Ok(()) };
+        let field = "metadata.annotations";
+        let annotations = self.template.map(metadata, "annotations", field)?;
+        if !annotations.keys().any(|key| key.starts_with(SCRAPE)) {
+            let port = scrape.port.to_string();
+            for (key, value) in [("scrape", "true"), ("port", &port), ("path", "/metrics")] {
+                annotations.insert(format!("{SCRAPE}{key}"), json!(value));
+            }
+        }
+        Ok(())
     }
 
     /// The index of the driver's container.

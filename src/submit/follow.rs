@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use serde_json::Value;
@@ -12,12 +12,13 @@ use serde_json::Value;
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::objects::{Kind, Objects};
 use crate::submit::changes::wait_for_change;
+use crate::submit::give_up::{GiveUp, Start, remove, try_no_more};
 use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::logs::LogFollower;
 use crate::submit::plan::driver_selector;
 use crate::submit::state::{
-    DriverState, ended_with, exit_code, has_begun, is_ending, is_final, job_end, name_of, newest,
-    pod_line, reason_and_message, state, uid_of,
+    DriverState, ended_with, exit_code, has_begun, image_problem, is_ending, is_final, job_end,
+    last_lines, name_of, newest, pod_line, reason_and_message, state, uid_of,
 };
 use crate::submit::workload::is_owned;
 
@@ -55,6 +56,8 @@ pub struct Follower {
     pub logs: bool,
     /// Only this many lines from the end of the first pod's log.
     pub tail: Option<u32>,
+    /// When a driver that does not start is ended; `None`: it is only watched.
+    pub gives_up: Option<GiveUp>,
 }
 
 /// The state of a driver at one time.
@@ -119,7 +122,7 @@ impl Follower {
         listener: Listener<'_>,
         logs: &Sender<String>,
     ) -> Result<Option<DriverEnd>, Refusal> {
-        let mut reported = Reported::default();
+        let (mut reported, mut start) = (Reported::default(), Start::default());
         let (mut wait, mut n_refused) = (BACKOFF, 0);
         loop {
             let observation = match self.observe() {
@@ -148,6 +151,9 @@ impl Follower {
                 return Ok(None);
             }
             if let Some(driver_end) = self.driver_end(&observation, &reported) {
+                return Ok(Some(driver_end));
+            }
+            if let Some(driver_end) = self.give_up(&observation, &mut start, listener) {
                 return Ok(Some(driver_end));
             }
             self.wait_for_change(&observation);
@@ -180,7 +186,13 @@ impl Follower {
     ) -> bool {
         let mut listens = true;
         for pod in &observation.pods {
-            listens &= reported.report(listener, uid_of(pod), pod_line(pod));
+            let about = format!("{} {}", uid_of(pod), image_problem(pod).unwrap_or_default());
+            listens &= reported.report(listener, &about, pod_line(pod));
+            let last_lines = if self.logs { Vec::new() } else { last_lines(pod) };
+            for (i, line) in last_lines.iter().enumerate() {
+                let about = format!("{} {i}", uid_of(pod));
+                listens &= reported.report(listener, &about, format!("{}: {line}", name_of(pod)));
+            }
             if self.logs
                 && has_begun(pod)
                 && !reported.has_logs_of.iter().any(|uid| uid == uid_of(pod))
@@ -233,6 +245,37 @@ impl Follower {
             Some(why) => Some(format!("job {} cannot replace its pod: {why}", self.name)),
             None => is_new.then(|| format!("job {} has no pod yet", self.name)),
         }
+    }
+
+    /// Ends a driver that cannot start.
+    fn give_up(
+        &self,
+        observation: &Observation,
+        start: &mut Start,
+        listener: Listener<'_>,
+    ) -> Option<DriverEnd> {
+        let (limits, workload) = (self.gives_up.as_ref()?, observation.workload.as_ref()?);
+        let tell = |line: String| listener(FollowEvent::Line(line));
+        if self.kind == Kind::Job
+            && newest(&observation.pods).is_some_and(|pod| start.is_hopeless(pod))
+        {
+            match try_no_more(&self.objects, workload) {
+                Ok(()) => {
+                    tell(format!("job {}: it does not try again what cannot start", self.name))
+                }
+                Err(refusal) => tell(format!("job {} tries again: {refusal}", self.name)),
+            };
+        }
+        let line = start.missing_image(&observation.pods, limits, Instant::now())?;
+        tell(line);
+        let why = format!("no image for {} s", limits.image_timeout.as_secs());
+        let why = match remove(&self.objects, &self.app) {
+            Ok(()) => format!("{why}; the application is removed"),
+            Err(refusal) => {
+                format!("{why}; `posse stop {}` removes it, because: {refusal}", self.app)
+            }
+        };
+        Some(DriverEnd { code: 1, why })
     }
 
     fn driver_end(&self, observation: &Observation, reported: &Reported) -> Option<DriverEnd> {

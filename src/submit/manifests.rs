@@ -2,15 +2,12 @@
 
 use std::fmt;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::submit::driver_pod::{self, DriverPodParts, driver_pod};
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
 use crate::wire::labels::{APP, DRIVER};
-use crate::wire::staged::TICKET_KEY;
 use crate::wire::template::TemplateError;
 use crate::wire::yaml::Node;
 
@@ -52,8 +49,7 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     let mut parts = if plan.create_rbac { rbac(plan)? } else { Vec::new() };
     let fixed = driver_pod::parts();
     parts.push(object("v1", "ConfigMap", plan.metadata(), "data", plan.files.data().into()));
-    if let Some(ticket) = &plan.ticket {
-        let data = json!({ TICKET_KEY: BASE64_STANDARD.encode(ticket.to_json()) });
+    if let Some(data) = plan.pod_files.data() {
         parts.push(object("v1", "Secret", plan.metadata(), "data", data));
     }
     // The Service publishes addresses that are not ready: executors may connect before the driver's
@@ -100,6 +96,18 @@ fn object(version: &str, kind: &str, metadata: Value, key: &str, value: Value) -
     json!({ "apiVersion": version, "kind": kind, "metadata": metadata, key: value })
 }
 
+/// The permissions for the Secrets of credentials. Kubernetes cannot limit `create` to names.
+fn secret_rules(names: &[String]) -> Vec<Value> {
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let rule =
+        |verbs: &[&str]| json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": verbs });
+    let mut change = rule(&["delete", "get", "update"]);
+    change["resourceNames"] = json!(names);
+    vec![rule(&["create"]), change]
+}
+
 /// The objects of `deploy/rbac.yaml`, renamed for this application.
 fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
     RBAC.split("\n---\n")
@@ -108,10 +116,19 @@ fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
                 .map_err(|error| plan.template.fail("deploy/rbac.yaml", error.message))?;
             let mut object = node.to_json();
             object["metadata"] = plan.metadata();
+            if let Some(rules) = object["rules"].as_array_mut().filter(|_| plan.has_volumes) {
+                rules.push(json!({
+                    "apiGroups": [""], "resources": ["persistentvolumeclaims"],
+                    "verbs": ["create", "delete", "get", "list"],
+                }));
+            }
             for rule in object["rules"].as_array_mut().into_iter().flatten() {
                 if let Some(names) = rule.get_mut("resourceNames") {
                     *names = json!([plan.name()]);
                 }
+            }
+            if let Some(rules) = object["rules"].as_array_mut() {
+                rules.extend(secret_rules(&plan.credential_secrets));
             }
             for key in ["roleRef", "subjects"] {
                 let named = match object.get_mut(key) {

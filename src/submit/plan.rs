@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::submit::files::Files;
-use crate::wire::bundle::Ticket;
-use crate::wire::config::DriverPod;
+use crate::submit::pod_files::PodFiles;
+use crate::wire::config::{DriverPod, Metrics};
 use crate::wire::labels::{APP, DRIVER, EXECUTORS, MANAGED_BY, SUBMISSION};
 use crate::wire::staged::Staged;
 use crate::wire::template::Template;
@@ -36,12 +36,46 @@ pub struct Plan {
     /// The time for the driver to end, then for the executors, in milliseconds.
     pub grace_ms: u64,
     pub stop_timeout_ms: u64,
+    /// How long submit waits for the image of the driver's pod, in milliseconds; 0: for ever.
+    pub image_timeout_ms: u64,
     /// Two drivers of the application must not run at the same time.
     pub exclusive: bool,
+    /// Where Prometheus finds the driver's metrics; `None`: nowhere.
+    pub scrape: Option<ScrapePort>,
     /// Create a service account with the permissions that posse needs.
     pub create_rbac: bool,
-    /// The ticket with which pods fetch staged files; `None` without staged files.
-    pub ticket: Option<Ticket>,
+    /// The Secrets that the run writes for its credentials.
+    pub credential_secrets: Vec<String>,
+    /// A group has `volumes_per_slot`.
+    pub has_volumes: bool,
+    /// The files that come along.
+    pub pod_files: PodFiles,
+}
+
+/// The port of the driver's metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrapePort {
+    pub port: u16,
+    /// The configuration does not name it: a flag does.
+    pub is_default: bool,
+}
+
+/// The port of the metrics if the configuration names none.
+const METRICS_PORT: u16 = 9760;
+
+impl ScrapePort {
+    /// The port for a configuration; `None` if no other machine can reach it.
+    pub fn of(metrics: Metrics, template: &Template) -> Option<Self> {
+        match metrics {
+            Metrics::At(address) => {
+                address.is_public().then_some(Self { port: address.port(), is_default: false })
+            }
+            // Two drivers on one node would want the same port of the node.
+            Metrics::Default if template.spec.get("hostNetwork") == Some(&json!(true)) => None,
+            Metrics::Default => Some(Self { port: METRICS_PORT, is_default: true }),
+            Metrics::Off => None,
+        }
+    }
 }
 
 /// The name of all objects of an application's driver.
@@ -94,9 +128,17 @@ impl Plan {
         self.grace_ms.saturating_add(self.stop_timeout_ms).div_ceil(1_000) + END_RESERVE_S
     }
 
-    /// What pods need to fetch the staged files.
+    /// What pods need to find the files that come along.
     pub fn staged(&self) -> Option<Staged> {
-        self.ticket.as_ref()?;
+        let image = match &self.pod_files {
+            PodFiles::None => return None,
+            PodFiles::Staged(_) => Some(self.image_with_posse()),
+            PodFiles::Inline(_) => None,
+        };
+        Some(Staged { secret: self.name(), image })
+    }
+
+    fn image_with_posse(&self) -> String {
         let ours = self.pod.posse_image.as_ref().or(self.pod.shorthands.image.as_ref());
         // Without an image for posse, the driver's image contains posse.
         let theirs = || {
@@ -104,8 +146,7 @@ impl Plan {
             let mut all = self.template.spec.get("containers")?.as_array()?.iter();
             all.find(|one| wanted.is_none_or(|name| one["name"] == name))?["image"].as_str()
         };
-        let image = ours.map(String::as_str).or_else(theirs).unwrap_or_default().to_owned();
-        Some(Staged { secret: self.name(), image })
+        ours.map(String::as_str).or_else(theirs).unwrap_or_default().to_owned()
     }
 
     /// The service account of the driver's pod.

@@ -7,6 +7,8 @@ use crate::wire::labels::{CONTAINER, EXIT_CODE};
 
 /// The longest message of the server or kubelet that is printed, in characters.
 const MESSAGE_CHARS_MAX: usize = 300;
+/// How many of the last lines of a failed driver are shown. The last four or so are posse's own.
+const LAST_LINES_MAX: usize = 10;
 
 /// The state of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,6 +216,23 @@ fn failure(pod: &Value) -> String {
     }
 }
 
+/// The last lines of a failed driver: what it wrote to its termination message, or the end of its log.
+pub fn last_lines(pod: &Value) -> Vec<String> {
+    let terminated = &driver_status(pod)["state"]["terminated"];
+    let has_failed = pod["status"]["phase"] == "Failed" && !is_start_error(terminated);
+    let message = terminated["message"].as_str().filter(|_| has_failed).unwrap_or_default();
+    let last = message.lines().rev().filter(|line| !line.trim().is_empty()).take(LAST_LINES_MAX);
+    let cut = |line: &str| line.chars().take(MESSAGE_CHARS_MAX).collect();
+    let mut lines: Vec<String> = last.map(cut).collect();
+    lines.reverse();
+    lines
+}
+
+/// True if a pod has ended because the command of its main container cannot be started.
+pub fn cannot_start(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Failed" && is_start_error(&driver_status(pod)["state"]["terminated"])
+}
+
 /// The container runtime could not start the command.
 fn is_start_error(terminated: &Value) -> bool {
     ["StartError", "ContainerCannotRun"].iter().any(|reason| terminated["reason"] == *reason)
@@ -235,15 +254,31 @@ fn first_failed_init(pod: &Value) -> Option<String> {
     failed.map(|(name, code)| format!("init container {name} ended with exit code {code}"))
 }
 
+/// The state of the first container that waits for something.
+fn waiting(pod: &Value) -> Option<&Value> {
+    let containers = ["initContainerStatuses", "containerStatuses"];
+    let lists = containers.iter().filter_map(|key| pod["status"][*key].as_array());
+    let mut waiting = lists.flatten().map(|one| &one["state"]["waiting"]);
+    // PodInitializing only says that init containers are not done.
+    waiting.find(|one| one["reason"].is_string() && one["reason"] != "PodInitializing")
+}
+
+/// The reason, if a container waits for its image. A kubelet changes between two reasons for as long as
+/// it tries.
+pub fn image_problem(pod: &Value) -> Option<&str> {
+    const REASONS: [&str; 4] =
+        ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"];
+    waiting(pod)?["reason"].as_str().filter(|reason| REASONS.contains(reason))
+}
+
 /// Why a pending pod is waiting.
 fn waits_for(pod: &Value) -> Option<String> {
+    let remedy = match image_problem(pod) {
+        Some(_) => "; correct the image's name, or let the node pull it",
+        None => "",
+    };
+    let by_container = waiting(pod).map(|one| format!("{}{remedy}", reason_and_message(one)));
     let status = &pod["status"];
-    let containers = ["initContainerStatuses", "containerStatuses"];
-    let lists = containers.iter().filter_map(|key| status[*key].as_array());
-    let waiting = lists.flatten().map(|one| &one["state"]["waiting"]);
-    // PodInitializing only says that init containers are not done.
-    let reasons = waiting.filter(|waiting| waiting["reason"] != "PodInitializing");
-    let by_container = reasons.map(reason_and_message).find(|text| !text.is_empty());
     by_container.or_else(|| {
         let conditions = status["conditions"].as_array()?;
         let unscheduled = conditions

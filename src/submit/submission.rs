@@ -41,7 +41,11 @@ impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AlreadyRunning(object) => {
-                write!(f, "it is already running: {object} has not finished")
+                write!(
+                    f,
+                    "it is already running: {object} has not finished; `posse logs -f` follows it, \
+                     `posse stop` ends it, --app NAME starts another one"
+                )
             }
             Self::NameTaken { object, why } => write!(f, "{object} exists already: {why}"),
             Self::Refused { what, refusal } => write!(f, "{what}: {refusal}"),
@@ -118,7 +122,8 @@ impl Submission<'_> {
                 Ok(Some(object)) => found.push(ExistingObject { kind, object }),
                 Err(refusal) if is_other_kind && refusal.class == RefusalClass::Forbidden => {}
                 Err(refusal) => {
-                    let what = format!("reading {} {name}", kind.word());
+                    let hint = permission_hint(kind, &refusal);
+                    let what = format!("reading {} {name}{hint}", kind.word());
                     return Err(SubmitError::Refused { what, refusal });
                 }
             }
@@ -238,12 +243,14 @@ impl Submission<'_> {
                 log::debug!("the driver's pod cannot be checked: {refusal}");
                 Ok(())
             }
-            Err(refusal) => {
-                let remedy = match refusal.message.contains("error looking up service account") {
-                    true => "; --create-rbac creates one, deploy/rbac.yaml creates posse-driver",
-                    false => "",
-                };
-                let what = format!("the driver's pod would be refused{remedy}");
+            Err(mut refusal) => {
+                if refusal.message.contains("error looking up service account") {
+                    refusal.message.push_str(
+                        "; use --create-rbac, which creates one for this application, or set \
+                         driver.service_account (deploy/rbac.yaml creates posse-driver)",
+                    );
+                }
+                let what = "the driver's pod would be refused".to_owned();
                 Err(SubmitError::Refused { what, refusal })
             }
         }
@@ -301,7 +308,9 @@ impl Submission<'_> {
             let patch = owned_by(&workload, &part.uid);
             with_retries(|| self.objects.patch(part.kind, &part.name, &patch)).map_err(
                 |refusal| {
-                    let what = format!("setting the owner of {} {}", part.kind.word(), part.name);
+                    let (kind, name) = (part.kind.word(), &part.name);
+                    let hint = permission_hint(part.kind, &refusal);
+                    let what = format!("setting the owner of {kind} {name}{hint}");
                     SubmitError::Refused { what, refusal }
                 },
             )?;
@@ -348,7 +357,16 @@ impl Submission<'_> {
 }
 
 fn refused(object: &Value, refusal: Refusal) -> SubmitError {
-    SubmitError::Refused { what: kind_and_name(object), refusal }
+    let hint = permission_hint(kind_of(object), &refusal);
+    SubmitError::Refused { what: format!("{}{hint}", kind_and_name(object)), refusal }
+}
+
+/// What to do about missing permissions that few users have.
+fn permission_hint(kind: Kind, refusal: &Refusal) -> &'static str {
+    match kind == Kind::Secret && refusal.class == RefusalClass::Forbidden {
+        true => " (--file needs the permissions get, create, patch and delete for secrets)",
+        false => "",
+    }
 }
 
 fn kind_of(object: &Value) -> Kind {

@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::pod_text::{Part, PodOverrides, PodText};
+use crate::core::policy::settings::{OnLoss, Restart};
+use crate::wire::credentials::Credentials;
 use crate::wire::labels::{self, Selection};
 use crate::wire::memory::{MemoryScaling, MemorySteps};
 use crate::wire::names::host_in_url;
@@ -39,14 +41,22 @@ pub struct PodContext {
     pub owner: Option<OwnerRef>,
     /// Host that executors connect to. An IPv6 address may come without brackets.
     pub driver_host: String,
+    /// The driver's port, if the configuration has `driver.port`.
+    pub driver_port: Option<u16>,
     /// How long a pod stays bound to a lost node, seconds. None: posse adds no tolerations.
     pub node_loss_after_s: Option<u64>,
     /// Name of the main container. None: the first one.
     pub container: Option<String>,
     /// The executor counts as failed if any other container fails.
     pub fails_with_sidecars: bool,
+    /// What the group does when an executor ends.
+    pub restart: Restart,
+    /// What a loss ends. The pods of a group that restarts together show its attempt.
+    pub on_loss: OnLoss,
     /// Staged files for the pods. None: no files are staged.
     pub staged: Option<Staged>,
+    /// Credentials for the pods.
+    pub credentials: Arc<[Credentials]>,
     /// How memory scales after the main container was killed for its memory. None: it does not.
     pub memory_scaling: Option<MemoryScaling>,
     /// Maximum age of a pod, seconds. None: the template's deadline applies, if it has one.
@@ -89,6 +99,7 @@ impl Template {
         &self,
         container: Option<&str>,
         memory_scaling: Option<&MemoryScaling>,
+        has_driver_port: bool,
     ) -> Result<Compiled, TemplateError> {
         // Accept any owner here: in the run it may be the driver pod.
         let uid = self.metadata.get("ownerReferences").and_then(|owners| owners.get(0)?.get("uid"));
@@ -106,10 +117,14 @@ impl Template {
             group: any(),
             owner,
             driver_host: any(),
+            driver_port: has_driver_port.then_some(u16::MAX),
             node_loss_after_s: Some(1),
             staged: None,
+            credentials: Arc::default(),
             container: container.map(str::to_owned),
             fails_with_sidecars: false,
+            restart: Restart::Always,
+            on_loss: OnLoss::Executor,
             memory_scaling: memory_scaling.cloned(),
             max_age_s: None,
         })
@@ -132,12 +147,18 @@ impl Template {
         let parts = build.emit(&pod, false)?;
         node_affinity::leave_gaps(&mut pod);
         let avoiding = build.emit(&pod, true)?;
+        let claims = self.slot_volumes.iter();
+        let claims = claims
+            .map(|volume| {
+                build.emit(&volume.claim(context.owner.as_ref().map(|owner| json!(owner))), false)
+            })
+            .collect::<Result<_, _>>()?;
         let memory = build.memory.amounts;
-        let pod = PodText::new(parts, context.pod_name_prefix());
-        Ok(Compiled {
-            pod: Arc::new(pod.with_node_affinity(avoiding).with_memory_steps(memory)),
-            warnings: build.warnings,
-        })
+        let pod = PodText::new(parts, context.pod_name_prefix())
+            .with_node_affinity(avoiding)
+            .with_memory_steps(memory)
+            .with_claims(claims);
+        Ok(Compiled { pod: Arc::new(pod), warnings: build.warnings })
     }
 }
 
@@ -149,17 +170,23 @@ impl PodContext {
         name.strip_suffix('0').expect("a pod's name ends with its id").to_owned()
     }
 
-    /// The value of a placeholder. If the value differs between pods, a gap.
-    fn word(&self, word: Word) -> Part {
-        match word {
+    /// The value of a placeholder. If the value differs between pods, a gap. `None`: there is no
+    /// `driver.port`.
+    fn word(&self, word: Word) -> Option<Part> {
+        Some(match word {
             Word::App => Part::Text(self.app.clone()),
+            Word::Attempt => Part::Attempt,
             Word::DriverHost => Part::Text(host_in_url(&self.driver_host)),
+            Word::DriverPort => Part::Text(self.driver_port?.to_string()),
             Word::ExecutorId => Part::ExecutorId,
             Word::Group => Part::Text(self.group.clone()),
+            // The kubelet fills these in: the node is not known when the pod is created.
+            Word::HostIp => Part::Text("$(POSSE_HOST_IP)".to_owned()),
             Word::Instance => Part::Text(self.instance.clone()),
+            Word::NodeName => Part::Text("$(POSSE_NODE_NAME)".to_owned()),
             Word::PodName => Part::PodName,
             Word::Slot => Part::Slot,
-        }
+        })
     }
 }
 
@@ -180,6 +207,9 @@ impl Build<'_> {
         let mut spec = self.template.spec.clone();
         if let Some(staged) = &self.context.staged {
             staged.lay_over(self.template, &mut spec)?;
+        }
+        for credentials in self.context.credentials.iter() {
+            credentials.lay_over(self.template, &mut spec)?;
         }
         self.add_containers(&mut spec, &mut metadata)?;
         self.add_restart_policy(&mut spec);
@@ -240,6 +270,10 @@ impl Build<'_> {
         if self.context.fails_with_sidecars {
             annotations.insert(labels::SIDECAR_FAILURE.to_owned(), json!("fail"));
         }
+        if self.context.restart != Restart::Always {
+            let restart = self.context.restart.as_str();
+            annotations.insert(labels::RESTART.to_owned(), json!(restart));
+        }
         if annotations.is_empty() {
             metadata.remove("annotations");
         }
@@ -284,7 +318,7 @@ impl Build<'_> {
         field: &str,
     ) -> Result<(), TemplateError> {
         let field = format!("{field}.env");
-        let ours = posse_env();
+        let ours = posse_env(self.context);
         let list = self.template.list(container, "env", &field)?;
         let mut theirs = std::mem::take(list);
         let taken = |entry: &Value| ours.iter().any(|our| our.get("name") == entry.get("name"));
@@ -365,12 +399,14 @@ impl Build<'_> {
             (labels::MANAGED_BY.0, json!(labels::MANAGED_BY.1)),
             (labels::COMPONENT.0, json!(labels::COMPONENT.1)),
         ];
+        let attempt = (self.context.on_loss == OnLoss::Group)
+            .then(|| (labels::ATTEMPT, json!("{{ATTEMPT}}")));
         for key in posse_keys(list) {
             list.remove(&key);
             let field = format!("metadata.labels.{key}");
             self.warn(&field, "is dropped: posse sets the labels with this prefix".to_owned());
         }
-        for (key, value) in ours {
+        for (key, value) in ours.into_iter().chain(attempt) {
             let theirs = list.insert(key.to_owned(), value.clone());
             if let Some(theirs) = theirs.filter(|theirs| *theirs != value) {
                 let message = format!("{} is replaced by {value}", describe(&theirs));
@@ -420,13 +456,13 @@ fn posse_keys(map: &Map<String, Value>) -> Vec<String> {
 }
 
 /// posse's environment variables for every container. The placeholders are filled in later.
-fn posse_env() -> Vec<Value> {
+fn posse_env(context: &PodContext) -> Vec<Value> {
     let field = |name: &str, path: &str| {
         let from = json!({ "fieldRef": { "fieldPath": path } });
         json!({ "name": name, "valueFrom": from })
     };
     let text = |name: &str, value: &str| json!({ "name": name, "value": value });
-    vec![
+    let mut env = vec![
         text("POSSE_APP", "{{APP}}"),
         text("POSSE_INSTANCE", "{{INSTANCE}}"),
         text("POSSE_GROUP", "{{GROUP}}"),
@@ -435,7 +471,36 @@ fn posse_env() -> Vec<Value> {
         text("POSSE_DRIVER_HOST", "{{DRIVER_HOST}}"),
         field("POSSE_POD_NAME", "metadata.name"),
         field("POSSE_POD_IP", "status.podIP"),
-    ]
+        field("POSSE_NODE_NAME", "spec.nodeName"),
+        field("POSSE_HOST_IP", "status.hostIP"),
+    ];
+    if context.driver_port.is_some() {
+        env.push(text("POSSE_DRIVER_PORT", "{{DRIVER_PORT}}"));
+    }
+    match context.on_loss {
+        OnLoss::Executor => {}
+        OnLoss::Group => env.push(text("POSSE_ATTEMPT", "{{ATTEMPT}}")),
+    }
+    env
+}
+
+/// The error for `{{NODE_NAME}}` or `{{HOST_IP}}` in a field that stays as it is created.
+const NOT_EXPANDED: &str = "{{NODE_NAME}} and {{HOST_IP}} are known only on the node: use them in a container's command, \
+     args, env values or subPathExpr, where the kubelet fills in variables";
+
+/// The error for `{{DRIVER_PORT}}` without a port.
+const NO_DRIVER_PORT: &str = "{{DRIVER_PORT}} needs `driver.port: auto` or `driver.port: NUMBER`";
+
+/// True for the fields in which the kubelet replaces `$(NAME)` by the container's variable.
+fn is_expanded(field: &str) -> bool {
+    let field = field.strip_prefix("spec.").unwrap_or_default();
+    let lists = ["containers[", "initContainers["];
+    let container = lists.iter().find_map(|list| field.strip_prefix(list)?.split_once("]."));
+    container.is_some_and(|(_, field)| {
+        ["command[", "args["].iter().any(|list| field.starts_with(list))
+            || field.starts_with("env[") && field.ends_with("].value")
+            || field.starts_with("volumeMounts[") && field.ends_with("].subPathExpr")
+    })
 }
 
 /// Writes JSON and leaves a gap for each value that differs between pods.
@@ -495,17 +560,36 @@ impl Emitter<'_> {
         let pieces = placeholders::split(text)
             .map_err(|unknown| self.build.fail(field, unknown.to_string()))?;
         self.text("\"");
+        let mut is_after_dollar = false;
         for piece in pieces {
+            if let Piece::Word(Word::HostIp | Word::NodeName) = piece {
+                if !is_expanded(field) {
+                    return Err(self.build.fail(field, NOT_EXPANDED.to_owned()));
+                }
+                // `$$` stands for one `$`, so the one in front would take the next one's place.
+                self.text(if is_after_dollar { "$" } else { "" });
+            }
+            is_after_dollar = match piece {
+                Piece::Text(text) => {
+                    let n_dollars = text.bytes().rev().take_while(|c| *c == b'$').count();
+                    n_dollars % 2 == 1
+                }
+                Piece::Word(_) => false,
+            };
             match piece {
                 Piece::Text(text) => self.escaped(text),
                 Piece::Word(word) => match self.build.context.word(word) {
-                    Part::Text(text) => self.escaped(&text),
-                    gap @ (Part::AvoidedNodes
-                    | Part::ExecutorId
-                    | Part::MemoryLimit
-                    | Part::MemoryRequest
-                    | Part::PodName
-                    | Part::Slot) => self.parts.push(gap),
+                    None => return Err(self.build.fail(field, NO_DRIVER_PORT.to_owned())),
+                    Some(Part::Text(text)) => self.escaped(&text),
+                    Some(
+                        gap @ (Part::Attempt
+                        | Part::AvoidedNodes
+                        | Part::ExecutorId
+                        | Part::MemoryLimit
+                        | Part::MemoryRequest
+                        | Part::PodName
+                        | Part::Slot),
+                    ) => self.parts.push(gap),
                 },
             }
         }
@@ -529,4 +613,4 @@ impl Emitter<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

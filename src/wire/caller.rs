@@ -83,6 +83,7 @@ mod tests {
             group: "",
             resource: "pods",
             subresource: "",
+            name: "",
         };
         let asked: Value = serde_json::from_slice(&access_question(&known, access)).unwrap();
         assert_eq!(asked["spec"]["user"], "system:serviceaccount:ns:me");

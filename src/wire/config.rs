@@ -1,122 +1,24 @@
 //! The format of posse.yaml: keys, defaults, checks. `cli` reads the file and applies flags on top.
 
+use serde_json::{Value, json};
+
 use crate::core::machines::orphan_cleanup::OrphanPolicy;
 use crate::core::policy::settings::{FailureLimit, Policy};
 use crate::wire::control_addr::ControlAddr;
-use crate::wire::duration;
+use crate::wire::credentials::Credentials;
+use crate::wire::listen_addr::ListenAddr;
 use crate::wire::log::LOG_LINES_MAX;
 use crate::wire::names;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::yaml::{Kind, Node};
 
-pub use driver::{Driver, DriverKind, DriverPod, Ready, host_error};
-pub use group::{Group, PodSource};
+pub use driver::{Driver, DriverKind, DriverPod, PortChoice, Ready, host_error};
+pub use group::{Group, PodSource, cpu_error};
+pub use keys::KEYS;
+use keys::only;
 
 /// Upper limit of concurrent creates: each takes a connection and a thread.
 pub const IN_FLIGHT_LIMIT: u32 = 256;
-
-/// Documented keys without an implementation, each with the only accepted value (it changes
-/// nothing). Remove a line once its key is implemented.
-const NOT_BUILT: &[(&str, &str)] = &[("metrics", "off")];
-
-/// All keys by section. `executors` lists the keys of each group.
-pub const KEYS: &[(&str, &[&str])] = &[
-    (
-        "",
-        &[
-            "allocation",
-            "app",
-            "bad_nodes",
-            "control",
-            "driver",
-            "exclusive",
-            "executors",
-            "failures",
-            "heartbeat",
-            "lease",
-            "metrics",
-            "namespace",
-            "shutdown",
-            "watch",
-        ],
-    ),
-    (
-        "allocation",
-        &[
-            "adopt_hold",
-            "image_timeout",
-            "in_flight_max",
-            "node_loss_after",
-            "pending_max",
-            "poll_interval",
-            "start_timeout",
-            "unschedulable_max",
-            "unschedulable_timeout",
-        ],
-    ),
-    ("bad_nodes", &["avoid_for", "losses", "share", "window"]),
-    (
-        "driver",
-        &[
-            "annotations",
-            "args",
-            "command",
-            "config_maps",
-            "container",
-            "cpu",
-            "deadline",
-            "env",
-            "host",
-            "image",
-            "image_pull_secrets",
-            "kind",
-            "labels",
-            "memory",
-            "node_loss_after",
-            "node_selector",
-            "pod",
-            "posse_image",
-            "ready",
-            "resources",
-            "retries",
-            "secrets",
-            "service_account",
-            "silence",
-            "template",
-        ],
-    ),
-    (
-        "executors",
-        &[
-            "args",
-            "command",
-            "container",
-            "count",
-            "cpu",
-            "decommission",
-            "env",
-            "group",
-            "image",
-            "max",
-            "max_age",
-            "memory",
-            "memory_max",
-            "min",
-            "oom_growth",
-            "pod",
-            "replace",
-            "resources",
-            "scale_down",
-            "security",
-            "sidecar_failure",
-            "template",
-        ],
-    ),
-    ("decommission", &["after", "label"]),
-    ("failures", &["app", "cluster", "keep_failed", "log_lines", "start", "window"]),
-    ("heartbeat", &["first", "reason_wait", "timeout"]),
-    ("shutdown", &["grace", "orphans", "timeout"]),
-];
 
 /// The checked content of posse.yaml. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,10 +27,13 @@ pub struct Config {
     pub app: Option<String>,
     /// None: the service account's namespace, or the context's.
     pub namespace: Option<String>,
+    pub credentials: Vec<Credentials>,
     pub driver: Driver,
     pub executors: Vec<Group>,
     /// Settings for `core`.
     pub policy: Policy,
+    /// `failures.log_lines`, if it is set.
+    pub log_lines: Option<u32>,
     /// 0: no polling.
     pub poll_interval_ms: u64,
     /// 0: no tolerations are added.
@@ -142,6 +47,11 @@ pub struct Config {
     /// How long the driver may take to end.
     pub grace_ms: u64,
     pub control: Control,
+    pub metrics: Metrics,
+    /// Write Kubernetes Events about the driver's pod, if there is one.
+    pub kubernetes_events: bool,
+    /// Where the page is served. None: nowhere but on a control address HOST:PORT.
+    pub page: Option<ListenAddr>,
 }
 
 /// Address of the control API.
@@ -156,14 +66,39 @@ pub enum Control {
     Off,
 }
 
+/// Where scrapes and probes are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Metrics {
+    At(ListenAddr),
+    /// Nothing is configured: off, unless `posse submit` starts the run.
+    #[default]
+    Default,
+    Off,
+}
+
+impl Metrics {
+    /// Reads an address or `off`.
+    ///
+    /// # Errors
+    /// What is allowed.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            text => ListenAddr::parse(text).map(Self::At),
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             app: None,
             namespace: None,
+            credentials: Vec::new(),
             driver: Driver::default(),
             executors: Vec::new(),
             policy: Policy::default(),
+            log_lines: None,
             poll_interval_ms: 5 * 60_000,
             node_loss_after_ms: 60_000,
             watch: true,
@@ -172,6 +107,9 @@ impl Default for Config {
             orphans: OrphanPolicy::Delete,
             grace_ms: 15_000,
             control: Control::Default,
+            metrics: Metrics::Default,
+            kubernetes_events: true,
+            page: None,
         }
     }
 }
@@ -185,11 +123,13 @@ impl Config {
         let node = Node::read(text).map_err(|error| ConfigError::from_yaml(file, error))?;
         let top = Section::new(file, String::new(), &node)?;
         only(&top, "")?;
+        let credentials = credentials::credentials(&top)?;
         let mut config = Self {
             app: checked(&top, "app", names::app_name_error)?,
             namespace: checked(&top, "namespace", names::namespace_error)?,
             driver: driver::driver(&top.section("driver")?)?,
-            executors: group::groups(&top)?,
+            executors: group::groups(&top, &credentials)?,
+            credentials,
             watch: top.flag("watch", true)?,
             lease: top.flag("lease", true)?,
             exclusive: match top.get("exclusive") {
@@ -197,6 +137,9 @@ impl Config {
                 None => None,
             },
             control: control(&top)?,
+            metrics: metrics(&top)?,
+            kubernetes_events: top.flag("kubernetes_events", true)?,
+            page: page(&top)?,
             ..Self::default()
         };
         config.read_allocation(&top.section("allocation")?)?;
@@ -250,7 +193,8 @@ impl Config {
                 .error("window", "must be longer than 0s; set a budget to `off` to disable it"));
         }
         policy.keep_failed = section.number("keep_failed")?.unwrap_or(policy.keep_failed);
-        policy.log_lines = section.number("log_lines")?.unwrap_or(policy.log_lines);
+        self.log_lines = section.number("log_lines")?;
+        policy.log_lines = self.log_lines.unwrap_or(policy.log_lines);
         if policy.log_lines > LOG_LINES_MAX {
             let message = format!(
                 "{} is above {LOG_LINES_MAX}, the most that is supported",
@@ -316,6 +260,25 @@ fn control(top: &Section<'_>) -> Result<Control, ConfigError> {
     }
 }
 
+fn metrics(top: &Section<'_>) -> Result<Metrics, ConfigError> {
+    let Some(node) = top.get("metrics") else { return Ok(Metrics::Default) };
+    match (&node.kind, node.scalar()) {
+        (Kind::Bool(false), _) => Ok(Metrics::Off),
+        (_, Some(text)) => Metrics::parse(&text).map_err(|why| top.error("metrics", why)),
+        (_, None) => Err(top.expected("metrics", node, "HOST:PORT, :PORT or off")),
+    }
+}
+
+fn page(top: &Section<'_>) -> Result<Option<ListenAddr>, ConfigError> {
+    let Some(node) = top.get("page") else { return Ok(None) };
+    match (&node.kind, node.scalar()) {
+        (Kind::Bool(false), _) => Ok(None),
+        (_, Some(text)) if text == "off" => Ok(None),
+        (_, Some(text)) => ListenAddr::parse(&text).map(Some).map_err(|why| top.error("page", why)),
+        (_, None) => Err(top.expected("page", node, "HOST:PORT, :PORT or off")),
+    }
+}
+
 /// A text that must pass `error_in`, which returns what is wrong.
 fn checked(
     section: &Section<'_>,
@@ -329,40 +292,33 @@ fn checked(
     }
 }
 
-/// Rejects keys that `KEYS` does not list for this section, and values that are not implemented.
-fn only(section: &Section<'_>, name: &str) -> Result<(), ConfigError> {
-    let found = KEYS.iter().find(|(section, _)| *section == name);
-    let (_, known) = found.expect("every section has a line in KEYS");
-    section.only(known)?;
-    for key in *known {
-        let path = section.path_of(key);
-        let Some((_, accepted)) = NOT_BUILT.iter().find(|(not_built, _)| *not_built == path) else {
-            continue;
-        };
-        let Some(node) = section.get(key) else { continue };
-        if node.scalar().map(|text| canonical(&text)) != Some(canonical(accepted)) {
-            let message = format!(
-                "{} is not supported by this version yet; leave the key out or set it to {accepted}",
-                node.describe()
-            );
-            return Err(section.error(key, message));
-        }
-    }
-    Ok(())
+/// Reads the value of a group's key from the body of a call. The place of an error is one of the text
+/// that is made of it.
+fn of_json<T>(
+    key: &str,
+    value: &Value,
+    read: impl FnOnce(&Section<'_>) -> Result<T, ConfigError>,
+) -> Result<T, ConfigError> {
+    let text = json!({ key: value }).to_string();
+    let node = Node::read(&text).map_err(|error| ConfigError::from_yaml("", error))?;
+    read(&Section::new("", String::new(), &node)?)
 }
 
-/// Equal values get equal texts: milliseconds for durations, `off` for YAML's false.
-fn canonical(text: &str) -> String {
-    match (duration::parse_ms(text), text) {
-        (Some(ms), _) => ms.to_string(),
-        (None, "false" | "no") => "off".to_owned(),
-        (None, text) => text.to_owned(),
-    }
-}
-
+mod beside;
+mod credentials;
+mod decommission;
+pub mod dev;
 mod driver;
+mod env;
 mod group;
+mod keys;
 mod nodes_and_memory;
+mod pairs;
+pub mod scale;
+mod volumes;
+
+pub use decommission::from_json as decommission_from_json;
+pub use volumes::from_json as volumes_from_json;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -10,9 +10,17 @@ use serde_json::{Map, Value, json};
 use crate::core::model::command::{AfterKill, Command, GroupChange};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod_text::PodText;
-use crate::core::policy::settings::{EXECUTORS_MAX, Replace, ScaleDown};
+use crate::core::policy::settings::{
+    Decommission, EXECUTORS_MAX, OnLoss, Replace, Restart, ScaleDown, SlotPolicy,
+};
+use crate::wire::config;
 use crate::wire::json::check_size;
+use crate::wire::section::ConfigError;
+use crate::wire::slot_volume::SlotVolume;
 use crate::wire::strict_json;
+use crate::wire::template::TemplateError;
+
+mod beside;
 
 /// Answer to a kill call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -48,6 +56,22 @@ impl CallError {
     }
 }
 
+impl From<TemplateError> for CallError {
+    /// The error with its path in the call's body.
+    fn from(error: TemplateError) -> Self {
+        let TemplateError { source: _, field, message } = error;
+        let field =
+            if field.is_empty() { TEMPLATE.to_owned() } else { format!("{TEMPLATE}.{field}") };
+        Self { error: message, field: Some(field) }
+    }
+}
+
+/// The name of the field that holds the template of a group.
+pub const TEMPLATE: &str = "template";
+/// The name of the field that holds the volumes of each slot.
+pub const VOLUMES: &str = "volumes_per_slot";
+const DECOMMISSION: &str = "decommission";
+
 /// Body of `PUT /v1/groups/{group}`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PutGroup {
@@ -69,6 +93,13 @@ pub struct NewGroup {
     pub max: Option<u32>,
     pub scale_down: Option<ScaleDown>,
     pub replace: Option<Replace>,
+    pub slots: Option<SlotPolicy>,
+    pub on_loss: Option<OnLoss>,
+    pub restart: Option<Restart>,
+    pub completions: Option<u32>,
+    pub decommission: Option<Decommission>,
+    /// The claims that each slot has.
+    pub volumes: Vec<SlotVolume>,
 }
 
 impl fmt::Debug for NewGroup {
@@ -81,25 +112,57 @@ impl fmt::Debug for NewGroup {
 impl NewGroup {
     /// The command. `pod` is the compiled template.
     pub fn command(self, group: GroupName, pod: Arc<PodText>) -> Command {
-        let Self { template: _, container: _, target, min, max, scale_down, replace } = self;
-        let change = GroupChange { pod, target, min, max, scale_down, replace };
+        let Self { template: _, container: _, target, min, max, scale_down, replace, .. } = self;
+        let Self { slots, on_loss, restart, completions, decommission, .. } = self;
+        let change = GroupChange {
+            pod,
+            target,
+            min,
+            max,
+            scale_down,
+            replace,
+            slots,
+            on_loss,
+            restart,
+            completions,
+            decommission,
+        };
         Command::PutGroup { group, change }
     }
 }
 
+/// The fields of `PUT /v1/groups/{group}`.
+const PUT_FIELDS: [&str; 14] = [
+    "target",
+    TEMPLATE,
+    "beside",
+    "min",
+    "max",
+    "container",
+    "scale_down",
+    "replace",
+    "slots",
+    "on_loss",
+    "restart",
+    "completions",
+    DECOMMISSION,
+    VOLUMES,
+];
+
 /// Reads the body of `PUT /v1/groups/{group}`.
 pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, CallError> {
     let mut fields = parse_object(body)?;
-    check_names(
-        &fields,
-        &["target", "template", "min", "max", "container", "scale_down", "replace"],
-    )?;
-    let Some(template) = fields.remove("template").filter(|template| !template.is_null()) else {
+    check_names(&fields, &PUT_FIELDS)?;
+    let Some(template) = fields.remove(TEMPLATE).filter(|template| !template.is_null()) else {
         if let Some(name) = fields.keys().find(|name| name.as_str() != "target") {
             return Err(CallError::new(name, "is only allowed together with a template"));
         }
         let target = fields.get("target").ok_or_else(|| CallError::new("target", "is missing"))?;
         return Ok(PutGroup::Target(count("target", target)?));
+    };
+    let template = match optional(&fields, "beside") {
+        Some(beside) => beside::place(template, beside)?,
+        None => template,
     };
     let number = |name: &str| optional(&fields, name).map(|value| count(name, value)).transpose();
     Ok(PutGroup::Whole(Box::new(NewGroup {
@@ -120,7 +183,39 @@ pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, CallError> {
             "replace",
             [("terminating", Replace::Terminating), ("gone", Replace::Gone)],
         )?,
+        slots: word(
+            &fields,
+            "slots",
+            [SlotPolicy::Lowest, SlotPolicy::Stable].map(|one| (one.as_str(), one)),
+        )?,
+        on_loss: word(
+            &fields,
+            "on_loss",
+            [OnLoss::Executor, OnLoss::Group].map(|one| (one.as_str(), one)),
+        )?,
+        restart: word(
+            &fields,
+            "restart",
+            [Restart::Always, Restart::OnFailure, Restart::Never].map(|one| (one.as_str(), one)),
+        )?,
+        completions: number("completions")?,
+        decommission: optional(&fields, DECOMMISSION)
+            .map(|map| config::decommission_from_json(map).map_err(|e| of_file(DECOMMISSION, e)))
+            .transpose()?
+            .flatten(),
+        volumes: optional(&fields, VOLUMES).map_or(Ok(Vec::new()), |list| {
+            config::volumes_from_json(list).map_err(|error| of_file(VOLUMES, error))
+        })?,
     })))
+}
+
+/// The error of a key that a call has in the form of a file.
+fn of_file(key: &str, error: ConfigError) -> CallError {
+    // The message begins with the path of the key.
+    match error.message.split_once(": ") {
+        Some((field, message)) if field.starts_with(key) => CallError::new(field, message),
+        _ => CallError::new(key, error.message),
+    }
 }
 
 /// Reads the body of `POST /v1/executors/kill`.
@@ -151,6 +246,21 @@ pub fn parse_executors(body: &[u8]) -> Result<BTreeSet<ExecutorId>, CallError> {
 pub fn parse_id(segment: &str) -> Result<ExecutorId, CallError> {
     let id = segment.parse::<u64>().ok().filter(|&id| id > 0).map(ExecutorId);
     id.ok_or_else(|| CallError::new("executor", "must be an executor id: a whole number from 1"))
+}
+
+/// Body of a call that names executors.
+pub fn ids_body(executors: &BTreeSet<ExecutorId>) -> Vec<u8> {
+    let executors: Vec<u64> = executors.iter().map(|id| id.0).collect();
+    json!({"executors": executors}).to_string().into_bytes()
+}
+
+/// Reads the answer to a call that names executors. None if the body is something else.
+pub fn parse_unknown(body: &[u8]) -> Option<Vec<u64>> {
+    #[derive(Deserialize)]
+    struct Unknown {
+        unknown: Vec<u64>,
+    }
+    serde_json::from_slice(body).ok().map(|Unknown { unknown }| unknown)
 }
 
 /// The answer to a call that names executors: those that posse does not know.
@@ -222,7 +332,7 @@ fn numbers(ids: &[ExecutorId]) -> Vec<u64> {
     ids.iter().map(|id| id.0).collect()
 }
 
-fn parse_object(body: &[u8]) -> Result<Map<String, Value>, CallError> {
+pub(super) fn parse_object(body: &[u8]) -> Result<Map<String, Value>, CallError> {
     let wrong = |error: String| CallError { error, field: None };
     check_size(body).map_err(|why| wrong(format!("the body {why}")))?;
     let value = strict_json::parse(body)
@@ -236,7 +346,7 @@ fn parse_object(body: &[u8]) -> Result<Map<String, Value>, CallError> {
 }
 
 /// Rejects unknown fields: a misspelt field must not silently change what a call does.
-fn check_names(fields: &Map<String, Value>, known: &[&str]) -> Result<(), CallError> {
+pub(super) fn check_names(fields: &Map<String, Value>, known: &[&str]) -> Result<(), CallError> {
     match fields.keys().find(|name| !known.contains(&name.as_str())) {
         Some(name) => Err(CallError::new(
             name,
@@ -247,7 +357,7 @@ fn check_names(fields: &Map<String, Value>, known: &[&str]) -> Result<(), CallEr
 }
 
 /// Null counts as absent.
-fn optional<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+pub(super) fn optional<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
@@ -258,14 +368,14 @@ fn count(field: &str, value: &Value) -> Result<u32, CallError> {
     })
 }
 
-fn word<T>(
+fn word<T, const N: usize>(
     fields: &Map<String, Value>,
     name: &str,
-    words: [(&str, T); 2],
+    words: [(&str, T); N],
 ) -> Result<Option<T>, CallError> {
     let Some(value) = optional(fields, name) else { return Ok(None) };
-    let [(first, _), (second, _)] = &words;
-    let error = CallError::new(name, format!("must be {first} or {second}"));
+    let known = words.each_ref().map(|(word, _)| *word).join(" or ");
+    let error = CallError::new(name, format!("must be {known}"));
     words.into_iter().find(|(word, _)| value == word).map(|(_, meant)| Some(meant)).ok_or(error)
 }
 
@@ -341,7 +451,8 @@ mod tests {
     #[test]
     fn reads_groups() {
         let body = r#"{"template":{"spec":1},"target":3,"min":1,"max":9,"container":"w",
-            "scale_down":"pending","replace":"gone"}"#;
+            "scale_down":"pending","replace":"gone","slots":"stable","on_loss":"group","restart":"never","completions":7,
+            "decommission":{"signal":"TERM","after":"30s","label":null}}"#;
         let want = NewGroup {
             template: json!({"spec": 1}),
             container: Some("w".to_owned()),
@@ -350,6 +461,12 @@ mod tests {
             max: Some(9),
             scale_down: Some(ScaleDown::Pending),
             replace: Some(Replace::Gone),
+            slots: Some(SlotPolicy::Stable),
+            on_loss: Some(OnLoss::Group),
+            restart: Some(Restart::Never),
+            completions: Some(7),
+            decommission: Some(Decommission { after_ms: 30_000, label: None, by_term: true }),
+            volumes: Vec::new(),
         };
         assert!(parse_put_group(body.as_bytes()) == Ok(PutGroup::Whole(Box::new(want))));
         let body = r#"{"template":{"spec":1},"max":null,"scale_down":"any"}"#;
@@ -407,8 +524,24 @@ mod tests {
         check(put(r#"{"template":{},"max":"2"}"#), Some("max"), "whole number");
         check(put(r#"{"template":{},"scale_down":"all"}"#), Some("scale_down"), "any or pending");
         check(put(r#"{"template":{},"replace":1}"#), Some("replace"), "terminating or gone");
+        check(put(r#"{"template":{},"restart":"no"}"#), Some("restart"), "on-failure or never");
         check(put(r#"{"template":{},"container":["a"]}"#), Some("container"), "text");
         check(put(r#"{"template":{},"image":"a"}"#), Some("image"), "unknown field");
+        let volumes =
+            |list: &str| put(&format!(r#"{{"template":{{}},"volumes_per_slot":{list}}}"#));
+        check(volumes("{}"), Some("volumes_per_slot"), "expected a list");
+        check(volumes(r#"["a"]"#), Some("volumes_per_slot[0]"), "expected a map");
+        check(volumes(r#"[{"name":"a"}]"#), Some("volumes_per_slot[0].size"), "is missing");
+        let odd = r#"[{"name":"a: b","size":"1Gi","mount":"/a"}]"#;
+        check(volumes(odd), Some("volumes_per_slot[0].name"), "`a: b` is not a name");
+
+        let decommission = |map: &str| put(&format!(r#"{{"template":{{}},"decommission":{map}}}"#));
+        check(decommission("\"30s\""), Some("decommission"), "expected a map");
+        check(decommission("{}"), Some("decommission.after"), "longer than 0s");
+        check(decommission(r#"{"after":"1"}"#), Some("decommission.after"), "30s");
+        check(decommission(r#"{"for":"1s"}"#), Some("decommission.for"), "unknown key");
+        let by_int = r#"{"after":"1s","signal":"INT"}"#;
+        check(decommission(by_int), Some("decommission.signal"), "expected TERM");
 
         let kill = |body: &str| parse_kill(body.as_bytes());
         check(kill("{}"), Some("executors"), "missing");

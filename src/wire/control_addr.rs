@@ -1,10 +1,11 @@
 //! Address of the control API: `unix:PATH` or a loopback `HOST:PORT`.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::core::model::text::without_secrets;
+use crate::wire::listen_addr::tcp;
 
 /// Longest path of a unix socket, bytes: `sun_path` has 108 with the final NUL.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -54,20 +55,6 @@ impl fmt::Display for ControlAddr {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
-}
-
-/// Reads `HOST:PORT`. The host must be an IP address or `localhost`.
-fn tcp(text: &str) -> Option<SocketAddr> {
-    let (host, port) = text.rsplit_once(':')?;
-    let port = port.parse().ok()?;
-    let ip = match host {
-        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        host => match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(v6) => IpAddr::V6(v6.parse::<Ipv6Addr>().ok()?),
-            None => IpAddr::V4(host.parse().ok()?),
-        },
-    };
-    Some(SocketAddr::new(ip, port))
 }
 
 #[cfg(test)]

@@ -26,10 +26,11 @@ pub fn value(draining: Draining) -> String {
 /// its drain period is over.
 pub fn parse(text: &str) -> Draining {
     let (cause, until) = text.split_once(UNTIL).map_or((text, None), |(c, at)| (c, Some(at)));
-    let is_kill = cause == DeleteCause::Killed.as_str();
+    let known = [DeleteCause::Cancelled, DeleteCause::Killed];
+    let known = known.into_iter().find(|known| known.as_str() == cause);
     let until = until.and_then(|at| at.parse::<Timestamp>().ok());
     Draining {
-        cause: if is_kill { DeleteCause::Killed } else { DeleteCause::ScaledDown },
+        cause: known.unwrap_or(DeleteCause::ScaledDown),
         until_unix_ms: until.and_then(|at| u64::try_from(at.as_millisecond()).ok()),
     }
 }
@@ -40,10 +41,11 @@ mod tests {
 
     #[test]
     fn values_are_read_back() {
-        use DeleteCause::{Killed, ScaledDown};
+        use DeleteCause::{Cancelled, Killed, ScaledDown};
         for (text, cause, until_unix_ms) in [
             ("scaled_down", ScaledDown, None),
             ("killed", Killed, None),
+            ("cancelled", Cancelled, None),
             ("killed until 2026-01-01T00:00:01.500Z", Killed, Some(1_767_225_601_500)),
             ("scaled_down until 1970-01-01T00:00:00.000Z", ScaledDown, Some(0)),
         ] {

@@ -6,7 +6,28 @@ use serde::Deserialize;
 /// (KEP-4006); nothing else differs.
 pub const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 
-/// The first byte of each message.
+/// The first byte of the messages with input.
+pub const STDIN: u8 = 0;
+/// v5: the input has ended.
+pub const STDIN_END: [u8; 2] = [255, STDIN];
+/// The first byte of the messages with the size of the terminal.
+const RESIZE: u8 = 4;
+
+/// The size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TerminalSize {
+    pub columns: u16,
+    pub rows: u16,
+}
+
+/// The message that gives the command's terminal this size.
+pub fn resize(TerminalSize { columns, rows }: TerminalSize) -> Vec<u8> {
+    let mut message = vec![RESIZE];
+    message.extend(format!(r#"{{"Width":{columns},"Height":{rows}}}"#).bytes());
+    message
+}
+
+/// The first byte of each message of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     Stdout,
@@ -98,6 +119,12 @@ mod tests {
         ] {
             assert_eq!(Channel::split(message), want, "{message:?}");
         }
+    }
+
+    #[test]
+    fn a_resize_is_json_behind_its_channel() {
+        let message = resize(TerminalSize { columns: 132, rows: 43 });
+        assert_eq!(message, b"\x04{\"Width\":132,\"Height\":43}");
     }
 
     #[test]

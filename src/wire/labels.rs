@@ -13,8 +13,18 @@ pub const GROUP: &str = "posse.dev/group";
 pub const EXECUTOR_ID: &str = "posse.dev/executor-id";
 /// Label: slot.
 pub const SLOT: &str = "posse.dev/slot";
+/// Label: the attempt of the group, from 1 (`on_loss: group`).
+pub const ATTEMPT: &str = "posse.dev/attempt";
 /// Label: posse has reported the loss and charged it to a budget.
 pub const COUNTED: &str = "posse.dev/counted";
+/// Label: posse has reported that the executor's work is done.
+pub const COMPLETED: &str = "posse.dev/completed";
+/// Label: the key of the task that the executor works on.
+pub const KEY: &str = "posse.dev/key";
+/// Annotation: that task, and which attempt at it this is.
+pub const TASK: &str = "posse.dev/task";
+/// Annotation: what the group does when an executor ends (`on-failure` or `never`).
+pub const RESTART: &str = "posse.dev/restart";
 /// Annotation: the executor drains; the value says why and until when.
 pub const DRAINING: &str = "posse.dev/draining";
 /// Annotation: name of the main container, if it is not the first.
@@ -29,8 +39,12 @@ pub const ID_HIGH_WATER: &str = "posse.dev/id-high-water";
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "posse");
 /// Standard label: the object's role in the application. Here: an executor.
 pub const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "executor");
+/// The same label on the claims of `volumes_per_slot`.
+pub const VOLUME: (&str, &str) = ("app.kubernetes.io/component", "volume");
 /// The same label on everything that belongs to a driver.
 pub const DRIVER: (&str, &str) = ("app.kubernetes.io/component", "driver");
+/// The same label on the Secrets of `credentials`.
+pub const CREDENTIALS: (&str, &str) = ("app.kubernetes.io/component", "credentials");
 /// Annotation on the objects of `posse submit`: which call created them.
 pub const SUBMISSION: &str = "posse.dev/submission";
 /// Annotation on a driver's Job or pod: how many executors its configuration starts with.
@@ -70,6 +84,22 @@ impl Selection {
     pub fn pod_name(&self, id: u64) -> String {
         format!("{}{id}", self.pod_prefix())
     }
+}
+
+/// The label selector of posse's objects with this role (`VOLUME`, `CREDENTIALS`): of an application
+/// and an instance, or of all of them.
+pub fn component_selector(
+    (label, role): (&str, &str),
+    app: Option<&str>,
+    instance: Option<&str>,
+) -> String {
+    let mut selector = format!("{}={},{label}={role}", MANAGED_BY.0, MANAGED_BY.1);
+    for (label, value) in [(APP, app), (INSTANCE, instance)] {
+        if let Some(value) = value {
+            selector.push_str(&format!(",{label}={value}"));
+        }
+    }
+    selector
 }
 
 /// The label selector of an application's executors, of all instances.

@@ -8,8 +8,12 @@ pub const GROUP_LEN_MAX: usize = 40;
 pub const INSTANCE_LEN_MAX: usize = 20;
 /// File systems allow 255 bytes; posse needs some for the suffix of its temporary files.
 pub const FILE_NAME_BYTES_MAX: usize = 200;
+/// Kubernetes' limit for names of Secrets and most other objects.
+const OBJECT_NAME_LEN_MAX: usize = 253;
 /// A pod's name becomes its host name, which has at most 63 characters.
 pub const POD_NAME_LEN_MAX: usize = 63;
+/// The longest extension by which a file is recognised, such as `.scala` or `.ipynb`.
+const EXTENSION_LEN_MAX: usize = 5;
 /// Space reserved for an id in a pod's name.
 const ID_DIGITS_MAX: usize = 10;
 /// Length of a generated instance name.
@@ -26,6 +30,56 @@ pub fn app_name_error(name: &str) -> Option<String> {
     })
 }
 
+/// A name for the application that runs this command: from the first word that looks like a file
+/// with an extension (`driver` from `python3 src/driver.py`), else from the program. `None` if that
+/// has no letter or digit.
+pub fn app_name_of_command(command: &[String]) -> Option<String> {
+    // Also within the command of a shell: `sh -c 'exec python3 driver.py'`.
+    let is_gap = |c: char| c.is_whitespace() || "'\";".contains(c);
+    let file = command.iter().flat_map(|word| word.split(is_gap)).find_map(script_stem);
+    app_name_from(file.or_else(|| command.first().map(|program| base_name(program)))?)
+}
+
+/// A name for the application that runs this image: `my-worker` from `example.com/my-worker:1.2`.
+pub fn app_name_of_image(image: &str) -> Option<String> {
+    app_name_from(base_name(image).split([':', '@']).next()?)
+}
+
+/// The name of a file without its extension, if the word looks like a file with an extension.
+fn script_stem(word: &str) -> Option<&str> {
+    if word.starts_with('-') || word.contains('=') || word.contains("://") {
+        return None;
+    }
+    let (stem, extension) = base_name(word).rsplit_once('.')?;
+    // `python3.12` is a program, `10.0.0.1` an address.
+    let is_extension = extension.starts_with(|c: char| c.is_ascii_alphabetic())
+        && extension.len() <= EXTENSION_LEN_MAX
+        && extension.bytes().all(|c| c.is_ascii_alphanumeric());
+    (is_extension && !stem.is_empty()).then_some(stem)
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Makes a valid name for an application of any text.
+fn app_name_from(text: &str) -> Option<String> {
+    let mut name = String::new();
+    for c in text.chars().map(|c| c.to_ascii_lowercase()) {
+        match c {
+            'a'..='z' => name.push(c),
+            '0'..='9' if name.is_empty() => name.extend(['x', c]),
+            '0'..='9' => name.push(c),
+            // One `-` for any number of other characters.
+            _ if name.is_empty() || name.ends_with('-') => {}
+            _ => name.push('-'),
+        }
+    }
+    name.truncate(APP_LEN_MAX);
+    let name = name.trim_end_matches('-');
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
 /// What is wrong with a group's name.
 pub fn group_name_error(name: &str) -> Option<String> {
     // It becomes a label value, which has to start and end with a letter or digit.
@@ -35,6 +89,34 @@ pub fn group_name_error(name: &str) -> Option<String> {
              neither begins nor ends with `-`"
         )
     })
+}
+
+/// What is wrong with the name of an entry of `credentials`: the name of a volume ends with it.
+pub fn credentials_name_error(name: &str) -> Option<String> {
+    (!is_label(name) || name.len() > GROUP_LEN_MAX).then(|| {
+        format!(
+            "`{name}` is not a name for credentials: it has at most {GROUP_LEN_MAX} of [a-z0-9-] \
+             and neither begins nor ends with `-`"
+        )
+    })
+}
+
+/// What is wrong with the name of an object in Kubernetes.
+pub fn object_name_error(name: &str) -> Option<String> {
+    let sound = name.len() <= OBJECT_NAME_LEN_MAX && name.split('.').all(is_label);
+    (!sound).then(|| {
+        format!(
+            "`{name}` is not a name for an object: it has at most {OBJECT_NAME_LEN_MAX} of \
+             [a-z0-9.-] and begins and ends with a letter or digit"
+        )
+    })
+}
+
+/// What is wrong with the name of an environment variable.
+pub fn variable_error(name: &str) -> Option<String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let sound = name.chars().all(is_allowed) && !name.starts_with(|c: char| c.is_ascii_digit());
+    (!sound || name.is_empty()).then(|| format!("`{name}` is not the name of a variable"))
 }
 
 /// What is wrong with an instance's name.
@@ -77,22 +159,27 @@ fn is_invisible_control(c: char) -> bool {
 
 /// What is wrong with a label, written `key=value`, that pods get in addition to posse's own.
 pub fn label_error(text: &str) -> Option<String> {
+    let (key, value) = text.split_once('=').unwrap_or((text, "="));
+    if !is_label_pair(key, value) {
+        return Some(format!("`{text}` is not a label: expected a Kubernetes label, key=value"));
+    }
+    let prefix = key.split_once('/').map(|(prefix, _)| prefix);
+    matches!(prefix, Some("posse.dev" | "app.kubernetes.io"))
+        .then(|| format!("`{key}` is one of posse's own labels"))
+}
+
+/// True if Kubernetes accepts a label with this key and this value.
+pub fn is_label_pair(key: &str, value: &str) -> bool {
     let is_inner = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
     let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let is_name = |name: &str| {
         let (first, last) = (name.chars().next(), name.chars().next_back());
         name.len() <= 63 && name.bytes().all(is_inner) && is_end(first) && is_end(last)
     };
-    let (key, value) = text.split_once('=').unwrap_or((text, "="));
     let (prefix, name) = key.split_once('/').map_or((None, key), |(p, name)| (Some(p), name));
-    let sound = is_name(name)
+    is_name(name)
         && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_label))
-        && (value.is_empty() || is_name(value));
-    if !sound {
-        return Some(format!("`{text}` is not a label: expected a Kubernetes label, key=value"));
-    }
-    matches!(prefix, Some("posse.dev" | "app.kubernetes.io"))
-        .then(|| format!("`{key}` is one of posse's own labels"))
+        && (value.is_empty() || is_name(value))
 }
 
 /// What is wrong with the pod names of an application and instance.
@@ -177,6 +264,40 @@ mod tests {
             assert_eq!(app_name_error(name).is_none(), app, "app {name:?}");
             assert_eq!(group_name_error(name).is_none(), group, "group {name:?}");
             assert_eq!(instance_name_error(name).is_none(), instance, "instance {name:?}");
+        }
+    }
+
+    #[test]
+    fn an_application_is_named_after_its_file_or_program() {
+        for (command, want) in [
+            ("python3 driver.py", Some("driver")),
+            ("python3 -u src/My_Driver.v2.py --x=a.b", Some("my-driver-v2")),
+            ("./run.sh", Some("run")),
+            ("spark-submit --conf a.b=c --class x app.jar", Some("app")),
+            ("sh -c exec\u{a0}python3\u{a0}\"$POSSE_FILES_DIR/x.py\";exit", Some("x")),
+            ("sh -c echo\u{a0}a;sleep", Some("sh")),
+            ("/usr/bin/python3.12 -i", Some("python3-12")),
+            ("worker tcp://a.example:1 10.0.0.1", Some("worker")),
+            ("./2nd.py", Some("x2nd")),
+            ("/opt/-_-", None),
+            ("数据", None),
+            ("", None),
+        ] {
+            let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            let name = app_name_of_command(&words);
+            assert_eq!(name.as_deref(), want, "{command}");
+            assert!(name.is_none_or(|name| app_name_error(&name).is_none()), "{command}");
+        }
+        assert_eq!(app_name_of_command(&[]), None);
+        let long = app_name_of_command(&[format!("{}--b.sh", "a".repeat(39))]).unwrap();
+        assert_eq!(long, "a".repeat(39));
+        for (image, want) in [
+            ("busybox", Some("busybox")),
+            ("registry.example.com:5000/team/My.Worker:1.2", Some("my-worker")),
+            ("a/b@sha256:00ff", Some("b")),
+            ("", None),
+        ] {
+            assert_eq!(app_name_of_image(image).as_deref(), want, "{image}");
         }
     }
 

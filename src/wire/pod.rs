@@ -9,12 +9,15 @@ use crate::core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version
 use crate::core::model::input::{ForeignPod, PodAnswer};
 use crate::core::model::pod::OwnerPod;
 use crate::core::model::pod::{
-    ContainerState, End, GRACE_DEFAULT_S, InitEnd, Phase, Pod, StartProblem, StartProblemKind,
+    ATTEMPT_MAX, ContainerState, End, GRACE_DEFAULT_S, InitEnd, Phase, Pod, StartProblem,
+    StartProblemKind,
 };
 use crate::core::policy::orphans::OrphanCandidate;
+use crate::core::policy::settings::Restart;
 use crate::wire::draining;
 use crate::wire::json::{Json, JsonError};
 use crate::wire::labels::{COMPONENT, Selection};
+use crate::wire::task;
 
 mod raw;
 
@@ -217,6 +220,9 @@ impl RawPod<'_> {
             id,
             group,
             slot: number(labels.slot.as_ref()),
+            attempt: number(labels.attempt.as_ref())
+                .filter(|attempt| (1..=ATTEMPT_MAX).contains(attempt))
+                .unwrap_or(1),
             owner: controller(&meta.owner_references),
             phase,
             deleting,
@@ -232,15 +238,29 @@ impl RawPod<'_> {
             ready: status.condition("Ready", "True").is_some(),
             draining: annotations.draining.map(|text| Box::new(draining::parse(&text.0))),
             counted: labels.counted.as_ref().map(|text| text.0.parse().unwrap_or(0)),
+            completed: labels.is_completed,
+            restart: restart(text_of(annotations.restart.as_ref())),
+            task: labels
+                .key
+                .as_ref()
+                .filter(|key| !key.0.is_empty())
+                .map(|key| Box::new(task::parse_run(&key.0, text_of(annotations.task.as_ref())))),
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
+            host_ip: number(status.host_ip.as_ref()),
             end: end(&status, phase, state, sidecar).map(|end| {
                 let has_max_age = annotations.max_age.is_some();
                 Box::new(End { has_max_age, ..*end })
             }),
         })
     }
+}
+
+/// The value of annotation `posse.dev/restart`. Pods of groups with `restart: always` have none.
+fn restart(text: &str) -> Restart {
+    let ends = [Restart::OnFailure, Restart::Never].into_iter().find(|one| one.as_str() == text);
+    ends.unwrap_or_default()
 }
 
 impl RawMeta<'_> {

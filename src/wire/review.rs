@@ -14,6 +14,9 @@ pub struct Access<'a> {
     pub resource: &'a str,
     /// Empty: the resource itself.
     pub subresource: &'a str,
+    /// Empty: objects of any name.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub name: &'a str,
 }
 
 /// Answer to an access review.
@@ -91,12 +94,15 @@ mod tests {
             group: "",
             resource: "pods",
             subresource: "",
+            name: "",
         };
         let body = String::from_utf8(question(access)).unwrap();
         assert_eq!(
             body,
             r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"namespace":"analytics","verb":"create","group":"","resource":"pods","subresource":""}}}"#
         );
+        let named = String::from_utf8(question(Access { name: "one", ..access })).unwrap();
+        assert!(named.ends_with(r#""subresource":"","name":"one"}}}"#), "{named}");
         let answer = br#"{"kind":"SelfSubjectAccessReview","spec":{},"status":{"allowed":true,"reason":"RBAC"}}"#;
         assert_eq!(
             decision(answer),

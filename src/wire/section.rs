@@ -35,8 +35,13 @@ impl ConfigError {
     }
 }
 
-/// The word that was probably meant: the most similar one, if it is similar enough.
-pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// The word that was probably meant: the most similar one, if it is as similar as `min`, from 0 (nothing in
+/// common) to 1 (the same but for case and `_-`).
+pub fn similar<'a>(
+    word: &str,
+    known: impl IntoIterator<Item = &'a str>,
+    min: f64,
+) -> Option<&'a str> {
     // Long enough for every key, and the comparison costs the product of the lengths.
     if word.len() > WORD_BYTES_MAX {
         return None;
@@ -48,14 +53,23 @@ pub fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     };
     let scored = known.into_iter().map(|known| (score(&known), known));
     let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
-    best.filter(|(score, _)| *score >= SIMILARITY_MIN).map(|(_, known)| known)
+    best.filter(|(score, _)| *score >= min).map(|(_, known)| known)
 }
 
 /// The longest word that is compared, in bytes.
 const WORD_BYTES_MAX: usize = 64;
 
-/// From 0, nothing in common, to 1, the same.
-const SIMILARITY_MIN: f64 = 0.85;
+/// What is similar enough for a suggestion among the words of one place.
+pub const SIMILARITY_MIN: f64 = 0.85;
+
+/// The hint that suggests a similar word.
+pub fn did_you_mean<'a>(
+    word: &str,
+    known: impl IntoIterator<Item = &'a str>,
+    min: f64,
+) -> Option<String> {
+    similar(word, known, min).map(|known| format!(" (did you mean `{known}`?)"))
+}
 
 /// One map of the configuration.
 #[derive(Debug)]
@@ -102,19 +116,28 @@ impl<'a> Section<'a> {
         ConfigError { file: self.file.to_owned(), at, message }
     }
 
+    /// Its path, empty at the top.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Rejects the first key that is not in `known`.
     pub fn only(&self, known: &[&str]) -> Result<(), ConfigError> {
-        for Entry { at, key, value: _ } in self.entries {
-            if !known.contains(&key.as_str()) {
-                let path = self.path_of(key);
-                let hint = similar(key, known.iter().copied())
-                    .map_or_else(String::new, |known| format!(" (did you mean `{known}`?)"));
-                let known = known.join(", ");
-                let message = format!("{path}: unknown key{hint}; known here: {known}");
-                return Err(ConfigError { file: self.file.to_owned(), at: *at, message });
-            }
-        }
-        Ok(())
+        self.only_or(known, |key| did_you_mean(key, known.iter().copied(), SIMILARITY_MIN))
+    }
+
+    /// The same with another hint about an unknown key.
+    pub fn only_or(
+        &self,
+        known: &[&str],
+        hint: impl FnOnce(&str) -> Option<String>,
+    ) -> Result<(), ConfigError> {
+        let unknown = self.entries.iter().find(|entry| !known.contains(&entry.key.as_str()));
+        let Some(Entry { at, key, value: _ }) = unknown else { return Ok(()) };
+        let (path, hint) = (self.path_of(key), hint(key).unwrap_or_default());
+        let known = known.join(", ");
+        let message = format!("{path}: unknown key{hint}; known here: {known}");
+        Err(ConfigError { file: self.file.to_owned(), at: *at, message })
     }
 
     /// The value of a key. Null counts as absent.
@@ -264,7 +287,7 @@ mod tests {
             ("", None),
             (long.as_str(), None),
         ] {
-            assert_eq!(similar(word, known), want, "{word}");
+            assert_eq!(similar(word, known, SIMILARITY_MIN), want, "{word}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a pod needs to find staged files: an init container that fetches them, the Secret with the
-//! ticket, and the shared directory.
+//! What a pod needs to find files that come along: the Secret that has them, or the Secret with the
+//! ticket and an init container that fetches them from a stage server.
 
 use serde_json::{Map, Value, json};
 
@@ -16,17 +16,17 @@ pub const TICKET_KEY: &str = "ticket";
 const FILES_VOLUME: &str = "posse-files";
 const TICKET_VOLUME: &str = "posse-ticket";
 
-/// Staged files of an application.
+/// Files that come along with an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staged {
-    /// Name of the Secret with the ticket.
+    /// Name of the Secret with the ticket, or with the files.
     pub secret: String,
-    /// An image that contains posse.
-    pub image: String,
+    /// An image that contains posse and fetches the files. None: the Secret has them.
+    pub image: Option<String>,
 }
 
 impl Staged {
-    /// Adds the files to `spec`, the spec of `template`. The fetching init container comes first,
+    /// Adds the files to `spec`, the spec of `template`. A fetching init container comes first,
     /// because other init containers may need the files. The template's own mounts and variables
     /// win.
     ///
@@ -55,11 +55,17 @@ impl Staged {
             }
         }
         let volumes = template.list(spec, "volumes", "spec.volumes")?;
+        let Some(image) = &self.image else {
+            // Any user can read the files and run the scripts among them.
+            let source = json!({ "secretName": self.secret, "defaultMode": 0o555 });
+            volumes.push(json!({ "name": FILES_VOLUME, "secret": source }));
+            return Ok(());
+        };
         volumes.push(json!({ "name": FILES_VOLUME, "emptyDir": {} }));
         volumes.push(json!({ "name": TICKET_VOLUME, "secret": { "secretName": self.secret } }));
         let mut fetcher: Value = serde_json::from_slice(FETCHER.as_bytes())
             .expect("our own text is JSON; a test reads it");
-        fetcher["image"] = self.image.as_str().into();
+        fetcher["image"] = image.as_str().into();
         fetcher["securityContext"] = own_container(spec);
         template.list(spec, "initContainers", "spec.initContainers")?.insert(0, fetcher);
         Ok(())
@@ -91,7 +97,8 @@ mod tests {
 
     fn laid(spec: Value) -> Result<Value, TemplateError> {
         let template = Template::from_json("pod.yaml", json!({ "spec": spec })).unwrap();
-        let staged = Staged { secret: "wc-driver".to_owned(), image: "posse:1".to_owned() };
+        let image = Some("posse:1".to_owned());
+        let staged = Staged { secret: "wc-driver".to_owned(), image };
         let mut spec = template.spec.clone();
         staged.lay_over(&template, &mut spec)?;
         Ok(Value::Object(spec))

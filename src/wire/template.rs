@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+use crate::wire::slot_volume::SlotVolume;
 use crate::wire::yaml::Node;
 
 mod overlay;
@@ -22,6 +23,8 @@ pub struct Template {
     pub(crate) metadata: Map<String, Value>,
     pub(crate) spec: Map<String, Value>,
     pub(crate) shorthands: Shorthands,
+    /// The volumes of each slot. Their mounts are in `spec` already.
+    pub(super) slot_volumes: Vec<SlotVolume>,
 }
 
 /// Values that replace those of the main container.
@@ -38,6 +41,7 @@ pub struct Shorthands {
     pub memory: Option<String>,
     /// Requests and limits of any resource, as in a pod spec: a map of maps.
     pub resources: Option<Value>,
+    pub working_dir: Option<String>,
 }
 
 /// An error in a template.
@@ -60,7 +64,7 @@ impl fmt::Debug for Template {
 impl fmt::Debug for Shorthands {
     /// Without the environment, because it may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { image, command, args, env: _, cpu, memory, resources } = self;
+        let Self { image, command, args, env: _, cpu, memory, resources, working_dir } = self;
         f.debug_struct("Shorthands")
             .field("image", image)
             .field("command", command)
@@ -68,6 +72,7 @@ impl fmt::Debug for Shorthands {
             .field("cpu", cpu)
             .field("memory", memory)
             .field("resources", resources)
+            .field("working_dir", working_dir)
             .finish_non_exhaustive()
     }
 }
@@ -83,6 +88,23 @@ impl fmt::Display for TemplateError {
 }
 
 impl std::error::Error for TemplateError {}
+
+/// The kinds with a pod in `spec.template`.
+const WORKLOADS: [&str; 6] =
+    ["CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"];
+
+/// What to do with a file of another kind.
+fn wrong_kind(kind: &str) -> String {
+    match kind {
+        "CronJob" => "expected Pod or PodTemplate, found CronJob: use its \
+                      spec.jobTemplate.spec.template"
+            .to_owned(),
+        kind if WORKLOADS.contains(&kind) => {
+            format!("expected Pod or PodTemplate, found {kind}: use its spec.template")
+        }
+        kind => format!("expected Pod or PodTemplate, found {kind}"),
+    }
+}
 
 impl Template {
     /// Reads a template file. `file` is only used in errors.
@@ -112,7 +134,10 @@ impl Template {
         let Value::Object(mut object) = value else {
             return Err(fail("", format!("a v1 Pod is expected, found {what}")));
         };
-        if let Some(version) = object.get("apiVersion").filter(|version| *version != "v1") {
+        let has_pod = |kind: &Value| kind.as_str().is_some_and(|kind| WORKLOADS.contains(&kind));
+        let is_workload = object.get("kind").is_some_and(has_pod);
+        let version = object.get("apiVersion").filter(|version| *version != "v1" && !is_workload);
+        if let Some(version) = version {
             return Err(fail("apiVersion", format!("expected v1, found {version}")));
         }
         let prefix = match object.get("kind") {
@@ -121,7 +146,8 @@ impl Template {
             Some(kind) if kind == "Pod" => "",
             Some(kind) if kind == "PodTemplate" => "template.",
             Some(kind) => {
-                return Err(fail("kind", format!("expected Pod or PodTemplate, found {kind}")));
+                let kind = kind.as_str().map_or_else(|| kind.to_string(), str::to_owned);
+                return Err(fail("kind", wrong_kind(&kind)));
             }
         };
         if !prefix.is_empty() {
@@ -139,10 +165,22 @@ impl Template {
             value => part(value, "metadata")?,
         };
         let spec = part(object.remove("spec"), "spec")?;
-        let shorthands = Shorthands::default();
-        let template = Self { source: source.to_owned(), prefix, metadata, spec, shorthands };
+        let template = Self {
+            source: source.to_owned(),
+            prefix,
+            metadata,
+            spec,
+            shorthands: Shorthands::default(),
+            slot_volumes: Vec::new(),
+        };
         template.check_containers()?;
         Ok(template)
+    }
+
+    /// The same kind of object as `from_json` has read, without the shorthands and the claims.
+    pub fn into_json(self) -> Value {
+        let pod = json!({ "metadata": self.metadata, "spec": self.spec });
+        if self.prefix.is_empty() { pod } else { json!({ "kind": "PodTemplate", "template": pod }) }
     }
 
     /// A pod with one container of this image. No image is an error.

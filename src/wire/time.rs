@@ -17,10 +17,18 @@ impl Epoch {
 
     /// As `2026-01-01T00:00:00.000Z`.
     pub fn rfc3339(self, at: Millis) -> String {
+        format!("{:.3}", self.timestamp(at))
+    }
+
+    /// As `2026-01-01T00:00:00.000000Z`, which Kubernetes calls a MicroTime.
+    pub fn rfc3339_micros(self, at: Millis) -> String {
+        format!("{:.6}", self.timestamp(at))
+    }
+
+    fn timestamp(self, at: Millis) -> jiff::Timestamp {
         let wall = self.0.checked_add(Duration::from_millis(at.0)).unwrap_or(self.0);
         // A time outside of the representable years is printed as 1970.
-        let stamp = jiff::Timestamp::try_from(wall).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-        format!("{stamp:.3}")
+        jiff::Timestamp::try_from(wall).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
     }
 }
 

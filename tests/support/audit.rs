@@ -85,7 +85,10 @@ pub fn violations(requests: &[Value]) -> Vec<String> {
         }
         if !object["subresource"].is_null() {
             wrong("a kubelet's work");
-        } else if !matches!(&*resource, "leases" | "pods" | "selfsubjectaccessreviews") {
+        } else if !matches!(
+            &*resource,
+            "events" | "leases" | "pods" | "secrets" | "selfsubjectaccessreviews"
+        ) {
             wrong("not posse's to write");
         }
         if is_pod && verb == "create" && name.is_empty() {

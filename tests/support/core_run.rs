@@ -15,7 +15,7 @@ use posse::core::model::refusal::{Refusal, RefusalClass};
 use posse::core::model::status::GroupStatus;
 use posse::core::model::time::Millis;
 use posse::core::model::waiting::Waiting;
-use posse::core::policy::settings::{FailureLimit, GroupSpec, Policy};
+use posse::core::policy::settings::{FailureLimit, GroupSpec, Policy, Restart};
 use posse::core::reconciler::{InstanceIdentity, Reconciler};
 
 pub const PREFIX: &str = "app-x-exec-";
@@ -48,6 +48,15 @@ pub fn identity() -> InstanceIdentity {
 }
 
 /// Executor ids as calls contain them.
+/// The main container has ended with this code, and the pod with it.
+pub fn end_with(code: i32) -> impl Fn(&mut Pod) {
+    move |pod| {
+        pod.phase = if code == 0 { Phase::Succeeded } else { Phase::Failed };
+        pod.container = ContainerState::Ended;
+        pod.end = Some(Box::new(End { exit_code: Some(code), ..End::default() }));
+    }
+}
+
 pub fn set(ids: &[u64]) -> BTreeSet<ExecutorId> {
     ids.iter().copied().map(ExecutorId).collect()
 }
@@ -149,6 +158,15 @@ impl Run {
         ids.collect()
     }
 
+    /// The ids and slots of the creates since the last call. Other actions are discarded.
+    pub fn slots_created(&mut self) -> Vec<(u64, u32)> {
+        let creates = self.take().into_iter().filter_map(|action| match action {
+            Action::Create { id, slot, .. } => Some((id.0, slot)),
+            _ => None,
+        });
+        creates.collect()
+    }
+
     /// The uids of the deletes and drain annotations since the last call; there may be no other
     /// actions.
     pub fn ends(&mut self) -> Vec<String> {
@@ -177,6 +195,7 @@ impl Run {
             id: ExecutorId(id),
             group: GroupName::from(group),
             slot: None,
+            attempt: 1,
             owner: None,
             phase: Phase::Pending,
             deleting: false,
@@ -188,9 +207,13 @@ impl Run {
             ready: false,
             draining: None,
             counted: None,
+            completed: false,
+            restart: Restart::Always,
+            task: None,
             deletion_cost: 0,
             node: None,
             ip: None,
+            host_ip: None,
             end: None,
         }
     }
@@ -205,7 +228,8 @@ impl Run {
     pub fn created(&mut self, ids: &[u64]) {
         for &id in ids {
             let group = self.group_of(id);
-            let pod = self.pod(&group, id);
+            let task = self.core.executors().get(ExecutorId(id)).unwrap().task.clone();
+            let pod = Pod { task, ..self.pod(&group, id) };
             self.pods.push(pod.clone());
             let executor = self.core.executors().get(ExecutorId(id)).unwrap();
             let watermark =
@@ -243,11 +267,14 @@ impl Run {
         });
     }
 
+    /// The server accepts these creates, and the pods run.
+    pub fn start(&mut self, ids: &[u64]) {
+        self.created(ids);
+        self.running(ids);
+    }
+
     pub fn failed(&mut self, ids: &[u64]) {
-        self.watch(ids, |pod| {
-            (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
-            pod.end = Some(Box::new(End { exit_code: Some(1), ..End::default() }));
-        });
+        self.watch(ids, end_with(1));
     }
 
     /// The watch reports that these pods are deleted.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::access::Access;
 use super::http::Client;
+use super::node::SimulatedNode;
 use super::posse::command;
 use super::proxy::{Proxy, ProxyAction};
 use super::real::Real;
@@ -26,6 +27,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// The path of its faults.
 const FAULTS: &str = "/posse/faults";
 
+/// How long a node may be out of reach before it is marked as lost.
+const NODE_GRACE_MS: u64 = 400;
+
 /// A running `posse dev`. Ends when dropped.
 pub struct Embedded {
     process: Mutex<Guarded>,
@@ -34,6 +38,8 @@ pub struct Embedded {
     front: Option<Proxy>,
     /// The version at `back_up`.
     kept: Mutex<u64>,
+    /// Its pods have no processes.
+    is_simulated: bool,
     dir: TempDir,
 }
 
@@ -94,7 +100,9 @@ impl Embedded {
                 Err(e) => Err(e.to_string()),
             }
         });
-        Self { process: Mutex::new(process), access, front: None, kept: Mutex::default(), dir }
+        let (process, kept) = (Mutex::new(process), Mutex::default());
+        let is_simulated = args.contains(&"--simulate");
+        Self { process, access, front: None, kept, is_simulated, dir }
     }
 
     /// The kubeconfig that it wrote.
@@ -105,8 +113,7 @@ impl Embedded {
     /// Switches these faults on, and all others off.
     #[track_caller]
     pub fn fault(&self, faults: &Value) {
-        let client = Client::new(&self.access, "test-admin");
-        client.try_call("PUT", FAULTS, "application/json", faults).expect("an answer").ok();
+        put_faults(&Client::new(&self.access, "test-admin"), faults);
     }
 
     /// The current version of its history.
@@ -122,6 +129,11 @@ impl Embedded {
     fn front(&self) -> &Proxy {
         self.front.as_ref().expect("only a server of its own is stopped")
     }
+}
+
+#[track_caller]
+fn put_faults(client: &Client, faults: &Value) {
+    client.try_call("PUT", FAULTS, "application/json", faults).expect("an answer").ok();
 }
 
 /// A cluster without containers, and the `pod.json` of a simple worker: for benchmarks.
@@ -165,12 +177,17 @@ impl Server for Embedded {
         create_namespace(&Client::new(&self.access, "test-admin"), namespace);
     }
 
-    fn node(&self, _namespace: &str, dir: &Path) -> Box<dyn Node> {
-        Box::new(OwnNode { dir: dir.to_owned() })
+    fn node(&self, namespace: &str, dir: &Path) -> Box<dyn Node> {
+        let name = if self.is_simulated { "test-node" } else { "test-admin" };
+        let client = Client::new(&self.access, name);
+        if self.is_simulated {
+            return Box::new(SimulatedNode { namespace: namespace.to_owned(), client });
+        }
+        Box::new(OwnNode { dir: dir.to_owned(), admin: client })
     }
 
     fn fresh(&self) -> Box<dyn Server> {
-        let mut own = Self::start();
+        let mut own = Self::start_with(&["--nodes", "2"]);
         own.front = Some(Proxy::start(&own.access, |_, _| ProxyAction::Pass));
         Box::new(own)
     }
@@ -217,6 +234,7 @@ impl Server for Embedded {
 /// scene's folder.
 struct OwnNode {
     dir: PathBuf,
+    admin: Client,
 }
 
 impl Node for OwnNode {
@@ -243,5 +261,13 @@ impl Node for OwnNode {
 
     fn hold_starts(&self, _hold: bool) {
         panic!("only the real server's scenarios use the test-side node")
+    }
+
+    fn cut_off(&self, node: &str) {
+        put_faults(&self.admin, &json!({"node-loss": node, "node-grace": NODE_GRACE_MS}));
+    }
+
+    fn connect(&self, _node: &str) {
+        put_faults(&self.admin, &json!({}));
     }
 }

@@ -14,7 +14,7 @@ use super::access::Access;
 use super::wait::PATIENCE;
 
 /// The timeout of a request, so that a paused server is noticed.
-const REQUEST_LIMIT: Duration = Duration::from_secs(20);
+const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
 /// An answer: its status and its body, `Null` if the body is not JSON.
 #[derive(Clone, Debug)]
@@ -29,6 +29,14 @@ impl Answer {
     pub fn ok(self) -> Value {
         assert!((200..300).contains(&self.code), "refused with {}: {}", self.code, self.body);
         self.body
+    }
+
+    /// The same for something that may be gone already.
+    #[track_caller]
+    pub fn ok_or_gone(self) {
+        if self.code != 404 {
+            self.ok();
+        }
     }
 }
 

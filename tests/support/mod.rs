@@ -11,6 +11,7 @@ pub mod control;
 pub mod core_run;
 pub mod embedded;
 pub mod http;
+pub mod key_watch;
 pub mod node;
 pub mod openapi;
 pub mod pod_security;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::access::Access;
 use super::http::{Client, gone_in, gone_now};
 use super::real::NODES;
-use super::scene::GRACE_S;
+use super::scene::{GRACE_S, is_over, name_of};
 use super::server::{End, Node, items, pods_path};
 use super::wait::{PATIENCE, wait_value};
 
@@ -31,6 +31,8 @@ struct Switches {
     hold_starts: AtomicBool,
     hold_deletes: AtomicBool,
     stop: AtomicBool,
+    /// The nodes that are cut off: nothing happens there.
+    cut_off: Mutex<BTreeSet<String>>,
 }
 
 /// The node of one namespace. Ends when dropped.
@@ -61,14 +63,10 @@ impl TestNode {
         let ended = Arc::clone(&worker.ended);
         let watch = (watcher.clone(), namespace.to_owned(), Arc::clone(&switches));
         let threads = vec![
-            thread::spawn(move || watch_pods(&watch.0, &watch.1, &watch.2, &lines)),
+            thread::spawn(move || watch_pods(&watch.0, &watch.1, &watch.2.stop, &lines)),
             thread::spawn(move || worker.work(&inbox)),
         ];
         Self { namespace: namespace.to_owned(), client, watcher, switches, ended, threads }
-    }
-
-    fn status_path(&self, pod: &str) -> String {
-        format!("{}/{pod}/status", pods_path(&self.namespace))
     }
 }
 
@@ -79,10 +77,7 @@ impl Node for TestNode {
         // A later pod with the same name starts normally.
         let uid = now["metadata"]["uid"].as_str().expect("a pod has a uid").to_owned();
         self.ended.lock().expect("nobody panics in here").insert(uid);
-        self.client.merge_patch(&self.status_path(pod), &ended_status(&now, end)).ok();
-        if let End::Disrupted(_) = end {
-            self.client.delete(&path, &gone_in(GRACE_S)).ok();
-        }
+        end_pod(&self.client, &path, &now, end);
     }
 
     fn hold_deletes(&self, hold: bool) {
@@ -91,6 +86,65 @@ impl Node for TestNode {
 
     fn hold_starts(&self, hold: bool) {
         self.switches.hold_starts.store(hold, Ordering::SeqCst);
+    }
+
+    fn cut_off(&self, node: &str) {
+        self.switches.cut_off().insert(node.to_owned());
+        let pods = items(&self.client.get(&pods_path(&self.namespace)).ok());
+        let is_here = |pod: &&Value| pod["spec"]["nodeName"] == node;
+        // Those that go already are gone when the node is connected again.
+        let is_kept = |pod: &&Value| pod["metadata"]["deletionTimestamp"].is_null();
+        for pod in pods.iter().filter(is_here).filter(is_kept).filter(|pod| !is_over(pod)) {
+            self.end(name_of(pod), End::Disrupted("DeletionByTaintManager"));
+        }
+    }
+
+    fn connect(&self, node: &str) {
+        self.switches.cut_off().remove(node);
+    }
+}
+
+impl Switches {
+    fn cut_off(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.cut_off.lock().expect("nobody panics in here")
+    }
+}
+
+/// Writes the end of a pod as a kubelet would, which takes no notice if the pod has gone meanwhile.
+fn end_pod(client: &Client, path: &str, pod: &Value, end: End) {
+    client.merge_patch(&format!("{path}/status"), &ended_status(pod, end)).ok_or_gone();
+    if let End::Disrupted(_) = end {
+        client.delete(path, &gone_in(GRACE_S)).ok_or_gone();
+    }
+}
+
+/// Ends the simulated pods of an embedded cluster, which starts and deletes them itself.
+pub struct SimulatedNode {
+    pub namespace: String,
+    pub client: Client,
+}
+
+impl Node for SimulatedNode {
+    fn end(&self, pod: &str, end: End) {
+        let path = format!("{}/{pod}", pods_path(&self.namespace));
+        let now = self.client.get(&path).ok();
+        end_pod(&self.client, &path, &now, end);
+    }
+
+    fn hold_deletes(&self, _hold: bool) {
+        panic!("the embedded cluster deletes simulated pods at once")
+    }
+
+    fn hold_starts(&self, _hold: bool) {
+        panic!("the embedded cluster starts simulated pods at once")
+    }
+
+    fn cut_off(&self, node: &str) {
+        panic!("no scenario with simulated pods loses a node: {node}")
+    }
+
+    fn connect(&self, node: &str) {
+        panic!("no scenario with simulated pods loses a node: {node}")
     }
 }
 
@@ -106,8 +160,8 @@ impl Drop for TestNode {
     }
 }
 
-/// What the watch sends to the worker.
-enum Line {
+/// What a watch tells.
+pub enum Line {
     /// All pods.
     All(Vec<Value>),
     /// One pod has changed.
@@ -117,9 +171,9 @@ enum Line {
 }
 
 /// Lists and watches until it is stopped; after any error it lists again.
-fn watch_pods(client: &Client, namespace: &str, switches: &Switches, lines: &SyncSender<Line>) {
+pub fn watch_pods(client: &Client, namespace: &str, stop: &AtomicBool, lines: &SyncSender<Line>) {
     let path = pods_path(namespace);
-    while !switches.stop.load(Ordering::SeqCst) {
+    while !stop.load(Ordering::SeqCst) {
         let list = client.try_call("GET", &path, "application/json", &Value::Null);
         let Some(list) = list.ok().filter(|answer| answer.code == 200) else {
             thread::sleep(TURN);
@@ -212,7 +266,7 @@ impl Worker {
                 "POST",
                 &format!("{path}/binding"),
                 "application/json",
-                &binding(pod),
+                &self.binding(pod),
             ),
             Step::Delete => self.client.try_call(
                 "DELETE",
@@ -234,27 +288,35 @@ impl Worker {
         }
     }
 
+    /// To the nodes in turn; one of them is always connected.
+    fn binding(&self, pod: &Value) -> Value {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let turn = NEXT.fetch_add(1, Ordering::Relaxed) as usize % NODES.len();
+        let cut_off = self.switches.cut_off();
+        let mut in_turn = NODES[turn..].iter().chain(&NODES[..turn]);
+        let node = in_turn.find(|node| !cut_off.contains(**node)).expect("a node is connected");
+        json!({"apiVersion": "v1", "kind": "Binding",
+            "metadata": {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node}})
+    }
+
     fn next_step(&self, pod: &Value) -> Option<Step> {
         let held = |switch: &AtomicBool| switch.load(Ordering::SeqCst);
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let node = pod["spec"]["nodeName"].as_str();
+        if node.is_some_and(|node| self.switches.cut_off().contains(node)) {
+            return None;
+        }
         if !pod["metadata"]["deletionTimestamp"].is_null() {
             return (!held(&self.switches.hold_deletes)).then_some(Step::Delete);
         }
-        if pod["spec"]["nodeName"].is_null() {
+        if node.is_none() {
             return Some(Step::Bind);
         }
         let pending = pod["status"]["phase"] == "Pending";
         let ours = !self.ended.lock().expect("nobody panics in here").contains(uid);
         (pending && ours && !held(&self.switches.hold_starts)).then_some(Step::Run)
     }
-}
-
-fn binding(pod: &Value) -> Value {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let node = NODES[NEXT.fetch_add(1, Ordering::Relaxed) as usize % NODES.len()];
-    json!({"apiVersion": "v1", "kind": "Binding",
-        "metadata": {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node}})
 }
 
 fn conditions(ready: bool) -> Value {

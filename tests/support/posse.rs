@@ -1,6 +1,7 @@
 //! The binary under test: its settings file, process, events and exit code.
 
 use std::cell::{Cell, RefCell};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -20,9 +21,22 @@ use super::runner;
 use super::scene::APP;
 use super::wait::{PATIENCE, wait_value};
 
+/// The program of this build.
+const BUILT: &str = env!("CARGO_BIN_EXE_posse");
+
 /// The program, with an environment that does not depend on this machine.
 pub fn command(dir: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
+    program(BUILT.as_ref(), dir)
+}
+
+/// The program whose runs are tested: for benchmarks, `POSSE_BENCHED` may name another build.
+pub fn run_command(dir: &Path) -> Command {
+    let other = std::env::var_os("POSSE_BENCHED");
+    program(other.as_deref().unwrap_or_else(|| BUILT.as_ref()), dir)
+}
+
+fn program(program: &OsStr, dir: &Path) -> Command {
+    let mut command = Command::new(program);
     command
         .current_dir(dir)
         .env_clear()
@@ -56,7 +70,8 @@ impl Run {
         let settings = json!({
             "app": APP, "namespace": namespace,
             "executors": [{"group": "default", "count": 0, "template": "pod.json"}],
-            "shutdown": {"grace": "2s", "timeout": "2s"},
+            // A busy machine needs seconds to end processes.
+            "shutdown": {"grace": "20s", "timeout": "20s"},
         });
         let (args, driver, env) = (Vec::new(), Vec::new(), Vec::new());
         let dir = dir.to_owned();
@@ -109,7 +124,7 @@ impl Run {
     /// Runs another command of posse with these settings and waits for its end.
     pub fn once(self, words: &[&str]) -> Output {
         let config = self.write_settings();
-        let mut command = command(&self.dir);
+        let mut command = run_command(&self.dir);
         command.args(words).args([Path::new("-f"), &config]);
         command.args([Path::new("--kubeconfig"), &self.kubeconfig]).args(&self.args);
         command.stdin(Stdio::null()).output().expect("the binary can be started")
@@ -124,7 +139,7 @@ impl Run {
 
     #[track_caller]
     pub fn start(self) -> Posse {
-        let mut command = command(&self.dir);
+        let mut command = run_command(&self.dir);
         if self.is_first {
             let mut outside = Command::new("unshare");
             outside.args(["--pid", "--fork", "--kill-child"]).arg(command.get_program());
@@ -142,7 +157,7 @@ impl Run {
     /// Starts another command of posse with these settings; it may end at any time.
     #[track_caller]
     pub fn begin(self, words: &[&str]) -> Posse {
-        let mut command = command(&self.dir);
+        let mut command = run_command(&self.dir);
         command.args(words);
         let posse = self.spawn(command);
         posse.may_end();
@@ -246,6 +261,25 @@ impl Posse {
             let events = self.events_of(kind);
             let found = events.iter().find(|event| fits(event)).cloned();
             found.ok_or_else(|| format!("{} of that kind: {events:?}", events.len()))
+        })
+    }
+
+    /// Waits until there are `n` events of this kind, and no more. posse writes events behind its
+    /// requests, so the server may show an effect before the file has the event.
+    #[track_caller]
+    pub fn wait_events(&self, kind: &str, n: usize) -> Vec<Value> {
+        wait_value(PATIENCE, &format!("{n} events {kind}"), || {
+            let events = self.events_of(kind);
+            if events.len() == n { Ok(events) } else { Err(Value::from(events)) }
+        })
+    }
+
+    /// Waits until the first group of the status fits.
+    #[track_caller]
+    pub fn wait_group(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        wait_value(PATIENCE, what, || {
+            let group = self.status()["groups"][0].clone();
+            if fits(&group) { Ok(group) } else { Err(group) }
         })
     }
 

@@ -33,6 +33,11 @@ impl Request {
         self.path.contains("watch=1") || self.path.contains("watch=true")
     }
 
+    /// A log that ends with its container.
+    fn is_followed_log(&self) -> bool {
+        self.path.contains("/log?") && self.path.contains("follow=true")
+    }
+
     /// The create of a pod, but not a dry run.
     pub fn is_create(&self) -> bool {
         let path = self.path.split('?').next().unwrap_or_default();
@@ -221,8 +226,11 @@ fn accept_on(listener: TcpListener, shared: &Arc<Shared>) -> JoinHandle<()> {
                 let id = shared.next_id.fetch_add(1, Ordering::SeqCst);
                 if let Ok(clone) = stream.try_clone() {
                     shared.connections.lock().expect("no panic in here").insert(id, clone);
-                    // An error ends this connection only.
-                    let _ = serve(&shared, id, &stream);
+                    // `down` cuts what is on the list, and this one may have come too late for that.
+                    if !shared.closed.load(Ordering::SeqCst) {
+                        // An error ends this connection only.
+                        let _ = serve(&shared, id, &stream);
+                    }
                     let _ = stream.shutdown(Shutdown::Both);
                 }
                 shared.connections.lock().expect("no panic in here").remove(&id);
@@ -277,14 +285,16 @@ fn pass(
     }
     if code == 200 && request.is_watch() {
         shared.watches.lock().expect("no panic in here").push(id);
-        return pass_watch(shared, stream, answer.into_body().into_reader(), then);
+    }
+    if code == 200 && (request.is_watch() || request.is_followed_log()) {
+        return pass_lines(shared, stream, answer.into_body().into_reader(), then);
     }
     let body = answer.into_body().with_config().limit(256 << 20).read_to_vec();
     reply(stream, code, &headers, &body.map_err(io::Error::other)?)
 }
 
 /// Line by line, so that a test can delay them.
-fn pass_watch(
+fn pass_lines(
     shared: &Shared,
     mut stream: &TcpStream,
     body: impl io::Read,

@@ -37,6 +37,7 @@ rules:
   resources:
   - {group: "", resources: [pods, pods/binding, pods/status]}
   - {group: coordination.k8s.io, resources: [leases]}
+  - {group: events.k8s.io, resources: [events]}
   - {group: authorization.k8s.io, resources: [selfsubjectaccessreviews]}
 - level: None
 "#;
@@ -442,8 +443,14 @@ fn posse_rules() -> Value {
          "verbs": ["get", "list", "watch", "create", "delete", "deletecollection", "patch"]},
         {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"],
+         "verbs": ["create", "delete", "get", "list"]},
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
          "verbs": ["get", "create", "update"]},
+        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["shop-token"],
+         "verbs": ["get", "update", "delete"]},
     ])
 }
 

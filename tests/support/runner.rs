@@ -21,6 +21,12 @@ pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 /// Tests wait most of their time, so there are more threads than cores.
 const THREADS_DEFAULT: usize = 4;
 
+/// A scenario that fails runs once more, alone, when all others have ended: it has to wait for several programs, on a
+/// machine that may be busy with other things. Its first failure is printed too. More failures than these are no
+/// accident, and a single scenario that somebody runs by name gets no second try.
+const AGAIN_MAX: usize = 3;
+const PLAYED_MIN_FOR_AGAIN: usize = 10;
+
 /// The number of last lines of a file that a failure prints.
 const LINES_SHOWN: usize = 60;
 
@@ -228,14 +234,17 @@ fn run_all(
     }
     println!("\nrunning {} end-to-end tests", played.len());
     let started = Instant::now();
-    let failed = {
+    let (failed, again) = {
         let servers =
             Servers { embedded: OnceLock::new(), real: OnceLock::new(), start_real, embedded_args };
         let n_threads = wanted.threads.unwrap_or(THREADS_DEFAULT);
         play_all(&played, &servers, assets.as_deref(), n_threads)
     };
-    for name in &failed {
-        println!("    failed: {name}");
+    for case in &again {
+        println!("    ran twice: {}", case.name());
+    }
+    for case in &failed {
+        println!("    failed: {}", case.name());
     }
     if !skipped.is_empty() {
         println!("NOT TESTED against a real API server: set {env} to run {} more", skipped.len());
@@ -251,13 +260,13 @@ fn run_all(
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 
-/// Returns the names of the failed ones. The servers end with this function.
-fn play_all(
-    cases: &[Case<'_>],
+/// Returns the cases that failed, and those that ran twice. The servers end with their owner.
+fn play_all<'c>(
+    cases: &'c [Case<'c>],
     servers: &Servers,
     assets: Option<&Path>,
     n_threads: usize,
-) -> Vec<String> {
+) -> (Vec<&'c Case<'c>>, Vec<&'c Case<'c>>) {
     panic::set_hook(Box::new(|info| {
         let name = test_name();
         if name.is_empty() {
@@ -267,21 +276,32 @@ fn play_all(
     }));
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
+    let may_again = cases.len() >= PLAYED_MIN_FOR_AGAIN;
     thread::scope(|scope| {
         for _ in 0..n_threads.clamp(1, cases.len().max(1)) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    if !play(case, servers, assets.filter(|_| case.real)) {
-                        failed.lock().expect("nobody panics in here").push(case.name());
+                    let failed = || failed.lock().expect("nobody panics in here");
+                    let again = may_again && failed().len() < AGAIN_MAX;
+                    if !play(case, servers, assets, if again { "again" } else { "FAILED" }) {
+                        failed().push(case);
                     }
                 }
             });
         }
     });
-    failed.into_inner().expect("nobody panicked in there")
+    let mut failed = failed.into_inner().expect("nobody panicked in there");
+    let mut again = Vec::new();
+    if may_again && failed.len() <= AGAIN_MAX {
+        again.clone_from(&failed);
+        failed.retain(|case| !play(case, servers, assets, "FAILED"));
+    }
+    (failed, again)
 }
 
-fn play(case: &Case<'_>, servers: &Servers, assets: Option<&Path>) -> bool {
+/// `failed`: the word for a failure.
+fn play(case: &Case<'_>, servers: &Servers, assets: Option<&Path>, failed: &str) -> bool {
+    let assets = assets.filter(|_| case.real);
     NAME.set(case.scenario.name.to_owned());
     SHOWN.take();
     let started = Instant::now();
@@ -292,7 +312,7 @@ fn play(case: &Case<'_>, servers: &Servers, assets: Option<&Path>) -> bool {
     let took = started.elapsed().as_secs_f64();
     match result {
         Ok(()) => println!("test {} ... ok ({took:.1} s)", case.name()),
-        Err(_) => println!("test {} ... FAILED ({took:.1} s)\n{}", case.name(), report()),
+        Err(_) => println!("test {} ... {failed} ({took:.1} s)\n{}", case.name(), report()),
     }
     NAME.take();
     result.is_ok()

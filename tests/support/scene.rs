@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::access::Access;
 use super::audit;
 use super::http::{Client, gone_in, gone_now};
-use super::posse::{Run, read_events};
+use super::posse::{Run, command, read_events, said};
 use super::runner;
 use super::server::{End, Node, Server, Who, items, pods_path};
 use super::wait::{PATIENCE, wait_value};
@@ -55,8 +55,9 @@ pub struct Scene<'s> {
     pub dir: TempDir,
 }
 
-/// The grace period of deleted pods, if a test sets no other.
-pub const GRACE_S: u32 = 5;
+/// The grace period of deleted pods, if a test sets no other: longer than a busy machine takes to run a
+/// trap. Nothing waits for its end, because a container whose delete is no longer held up ends at once.
+pub const GRACE_S: u32 = 30;
 
 /// The application of every test; each test has its own namespace.
 pub const APP: &str = "shop";
@@ -82,20 +83,23 @@ impl<'s> Scene<'s> {
     }
 
     /// A pod that runs until it is told to end, or for longer than any test. If containers really
-    /// run, a file ends it, and another file makes it ignore TERM; with the test-side node nothing
-    /// is executed.
+    /// run, a file ends it, and another file makes it ignore TERM as long as it is there; with the
+    /// test-side node nothing is executed. A container removes its files when it ends: a later pod may
+    /// have the same name.
     pub fn template(&self) -> Value {
-        let script = r#"trap 'test -e "$SCENE/deaf" || exit 143' TERM
-            touch "$SCENE/$POSSE_POD_NAME.up"
-            end=$SCENE/$POSSE_POD_NAME.end; turns=0
+        let script = r#"told=; trap 'told=1' TERM
+            up=$SCENE/$POSSE_POD_NAME.up; end=$SCENE/$POSSE_POD_NAME.end; turns=0
+            touch "$up"
             while test -d "$SCENE" && test $turns -lt 3000 && ! test -e "$end"; do
+                test -n "$told" && ! test -e "$SCENE/deaf" && rm -f "$up" && exit 143
                 sleep 0.1; turns=$((turns + 1))
             done
             echo "the last words of $POSSE_POD_NAME"
-            case $(cat "$end") in
+            order=$(cat "$end"); rm -f "$up" "$end"
+            case $order in
             kill) kill -9 $$$$ ;;
             oom) head -c 400000000 /dev/zero | tail -n 1 ;;
-            *) exit "$(cat "$end")" ;;
+            *) exit "$order" ;;
             esac"#;
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"team": "till"}},
         "spec": {"terminationGracePeriodSeconds": GRACE_S, "containers": [{
@@ -119,6 +123,21 @@ impl<'s> Scene<'s> {
     /// The same with another identity or address.
     pub fn run_with(&self, access: &Access) -> Run {
         Run::new(self.dir.path(), &self.namespace, access)
+    }
+
+    /// What `posse cleanup` with these words says, as an administrator.
+    pub fn cleanup(&self, words: &[&str]) -> String {
+        let kubeconfig = self.file("cleanup.kubeconfig");
+        let access = self.server.access(Who::Admin);
+        fs::write(&kubeconfig, access.kubeconfig(&self.namespace)).expect("writable");
+        let output = command(self.dir.path())
+            .args(["cleanup", "--app", APP, "--namespace", &self.namespace, "--kubeconfig"])
+            .arg(&kubeconfig)
+            .args(words)
+            .output()
+            .expect("the binary can be started");
+        assert!(output.status.success(), "{}", said(&output));
+        said(&output)
     }
 
     /// All pods of the namespace.
@@ -207,6 +226,14 @@ impl<'s> Scene<'s> {
         self.node.hold_starts(hold);
     }
 
+    pub fn cut_off(&self, node: &str) {
+        self.node.cut_off(node);
+    }
+
+    pub fn connect(&self, node: &str) {
+        self.node.connect(node);
+    }
+
     /// Deletes a pod as `kubectl delete` does, with a grace period of `GRACE_S`.
     pub fn delete(&self, pod: &Value) {
         let path = format!("{}/{}", pods_path(&self.namespace), name_of(pod));
@@ -216,7 +243,7 @@ impl<'s> Scene<'s> {
     /// Removes a pod at once, like the pods of a lost node, without waiting for its containers.
     pub fn remove(&self, pod: &Value) {
         let path = format!("{}/{}", pods_path(&self.namespace), name_of(pod));
-        self.admin.delete(&path, &gone_now(&pod["metadata"]["uid"])).ok();
+        self.admin.delete(&path, &gone_now(&pod["metadata"]["uid"])).ok_or_gone();
     }
 
     /// The end of a test: no executor is left, no Lease is held, and the records contain no

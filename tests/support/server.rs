@@ -49,6 +49,13 @@ pub trait Node {
 
     /// While held, pods are bound to a node but do not start; real server only.
     fn hold_starts(&self, hold: bool);
+
+    /// A node is out of reach: its containers run on, and its pods are marked to go. Another node must
+    /// be in reach. On the embedded server the pods must not tolerate it.
+    fn cut_off(&self, node: &str);
+
+    /// The node is in reach again.
+    fn connect(&self, node: &str);
 }
 
 /// One of the two servers.
@@ -61,7 +68,7 @@ pub trait Server: Send + Sync {
     /// The node for a namespace; `dir` is the scene's folder.
     fn node(&self, namespace: &str, dir: &Path) -> Box<dyn Node>;
 
-    /// A separate server for a test that stops or pauses it.
+    /// A separate server with two nodes, for a test that stops or pauses it, or loses a node.
     fn fresh(&self) -> Box<dyn Server>;
 
     /// From now on connections are cut and refused.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::format::FormatArgs;
 use super::{ServerArgs, duration_ms, named};
 use crate::wire::names;
 use crate::wire::quantity::Quantity;
@@ -23,7 +24,7 @@ pub enum StageCommand {
     Serve(ServeArgs),
     /// Upload files to a stage server, each as one bundle
     Put(PutArgs),
-    /// Download the files of a ticket, verify them, and write them into a folder
+    /// Download the files of a ticket into a folder, and verify them
     Get(GetArgs),
 }
 
@@ -72,6 +73,8 @@ pub struct ServeArgs {
 
 /// `posse stage put`.
 #[derive(Args, Clone, Debug)]
+// Without --secret-file the output is the ticket, which is JSON.
+#[command(mut_arg("output", |arg| arg.requires("secret_file")))]
 pub struct PutArgs {
     /// The stage server: https://HOST:PORT
     #[arg(long, value_name = "URL")]
@@ -94,6 +97,8 @@ pub struct PutArgs {
     /// the bundles' ids [default: print the ticket]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: FormatArgs,
     /// The files to upload
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -115,20 +120,31 @@ pub struct GetArgs {
 /// Files for a submitted application.
 #[derive(Args, Clone, Debug, Default)]
 pub struct StageFileArgs {
-    /// A file for the driver and its executors, which find it in $POSSE_FILES_DIR; can be repeated
-    #[arg(id = "staged", long = "file", value_name = "FILE", requires = "stage_url")]
+    /// A file for the driver and its executors, which find it in $POSSE_FILES_DIR, by this NAME; can be
+    /// repeated. Without --stage-url, 700 kB in all, by a Secret
+    #[arg(
+        id = "staged",
+        long = "file",
+        value_name = "PATH[=NAME]",
+        help_heading = "Files for the pods"
+    )]
     pub files: Vec<PathBuf>,
     /// The stage server that takes the files: https://HOST:PORT
-    #[arg(long, value_name = "URL", requires = "stage_token_file")]
+    #[arg(
+        long,
+        value_name = "URL",
+        requires = "stage_token_file",
+        help_heading = "Files for the pods"
+    )]
     pub stage_url: Option<String>,
     /// The URL by which pods reach the same server [default: --stage-url]
-    #[arg(long, value_name = "URL", requires = "stage_url")]
+    #[arg(long, value_name = "URL", requires = "stage_url", help_heading = "Files for the pods")]
     pub stage_pod_url: Option<String>,
     /// A file with the token for the stage server
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Files for the pods")]
     pub stage_token_file: Option<PathBuf>,
     /// The CA of the stage server, PEM [default: SSL_CERT_FILE, then the system's CAs]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Files for the pods")]
     pub stage_ca: Option<PathBuf>,
 }
 

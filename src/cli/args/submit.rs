@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::cli::args::format::FormatArgs;
 use crate::cli::args::stage::StageFileArgs;
 use crate::cli::args::{FileArgs, ServerArgs, duration_ms, named};
 use crate::wire::names;
 
 /// `posse submit`.
 #[derive(Args, Clone, Debug, Default)]
-// Here, --file is a file for the pods, so the configuration has another name.
-#[command(mut_arg("file", |arg| arg.long("config")))]
+// Here, --file is a file for the pods and not another name of --config.
+#[command(mut_arg("file", |arg| arg.alias(None)))]
 pub struct SubmitArgs {
     #[command(flatten)]
     pub file: FileArgs,
@@ -22,6 +23,9 @@ pub struct SubmitArgs {
     /// Create a service account with the permissions that posse needs, for this application only
     #[arg(long)]
     pub create_rbac: bool,
+    /// The image that brings posse, if the driver's image has none
+    #[arg(long, value_name = "IMAGE")]
+    pub posse_image: Option<String>,
     /// Let the API server check all objects by a dry run, print them, and create nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -71,26 +75,16 @@ pub struct AppsArgs {
     /// List the applications of all namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
-    /// The output format
-    #[arg(short, long, value_enum)]
-    pub output: Option<AppsOutput>,
-}
-
-/// The output format of `posse apps`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum AppsOutput {
-    /// A JSON array
-    Json,
-    /// A table with more columns
-    Wide,
+    #[command(flatten)]
+    pub output: FormatArgs,
 }
 
 /// `posse logs`.
 #[derive(Args, Clone, Debug)]
 pub struct LogsArgs {
-    /// The application's name, or NAME/ID for one of its executors
-    #[arg(value_name = "NAME[/ID]", value_parser = app_and_executor)]
-    pub target: (String, Option<u64>),
+    /// The application's name, NAME/ID for one of its executors, or ID for one of the only run on this host
+    #[arg(value_name = "NAME[/ID]", value_parser = log_target)]
+    pub target: (Option<String>, Option<u64>),
     /// Print new lines until the log ends
     #[arg(short, long)]
     pub follow: bool,
@@ -127,8 +121,17 @@ pub struct StopArgs {
     pub namespace: NamespaceArgs,
 }
 
+/// `NAME`, `NAME/ID` or `ID`.
+fn log_target(text: &str) -> Result<(Option<String>, Option<u64>), String> {
+    // No name begins with a digit.
+    if let Ok(id) = text.parse() {
+        return Ok((None, Some(id)));
+    }
+    app_and_executor(text).map(|(app, id)| (Some(app), id))
+}
+
 /// `NAME` or `NAME/ID`.
-fn app_and_executor(text: &str) -> Result<(String, Option<u64>), String> {
+pub fn app_and_executor(text: &str) -> Result<(String, Option<u64>), String> {
     let (app, id) = match text.split_once('/') {
         Some((app, id)) => {
             let id = id.parse().map_err(|_| format!("`{id}` is not the id of an executor"))?;

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::net::ToSocketAddrs as _;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -11,19 +12,22 @@ use crate::cli::args::{CheckArgs, RunArgs};
 use crate::cli::check::report::{Report, Status};
 use crate::cli::connection::Connection;
 use crate::cli::exit::{Code, Failure};
+use crate::cli::listing::print_listing;
 use crate::cli::permissions::{self, Permission};
-use crate::cli::render::shown_identity;
 use crate::cli::settings;
-use crate::cli::terminal::{print, print_json};
+use crate::cli::shown_identity::shown_identity;
 use crate::cli::world::World;
 use crate::core::model::pod_text::PodOverrides;
 use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::kube::api::objects::Objects;
 use crate::kube::api::pods::Pods;
 use crate::kube::api::preflight;
 use crate::kube::http::TransportError;
+use crate::runtime::credentials::store::SecretStore;
 use crate::runtime::run::context::driver_host_problem;
 use crate::runtime::run::settings::{GroupSettings, RunSettings};
 use crate::wire::amounts::{Amounts, pod_usage};
+use crate::wire::config::DriverPod;
 use crate::wire::labels::Selection;
 use crate::wire::preflight::{Namespace, Shortage, shortages};
 use crate::wire::time::http_date_ms;
@@ -56,11 +60,7 @@ pub fn check(args: &CheckArgs, world: &World<'_>, out: &mut dyn Write) -> Result
     let mut checks = Checks { settings, connection, namespace, report: Report::default() };
     checks.run();
     let report = checks.report;
-    match args.json {
-        true => print_json(out, &format!("{:#}\n", report.json())),
-        false => print(out, &report.text()),
-    }
-    .map(|()| report.code())
+    print_listing(&report, args.output, out).map(|_| report.code())
 }
 
 /// The state of the checks.
@@ -80,6 +80,7 @@ impl Checks {
         let Ok(user) = self.identity() else { return };
         let namespace = self.namespace();
         self.permissions(user.as_deref());
+        self.credentials();
         let usage = self.templates();
         self.pod_security(namespace.as_ref());
         self.limits();
@@ -213,6 +214,31 @@ impl Checks {
                     format!("not permitted: {}: {without}", permissions::list(&[permission]));
                 self.report.add("comfort", Status::Note, message);
             }
+        }
+    }
+
+    /// Whether the Secret of each entry of `credentials` can be written. Their commands do not run.
+    fn credentials(&mut self) {
+        let Some(settings) = &self.settings else { return };
+        let (entries, app) = (Arc::clone(&settings.credentials), settings.app.clone());
+        for entry in entries.iter() {
+            let (http, name) = (&self.connection.http, entry.secret.clone());
+            let selection = Selection { app: app.clone(), instance: String::new() };
+            let objects = Objects::new(http.clone(), Some(&self.namespace));
+            let store = SecretStore { objects, name, selection, owner: None };
+            let missing = permissions::missing_for_secret(http, &self.namespace, &entry.secret);
+            let (status, message) = match (store.check(), missing) {
+                (Err(problem), _) => (UNREACHABLE, problem),
+                (Ok(()), Err(refusal)) => (Status::Unknown, refusal.to_string()),
+                (Ok(()), Ok(missing)) if missing.is_empty() => {
+                    (Status::Ok, format!("{}: secret {} can be written", entry.name, entry.secret))
+                }
+                (Ok(()), Ok(missing)) => {
+                    let message = format!("missing: {}; {}", missing.join(", "), store.remedy());
+                    (UNREACHABLE, message)
+                }
+            };
+            self.report.add("credentials", status, message);
         }
     }
 
@@ -353,7 +379,13 @@ impl Checks {
     }
 
     fn driver_host(&mut self) {
-        let given = self.settings.as_ref().and_then(|settings| settings.driver.host.clone());
+        let driver = self.settings.as_ref().map(|settings| &settings.driver);
+        let given = driver.and_then(|driver| driver.host.clone());
+        // A file that describes the driver's pod is for `posse submit`, not for a driver on this machine.
+        if given.is_none() && driver.is_some_and(|driver| driver.pod != DriverPod::default()) {
+            let message = "with `posse submit` executors connect to the driver's pod".to_owned();
+            return self.report.add("driver host", Status::Ok, message);
+        }
         let host = given.map_or_else(
             || self.connection.http.local_address().map(|address| address.to_string()),
             Ok,
@@ -376,6 +408,14 @@ impl Checks {
         }
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         match (bare, 0_u16).to_socket_addrs() {
+            // The server is reached through this machine, but its pods may run elsewhere.
+            Ok(found) if found.clone().any(|address| address.ip().is_loopback()) => {
+                let message = format!(
+                    "executors connect to {host}, which is this machine only if they run on it, as \
+                     with `posse dev`; in a virtual machine or behind a tunnel they cannot"
+                );
+                self.report.advise("driver host", Status::Note, message, HOST_REMEDY);
+            }
             Ok(_) => {
                 self.report.add("driver host", Status::Ok, format!("executors connect to {host}"))
             }

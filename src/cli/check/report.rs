@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::cli::exit::Code;
+use crate::cli::listing::Listing;
 use crate::core::model::text::one_line;
 
 /// How one check went.
@@ -84,9 +85,11 @@ impl Report {
         });
         failed.unwrap_or(Code::Clean)
     }
+}
 
+impl Listing for Report {
     /// One line for each check, followed by its remedy.
-    pub fn text(&self) -> String {
+    fn table(&self, _is_wide: bool) -> String {
         let width = self.0.iter().map(|check| check.name.len()).max().unwrap_or(0);
         let mut text = String::new();
         for Check { name, status, message, remedy } in &self.0 {
@@ -100,11 +103,16 @@ impl Report {
     }
 
     /// `{"ok":…,"checks":[{"check":…,"status":…,"message":…,"remedy":…}]}`
-    pub fn json(&self) -> Value {
+    fn json(&self) -> String {
         let checks = self.0.iter().map(|Check { name, status, message, remedy }| {
             json!({"check": name, "status": status.word(), "message": message, "remedy": remedy})
         });
-        json!({"ok": self.code() == Code::Clean, "checks": checks.collect::<Value>()})
+        let report = json!({"ok": self.code() == Code::Clean, "checks": checks.collect::<Value>()});
+        format!("{report:#}")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.iter().map(|check| check.name.clone()).collect()
     }
 }
 
@@ -122,11 +130,11 @@ mod tests {
         report.add("template a", Status::Failed(Code::TemplateRefused), "no");
         assert_eq!(report.code(), Code::Server);
         assert_eq!(
-            report.text(),
+            report.table(false),
             "ok       reach       it answers\nwarning  quota       too little\n\
              failed   rights      missing: a\n    do\n      this\nfailed   template a  no\n"
         );
-        let json = report.json();
+        let json: Value = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(json["ok"], false);
         assert_eq!(json["checks"][2]["remedy"], "do\n  this");
         assert_eq!(json["checks"][3]["status"], "failed");

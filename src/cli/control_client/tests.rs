@@ -13,7 +13,10 @@ fn posse(fixture: &Fixture, args: &str) -> (u8, String, String) {
 fn answers_are_printed() {
     let fixture = Fixture::new();
     for (args, want) in [
-        ("status --app w", "app w  instance a1b2c  namespace ns  pods w-a1b2c-exec-ID\n\nGROUP "),
+        (
+            "status --app w",
+            "app w  instance a1b2c  namespace ns  pods w-a1b2c-exec-ID\ndriver running ",
+        ),
         ("status --app w --json", "{\"run\":\"k3f9\",\"app\":\"w\","),
         ("scale --app w default 7", "group default: the target is 7 now\n"),
         ("scale --app w 7 --group default", "group default: the target is 7 now\n"),
@@ -23,15 +26,14 @@ fn answers_are_printed() {
         ),
         (
             "kill --app w 1 2 9 --reason slow",
-            "killed: 1\nbusy, not killed (use --force): 2\nno such executor: 9\n\
-             the target is 4 now\n",
+            "killed: 1 (posse replaces them)\nbusy, not killed (use --force): 2\nno such executor: 9\n",
         ),
         ("kill --app w 1 --target 4 --json", "{\"busy\":[2],\"killed\":[1],\"target\":4,"),
         ("scale --app w default 70 --json", "{\"target\":20}\n"),
         ("explain --app w", "group default: 7 of 10 running (1 requested, 2 pending,"),
         ("explain --app w 1", "executor 1 of group default: running since 1970-01-01 00:00:01 UTC"),
         ("explain --app w --group big", "group big: 7 of 10 running"),
-        ("explain --app w --group big --json", "{\"groups\":[{\"draining\":0,"),
+        ("explain --app w --group big --json", "{\"groups\":[{\"attempt\":null,"),
         ("explain --app w 1 --json", "{\"events\":["),
     ] {
         let (code, out, err) = posse(&fixture, args);
@@ -47,7 +49,11 @@ fn errors_are_one_line_and_an_exit_code() {
     let fixture = Fixture::new();
     for (args, code, want) in [
         ("scale --app w 3", 2, "posse: which group? the run has several: default, big\n"),
-        ("scale --app w other 3", 1, "posse: refused: group: there is no such group (404)\n"),
+        (
+            "scale --app w other 3",
+            1,
+            "posse: there is no such group: other; the groups are: default, big\n",
+        ),
         ("scale --app w --group a b 3", 2, "posse: the argument '--group <GROUP>' cannot be used"),
         ("kill --app w", 2, "posse: the following required arguments were not provided: <ID>..."),
         (
@@ -78,15 +84,15 @@ fn errors_are_one_line_and_an_exit_code() {
 }
 
 #[test]
-fn events_are_printed_unchanged() {
+fn events_are_printed_as_they_came() {
     let fixture = Fixture::new();
     let stopped = "{\"seq\":2,\"event\":\"stopped\"}\n";
     fixture.events.push("{\"seq\":1}\n");
-    assert_eq!(posse(&fixture, "events --app w").1, "{\"seq\":1}\n");
+    assert_eq!(posse(&fixture, "events --app w --json").1, "{\"seq\":1}\n");
     fixture.events.push(stopped);
     fixture.events.end();
     assert_eq!(
-        posse(&fixture, "events --app w --follow --after 1"),
+        posse(&fixture, "events --app w -o json --follow --after 1"),
         (0, stopped.into(), "".into())
     );
 }

@@ -14,8 +14,8 @@ use crate::cli::connection::Connection;
 use crate::cli::control_client::find;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::explain::report::ExecutorReport;
+use crate::cli::listing::{Listing, print_listing};
 use crate::cli::remote::{RemoteRun, Words};
-use crate::cli::terminal::{print, print_json};
 use crate::cli::world::World;
 use crate::control::client::{Client, ClientError};
 use crate::core::loss::classify;
@@ -54,32 +54,57 @@ pub fn explain(
         }
         (Err(error), _) => return Err(error.into()),
     };
-    let text = match args.id {
+    let listing = match args.id {
         Some(id) => {
             let report = executor_report(args, id, &client, &status, world)?;
-            format_report(&report, args, now)
+            Explanation {
+                text: report.text(now),
+                json: report.json(),
+                names: report.pod_and_uid().map(|(pod, _)| pod).into_iter().collect(),
+            }
         }
-        None if args.json => {
+        None => {
             // Fails if there is no such group.
-            text::groups(&status, args.group.as_deref(), now).map_err(failed)?;
+            let text = text::groups(&status, args.group.as_deref(), now).map_err(failed)?;
             let groups = status.groups.iter();
             let shown = groups.filter(|one| args.group.as_ref().is_none_or(|g| *g == one.group));
             let groups: Vec<&GroupJson> = shown.collect();
-            format!("{}\n", json!({"groups": groups, "outage": status.outage}))
+            Explanation {
+                text,
+                json: json!({"groups": groups, "outage": status.outage}),
+                names: groups.iter().map(|one| one.group.clone()).collect(),
+            }
         }
-        None => text::groups(&status, args.group.as_deref(), now).map_err(failed)?,
     };
-    print_report(args, &text, out)
+    print_listing(&listing, args.output, out)
 }
 
-fn print_report(args: &ExplainArgs, text: &str, out: &mut dyn Write) -> Result<Code, Failure> {
-    if args.json { print_json(out, text) } else { print(out, text) }.map(|()| Code::Clean)
+/// What is printed, in all formats.
+struct Explanation {
+    text: String,
+    json: Value,
+    /// Of groups, or of executors' pods.
+    names: Vec<String>,
+}
+
+impl Listing for Explanation {
+    fn table(&self, _is_wide: bool) -> String {
+        self.text.clone()
+    }
+
+    fn json(&self) -> String {
+        self.json.to_string()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.names.clone()
+    }
 }
 
 /// The same command, for the driver's pod.
 fn remote_words(args: &ExplainArgs) -> Words {
     Words::new("explain")
-        .flag("--json", args.json)
+        .output(args.output)
         .option("--group", args.group.as_ref())
         .option("--logs", args.logs)
         .values(args.id)
@@ -91,10 +116,6 @@ fn is_gone(error: &ClientError) -> bool {
 
 fn failed(message: String) -> Failure {
     Failure::new(Code::Failed, message)
-}
-
-fn format_report(report: &ExecutorReport, args: &ExplainArgs, now: Timestamp) -> String {
-    if args.json { format!("{}\n", report.json()) } else { report.text(now) }
 }
 
 /// The report about an executor of a live run.
@@ -183,14 +204,14 @@ fn explain_ended_run(
         cluster.add_pod(pod, args.logs, &mut report);
         reports.push((report.text(now), report));
     }
-    let text = if args.json {
-        let all: Vec<Value> = reports.iter().map(|(_, report)| report.json()).collect();
-        format!("{}\n", json!({"executors": all}))
-    } else {
-        let head = format!("{}; in namespace {namespace}:\n", one_line(&why));
-        reports.iter().fold(head, |text, (line, _)| text + line)
+    let head = format!("{}; in namespace {namespace}:\n", one_line(&why));
+    let all: Vec<Value> = reports.iter().map(|(_, report)| report.json()).collect();
+    let listing = Explanation {
+        text: reports.iter().fold(head, |text, (line, _)| text + line),
+        names: all.iter().filter_map(|one| Some(one["pod"]["name"].as_str()?.to_owned())).collect(),
+        json: json!({"executors": all}),
     };
-    print_report(args, &text, out)
+    print_listing(&listing, args.output, out)
 }
 
 /// Reads pods, events and logs of one instance from the cluster.

@@ -3,13 +3,11 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::cli::event_text::{fact, facts, moment, string};
 use crate::cli::explain::text;
-use crate::core::model::text::{one_line, sanitize};
+use crate::core::model::text::one_line;
 use crate::wire::labels::COUNTED;
 use crate::wire::status_json::ExecutorJson;
-
-/// The longest value on a line, in bytes.
-const FACT_BYTES_MAX: usize = 2_048;
 
 /// Everything known about one executor.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +54,7 @@ impl ExecutorReport {
     pub fn text(&self, now: Timestamp) -> String {
         let mut lines = vec![self.head(now)];
         for event in &self.events {
-            lines.push(format!("  {}  {}", moment(&event["time"], now), describe(event)));
+            lines.push(format!("  {}  {}", moment(&event["time"], now), describe(event, now)));
             let log = event["log"].as_array().map_or(&[][..], Vec::as_slice);
             lines.extend(log.iter().map(|line| format!("      | {}", fact(line))));
         }
@@ -96,19 +94,20 @@ impl ExecutorReport {
 }
 
 /// One event of the run as text.
-fn describe(event: &Value) -> String {
-    let value = |name: &str| fact(&event[name]);
-    let budget = event["budget"].as_str();
-    let budget = budget.map_or_else(String::new, |budget| format!(" (budget {budget})"));
+fn describe(event: &Value, now: Timestamp) -> String {
+    let facts = facts(event, now);
     match string(&event["event"]) {
         "executor_requested" => "requested".to_owned(),
-        "executor_running" => format!("running on {}, ip {}", value("node"), value("ip")),
-        "executor_lost" => format!("lost: {}{budget}: {}", value("reason"), value("message")),
-        "executor_log" if event["message"].is_string() => format!("no log: {}", value("message")),
+        "executor_running" => format!("running {facts}"),
+        "executor_lost" => format!("lost: {facts}"),
+        "executor_log" if event["message"].is_string() => facts,
         "executor_log" => "the end of the log:".to_owned(),
-        "executor_deleted" => format!("deleted: {}", value("cause")),
-        // The run may be of a newer version with an event that this version does not know.
-        other => other.trim_start_matches("executor_").replace('_', " "),
+        "executor_completed" => format!("completed {facts}"),
+        "executor_deleted" => format!("deleted: {facts}"),
+        other => {
+            let name = other.trim_start_matches("executor_").replace('_', " ");
+            if facts.is_empty() { name } else { format!("{name}: {facts}") }
+        }
     }
 }
 
@@ -212,19 +211,6 @@ fn event_facts(event: &Value) -> Value {
 /// Null for an empty string.
 fn filled(value: &Value) -> Value {
     if value.as_str() == Some("") { Value::Null } else { value.clone() }
-}
-
-fn string(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-/// A value from outside, safe to print on one line.
-fn fact(value: &Value) -> String {
-    sanitize(value.as_str().unwrap_or("?"), FACT_BYTES_MAX)
-}
-
-fn moment(value: &Value, now: Timestamp) -> String {
-    value.as_str().map_or_else(|| "?".to_owned(), |at| sanitize(&text::time_of_day(at, now), 64))
 }
 
 #[cfg(test)]

@@ -72,7 +72,8 @@ impl Embedded {
 #[cfg(feature = "dev")]
 fn check_commands(group: &GroupSettings) -> Result<(), Failure> {
     let template = &group.template;
-    let compiled = template.check(group.container.as_deref(), group.memory_scaling.as_ref())?;
+    let compiled =
+        template.check(group.container.as_deref(), group.memory_scaling.as_ref(), true)?;
     let body = compiled.render(1, 0, &PodOverrides::default());
     let pod: Value = serde_json::from_slice(&body)
         .map_err(|error| template.fail("", format!("the pod is not JSON: {error}")))?;
@@ -81,7 +82,8 @@ fn check_commands(group: &GroupSettings) -> Result<(), Failure> {
         let lacks = |container: &Value| container["command"].get(0).is_none();
         if let Some(i) = containers.iter().position(lacks) {
             let message = "is missing; with --dev a container needs one, because the embedded \
-                           cluster pulls no images and runs commands of this machine";
+                           cluster pulls no images and runs commands of this machine: give \
+                           --command 'python3 worker.py', for example, or set `command`";
             let field = format!("spec.{list}[{i}].command");
             return Err(template.fail(&field, message.to_owned()).into());
         }

@@ -45,6 +45,7 @@ fn identity() -> RunIdentity {
         namespace: "n".to_owned(),
         owner: None,
         driver_host: "h".to_owned(),
+        driver_port: None,
     }
 }
 
@@ -110,6 +111,47 @@ fn flags_can_replace_the_file() {
 }
 
 #[test]
+fn one_command_needs_no_file() {
+    let args = "--image r.example:5000/my-worker:1 --executors 2 --cpu 500m --memory 64Mi";
+    let got = settings(&[], args, &[]).unwrap();
+    assert_eq!((got.app.as_str(), got.groups[0].spec.target), ("my-worker", 2));
+    let container = &pod(&got, 0)["spec"]["containers"][0];
+    let amounts = serde_json::json!({"cpu": "500m", "memory": "64Mi"});
+    let both = serde_json::json!({"requests": amounts, "limits": amounts});
+    assert_eq!((&container["resources"], container.get("command")), (&both, None));
+    let got = settings(&[], "--image i --command ./my_worker.sh", &[]).unwrap();
+    assert_eq!(got.app, "my-worker");
+    let container = &pod(&got, 0)["spec"]["containers"][0];
+    assert_eq!(container["command"], serde_json::json!(["./my_worker.sh"]));
+    assert_eq!((&container["image"], container.get("args")), (&"i".into(), None));
+    // The flags win over the file, whose arguments belong to its own command.
+    let file = "driver: {command: [sh, x/Count.sh]}\n\
+                executors: [{count: 3, image: i, command: [a], args: [b], cpu: 1}]";
+    let got = settings(&[("posse.yaml", file)], "--command w --cpu 2", &[]).unwrap();
+    assert_eq!((got.app.as_str(), got.groups[0].spec.target), ("count", 3));
+    let container = &pod(&got, 0)["spec"]["containers"][0];
+    assert_eq!((&container["command"][0], container.get("args")), (&"w".into(), None));
+    assert_eq!(container["resources"]["limits"]["cpu"], "2");
+}
+
+#[cfg(feature = "dev")]
+#[test]
+fn executors_of_the_embedded_cluster_need_no_image() {
+    let args = "--dev --executors 3 --command w -- python3 my_driver.py --in a.b";
+    let got = settings(&[], args, &[]).unwrap();
+    assert_eq!((got.app.as_str(), got.groups[0].spec.target), ("my-driver", 3));
+    let container = &pod(&got, 0)["spec"]["containers"][0];
+    assert_eq!((&container["image"], &container["command"][0]), (&"none".into(), &"w".into()));
+    let got = settings(&[], "--dev --image i --command w --app x -- driver", &[]).unwrap();
+    assert_eq!(
+        (got.app.as_str(), &pod(&got, 0)["spec"]["containers"][0]["image"]),
+        ("x", &"i".into())
+    );
+    // A file that names no command either is still an error.
+    fails(Some("app: a\nexecutors: [{}]"), "--dev", "executors[0]: no pod is given");
+}
+
+#[test]
 fn template_paths_are_relative_to_the_configuration_file() {
     let files =
         [("etc/p.yaml", "app: a\nexecutors: [{template: t.yaml}]"), ("etc/t.yaml", EXECUTOR)];
@@ -160,9 +202,12 @@ fn an_exclusive_run_needs_its_lease() {
 
 #[test]
 fn errors_name_a_remedy() {
-    fails(None, "", "there is no ./posse.yaml: give -f FILE, or --app with --image or --template");
-    fails(None, "--app a", "there is no ./posse.yaml");
-    fails(None, "--image i", "there is no ./posse.yaml");
+    fails(None, "", "there is no ./posse.yaml: give -f FILE, or the executors' --image");
+    fails(None, "--app a --executors 3", "there is no ./posse.yaml");
+    fails(None, "--command w", "--command: give --image IMAGE or --template FILE too");
+    fails(None, "--image i --command a|b", "--command `a|b`: posse starts no shell");
+    fails(None, "--template t.yaml", "the command line: the application has no name; set app");
+    fails(None, "--image 数据", "the command line: the application has no name; set app, or --app");
     fails(None, "-f no.yaml", "no.yaml: cannot be read: No such file");
     fails(None, "-f .", ".: cannot be read: Is a directory");
     fails(Some("{}"), "", "posse.yaml: the application has no name; set app, or --app NAME");
@@ -218,6 +263,11 @@ fn flags_that_do_not_fit_the_file_are_errors() {
         "",
         "driver.ready: control needs the control API, which is off",
     );
+    for ready in ["tcp", "http:/ready"] {
+        let file = format!("app: a\nexecutors: []\ndriver: {{ready: '{ready}'}}");
+        fails(Some(&file), "", "posse.yaml: driver.ready has no port: write tcp:PORT or");
+        settings(&[("posse.yaml", &file)], "--driver-port auto", &[]).unwrap();
+    }
     fails(
         Some("app: a\ndriver: {command: ['']}"),
         "",
@@ -227,6 +277,34 @@ fn flags_that_do_not_fit_the_file_are_errors() {
         Some("app: a\nwatch: false\nallocation: {poll_interval: 0}"),
         "",
         "posse.yaml:2:8: watch: is off, and so is allocation.poll_interval",
+    );
+}
+
+#[test]
+fn a_page_that_others_can_reach_needs_a_token() {
+    let page = |file: &str, args: &str| settings(&[("posse.yaml", file)], args, &[]).unwrap().page;
+    let at = |text: &str| Some(ListenAddr::parse(text).unwrap());
+    assert_eq!(page("app: a\nexecutors: []", ""), None);
+    assert_eq!(page("app: a\nexecutors: []\npage: off", ""), None);
+    let file = "app: a\nexecutors: []\npage: localhost:8080";
+    assert_eq!(page(file, ""), at("127.0.0.1:8080"));
+    assert_eq!(page(file, "--page [::1]:9"), at("[::1]:9"));
+    assert_eq!(page(file, "--page off"), None);
+    assert_eq!(page(file, "--page :80 --page-token-file t"), at(":80"));
+    assert_eq!(page(file, "--page 0.0.0.0:80 --page-token-file t"), at("0.0.0.0:80"));
+    let file = Some("app: a\nexecutors: []\npage: 10.0.0.1:80");
+    fails(file, "", "a page on 10.0.0.1:80 needs --page-token-file FILE");
+    fails(Some(TWO), "--page [::]:80", "127.0.0.1:80 needs none");
+    fails(
+        Some(TWO),
+        "--page host:80",
+        "--page: expected HOST:PORT with an IP address, or :PORT, or off, found `host:80`",
+    );
+    fails(Some(TWO), "--page-token-file t", "--page-token-file needs --page HOST:PORT");
+    fails(
+        Some("app: a\npage: here"),
+        "",
+        "page: expected HOST:PORT with an IP address, or :PORT, or off, found `here`",
     );
 }
 

@@ -158,7 +158,7 @@ impl Exec {
             key: self.key.clone(),
             uid: self.uid.clone(),
             container: self.container.clone(),
-            command: self.command.clone(),
+            command: if self.tty { in_session(&self.command) } else { self.command.clone() },
             answer,
         };
         api.exec_orders.0.try_send(order).map_err(|_| "the node is busy".to_owned())?;
@@ -198,6 +198,15 @@ impl Exec {
 
 /// The channel of output that is not sent.
 const DROPPED: u8 = 254;
+
+/// The command in a session that its terminal controls, as a container runtime starts it: without one Ctrl-C
+/// interrupts nothing. Only a process of its own can begin a session, which util-linux has.
+fn in_session(command: &[String]) -> Vec<String> {
+    let setsid = ["setsid", "--ctty", "--wait"].map(str::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = std::env::split_paths(&path).any(|folder| folder.join("setsid").is_file());
+    setsid.into_iter().filter(|_| is_there).chain(command.iter().cloned()).collect()
+}
 
 /// The side of a pseudo terminal that a program uses.
 fn user_side(terminal: &OwnedFd) -> io::Result<OwnedFd> {

@@ -80,30 +80,30 @@ use ValueType::{Number, Percent, Signed, Text};
 const ROWS: [Row; 26] = [
     row(Fault::Latency, "latency", "MS", Number, "delay before each request is handled"),
     row(Fault::SlowBody, "slow-body", "MS", Number, "each list's body is sent slowly, over this time"),
-    row(Fault::TruncatedList, "truncated-list", "PERCENT", Percent, "share of lists whose JSON stops in the middle, with a clean end of the response"),
-    row(Fault::CutList, "cut-list", "PERCENT", Percent, "share of lists whose connection is cut in the middle"),
-    row(Fault::StaleLists, "stale-lists", "MS", Number, "lists show the state of this long ago: the answer is delayed; with resourceVersion=0 it is old and not delayed"),
-    row(Fault::CutBefore, "cut-before", "PERCENT", Percent, "share of writes whose connection is cut before they are executed"),
-    row(Fault::CutAfter, "cut-after", "PERCENT", Percent, "share of writes whose connection is cut after they are executed"),
-    row(Fault::Refuse, "refuse", "MS", Number, "connections are cut and refused for this time, once"),
-    row(Fault::All429, "all-429", "PERCENT", Percent, "share of requests that are answered with 429 and not executed"),
-    row(Fault::Create429, "create-429", "PERCENT", Percent, "share of pod creates that are answered with 429 and not executed"),
+    row(Fault::TruncatedList, "truncated-list", "PERCENT", Percent, "share of lists whose JSON stops in the middle"),
+    row(Fault::CutList, "cut-list", "PERCENT", Percent, "share of lists whose connection is cut midway"),
+    row(Fault::StaleLists, "stale-lists", "MS", Number, "lists show the state of this long ago"),
+    row(Fault::CutBefore, "cut-before", "PERCENT", Percent, "share of writes cut before they are executed"),
+    row(Fault::CutAfter, "cut-after", "PERCENT", Percent, "share of writes cut after they are executed"),
+    row(Fault::Refuse, "refuse", "MS", Number, "connections are cut and refused this long, once"),
+    row(Fault::All429, "all-429", "PERCENT", Percent, "share of requests answered with 429, not executed"),
+    row(Fault::Create429, "create-429", "PERCENT", Percent, "share of pod creates answered with 429"),
     row(Fault::RetryAfter, "retry-after", "SECONDS", Number, "the Retry-After of a 429 (default 1)"),
-    row(Fault::Create500, "create-500", "PERCENT", Percent, "share of pod creates that are answered with 500 and not executed"),
-    row(Fault::Create500After, "create-500-after", "PERCENT", Percent, "share of pod creates that are executed and answered with 500"),
-    row(Fault::Write500, "write-500", "PERCENT", Percent, "share of updates, patches and deletes that are answered with 500 and not executed"),
-    row(Fault::Write500After, "write-500-after", "PERCENT", Percent, "share of updates, patches and deletes that are executed and answered with 500"),
-    row(Fault::Quota, "quota", "PODS", Number, "the most pods that have not ended, in each namespace"),
-    row(Fault::StripLabels, "strip-labels", "PREFIX", Text, "labels with this prefix are removed from new pods, as by a webhook"),
-    row(Fault::DropWatch, "drop-watch", "MS", Number, "each watch is cut after this time, without a clean end"),
-    row(Fault::SilentWatch, "silent-watch", "MS", Number, "each watch sends nothing more after this time, but stays open"),
+    row(Fault::Create500, "create-500", "PERCENT", Percent, "share of pod creates answered with 500"),
+    row(Fault::Create500After, "create-500-after", "PERCENT", Percent, "share of pod creates executed, answered with 500"),
+    row(Fault::Write500, "write-500", "PERCENT", Percent, "share of other writes answered with 500"),
+    row(Fault::Write500After, "write-500-after", "PERCENT", Percent, "share of other writes executed, answered with 500"),
+    row(Fault::Quota, "quota", "PODS", Number, "the most pods that have not ended, by namespace"),
+    row(Fault::StripLabels, "strip-labels", "PREFIX", Text, "labels with this prefix are removed from new pods"),
+    row(Fault::DropWatch, "drop-watch", "MS", Number, "each watch is cut after this time"),
+    row(Fault::SilentWatch, "silent-watch", "MS", Number, "each watch stays open, but silent after this time"),
     row(Fault::Gone, "gone", "N", Number, "the next N watches get 410 in an ERROR event"),
     row(Fault::GoneStatus, "gone-status", "N", Number, "the next N watches get the HTTP status 410"),
-    row(Fault::Compact, "compact", "EVENTS", Number, "number of changes that are kept for watches and pages; an older version gets 410"),
-    row(Fault::Restore, "restore", "VERSION", Number, "the state of this resourceVersion is restored, as from a backup, once"),
-    row(Fault::NodeLoss, "node-loss", "NODES", Text, "these nodes (comma-separated names) are out of reach; their processes keep running"),
-    row(Fault::NodeGrace, "node-grace", "MS", Number, "a node is marked lost after this time (default 40000)"),
-    row(Fault::ClockSkew, "clock-skew", "SECONDS", Signed, "the server's clock is ahead by this time, or behind if negative"),
+    row(Fault::Compact, "compact", "EVENTS", Number, "changes kept for watches and pages; older ones: 410"),
+    row(Fault::Restore, "restore", "VERSION", Number, "this resourceVersion's state is restored, once"),
+    row(Fault::NodeLoss, "node-loss", "NODES", Text, "these nodes (comma-separated) are out of reach"),
+    row(Fault::NodeGrace, "node-grace", "MS", Number, "time until a node is marked lost (default 40000)"),
+    row(Fault::ClockSkew, "clock-skew", "SECONDS", Signed, "how far the server's clock is ahead; may be negative"),
 ];
 
 impl Fault {
@@ -221,7 +221,8 @@ pub(crate) fn known() -> Vec<Value> {
 
 /// The table for `posse dev --help`.
 pub fn table() -> String {
-    let mut text = "Faults, also changed at run time with PUT or PATCH of /posse/faults (PERCENT: 0 to 100):\n".to_owned();
+    let mut text =
+        "Faults, also by PUT or PATCH of /posse/faults (PERCENT: 0 to 100):\n".to_owned();
     for row in &ROWS {
         let head = format!("{}={}", row.name, row.value);
         text.push_str(&format!("  {head:<24}  {}\n", row.help));

@@ -3,11 +3,14 @@
 //! Its inputs are changes in the store, results of probes and hooks, and the ends of processes.
 
 mod addresses;
+mod affinity;
 mod environment;
 mod kubelet;
 mod memory;
+mod node_terms;
 mod nodes;
 mod output;
+mod pod_claims;
 mod probes;
 mod process;
 mod report;

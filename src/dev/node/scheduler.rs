@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::affinity::{PodAffinity, PodLabels, Surroundings};
+use super::node_terms::NodeTerms;
 use super::nodes::CORDON;
+use super::pod_claims::{self, PodClaim};
 use crate::dev::apiserver::api::Api;
 use crate::dev::apiserver::selector::LabelSelector;
 use crate::dev::schema::kind::Key;
@@ -23,17 +26,13 @@ pub(super) struct Requirements {
     requests: Resources,
     /// From `nodeSelector`. `None` if it cannot be parsed: then no node fits.
     labels: Option<LabelSelector>,
-    /// From the required node affinity: one of the terms has to match.
-    terms: Option<Vec<NodeSelectorTerm>>,
+    /// From the required node affinity.
+    terms: Option<NodeTerms>,
     tolerations: Vec<Value>,
     gated: bool,
-}
-
-/// A `nodeSelectorTerm`. Without requirements it matches no node.
-#[derive(Clone, Debug, Default)]
-struct NodeSelectorTerm {
-    labels: Option<LabelSelector>,
-    fields: Option<LabelSelector>,
+    pod_labels: PodLabels,
+    affinity: Option<Arc<PodAffinity>>,
+    claims: Vec<PodClaim>,
 }
 
 /// A node as the scheduler sees it.
@@ -53,6 +52,8 @@ struct AssignedPod {
     uid: Box<str>,
     node: String,
     requests: Resources,
+    labels: PodLabels,
+    affinity: Option<Arc<PodAffinity>>,
 }
 
 /// A pod that has no node yet.
@@ -77,6 +78,12 @@ pub(super) struct Scheduler {
     n_queued: u64,
     /// Positions of pods that were not tried yet.
     untried: BTreeSet<u64>,
+    /// Positions of pending pods with affinity to other pods: a new assigned pod may matter to them.
+    affine: BTreeSet<u64>,
+    /// Positions of pending pods with claims.
+    claiming: BTreeSet<u64>,
+    /// Assigned pods that other pods may not be near.
+    excluding: BTreeSet<Key>,
     /// A node or an assigned pod has changed: try all pending pods again.
     retry_all: bool,
     /// Where the search for a node starts.
@@ -132,6 +139,12 @@ impl Scheduler {
             requirements: Requirements::from_pod(&pod),
             message: message.unwrap_or_default(),
         };
+        if pending.requirements.affinity.is_some() {
+            self.affine.insert(position);
+        }
+        if !pending.requirements.claims.is_empty() {
+            self.claiming.insert(position);
+        }
         self.pending.insert(position, pending);
         self.positions.insert(key.clone(), position);
         self.untried.insert(position);
@@ -144,9 +157,24 @@ impl Scheduler {
         if let Some(info) = self.nodes.get_mut(node) {
             info.add(&requirements.requests);
         }
-        let requests = requirements.requests.clone();
-        self.assigned
-            .insert(key.clone(), AssignedPod { uid: uid.into(), node: node.to_owned(), requests });
+        let Requirements { requests, pod_labels, affinity, .. } = requirements.clone();
+        if affinity.as_ref().is_some_and(|affinity| affinity.excludes_others()) {
+            self.excluding.insert(key.clone());
+        }
+        let assigned = AssignedPod {
+            uid: uid.into(),
+            node: node.to_owned(),
+            requests,
+            labels: pod_labels,
+            affinity,
+        };
+        self.assigned.insert(key.clone(), assigned);
+        self.untried.extend(&self.affine);
+    }
+
+    /// A claim or a volume has changed: tries the pods with claims again.
+    pub(super) fn on_claim_change(&mut self) {
+        self.untried.extend(&self.claiming);
     }
 
     /// Forgets a pod that has ended or was deleted.
@@ -157,6 +185,7 @@ impl Scheduler {
 
     fn unassign(&mut self, key: &Key) {
         let Some(assigned) = self.assigned.remove(key) else { return };
+        self.excluding.remove(key);
         if let Some(info) = self.nodes.get_mut(&assigned.node) {
             info.remove(&assigned.requests);
             self.retry_all = true;
@@ -167,6 +196,8 @@ impl Scheduler {
     fn remove_pending(&mut self, key: &Key, uid: &str) -> Option<String> {
         let position = self.positions.remove(key)?;
         self.untried.remove(&position);
+        self.affine.remove(&position);
+        self.claiming.remove(&position);
         let pending = self.pending.remove(&position)?;
         (&*pending.uid == uid).then_some(pending.message)
     }
@@ -180,8 +211,19 @@ impl Scheduler {
         self.untried.clear();
         let mut bound = Vec::new();
         for position in positions {
+            let Some(pending) = self.pending.get(&position) else { continue };
+            let around = self.surroundings(&pending.requirements);
             let Some(pending) = self.pending.get_mut(&position) else { continue };
-            let chosen = choose_node(&self.nodes, &pending.requirements, &mut self.next_node);
+            let requirements = &pending.requirements;
+            let volumes = match requirements.claims.as_slice() {
+                [] => Ok(Vec::new()),
+                claims => {
+                    let namespace = &pending.key.namespace;
+                    pod_claims::allowed_nodes(&api.lock().store, namespace, claims)
+                }
+            };
+            let next_node = &mut self.next_node;
+            let chosen = choose_node(&self.nodes, requirements, &volumes, &around, next_node);
             let node = match chosen {
                 Ok(node) => node,
                 Err(message) => {
@@ -205,6 +247,18 @@ impl Scheduler {
             }
         }
         bound
+    }
+
+    /// What the assigned pods mean for a new pod. Costs nothing while no pod has such an affinity.
+    fn surroundings(&self, requirements: &Requirements) -> Surroundings {
+        if requirements.affinity.is_none() && self.excluding.is_empty() {
+            return Surroundings::default();
+        }
+        let others = self.assigned.values().filter_map(|other| {
+            let node = self.nodes.get(&other.node)?;
+            Some((&node.labels, &other.labels, other.affinity.as_deref()))
+        });
+        Surroundings::of(&requirements.pod_labels, requirements.affinity.as_deref(), others)
     }
 }
 
@@ -236,10 +290,13 @@ fn report_unschedulable(api: &Api, pending: &PendingPod, message: &str) {
     }
 }
 
-/// The node for a pod, or kube-scheduler's message if none fits. The search starts at `next_node`.
+/// The node for a pod, or kube-scheduler's message if none fits. `volumes`: the nodes that its volumes
+/// allow. The search starts at `next_node`; without preferences it ends at the first node that fits.
 fn choose_node(
     nodes: &BTreeMap<String, NodeInfo>,
     requirements: &Requirements,
+    volumes: &Result<Vec<NodeTerms>, String>,
+    around: &Surroundings,
     next_node: &mut usize,
 ) -> Result<String, String> {
     if requirements.gated {
@@ -248,18 +305,32 @@ fn choose_node(
     if nodes.is_empty() {
         return Err("no nodes available to schedule pods".to_owned());
     }
+    let volumes = match volumes {
+        Ok(volumes) => volumes,
+        Err(why) => return Err(format!("0/{n} nodes are available: {n} {why}.", n = nodes.len())),
+    };
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let first = *next_node % nodes.len();
     let in_turn = nodes.iter().skip(first).chain(nodes.iter().take(first));
+    let mut best: Option<(i64, usize, &String)> = None;
     for (step, (name, info)) in in_turn.enumerate() {
-        let unfit_reasons = info.unfit_reasons(name, requirements);
+        let unfit_reasons = info.unfit_reasons(name, requirements, volumes, around);
         if unfit_reasons.is_empty() {
-            *next_node = first + step + 1;
-            return Ok(name.clone());
+            let score = around.score(&info.labels);
+            if best.is_none_or(|(highest, ..)| score > highest) {
+                best = Some((score, first + step + 1, name));
+            }
+            if !around.has_scores() {
+                break;
+            }
         }
         for reason in unfit_reasons {
             *reasons.entry(reason).or_default() += 1;
         }
+    }
+    if let Some((_, next, name)) = best {
+        *next_node = next;
+        return Ok(name.clone());
     }
     let mut counted: Vec<String> =
         reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
@@ -304,7 +375,13 @@ impl NodeInfo {
 
     /// Why the pod does not fit this node. Only the first failing filter counts, as in
     /// kube-scheduler.
-    fn unfit_reasons(&self, name: &str, requirements: &Requirements) -> Vec<String> {
+    fn unfit_reasons(
+        &self,
+        name: &str,
+        requirements: &Requirements,
+        volumes: &[NodeTerms],
+        around: &Surroundings,
+    ) -> Vec<String> {
         let tolerated = |taint: &Value| {
             requirements.tolerations.iter().any(|toleration| tolerates(toleration, taint))
         };
@@ -332,6 +409,12 @@ impl NodeInfo {
                 reasons.push(format!("Insufficient {name}"));
             }
         }
+        if reasons.is_empty() && !volumes.iter().all(|terms| terms.accept(name, &self.labels)) {
+            reasons.push("node(s) had volume node affinity conflict".to_owned());
+        }
+        if reasons.is_empty() {
+            reasons.extend(around.unfit_reason(&self.labels).map(str::to_owned));
+        }
         reasons
     }
 }
@@ -339,12 +422,7 @@ impl NodeInfo {
 impl Requirements {
     pub(super) fn from_pod(pod: &Value) -> Self {
         let required = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
-        let terms = pod.pointer(required).map(|required| {
-            array_at(required, "/nodeSelectorTerms")
-                .iter()
-                .map(NodeSelectorTerm::parse)
-                .collect::<Vec<NodeSelectorTerm>>()
-        });
+        let terms = pod.pointer(required).map(NodeTerms::parse);
         let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
         let labels: Vec<String> = selector
             .into_iter()
@@ -357,56 +435,16 @@ impl Requirements {
             terms,
             tolerations: array_at(pod, "/spec/tolerations").to_vec(),
             gated: !array_at(pod, "/spec/schedulingGates").is_empty(),
+            pod_labels: PodLabels::from_pod(pod),
+            affinity: PodAffinity::from_pod(pod).map(Arc::new),
+            claims: pod_claims::of_pod(pod),
         }
     }
 
     fn accept(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let label = |key: &str| labels.get(key).map(String::as_str);
-        let field = |key: &str| (key == "metadata.name").then_some(name);
-        let holds = |term: &NodeSelectorTerm| {
-            // Kubernetes: a null or empty node selector term matches no objects.
-            (term.labels.is_some() || term.fields.is_some())
-                && term.labels.as_ref().is_none_or(|labels| labels.matches(label))
-                && term.fields.as_ref().is_none_or(|fields| fields.matches(field))
-        };
         self.labels.as_ref().is_some_and(|labels| labels.matches(label))
-            && self.terms.as_ref().is_none_or(|terms| terms.iter().any(holds))
-    }
-}
-
-impl NodeSelectorTerm {
-    fn parse(term: &Value) -> Self {
-        let selector = |list: &str| -> Option<Option<LabelSelector>> {
-            let items = array_at(term, list);
-            if items.is_empty() {
-                return Some(None);
-            }
-            let expressions: Vec<String> = items.iter().map(expression).collect();
-            LabelSelector::parse(&expressions.join(",")).ok().map(Some)
-        };
-        match (selector("/matchExpressions"), selector("/matchFields")) {
-            (Some(labels), Some(fields)) => Self { labels, fields },
-            // A term that cannot be parsed matches nothing.
-            _ => Self::default(),
-        }
-    }
-}
-
-/// A node selector requirement in the syntax of a label selector.
-fn expression(requirement: &Value) -> String {
-    let key = text_at(requirement, "/key");
-    let values: Vec<&str> =
-        array_at(requirement, "/values").iter().filter_map(Value::as_str).collect();
-    let values = values.join(",");
-    match text_at(requirement, "/operator") {
-        "In" => format!("{key} in ({values})"),
-        "NotIn" => format!("{key} notin ({values})"),
-        "Exists" => key.to_owned(),
-        "DoesNotExist" => format!("!{key}"),
-        "Gt" => format!("{key}>{values}"),
-        "Lt" => format!("{key}<{values}"),
-        // Not valid syntax, so the parser refuses the term.
-        other => format!("({other}"),
+            && self.terms.as_ref().is_none_or(|terms| terms.accept(name, labels))
     }
 }
 
@@ -478,7 +516,31 @@ mod tests {
     }
 
     fn chosen(nodes: &BTreeMap<String, NodeInfo>, spec: Value) -> Result<String, String> {
-        choose_node(nodes, &Requirements::from_pod(&json!({ "spec": spec })), &mut 0)
+        let requirements = Requirements::from_pod(&json!({ "spec": spec }));
+        choose_node(nodes, &requirements, &Ok(Vec::new()), &Surroundings::default(), &mut 0)
+    }
+
+    #[test]
+    fn volumes_allow_some_nodes_or_none() {
+        let nodes: BTreeMap<String, NodeInfo> = [node("a", |_| {}), node("b", |_| {})].into();
+        let zones = |zones: &[&str]| {
+            let expression = json!({"key": "zone", "operator": "In", "values": zones});
+            NodeTerms::parse(&json!({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}))
+        };
+        let conflict = "0/2 nodes are available: 2 node(s) had volume node affinity conflict.";
+        let unbound = "pod has unbound immediate PersistentVolumeClaims";
+        let of_all = format!("0/2 nodes are available: 2 {unbound}.");
+        for (volumes, want) in [
+            (Ok(vec![zones(&["b"])]), Ok("b")),
+            (Ok(vec![zones(&["a", "b"]), zones(&["b"])]), Ok("b")),
+            (Ok(vec![zones(&["a"]), zones(&["b"])]), Err(conflict)),
+            (Err(unbound.to_owned()), Err(of_all.as_str())),
+        ] {
+            let requirements = Requirements::from_pod(&json!({ "spec": {} }));
+            let around = Surroundings::default();
+            let got = choose_node(&nodes, &requirements, &volumes, &around, &mut 0);
+            assert_eq!(got.as_deref().map_err(String::as_str), want, "{volumes:?}");
+        }
     }
 
     fn required(terms: Value) -> Value {

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use log::{debug, warn};
 use serde::Deserialize;
@@ -20,6 +21,10 @@ use crate::wire::status::Verb;
 
 const POD_BYTES_MAX: u64 = 4 << 20;
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long we wait for the address of our own pod. A kubelet reports it after it has started the
+/// containers, and posse may ask before that.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
+const ADDRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Kubernetes' default for terminationGracePeriodSeconds.
 const GRACE_DEFAULT_S: u64 = 30;
 
@@ -216,18 +221,43 @@ fn from_host_name(host_name: &str, namespace: &str, http: &Http) -> Option<Owner
     if !host_name.chars().all(is_allowed) {
         return None;
     }
-    let path = object_path("/api/v1", namespace, "pods", Some(host_name));
-    let pod = read_pod(http, path).ok()?;
     let ours = http.local_address().ok()?;
-    if pod.status.pod_ip != Some(ours) {
-        debug!("pod {host_name} does not have our address {ours}: it is not our pod");
-        return None;
+    let deadline = Instant::now() + ADDRESS_TIMEOUT;
+    loop {
+        let path = object_path("/api/v1", namespace, "pods", Some(host_name));
+        let problem = match read_pod(http, path) {
+            Ok(pod) if pod.status.pod_ip == Some(ours) => {
+                return Some(owner(pod.metadata.name, pod.metadata.uid));
+            }
+            Ok(pod) if pod.status.pod_ip.is_some() => {
+                debug!("pod {host_name} does not have our address {ours}: it is not our pod");
+                return None;
+            }
+            Ok(_) => "it has no address yet".to_owned(),
+            Err(refusal) if is_final(refusal.class) => return None,
+            Err(refusal) => refusal.to_string(),
+        };
+        if Instant::now() >= deadline {
+            warn!(
+                "cannot find out whether pod {host_name} is this pod ({problem}): the executors \
+                 get no owner and are not deleted if this pod is killed; set POD_NAME and POD_UID"
+            );
+            return None;
+        }
+        thread::sleep(ADDRESS_INTERVAL);
     }
-    Some(owner(pod.metadata.name, pod.metadata.uid))
+}
+
+/// Whether the same question would get the same answer: we may not read pods, or there is no such pod.
+fn is_final(class: RefusalClass) -> bool {
+    use RefusalClass::{Forbidden, NotFound, Unauthorized};
+    matches!(class, Forbidden | NotFound | Unauthorized)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::kube::testing::{Answer, TestServer, plain_client};
 
@@ -269,6 +299,23 @@ mod tests {
             let found = find(Hints { env: &env, account, namespace: "ns" }, &http);
             assert_eq!(found.map(|owner| owner.uid).as_deref(), want, "{vars:?} {account:?}");
         }
+    }
+
+    #[test]
+    fn the_address_of_the_driver_pod_is_awaited() {
+        let n_reads = AtomicUsize::new(0);
+        let server = TestServer::start(None, move |_| {
+            let (status, body) = match n_reads.fetch_add(1, Ordering::SeqCst) {
+                0 => (503, r#"{"kind":"Status","code":503,"message":"later"}"#),
+                1 => (200, r#"{"metadata":{"name":"driver","uid":"u-1"}}"#),
+                _ => (200, POD),
+            };
+            Answer::Reply(status, "Content-Type: application/json\r\n", body.as_bytes().to_vec())
+        });
+        let env = |name: &str| (name == "HOSTNAME").then(|| "driver".to_owned());
+        let hints = Hints { env: &env, account: Some((None, "ns")), namespace: "ns" };
+        let found = find(hints, &plain_client(server.address));
+        assert_eq!(found.map(|owner| owner.uid).as_deref(), Some("u-1"));
     }
 
     #[test]

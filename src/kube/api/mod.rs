@@ -5,6 +5,7 @@ pub mod driver_pod;
 pub mod exec;
 pub mod executor_lookup;
 mod field_check;
+pub mod kube_events;
 pub mod leases;
 pub mod objects;
 pub mod orphans;

@@ -25,6 +25,7 @@ const LOG_IDLE: Duration = Duration::from_secs(600);
 pub enum Kind {
     ConfigMap,
     Job,
+    PersistentVolumeClaim,
     Pod,
     Role,
     RoleBinding,
@@ -35,9 +36,10 @@ pub enum Kind {
 
 impl Kind {
     /// Kind, its name in manifests, the root of its path, and its resource name.
-    const ALL: [(Self, &'static str, &'static str, &'static str); 8] = [
+    const ALL: [(Self, &'static str, &'static str, &'static str); 9] = [
         (Self::ConfigMap, "ConfigMap", "/api/v1", "configmaps"),
         (Self::Job, "Job", "/apis/batch/v1", "jobs"),
+        (Self::PersistentVolumeClaim, "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims"),
         (Self::Pod, "Pod", "/api/v1", "pods"),
         (Self::Role, "Role", "/apis/rbac.authorization.k8s.io/v1", "roles"),
         (Self::RoleBinding, "RoleBinding", "/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
@@ -146,6 +148,17 @@ impl Objects {
         read(&self.http, &request, Verb::Patch)
     }
 
+    /// Replaces an object. If `object` has a resourceVersion, the server replaces this version only.
+    ///
+    /// # Errors
+    /// The server's refusal; `Conflict` if the object has changed.
+    pub fn replace(&self, kind: Kind, name: &str, object: &Value) -> Result<Value, Refusal> {
+        let path = write_path(&self.path(kind, Some(name)));
+        let body = object.to_string();
+        let request = write(Method::Put, path, body.as_bytes(), OBJECT_BYTES_MAX);
+        read(&self.http, &request, Verb::Update)
+    }
+
     /// Deletes the object with this name and uid. Succeeds if the object no longer exists.
     pub fn delete(
         &self,
@@ -155,11 +168,33 @@ impl Objects {
         grace_s: Option<u32>,
     ) -> Result<(), Refusal> {
         let uid = Some(uid.to_owned());
-        let body = delete_options(grace_s, Some(Preconditions { uid, resource_version: None }));
+        self.delete_if(kind, name, grace_s, Preconditions { uid, resource_version: None })
+    }
+
+    /// Deletes this version of the object. Succeeds if it has changed or no longer exists.
+    pub fn delete_version(
+        &self,
+        kind: Kind,
+        name: &str,
+        uid: &str,
+        version: &str,
+    ) -> Result<(), Refusal> {
+        let [uid, version] = [uid, version].map(|text| Some(text.to_owned()));
+        self.delete_if(kind, name, None, Preconditions { uid, resource_version: version })
+    }
+
+    fn delete_if(
+        &self,
+        kind: Kind,
+        name: &str,
+        grace_s: Option<u32>,
+        preconditions: Preconditions,
+    ) -> Result<(), Refusal> {
+        let body = delete_options(grace_s, Some(preconditions));
         let path = write_path(&self.path(kind, Some(name)));
         let request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
         match call(&self.http, &request, Verb::Delete) {
-            // A conflict means that another object has the name now.
+            // A conflict means that another object has the name now, or another version.
             Err(refusal)
                 if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) =>
             {
@@ -271,11 +306,18 @@ pub fn owned_by(owner: &Value, uid: &str) -> Value {
     json!({ "metadata": { "uid": uid, "ownerReferences": [reference] } })
 }
 
-/// The applications that have pods in a namespace: drivers or executors, in any phase.
-pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, Refusal> {
+/// The applications that have pods in a namespace, drivers or executors, that `counts` accepts.
+pub fn apps_with_pods(
+    http: &Http,
+    namespace: &str,
+    counts: &dyn Fn(&Value) -> bool,
+) -> Result<BTreeSet<String>, Refusal> {
     let objects = Objects::new(http.clone(), Some(namespace));
-    let (apps, version) =
-        objects.list(Kind::Pod, APP, &|mut pod| pod["metadata"]["labels"][APP].take())?;
+    let app = |mut pod: Value| match counts(&pod) {
+        true => pod["metadata"]["labels"][APP].take(),
+        false => Value::Null,
+    };
+    let (apps, version) = objects.list(Kind::Pod, APP, &app)?;
     if version.is_empty() {
         // This is not the answer of an API server, so it must not count as "there are no pods".
         return Err(unreadable(200, "the list has no version"));

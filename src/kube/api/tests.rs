@@ -204,8 +204,14 @@ fn version_access_review_and_lease_requests() {
     ]);
     let http = plain_client(server.address);
     assert_eq!(version(&http).unwrap(), "v1.36.2");
-    let access =
-        Access { namespace: "n", verb: "create", group: "", resource: "pods", subresource: "" };
+    let access = Access {
+        namespace: "n",
+        verb: "create",
+        group: "",
+        resource: "pods",
+        subresource: "",
+        name: "",
+    };
     assert!(!access_review(&http, access).unwrap().allowed);
     assert_eq!(Leases::new(http, "n").get("a-b"), Ok(None));
     let asked = server.seen();

@@ -353,13 +353,13 @@ mod tests {
             let folder = Folder::new();
             let pid_file = folder.path().join("pid");
             let script = format!("echo $$ >{}; {script}", pid_file.display());
-            let plugin =
-                ExecPlugin { timeout: Duration::from_millis(300), ..folder.plugin(&script) };
+            // Longer than a busy machine takes until the script has written its number.
+            let plugin = ExecPlugin { timeout: Duration::from_secs(3), ..folder.plugin(&script) };
             let error = run(&plugin).expect_err("it hangs");
-            assert!(error.ends_with("did not exit within 0.3 s"), "{error}");
+            assert!(error.ends_with("did not exit within 3 s"), "{error}");
             // Its process group is empty.
             let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
-            let deadline = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + Duration::from_secs(120);
             let group = Pid::from_raw(pid).unwrap();
             while rustix::process::test_kill_process_group(group).is_ok() {
                 assert!(Instant::now() < deadline, "{script:?} left a process behind");

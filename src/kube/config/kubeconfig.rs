@@ -204,6 +204,7 @@ fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
     let listed = (sources.env)("KUBECONFIG").filter(|list| !list.is_empty());
     let home = (sources.env)("HOME").filter(|home| !home.is_empty());
     let mut paths: Vec<PathBuf> = Vec::new();
+    let is_named = listed.is_some();
     match (listed, home) {
         (Some(list), _) => {
             for path in std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()) {
@@ -224,6 +225,10 @@ fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
                 return Err(ConfigError::File { file: path.clone(), problem: e.to_string() });
             }
         }
+    }
+    if let Some(path) = paths.first().filter(|_| is_named && files.is_empty()) {
+        let problem = "$KUBECONFIG names this file, which does not exist".to_owned();
+        return Err(ConfigError::File { file: path.clone(), problem });
     }
     if files.is_empty() {
         let mut searched =

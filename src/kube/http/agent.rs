@@ -42,7 +42,7 @@ pub(super) fn unary_agent(cluster: &Cluster, tls_config: Option<Arc<ClientConfig
         .input_buffer_size(UNARY_INPUT_BYTES)
         .output_buffer_size(OUTPUT_BYTES)
         .build();
-    agent(cluster, config, tls_config)
+    agent(cluster, config, tls_config, true)
 }
 
 /// An agent for streams. It opens a connection for each stream.
@@ -56,12 +56,17 @@ pub(super) fn stream_agent(
         .input_buffer_size(STREAM_INPUT_BYTES)
         .output_buffer_size(output_bytes)
         .build();
-    agent(cluster, config, tls_config)
+    agent(cluster, config, tls_config, false)
 }
 
-fn agent(cluster: &Cluster, config: Config, tls_config: Option<Arc<ClientConfig>>) -> Agent {
+fn agent(
+    cluster: &Cluster,
+    config: Config,
+    tls_config: Option<Arc<ClientConfig>>,
+    joins_writes: bool,
+) -> Agent {
     let name = cluster.tls_server_name.as_deref();
-    let dialer = Dialer::new(tls_config, &cluster.server.host, name);
+    let dialer = Dialer::new(tls_config, &cluster.server.host, name, joins_writes, None);
     Agent::with_parts(config, dialer, AddressResolver::default())
 }
 

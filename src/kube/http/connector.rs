@@ -14,13 +14,18 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{
     Buffers, ConnectProxyConnector, ConnectionDetails, Connector, LazyBuffers, NextTimeout,
-    SocksConnector, TcpConnector, Transport, TransportAdapter,
+    SocksConnector, Transport, TransportAdapter,
 };
 
+use super::interrupt::Interrupt;
+use super::socket::SocketConnector;
 use crate::kube::config::server::unbracketed;
 
 /// How many TLS records are read from a failed connection to find the peer's alert.
 const ALERT_READS_MAX: usize = 4;
+
+/// A connection that holds back writes sends them when they have this many bytes.
+const HELD_BYTES_MAX: usize = 16 << 10;
 
 /// Wraps an error that happened before the connection was open: nothing was sent.
 #[derive(Debug)]
@@ -158,21 +163,25 @@ pub(super) struct Dialer {
 
 impl Dialer {
     /// The certificate of `server_host` must be valid for `server_name`, or for `server_host` if it
-    /// is `None`.
+    /// is `None`. `joins_writes`: what is written over TLS is sent when an answer is awaited.
+    /// `interrupt` ends reads early.
     pub(super) fn new(
         tls_config: Option<Arc<ClientConfig>>,
         server_host: &str,
         server_name: Option<&str>,
+        joins_writes: bool,
+        interrupt: Option<Arc<Interrupt>>,
     ) -> Self {
         let tls = TlsConnector {
             tls_config,
             server_host: server_host.to_owned(),
             server_name: server_name.map(str::to_owned),
+            joins_writes,
         };
         let chain =
             ().chain(SocksConnector::default())
                 .chain(ConnectProxyConnector::default())
-                .chain(TcpConnector::default())
+                .chain(SocketConnector { interrupt })
                 .chain(tls);
         Self { chain: Box::new(chain) }
     }
@@ -195,6 +204,7 @@ struct TlsConnector {
     tls_config: Option<Arc<ClientConfig>>,
     server_host: String,
     server_name: Option<String>,
+    joins_writes: bool,
 }
 
 impl fmt::Debug for TlsConnector {
@@ -241,7 +251,8 @@ impl<In: Transport> Connector<In> for TlsConnector {
             details.config.output_buffer_size(),
         );
         let stream = StreamOwned::new(connection, socket);
-        let mut transport = TlsTransport { buffers, stream };
+        let held = self.joins_writes.then(Held::default);
+        let mut transport = TlsTransport { buffers, stream, held };
         match transport.stream.conn.complete_io(&mut transport.stream.sock) {
             Ok(_) => Ok(Some(Box::new(transport))),
             Err(e) => Err(before_send(transport.error_with_alert(e), true)),
@@ -253,6 +264,17 @@ impl<In: Transport> Connector<In> for TlsConnector {
 struct TlsTransport {
     buffers: LazyBuffers,
     stream: StreamOwned<ClientConnection, TransportAdapter>,
+    /// What was written and not sent yet; none: each write is sent at once.
+    held: Option<Held>,
+}
+
+/// Writes that wait for the next read: a request's head and body are sent at once, and wake up the server
+/// once.
+#[derive(Default)]
+struct Held {
+    n_bytes: usize,
+    /// Of the last write.
+    timeout: NextTimeout,
 }
 
 impl fmt::Debug for TlsTransport {
@@ -275,6 +297,21 @@ impl TlsTransport {
             }
         }
         failure.into()
+    }
+
+    /// Sends all that was encrypted, with as few writes as the socket's buffer allows.
+    fn send_written(&mut self, timeout: NextTimeout) -> Result<(), Error> {
+        self.held = self.held.as_ref().map(|_| Held::default());
+        while self.stream.conn.wants_write() {
+            let StreamOwned { conn, sock } = &mut self.stream;
+            let socket = sock.get_mut();
+            let mut free = socket.buffers().output();
+            let n_bytes = conn.write_tls(&mut free)?;
+            if let Err(error) = socket.transmit_output(n_bytes, timeout) {
+                return Err(self.error_with_alert(error.into_io()));
+            }
+        }
+        Ok(())
     }
 
     /// Decrypts what the socket's buffer holds besides the first record, without waiting for more: a
@@ -306,12 +343,27 @@ impl Transport for TlsTransport {
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
-        self.stream.sock.set_timeout(timeout);
-        let written = self.stream.write_all(&self.buffers.output()[..amount]);
-        written.map_err(|e| self.error_with_alert(e))
+        let mut n_written = 0;
+        while n_written < amount {
+            let rest = &self.buffers.output()[n_written..amount];
+            n_written += self.stream.conn.writer().write(rest)?;
+            if n_written < amount {
+                self.send_written(timeout)?;
+            }
+        }
+        match &mut self.held {
+            Some(held) if held.n_bytes + amount < HELD_BYTES_MAX => {
+                *held = Held { n_bytes: held.n_bytes + amount, timeout };
+                Ok(())
+            }
+            Some(_) | None => self.send_written(timeout),
+        }
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        if let Some(Held { n_bytes: 1.., timeout }) = self.held {
+            self.send_written(timeout)?;
+        }
         self.stream.sock.set_timeout(timeout);
         let n_read = match self.stream.read(self.buffers.input_append_buf()) {
             Ok(n_read) => n_read,

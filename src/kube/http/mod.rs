@@ -3,6 +3,9 @@
 
 mod agent;
 mod connector;
+mod counts;
+mod interrupt;
+mod socket;
 mod stream;
 mod tls;
 pub mod transfer;
@@ -26,6 +29,7 @@ use ureq::{Agent, AsSendBody, Body};
 
 use self::agent::unary_agent;
 use self::connector::{ErrorClass, classify, describe_error};
+use self::counts::SharedCounts;
 use self::stream::{STREAM_HEAD_TIMEOUT, is_json, retry_after};
 use self::tls::TlsMaterial;
 use crate::kube::auth::{Authenticator, Credentials};
@@ -33,6 +37,7 @@ use crate::kube::config::pem::CertPair;
 use crate::kube::config::token_claims::subject;
 use crate::kube::config::{AuthSource, Cluster, ConfigError, Trust};
 
+pub use self::counts::RequestCounts;
 pub use self::stream::{Stream, StreamHandle};
 
 /// How often the certificate files are read again.
@@ -40,6 +45,9 @@ const CERT_FILES_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// How much of an unused body is read so that its connection can be reused, in bytes.
 const DISCARD_BYTES_MAX: u64 = 64 << 10;
+
+/// Room for a body of unknown length: API servers send most objects in chunks. A pod usually fits.
+const BODY_BYTES_USUAL: u64 = 8 << 10;
 
 /// An HTTP method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +61,17 @@ pub enum Method {
 }
 
 impl Method {
+    /// The method's name in a request.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+
     fn as_http(self) -> http::Method {
         match self {
             Self::Get => http::Method::GET,
@@ -160,6 +179,7 @@ struct Shared {
     base: String,
     auth: Authenticator,
     state: Mutex<AgentState>,
+    counts: SharedCounts,
 }
 
 /// The agent for single requests and the TLS tls_config that it uses now.
@@ -237,6 +257,7 @@ impl Http {
             cluster,
             auth: Authenticator::new(authorization),
             state: Mutex::new(state),
+            counts: SharedCounts::default(),
         };
         let shared = Arc::new(shared);
         Ok(Self { shared, streams: StreamHandle::default(), limits_plugin: false, writes: None })
@@ -259,6 +280,11 @@ impl Http {
     /// The server's URL, as the configuration gives it.
     pub fn server(&self) -> &str {
         &self.shared.base
+    }
+
+    /// What this client and its clones have sent so far.
+    pub fn request_counts(&self) -> RequestCounts {
+        self.shared.counts.read()
     }
 
     /// The `sub` claim of our token; `None` without a token or if the token is not a JWT.
@@ -431,10 +457,14 @@ impl Shared {
         // API servers compress large lists only. On a fast network, decompression takes as long as
         // it saves in transfer.
         builder = builder.header(ACCEPT_ENCODING, "identity");
-        match parts.body {
+        let sent_at = Instant::now();
+        let answer = match parts.body {
             Some(body) => run(agent, builder.body(body), parts.limit),
             None => run(agent, builder.body(()), parts.limit),
-        }
+        };
+        let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+        self.counts.add(parts.method.as_str(), status, sent_at.elapsed());
+        answer
     }
 
     /// The headers that say who sends a request. Without TLS they are never sent.
@@ -450,7 +480,7 @@ impl Shared {
 
     /// Reads a body to its end, at most `bytes_max`.
     fn read_whole(&self, body: Body, bytes_max: u64) -> Result<Vec<u8>, TransportError> {
-        let expected = body.content_length().unwrap_or(0).min(bytes_max);
+        let expected = body.content_length().unwrap_or(BODY_BYTES_USUAL).min(bytes_max);
         let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
         let mut reader = body.into_reader().take(bytes_max.saturating_add(1));
         reader.read_to_end(&mut bytes).map_err(|e| self.transport_error(&e.into()).0)?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use ureq::unversioned::transport::{
 
 use super::agent::{OUTPUT_BYTES, stream_agent};
 use super::connector::{AddressResolver, Dialer};
+use super::interrupt::Interrupt;
 use super::{Http, Shared, TransportError};
 use crate::kube::auth::Credentials;
 
@@ -51,11 +53,26 @@ pub enum OpenError {
     Transport(TransportError),
 }
 
+/// What a read gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Received {
+    Message(Bytes),
+    /// The input has bytes or has ended; `read_input` does not block.
+    Input,
+    /// The time is over.
+    Nothing,
+    /// The peer closed properly.
+    Closed,
+}
+
 /// An open WebSocket of binary messages. It is closed when dropped.
 pub struct WebSocket {
     inner: tungstenite::WebSocket<TimedStream>,
     /// Pings sent since the last byte from the peer.
     n_pings: u32,
+    /// When the last byte from the peer came.
+    heard_at: Instant,
+    input: Option<Arc<Interrupt>>,
 }
 
 impl fmt::Debug for WebSocket {
@@ -65,33 +82,58 @@ impl fmt::Debug for WebSocket {
 }
 
 impl WebSocket {
-    /// The next message; `None` after a proper close.
+    /// Waits at most `limit` for a message or for input.
     ///
     /// # Errors
     /// The connection was cut, the peer is silent, or it sent bytes that are no WebSocket.
-    pub fn read(&mut self) -> io::Result<Option<Bytes>> {
+    pub fn read(&mut self, limit: Duration) -> io::Result<Received> {
+        self.inner.get_mut().read_limit = limit.min(PING_INTERVAL);
         loop {
-            match self.inner.read() {
-                Ok(Message::Binary(bytes)) => {
-                    self.n_pings = 0;
-                    return Ok(Some(bytes));
-                }
-                Ok(Message::Text(text)) => {
-                    self.n_pings = 0;
-                    return Ok(Some(text.into()));
-                }
-                Ok(_) => self.n_pings = 0,
-                Err(Error::ConnectionClosed) => return Ok(None),
+            let message = match self.inner.read() {
+                Ok(Message::Binary(bytes)) => Some(bytes),
+                Ok(Message::Text(text)) => Some(text.into()),
+                Ok(_) => None,
+                Err(Error::ConnectionClosed) => return Ok(Received::Closed),
                 Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.ping()?;
+                    self.ping_if_silent()?;
+                    let has_input = self.input.as_ref().is_some_and(|input| input.take());
+                    return Ok(if has_input { Received::Input } else { Received::Nothing });
                 }
                 Err(error) => return Err(io_error(error)),
+            };
+            (self.n_pings, self.heard_at) = (0, Instant::now());
+            if let Some(message) = message {
+                return Ok(Received::Message(message));
             }
         }
     }
 
+    /// Sends a binary message.
+    pub fn send(&mut self, message: Vec<u8>) -> io::Result<()> {
+        self.inner.send(Message::Binary(message.into())).map_err(io_error)
+    }
+
+    /// Reads the input after `Received::Input`: 0 bytes at its end, after which it is not waited for again;
+    /// `None` if there is nothing to read after all.
+    pub fn read_input(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        let input = self.input.as_ref()?;
+        let n = input.read(buffer);
+        if n == Some(0) {
+            input.arm(false);
+        }
+        n
+    }
+
+    /// True if a read ends as soon as there is input. Over a SOCKS proxy it ends only with its time.
+    pub fn awaits_input(&self) -> bool {
+        self.input.as_ref().is_none_or(|input| input.is_attached())
+    }
+
     /// Pings a silent peer.
-    fn ping(&mut self) -> io::Result<()> {
+    fn ping_if_silent(&mut self) -> io::Result<()> {
+        if self.heard_at.elapsed() < PING_INTERVAL * (self.n_pings + 1) {
+            return Ok(());
+        }
         if self.n_pings == PINGS_MAX {
             let silent_s = u64::from(PINGS_MAX + 1) * PING_INTERVAL.as_secs();
             let problem = format!("the peer did not send a byte for {silent_s} s");
@@ -111,7 +153,7 @@ impl Drop for WebSocket {
 
 impl Http {
     /// Opens a WebSocket. `protocols` are the subprotocols that the caller speaks, the best one first;
-    /// gives the one that the server chose, too.
+    /// gives the one that the server chose, too. A read of the WebSocket ends early if `input` has bytes.
     ///
     /// # Errors
     /// The server cannot be reached or refuses. Nothing is open then.
@@ -119,14 +161,16 @@ impl Http {
         &self,
         path: &str,
         protocols: &[&'static str],
+        input: Option<OwnedFd>,
     ) -> Result<(WebSocket, String), OpenError> {
+        let input = input.map(|input| Arc::new(Interrupt::new(input)));
         let mut credentials = self.shared.credentials(None).map_err(OpenError::Transport)?;
-        let mut opened = self.shared.try_websocket(path, protocols, &credentials);
+        let mut opened = self.shared.try_websocket(path, protocols, &credentials, input.as_ref());
         if let Err(OpenError::Refused { status: 401 }) = &opened {
             let snapshot = self.shared.snapshot(&credentials);
             if self.shared.renew_credentials(&credentials, &snapshot, None) {
                 credentials = self.shared.credentials(None).map_err(OpenError::Transport)?;
-                opened = self.shared.try_websocket(path, protocols, &credentials);
+                opened = self.shared.try_websocket(path, protocols, &credentials, input.as_ref());
             }
         }
         opened
@@ -139,12 +183,13 @@ impl Shared {
         path: &str,
         protocols: &[&'static str],
         credentials: &Credentials,
+        input: Option<&Arc<Interrupt>>,
     ) -> Result<(WebSocket, String), OpenError> {
         let failed = |error: &ureq::Error| OpenError::Transport(self.transport_error(error).0);
         let url = format!("{}{path}", self.base);
         let (uri, request) = handshake(&url, protocols, self.identity_headers(credentials))
             .map_err(|error| failed(&error.into()))?;
-        let transport = self.dial(&uri, credentials).map_err(|error| failed(&error))?;
+        let transport = self.dial(&uri, credentials, input).map_err(|error| failed(&error))?;
         let stream = TimedStream::new(transport);
         let limits = WebSocketConfig::default()
             .max_message_size(Some(MESSAGE_BYTES_MAX))
@@ -153,7 +198,10 @@ impl Shared {
             Ok((inner, answer)) => {
                 let chosen = answer.headers().get(SEC_WEBSOCKET_PROTOCOL);
                 let chosen = chosen.and_then(|value| value.to_str().ok()).unwrap_or_default();
-                Ok((WebSocket { inner, n_pings: 0 }, chosen.to_owned()))
+                // Not before: the input must not end the handshake.
+                input.iter().for_each(|input| input.arm(true));
+                let (heard_at, input) = (Instant::now(), input.cloned());
+                Ok((WebSocket { inner, n_pings: 0, heard_at, input }, chosen.to_owned()))
             }
             Err(HandshakeError::Failure(Error::Http(answer))) => {
                 Err(OpenError::Refused { status: answer.status().as_u16() })
@@ -171,11 +219,12 @@ impl Shared {
         &self,
         uri: &Uri,
         credentials: &Credentials,
+        input: Option<&Arc<Interrupt>>,
     ) -> Result<Box<dyn Transport>, ureq::Error> {
         let snapshot = self.snapshot(credentials);
         let name = self.cluster.tls_server_name.as_deref();
-        let dialer = Dialer::new(snapshot.tls_config.clone(), &self.cluster.server.host, name);
-        let dialer = Arc::new(dialer);
+        let (tls_config, host) = (snapshot.tls_config.clone(), &self.cluster.server.host);
+        let dialer = Arc::new(Dialer::new(tls_config, host, name, false, input.cloned()));
         // Only for its configuration.
         let agent = stream_agent(&self.cluster, snapshot.tls_config, OUTPUT_BYTES);
         let config = agent.config();
@@ -246,31 +295,41 @@ fn io_error(error: Error) -> io::Error {
 
 /// A connection whose reads and writes have a time limit each. A read that timed out may be repeated:
 /// its error is `WouldBlock`, after which tungstenite goes on where it was.
-struct TimedStream(TransportAdapter);
+struct TimedStream {
+    inner: TransportAdapter,
+    read_limit: Duration,
+}
 
 impl TimedStream {
     fn new(transport: Box<dyn Transport>) -> Self {
-        Self(TransportAdapter::new(transport, Arc::new(now)))
+        let inner = TransportAdapter::new(transport, Arc::new(now));
+        Self { inner, read_limit: OPEN_TIMEOUT }
     }
 }
 
 impl Read for TimedStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.set_timeout(limit(PING_INTERVAL));
-        self.0.read(buf).map_err(|error| match error.kind() == io::ErrorKind::TimedOut {
+        self.inner.set_timeout(limit(self.read_limit));
+        self.inner.read(buf).map_err(|error| match is_timeout(&error) {
             true => io::ErrorKind::WouldBlock.into(),
             false => error,
         })
     }
 }
 
+/// ureq hides its time-outs in errors of another kind.
+fn is_timeout(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(ureq::Error::Timeout(_))) || error.kind() == io::ErrorKind::TimedOut
+}
+
 impl Write for TimedStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.0.set_timeout(limit(WRITE_TIMEOUT));
-        self.0.write(buf)
+        self.inner.set_timeout(limit(WRITE_TIMEOUT));
+        self.inner.write(buf)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.inner.flush()
     }
 }

@@ -1,14 +1,17 @@
 //! The driver process: start, signals, exit status. The engine decides when to signal it.
 
+pub mod port;
 pub mod ready;
 pub mod reaper;
+mod relay;
+mod terminal;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -17,6 +20,9 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal as SystemSignal};
 
 use crate::process::supervisor::{Launch, Running, Supervisor, THIS_PROGRAM};
+use crate::runtime::driver::relay::Relay;
+use crate::runtime::driver::terminal::Terminal;
+use crate::runtime::progress::ProgressLine;
 use crate::runtime::signals::Signal;
 
 /// Values for the driver's environment variables.
@@ -28,6 +34,10 @@ pub struct DriverEnv {
     /// The control API's address; `None` if the control API is off.
     pub control: Option<String>,
     pub control_token_file: Option<PathBuf>,
+    /// The port at which executors expect the driver, if posse knows it.
+    pub port: Option<u16>,
+    /// Variables of `credentials`.
+    pub credentials: Vec<(String, String)>,
     /// The embedded cluster's kubeconfig. `None`: the driver inherits `KUBECONFIG`.
     pub kubeconfig: Option<PathBuf>,
 }
@@ -35,7 +45,7 @@ pub struct DriverEnv {
 impl DriverEnv {
     /// Names and values. A variable without a value is removed from the environment, because it
     /// could come from another posse that started this one.
-    fn variables(&self) -> [(&'static str, Option<OsString>); 6] {
+    fn variables(&self) -> [(&'static str, Option<OsString>); 7] {
         let exe = std::env::current_exe().ok();
         let token_file = self.control_token_file.as_ref();
         [
@@ -44,6 +54,7 @@ impl DriverEnv {
             ("POSSE_NAMESPACE", Some(OsString::from(&self.namespace))),
             ("POSSE_CONTROL", self.control.as_ref().map(OsString::from)),
             ("POSSE_CONTROL_TOKEN_FILE", token_file.map(|path| path.clone().into_os_string())),
+            ("POSSE_DRIVER_PORT", self.port.map(|port| port.to_string().into())),
             ("POSSE_EXE", exe.map(PathBuf::into_os_string)),
         ]
     }
@@ -57,6 +68,9 @@ impl DriverEnv {
                 None => env.remove(&OsString::from(name)),
             };
         }
+        for (name, value) in &self.credentials {
+            env.insert(name.into(), value.into());
+        }
         if let Some(kubeconfig) = &self.kubeconfig {
             env.insert("KUBECONFIG".into(), kubeconfig.into());
         }
@@ -69,6 +83,20 @@ impl DriverEnv {
 pub struct Driver {
     running: Running,
     supervisor: Supervisor,
+    /// The terminal that the driver can read. After the supervisor, so that the driver has ended.
+    terminal: Option<Terminal>,
+    relay: Option<Relay>,
+    /// The terminal to which the relay copies.
+    line: Option<ProgressLine>,
+}
+
+/// Why a driver on a terminal does not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverStop {
+    /// It reads the terminal or sets its modes, and has not got it.
+    NeedsTerminal,
+    /// It had the terminal, and Ctrl-Z has stopped it.
+    Suspended,
 }
 
 /// How the driver ended.
@@ -99,13 +127,17 @@ impl fmt::Display for DriverEnd {
 }
 
 impl Driver {
-    /// Starts `command` in its own process group, with posse's stdin, stdout and stderr. If stdin is
-    /// a terminal, the driver gets an empty stdin: the system stops a background process group
-    /// that reads a terminal, and a foreground process group would get ctrl-C instead of posse.
+    /// Starts `command` in its own process group, with posse's stdin, stdout and stderr. What is the
+    /// terminal of `line` becomes a terminal that posse copies to and from that one. If posse is in
+    /// the background of a terminal on stdin, the driver gets an empty stdin.
     ///
     /// # Errors
     /// The command is empty, or the system cannot start it. Exit code 2, since the driver never ran.
-    pub fn start(command: &[String], env: &DriverEnv) -> Result<Self, DriverError> {
+    pub fn start(
+        command: &[String],
+        env: &DriverEnv,
+        line: Option<&ProgressLine>,
+    ) -> Result<Self, DriverError> {
         let (program, arguments) = command.split_first().ok_or(DriverError::Empty)?;
         let launch = Launch {
             program: program.into(),
@@ -113,18 +145,49 @@ impl Driver {
             env: env.complete(),
             dir: OsString::new(),
         };
-        let supervisor =
-            Supervisor::start(Path::new(THIS_PROGRAM)).map_err(DriverError::Supervisor)?;
         let failed = |error| DriverError::Start { program: program.clone(), error };
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-        let empty = match stdin.is_terminal() {
+        let modes = terminal::modes_of_stdin();
+        let hidden = match (line, &modes) {
+            (None, Some(_)) => ProgressLine::hidden(&env.app).ok(),
+            (Some(_), _) | (None, None) => None,
+        };
+        let line = line.or(hidden.as_ref());
+        let is_on = |file: BorrowedFd<'_>| line.is_some_and(|line| line.is_on(file));
+        let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        let modes = modes.filter(|_| is_on(stdin.as_fd()));
+        let wants_relay = modes.is_some() || files.iter().skip(1).any(|file| is_on(*file));
+        let (relay, driver_end) = match line.filter(|_| wants_relay) {
+            Some(line) => Some(Relay::start(line, modes.as_ref()).map_err(failed)?).unzip(),
+            None => (None, None),
+        };
+        let empty = match modes.is_none() && stdin.is_terminal() {
             true => Some(File::open("/dev/null").map_err(failed)?),
             false => None,
         };
-        let stdin = empty.as_ref().map_or_else(|| stdin.as_fd(), AsFd::as_fd);
-        let files = [stdin, stdout.as_fd(), stderr.as_fd()];
-        let running = supervisor.link().run(&launch, files).map_err(failed)?;
-        Ok(Self { running, supervisor })
+        let files = files.map(|file| match &driver_end {
+            Some(end) if is_on(file) => end.as_fd(),
+            Some(_) | None => file,
+        });
+        let [stdin, stdout, stderr] = files;
+        let files = [empty.as_ref().map_or(stdin, AsFd::as_fd), stdout, stderr];
+        let terminal = match (modes, &relay) {
+            (Some(modes), Some(relay)) => {
+                Some(relay.keys().and_then(|keys| Terminal::start(modes, keys)).map_err(failed)?)
+            }
+            (Some(_) | None, _) => None,
+        };
+        let start = match &terminal {
+            Some(_) => Supervisor::start_for_terminal,
+            None => Supervisor::start,
+        };
+        let supervisor = start(Path::new(THIS_PROGRAM)).map_err(DriverError::Supervisor)?;
+        let running = match &terminal {
+            Some(_) => supervisor.link().run_on_terminal(&launch, files),
+            None => supervisor.link().run(&launch, files),
+        };
+        let line = line.cloned();
+        Ok(Self { running: running.map_err(failed)?, supervisor, terminal, relay, line })
     }
 
     /// The process id, which is also the process group's.
@@ -139,13 +202,83 @@ impl Driver {
 
     /// How the driver ended; `None` while it runs. Never blocks. Call it at each `Signal::Chld`.
     pub fn poll(&mut self) -> Option<DriverEnd> {
-        self.running.wait(Some(Duration::ZERO)).map(DriverEnd::new)
+        let end = self.running.wait(Some(Duration::ZERO)).map(DriverEnd::new)?;
+        if let Some(relay) = &self.relay {
+            relay.finish();
+        }
+        self.take_terminal_back();
+        Some(end)
+    }
+
+    /// Why the driver was stopped, once for each stop. Call it after `poll`. `None` also if somebody has
+    /// stopped a driver that has not got the terminal.
+    pub fn take_stop(&mut self) -> Option<DriverStop> {
+        let signal = self.running.take_stop()?;
+        if self.has_terminal() {
+            self.take_terminal_back();
+            return Some(DriverStop::Suspended);
+        }
+        let needs_terminal = matches!(signal, SystemSignal::TTIN | SystemSignal::TTOU);
+        needs_terminal.then_some(DriverStop::NeedsTerminal)
+    }
+
+    /// True while the driver has the terminal, so that Ctrl-C goes to the driver alone.
+    pub fn has_terminal(&self) -> bool {
+        self.terminal.as_ref().is_some_and(Terminal::is_lent)
+    }
+
+    /// Gives the terminal to the driver and continues it. False if posse is in the background.
+    ///
+    /// # Errors
+    /// The system refuses it; the driver stays as it is.
+    pub fn lend_terminal(&mut self) -> io::Result<bool> {
+        let Some(terminal) = self.terminal.as_mut().filter(|_| terminal::is_foreground()) else {
+            return Ok(false);
+        };
+        if !terminal.is_lent() {
+            if let Some(line) = &self.line {
+                line.lend(true);
+            }
+            terminal.lend()?;
+        }
+        self.supervisor.link().lend_terminal();
+        Ok(true)
+    }
+
+    fn take_terminal_back(&mut self) {
+        if !self.has_terminal() {
+            return;
+        }
+        if let Some(terminal) = &mut self.terminal {
+            terminal.take_back();
+        }
+        if let Some(line) = &self.line {
+            line.lend(false);
+        }
+    }
+
+    /// Stops the driver's process group, as Ctrl-Z does.
+    pub fn suspend(&self) {
+        self.supervisor.link().signal(SystemSignal::TSTP);
+    }
+
+    /// Continues the driver's process group.
+    pub fn resume(&self) {
+        self.supervisor.link().signal(SystemSignal::CONT);
+    }
+
+    /// Tells the driver if the size of the window has changed.
+    pub fn update_window_size(&self) {
+        if self.relay.as_ref().is_some_and(Relay::update_size) {
+            self.supervisor.link().signal(SystemSignal::WINCH);
+        }
     }
 
     /// Forwards a signal to the driver's process group, as a terminal does.
     pub fn forward(&self, signal: Signal) {
         let signal = match signal {
-            Signal::Chld => return,
+            // Of posse's own children, and of posse's own job.
+            Signal::Chld | Signal::Tstp | Signal::Cont | Signal::Winch => return,
             Signal::Hup => SystemSignal::HUP,
             Signal::Int => SystemSignal::INT,
             Signal::Quit => SystemSignal::QUIT,
@@ -184,10 +317,13 @@ impl fmt::Display for DriverError {
         match self {
             Self::Empty => f.write_str("driver.command is empty"),
             Self::Start { program, error } if error.kind() == io::ErrorKind::NotFound => {
-                let remedy = if program.contains('/') {
-                    "the file, or the interpreter in its first line, does not exist"
-                } else {
-                    "no such program in PATH"
+                let remedy = match program.find('/') {
+                    None => "no such program in PATH",
+                    Some(0) => "the file, or the interpreter in its first line, does not exist",
+                    Some(_) => {
+                        "the file, or the interpreter in its first line, does not exist; its path \
+                         starts at the folder in which posse was started"
+                    }
                 };
                 write!(f, "cannot start the driver {program:?}: {remedy}")
             }
@@ -214,7 +350,7 @@ mod tests {
     use crate::control::tests::Folder;
 
     /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     fn sh(script: &str) -> Driver {
         let command = ["sh", "-c", script].map(str::to_owned);
@@ -224,9 +360,11 @@ mod tests {
             namespace: "ns".into(),
             control: Some("unix:/s".into()),
             control_token_file: None,
+            port: Some(7077),
+            credentials: Vec::new(),
             kubeconfig: Some("/kubeconfig".into()),
         };
-        Driver::start(&command, &env).unwrap()
+        Driver::start(&command, &env, None).unwrap()
     }
 
     /// Waits for the driver's end by polling; the engine waits for SIGCHLD instead.
@@ -274,7 +412,7 @@ mod tests {
         let file = folder.path().join("env");
         let script = format!(
             "echo \"$POSSE_APP $POSSE_INSTANCE $POSSE_NAMESPACE $POSSE_CONTROL \
-             ${{POSSE_CONTROL_TOKEN_FILE-unset}} $KUBECONFIG $POSSE_EXE $(cut -d' ' -f5 /proc/$$/stat) $$\" \
+             $POSSE_DRIVER_PORT ${{POSSE_CONTROL_TOKEN_FILE-unset}} $KUBECONFIG $POSSE_EXE $(cut -d' ' -f5 /proc/$$/stat) $$\" \
              > {}",
             file.display()
         );
@@ -282,7 +420,8 @@ mod tests {
         assert_eq!(end(&mut driver).code, 0);
         let exe = std::env::current_exe().unwrap();
         let pid = driver.pid().as_raw_nonzero();
-        let want = format!("w a1b2c ns unix:/s unset /kubeconfig {} {pid} {pid}\n", exe.display());
+        let want =
+            format!("w a1b2c ns unix:/s 7077 unset /kubeconfig {} {pid} {pid}\n", exe.display());
         assert_eq!(fs::read_to_string(file).unwrap(), want);
     }
 
@@ -328,11 +467,14 @@ mod tests {
         fs::write(&plain, "text").unwrap();
         let start = |words: &[&str]| {
             let command: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-            Driver::start(&command, &DriverEnv::default()).expect_err("it cannot start").to_string()
+            let env = DriverEnv::default();
+            Driver::start(&command, &env, None).expect_err("it cannot start").to_string()
         };
         assert_eq!(start(&[]), "driver.command is empty");
         assert!(start(&["no-such-program-here"]).contains("in PATH"));
         assert!(start(&["/no/such/file"]).contains("does not exist"));
+        let relative = start(&["./no-such-file"]);
+        assert!(relative.ends_with("its path starts at the folder in which posse was started"));
         assert!(start(&[plain.to_str().unwrap()]).to_lowercase().contains("permission denied"));
     }
 }

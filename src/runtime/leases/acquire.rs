@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::core::machines::lease::{LeaseScope, LeaseUpdate};
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::runtime::inbox::Message;
+use crate::runtime::leases::holder::describe;
 use crate::runtime::leases::scope_name;
 use crate::runtime::signals::{Signal, Signals};
 
@@ -62,6 +63,7 @@ pub fn await_lease(
             Message::Lease(which, update) if which == scope => update,
             // The application's Lease was lost while this run waited for the instance's.
             Message::Lease(_, LeaseUpdate::Lost { holder }) => {
+                let holder = holder.as_deref().map(describe);
                 let holder = holder.unwrap_or_else(|| "an unknown holder".to_owned());
                 return LeaseAcquisition::HeldBy { holder };
             }
@@ -76,7 +78,9 @@ pub fn await_lease(
                 return LeaseAcquisition::Acquired { id_high_water };
             }
             LeaseUpdate::Foreign => return LeaseAcquisition::Foreign,
-            LeaseUpdate::HeldBy { holder } => return LeaseAcquisition::HeldBy { holder },
+            LeaseUpdate::HeldBy { holder } => {
+                return LeaseAcquisition::HeldBy { holder: describe(&holder) };
+            }
             LeaseUpdate::Forbidden { message } => return LeaseAcquisition::Forbidden { message },
             LeaseUpdate::Retrying { refusal } => {
                 n_not_found += u32::from(refusal.class == RefusalClass::NotFound);
@@ -92,12 +96,7 @@ pub fn await_lease(
             LeaseUpdate::Waiting { holder, until } => {
                 let wait = Duration::from_millis(until.since(clock.now()));
                 if waited_for.as_ref() != Some(&holder) {
-                    info!(
-                        "the {} is held by {holder}: waiting until the holder releases the lease, \
-                         or has not renewed it for {} s",
-                        scope_name(scope),
-                        wait.as_secs()
-                    );
+                    log_wait(scope, &holder, wait);
                 }
                 waited_for = Some(holder);
                 deadline = Instant::now() + wait + timeout;
@@ -106,6 +105,16 @@ pub fn await_lease(
         }
     }
     LeaseAcquisition::TimedOut { message: last_error }
+}
+
+fn log_wait(scope: LeaseScope, holder: &str, wait: Duration) {
+    info!(
+        "the {} is held by {}: waiting until the holder releases the lease, or has not renewed it for \
+         {} s",
+        scope_name(scope),
+        describe(holder),
+        wait.as_secs()
+    );
 }
 
 /// What the user has to do, if retrying does not help.
@@ -137,7 +146,7 @@ mod tests {
     }
 
     /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     fn acquire(
         timeout: Duration,

@@ -24,6 +24,22 @@ pub fn identity(pod_uid: Option<&str>, nonce: u64) -> LeaseIdentity {
     LeaseIdentity::Process { pod, boot_id: format!("{nonce:016x}"), pid, start_time: 0 }
 }
 
+/// A holder for people: which process, and where. The uid of a pod stays as it is.
+pub fn describe(holder: &str) -> String {
+    let Some(LeaseIdentity::Process { pod, boot_id, pid, .. }) = LeaseIdentity::process(holder)
+    else {
+        return holder.to_owned();
+    };
+    match (pod, host()) {
+        (Some(pod), _) => format!("process {pid} of pod {pod}"),
+        (None, Ok(ours)) if ours == boot_id => format!("process {pid} of this host"),
+        (None, Ok(_) | Err(_)) => {
+            let boot_id = boot_id.split('.').next().unwrap_or_default();
+            format!("process {pid} of another host (boot id {boot_id})")
+        }
+    }
+}
+
 /// Whether a holder is a process of this host that has ended.
 pub(super) fn fate(holder: &str) -> HolderState {
     let Some(LeaseIdentity::Process { boot_id, pid, start_time: began, .. }) =
@@ -65,14 +81,30 @@ fn start_time(pid: u32) -> io::Result<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::{self, Command, Stdio};
     use std::thread;
     use std::time::{Duration, Instant};
 
     use super::*;
 
     /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    #[test]
+    fn a_holder_is_named_by_process_and_host() {
+        let ours = identity(None, 0).to_string();
+        assert_eq!(describe(&ours), format!("process {} of this host", process::id()));
+        for (holder, want) in [
+            (
+                "693ca700-1.4026531836/9302/225081",
+                "process 9302 of another host (boot id 693ca700-1)",
+            ),
+            ("uid/693ca700-1.4026531836/7/225081", "process 7 of pod uid"),
+            ("3f2504e0-4f89-41d3", "3f2504e0-4f89-41d3"),
+        ] {
+            assert_eq!(describe(holder), want);
+        }
+    }
 
     #[test]
     fn a_running_process_differs_from_an_ended_one() {

@@ -209,7 +209,7 @@ mod tests {
     use crate::kube::testing::{Answer, TestServer, plain_client};
 
     /// The time-out of a test step; much longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     /// A server that stores one Lease.
     fn server() -> TestServer {

@@ -17,7 +17,8 @@ use log::{debug, info, warn};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::clock::Clock;
-use crate::control::api::Subject;
+use crate::control::metrics::{Metrics, MetricsServer};
+use crate::control::subject::Subject;
 use crate::control::{Core, DryRuns, Events};
 use crate::core::machines::lease::LeaseRelease;
 use crate::core::machines::orphan_cleanup::OrphanPolicy;
@@ -32,14 +33,23 @@ use crate::core::policy::attempts::OwnDeletion;
 use crate::core::policy::settings::GroupSpec;
 use crate::core::reconciler::{InstanceIdentity, Reconciler};
 use crate::kube::api::driver_pod::DriverPod;
+use crate::kube::api::kube_events::KubeEvents;
+use crate::kube::api::objects::Objects;
 use crate::kube::api::orphans::AppExecutors;
 use crate::kube::api::pods::Pods;
+use crate::kube::http::WriteLimit;
+use crate::runtime::claims::SlotClaims;
+use crate::runtime::credentials::{CredentialContext, CredentialThreads, SecretRelease};
 use crate::runtime::driver::DriverEnv;
+use crate::runtime::driver::port::DriverPort;
+use crate::runtime::driver::ready::Probe;
 use crate::runtime::dry_run::TemplateDryRun;
 use crate::runtime::engine::{DriverPlan, Engine, EngineState};
 use crate::runtime::events::EventLog;
 use crate::runtime::inbox::{ControlHandle, Liveness, Message, inbox};
+use crate::runtime::kube_events::{KubeEventWriter, SentCounts};
 use crate::runtime::leases::IdStore;
+use crate::runtime::metrics::RunMetrics;
 use crate::runtime::progress::Progress;
 use crate::runtime::random::random_bits;
 use crate::runtime::run::context::{ApiServer, EnvLookup, RunContext};
@@ -47,13 +57,15 @@ use crate::runtime::run::error::RunError;
 use crate::runtime::run::instance::{AcquiredInstance, InstanceRequest};
 use crate::runtime::run::interfaces::Interfaces;
 use crate::runtime::run::settings::{RunIdentity, RunSettings};
+use crate::runtime::scale::ScaleThreads;
 use crate::runtime::signals::Signals;
 use crate::runtime::upstream::{OrphanSettings, Threads, WatchSettings};
 use crate::runtime::watermark::SharedWatermark;
 use crate::runtime::worker::Worker;
 use crate::runtime::writers::Writers;
-use crate::wire::config::{Control, Ready};
+use crate::wire::config::{Control, PortChoice, Ready};
 use crate::wire::control_addr::ControlAddr;
+use crate::wire::kube_event::Regarding;
 use crate::wire::labels::Selection;
 use crate::wire::names;
 use crate::wire::status_json;
@@ -74,7 +86,7 @@ pub struct RunInputs<'a> {
     pub env: EnvLookup<'a>,
     pub clock: Clock,
     pub signals: &'a Signals,
-    pub progress: Option<Progress>,
+    pub progress: Progress,
 }
 
 /// How a run ended.
@@ -101,9 +113,18 @@ struct Run<'a> {
     driver_kubeconfig: Option<&'a Path>,
     clock: Clock,
     signals: &'a Signals,
-    progress: Option<Progress>,
+    progress: Progress,
     server: ApiServer,
     context: RunContext,
+}
+
+/// What a run has before its first executor.
+struct Opened {
+    interfaces: Interfaces,
+    identity: RunIdentity,
+    claims: SlotClaims,
+    /// Kept until the end of the run.
+    _port: Option<DriverPort>,
 }
 
 impl Run<'_> {
@@ -121,6 +142,10 @@ impl Run<'_> {
             sender: &sender,
             receiver: &receiver,
         };
+        let liveness = Arc::new(Liveness::default());
+        let sent = Arc::new(SentCounts::default());
+        // First, so that a run that waits for its Lease can be watched, too.
+        let observed = self.observe(&sender, &liveness, &sent)?;
         let acquired = request.acquire(&mut rng)?;
         let selection = acquired.selection.clone();
         info!(
@@ -130,17 +155,22 @@ impl Run<'_> {
             self.context.namespace,
             self.server.http.server()
         );
-        let interfaces = match self.open(&selection, &sender) {
-            Ok(interfaces) => interfaces,
+        let opened = match self.open(&acquired, &sender, liveness, sent) {
+            Ok(opened) => opened,
             Err(error) => {
                 acquired.leases.release(LeaseRelease::Delete);
                 return Err(error);
             }
         };
-        let outcome = self.reconcile(acquired, &interfaces, sender, receiver, &mut rng);
-        interfaces.close();
-        if let Some(progress) = &self.progress {
-            progress.clear();
+        let metrics = observed.as_ref().map(|(metrics, _)| Arc::clone(metrics));
+        let channel = (sender, receiver);
+        let outcome = self.reconcile(acquired, &opened, metrics, channel, &mut rng);
+        opened.interfaces.close();
+        if let Some((_, server)) = observed {
+            server.stop();
+        }
+        if let Some(line) = &self.progress.line {
+            line.clear();
         }
         outcome
     }
@@ -184,24 +214,103 @@ impl Run<'_> {
         }
     }
 
-    /// Opens the events' file and the control API.
+    fn handle(&self, sender: &Sender<Message>, liveness: &Arc<Liveness>) -> ControlHandle {
+        let (inbox, liveness) = (sender.clone(), Arc::clone(liveness));
+        ControlHandle { inbox, liveness, clock: self.clock }
+    }
+
+    /// Starts the counters and the server that shows them, if they are wanted.
+    fn observe(
+        &self,
+        sender: &Sender<Message>,
+        liveness: &Arc<Liveness>,
+        sent: &Arc<SentCounts>,
+    ) -> Result<Option<(Arc<RunMetrics>, MetricsServer)>, RunError> {
+        let Some(address) = self.settings.metrics else { return Ok(None) };
+        let (app, http) = (&self.settings.app, self.server.http.clone());
+        let metrics = Arc::new(RunMetrics::new(app, self.clock, http, Arc::clone(sent)));
+        let core = Arc::new(self.handle(sender, liveness)) as Arc<dyn Core>;
+        let shown = Arc::clone(&metrics) as Arc<dyn Metrics>;
+        let server = match MetricsServer::start(address, core, shown) {
+            Ok(server) => server,
+            // Drivers that share a network namespace share the default port, and a run does not
+            // depend on who watches it.
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                warn!("no metrics: another process listens at {address}");
+                return Ok(None);
+            }
+            Err(error) => {
+                let what = format!("metrics: cannot listen at {address}: {error}");
+                return Err(RunError::Settings(what));
+            }
+        };
+        if let Some(address) = server.local_addr() {
+            info!("metrics at http://{address}/metrics");
+        }
+        Ok(Some((metrics, server)))
+    }
+
+    /// Starts the thread that writes Events about the driver's pod, if there is one.
+    fn write_kube_events(
+        &self,
+        run: &str,
+        log: &Arc<EventLog>,
+        sent: Arc<SentCounts>,
+    ) -> Option<KubeEventWriter> {
+        let pod = self.context.owner.clone().filter(|_| self.settings.kubernetes_events)?;
+        let namespace = self.context.namespace.clone();
+        let api = KubeEvents::new(self.server.http.clone(), &namespace);
+        let regarding = Regarding { namespace, pod };
+        let log = Arc::clone(log);
+        let started = KubeEventWriter::start(api, regarding, run, log, self.clock, sent);
+        let warn = |error: &std::io::Error| {
+            warn!("cannot start a thread for Events about the driver's pod: {error}");
+        };
+        started.inspect_err(warn).ok()
+    }
+
+    /// Chooses the driver's port, and opens the events' file and the control API.
     fn open(
         &self,
-        selection: &Selection,
+        acquired: &AcquiredInstance,
         sender: &Sender<Message>,
+        liveness: Arc<Liveness>,
+        sent: Arc<SentCounts>,
+    ) -> Result<Opened, RunError> {
+        let selection = &acquired.selection;
+        let claims = self.claims(selection, acquired.leases.write_limit(self.clock));
+        let port = self.driver_port(acquired)?;
+        let identity = self.identity(selection, port.as_ref());
+        let interfaces =
+            self.open_interfaces(selection, &identity, &claims, sender, liveness, sent)?;
+        Ok(Opened { interfaces, identity, claims, _port: port })
+    }
+
+    fn open_interfaces(
+        &self,
+        selection: &Selection,
+        run: &RunIdentity,
+        claims: &SlotClaims,
+        sender: &Sender<Message>,
+        liveness: Arc<Liveness>,
+        sent: Arc<SentCounts>,
     ) -> Result<Interfaces, RunError> {
+        let identity = self.settings.identity(None, run);
         let run = names::instance_from_bits(random_bits());
         let log = Arc::new(EventLog::new(&run, self.clock));
-        let liveness = Arc::new(Liveness::default());
-        let (inbox, clock) = (sender.clone(), self.clock);
-        let handle = ControlHandle { inbox, liveness: Arc::clone(&liveness), clock };
+        let handle = self.handle(sender, &liveness);
+        let kube_events = self.write_kube_events(&run, &log, sent);
+        let clock = self.clock;
         // Group and container come with each call.
-        let identity = self.settings.identity(None, &self.identity(selection));
-        let dry_run = TemplateDryRun { pods: self.pods(selection), identity };
+        let is_exclusive = self.settings.exclusive;
+        let (pods, claims) = (self.pods(selection), claims.clone());
+        let credentials = self.settings.own_credentials();
+        let dry_run = TemplateDryRun { pods, claims, is_exclusive, identity, credentials };
         let subject = Subject {
             core: Arc::new(handle) as Arc<dyn Core>,
             dry_runs: Arc::new(dry_run) as Arc<dyn DryRuns>,
             events: Arc::clone(&log) as Arc<dyn Events>,
+            history: None,
             identity: status_json::RunNames {
                 run,
                 app: selection.app.clone(),
@@ -211,23 +320,28 @@ impl Run<'_> {
             },
             epoch: Arc::new(move || Epoch(clock.wall(Millis::ZERO))),
         };
-        Interfaces::open(self.settings, selection, &log, liveness, subject)
+        let line = self.progress.line.as_ref();
+        Interfaces::open(self.settings, selection, &log, liveness, kube_events, subject, line)
     }
 
     /// Starts the threads, and runs the engine to its end.
     fn reconcile(
         &self,
         acquired: AcquiredInstance,
-        interfaces: &Interfaces,
-        sender: Sender<Message>,
-        receiver: Receiver<Message>,
+        opened: &Opened,
+        metrics: Option<Arc<RunMetrics>>,
+        (sender, receiver): (Sender<Message>, Receiver<Message>),
         rng: &mut Rng,
     ) -> Result<ShutdownOutcome, RunError> {
         let settings = self.settings;
-        let AcquiredInstance { selection, leases, id_high_water, is_new: is_new_instance } =
-            acquired;
-        let groups = match self.groups(&selection) {
-            Ok(groups) => groups,
+        let Opened { interfaces, identity: run, claims, _port } = opened;
+        let AcquiredInstance { selection, leases, id_high_water, is_new } = acquired;
+        let write_limit = leases.write_limit(self.clock);
+        let prepared = self.groups(&selection, run).and_then(|groups| {
+            Ok((groups, self.credentials(&selection, write_limit.clone(), &sender, rng)?))
+        });
+        let (groups, credentials) = match prepared {
+            Ok(prepared) => prepared,
             Err(error) => {
                 leases.release(LeaseRelease::Delete);
                 return Err(error);
@@ -236,16 +350,15 @@ impl Run<'_> {
         let core = self.core(&selection, groups, &leases.ids, id_high_water, rng);
         let pods = self.pods(&selection);
         let watermark = Arc::new(SharedWatermark::default());
-        let watch = WatchSettings {
-            clock: self.clock,
-            seed: rng.next_u64(),
-            watch: settings.watch,
-            poll_interval_ms: settings.poll_interval_ms,
-        };
-        let write_limit = leases.write_limit(self.clock);
+        let watch = self.watch_settings(rng.next_u64());
         let threads = Threads::start(&pods, watch, &sender, &watermark, leases, self.orphans())
             .map_err(|error| RunError::System(format!("threads: {error}")))?;
+        let scaling = ScaleThreads::start(&settings.groups, self.clock, &sender)
+            .map_err(|error| RunError::System(format!("threads: {error}")))?;
+        let pods = pods.with_write_limit(write_limit);
         let in_flight_max = settings.policy.in_flight_max as usize;
+        let log = Arc::clone(&interfaces.log);
+        let writers = Writers::new(pods, claims.clone(), log, sender.clone(), in_flight_max);
         let engine = Engine {
             core,
             finish: Shutdown::new(settings.grace_ms, settings.keep),
@@ -253,23 +366,27 @@ impl Run<'_> {
             inbox: receiver,
             sender: sender.clone(),
             signals: self.signals,
-            writers: Writers::new(
-                pods.with_write_limit(write_limit),
-                sender.clone(),
-                in_flight_max,
-            ),
+            writers,
             upstream: &threads,
             watermark: &watermark,
             liveness: Arc::clone(&interfaces.liveness),
             log: Arc::clone(&interfaces.log),
+            metrics,
             progress: self.progress.clone(),
-            driver_plan: self.driver_plan(&selection, interfaces.control_address()),
-            is_new_instance,
-            state: EngineState::default(),
+            driver_plan: self.driver_plan(run, interfaces.control_address(), &credentials),
+            is_new_instance: is_new,
+            state: EngineState::new(self.server.is_embedded),
         };
         let (outcome, interrupted_by) = engine.run();
+        scaling.stop();
         let is_clear = outcome.stop == StopResult::default();
         let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
+        // Before the Leases, so that the next driver does not store its own meanwhile.
+        let keeps_secrets = leaves || outcome.is_taken_over;
+        credentials.stop(if keeps_secrets { SecretRelease::Keep } else { SecretRelease::Delete });
+        if is_clear && !keeps_secrets {
+            claims.remove();
+        }
         let is_over = is_clear && !leaves && self.context.owner.is_none();
         let running = threads.stop(if is_over { LeaseRelease::Delete } else { LeaseRelease::Keep });
         if !running.is_empty() {
@@ -304,14 +421,15 @@ impl Run<'_> {
             // Without the control API no target can arrive that the hold would wait for.
             policy.adopt_hold_ms = 0;
         }
+        policy.credentials = settings.credentials.iter().map(|entry| entry.name.clone()).collect();
+        policy.ends_with_work = settings.driver.command.is_empty();
         Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
     }
 
     /// The groups of the settings, with their pods.
-    fn groups(&self, selection: &Selection) -> Result<Vec<GroupSpec>, RunError> {
-        let run = self.identity(selection);
+    fn groups(&self, selection: &Selection, run: &RunIdentity) -> Result<Vec<GroupSpec>, RunError> {
         let groups = self.settings.groups.iter().map(|group| {
-            let identity = self.settings.identity(Some(group), &run);
+            let identity = self.settings.identity(Some(group), run);
             let compiled = group
                 .template
                 .compile(&identity)
@@ -328,17 +446,49 @@ impl Run<'_> {
         groups.collect()
     }
 
-    fn identity(&self, selection: &Selection) -> RunIdentity {
+    /// The driver's port, if the configuration has `driver.port`.
+    fn driver_port(&self, acquired: &AcquiredInstance) -> Result<Option<DriverPort>, RunError> {
+        let driver = &self.settings.driver;
+        let AcquiredInstance { selection, is_new, .. } = acquired;
+        let port = driver.port.map(|choice| match choice {
+            PortChoice::Number(number) if driver.command.is_empty() => {
+                Ok(DriverPort::of_others(number))
+            }
+            PortChoice::Auto | PortChoice::Number(_) => {
+                DriverPort::choose(choice, &self.context.namespace, selection, *is_new)
+            }
+        });
+        port.transpose().map_err(RunError::Settings)
+    }
+
+    fn identity(&self, selection: &Selection, port: Option<&DriverPort>) -> RunIdentity {
         RunIdentity {
             instance: selection.instance.clone(),
             namespace: self.context.namespace.clone(),
             owner: self.context.owner.clone(),
             driver_host: self.context.driver_host.clone(),
+            driver_port: port.map(|port| port.number),
         }
     }
 
     fn pods(&self, selection: &Selection) -> Pods {
         Pods::new(self.server.http.clone(), self.context.namespace.as_str(), selection.clone())
+    }
+
+    fn watch_settings(&self, seed: u64) -> WatchSettings {
+        let RunSettings { watch, poll_interval_ms, .. } = *self.settings;
+        WatchSettings { clock: self.clock, seed, watch, poll_interval_ms }
+    }
+
+    fn claims(&self, selection: &Selection, limit: Option<WriteLimit>) -> SlotClaims {
+        let http = limit.map(|limit| self.server.http.with_write_limit(limit));
+        let http = http.unwrap_or_else(|| self.server.http.clone());
+        let objects = Objects::new(http, Some(&self.context.namespace));
+        let claims = SlotClaims::new(objects, selection.clone());
+        for group in &self.settings.groups {
+            claims.note(&group.volumes);
+        }
+        claims
     }
 
     fn orphans(&self) -> Option<OrphanSettings> {
@@ -351,25 +501,63 @@ impl Run<'_> {
         }
     }
 
-    fn driver_plan(&self, selection: &Selection, control: Option<&ControlAddr>) -> DriverPlan {
+    /// Starts the threads that keep the credentials fresh.
+    fn credentials(
+        &self,
+        selection: &Selection,
+        write_limit: Option<WriteLimit>,
+        inbox: &Sender<Message>,
+        rng: &mut Rng,
+    ) -> Result<CredentialThreads, RunError> {
+        let http = match write_limit {
+            Some(limit) => self.server.http.with_write_limit(limit),
+            None => self.server.http.clone(),
+        };
+        let context = CredentialContext {
+            objects: Objects::new(http, Some(&self.context.namespace)),
+            selection: selection.clone(),
+            owner: self.context.owner.clone(),
+            is_embedded: self.server.is_embedded,
+            clock: self.clock,
+            inbox: inbox.clone(),
+        };
+        CredentialThreads::start(self.settings, &context, rng)
+            .map_err(|error| RunError::System(format!("credentials: {error}")))
+    }
+
+    fn driver_plan(
+        &self,
+        run: &RunIdentity,
+        control: Option<&ControlAddr>,
+        credentials: &CredentialThreads,
+    ) -> DriverPlan {
         let driver = &self.settings.driver;
-        let host = names::host_in_url(&self.context.driver_host);
+        let host = names::host_in_url(&run.driver_host);
+        // The settings have a port if a probe needs one.
+        let address =
+            |port: Option<u16>| format!("{host}:{}", port.or(run.driver_port).unwrap_or_default());
         DriverPlan {
             command: driver.command.clone(),
             env: DriverEnv {
-                app: selection.app.clone(),
-                instance: selection.instance.clone(),
-                namespace: self.context.namespace.clone(),
+                app: self.settings.app.clone(),
+                instance: run.instance.clone(),
+                namespace: run.namespace.clone(),
                 // Absolute paths, because the driver may change its working directory.
                 control: control.map(|address| match address {
                     ControlAddr::Unix(path) => ControlAddr::Unix(absolute(path)).to_string(),
                     tcp @ ControlAddr::Tcp(_) => tcp.to_string(),
                 }),
                 control_token_file: self.settings.control_token_file.as_deref().map(absolute),
+                port: run.driver_port,
+                credentials: credentials.driver_env(&self.settings.credentials),
                 kubeconfig: self.driver_kubeconfig.map(Path::to_path_buf),
             },
-            probe: match driver.ready {
-                Ready::Tcp(port) => Some(format!("{host}:{port}")),
+            probe: match &driver.ready {
+                Ready::Tcp(port) => Some(Probe::Tcp(address(*port))),
+                Ready::Http(port, path) => {
+                    Some(Probe::Http { address: address(*port), path: path.clone() })
+                }
+                Ready::File(path) => Some(Probe::File(absolute(path))),
                 Ready::Control | Ready::None => None,
             },
             is_ready_by_call: driver.ready == Ready::Control,

@@ -1,13 +1,20 @@
 //! The settings of a run, complete and checked.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::core::machines::orphan_cleanup::OrphanPolicy;
-use crate::core::policy::settings::{GroupSpec, Policy};
+use crate::core::model::ids::GroupName;
+use crate::core::policy::settings::{GroupSpec, OnLoss, Policy, Restart};
 use crate::runtime::events::EventTarget;
 use crate::wire::build::{OwnerRef, PodContext};
+use crate::wire::config::scale::ScaleCommand;
 use crate::wire::config::{Control, Driver};
+use crate::wire::credentials::Credentials;
+use crate::wire::listen_addr::ListenAddr;
 use crate::wire::memory::MemoryScaling;
+use crate::wire::slot_volume::SlotVolume;
 use crate::wire::staged::Staged;
 use crate::wire::template::Template;
 
@@ -30,6 +37,10 @@ pub struct RunSettings {
     pub node_loss_after_s: Option<u64>,
     /// Staged files for the executors.
     pub staged: Option<Staged>,
+    /// Credentials for the driver and the executors.
+    pub credentials: Arc<[Credentials]>,
+    /// Folders for the private folder of credentials, in order of preference.
+    pub private_folders: Vec<PathBuf>,
     /// Whether a Lease guards the instance.
     pub lease: bool,
     /// No other driver of the application may run, in any instance.
@@ -43,7 +54,15 @@ pub struct RunSettings {
     pub socket_folders: Vec<PathBuf>,
     /// Set if the control API listens on TCP.
     pub control_token_file: Option<PathBuf>,
+    /// Where the page listens, besides a control API on TCP.
+    pub page: Option<ListenAddr>,
+    /// Set if the page asks for a token.
+    pub page_token_file: Option<PathBuf>,
     pub events: Option<EventTarget>,
+    /// Where scrapes and probes are served.
+    pub metrics: Option<ListenAddr>,
+    /// Write Kubernetes Events about the driver's pod, if there is one.
+    pub kubernetes_events: bool,
     /// Leave the executors running at the end.
     pub keep: bool,
 }
@@ -61,6 +80,10 @@ pub struct GroupSettings {
     pub memory_scaling: Option<MemoryScaling>,
     /// `activeDeadlineSeconds` of the pods.
     pub max_age_s: Option<u64>,
+    /// The command that sets the target.
+    pub scale: Option<ScaleCommand>,
+    /// The claims that each slot has.
+    pub volumes: Vec<SlotVolume>,
 }
 
 /// The part of the pods' identity that is known only at the start of the run.
@@ -70,9 +93,28 @@ pub struct RunIdentity {
     pub namespace: String,
     pub owner: Option<OwnerRef>,
     pub driver_host: String,
+    /// The driver's port, if the configuration has `driver.port`.
+    pub driver_port: Option<u16>,
 }
 
 impl RunSettings {
+    /// The credentials of the groups that do not get all.
+    pub fn own_credentials(&self) -> BTreeMap<GroupName, Arc<[Credentials]>> {
+        let groups = self.groups.iter().filter(|group| group.spec.credentials.is_some());
+        groups.map(|one| (one.spec.name.clone(), self.credentials_of(Some(one)))).collect()
+    }
+
+    /// The credentials of the executors of a group; without a group, all.
+    pub fn credentials_of(&self, group: Option<&GroupSettings>) -> Arc<[Credentials]> {
+        match group.and_then(|group| group.spec.credentials.as_ref()) {
+            None => Arc::clone(&self.credentials),
+            Some(names) => {
+                let all = self.credentials.iter();
+                all.filter(|entry| names.contains(&entry.name)).cloned().collect()
+            }
+        }
+    }
+
     /// The identity for the pods of a group; without a group, for a group that is not known yet.
     pub fn identity(&self, group: Option<&GroupSettings>, run: &RunIdentity) -> PodContext {
         PodContext {
@@ -82,10 +124,14 @@ impl RunSettings {
             group: group.map_or_else(String::new, |group| group.spec.name.to_string()),
             owner: run.owner.clone(),
             driver_host: run.driver_host.clone(),
+            driver_port: run.driver_port,
             node_loss_after_s: self.node_loss_after_s,
             staged: self.staged.clone(),
+            credentials: self.credentials_of(group),
             container: group.and_then(|group| group.container.clone()),
             fails_with_sidecars: group.is_some_and(|group| group.fails_with_sidecars),
+            restart: group.map_or(Restart::Always, |group| group.spec.restart),
+            on_loss: group.map_or(OnLoss::Executor, |group| group.spec.on_loss),
             memory_scaling: group.and_then(|group| group.memory_scaling.clone()),
             max_age_s: group.and_then(|group| group.max_age_s),
         }

@@ -98,6 +98,12 @@ impl ListerControl {
         self.lock().is_stopped
     }
 
+    /// True if the streams were or will be shut down from here: their errors say nothing about the server.
+    pub(super) fn is_interrupted(&self) -> bool {
+        let state = self.lock();
+        state.is_stopped || state.requested.is_some()
+    }
+
     pub(super) fn take_request(&self) -> Option<ListSource> {
         self.lock().requested.take()
     }

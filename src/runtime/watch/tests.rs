@@ -23,7 +23,7 @@ use crate::runtime::watch::watcher::watch;
 use crate::wire::labels::Selection;
 
 /// The time-out of a test step; much longer than any step takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// A stop or a relist ends a blocked read within this time on an idle machine.
 const STOP_MAX: Duration = Duration::from_millis(100);
 /// A busy machine may delay a thread; one of so many attempts is not delayed.
@@ -125,7 +125,7 @@ fn short(Message(input): &Message) -> String {
                 .collect();
             format!("watch {epoch} {}", events.join(" "))
         }
-        Input::WatchRestarted { cause } => format!("restarted: {cause}"),
+        Input::WatchRestarted { cause, .. } => format!("restarted: {cause}"),
         Input::ReadRefused { refusal } => format!("refused: {refusal}"),
         Input::WatchOpened => "opened".to_owned(),
         other => panic!("{other:?}"),

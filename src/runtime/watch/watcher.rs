@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::TrySendError;
 
 use crate::core::machines::watch::{WatchEnd, WatchMachine, WatchStep};
+use crate::core::model::event::RestartKind;
 use crate::core::model::input::{Input, ListSource, PodEvent, Watermark};
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::core::model::time::Millis;
@@ -17,8 +18,8 @@ use crate::wire::watch::{LineEvent, parse_line};
 
 /// If a read returns this soon after the one before, the next one waits for `READ_PAUSE`, so that many
 /// small events share a wake-up and a message.
-const READ_INTERVAL_SHORT: Duration = Duration::from_micros(1_500);
-const READ_PAUSE: Duration = Duration::from_millis(1);
+const READ_INTERVAL_SHORT: Duration = Duration::from_millis(5);
+const READ_PAUSE: Duration = Duration::from_millis(4);
 /// A read of so many bytes is followed by the next at once: a server drops a slow watcher.
 const READ_BYTES_LARGE: usize = 32 << 10;
 
@@ -75,7 +76,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
             }
         };
         log::warn!("cannot list pods, retrying: {problem}");
-        self.report_restart(format!("the list failed: {problem}"));
+        self.report_restart(RestartKind::ListFailed, format!("the list failed: {problem}"));
     }
 
     fn watch(&mut self, version_text: &str, timeout_s: u32) {
@@ -87,7 +88,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
         let mut end = match pods.open_watch(version_text, timeout_s) {
             Err(refusal) => {
                 // That a version is too old is a normal answer.
-                if refusal.class != RefusalClass::Expired {
+                if refusal.class != RefusalClass::Expired && !self.lister.control.is_interrupted() {
                     self.is_refused = true;
                     self.report(M::from(refusal.clone()));
                 }
@@ -112,7 +113,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
             return log::debug!("the server ended the watch regularly");
         };
         log::info!("watch restarted: {cause}");
-        self.report_restart(cause);
+        self.report_restart(end.kind(), cause);
     }
 
     /// Reads the stream to its end.
@@ -145,19 +146,19 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
         self.machine.on_line(line.version_text.as_deref());
         match line.event {
             LineEvent::Applied(pod) => {
-                log::trace!("applied {} {:?} {:?}", pod.name, pod.phase, pod.version);
+                log::debug!("applied {} {:?} {:?}", pod.name, pod.phase, pod.version);
                 batch.add_pod(pod, PodEvent::Applied);
             }
             LineEvent::Deleted(pod) => {
-                log::trace!("deleted {} {:?} {:?}", pod.name, pod.phase, pod.version);
+                log::debug!("deleted {} {:?} {:?}", pod.name, pod.phase, pod.version);
                 batch.add_pod(pod, PodEvent::Deleted);
             }
             LineEvent::Bookmark(version) => {
-                log::trace!("bookmark {version:?}");
+                log::debug!("bookmark {version:?}");
                 batch.add_bookmark(version);
             }
             LineEvent::Error(refusal) => return Err(WatchEnd::ErrorEvent(refusal)),
-            LineEvent::Ignored => log::trace!("ignored a watch line of an unknown type"),
+            LineEvent::Ignored => log::debug!("ignored a watch line of an unknown type"),
         }
         Ok(())
     }
@@ -180,8 +181,8 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
         }
     }
 
-    fn report_restart(&mut self, cause: String) {
-        self.report(M::from(Input::WatchRestarted { cause }));
+    fn report_restart(&mut self, kind: RestartKind, cause: String) {
+        self.report(M::from(Input::WatchRestarted { kind, cause }));
     }
 
     /// Sends what is informational and may be lost if the inbox is full.

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::submit::files::Files;
+use crate::submit::plan::ScrapePort;
+use crate::submit::pod_files::PodFiles;
 use crate::wire::bundle::Ticket;
-use crate::wire::config::{Config, PodSource};
+use crate::wire::config::{Config, Metrics, PodSource};
 use crate::wire::names;
 use crate::wire::template::Template;
 
@@ -30,9 +32,13 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         n_executors: 4,
         grace_ms: 15_000,
         stop_timeout_ms: 10_000,
+        image_timeout_ms: 300_000,
         exclusive: false,
+        scrape: None,
         create_rbac: false,
-        ticket: None,
+        credential_secrets: Vec::new(),
+        has_volumes: false,
+        pod_files: PodFiles::None,
     };
     shape(&mut plan);
     plan
@@ -67,6 +73,15 @@ fn parts_come_before_the_job_and_all_is_labelled() {
     *names = json!(["wc-driver"]);
     assert_eq!(made.parts[1]["rules"], written["rules"]);
     assert!(written["rules"].as_array().unwrap().len() > 1);
+    let with_secrets = |plan: &mut Plan| {
+        plan.create_rbac = true;
+        plan.credential_secrets = vec!["wc-hdfs".to_owned()];
+    };
+    let rules = manifests(&plan("{image: i}", with_secrets)).unwrap().parts[1]["rules"].clone();
+    let [.., create, change] = rules.as_array().unwrap().as_slice() else { panic!("{rules}") };
+    assert_eq!(*create, json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}));
+    assert_eq!(change["resourceNames"], json!(["wc-hdfs"]));
+    assert_eq!(change["verbs"], json!(["delete", "get", "update"]));
     assert_eq!(made.pod["spec"]["serviceAccountName"], "wc-driver");
     assert_eq!(made.parts[3]["data"], json!({"posse.yaml": "app: wc", "a-e.yaml": "pod"}));
     let selector = json!({"posse.dev/app": "wc", "app.kubernetes.io/component": "driver"});
@@ -92,7 +107,9 @@ fn files_come_with_a_secret_and_an_image_that_has_posse() {
             "u",
         ),
     ] {
-        let made = manifests(&plan(driver, |plan| plan.ticket = Some(ticket.clone()))).unwrap();
+        let made =
+            manifests(&plan(driver, |plan| plan.pod_files = PodFiles::Staged(ticket.clone())))
+                .unwrap();
         let kinds: Vec<&str> = made.all().map(|object| object["kind"].as_str().unwrap()).collect();
         assert_eq!(kinds, ["ConfigMap", "Secret", "Service", "Job"], "{driver}");
         let spec = &made.pod["spec"];
@@ -113,6 +130,32 @@ fn files_come_with_a_secret_and_an_image_that_has_posse() {
 }
 
 #[test]
+fn small_files_are_in_the_secret_itself() {
+    let files = [("a.py", b"print(1)".to_vec()), ("data.bin", vec![0, 255])];
+    let files = files.map(|(name, content)| (name.to_owned(), content)).into();
+    let inline = PodFiles::Inline(files);
+    assert_eq!(format!("{inline:?}"), r#"{"a.py", "data.bin"}"#, "without the contents");
+    let made = manifests(&plan("{image: i}", |plan| plan.pod_files = inline)).unwrap();
+    let secret = made.parts.iter().find(|one| one["kind"] == "Secret").unwrap();
+    assert_eq!(secret["metadata"]["name"], "wc-driver");
+    assert_eq!(secret["data"], json!({"a.py": "cHJpbnQoMSk=", "data.bin": "AP8="}));
+    let spec = &made.pod["spec"];
+    let volume = json!({"name": "posse-files",
+                        "secret": {"secretName": "wc-driver", "defaultMode": 0o555}});
+    assert!(spec["volumes"].as_array().unwrap().contains(&volume), "{spec}");
+    let container = &spec["containers"][0];
+    let args = container["args"].as_array().unwrap();
+    let at = args.iter().position(|arg| arg == "--files-secret").unwrap();
+    assert_eq!(args[at + 1], "wc-driver");
+    assert!(!args.contains(&json!("--files-image")));
+    let mount = json!({"name": "posse-files", "mountPath": "/var/posse/files", "readOnly": true});
+    assert!(container["volumeMounts"].as_array().unwrap().contains(&mount), "{container}");
+    let variable = json!({"name": "POSSE_FILES_DIR", "value": "/var/posse/files"});
+    assert!(container["env"].as_array().unwrap().contains(&variable), "{container}");
+    assert_eq!(spec["initContainers"], Value::Null);
+}
+
+#[test]
 fn the_job_replaces_a_terminating_pod() {
     let job = built("{image: i, retries: 7, deadline: 1500ms}").workload;
     assert_eq!(job["metadata"]["annotations"]["posse.dev/executors"], "4");
@@ -129,6 +172,7 @@ fn the_job_replaces_a_terminating_pod() {
         (&json!("Never"), &json!(30))
     );
     assert_eq!(pod["activeDeadlineSeconds"], Value::Null);
+    assert_eq!(pod["containers"][0]["terminationMessagePolicy"], "FallbackToLogsOnError");
     assert_eq!(built("{image: i}").workload["spec"]["backoffLimit"], 3);
 }
 
@@ -308,5 +352,57 @@ fn replaced_fields_give_warnings() {
             "{{node_selector: {{a: b}}, pod: {{spec: {{containers: [{{name: c}}], {wrong}}}}}}}"
         );
         assert!(manifests(&plan(&driver, |_| {})).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn the_pod_says_where_prometheus_finds_its_metrics() {
+    let pod =
+        |driver: &str, scrape| manifests(&plan(driver, |plan| plan.scrape = scrape)).unwrap().pod;
+    let annotations = |pod: &Value| pod["metadata"]["annotations"].clone();
+    let has_flag = |pod: &Value| {
+        let args = pod["spec"]["containers"][0]["args"].as_array().unwrap().clone();
+        let at = args.iter().position(|word| word == "--metrics");
+        at.map(|at| args[at + 1].as_str().unwrap().to_owned())
+    };
+    let found = |port: &str| {
+        json!({"prometheus.io/scrape": "true", "prometheus.io/port": port,
+            "prometheus.io/path": "/metrics"})
+    };
+    let by_default = Some(ScrapePort { port: 9760, is_default: true });
+    let ours = pod("{image: i}", by_default);
+    assert_eq!((annotations(&ours), has_flag(&ours)), (found("9760"), Some(":9760".to_owned())));
+    let configured = pod("{image: i}", Some(ScrapePort { port: 80, is_default: false }));
+    assert_eq!((annotations(&configured), has_flag(&configured)), (found("80"), None));
+    let off = pod("{image: i}", None);
+    assert_eq!((annotations(&off), has_flag(&off)), (Value::Null, None));
+    // The annotations of the driver's own metrics stay.
+    let theirs = r#"{image: i, annotations: {prometheus.io/port: "4040"}}"#;
+    let theirs = pod(theirs, by_default);
+    assert_eq!(annotations(&theirs), json!({"prometheus.io/port": "4040"}));
+    assert_eq!(has_flag(&theirs), Some(":9760".to_owned()));
+}
+
+#[test]
+fn metrics_that_nobody_could_reach_have_no_port() {
+    let plain =
+        Template::from_json("t", json!({"spec": {"containers": [{"name": "c", "image": "i"}]}}))
+            .unwrap();
+    let host = Template::from_json(
+        "t",
+        json!({"spec": {"hostNetwork": true, "containers": [{"name": "c", "image": "i"}]}}),
+    )
+    .unwrap();
+    let at = |text| Metrics::parse(text).unwrap();
+    let port = |port, is_default| Some(ScrapePort { port, is_default });
+    for (metrics, template, want) in [
+        (Metrics::Default, &plain, port(9760, true)),
+        (Metrics::Default, &host, None),
+        (at("off"), &plain, None),
+        (at(":80"), &plain, port(80, false)),
+        (at("0.0.0.0:80"), &host, port(80, false)),
+        (at("127.0.0.1:80"), &plain, None),
+    ] {
+        assert_eq!(ScrapePort::of(metrics, template), want, "{metrics:?}");
     }
 }

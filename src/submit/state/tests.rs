@@ -36,12 +36,15 @@ fn a_pod_is_described_in_one_line() {
         json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."});
     for (status, want) in [
         (json!({"phase": "Pending"}), "is pending"),
-        (waiting("containerStatuses", "ErrImagePull"), "is waiting: ErrImagePull: the words"),
+        (
+            waiting("containerStatuses", "ErrImagePull"),
+            "is waiting: ErrImagePull: the words; correct the image's name, or let the node pull it",
+        ),
         (
             waiting("initContainerStatuses", "CreateContainerError"),
             "is waiting: CreateContainerError: the words",
         ),
-        (both, "is waiting: ErrImagePull"),
+        (both, "is waiting: ErrImagePull; correct the image's name, or let the node pull it"),
         (unscheduled, "is waiting: Unschedulable: 0/1 nodes are available"),
         (json!({"phase": "Running"}), "runs on n1"),
         (restarted, "runs on n1, restarted 2 times"),
@@ -57,6 +60,22 @@ fn a_pod_is_described_in_one_line() {
     let mut terminating = pod("p", "t", json!({"phase": "Running"}));
     terminating["metadata"]["deletionTimestamp"] = json!("t");
     assert_eq!(pod_line(&terminating), "pod p is terminating");
+}
+
+#[test]
+fn the_last_lines_of_a_failed_driver_are_shown() {
+    let said = |phase: &str, reason: &str, message: &str| {
+        let mut status = ended(phase, 3, reason);
+        status["containerStatuses"][1]["state"]["terminated"]["message"] = json!(message);
+        last_lines(&pod("p", "t", status))
+    };
+    let lines: Vec<String> = (0..12).map(|n| n.to_string()).collect();
+    assert_eq!(said("Failed", "Error", &lines.join("\n\n")), lines[2..]);
+    assert_eq!(said("Failed", "Error", &"x".repeat(500)), ["x".repeat(300)]);
+    assert_eq!(said("Failed", "Error", ""), [""; 0]);
+    assert_eq!(said("Succeeded", "Completed", "done"), [""; 0]);
+    // The line about the pod has this message already.
+    assert_eq!(said("Failed", "StartError", "no such file"), [""; 0]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::wire::template::Shorthands;
 
 const EVERYTHING: &str = include_str!("../../../fixtures/template/everything.yaml");
 
-fn context() -> PodContext {
+pub(crate) fn context() -> PodContext {
     PodContext {
         app: "wordcount".to_owned(),
         instance: "k3f9x".to_owned(),
@@ -18,10 +18,14 @@ fn context() -> PodContext {
         group: "default".to_owned(),
         owner: None,
         driver_host: "10.1.2.3".to_owned(),
+        driver_port: None,
         node_loss_after_s: Some(60),
         staged: None,
+        credentials: Arc::default(),
         container: None,
         fails_with_sidecars: false,
+        restart: Restart::Always,
+        on_loss: OnLoss::Executor,
         memory_scaling: None,
         max_age_s: None,
     }
@@ -43,7 +47,7 @@ fn check(name: &str, golden: &str, shorthands: Shorthands, context: &PodContext)
     let text = std::fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap();
     let template = Template::parse(&format!("{name}.yaml"), &text).unwrap();
     let template = template.with_shorthands(shorthands);
-    template.check(context.container.as_deref(), None).unwrap();
+    template.check(context.container.as_deref(), None, true).unwrap();
     let compiled = template.compile(context).unwrap();
     let pod: Value =
         serde_json::from_slice(&compiled.render(37, 4, &PodOverrides::default())).unwrap();
@@ -69,6 +73,7 @@ fn all_shorthands() -> Shorthands {
         cpu: Some("500m".to_owned()),
         memory: Some("256Mi".to_owned()),
         resources: None,
+        working_dir: None,
     }
 }
 
@@ -80,6 +85,7 @@ fn pods_match_the_golden_files() {
     let second_container = PodContext {
         container: Some("worker".to_owned()),
         driver_host: "fd00::1".to_owned(),
+        driver_port: Some(7077),
         ..context()
     };
     check("everything", "everything", all_shorthands(), &second_container);
@@ -93,10 +99,11 @@ fn fill_in(value: &Value, context: &PodContext, id: u64, slot: u32) -> Value {
         let pieces = placeholders::split(text).unwrap();
         let fill = |piece: &Piece<'_>| match piece {
             Piece::Text(text) => (*text).to_owned(),
-            Piece::Word(word) => match context.word(*word) {
+            Piece::Word(word) => match context.word(*word).unwrap() {
                 Part::ExecutorId => id.to_string(),
                 Part::PodName => format!("{}-{}-exec-{id}", context.app, context.instance),
                 Part::Slot => slot.to_string(),
+                Part::Attempt => "1".to_owned(),
                 Part::Text(text) => text,
                 Part::AvoidedNodes | Part::MemoryLimit | Part::MemoryRequest => panic!("no word"),
             },
@@ -137,7 +144,8 @@ fn render_equals_a_slow_version() {
 /// One error: a template, and the message about it.
 #[track_caller]
 fn fails(text: &str, want: &str) {
-    let got = Template::parse("t.yaml", text).and_then(|template| template.check(Some("b"), None));
+    let got =
+        Template::parse("t.yaml", text).and_then(|template| template.check(Some("b"), None, false));
     let got = got.expect_err(text).to_string();
     assert!(got.starts_with(want), "{text:?}\n got: {got}\nwant: {want}");
 }
@@ -152,12 +160,16 @@ fn errors_name_file_and_field() {
         "t.yaml:2:1: contains several documents; exactly one is expected",
     );
     fails(
-        "{apiVersion: apps/v1, kind: Deployment}",
+        "{apiVersion: apps/v1, kind: Scale}",
         "t.yaml: apiVersion: expected v1, found \"apps/v1\"",
     );
     fails(
+        "{apiVersion: apps/v1, kind: Deployment}",
+        "t.yaml: kind: expected Pod or PodTemplate, found Deployment: use its spec.template",
+    );
+    fails(
         "{apiVersion: v1, kind: Job}",
-        "t.yaml: kind: expected Pod or PodTemplate, found \"Job\"",
+        "t.yaml: kind: expected Pod or PodTemplate, found Job: use its spec.template",
     );
     fails("{kind: Pod}", "t.yaml: spec: is missing; expected a map");
     fails("{kind: Pod, spec: []}", "t.yaml: spec: expected a map, found a list");
@@ -223,10 +235,29 @@ fn errors_about_placeholders_and_metadata_name_the_field() {
 }
 
 #[test]
+fn the_drivers_port_needs_a_setting() {
+    let text = "spec: {containers: [{name: b, args: ['{{DRIVER_HOST}}:{{DRIVER_PORT}}']}]}";
+    fails(text, "t.yaml: spec.containers[0].args[0]: {{DRIVER_PORT}} needs `driver.port: auto`");
+    let template = Template::parse("t.yaml", text).unwrap();
+    let args_and_env = |driver_port| {
+        let compiled = template.compile(&PodContext { driver_port, ..context() }).unwrap();
+        let body = compiled.render(1, 0, &PodOverrides::default());
+        let pod: Value = serde_json::from_slice(&body).unwrap();
+        let container = &pod["spec"]["containers"][0];
+        let env = container["env"].as_array().unwrap().iter();
+        let port = env.clone().find(|one| one["name"] == "POSSE_DRIVER_PORT").cloned();
+        (container["args"].clone(), port.map(|one| one["value"].clone()))
+    };
+    assert_eq!(args_and_env(Some(7_077)), (json!(["10.1.2.3:7077"]), Some(json!("7077"))));
+    let error = template.compile(&context()).unwrap_err().to_string();
+    assert!(error.contains("driver.port: NUMBER"), "{error}");
+}
+
+#[test]
 fn another_owner_than_the_driver_pod_is_an_error() {
     let text = "{metadata: {ownerReferences: [{uid: a}]}, spec: {containers: [{name: b}]}}";
     let template = Template::parse("t.yaml", text).unwrap();
-    template.check(None, None).unwrap();
+    template.check(None, None, false).unwrap();
     let error = template.compile(&context()).unwrap_err().to_string();
     assert!(error.starts_with("t.yaml: metadata.ownerReferences: names an owner"), "{error}");
     let owned = PodContext { owner: Some(driver_pod()), ..context() };
@@ -284,7 +315,12 @@ fn no_template_causes_a_panic() {
         let pod: Result<Value, _> =
             serde_json::from_slice(&compiled.render(seed, 1, &PodOverrides::default()));
         assert!(pod.is_ok(), "seed {seed} renders no JSON");
-        let shape = PodOverrides { avoid: Arc::new(vec!["n1".to_owned()]), memory_step: 1 };
+        let shape = PodOverrides {
+            avoid: Arc::new(vec!["n1".to_owned()]),
+            memory_step: 1,
+            attempt: 1,
+            task: None,
+        };
         let pod: Result<Value, _> = serde_json::from_slice(&compiled.render(seed, 1, &shape));
         assert!(pod.is_ok(), "seed {seed} renders no JSON of a pod that avoids nodes");
     }
@@ -434,9 +470,57 @@ fn the_deepest_template_fits_into_a_small_stack() {
         let put = crate::wire::control::parse_put_group(body.as_bytes()).unwrap();
         let crate::wire::control::PutGroup::Whole(group) = put else { panic!("a whole group") };
         let template = Template::from_json("group", group.template).unwrap();
-        template.check(None, None).unwrap();
+        template.check(None, None, false).unwrap();
         let compiled = template.compile(&context()).unwrap();
         assert!(compiled.render(1, 0, &PodOverrides::default()).len() > deep.len());
     };
     std::thread::Builder::new().stack_size(256 << 10).spawn(compiled).unwrap().join().unwrap();
+}
+
+/// The kubelet fills in `$(NAME)`, and only in these fields.
+#[test]
+fn placeholders_about_the_node_are_left_to_the_kubelet() {
+    let container = |field: &str| format!("spec: {{containers: [{{name: b, {field}}}]}}");
+    let place = "/spec/containers/0";
+    for (field, at, want) in [
+        ("command: [a, '{{NODE_NAME}}:7337']", "/command/1", "$(POSSE_NODE_NAME):7337"),
+        ("args: ['{{HOST_IP}}']", "/args/0", "$(POSSE_HOST_IP)"),
+        ("args: ['{{SLOT}}@{{NODE_NAME}}']", "/args/0", "0@$(POSSE_NODE_NAME)"),
+        // Kubernetes reads `$$` as one `$`.
+        ("args: ['a${{NODE_NAME}}']", "/args/0", "a$$$(POSSE_NODE_NAME)"),
+        ("args: ['$${{NODE_NAME}}']", "/args/0", "$$$(POSSE_NODE_NAME)"),
+        ("args: ['{{{{NODE_NAME}}}}']", "/args/0", "{{NODE_NAME}}"),
+        ("env: [{name: A, value: '{{HOST_IP}}'}]", "/env/10/value", "$(POSSE_HOST_IP)"),
+        (
+            "volumeMounts: [{name: v, mountPath: /v, subPathExpr: '{{NODE_NAME}}'}]",
+            "/volumeMounts/0/subPathExpr",
+            "$(POSSE_NODE_NAME)",
+        ),
+    ] {
+        let template = Template::parse("t.yaml", &container(field)).unwrap();
+        let compiled = template.compile(&context()).unwrap();
+        let pod: Value =
+            serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default())).unwrap();
+        assert_eq!(pod.pointer(&format!("{place}{at}")), Some(&json!(want)), "{field}");
+    }
+    for (text, at) in [
+        (container("image: 'x:{{NODE_NAME}}'"), "spec.containers[0].image"),
+        (container("workingDir: '/{{HOST_IP}}'"), "spec.containers[0].workingDir"),
+        (container("env: [{name: '{{HOST_IP}}'}]"), "spec.containers[0].env[0].name"),
+        (
+            container("livenessProbe: {exec: {command: ['{{HOST_IP}}']}}"),
+            "spec.containers[0].livenessProbe.exec.command[0]",
+        ),
+        (
+            "{metadata: {labels: {node: '{{NODE_NAME}}'}}, spec: {containers: [{name: b}]}}".into(),
+            "metadata.labels.node",
+        ),
+        ("spec: {nodeName: '{{NODE_NAME}}', containers: [{name: b}]}".to_owned(), "spec.nodeName"),
+    ] {
+        let at = at.replace("env[0]", "env[10]");
+        fails(
+            &text,
+            &format!("t.yaml: {at}: {{{{NODE_NAME}}}} and {{{{HOST_IP}}}} are known only"),
+        );
+    }
 }

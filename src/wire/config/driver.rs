@@ -1,12 +1,15 @@
 //! The keys of `driver`: the driver process, the host that executors connect to, and the pod that
 //! `posse submit` creates.
 
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::wire::config::dev::driver_dev;
 use crate::wire::config::group::{self, PodSource};
+use crate::wire::config::pairs::{labels, pairs};
 use crate::wire::config::{checked, only};
-use crate::wire::names;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::template::Shorthands;
-use crate::wire::yaml::Kind as NodeKind;
 
 /// Default of `driver.retries`.
 const RETRIES_DEFAULT: u32 = 3;
@@ -21,21 +24,70 @@ pub struct Driver {
     /// Host that executors connect to. None: `$POD_IP`, or this machine's address towards the API
     /// server.
     pub host: Option<String>,
+    /// The port at which the driver listens for its executors. None: posse does not know it.
+    pub port: Option<PortChoice>,
     pub ready: Ready,
+    /// Program and arguments under `posse run --dev`, if they are others.
+    pub dev_command: Option<Vec<String>>,
     /// Only used by `posse submit`.
     pub pod: DriverPod,
 }
 
+/// Which port the driver gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortChoice {
+    /// posse chooses one that is free on the driver's host.
+    Auto,
+    /// This one.
+    Number(u16),
+}
+
+impl PortChoice {
+    /// # Errors
+    /// The text is neither `auto` nor a port.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(number @ 1..)) => Ok(Self::Number(number)),
+            (_, Ok(0) | Err(_)) => Err(format!("expected auto or 1 to 65535, found `{text}`")),
+        }
+    }
+}
+
+impl fmt::Display for PortChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
 /// What must happen before the first executor is created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ready {
     /// The driver reports ready through the control API.
     Control,
+    /// This file exists, and was written after the driver's start.
+    File(PathBuf),
+    /// `GET http://HOST:PORT/PATH` to the driver host returns a status from 200 to 399. The path begins
+    /// with a slash. Without a port: `driver.port`.
+    Http(Option<u16>, String),
     /// Nothing.
     #[default]
     None,
-    /// This port of the driver host accepts connections.
-    Tcp(u16),
+    /// This port of the driver host accepts connections. Without a port: `driver.port`.
+    Tcp(Option<u16>),
+}
+
+impl Ready {
+    /// True if the probe needs `driver.port`.
+    pub fn needs_driver_port(&self) -> bool {
+        match self {
+            Self::Http(port, _) | Self::Tcp(port) => port.is_none(),
+            Self::Control | Self::File(_) | Self::None => false,
+        }
+    }
 }
 
 /// The driver's pod in the cluster.
@@ -101,19 +153,18 @@ pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
     only(section, "driver")?;
     let ready = match section.text("ready")? {
         None => Ready::None,
-        Some(text) => match (text.as_str(), text.strip_prefix("tcp:")) {
-            ("none", _) => Ready::None,
-            ("control", _) => Ready::Control,
-            (_, Some(port)) if port.parse::<u16>().is_ok_and(|port| port > 0) => {
-                Ready::Tcp(port.parse().expect("it was parsed a line above"))
-            }
-            _ => {
-                let message = format!("expected none, tcp:PORT or control, found `{text}`");
-                return Err(section.error("ready", message));
-            }
-        },
+        Some(text) => parse_ready(&text).ok_or_else(|| {
+            let expected = "none, control, tcp, tcp:PORT, http:PORT/PATH or file:PATH";
+            section.error("ready", format!("expected {expected}, found `{text}`"))
+        })?,
     };
     let host = checked(section, "host", host_error)?;
+    let port = match section.text("port")? {
+        None => None,
+        Some(text) => {
+            Some(PortChoice::parse(&text).map_err(|message| section.error("port", message))?)
+        }
+    };
     let mut shorthands = group::shorthands(section)?;
     let mut command = shorthands.command.take().unwrap_or_default();
     let args = shorthands.args.take().unwrap_or_default();
@@ -122,8 +173,42 @@ pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
                        the entry point of its image";
         return Err(section.error("args", message));
     }
+    let dev = driver_dev(section)?;
+    let dev_command = match (dev.command, dev.args) {
+        (None, None) => None,
+        (None, Some(_)) if command.is_empty() => {
+            return Err(section.section("dev")?.error("args", "needs driver.command"));
+        }
+        (dev_command, dev_args) => {
+            let words = dev_command.unwrap_or_else(|| command.clone());
+            Some([words, dev_args.unwrap_or_else(|| args.clone())].concat())
+        }
+    };
     command.extend(args);
-    Ok(Driver { command, host, ready, pod: pod(section, shorthands)? })
+    Ok(Driver { command, host, port, ready, dev_command, pod: pod(section, shorthands)? })
+}
+
+fn parse_ready(text: &str) -> Option<Ready> {
+    let (kind, value) = text.split_once(':').unwrap_or((text, ""));
+    let port = |port: &str| port.parse().ok().filter(|port| *port > 0);
+    match kind {
+        "none" if value.is_empty() => Some(Ready::None),
+        "control" if value.is_empty() => Some(Ready::Control),
+        "tcp" if text == "tcp" => Some(Ready::Tcp(None)),
+        "tcp" => port(value).map(|port| Ready::Tcp(Some(port))),
+        "http" => {
+            let (number, path) = value.split_once('/').unwrap_or((value, ""));
+            // The path stands in the first line of a request.
+            let is_clean = path.bytes().all(|byte| byte.is_ascii_graphic());
+            let port = match number {
+                "" if value.starts_with('/') => None,
+                number => Some(port(number)?),
+            };
+            is_clean.then(|| Ready::Http(port, format!("/{path}")))
+        }
+        "file" if !value.is_empty() => Some(Ready::File(value.into())),
+        _ => None,
+    }
 }
 
 fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, ConfigError> {
@@ -151,28 +236,6 @@ fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, Confi
         deadline_ms: section.duration_ms("deadline", default.deadline_ms)?,
         node_loss_after_ms: section.duration_ms("node_loss_after", default.node_loss_after_ms)?,
     })
-}
-
-/// A map of texts, in the order of the file.
-fn pairs(section: &Section<'_>, key: &str) -> Result<Vec<(String, String)>, ConfigError> {
-    let Some(node) = section.get(key) else { return Ok(Vec::new()) };
-    let expected = || section.expected(key, node, "a map of NAME: text");
-    let NodeKind::Map(entries) = &node.kind else { return Err(expected()) };
-    let pair = |entry: &crate::wire::yaml::Entry| {
-        entry.value.scalar().map(|text| (entry.key.clone(), text)).ok_or_else(expected)
-    };
-    entries.iter().map(pair).collect()
-}
-
-/// Labels without posse's prefix.
-fn labels(section: &Section<'_>) -> Result<Vec<(String, String)>, ConfigError> {
-    let labels = pairs(section, "labels")?;
-    for (key, value) in &labels {
-        if let Some(why) = names::label_error(&format!("{key}={value}")) {
-            return Err(section.error("labels", why));
-        }
-    }
-    Ok(labels)
 }
 
 /// A map from object names to mount paths.

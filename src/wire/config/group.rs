@@ -2,17 +2,26 @@
 
 use std::fmt;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::core::policy::settings::{Decommission, EXECUTORS_MAX, Replace, ScaleDown};
-use crate::wire::config::{checked, nodes_and_memory, only};
+use crate::core::policy::settings::{
+    Decommission, EXECUTORS_MAX, GroupSpec, OnLoss, Replace, Restart, SLOT_WAIT_MS, ScaleDown,
+    SlotPolicy,
+};
+use crate::wire::beside::Beside;
+use crate::wire::config::decommission::decommission;
+use crate::wire::config::dev::{DevOverlay, dev};
+use crate::wire::config::env::env;
+use crate::wire::config::scale::{ScaleCommand, scale};
+use crate::wire::config::{beside, checked, nodes_and_memory, only, volumes};
+use crate::wire::credentials::Credentials;
 use crate::wire::memory::MemoryScaling;
 use crate::wire::names;
 use crate::wire::quantity::{Quantity, is_decimal, memory_error};
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::security::Security;
+use crate::wire::slot_volume::SlotVolume;
 use crate::wire::template::Shorthands;
-use crate::wire::yaml::{Entry, Kind, Node};
 
 /// One group of executors.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,8 +36,21 @@ pub struct Group {
     pub shorthands: Shorthands,
     pub scale_down: ScaleDown,
     pub replace: Replace,
+    pub slots: SlotPolicy,
+    /// How long new executors wait for a slot whose executor still ends; 0: not at all.
+    pub slot_wait_ms: u64,
+    pub on_loss: OnLoss,
+    pub restart: Restart,
+    /// How many executors must end with 0, at least 1. None: each one lowers the target.
+    pub completions: Option<u32>,
     /// The executor counts as failed if any other container fails.
     pub fails_with_sidecars: bool,
+    /// The pods on whose nodes the executors are placed.
+    pub beside: Option<Beside>,
+    /// The claims that each slot has.
+    pub volumes: Vec<SlotVolume>,
+    /// The names of the credentials that the executors get. None: all.
+    pub credentials: Option<Vec<String>>,
     /// What posse adds to the pod's security fields. None: to a pod of an image alone, everything
     /// that the level `restricted` requires except a user.
     pub security: Option<Security>,
@@ -37,6 +59,10 @@ pub struct Group {
     pub decommission: Option<Decommission>,
     /// Maximum age of an executor, seconds. None: no limit.
     pub max_age_s: Option<u64>,
+    /// The command that sets the target.
+    pub scale: Option<ScaleCommand>,
+    /// What is different under `posse run --dev`.
+    pub dev: DevOverlay,
 }
 
 /// Where a group's pod comes from.
@@ -73,20 +99,34 @@ impl Default for Group {
             shorthands: Shorthands::default(),
             scale_down: ScaleDown::Any,
             replace: Replace::Terminating,
+            slots: SlotPolicy::Lowest,
+            slot_wait_ms: 0,
+            on_loss: OnLoss::Executor,
+            restart: Restart::Always,
+            completions: None,
             fails_with_sidecars: false,
+            beside: None,
+            volumes: Vec::new(),
+            credentials: None,
             security: None,
             memory_scaling: None,
             max_age_s: None,
+            scale: None,
+            dev: DevOverlay::default(),
             decommission: None,
         }
     }
 }
 
-pub(super) fn groups(top: &Section<'_>) -> Result<Vec<Group>, ConfigError> {
+/// `executors`; `credentials`: those that the groups can name.
+pub(super) fn groups(
+    top: &Section<'_>,
+    credentials: &[Credentials],
+) -> Result<Vec<Group>, ConfigError> {
     let mut groups: Vec<Group> = Vec::new();
     for (i, node) in top.list("executors")?.unwrap_or_default().iter().enumerate() {
         let section = Section::new(top.file, format!("executors[{i}]"), node)?;
-        let group = group(&section)?;
+        let group = group(&section, credentials)?;
         if let Some(other) = groups.iter().position(|other| other.name == group.name) {
             let message = format!(
                 "`{}` is already the name of executors[{other}]; each group needs its own",
@@ -99,52 +139,147 @@ pub(super) fn groups(top: &Section<'_>) -> Result<Vec<Group>, ConfigError> {
     Ok(groups)
 }
 
-fn group(section: &Section<'_>) -> Result<Group, ConfigError> {
+fn group(section: &Section<'_>, credentials: &[Credentials]) -> Result<Group, ConfigError> {
     only(section, "executors")?;
     let default = Group::default();
     let name = checked(section, "group", names::group_name_error)?.unwrap_or(default.name);
-    let number = |key: &str| section.number_up_to(key, EXECUTORS_MAX);
-    let min = number("min")?.unwrap_or(default.min);
-    let max = number("max")?;
-    let count = number("count")?.unwrap_or_else(|| default.count.max(min));
-    if count < min {
-        return Err(section.error("count", format_args!("{count} is below min, which is {min}")));
+    let (count, min, max) = counts(section)?;
+    let restart = [Restart::Always, Restart::OnFailure, Restart::Never];
+    let restart =
+        section.word("restart", &restart.map(|one| (one.as_str(), one)), default.restart)?;
+    let completions = completions(section, restart)?;
+    let scale_down = section.word(
+        "scale_down",
+        &[("any", ScaleDown::Any), ("pending", ScaleDown::Pending)],
+        default.scale_down,
+    )?;
+    let replace = section.word(
+        "replace",
+        &[("terminating", Replace::Terminating), ("gone", Replace::Gone)],
+        default.replace,
+    )?;
+    let slots = [SlotPolicy::Lowest, SlotPolicy::Stable].map(|one| (one.as_str(), one));
+    let slots = section.word("slots", &slots, default.slots)?;
+    let on_loss = [OnLoss::Executor, OnLoss::Group].map(|one| (one.as_str(), one));
+    let on_loss = section.word("on_loss", &on_loss, default.on_loss)?;
+    let spec =
+        GroupSpec { scale_down, slots, on_loss, restart, completions, ..GroupSpec::default() };
+    let written_replace = section.get("replace").map(|_| replace);
+    let written_slots = section.get("slots").map(|_| slots);
+    if let Some((key, what)) = spec.conflict(written_replace, written_slots) {
+        return Err(section.error(key, what));
     }
-    if let Some(max) = max.filter(|max| count > *max) {
-        return Err(section.error("count", format_args!("{count} is above max, which is {max}")));
-    }
+    let volumes = volumes::volumes(section)?;
+    let spec = GroupSpec { replace, ..spec };
     Ok(Group {
         name,
+        slot_wait_ms: slot_wait_ms(section, &spec, !volumes.is_empty())?,
+        restart,
+        completions,
         count,
         min,
         max,
         source: source(section)?,
         container: section.text("container")?,
         shorthands: shorthands(section)?,
-        scale_down: section.word(
-            "scale_down",
-            &[("any", ScaleDown::Any), ("pending", ScaleDown::Pending)],
-            default.scale_down,
-        )?,
-        replace: section.word(
-            "replace",
-            &[("terminating", Replace::Terminating), ("gone", Replace::Gone)],
-            default.replace,
-        )?,
+        scale_down,
+        replace,
+        slots,
+        on_loss,
         fails_with_sidecars: section.word(
             "sidecar_failure",
             &[("ignore", false), ("fail", true)],
             default.fails_with_sidecars,
         )?,
+        beside: beside::beside(section)?,
+        credentials: credentials_of(section, credentials)?,
+        volumes,
         security: section.word(
             "security",
             &[("baseline", Some(Security::Baseline)), ("restricted", Some(Security::Restricted))],
             default.security,
         )?,
         memory_scaling: nodes_and_memory::memory_scaling(section)?,
+        scale: scale(section, restart)?,
+        dev: dev(section)?,
         max_age_s: Some(section.duration_ms("max_age", 0)?.div_ceil(1_000)).filter(|s| *s > 0),
         decommission: decommission(section)?,
     })
+}
+
+/// `slot_wait`.
+fn slot_wait_ms(
+    section: &Section<'_>,
+    spec: &GroupSpec,
+    has_volumes: bool,
+) -> Result<u64, ConfigError> {
+    let wait_ms = section.duration_ms("slot_wait", if has_volumes { SLOT_WAIT_MS } else { 0 })?;
+    let other = if spec.on_loss == OnLoss::Group {
+        "`on_loss: group`"
+    } else if spec.has_stable_slots() {
+        "`slots: stable`"
+    } else if spec.completions.is_some() {
+        "`completions`"
+    } else if spec.replace == Replace::Gone {
+        "`replace: gone`"
+    } else {
+        return Ok(wait_ms);
+    };
+    match section.get("slot_wait") {
+        Some(_) if wait_ms > 0 => {
+            let message = format!("excludes {other}, which waits for slots in its own way");
+            Err(section.error("slot_wait", message))
+        }
+        Some(_) | None => Ok(0),
+    }
+}
+
+/// `credentials`: the names of the entries that its executors get. None: all of them.
+fn credentials_of(
+    group: &Section<'_>,
+    entries: &[Credentials],
+) -> Result<Option<Vec<String>>, ConfigError> {
+    let names = group.texts("credentials")?;
+    for name in names.iter().flatten() {
+        if !entries.iter().any(|entry| entry.name == *name) {
+            let known: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let message = format!("`{name}` is not an entry of `credentials`; there are: {known}");
+            return Err(group.error("credentials", message));
+        }
+    }
+    Ok(names)
+}
+
+/// The target at the start, and its limits.
+fn counts(section: &Section<'_>) -> Result<(u32, u32, Option<u32>), ConfigError> {
+    let default = Group::default();
+    let number = |key: &str| section.number_up_to(key, EXECUTORS_MAX);
+    let min = number("min")?.unwrap_or(default.min);
+    let max = number("max")?;
+    // A queue's length comes before long, and it may be 0.
+    let usual = if section.get("scale").is_some() { 0 } else { default.count };
+    let count = number("count")?.unwrap_or_else(|| usual.max(min));
+    if count < min {
+        return Err(section.error("count", format_args!("{count} is below min, which is {min}")));
+    }
+    if let Some(max) = max.filter(|max| count > *max) {
+        return Err(section.error("count", format_args!("{count} is above max, which is {max}")));
+    }
+    Ok((count, min, max))
+}
+
+fn completions(section: &Section<'_>, restart: Restart) -> Result<Option<u32>, ConfigError> {
+    let Some(n) = section.number_up_to("completions", EXECUTORS_MAX)? else { return Ok(None) };
+    if restart == Restart::Always {
+        let message = "needs `restart: on-failure` or `restart: never`: otherwise executors that end \
+                       are replaced for ever";
+        return Err(section.error("completions", message));
+    }
+    if n == 0 {
+        return Err(section.error("completions", "must be at least 1"));
+    }
+    Ok(Some(n))
 }
 
 /// Either `template` (a file) or `pod` (inline).
@@ -157,25 +292,6 @@ pub(super) fn source(section: &Section<'_>) -> Result<PodSource, ConfigError> {
     })
 }
 
-fn decommission(group: &Section<'_>) -> Result<Option<Decommission>, ConfigError> {
-    if group.get("decommission").is_none() {
-        return Ok(None);
-    }
-    let section = group.section("decommission")?;
-    only(&section, "decommission")?;
-    let after_ms = section.duration_ms("after", 0)?;
-    if after_ms == 0 {
-        let message = "must be longer than 0s: it is the drain period of a running executor";
-        return Err(section.error("after", message));
-    }
-    let label = checked(&section, "label", names::label_error)?;
-    let label = label.map(|text| {
-        let (key, value) = text.split_once('=').unwrap_or((&text, ""));
-        (key.to_owned(), value.to_owned())
-    });
-    Ok(Some(Decommission { after_ms, label }))
-}
-
 pub(super) fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigError> {
     Ok(Shorthands {
         image: section.text("image")?,
@@ -185,6 +301,7 @@ pub(super) fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigErro
         cpu: checked(section, "cpu", cpu_error)?,
         memory: checked(section, "memory", memory_error)?,
         resources: resources(section)?,
+        working_dir: None,
     })
 }
 
@@ -209,51 +326,8 @@ fn resources(section: &Section<'_>) -> Result<Option<Value>, ConfigError> {
     Ok(Some(all))
 }
 
-/// `env` is a map of NAME: value, or a list as in a pod spec.
-fn env(section: &Section<'_>) -> Result<Vec<Value>, ConfigError> {
-    let Some(node) = section.get("env") else { return Ok(Vec::new()) };
-    match &node.kind {
-        Kind::Map(entries) => entries.iter().map(|entry| env_pair(section, entry)).collect(),
-        Kind::List(items) => {
-            items.iter().enumerate().map(|(i, item)| env_item(section, i, item)).collect()
-        }
-        Kind::Bool(_) | Kind::Null | Kind::Number(_) | Kind::Text(_) => Err(section.expected(
-            "env",
-            node,
-            "a map of NAME: value, or a list of {name, value} or {name, valueFrom}",
-        )),
-    }
-}
-
-fn env_pair(section: &Section<'_>, entry: &Entry) -> Result<Value, ConfigError> {
-    let Entry { at, key, value } = entry;
-    let value = value.scalar().ok_or_else(|| {
-        let path = section.path_of("env");
-        let message =
-            format!("{path}.{key}: expected a text (\"\" for none), found {}", value.describe());
-        ConfigError { file: section.file.to_owned(), at: *at, message }
-    })?;
-    Ok(json!({ "name": key, "value": value }))
-}
-
-fn env_item(section: &Section<'_>, i: usize, item: &Node) -> Result<Value, ConfigError> {
-    let item = Section::new(section.file, format!("{}[{i}]", section.path_of("env")), item)?;
-    item.only(&["name", "value", "valueFrom"])?;
-    let Some(name) = item.text("name")? else { return Err(item.error("name", "is missing")) };
-    if let Some(from) = item.json_map("valueFrom")? {
-        if item.get("value").is_some() {
-            return Err(item.error("value", "give either value or valueFrom"));
-        }
-        return Ok(json!({ "name": name, "valueFrom": from }));
-    }
-    let value = match item.get("value") {
-        None => String::new(),
-        Some(node) => node.scalar().ok_or_else(|| item.expected("value", node, "a text"))?,
-    };
-    Ok(json!({ "name": name, "value": value }))
-}
-
-fn cpu_error(text: &str) -> Option<String> {
+/// What is wrong with a number of CPUs.
+pub fn cpu_error(text: &str) -> Option<String> {
     let number = text.strip_suffix('m').unwrap_or(text);
     (!is_decimal(number))
         .then(|| format!("expected a number of CPUs like 2, 0.5 or 500m, found `{text}`"))

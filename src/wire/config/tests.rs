@@ -20,7 +20,9 @@ fn the_documented_example_contains_the_defaults() {
         driver: Driver {
             command: vec!["python".to_owned(), "driver.py".to_owned()],
             host: Some("10.1.2.3".to_owned()),
+            port: None,
             ready: Ready::None,
+            dev_command: None,
             pod: DriverPod::default(),
         },
         executors: vec![Group {
@@ -31,6 +33,8 @@ fn the_documented_example_contains_the_defaults() {
             ..Group::default()
         }],
         control: Control::At(ControlAddr::Unix("PATH".into())),
+        metrics: Metrics::Off,
+        log_lines: Some(0),
         ..Config::default()
     };
     assert_eq!(config, want);
@@ -91,6 +95,7 @@ control: off";
         cpu: Some("1.50".to_owned()),
         memory: Some("512Mi".to_owned()),
         resources: Some(json!({ "limits": { "nvidia.com/gpu": 1 } })),
+        working_dir: None,
     };
     assert_eq!(b.shorthands, want);
     assert_eq!(
@@ -105,7 +110,7 @@ control: off";
     assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
     assert_eq!((config.grace_ms, config.lease), (1_000, false));
     assert_eq!((config.exclusive, config.orphans), (Some(true), OrphanPolicy::Keep));
-    assert_eq!((config.driver.ready, config.control), (Ready::Tcp(7077), Control::Off));
+    assert_eq!((config.driver.ready, config.control), (Ready::Tcp(Some(7077)), Control::Off));
 }
 
 #[test]
@@ -201,7 +206,10 @@ fn decommission_has_a_time_and_an_optional_label() {
         ("after: 1s, label: leaving=", 1_000, label("leaving", "")),
     ] {
         let config = Config::parse("posse.yaml", &group(text)).unwrap();
-        assert_eq!(config.executors[0].decommission, Some(Decommission { after_ms, label }));
+        assert_eq!(
+            config.executors[0].decommission,
+            Some(Decommission { after_ms, label, by_term: false })
+        );
     }
     let place = "executors[0].decommission";
     for (text, want) in [
@@ -210,7 +218,11 @@ fn decommission_has_a_time_and_an_optional_label() {
         ("after: 1s, label: leaving", format!("1:57: {place}.label: `leaving` is not a label")),
         ("after: 1s, label: a b=c", format!("1:57: {place}.label: `a b=c` is not a label")),
         ("after: 1s, label: posse.dev/app=x", format!("1:57: {place}.label: `posse.dev/app` is")),
-        ("for: 1s", format!("1:39: {place}.for: unknown key; known here: after, label")),
+        (
+            "after: 1s, signal: INT",
+            format!("1:58: {place}.signal: expected TERM, found `INT`: Kubernetes sends no other"),
+        ),
+        ("for: 1s", format!("1:39: {place}.for: unknown key; known here: after, label, signal")),
     ] {
         fails(&group(text), &want);
     }
@@ -304,10 +316,26 @@ fn errors_about_values_name_the_allowed_values() {
     fails("namespace: a.b", "1:12: namespace: `a.b` is not a namespace");
     fails("driver: {host: 'a b'}", "1:16: driver.host: `a b` is not a host name or an address");
     fails(
-        "driver: {ready: tcp}",
-        "1:17: driver.ready: expected none, tcp:PORT or control, found `tcp`",
+        "driver: {ready: 'tcp:'}",
+        "1:17: driver.ready: expected none, control, tcp, tcp:PORT, http:PORT/PATH or file:PATH, found `tcp:`",
     );
-    fails("driver: {ready: 'tcp:0'}", "1:17: driver.ready: expected none, tcp:PORT or control");
+    for wrong in [
+        "tcp:0",
+        "http",
+        "http:",
+        "http:/a b",
+        "http:80/a b",
+        "http:0/",
+        "file:",
+        "none:1",
+        "control:2",
+        "udp:1",
+    ] {
+        fails(
+            &format!("driver: {{ready: '{wrong}'}}"),
+            "1:17: driver.ready: expected none, control",
+        );
+    }
     fails("executors: [{group: A}]", "1:21: executors[0].group: `A` is not a name for a group");
     fails(
         "executors:\n- group: a\n- group: a",
@@ -333,6 +361,22 @@ fn errors_about_values_name_the_allowed_values() {
 }
 
 #[test]
+fn a_driver_has_a_port_of_its_own_or_one_that_posse_chooses() {
+    let driver = |text: &str| Config::parse("posse.yaml", text).unwrap().driver;
+    assert_eq!(driver("driver: {}").port, None);
+    assert_eq!(driver("driver: {port: auto}").port, Some(PortChoice::Auto));
+    assert_eq!(driver("driver: {port: 65535}").port, Some(PortChoice::Number(65_535)));
+    assert_eq!(driver("driver: {ready: tcp}").ready, Ready::Tcp(None));
+    assert_eq!(driver("driver: {ready: 'http:/a'}").ready, Ready::Http(None, "/a".to_owned()));
+    for (wrong, found) in [("0", "0"), ("65536", "65536"), ("any", "any"), ("-1", "-1")] {
+        fails(
+            &format!("driver: {{port: {wrong}}}"),
+            &format!("1:16: driver.port: expected auto or 1 to 65535, found `{found}`"),
+        );
+    }
+}
+
+#[test]
 fn errors_about_driver_keys_name_the_allowed_values() {
     for (driver, want) in [
         ("{kind: cronjob}", "driver.kind: expected job or pod"),
@@ -351,10 +395,61 @@ fn errors_about_driver_keys_name_the_allowed_values() {
 }
 
 #[test]
+fn settings_that_exclude_stable_slots_are_errors_that_say_what_to_write() {
+    for (group, want) in [
+        (
+            "slots: stable, replace: terminating",
+            "1:38: executors[0].replace: excludes `slots: stable`: a replacement gets the slot of the \
+             lost executor, so it must wait until that one has ended; leave `replace` out, or write \
+             `replace: gone`",
+        ),
+        (
+            "slots: stable, scale_down: pending",
+            "1:41: executors[0].scale_down: excludes `slots: stable`: a lower target ends the executors \
+             with the highest slots, also if they run; leave `scale_down` out",
+        ),
+        (
+            "slots: stable, restart: never",
+            "1:38: executors[0].restart: excludes `slots: stable`: without `completions` each executor \
+             that completes lowers the target, which ends the one with the highest slot; write \
+             `completions: N`",
+        ),
+        (
+            "on_loss: group, slots: lowest",
+            "1:37: executors[0].slots: excludes `on_loss: group`: the next attempt has the slots of the \
+             one before; leave `slots` out",
+        ),
+        (
+            "on_loss: group, completions: 2, restart: never",
+            "1:55: executors[0].restart: excludes `on_loss: group`: a failed executor is not given up; \
+             write `restart: on-failure`",
+        ),
+    ] {
+        fails(&format!("executors: [{{{group}}}]"), want);
+    }
+    for group in [
+        "slots: stable, replace: gone, scale_down: any, restart: always",
+        "slots: lowest, replace: terminating, scale_down: pending",
+        "on_loss: group, slots: stable, restart: on-failure, completions: 4",
+    ] {
+        let text = format!("executors: [{{{group}, image: x}}]");
+        assert!(Config::parse("posse.yaml", &text).is_ok(), "{group}");
+    }
+}
+
+#[test]
 fn errors_about_words_and_amounts_name_the_allowed_values() {
     fails(
         "executors: [{scale_down: all}]",
         "1:26: executors[0].scale_down: expected any or pending, found `all`",
+    );
+    fails(
+        "executors: [{slots: free}]",
+        "1:21: executors[0].slots: expected lowest or stable, found `free`",
+    );
+    fails(
+        "executors: [{on_loss: all}]",
+        "1:23: executors[0].on_loss: expected executor or group, found `all`",
     );
     fails(
         "executors: [{replace: now}]",
@@ -382,6 +477,10 @@ fn errors_about_words_and_amounts_name_the_allowed_values() {
         "executors: [{oom_growth: 2, memory_max: big}]",
         "1:41: executors[0].memory_max: expected an amount of memory like 512Mi or 2Gi",
     );
+}
+
+#[test]
+fn errors_about_nodes_and_limits_name_the_allowed_values() {
     fails("bad_nodes: on", "1:12: bad_nodes: expected a map, found `on`");
     fails("bad_nodes: {x: 1}", "1:13: bad_nodes.x: unknown key; known here: avoid_for, losses, ");
     fails("bad_nodes: {share: 1.5}", "1:20: bad_nodes.share: is above 1; 1 means all nodes");
@@ -422,21 +521,22 @@ fn errors_about_words_and_amounts_name_the_allowed_values() {
 }
 
 #[test]
-fn unimplemented_keys_accept_only_their_default() {
-    for (path, accepted) in NOT_BUILT {
-        let (section, key) = path.split_once('.').unwrap_or(("", path));
-        let text = |value: &str| match section {
-            "" => format!("{key}: {value}"),
-            section => format!("{section}: {{{key}: {value}}}"),
-        };
-        Config::parse("posse.yaml", &text(accepted)).unwrap();
-        let error = Config::parse("posse.yaml", &text("7h")).unwrap_err();
-        let want =
-            format!("{path}: `7h` is not supported by this version yet; leave the key out or");
-        assert!(error.message.starts_with(&want), "{error}");
-        assert!(Config::parse("posse.yaml", &text("[]")).is_err());
+fn metrics_are_off_or_at_an_address() {
+    let metrics = |text: &str| Config::parse("posse.yaml", text).unwrap().metrics;
+    assert_eq!(metrics("app: a"), Metrics::Default);
+    assert_eq!((metrics("metrics: off"), metrics("metrics: false")), (Metrics::Off, Metrics::Off));
+    assert_eq!(metrics("metrics: :9760"), Metrics::At(ListenAddr::All(9760)));
+    let loopback = ListenAddr::parse("127.0.0.1:9760").unwrap();
+    assert_eq!(metrics("metrics: 127.0.0.1:9760"), Metrics::At(loopback));
+    for (text, want) in [
+        ("metrics: 9760", "1:10: metrics: expected HOST:PORT with an IP address, or :PORT, or off"),
+        ("metrics: on", "1:10: metrics: expected HOST:PORT with an IP address, or :PORT, or off"),
+        ("metrics: [1]", "1:10: metrics: expected HOST:PORT, :PORT or off, found"),
+    ] {
+        let error = Config::parse("posse.yaml", text).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
     }
-    Config::parse("posse.yaml", "heartbeat: {timeout: 0}\ndriver: {silence: 0}").unwrap();
+    assert!(!Config::parse("posse.yaml", "kubernetes_events: false").unwrap().kubernetes_events);
 }
 
 #[test]

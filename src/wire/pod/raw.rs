@@ -3,8 +3,8 @@
 use super::{DELETION_COST, Text};
 use crate::wire::json::{Json, JsonError};
 use crate::wire::labels::{
-    APP, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE, MAX_AGE,
-    SIDECAR_FAILURE, SLOT,
+    APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE,
+    KEY, MAX_AGE, RESTART, SIDECAR_FAILURE, SLOT, TASK,
 };
 
 /// A struct that is filled key by key.
@@ -137,6 +137,7 @@ pub(crate) struct RawStatus<'a> {
     pub(super) reason: Option<Text<'a>>,
     pub(super) message: Option<Text<'a>>,
     pub(super) pod_ip: Option<Text<'a>>,
+    pub(super) host_ip: Option<Text<'a>>,
     pub(super) conditions: Vec<RawCondition<'a>>,
     pub(super) container_statuses: Vec<RawContainerStatus<'a>>,
     pub(super) init_container_statuses: Vec<RawContainerStatus<'a>>,
@@ -149,6 +150,7 @@ impl<'a> Fields<'a> for RawStatus<'a> {
             "reason" => self.reason = Text::read(json)?,
             "message" => self.message = Text::read(json)?,
             "podIP" => self.pod_ip = Text::read(json)?,
+            "hostIP" => self.host_ip = Text::read(json)?,
             "conditions" => self.conditions = objects(json)?,
             "containerStatuses" => self.container_statuses = objects(json)?,
             "initContainerStatuses" => self.init_container_statuses = objects(json)?,
@@ -263,8 +265,11 @@ pub(crate) struct Labels<'a> {
     pub(super) group: Option<Text<'a>>,
     pub(super) id: Option<Text<'a>>,
     pub(super) slot: Option<Text<'a>>,
+    pub(super) attempt: Option<Text<'a>>,
     pub(super) component: Option<Text<'a>>,
     pub(super) counted: Option<Text<'a>>,
+    pub(super) is_completed: bool,
+    pub(super) key: Option<Text<'a>>,
 }
 
 impl<'a> Fields<'a> for Labels<'a> {
@@ -275,8 +280,11 @@ impl<'a> Fields<'a> for Labels<'a> {
             GROUP => self.group = Text::read(json)?,
             EXECUTOR_ID => self.id = Text::read(json)?,
             SLOT => self.slot = Text::read(json)?,
+            ATTEMPT => self.attempt = Text::read(json)?,
             key if key == COMPONENT.0 => self.component = Text::read(json)?,
             COUNTED => self.counted = Text::read(json)?,
+            COMPLETED => self.is_completed = json.is_given()?,
+            KEY => self.key = Text::read(json)?,
             _ => {}
         }
         Ok(())
@@ -291,6 +299,8 @@ pub(crate) struct Annotations<'a> {
     pub(super) sidecar_failure: Option<Text<'a>>,
     pub(super) draining: Option<Text<'a>>,
     pub(super) max_age: Option<Text<'a>>,
+    pub(super) restart: Option<Text<'a>>,
+    pub(super) task: Option<Text<'a>>,
 }
 
 impl<'a> Fields<'a> for Annotations<'a> {
@@ -301,6 +311,8 @@ impl<'a> Fields<'a> for Annotations<'a> {
             SIDECAR_FAILURE => self.sidecar_failure = Text::read(json)?,
             DRAINING => self.draining = Text::read(json)?,
             MAX_AGE => self.max_age = Text::read(json)?,
+            RESTART => self.restart = Text::read(json)?,
+            TASK => self.task = Text::read(json)?,
             _ => {}
         }
         Ok(())

@@ -53,6 +53,9 @@ fn facts(pod: &Pod) -> String {
     if let Some(ip) = pod.ip {
         facts += &format!(" at {ip}");
     }
+    if let Some(ip) = pod.host_ip {
+        facts += &format!(" host {ip}");
+    }
     if let Some(end) = &pod.end {
         facts += &format!(
             " end={}|{}|{}|{:?}|{:?}|{}|{}",
@@ -72,35 +75,38 @@ fn facts(pod: &Pod) -> String {
 fn pods_of_a_real_server() {
     let low = "The node was low on resource: memory.";
     let evicted = format!(
-        "4 Failed Waiting ready on node-1 at 10.244.1.4 \
+        "4 Failed Waiting ready on node-1 at 10.244.1.4 host 10.0.0.9 \
          end=Evicted|{low}|TerminationByKubelet|None|None||"
     );
     let table = [
         (fixture!("pending.json"), "1 Pending Waiting"),
         (fixture!("unschedulable.json"), "1 Pending Waiting unschedulable"),
-        (fixture!("running.json"), "1 Running Running ready on node-1 at 10.244.1.1"),
+        (fixture!("running.json"), "1 Running Running ready on node-1 at 10.244.1.1 host 10.0.0.9"),
         (
             fixture!("failed.json"),
-            "2 Failed Ended ready on node-1 at 10.244.1.2 \
+            "2 Failed Ended ready on node-1 at 10.244.1.2 host 10.0.0.9 \
              end=|||Some(3)|None|Error|lost the driver",
         ),
         (
             fixture!("oom_killed.json"),
-            "3 Failed Ended ready on node-1 at 10.244.1.3 end=|||Some(137)|None|OOMKilled|",
+            "3 Failed Ended ready on node-1 at 10.244.1.3 host 10.0.0.9 end=|||Some(137)|None|OOMKilled|",
         ),
         (fixture!("evicted.json"), &evicted),
         (
             fixture!("succeeded.json"),
-            "5 Succeeded Ended ready on node-1 at 10.244.1.5 end=|||Some(0)|None|Completed|",
+            "5 Succeeded Ended ready on node-1 at 10.244.1.5 host 10.0.0.9 end=|||Some(0)|None|Completed|",
         ),
         (
             fixture!("ended_beside_sidecar.json"),
-            "6 Running Ended ready on node-1 at 10.244.1.6 end=|||Some(143)|Some(15)|Error|",
+            "6 Running Ended ready on node-1 at 10.244.1.6 host 10.0.0.9 end=|||Some(143)|Some(15)|Error|",
         ),
-        (fixture!("terminating.json"), "7 Running Running deleting ready on node-1 at 10.244.1.7"),
+        (
+            fixture!("terminating.json"),
+            "7 Running Running deleting ready on node-1 at 10.244.1.7 host 10.0.0.9",
+        ),
         (
             fixture!("marked.json"),
-            "8 Running Running ready draining counted cost=-7 on node-1 at 10.244.1.8",
+            "8 Running Running ready draining counted cost=-7 on node-1 at 10.244.1.8 host 10.0.0.9",
         ),
     ];
     for (json, wanted) in table {

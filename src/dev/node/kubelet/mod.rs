@@ -173,6 +173,9 @@ impl Kubelet {
                 let mut pods = BTreeSet::new();
                 for key in changes.map(|change| &change.now.key) {
                     nodes |= key.kind == Kind::Node;
+                    if matches!(key.kind, Kind::PersistentVolume | Kind::PersistentVolumeClaim) {
+                        self.scheduler.on_claim_change();
+                    }
                     if key.kind == Kind::Pod {
                         pods.insert(key.clone());
                     }

@@ -7,14 +7,22 @@ use std::thread;
 use tungstenite::handshake::server::{Request, Response};
 use tungstenite::{Message, WebSocket, accept_hdr};
 
-use crate::kube::api::exec::{ContainerPath, ExecError, Output, exec};
+use crate::kube::api::exec::{ContainerPath, ExecError, Input, Output, RemoteTerminal, exec};
 use crate::kube::testing::plain_client;
-use crate::wire::exec::CommandEnd;
+use crate::wire::exec::{CommandEnd, TerminalSize};
 
 /// Serves one connection with `serve`, then, for the refusal's text, one plain request.
 fn run(
     serve: impl FnOnce(TcpStream) + Send + 'static,
     plain: &'static str,
+) -> (Result<CommandEnd, ExecError>, String) {
+    run_with(serve, plain, Input::default())
+}
+
+fn run_with(
+    serve: impl FnOnce(TcpStream) + Send + 'static,
+    plain: &'static str,
+    input: Input<'_>,
 ) -> (Result<CommandEnd, ExecError>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,7 +45,7 @@ fn run(
         Ok(())
     };
     let command = ["posse".to_owned(), "a b&c".to_owned()];
-    let result = exec(&plain_client(address), &target, &command, &mut each);
+    let result = exec(&plain_client(address), &target, &command, input, &mut each);
     server.join().unwrap();
     (result, said)
 }
@@ -53,18 +61,19 @@ fn read_head(stream: &mut TcpStream) -> String {
 
 /// Accepts the handshake as a kubelet does.
 fn accept(stream: TcpStream) -> WebSocket<TcpStream> {
+    accept_as(stream, "container=c%20d&stdout=true&stderr=true", "v4.channel.k8s.io")
+}
+
+/// The query without the command, and the protocol that is chosen.
+fn accept_as(stream: TcpStream, query: &str, chosen: &'static str) -> WebSocket<TcpStream> {
     #[expect(clippy::result_large_err, reason = "the type of tungstenite's callback")]
     let answer = |request: &Request, mut response: Response| {
         let path = request.uri().to_string();
-        assert_eq!(
-            path,
-            "/api/v1/namespaces/n/pods/p/exec?container=c%20d&stdout=true&stderr=true\
-             &command=posse&command=a%20b%26c"
-        );
+        let exec = "/api/v1/namespaces/n/pods/p/exec";
+        assert_eq!(path, format!("{exec}?{query}&command=posse&command=a%20b%26c"));
         let offered = request.headers()["sec-websocket-protocol"].to_str().unwrap();
         assert_eq!(offered, "v5.channel.k8s.io, v4.channel.k8s.io");
-        let chosen = "v4.channel.k8s.io".parse().unwrap();
-        response.headers_mut().insert("sec-websocket-protocol", chosen);
+        response.headers_mut().insert("sec-websocket-protocol", chosen.parse().unwrap());
         Ok(response)
     };
     accept_hdr(stream, answer).unwrap()
@@ -162,4 +171,96 @@ fn a_refusal_has_the_servers_words() {
     );
     let Err(ExecError::Refused(refusal)) = result else { panic!("{result:?}") };
     assert_eq!(refusal.to_string(), "no exec for you (403)");
+}
+
+/// Reads messages until this one comes.
+fn read_until(socket: &mut WebSocket<TcpStream>, last: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let bytes = socket.read().unwrap().into_data();
+        if bytes == last {
+            return all;
+        }
+        all.extend(bytes.split_first().unwrap().1);
+    }
+}
+
+const DONE: &[u8] = b"\x03{\"status\":\"Success\"}";
+
+#[test]
+fn input_is_passed_on_with_its_end() {
+    let (read, mut write) = io::pipe().unwrap();
+    let text = b"0123456789".repeat(2_000);
+    let sent = text.clone();
+    let writer = thread::spawn(move || write.write_all(&text).unwrap());
+    let input = Input { stdin: Some(read.into()), terminal: None };
+    let (result, said) = run_with(
+        move |stream| {
+            let query = "container=c%20d&stdin=true&stdout=true&stderr=true";
+            let mut socket = accept_as(stream, query, "v5.channel.k8s.io");
+            assert_eq!(read_until(&mut socket, &[255, 0]), sent);
+            socket.send(binary(b"\x01all")).unwrap();
+            socket.send(binary(DONE)).unwrap();
+            while socket.read().is_ok() {}
+        },
+        "",
+        input,
+    );
+    writer.join().unwrap();
+    assert_eq!((result.unwrap(), said.as_str()), (CommandEnd::Exited(0), "out:all;"));
+}
+
+/// The server takes no input before all of its output was taken: a client that blocks in a write hangs.
+#[test]
+fn output_is_read_while_the_peer_takes_no_input() {
+    let (read, mut write) = io::pipe().unwrap();
+    // Ends with an error when the command has ended.
+    let writer = thread::spawn(move || while write.write_all(&[7; 4096]).is_ok() {});
+    let input = Input { stdin: Some(read.into()), terminal: None };
+    let (result, said) = run_with(
+        |stream| {
+            let query = "container=c%20d&stdin=true&stdout=true&stderr=true";
+            let mut socket = accept_as(stream, query, "v5.channel.k8s.io");
+            for _ in 0..300 {
+                socket.send(Message::Binary([&[1][..], &[b'x'; 30_000]].concat().into())).unwrap();
+            }
+            socket.send(binary(DONE)).unwrap();
+            while socket.read().is_ok() {}
+        },
+        "",
+        input,
+    );
+    assert_eq!(result.unwrap(), CommandEnd::Exited(0));
+    writer.join().unwrap();
+    assert_eq!(said.matches('x').count(), 300 * 30_000);
+}
+
+#[test]
+fn a_terminal_has_a_size_and_one_output() {
+    struct Terminal;
+    impl RemoteTerminal for Terminal {
+        fn size(&self) -> Option<TerminalSize> {
+            Some(TerminalSize { columns: 100, rows: 40 })
+        }
+        fn is_stopped(&self) -> bool {
+            false
+        }
+    }
+    let input = Input { stdin: None, terminal: Some(&Terminal) };
+    let (result, _) = run_with(
+        |stream| {
+            let query = "container=c%20d&stdout=true&tty=true";
+            let mut socket = accept_as(stream, query, "v4.channel.k8s.io");
+            let size = b"\x04{\"Width\":100,\"Height\":40}";
+            assert_eq!(socket.read().unwrap(), binary(size));
+            socket.send(binary(DONE)).unwrap();
+            // Sent once.
+            while let Ok(message) = socket.read() {
+                assert!(message.is_close(), "{message:?}");
+            }
+        },
+        "",
+        input,
+    );
+    assert_eq!(result.unwrap(), CommandEnd::Exited(0));
 }

@@ -1,0 +1,52 @@
+//! The arguments of `posse map`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::args::{FileArgs, ServerArgs, ShowProgress};
+use crate::core::model::task::RETRIES_MAX;
+use crate::core::policy::settings::EXECUTORS_MAX;
+
+/// `posse map`.
+#[derive(Args, Clone, Debug)]
+pub struct MapArgs {
+    #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
+    /// Start an embedded cluster in this process, and run the lines there
+    #[cfg(feature = "dev")]
+    #[arg(long, conflicts_with_all = ["kubeconfig", "context"], help_heading = "Embedded cluster")]
+    pub dev: bool,
+    /// How many lines run at a time
+    #[arg(short, long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(EXECUTORS_MAX)))]
+    pub jobs: u32,
+    #[command(flatten)]
+    pub line: LineArgs,
+    /// How to show the progress: auto is a line on a terminal, plain is log lines
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub progress: ShowProgress,
+}
+
+/// How the lines run.
+#[derive(Args, Clone, Debug)]
+pub struct LineArgs {
+    /// How often a line that fails runs again; what the cluster ends always does
+    #[arg(long, value_name = "N", default_value_t = 0,
+          value_parser = clap::value_parser!(u32).range(0..=i64::from(RETRIES_MAX)))]
+    pub retries: u32,
+    /// Write the lines that have succeeded into this file, and leave out those that it has
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+}
+
+/// `posse map-feed`.
+#[derive(Args, Clone, Debug)]
+pub struct FeedArgs {
+    #[command(flatten)]
+    pub server: ServerArgs,
+    #[command(flatten)]
+    pub line: LineArgs,
+}

@@ -1,0 +1,89 @@
+//! Finds the namespace in which the executors of a run are, for the commands that read the cluster directly.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::cli::args::submit::NamespaceArgs;
+use crate::cli::args::{ClientArgs, ServerArgs};
+use crate::cli::control_client::find;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::namespace::Namespace;
+use crate::cli::world::World;
+use crate::control::client::ClientError;
+use crate::kube::api::executor_lookup::ExecutorLookup;
+use crate::submit::state::newest;
+use crate::wire::labels::INSTANCE;
+use crate::wire::status_json::RunNames;
+
+/// The namespace of a run's executors.
+pub(super) struct Location {
+    pub(super) namespace: Namespace,
+    /// The run, if it is on this host.
+    pub(super) run: Option<RunNames>,
+    pub(super) app: Option<String>,
+}
+
+/// Finds the run on this host and takes its namespace and cluster; flags win. Without a run on this host,
+/// the flags and the kubeconfig name both. If a namespace or a cluster is named, no run is looked for on this
+/// host, unless only the run can say which application is meant.
+///
+/// # Errors
+/// There is no such run on this host, and `must_be_known` forbids to go on without its application.
+pub(super) fn locate(
+    client: &ClientArgs,
+    must_be_known: bool,
+    world: &World<'_>,
+) -> Result<Location, Failure> {
+    let app = client.app.clone();
+    let in_cluster = || {
+        let namespace = Namespace::new(&client.namespace, world)?;
+        Ok(Location { namespace, run: None, app: app.clone() })
+    };
+    let is_named = client.control.is_none() && client.namespace != NamespaceArgs::default();
+    if is_named && (app.is_some() || !must_be_known) {
+        return in_cluster();
+    }
+    let run = match find(client, world).and_then(|run| run.status()) {
+        Ok(status) => status.identity,
+        Err(ClientError::None { .. }) if !must_be_known => return in_cluster(),
+        Err(error) if app.is_none() => return Err(error.into()),
+        Err(_) => return in_cluster(),
+    };
+    let NamespaceArgs { namespace, server } = client.namespace.clone();
+    let kubeconfig = run.kubeconfig.as_ref().map(PathBuf::from);
+    let args = NamespaceArgs {
+        namespace: namespace.or_else(|| Some(run.namespace.clone())),
+        server: match server == ServerArgs::default() {
+            true => ServerArgs { kubeconfig, context: None },
+            false => server,
+        },
+    };
+    Ok(Location {
+        namespace: Namespace::new(&args, world)?,
+        app: Some(run.app.clone()),
+        run: Some(run),
+    })
+}
+
+impl Location {
+    pub(super) fn lookup(&self) -> ExecutorLookup {
+        ExecutorLookup::new(self.namespace.connection.http.clone(), self.namespace.name.as_str())
+    }
+
+    /// The newest pod of an executor.
+    pub(super) fn executor(&self, id: u64) -> Result<Value, Failure> {
+        let app = self.app.as_deref().unwrap_or_default();
+        let mut pods = self
+            .lookup()
+            .executors(app, Some(id))
+            .map_err(|refusal| self.namespace.refused("cannot be read", app, &refusal))?;
+        if let Some(run) = &self.run {
+            pods.retain(|pod| pod["metadata"]["labels"][INSTANCE] == *run.instance);
+        }
+        newest(&pods).cloned().ok_or_else(|| {
+            let message = format!("application {app} has no executor {id} now");
+            Failure::new(Code::Failed, message)
+        })
+    }
+}

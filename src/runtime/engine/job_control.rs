@@ -1,0 +1,112 @@
+//! Job control on a terminal: who has the terminal, and what Ctrl-Z and a shell's `fg` do.
+
+use log::{debug, warn};
+use rustix::process::{Signal as SystemSignal, getpgrp, getpid, kill_process_group};
+
+use crate::core::model::time::Millis;
+use crate::runtime::driver::DriverStop;
+use crate::runtime::engine::{Engine, Upstream};
+use crate::runtime::progress::ProgressLine;
+use crate::runtime::signals::Signal;
+
+impl<U: Upstream> Engine<'_, U> {
+    /// Handles a signal of job control. False for other signals.
+    pub(super) fn on_terminal_signal(&mut self, signal: Signal, now: Millis) -> bool {
+        match signal {
+            Signal::Tstp => self.on_stop_key(),
+            Signal::Cont => self.on_continued(now),
+            Signal::Winch => self.update_window(now),
+            Signal::Chld
+            | Signal::Hup
+            | Signal::Int
+            | Signal::Quit
+            | Signal::Term
+            | Signal::Usr1
+            | Signal::Usr2 => return false,
+        }
+        true
+    }
+
+    /// The driver was stopped: by Ctrl-Z, or because it needs the terminal.
+    pub(super) fn on_driver_stopped(&mut self) {
+        let stop = self.state.driver.as_mut().and_then(|driver| driver.take_stop());
+        match stop {
+            Some(DriverStop::NeedsTerminal) => {
+                self.state.wants_terminal = true;
+                if !self.lend_terminal() {
+                    // As a shell does with a background job that reads the terminal.
+                    self.suspend();
+                }
+            }
+            Some(DriverStop::Suspended) => self.suspend(),
+            None => {}
+        }
+    }
+
+    /// Ctrl-Z while posse has the terminal, or SIGTSTP from elsewhere.
+    fn on_stop_key(&mut self) {
+        let Some(driver) = &self.state.driver else { return self.suspend() };
+        driver.suspend();
+        // A driver with the terminal may go on in spite of it; if not, `on_driver_stopped` follows.
+        if !driver.has_terminal() {
+            self.suspend();
+        }
+    }
+
+    /// Stops posse with its whole process group, which is the shell's job, until the shell continues it.
+    fn suspend(&mut self) {
+        if let Some(line) = self.progress_line() {
+            line.clear();
+        }
+        // The system does not stop the first process of a container, and no shell would continue it.
+        if getpid().is_init() {
+            return self.continue_driver();
+        }
+        self.state.is_suspended = true;
+        // Unlike SIGTSTP this also stops a process without a shell that knows of job control.
+        if let Err(error) = kill_process_group(getpgrp(), SystemSignal::STOP) {
+            debug!("cannot stop this process: {error}");
+        }
+    }
+
+    fn on_continued(&mut self, now: Millis) {
+        if self.state.is_suspended {
+            self.continue_driver();
+        } else if self.state.wants_terminal {
+            // From the background to the foreground.
+            self.lend_terminal();
+        }
+        self.update_window(now);
+    }
+
+    /// Lets the driver go on, with the terminal if it has read that before and posse has it.
+    fn continue_driver(&mut self) {
+        self.state.is_suspended = false;
+        if self.state.wants_terminal && self.lend_terminal() {
+            return;
+        }
+        if let Some(driver) = &self.state.driver {
+            driver.resume();
+        }
+    }
+
+    /// Gives the terminal to the driver, which goes on. False if posse is in the background.
+    fn lend_terminal(&mut self) -> bool {
+        let Some(driver) = &mut self.state.driver else { return true };
+        driver.lend_terminal().unwrap_or_else(|error| {
+            warn!("the driver stands still, because it cannot have the terminal: {error}");
+            true
+        })
+    }
+
+    fn update_window(&mut self, now: Millis) {
+        if let Some(driver) = &self.state.driver {
+            driver.update_window_size();
+        }
+        self.state.redraw_at = Some(now);
+    }
+
+    fn progress_line(&self) -> Option<&ProgressLine> {
+        self.progress.line.as_ref()
+    }
+}
