@@ -5,7 +5,14 @@
 mod pod_security;
 
 mod cli {
+    mod conventions;
+    mod exec;
+    mod map;
+    mod no_file;
+    mod pty;
     mod readme;
     mod restricted;
+    mod terminal;
     mod usage;
+    mod words;
 }

@@ -8,18 +8,29 @@
 
 mod support;
 mod e2e {
+    pub mod beside;
     pub mod check;
+    pub mod completions;
+    pub mod credential_groups;
+    pub mod credentials;
+    pub mod draining;
     pub mod driver;
+    pub mod exec;
+    pub mod files;
     pub mod groups;
     pub mod harness;
     pub mod history;
     pub mod kills;
     pub mod leaks;
     pub mod losses;
+    pub mod node_dir;
+    pub mod observed;
     pub mod openapi;
     pub mod outages;
     pub mod pod_security;
+    pub mod ranks;
     pub mod reach;
+    pub mod readiness;
     pub mod reasons;
     pub mod refusals;
     pub mod restarts;
@@ -28,20 +39,31 @@ mod e2e {
     pub mod stage_attacks;
     pub mod starts;
     pub mod submit;
+    pub mod submit_ends;
+    pub mod tasks;
     pub mod text;
+    pub mod volume_waits;
+    pub mod volumes;
+    pub mod volumes_by_calls;
 }
 
 use std::process::ExitCode;
 
 use e2e::{
-    check, driver, groups, harness, history, kills, leaks, losses, openapi, outages, pod_security,
-    reach, reasons, refusals, restarts, scaling, stage, stage_attacks, starts, submit, text,
+    beside, check, completions, credential_groups, credentials, draining, driver, exec, files,
+    groups, harness, history, kills, leaks, losses, node_dir, observed, openapi, outages,
+    pod_security, ranks, reach, readiness, reasons, refusals, restarts, scaling, stage,
+    stage_attacks, starts, submit, submit_ends, tasks, text, volume_waits, volumes,
+    volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
     Own submit::{submit_wordcount};
+    Own observed::{large_simulated_run_described};
+    Real observed::{large_run_described};
+    Both tasks::{tasks_by_calls, tasks_run_once_over_faults};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};
     Embedded kills::{kill_9_at_every_call};
@@ -86,6 +108,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         replaced_while_terminating,
     };
     Real losses::{pending_goes_before_running};
+    Both observed::{scraped_and_described};
     Both reasons::{
         budget_kills_a_driver_that_ignores_sigterm, every_reason, explain_with_and_without_a_run,
         kill_9_before_the_label, reported_once_over_kill_9, logs_of_the_failed,
@@ -102,11 +125,28 @@ const SCENARIOS: &[Scenario] = scenarios! {
         submit_interrupted, submit_misspelt, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way,
         submit_stopped, submit_twice_at_once,
     };
+    Both files::{
+        submit_files_without_permission_for_secrets, submit_takes_small_files_in_a_secret,
+    };
+    Embedded tasks::{too_many_tasks};
     Own submit::{submit_with_own_permissions};
+    Own submit_ends::{
+        submit_gives_up_a_missing_image, submit_says_what_is_missing, submit_shows_last_lines,
+    };
     Embedded reach::{logs_of_all_executors, reach_that_fails, submitted_run_is_reached};
     Real reach::{reach_without_a_node};
+    Embedded exec::{exec_over_a_connection_that_is_cut};
+    Real exec::{exec_without_the_permission};
     Embedded submit::{submit_drained, submit_out_of_memory};
     Real submit::{submit_of_an_object_too_many, submit_without_permissions};
+    Own beside::{beside_pods_of_a_label};
+    Both volumes::{volumes_of_slots};
+    Embedded volumes::{volumes_that_are_not_there};
+    Both node_dir::{folders_of_ended_applications};
+    Both volumes_by_calls::{volumes_of_a_group_by_call};
+    Both volume_waits::{a_claim_that_another_pod_uses, slots_are_waited_for};
+    Embedded volume_waits::{volumes_of_another_zone};
+    Both beside::{beside_in_objects_and_calls};
     Embedded starts::{pod_that_fits_no_node};
     Own stage::{
         stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,
@@ -120,6 +160,19 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Own leaks::{no_process_outlives_a_container, no_process_outlives_a_stopped_or_killed_run};
     Both leaks::{no_process_outlives_a_driver};
     Real scaling::{steady_state_is_quiet};
+    Both credentials::{
+        credentials_are_renewed, credentials_at_the_end, credentials_expire_and_come_back, credentials_of_others_are_left_alone,
+        credentials_over_kill_9, credentials_that_are_wrong, credentials_with_a_driver_pod,
+    };
+    Embedded credentials::{executors_read_renewed_credentials};
+    Real credentials::{credentials_without_permission};
+    Both credential_groups::{groups_choose_their_credentials, secrets_of_ended_runs};
+    Both completions::{work_ends_over_kill_9};
+    Embedded readiness::{ready_after_the_probe};
+    Both draining::{term_at_the_beginning_of_the_drain};
+    Embedded draining::{a_worker_finishes_its_work_on_term};
+    Both ranks::{a_loss_restarts_its_group, ranks_stay_in_range};
+    Own completions::{parts_of_work_without_a_driver, work_ends_with_its_exit_code};
     Embedded text::{logs_on_a_terminal_are_escaped, text_of_a_server_stays_text};
     Own text::{no_log_level_shows_a_secret};
     Own harness::{harness_audit, harness_events};

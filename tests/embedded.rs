@@ -15,9 +15,14 @@ mod support;
 mod embedded {
     pub mod clients;
     pub mod doors;
+    pub mod driver_port;
     pub mod drivers;
+    pub mod exec;
     pub mod faults;
     pub mod newer;
+    pub mod projects;
+    pub mod scale;
+    pub mod scripts;
     pub mod sockets;
     pub mod transcript;
     pub mod volumes;
@@ -27,7 +32,10 @@ mod embedded {
 use std::process::ExitCode;
 
 use embedded::clients::{control, foreign, kubectl_1_20, kubectl_newer, python};
-use embedded::{doors, drivers, faults, newer, sockets, transcript, volumes, wordcount};
+use embedded::{
+    doors, driver_port, drivers, exec, faults, newer, projects, scale, scripts, sockets,
+    transcript, volumes, wordcount,
+};
 use support::real::Real;
 use support::runner::{Scenario, scenarios};
 
@@ -36,6 +44,19 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Own transcript::{the_embedded_cluster_answers_as_a_real_server};
     OwnReal transcript::{a_real_server_answers_as_recorded};
     Own wordcount::{the_count_is_right_if_workers_die_within_chunks};
+    Own projects::{
+        project_job, project_python, project_shell, three_runs_of_one_command_at_once,
+    };
+    Own scripts::{
+        a_script_reports_idle_executors, executors_wait_for_the_drivers_call,
+        executors_wait_for_the_drivers_file,
+    };
+    Own driver_port::{
+        a_port_in_use_is_an_error_before_the_driver_starts, a_restarted_run_gets_the_same_port,
+        executors_wait_for_the_drivers_port, two_runs_at_once_get_two_ports,
+    };
+    Own scale::{dev_replaces_the_command_on_this_machine, the_target_follows_a_queue};
+    Own exec::{a_driver_runs_commands_in_its_executors};
     Own faults::{
         fault_429_on_everything, fault_500_after_commit, fault_broken_lists, fault_clock_skew,
         fault_compacted_history, fault_dropped_watches, fault_errors_and_cuts, fault_gone_watches,

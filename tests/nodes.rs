@@ -14,18 +14,20 @@ mod nodes {
     pub mod cluster;
     pub mod documented;
     pub mod examples;
+    pub mod first_job;
     pub mod identity;
     pub mod inputs;
     pub mod losses;
     pub mod lost;
     pub mod machine;
     pub mod reach;
+    pub mod wait;
 }
 
 use std::process::ExitCode;
 
 use nodes::cluster::NODES;
-use nodes::{attempts, documented, examples, identity, inputs, losses, lost, reach};
+use nodes::{attempts, documented, examples, first_job, identity, inputs, losses, lost, reach};
 use support::runner::{Scenario, scenarios};
 
 const SCENARIOS: &[Scenario] = scenarios! {
@@ -46,6 +48,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     OwnReal losses::{reasons_that_a_node_gives};
     OwnReal documented::{quick_start_of_the_readme, manifests_applied_by_hand, stage_server};
     OwnReal examples::{word_count, queue, dask};
+    OwnReal first_job::{from_a_script_to_a_cluster};
 };
 
 fn main() -> ExitCode {

@@ -88,7 +88,7 @@ fn subcommands(help: &str) -> Vec<String> {
 
 fn flags(help: &str) -> BTreeSet<String> {
     let lines = help.lines().skip_while(|line| *line != "Options:").skip(1);
-    // A value of an option starts with "- ", an option with "-n" or "--name".
+    // Below other headings, too. A value of an option starts with "- ", an option with "-n" or "--name".
     let is_flag = |line: &&str| line.starts_with('-') && !line.starts_with("- ");
     let lines = lines.map(str::trim_start).filter(is_flag);
     let flags = lines.map(|line| line.split("  ").next().unwrap().trim_end().to_owned());
@@ -103,7 +103,8 @@ fn every_flag_of_every_command_is_documented() {
         let text = section(&page, &format!("`posse {command}`"));
         let mut listed: BTreeSet<String> =
             table(text, "| flag |").into_iter().map(|cells| cells[0].replace('`', "")).collect();
-        for shared in ["Configuration flags", "Server flags", "Control flags"] {
+        listed.extend(first_cells(section(&page, "Global flags"), "| flag |"));
+        for shared in ["Configuration flags", "Server flags", "Output flags", "Control flags"] {
             if text.contains(&format!("](#{})", slug(shared))) {
                 listed.extend(first_cells(section(&page, shared), "| flag |"));
             }
@@ -212,6 +213,7 @@ fn the_exit_codes() {
         Code::Usage,
         Code::Server,
         Code::TemplateRefused,
+        Code::WorkGivenUp,
         Code::BudgetExhausted,
         Code::Remain,
         Code::TakenOver,
@@ -257,6 +259,30 @@ fn the_defaults_of_posse_yaml_are_the_parsers() {
                     format!("app: a\nexecutors: [{{image: x, {key}: {value}}}]"),
                     "app: a\nexecutors: [{image: x}]",
                 ),
+                "volumes_per_slot" => (
+                    format!(
+                        "executors: [{{image: x, volumes_per_slot: \
+                         [{{name: a, size: 1Gi, mount: /a, {key}: {value}}}]}}]"
+                    ),
+                    "executors: [{image: x, volumes_per_slot: [{name: a, size: 1Gi, mount: /a}]}]",
+                ),
+                "beside" => (
+                    format!(
+                        "executors: [{{image: x, beside: {{labels: {{a: b}}, {key}: {value}}}}}]"
+                    ),
+                    "executors: [{image: x, beside: {labels: {a: b}}}]",
+                ),
+                "scale" => (
+                    format!("executors: [{{image: x, scale: {{command: [a], {key}: {value}}}}}]"),
+                    "executors: [{image: x, scale: {command: [a]}}]",
+                ),
+                "credentials" => {
+                    let entry = "name: a, command: [a], every: 1h, secret: a, mount: /a";
+                    (
+                        format!("credentials: [{{{entry}, {key}: {value}}}]"),
+                        "credentials: [{name: a, command: [a], every: 1h, secret: a, mount: /a}]",
+                    )
+                }
                 name => (format!("app: a\n{name}: {{{key}: {value}}}"), "app: a"),
             };
             assert_eq!(parse(&with), parse(without), "{name}.{key}: {value}");
@@ -291,30 +317,9 @@ fn the_calls_of_the_control_api() {
 fn what_a_group_waits_for() {
     let page = read(CONTROL_API);
     let listed = first_cells(section(&page, "What a group waits for"), "| waiting |");
-    let known = [
-        Waiting::AdoptHold,
-        Waiting::Backoff,
-        Waiting::ConfigError,
-        Waiting::DriverReady,
-        Waiting::FirstList,
-        Waiting::Gated,
-        Waiting::Ids,
-        Waiting::ImageError,
-        Waiting::InFlight,
-        Waiting::Lease,
-        Waiting::PendingLimit,
-        Waiting::Permanent,
-        Waiting::Quota,
-        Waiting::ReplaceGone,
-        Waiting::ScaleDownPending,
-        Waiting::Server,
-        Waiting::StaleSnapshot,
-        Waiting::StartTimeout,
-        Waiting::Stopping,
-        Waiting::Template,
-        Waiting::Unschedulable,
-    ];
-    assert_eq!(listed, known.map(Waiting::as_str));
+    let mut known = Waiting::ALL.map(Waiting::as_str);
+    known.sort_unstable();
+    assert_eq!(listed, known);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use std::sync::Arc;
+
 use posse::core::model::pod_text::PodOverrides;
 use posse::wire::build::PodContext;
 use posse::wire::staged::Staged;
@@ -99,7 +101,8 @@ fn the_quick_start_and_the_file_of_init_pass() {
 
 #[test]
 fn every_example_and_manifest_passes() {
-    let examples = ["wordcount/posse.yaml", "queue/posse.yaml", "dask/posse.yaml"];
+    let examples =
+        ["wordcount/posse.yaml", "parts/posse.yaml", "queue/posse.yaml", "dask/posse.yaml"];
     for example in examples.into_iter().chain(["spark/standalone.yaml"]) {
         let path = format!("examples/{example}");
         all_pass(&path, &rendered(root(), &["-f", &path]));
@@ -123,7 +126,7 @@ fn every_example_and_manifest_passes() {
 
 fn compiled(template: &Template, has_files: bool) -> Value {
     let any = || "any".to_owned();
-    let staged = || Staged { secret: any(), image: "posse:1".to_owned() };
+    let staged = || Staged { secret: any(), image: Some("posse:1".to_owned()) };
     let context = PodContext {
         app: any(),
         instance: any(),
@@ -131,10 +134,14 @@ fn compiled(template: &Template, has_files: bool) -> Value {
         group: any(),
         owner: None,
         driver_host: any(),
+        driver_port: None,
         node_loss_after_s: Some(1),
         container: None,
         fails_with_sidecars: false,
+        restart: posse::core::policy::settings::Restart::Always,
+        on_loss: posse::core::policy::settings::OnLoss::Executor,
         staged: has_files.then(staged),
+        credentials: Arc::default(),
         memory_scaling: None,
         max_age_s: None,
     };

@@ -36,7 +36,7 @@ fn pod(name: &str, script: &str) -> Value {
         "metadata": { "name": name },
         "spec": {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 5,
+            "terminationGracePeriodSeconds": 30,
             "containers": [
                 { "name": "c", "image": "none", "command": ["sh", "-c", script] },
             ],

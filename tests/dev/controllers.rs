@@ -214,6 +214,9 @@ fn a_quota_is_never_exceeded_and_delays_a_job() {
     eventually("the job to be refused", || {
         fixture.reasons("j").contains(&"FailedCreate".to_owned()).then_some(())
     });
+    // Without the job, which takes what becomes free.
+    assert_eq!(fixture.delete(&format!("{JOBS}/j?propagationPolicy=Background")).status, 200);
+    fixture.until(&format!("{JOBS}/j"), "gone", |job| job["code"] == 404);
     let name = fixture.items(&pods)[0]["metadata"]["name"].clone();
     let path = format!("{pods}/{}?gracePeriodSeconds=0", name.as_str().expect("a name"));
     assert_eq!(fixture.delete(&path).status, 200);

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use posse::dev::{Cluster, Options};
 use serde_json::Value;
 
+/// Much longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
 /// A complete answer.
 #[derive(Debug)]
 pub struct Reply {
@@ -40,7 +43,7 @@ pub fn request(
     body: Option<(&str, &str)>,
 ) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(address).expect("the server listens");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     if let Some((media_type, text)) = body {
         head.push_str(&format!("content-type: {media_type}\r\ncontent-length: {}\r\n", text.len()));
@@ -91,10 +94,10 @@ fn read_chunks(reader: &mut impl BufRead, bytes: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Calls `ask` until it returns a value; panics after 20 s.
+/// Calls `ask` until it returns a value; panics after `PATIENCE`.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask() {
             return answer;

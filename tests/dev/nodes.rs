@@ -4,12 +4,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
 
 use posse::dev::{Cluster, Options};
 use serde_json::{Value, json};
 
-use crate::dev::http::{Reply, eventually, send, started};
+use crate::dev::http::{PATIENCE, Reply, eventually, send, started};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MERGE: &str = "application/merge-patch+json";
@@ -35,7 +34,7 @@ fn pod(name: &str, script: &str) -> Value {
         "metadata": { "name": name },
         "spec": {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 5,
+            "terminationGracePeriodSeconds": 30,
             "containers": [container("c", script)],
         },
     })
@@ -136,8 +135,13 @@ fn sidecars_run_beside_the_other_containers_and_end_after_them() {
         sidecar["restartPolicy"] = json!("Always");
         sidecar
     };
-    let mut spec = pod("a", "sleep 1; echo done");
-    let mut crashing = container("crashes", "echo up; sleep 0.2; exit 3");
+    let ups = std::env::temp_dir().join(format!("posse-dev-ups-{}", fixture.address.port()));
+    let ups = ups.display();
+    // Ends when the one that crashes has been started again.
+    let script =
+        format!("until test \"`cat {ups} | wc -l`\" -ge 2; do sleep 0.05; done; echo done");
+    let mut spec = pod("a", &script);
+    let mut crashing = container("crashes", &format!("echo up >> {ups}; sleep 0.2; exit 3"));
     crashing["restartPolicy"] = json!("Always");
     spec["spec"]["initContainers"] =
         json!([sidecar("one"), container("init", "echo init"), sidecar("two"), crashing]);
@@ -156,6 +160,7 @@ fn sidecars_run_beside_the_other_containers_and_end_after_them() {
         assert!(log.starts_with("here\n") && log.ends_with("bye\n"), "{log}");
     }
     assert_eq!(condition(&ended, "Ready")["reason"], "PodCompleted");
+    std::fs::remove_file(ups.to_string()).expect("it was written");
 }
 
 #[test]
@@ -166,7 +171,7 @@ fn readiness_follows_its_probe_once_the_startup_probe_has_succeeded() {
     let file = |name: &str| folder.join(name);
     let probe = |name: &str| {
         json!({ "exec": { "command": ["test", "-e", file(name)] }, "periodSeconds": 1,
-            "failureThreshold": 30 })
+            "timeoutSeconds": 60, "failureThreshold": 120 })
     };
     let mut spec = pod("a", "sleep 100");
     spec["spec"]["containers"][0]["readinessProbe"] = probe("ready");
@@ -221,13 +226,14 @@ fn a_container_that_fails_its_liveness_probe_is_restarted() {
         "httpHeaders": [{ "name": "X-A", "value": "b" }] });
     let container = &mut spec["spec"]["containers"][0];
     container["livenessProbe"] =
-        json!({ "httpGet": http, "periodSeconds": 1, "failureThreshold": 2 });
-    container["readinessProbe"] =
-        json!({ "tcpSocket": { "host": "127.0.0.1", "port": port }, "periodSeconds": 1 });
+        json!({ "httpGet": http, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 2 });
+    container["readinessProbe"] = json!({ "tcpSocket": { "host": "127.0.0.1", "port": port }, "periodSeconds": 1,
+            "timeoutSeconds": 60 });
     fixture.create(&spec);
     fixture.pod("a", "ready", is_ready);
     code.store(500, Ordering::SeqCst);
-    let again = fixture.pod("a", "restarted", |pod| status(pod)["restartCount"] == 1);
+    let again =
+        fixture.pod("a", "restarted", |pod| status(pod)["restartCount"].as_u64() >= Some(1));
     assert_eq!(status(&again)["lastState"]["terminated"]["exitCode"], 0);
     code.store(200, Ordering::SeqCst);
     fixture.wait_for_event(
@@ -282,7 +288,7 @@ fn hooks_run_after_the_start_and_before_the_termination() {
 fn the_status_tells_why_a_container_ended() {
     let fixture = start(|_| {});
     let mut late = pod("late", "echo up; sleep 100");
-    late["spec"]["activeDeadlineSeconds"] = json!(1);
+    late["spec"]["activeDeadlineSeconds"] = json!(3_600);
     let mut greedy = pod("greedy", "head -c 400000000 /dev/zero | tail -n 1");
     greedy["spec"]["containers"][0]["resources"] = json!({ "limits": { "memory": "20Mi" } });
     let mut wordy =
@@ -294,6 +300,10 @@ fn the_status_tells_why_a_container_ended() {
     for spec in [&late, &greedy, &wordy, &quiet] {
         fixture.create(spec);
     }
+    // The deadline comes when the container runs, however long its start takes.
+    fixture.wait_for_log("late", "", "up");
+    let deadline = json!({ "spec": { "activeDeadlineSeconds": 1 } });
+    fixture.patch(&format!("{PODS}/late"), &deadline);
     let late = fixture.in_phase("late", "Failed");
     let message = "Pod was active on the node longer than the specified deadline";
     let reported = (&late["status"]["reason"], &late["status"]["message"]);
@@ -385,7 +395,7 @@ fn logs_are_followed_to_the_containers_end() {
     fixture.create(&pod("a", &format!("echo begin; {wait}; echo more; printf end; exit 0")));
     fixture.wait_for_log("a", "", "begin");
     let mut stream = TcpStream::connect(fixture.address).expect("the server listens");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
     let head = format!(
         "GET {PODS}/a/log?follow=true HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     );

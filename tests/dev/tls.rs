@@ -3,13 +3,12 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::dev::http::{eventually, send, started};
+use crate::dev::http::{PATIENCE, eventually, send, started};
 
 /// Connects to `name` and trusts the certificate of the cluster's config map.
 fn connect(address: SocketAddr, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
@@ -28,7 +27,7 @@ fn connect(address: SocketAddr, name: &str) -> StreamOwned<ClientConnection, Tcp
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let session = ClientConnection::new(Arc::new(settings), name).unwrap();
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     StreamOwned::new(session, stream)
 }
 

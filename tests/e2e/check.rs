@@ -5,15 +5,19 @@ use std::process::Output;
 use serde_json::{Value, json};
 
 use crate::support::access::Access;
-use crate::support::posse::said;
+use crate::support::posse::{Run, said};
 use crate::support::scene::Scene;
 use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, wait_value};
 
 /// The output of `posse check --json`, and its exit code.
 fn check(scene: &Scene<'_>, access: &Access, n_executors: u32, args: &[&str]) -> (Value, i32) {
+    check_run(scene.run_with(access).executors(n_executors), args)
+}
+
+fn check_run(run: Run, args: &[&str]) -> (Value, i32) {
     let words = [&["check", "--json"], args].concat();
-    let output: Output = scene.run_with(access).executors(n_executors).once(&words);
+    let output: Output = run.once(&words);
     let code = output.status.code().expect("it ends by itself");
     let report = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
@@ -49,6 +53,11 @@ pub fn check_before_a_run(server: &dyn Server) {
     expect(&report, "lease", "ok", "update leases");
     expect(&report, "template default", "ok", "accepts the pod");
     assert_eq!(scene.pods(), [] as [Value; 0], "a check creates nothing");
+    // The server is this machine, so that a driver on it has an address that pods may not reach.
+    expect(&report, "driver host", "note", "executors connect to 127.0.0.1");
+    let submitted = json!({"driver": {"image": "driver:1"}});
+    let (report, _) = check_run(scene.run_with(&access).settings(submitted), &[]);
+    expect(&report, "driver host", "ok", "executors connect to the driver's pod");
 
     let quotas = format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace);
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",

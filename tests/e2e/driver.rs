@@ -49,13 +49,13 @@ pub fn heartbeats_that_stop(server: &dyn Server) {
         (&json!(2), &json!("heartbeat_timeout"), &json!("app"), &json!(true)),
         "{lost}"
     );
-    let pods = wait_value(PATIENCE, "a successor", || {
+    wait_value(PATIENCE, "a successor", || {
         beat(&posse, &[1]);
         let ours = scene.ours();
         let ids: Vec<u64> = ours.iter().filter(|p| is_running(p)).map(executor_id).collect();
-        if ids.len() == 3 && ours.len() == 3 { Ok(ours) } else { Err(describe(&ours)) }
+        let is_replaced = ids.len() == 3 && ours.len() == 3 && !ids.contains(&2);
+        if is_replaced { Ok(()) } else { Err(describe(&ours)) }
     });
-    assert!(pods.iter().all(|pod| executor_id(pod) != 2), "{}", describe(&pods));
     // From here on the driver sends nothing.
     let n_lost = || posse.events_of("executor_lost").len();
     stays_true(Duration::from_secs(5), "nobody is judged", || n_lost() == 1);
@@ -149,7 +149,8 @@ pub fn busy_and_idle(server: &dyn Server) {
 /// restart of posse.
 pub fn decommission_over_a_restart(server: &dyn Server) {
     let scene = Scene::new(server);
-    let run = |count| scene.run().settings(gentle("20s", count)).instance("leave");
+    // Longer than a busy machine takes to start posse again.
+    let run = |count| scene.run().settings(gentle("40s", count)).instance("leave");
     let first = run(2).start();
     let before = scene.wait_running(2);
     wait_known(&first, 2);
@@ -214,7 +215,7 @@ pub fn drain_that_ends_early(server: &dyn Server) {
     });
     kill(&["1", "2", "--force"]);
     scene.wait_none();
-    assert_eq!(posse.events_of("executor_lost").len(), 2);
+    posse.wait_events("executor_lost", 2);
     posse.stop();
     scene.finish();
 }
@@ -222,7 +223,8 @@ pub fn drain_that_ends_early(server: &dyn Server) {
 /// A driver without calls is lost: one that never made a call, and one that stopped.
 pub fn silent_driver(server: &dyn Server) {
     let scene = Scene::new(server);
-    let settings = json!({"driver": {"silence": "3s"}});
+    // A busy machine needs seconds to start the command that speaks.
+    let settings = json!({"driver": {"silence": "10s"}});
     let mute = scene.run().executors(1).settings(settings.clone()).driver(&["sleep", "100"]);
     mute.start().expect_exit(14);
     scene.wait_none();
@@ -234,7 +236,7 @@ pub fn silent_driver(server: &dyn Server) {
     let run = scene.run().executors(1).settings(settings).driver(&["sh", "-c", &script]);
     let posse = run.start();
     scene.wait_running(1);
-    stays_true(Duration::from_secs(5), "it speaks", || !posse.is_over());
+    stays_true(Duration::from_secs(12), "it speaks", || !posse.is_over());
     posse.may_end();
     std::fs::write(quiet, "").expect("the folder can be written");
     posse.expect_exit(14);

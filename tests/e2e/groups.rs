@@ -104,8 +104,10 @@ pub fn groups_by_fifty_clients(server: &dyn Server) {
         let ours = of(&pods, group);
         assert_eq!(ours.len(), n, "{group}");
         assert!(ours.iter().all(|pod| tag(pod) == *want), "{group}: a template of another call");
-        let seen = control.group(group).unwrap();
-        assert_eq!((&seen["target"], &seen["running"]), (&json!(n), &json!(n)));
+        wait_for(PATIENCE, "the status to say so", || {
+            let seen = control.group(group).unwrap();
+            seen["target"] == n && seen["running"] == n
+        });
     }
     let asked = posse.events_of("executor_requested");
     let ids: BTreeSet<u64> =
@@ -200,8 +202,10 @@ pub fn group_deleted_and_created_again(server: &dyn Server) {
 
     posse.scale("g", 1);
     scene.wait_running(2);
-    let explained = posse.ask(&["explain"]);
-    assert!(explained.status.success() && said(&explained).contains("group g: 1 of 1 running"));
+    wait_for(PATIENCE, "posse to explain it", || {
+        let explained = posse.ask(&["explain"]);
+        explained.status.success() && said(&explained).contains("group g: 1 of 1 running")
+    });
     assert!(said(&posse.ask(&["status"])).contains("other"));
     control.delete("g").ok();
     wait_for(PATIENCE, "the group to be forgotten", || control.group("g").is_none());
@@ -237,7 +241,10 @@ pub fn group_of_an_earlier_run(server: &dyn Server) {
     let (kept, new): (Vec<&Value>, Vec<&Value>) =
         after.iter().partition(|pod| ids.contains(uid_of(pod)));
     assert_eq!((kept.len(), new.len()), (3, 1));
-    assert_eq!((tag(new[0]), &control.group("0").unwrap()["waiting"]), (2, &Value::Null));
+    assert_eq!(tag(new[0]), 2);
+    wait_for(PATIENCE, "nothing to be waited for", || {
+        control.group("0").unwrap()["waiting"].is_null()
+    });
     control.delete("1").ok();
     scene.wait_running(3);
     posse.stop();
@@ -292,6 +299,7 @@ pub fn events_over_reconnects(server: &dyn Server) {
         assert!(head.first().is_none_or(|line| line == "HTTP/1.1 200 OK"), "{head:?}");
         lines
     };
+    let has_read_end = AtomicBool::new(false);
     let read = thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let mut read: Vec<Value> = Vec::new();
@@ -303,7 +311,12 @@ pub fn events_over_reconnects(server: &dyn Server) {
                 // Reads a few lines each time and disconnects.
                 let some = follow(read.len() as u64).filter(|line| !line.is_empty());
                 let n = 1 + read.len() % 5;
-                read.extend(some.take(n).map(|line| serde_json::from_str::<Value>(&line).unwrap()));
+                let parsed = some.take(n).map(|line| {
+                    let event: Value = serde_json::from_str(&line).unwrap();
+                    has_read_end.fetch_or(event["event"] == "stopping", Ordering::SeqCst);
+                    event
+                });
+                read.extend(parsed);
             }
             read
         });
@@ -317,7 +330,13 @@ pub fn events_over_reconnects(server: &dyn Server) {
         }
         let newest = posse.events().len() as u64;
         assert!(follow(newest).any(|line| line.is_empty()), "a sign of life while all is quiet");
+        // The stop lasts until the reader, which may be between two connections, has read of it.
+        scene.hold_deletes(true);
         posse.signal(Signal::TERM);
+        wait_for(PATIENCE, "the begin of the stop to be read", || {
+            has_read_end.load(Ordering::SeqCst) || reader.is_finished()
+        });
+        scene.hold_deletes(false);
         let read = reader.join().unwrap();
         posse.expect_exit(0);
         read

@@ -15,7 +15,7 @@ fn ids(pods: &[Value]) -> BTreeSet<u64> {
 }
 
 fn wait_known(posse: &Posse, n: usize) {
-    wait_for(PATIENCE, "all to be known", || posse.events_of("executor_running").len() == n);
+    posse.wait_events("executor_running", n);
 }
 
 /// A watch that was away for longer than the history of the server: a 410 by the server itself.
@@ -76,6 +76,7 @@ pub fn restored_from_a_backup(server: &dyn Server) {
         posse.events_of("executor_lost").iter().filter(|event| event["uid"] == uid).count()
     };
     for pod in &newer[1..] {
+        wait_for(PATIENCE, "what went with the history to be told", || lost(pod) > 0);
         assert_eq!(lost(pod), 1, "{} went with the history", name_of(pod));
     }
     assert!(after.iter().any(|pod| uid_of(pod) == uid_of(&old[1])), "what was there is kept");

@@ -77,7 +77,8 @@ impl Gate {
     fn kill(&self) {
         wait_for(PATIENCE, "the process to have a number", || self.pid.load(Ordering::SeqCst) > 0);
         let pid = self.pid.load(Ordering::SeqCst) as i32;
-        kill_process(Pid::from_raw(pid).expect("not 0"), Signal::KILL).expect("it lives");
+        // An error means that it has ended by itself since the answer to its last call.
+        let _ = kill_process(Pid::from_raw(pid).expect("not 0"), Signal::KILL);
     }
 
     fn rule(self: &Arc<Self>, job: &Job, request: &Request, upstream: &Upstream) -> ProxyAction {
@@ -144,9 +145,12 @@ fn driver(turn: u32) -> String {
 /// one, the stop. Returns when the process has ended.
 fn lead(scene: &Scene<'_>, posse: &Posse, turn: u32, met: impl Fn(&[Value])) {
     let word = |name: &str| fs::write(scene.file(&format!("{name}.{turn}")), "").expect("writable");
-    let started = Instant::now();
+    let (mut started, mut n_before) = (Instant::now(), 0);
     let mut n_done = 0;
     while !posse.is_over() {
+        if n_done != n_before {
+            (started, n_before) = (Instant::now(), n_done);
+        }
         let mut ours = scene.ours();
         let at = format!("turn {turn}, step {n_done}, {}", describe(&ours));
         assert!(started.elapsed() < PATIENCE, "it takes too long: {at}\n{}", posse.stderr());

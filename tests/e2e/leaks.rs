@@ -71,7 +71,7 @@ impl DevRun {
                     "lifecycle": {"postStart": {"exec": {"command": ["sh", "-c", hook]}}},
                 }],
             }}}],
-            "shutdown": {"grace": "2s", "timeout": "2s"},
+            "shutdown": {"grace": "20s", "timeout": "20s"},
         });
         fs::write(folder.path().join("posse.yaml"), settings.to_string()).expect("writable");
         let driver = format!(
@@ -148,7 +148,9 @@ pub fn no_process_outlives_a_driver(server: &dyn Server) {
         let three = three(mark);
         let go = go.display();
         let script = format!("{before}; {three}; until test -e {go}; do sleep 0.1; done; exit 5");
-        let posse = scene.run().executors(0).driver(&["sh", "-c", &script]).start();
+        let settings = json!({"shutdown": {"grace": "2s"}});
+        let run = scene.run().executors(0).settings(settings);
+        let posse = run.driver(&["sh", "-c", &script]).start();
         wait_count(mark, 3);
         posse
     };

@@ -18,7 +18,7 @@ const REQUESTS: u32 = 1_500;
 
 /// A path with its variables filled in.
 fn example(path: &str) -> String {
-    path.replace("{group}", "default").replace("{id}", "1")
+    path.replace("{group}", "default").replace("{id}", "1").replace("{key}", "t-1")
 }
 
 /// The calls that the router's source matches, with variables as `{}`.
@@ -45,7 +45,8 @@ pub fn openapi_and_router(server: &dyn Server) {
     let posse = scene.run().start();
     posse.wait_ready();
     let (control, document) = (posse.control(), OpenApi::parse(DOCUMENT));
-    let plain = |path: &str| path.replace("{group}", "{}").replace("{id}", "{}");
+    let plain =
+        |path: &str| path.replace("{group}", "{}").replace("{id}", "{}").replace("{key}", "{}");
     let described: BTreeSet<(String, String)> =
         document.operations().iter().map(|call| (call.method.clone(), plain(call.path))).collect();
     assert_eq!(described, routes());
@@ -134,7 +135,9 @@ impl Fuzzer {
         let call = &calls[below(rng, calls.len())];
         let group = ["default", "0", "a-b", "A", "", "x%20y", "../status"][below(rng, 7)];
         let id = ["1", "2", "0", "999", "x", "18446744073709551616"][below(rng, 6)];
+        let key = ["t-1", "0", "-a", "", "x%20y"][below(rng, 5)];
         let mut path = call.path.replace("{group}", group).replace("{id}", id);
+        path = path.replace("{key}", key);
         if rng.chance(70) {
             path += self.query(rng);
         }
@@ -232,6 +235,6 @@ impl Fuzzer {
     }
 }
 
-fn below(rng: &mut Rng, n: usize) -> usize {
+pub fn below(rng: &mut Rng, n: usize) -> usize {
     usize::try_from(rng.below(n as u64)).unwrap()
 }

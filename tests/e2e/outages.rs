@@ -16,7 +16,7 @@ use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, stays_true, wait_for};
 
 /// How long a create of unknown outcome stays open, and some more.
-const UNKNOWN_LIMIT: Duration = Duration::from_secs(80);
+const UNKNOWN_LIMIT: Duration = Duration::from_secs(180);
 
 fn ids(pods: &[Value]) -> BTreeSet<u64> {
     pods.iter().map(executor_id).collect()
@@ -60,9 +60,8 @@ pub fn stopped_while_starting(server: &dyn Server) {
         wait_for(PATIENCE, "a first try", || posse.stderr().contains("refused"));
         stays_true(Duration::from_millis(500), "trying again", || !posse.is_over());
         posse.signal(signal);
-        // Without the signal it would try for 30 s.
-        let code = posse.wait_exit(Duration::from_secs(10));
-        assert_eq!(code, want, "it said:\n{}", posse.stderr());
+        // Without the signal it would try for 30 s, and end with 3.
+        posse.expect_exit(want);
     }
     scene.finish();
 }
@@ -105,7 +104,7 @@ pub fn watch_cut_and_410(server: &dyn Server) {
     });
     let posse = scene.run_with(&proxy.access()).executors(2).start();
     scene.wait_running(2);
-    wait_for(PATIENCE, "both to be known", || posse.events_of("executor_running").len() == 2);
+    posse.wait_events("executor_running", 2);
     for code in [0, 200, 410] {
         let victim = scene.wait_running(2)[0].clone();
         proxy.down();
@@ -115,11 +114,13 @@ pub fn watch_cut_and_410(server: &dyn Server) {
         proxy.up();
         posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&victim));
         scene.wait_running(2);
-        assert_eq!(mood.load(Ordering::SeqCst), 0, "no watch was begun anew");
+        // A LIST of the poll may have told the loss first.
+        wait_for(PATIENCE, "a new watch", || mood.load(Ordering::SeqCst) == 0);
     }
     assert_eq!(posse.events_of("executor_lost").len(), 3, "one loss for each of the three");
-    let n_restarts = posse.events_of("watch_restarted").len();
-    assert!(n_restarts >= 2, "{n_restarts} restarts of the watch were told");
+    wait_for(PATIENCE, "two restarts of the watch", || {
+        posse.events_of("watch_restarted").len() >= 2
+    });
     posse.stop();
     scene.finish();
 }
@@ -135,7 +136,7 @@ pub fn silent_watch(server: &dyn Server) {
     stays_true(Duration::from_secs(1), "no more than three", || scene.ours().len() == 3);
     assert_eq!(proxy.n_creates(), 3);
     proxy.silence_watches(false);
-    wait_for(PATIENCE, "three to be known", || posse.events_of("executor_running").len() == 3);
+    posse.wait_events("executor_running", 3);
     assert!(!posse.is_over());
     assert_eq!(proxy.n_creates(), 3);
     posse.stop();
@@ -179,7 +180,7 @@ pub fn answers_after_the_watch(server: &dyn Server) {
     });
     let posse = scene.run_with(&proxy.access()).executors(6).start();
     assert_eq!(ids(&scene.wait_running(6)), (1..=6).collect());
-    wait_for(PATIENCE, "all to be known", || posse.events_of("executor_running").len() == 6);
+    posse.wait_events("executor_running", 6);
     assert!(!posse.is_over());
     assert_eq!(proxy.n_creates(), 6);
     assert!(posse.events_of("executor_lost").is_empty());

@@ -26,13 +26,13 @@ fn ask_as(scene: &Scene<'_>, access: &Access, words: &[&str]) -> std::process::O
 }
 
 /// Passes bytes between its own port and another one, until it is cut.
-struct Tunnel {
-    address: String,
+pub(super) struct Tunnel {
+    pub(super) address: String,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Tunnel {
-    fn start(to: &str) -> Self {
+    pub(super) fn start(to: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (open, to) = (Arc::<Mutex<Vec<TcpStream>>>::default(), to.to_owned());
@@ -42,21 +42,22 @@ impl Tunnel {
             for client in listener.incoming() {
                 let client = client.unwrap();
                 let server = TcpStream::connect(&to).unwrap();
-                for (from, into) in [(&client, &server), (&server, &client)] {
-                    let (mut from, mut into) =
-                        (from.try_clone().unwrap(), into.try_clone().unwrap());
+                let ways = [(&client, &server), (&server, &client)]
+                    .map(|(from, into)| (from.try_clone().unwrap(), into.try_clone().unwrap()));
+                // Before the first byte passes: a cut must reach each connection that somebody has used.
+                connections.lock().unwrap().extend([client, server]);
+                for (mut from, mut into) in ways {
                     std::thread::spawn(move || {
                         let _ = std::io::copy(&mut from, &mut into);
                         let _ = into.shutdown(Shutdown::Both);
                     });
                 }
-                connections.lock().unwrap().extend([client, server]);
             }
         });
         Self { address, open }
     }
 
-    fn cut(&self) {
+    pub(super) fn cut(&self) {
         for stream in self.open.lock().unwrap().iter() {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -71,8 +72,11 @@ pub fn submitted_run_is_reached(server: &dyn Server) {
     wait_executors(&scene, &driver, 2);
     let with_app = |words: &[&str]| ask(&scene, &[words, &["--app", APP]].concat());
     expect(&with_app(&["status"]), 0, &["app shop", "running"]);
-    let status: Value = serde_json::from_slice(&with_app(&["status", "--json"]).stdout).unwrap();
-    assert_eq!(status["groups"][0]["running"], 2, "{status}");
+    wait_value(PATIENCE, "two running ones in the status", || {
+        let output = with_app(&["status", "--json"]);
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        if status["groups"][0]["running"] == 2 { Ok(()) } else { Err(status) }
+    });
     expect(&with_app(&["scale", "3"]), 0, &["the target is 3 now"]);
     wait_executors(&scene, &driver, 3);
     expect(&with_app(&["kill", "1", "77"]), 1, &["killed: 1", "no such executor: 77"]);
@@ -81,7 +85,10 @@ pub fn submitted_run_is_reached(server: &dyn Server) {
         let up = pods.iter().filter(|pod| is_running(pod)).map(executor_id).collect::<Vec<_>>();
         if up.len() == 3 && !up.contains(&1) { Ok(()) } else { Err(format!("{up:?}")) }
     });
-    expect(&with_app(&["explain"]), 0, &["3 of 3 running"]);
+    wait_value(PATIENCE, "three of three", || {
+        let explained = said(&with_app(&["explain"]));
+        if explained.contains("3 of 3 running") { Ok(()) } else { Err(explained) }
+    });
     expect(&with_app(&["events"]), 0, &["executor_lost", "killed by a call"]);
     // The exit code and the errors of the command in the pod.
     expect(&with_app(&["scale", "--group", "nope", "1"]), 1, &["there is no such group"]);
@@ -138,7 +145,9 @@ pub fn reach_that_fails(server: &dyn Server) {
     let kubeconfig = scene.file("tunnel.kubeconfig");
     std::fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).unwrap();
     let mut follow = command(scene.dir.path());
-    follow.args(["events", "--follow", "--app", APP, "--kubeconfig"]).arg(&kubeconfig);
+    follow
+        .args(["events", "--follow", "-o", "json", "--app", APP, "--kubeconfig"])
+        .arg(&kubeconfig);
     follow.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::piped());
     let follower = follow.spawn().unwrap();
     wait_for(PATIENCE, "the first events", || {
@@ -147,6 +156,18 @@ pub fn reach_that_fails(server: &dyn Server) {
     tunnel.cut();
     expect(&follower.wait_with_output().unwrap(), 1, &["the connection was cut"]);
     stop_and_finish(scene);
+}
+
+/// Lets the user `stranger` read pods, and nothing else.
+pub(super) fn let_stranger_read(scene: &Scene<'_>) {
+    let role = serde_json::json!({"metadata": {"name": "reader"},
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]});
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    scene.admin.post(&path(scene, rbac, "roles"), &role).ok();
+    let binding = serde_json::json!({"metadata": {"name": "reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}});
+    scene.admin.post(&path(scene, rbac, "rolebindings"), &binding).ok();
 }
 
 /// posse says in the server's words why no command can be run in the pod.
@@ -160,14 +181,7 @@ pub fn reach_without_a_node(server: &dyn Server) {
         1,
         &[&format!("no command can be run in pod {}", name_of(&driver))],
     );
-    let role = serde_json::json!({"metadata": {"name": "reader"},
-        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]});
-    let rbac = "/apis/rbac.authorization.k8s.io/v1";
-    scene.admin.post(&path(&scene, rbac, "roles"), &role).ok();
-    let binding = serde_json::json!({"metadata": {"name": "reader"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}});
-    scene.admin.post(&path(&scene, rbac, "rolebindings"), &binding).ok();
+    let_stranger_read(&scene);
     let stranger = server.access(Who::Stranger);
     wait_value(PATIENCE, "the refusal", || {
         let output = said(&ask_as(&scene, &stranger, &["status", "--app", APP]));

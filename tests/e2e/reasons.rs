@@ -329,7 +329,7 @@ pub fn reported_once_over_kill_9(server: &dyn Server) {
     let run = || scene.run().executors(2).instance("once").settings(settings.clone());
     let first = run().start();
     let before = scene.wait_running(2);
-    wait_for(PATIENCE, "both to be known", || first.events_of("executor_running").len() == 2);
+    first.wait_events("executor_running", 2);
     scene.end(&before[0], End::Exit(9));
     first.wait_event("executor_lost", |event| event["uid"] == uid_of(&before[0]));
     wait_counted(&scene, &before[0]);
@@ -338,7 +338,7 @@ pub fn reported_once_over_kill_9(server: &dyn Server) {
     let second = run().start();
     second.wait_ready();
     let after = scene.wait_running(2);
-    wait_for(PATIENCE, "both to be known", || second.events_of("executor_running").len() == 2);
+    second.wait_events("executor_running", 2);
     assert_eq!(second.status()["groups"][0]["failed"], 1, "it is kept");
     // The budget allows one: if the old loss counted again, the run would end.
     scene.end(&after[0], End::Exit(8));

@@ -88,7 +88,7 @@ pub fn quota_then_room(server: &dyn Server) {
     stays_true(Duration::from_secs(2), "partial capacity", || !posse.is_over());
     let n_asked = quota.n_creates(&scene);
     assert!(n_asked <= 12, "{n_asked} creates against a full quota");
-    assert_eq!(posse.status()["groups"][0]["waiting"], "quota");
+    posse.wait_group("a wait for the quota", |group| group["waiting"] == "quota");
     Quota::raise(&scene, 4);
     scene.wait_running(4);
     Quota::raise(&scene, 5);
@@ -149,8 +149,7 @@ pub fn foreign_pods_are_left_alone(server: &dyn Server) {
     }
     posse.scale("default", 4);
     scene.wait_running_ids(&[1, 2, 3, 4]);
-    let group = &posse.status()["groups"][0];
-    assert_eq!((&group["running"], &group["target"]), (&json!(4), &json!(4)), "{group}");
+    posse.wait_group("four of four", |group| group["running"] == 4 && group["target"] == 4);
     assert_eq!(posse.events_of("foreign_pod").len(), 2, "each is told once");
     posse.stop();
     scene.wait_none();
@@ -213,8 +212,8 @@ pub fn own_terminating_pod_has_the_name(server: &dyn Server) {
     proxy.silence_watches(false);
     scene.hold_deletes(false);
     scene.wait_running_ids(&[2]);
-    let lost = posse.events_of("executor_lost");
-    assert_eq!(lost.iter().map(|event| &event["executor"]).collect::<Vec<_>>(), [&json!(1)]);
+    let lost = posse.wait_events("executor_lost", 1);
+    assert_eq!(lost[0]["executor"], 1, "{lost:?}");
     posse.stop();
     scene.finish();
 }
@@ -291,8 +290,7 @@ pub fn permissions_removed_while_running(server: &dyn Server) {
     let words = refused["message"].as_str().expect("the server's words");
     assert!(words.contains("cannot create resource"), "{refused}");
     stays_true(Duration::from_secs(2), "waiting", || !posse.is_over());
-    let group = posse.status()["groups"][0].clone();
-    assert_eq!(group["waiting"], "permanent", "{group}");
+    posse.wait_group("a wait for the permissions", |group| group["waiting"] == "permanent");
     let user = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User",
         "name": "posse-test"});
     real.bind_role(&scene.namespace, "posse-test", &user);

@@ -81,7 +81,7 @@ pub fn container_restarted(server: &dyn Server) {
         };
         let first = run().start();
         let before = scene.wait_running(2);
-        wait_for(PATIENCE, "both to be known", || first.events_of("executor_running").len() == 2);
+        first.wait_events("executor_running", 2);
         first.kill();
         let second = run().start();
         second.wait_ready();
@@ -164,7 +164,9 @@ pub fn exclusive_waits_for_the_other_driver(server: &dyn Server) {
     let of_first = scene.wait_running(1);
     let second = run(&pods[1]).start();
     wait_for(PATIENCE, "the second to wait", || {
-        second.stderr().contains(&format!("the application is held by {}", uid_of(&pods[0])))
+        let said = second.stderr();
+        let line = said.lines().find(|line| line.contains("the application is held by process"));
+        line.is_some_and(|line| line.contains(&format!("of pod {}", uid_of(&pods[0]))))
     });
     stays_true(Duration::from_secs(1), "it goes on waiting", || !second.is_over());
     assert_eq!(uids(&scene.wait_running(1)), uids(&of_first), "nothing is made by it");
@@ -194,7 +196,7 @@ pub fn exclusive_lost_to_another(server: &dyn Server) {
     let run = || scene.run().executors(2).instance("twins").arg("--exclusive");
     let loser = run().driver(&["sh", "-c", &script]).start();
     let before = scene.wait_running(2);
-    wait_for(PATIENCE, "both to be known", || loser.events_of("executor_running").len() == 2);
+    loser.wait_events("executor_running", 2);
     // What another process writes after it has waited for long enough.
     let path = format!("{}/{APP}.exclusive", leases_path(&scene));
     let taken = json!({"spec": {"holderIdentity": "rival"}});
@@ -357,7 +359,7 @@ pub fn driver_node_shut_down() {
     );
     let settings = json!({"app": APP, "namespace": scene.namespace, "exclusive": true,
         "executors": [{"count": 6, "template": "pod.json"}],
-        "shutdown": {"grace": "2s", "timeout": "2s"}});
+        "shutdown": {"grace": "20s", "timeout": "20s"}});
     let config = scene.file("posse.yaml");
     fs::write(&config, settings.to_string()).expect("writable");
     let program = env!("CARGO_BIN_EXE_posse");

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::audit;
-use crate::support::posse::{Posse, command, said};
+use crate::support::posse::{command, said};
 use crate::support::proxy::{Proxy, ProxyAction};
 use crate::support::reaper::Guarded;
 use crate::support::runner::show_on_failure;
@@ -78,10 +78,6 @@ fn check_stream(events: &[Value]) {
     assert_eq!(events.last().expect("events")["event"], "stopped");
 }
 
-fn group(posse: &Posse) -> Value {
-    posse.status()["groups"][0].clone()
-}
-
 pub fn scale_up_and_down(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(2).start();
@@ -92,7 +88,7 @@ pub fn scale_up_and_down(server: &dyn Server) {
     let all = scene.wait_running(5);
     assert_eq!(ids(&all), [1, 2, 3, 4, 5]);
     assert_eq!(slots(&all), ["0", "1", "2", "3", "4"].map(str::to_owned).into());
-    wait_for(PATIENCE, "the status to say so", || group(&posse)["running"] == 5);
+    posse.wait_group("the status to say so", |group| group["running"] == 5);
     posse.scale("default", 1);
     let last = scene.wait_running(1);
     assert!(uids(&first).is_superset(&uids(&last)), "the youngest go first, {last:?} stayed");
@@ -100,8 +96,7 @@ pub fn scale_up_and_down(server: &dyn Server) {
         posse.events_of("executor_deleted").iter().filter(|e| e["cause"] == "scaled_down").count()
             == 4
     });
-    let now = group(&posse);
-    assert_eq!((&now["target"], &now["running"]), (&json!(1), &json!(1)));
+    posse.wait_group("one of one", |now| now["target"] == 1 && now["running"] == 1);
     assert_eq!(posse.events_of("executor_lost"), [] as [Value; 0], "a scale-down is no loss");
     posse.signal(Signal::TERM);
     posse.expect_exit(0);
@@ -137,7 +132,7 @@ pub fn kill_9_and_adoption(server: &dyn Server) {
     let first = run().start();
     let before = scene.wait_running(3);
     // Seen running: the process that is killed next knows all three.
-    wait_for(PATIENCE, "three to be known", || first.events_of("executor_running").len() == 3);
+    first.wait_events("executor_running", 3);
     assert!(!first.is_over());
     first.kill();
     scene.end(&before[0], End::Exit(9));
@@ -147,8 +142,9 @@ pub fn kill_9_and_adoption(server: &dyn Server) {
     let after = scene.wait_running(3);
     assert!(uids(&after).is_superset(&uids(&before[1..])), "running executors are adopted");
     assert!(executor_id(&after[2]) > 3, "an id was given twice: {:?}", ids(&after));
-    assert_eq!(second.events_of("executor_requested").len(), 1, "only the lost one is replaced");
-    assert_eq!(second.events_of("executor_lost").len(), 1);
+    // Only the lost one is replaced.
+    second.wait_events("executor_requested", 1);
+    second.wait_events("executor_lost", 1);
     second.stop();
     scene.finish();
 }
@@ -187,7 +183,7 @@ pub fn kill_9_while_scaling_up(server: &dyn Server) {
     let new: Vec<u64> = ids(&after).into_iter().filter(|id| !ids(&made).contains(id)).collect();
     let want: Vec<u64> = (1001..=1020 - made.len() as u64).collect();
     assert_eq!(new, want, "ids go on above the block that the first one had");
-    assert_eq!(second.events_of("executor_requested").len(), new.len());
+    second.wait_events("executor_requested", new.len());
     second.stop();
     scene.finish();
 }
@@ -266,6 +262,10 @@ pub fn second_signal_ends_the_run_at_once(server: &dyn Server) {
     stays_true(Duration::from_millis(300), "the driver's grace", || !posse.is_over());
     posse.signal(Signal::TERM);
     posse.expect_exit(12);
+    let log = posse.stderr();
+    assert!(log.contains("second signal: killing the driver"), "{log}");
+    assert!(!log.contains("shutdown.grace"), "its grace period is not over: {log}");
+    assert_eq!(log.matches("SIGTERM: stopping").count(), 1, "{log}");
     scene.finish();
 }
 
@@ -274,7 +274,7 @@ pub fn keep_then_cleanup(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(2).instance("kept1").arg("--keep").start();
     let before = scene.wait_running(2);
-    wait_for(PATIENCE, "both to be known", || posse.events_of("executor_running").len() == 2);
+    posse.wait_events("executor_running", 2);
     posse.signal(Signal::TERM);
     posse.expect_exit(0);
     assert_eq!(uids(&scene.wait_running(2)), uids(&before));
@@ -341,7 +341,7 @@ pub fn steady_state_is_quiet(server: &dyn Server) {
     let scene = Scene::new(server);
     let posse = scene.run().executors(3).start();
     scene.wait_running(3);
-    wait_for(PATIENCE, "three to be known", || posse.events_of("executor_running").len() == 3);
+    posse.wait_events("executor_running", 3);
     let log = server.audit_log().expect("only the real server keeps an audit log");
     let count = |resource: &str| -> u32 {
         let tally = audit::tally(&log, &scene.namespace);

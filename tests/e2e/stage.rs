@@ -367,7 +367,7 @@ pub fn submit_takes_files_along(server: &dyn Server) {
     fs::write(dir.join("a.jar"), "for the driver").unwrap();
     fs::write(dir.join("data.csv"), "for the executor").unwrap();
     let script = r#"cp "$POSSE_FILES_DIR/a.jar" "$SCENE/driver.got"; turns=0
-        while ! test -e "$SCENE/executor.got" && test $turns -lt 300; do
+        while ! test -e "$SCENE/executor.got" && test $turns -lt 1200; do
             sleep 0.1; turns=$((turns + 1))
         done"#;
     let executor = r#"cp "$POSSE_FILES_DIR/data.csv" "$SCENE/executor.part"

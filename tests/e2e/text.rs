@@ -219,6 +219,7 @@ pub fn no_log_level_shows_a_secret() {
             &submit,
             &["render", "--server-check"],
             &["check"],
+            &["-vv", "check"],
         ] {
             let mut posse = command(dir.path());
             posse

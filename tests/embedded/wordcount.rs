@@ -34,7 +34,7 @@ const CHUNK_LINES: u64 = 40;
 const KILL_BEFORE: u64 = 65;
 const KILLS_MAX: u64 = 3;
 const POLL: Duration = Duration::from_millis(2);
-const RUN_TIMEOUT: Duration = Duration::from_secs(60);
+const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub fn the_count_is_right_if_workers_die_within_chunks() {
     let want = ten_most_frequent();

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::nodes::cluster::{PATIENCE, Scene, UNTIL_GO, expect, name_of, node_of, root, shown};
 use crate::nodes::machine::{node, share_nodes};
-use crate::support::wait::{wait_for, wait_value};
+use crate::nodes::wait::{wait_for, wait_value};
 
 fn executors(n: u32) -> Value {
     json!([{ "count": n, "template": "deploy/executor.yaml" }])

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::nodes::wait::{wait_for, wait_value};
 use crate::support::runner::test_name;
-use crate::support::wait::{wait_for, wait_value};
 
 /// Names the kubeconfig of the cluster.
 pub const NODES: &str = "POSSE_NODES";
@@ -216,7 +216,7 @@ impl Scene {
 
     /// The events of an application's run, from its driver's pod.
     pub fn events(&self, app: &str) -> Vec<Value> {
-        let output = self.posse(&["events", "--app", app]);
+        let output = self.posse(&["events", "-o", "json", "--app", app]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }

@@ -1,7 +1,6 @@
 //! What README and deploy/ say, as they say it.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
@@ -11,7 +10,7 @@ use crate::nodes::cluster::{
     PATIENCE, Running, Scene, UNTIL_GO, expect, is_ready, name_of, root, said, shown,
 };
 use crate::nodes::machine::share_nodes;
-use crate::support::wait::{wait_for, wait_value};
+use crate::nodes::wait::{wait_for, wait_value};
 
 /// The namespace in README and deploy/.
 const NAMESPACE: &str = "analytics";
@@ -129,12 +128,7 @@ pub fn stage_server() {
     }
     let ready = ["wait", "deployment/posse-stage", "--for=condition=Available", "--timeout=300s"];
     scene.kubectl(&[&["-n", STAGE], &ready[..]].concat());
-    let port = free_port();
-    let mut forward = scene.command("kubectl");
-    let ports = format!("{port}:8443");
-    forward.args(["-n", STAGE, "port-forward", "service/posse-stage", &ports]);
-    let forward = Running(forward.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    wait_for(PATIENCE, "the forwarded port", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let (forward, port) = forward(&scene);
     // These nodes have no DNS.
     let service = scene.get(&["-n", STAGE, "service", STAGE]);
     let names = json!([{ "ip": service["spec"]["clusterIP"], "hostnames": ["posse-stage.posse-stage.svc"] }]);
@@ -202,7 +196,17 @@ fn stage_steps() -> Vec<String> {
     steps.filter(|line| !line.ends_with('\\')).map(str::to_owned).collect()
 }
 
-/// A port that is free now.
-fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+/// Forwards a port of this machine to the stage server. kubectl chooses it, and says which.
+fn forward(scene: &Scene) -> (Running, u16) {
+    let said = scene.dir.path().join("forward");
+    let mut forward = scene.command("kubectl");
+    forward.args(["-n", STAGE, "port-forward", "service/posse-stage", ":8443"]);
+    let forward = forward.stdout(fs::File::create(&said).unwrap()).stderr(Stdio::null()).spawn();
+    let forward = Running(forward.unwrap());
+    let port = wait_value(PATIENCE, "the forwarded port", || {
+        let text = fs::read_to_string(&said).unwrap_or_default();
+        let rest = text.split_once("Forwarding from 127.0.0.1:").map(|(_, rest)| rest);
+        rest.and_then(|rest| rest.split_once(' ')?.0.parse::<u16>().ok()).ok_or(text)
+    });
+    (forward, port)
 }

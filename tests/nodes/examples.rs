@@ -1,5 +1,5 @@
 //! The examples in real containers, driver and executors in one image with Python and the project's
-//! `examples/` and `fixtures/text/` in its root folder.
+//! `examples/`, `clients/python/` and `fixtures/text/` in its root folder.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use crate::nodes::cluster::{
     PATIENCE, POSSE_IMAGE, Scene, expect, is_ready, name_of, root, said, shown,
 };
 use crate::nodes::machine::{node, share_nodes};
-use crate::support::wait::{wait_for, wait_value};
+use crate::nodes::wait::{wait_for, wait_value};
 
 /// `.ci/nodes` makes it.
 const IMAGE: &str = "registry.example.com/examples:0.1.0";
@@ -96,7 +96,10 @@ pub fn dask() {
     let edits = [
         ("driver:\n", &*driver()),
         ("registry.example.com/dask:2026.8.0", IMAGE),
-        ("target/dask/bin/dask", "dask"),
+        (
+            "command: [dask, scheduler]",
+            "command: [env, PYTHONPATH=clients/python, dask, scheduler]",
+        ),
     ];
     scene.write("posse.yaml", &settings("dask", &edits));
     scene.submit();

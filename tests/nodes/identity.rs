@@ -6,7 +6,7 @@ use crate::nodes::cluster::{
     PATIENCE, POSSE_IMAGE, Scene, is_ready, name_of, node_of, owner_of, shown,
 };
 use crate::nodes::machine::{node, share_nodes};
-use crate::support::wait::{wait_for, wait_value};
+use crate::nodes::wait::{wait_for, wait_value};
 
 /// Where a pod finds its token.
 const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

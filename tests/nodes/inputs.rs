@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::nodes::cluster::{PATIENCE, Running, Scene, UNTIL_GO, expect, name_of, shown};
 use crate::nodes::machine::share_nodes;
-use crate::support::wait::wait_value;
+use crate::nodes::wait::wait_value;
 
 fn executors(n: u32) -> Value {
     json!([{ "count": n, "template": "deploy/executor.yaml" }])

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::nodes::cluster::{PATIENCE, Running, Scene, is_ready, name_of, said};
 use crate::nodes::machine::share_nodes;
-use crate::support::wait::{wait_for, wait_value};
+use crate::nodes::wait::{wait_for, wait_value};
 
 /// If set, the statuses of all pods are saved in this file, for `fixtures/pods/nodes.jsonl`.
 const CAPTURE: &str = "POSSE_CAPTURE";
@@ -208,7 +208,8 @@ pub fn reasons_that_a_node_gives() {
     offer_a_seat(&scene);
     let settings = json!({
         "app": "reasons", "executors": groups,
-        "allocation": { "start_timeout": "20s", "image_timeout": "10s" },
+        // Longer than a busy machine takes to start the others.
+        "allocation": { "start_timeout": "90s", "image_timeout": "10s" },
         "failures": { "app": "off", "start": "off", "cluster": "off" },
     });
     scene.write("posse.yaml", &settings.to_string());

@@ -8,7 +8,7 @@ use crate::nodes::cluster::{
     PATIENCE, Scene, UNTIL_GO, expect, is_ready, name_of, node_of, owner_of, shown,
 };
 use crate::nodes::machine::{MortalNode, is_node_ready, node, take_node};
-use crate::support::wait::{stays_true, wait_for, wait_value};
+use crate::nodes::wait::{stays_true, wait_for, wait_value};
 
 /// From the death of the driver's node to the last new executor: 150 s on a quiet machine, with a node
 /// that is `NotReady` after 16 s. With Kubernetes' own tolerations it is 330 s.
@@ -177,7 +177,10 @@ pub fn node_deleted() {
     assert!(lost.iter().all(|reason| reason == "node_lost" || reason == "deleted"), "{lost:?}");
     drop(dead);
     wait_for(PATIENCE, "the node to be back", || is_node_ready(&node));
-    assert_eq!(scene.pods().len(), 5, "{}", shown(&scene.pods()));
+    wait_value(PATIENCE, "the pods of the deleted node to go", || {
+        let pods = scene.pods();
+        if pods.len() == 5 { Ok(()) } else { Err(shown(&pods)) }
+    });
     scene.let_go(&driver, "app");
     scene.finish();
 }

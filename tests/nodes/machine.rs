@@ -19,8 +19,11 @@ use crate::nodes::cluster::{NODES, PATIENCE, is_ready};
 /// these scenarios run beside all others.
 const NODES_OF_BOTH_KINDS: usize = 4;
 const FIRST_MORTAL: usize = 2;
-/// Keeps the pods of other scenarios away from a node that will be ended.
-const TAINT: &str = "posse.dev/test=mortal:NoSchedule";
+/// Keeps the pods of other scenarios away from a node that will be ended, also those of scenarios that end
+/// another one: its value is the name of the node.
+fn taint(node: &str) -> String {
+    format!("posse.dev/test={node}:NoSchedule")
+}
 
 /// With fewer nodes, scenarios that end one have all of them alone.
 static ALL_NODES: RwLock<()> = RwLock::new(());
@@ -57,7 +60,7 @@ fn n_nodes() -> usize {
         if n >= NODES_OF_BOTH_KINDS {
             for node in FIRST_MORTAL..n {
                 let node = format!("node-{node}");
-                let output = kubectl(&["taint", "node", &node, TAINT, "--overwrite"]);
+                let output = kubectl(&["taint", "node", &node, &taint(&node), "--overwrite"]);
                 assert!(output.status.success(), "{node} cannot be tainted");
             }
             *free() = (FIRST_MORTAL..n).collect();
@@ -117,7 +120,7 @@ impl MortalNode {
     pub fn preferred(&self) -> Value {
         let term = self.expression("In");
         json!({
-            "tolerations": [{ "key": "posse.dev/test", "operator": "Exists", "effect": "NoSchedule" }],
+            "tolerations": [{ "key": "posse.dev/test", "value": self.name(), "effect": "NoSchedule" }],
             "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution":
                 [{ "weight": 100, "preference": { "matchExpressions": [term] } }] } },
         })
@@ -156,7 +159,7 @@ impl MortalNode {
         // A Node that was deleted comes back as this kubelet registers it.
         if program == "kubelet" && self.alone.is_none() {
             words.retain(|word| !word.starts_with("--register-with-taints"));
-            words.push(format!("--register-with-taints={TAINT}"));
+            words.push(format!("--register-with-taints={}", taint(&self.name())));
         }
         let killed = Command::new("kill").args(["-9", &pid]).status().unwrap();
         assert!(killed.success(), "{program} does not run");

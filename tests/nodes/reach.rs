@@ -9,7 +9,7 @@ use crate::nodes::cluster::{
     PATIENCE, POSSE_IMAGE, Scene, UNTIL_GO, expect, name_of, node_of, said,
 };
 use crate::nodes::machine::{share_nodes, take_node};
-use crate::support::wait::{wait_for, wait_value};
+use crate::nodes::wait::{wait_for, wait_value};
 
 const APP: &str = "reach";
 
@@ -36,10 +36,19 @@ pub fn submitted_run_is_reached() {
         if output.contains("killed by a call") { Ok(()) } else { Err(output) }
     });
     scene.wait_application("", 3, PATIENCE);
-    expect(&ask(&scene, &["explain"]), 0, &["3 of 3 running"]);
+    wait_value(PATIENCE, "three of three", || {
+        let output = said(&ask(&scene, &["explain"]));
+        if output.contains("3 of 3 running") { Ok(()) } else { Err(output) }
+    });
     expect(&ask(&scene, &["explain", "2"]), 0, &["executor 2"]);
     expect(&ask(&scene, &["scale", "--group", "nope", "1"]), 1, &["there is no such group"]);
-    expect(&scene.posse(&["logs", APP, "--tail", "5"]), 0, &["executor 1 lost"]);
+    let log = scene.posse(&["logs", APP, "--tail", "5"]);
+    expect(&log, 0, &[]);
+    // On a machine with several kubelets each removes the others' logs every minute, and then says so in the
+    // log's place.
+    let is_removed = said(&log).contains("no such file or directory");
+    let is_told = said(&log).contains("executor 1 lost");
+    assert!(log.stdout.is_empty() || is_removed || is_told, "{}", said(&log));
     expect(&scene.posse(&["logs", "reach/2"]), 0, &[]);
     expect(&scene.posse(&["logs", APP, "--executors"]), 0, &[]);
 
@@ -61,7 +70,7 @@ pub fn connection_cut_by_a_kubelet() {
 
     let printed = scene.dir.path().join("events");
     let mut follow = scene.command("posse");
-    follow.args(["events", "--follow", "--app", APP, "-n", &scene.namespace]);
+    follow.args(["events", "--follow", "-o", "json", "--app", APP, "-n", &scene.namespace]);
     follow.stdout(File::create(&printed).unwrap()).stderr(Stdio::piped());
     let follower = follow.spawn().unwrap();
     wait_for(PATIENCE, "the first events", || {

@@ -65,7 +65,7 @@ pub fn script(steps: &[Step]) -> String {
 /// `until_says FILE PATTERN` waits for a line, `until_fails COMMAND` waits until something is gone.
 const PRELUDE: &str = r#"exec 2>&1
 trap 'kill $(jobs -p) 2>/dev/null' EXIT
-patiently() { local n=0; until "$@"; do n=$((n+1)); [ $n -lt 600 ] || return 1; sleep 0.1; done; }
+patiently() { local n=0; until "$@"; do n=$((n+1)); [ $n -lt 3000 ] || return 1; sleep 0.1; done; }
 until_says() { patiently grep -qs -e "$2" "$1" || { echo "$1 never said $2:"; cat "$1"; return 1; }; }
 fails() { ! "$@" >/dev/null 2>&1; }
 until_fails() { patiently fails "$@" || { echo "never failed: $*"; return 1; }; }

@@ -15,7 +15,7 @@ from kubernetes.stream import portforward, stream
 NAMESPACE = os.environ["NS"]
 # The real server of these tests has no kubelet: pods run in name only, and Jobs never end.
 RUNS = os.environ["SERVER"] == "embedded"
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 config.load_kube_config()
 core, batch = client.CoreV1Api(), client.BatchV1Api()

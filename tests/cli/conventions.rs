@@ -1,0 +1,479 @@
+//! The conventions of the command line, on the binary and on a run on the embedded cluster: output
+//! formats, `-n` and `-f`, what `scale` and `kill` say, the screen of `status --watch` on a terminal,
+//! completion in bash, closed pipes.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::termios::{LocalModes, tcgetattr};
+use serde_json::Value;
+
+use super::pty;
+
+/// Much longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(20);
+
+const CONFIG: &str = "\
+app: hands
+executors:
+- {group: big, count: 2, image: i, command: [sleep, '1000']}
+- {group: steady, count: 1, scale_down: pending, image: i, command: [sleep, '1000']}
+shutdown: {grace: 1s}
+";
+
+/// A folder that is removed at the end.
+pub(super) struct Folder(pub(super) PathBuf);
+
+impl Folder {
+    pub(super) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("posse-hands-{}-{n}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("posse.yaml"), CONFIG).unwrap();
+        Self(path)
+    }
+
+    pub(super) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
+        command.args(args).current_dir(&self.0).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", &self.0).env("XDG_RUNTIME_DIR", &self.0).env("TERM", "xterm");
+        // posse looks into the host's folders, too, and there may be runs of others.
+        if matches!(args.first(), Some(&("events" | "explain" | "kill" | "scale" | "status"))) {
+            command.args(["--app", "hands"]);
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    pub(super) fn posse(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// The stdout of a command that must succeed.
+    #[track_caller]
+    pub(super) fn printed(&self, args: &[&str]) -> String {
+        let output = self.posse(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {said}");
+        text(&output.stdout)
+    }
+
+    fn posse_with_stdin(&self, args: &[&str], stdin: &str) -> Output {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A remaining temporary folder does no harm.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A run on the embedded cluster, with three executors that run. Ended when dropped.
+pub(super) struct Run {
+    child: Child,
+    pub(super) folder: Folder,
+}
+
+impl Run {
+    #[track_caller]
+    pub(super) fn start() -> Self {
+        let folder = Folder::new();
+        let log = File::create(folder.0.join("log")).unwrap();
+        let mut command = folder.command(&["run", "--dev"]);
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let run = Self { child, folder };
+        wait_for("three running executors", || {
+            let status = run.folder.posse(&["status", "-o", "json"]);
+            let status: Value = serde_json::from_slice(&status.stdout).unwrap_or_default();
+            let groups = status["groups"].as_array().map_or(&[][..], Vec::as_slice);
+            groups.iter().filter_map(|group| group["running"].as_u64()).sum::<u64>() == 3
+        });
+        run
+    }
+
+    fn end(&mut self) {
+        signal(&self.child, Signal::TERM);
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.child.try_wait().unwrap().is_none() {
+            self.end();
+        }
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+#[track_caller]
+pub(super) fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_there() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        thread::sleep(POLL);
+    }
+}
+
+pub(super) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn every_listing_has_the_formats_of_kubectl() {
+    let run = Run::start();
+    let of = |args: &[&str]| run.folder.printed(args);
+    for command in [&["status"][..], &["apps"], &["events"], &["explain"], &["explain", "1"]] {
+        let with = |format: &str| of(&[command, &["-o", format]].concat());
+        assert!(!of(command).starts_with('{'), "{command:?} prints a table");
+        assert!(!with("wide").is_empty(), "{command:?}");
+        let json = with("json");
+        let lines = if command == ["events"] { json.lines().collect() } else { vec![&*json] };
+        for line in lines {
+            serde_json::from_str::<Value>(line).unwrap();
+        }
+        let alias = of(&[command, &["--json"]].concat());
+        assert!(alias.starts_with(['{', '[']), "{command:?} --json: {alias}");
+        assert!(with("yaml").starts_with("---\n"), "{command:?}");
+        assert!(!with("name").contains(' '), "{command:?}");
+    }
+    assert_eq!(of(&["apps", "hands", "-o", "name"]), "hands\n");
+    assert_eq!(of(&["explain", "-o", "name"]), "big\nsteady\n");
+    assert_eq!(of(&["status", "-o", "name"]).lines().count(), 3);
+    let events = of(&["events", "-o", "name"]);
+    assert_eq!(events.lines().filter(|name| *name == "executor_running").count(), 3, "{events}");
+    let table = of(&["events"]);
+    assert!(table.starts_with("TIME UTC  EVENT  "), "{table}");
+    let status = of(&["status"]);
+    assert!(status.contains("\nno driver process\n") && status.contains("  LOST  "), "{status}");
+    let refused = run.folder.posse(&["status", "-o", "json", "--json"]);
+    assert_eq!(refused.status.code(), Some(2), "one format only");
+}
+
+#[test]
+fn scale_and_kill_say_what_they_did() {
+    let run = Run::start();
+    let said = |args: &[&str]| {
+        let output = run.folder.posse(args);
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, words) = said(&["scale", "steady", "0"]);
+    assert_eq!(code, Some(0), "{words}");
+    assert!(words.contains("posse ends none of them: with scale_down: pending"), "{words}");
+    let (code, words) = said(&["scale", "nope", "3"]);
+    let want = "posse: there is no such group: nope; the groups are: big, steady\n";
+    assert_eq!((code, words.as_str()), (Some(1), want));
+    let (code, words) = said(&["kill", "99"]);
+    assert_eq!((code, words.as_str()), (Some(1), "no such executor: 99\n"));
+    // An executor that nobody named would end.
+    let (code, words) = said(&["kill", "--target", "1", "99"]);
+    assert!(code == Some(1) && words.contains("the target was not changed"), "{code:?}: {words}");
+    let status: Value = serde_json::from_str(&run.folder.printed(&["status", "--json"])).unwrap();
+    assert_eq!(status["groups"][0]["target"], 2, "{status}");
+    let (code, words) = said(&["kill", "1"]);
+    assert_eq!((code, words.as_str()), (Some(0), "killed: 1 (posse replaces them)\n"));
+    wait_for("the loss", || run.folder.printed(&["events"]).contains("killed: killed by a call"));
+}
+
+#[test]
+fn a_reader_that_has_read_enough_is_no_error() {
+    let run = Run::start();
+    for args in [
+        &["--help"][..],
+        &["render"],
+        &["status"],
+        &["status", "-o", "json"],
+        &["events"],
+        &["events", "-o", "json", "--follow"],
+        &["explain", "1"],
+        &["apps"],
+        &["completions", "bash"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = run.folder.command(args).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "", "{args:?}");
+    }
+}
+
+#[test]
+fn a_dash_is_the_configuration_on_stdin() {
+    let folder = Folder::new();
+    fs::remove_file(folder.0.join("posse.yaml")).unwrap();
+    for flag in ["-f", "--config", "--file"] {
+        let output = folder.posse_with_stdin(&["render", flag, "-", "-o", "json"], CONFIG);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let pods: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(pods["items"].as_array().unwrap().len(), 2);
+    }
+    for command in ["render", "check", "run", "submit"] {
+        let output = folder.posse_with_stdin(&[command, "-f", "-"], "app: a\nexecutorss: []\n");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("stdin:2:1: executorss: unknown key"), "{said}");
+    }
+    // The driver of `render --driver` reads the text twice.
+    let output = folder.posse_with_stdin(
+        &["render", "--driver", "-f", "-"],
+        &format!("{CONFIG}driver: {{posse_image: p}}\n"),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("scale_down"), "the Secret or ConfigMap has the text");
+}
+
+#[test]
+fn the_namespace_may_stand_before_the_command() {
+    let folder = Folder::new();
+    let namespace = |args: &[&str]| {
+        let pods: Value = serde_json::from_str(&folder.printed(args)).unwrap();
+        pods["items"][0]["metadata"]["namespace"].clone()
+    };
+    assert_eq!(namespace(&["-n", "quiet", "render", "-o", "json"]), "quiet");
+    assert_eq!(namespace(&["render", "-o", "json", "-n", "quiet"]), "quiet");
+    let refused = folder.posse(&["-n", "quiet", "statsu"]);
+    let said = text(&refused.stderr);
+    assert!(said.contains("did you mean `status`?"), "{said}");
+}
+
+#[test]
+fn placeholders_and_kinds_are_corrected() {
+    let folder = Folder::new();
+    let config = "{app: a, executors: [{template: pod.yaml}]}";
+    fs::write(folder.0.join("posse.yaml"), config).unwrap();
+    let refused = |template: &str, words: &str| {
+        fs::write(folder.0.join("pod.yaml"), template).unwrap();
+        let output = folder.posse(&["render"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(words), "{said}");
+    };
+    let pod = |arg: &str| {
+        format!("{{kind: Pod, spec: {{containers: [{{name: w, image: i, args: ['{arg}']}}]}}}}")
+    };
+    refused(&pod("{{ EXECUTOR_ID }}"), "write {{EXECUTOR_ID}}, in capitals and without spaces");
+    refused(&pod("{{slot}}"), "write {{SLOT}}");
+    refused("{apiVersion: apps/v1, kind: Deployment, spec: {}}", "use its spec.template");
+}
+
+/// A program on a terminal of its own, and what it wrote there.
+struct Terminal {
+    child: Child,
+    master: OwnedFd,
+    slave: OwnedFd,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    fn start(mut command: Command, columns: u16, rows: u16) -> Self {
+        let (master, slave) = pty::open(columns, rows);
+        let end = || Stdio::from(slave.try_clone().unwrap());
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        let written: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let (mut reader, copy) = (File::from(master.try_clone().unwrap()), Arc::clone(&written));
+        thread::spawn(move || {
+            let mut piece = [0; 4096];
+            // Ends when the terminal is closed.
+            while let Ok(n @ 1..) = reader.read(&mut piece) {
+                copy.lock().unwrap().extend_from_slice(&piece[..n]);
+            }
+        });
+        Self { child, master, slave, written }
+    }
+
+    fn written(&self) -> String {
+        String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
+    }
+
+    /// The lines of the last complete drawing.
+    fn lines(&self) -> Vec<String> {
+        let written = self.written();
+        let Some((before, _)) = written.rsplit_once("\x1b[K\x1b[J") else { return Vec::new() };
+        let drawing = before.rsplit("\x1b[H").next().unwrap();
+        drawing.split("\x1b[K").map(|line| line.trim_matches(['\r', '\n']).to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn wait_line(&self, what: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.lines().iter().any(|line| line.contains(what)) {
+            assert!(Instant::now() < deadline, "no {what:?} in {:#?}", self.lines());
+            thread::sleep(POLL);
+        }
+    }
+
+    /// The same for counts of the last minute, unless a busy machine needs longer than that: then the
+    /// first ones count no more.
+    #[track_caller]
+    fn wait_counts(&self, begun: Instant, what: &str) {
+        let is_there = || self.lines().iter().any(|line| line.contains(what));
+        wait_for(what, || is_there() || begun.elapsed() >= Duration::from_secs(60));
+    }
+
+    fn resize(&self, columns: u16, rows: u16) {
+        pty::resize(&self.master, columns, rows);
+    }
+
+    fn press(&self, keys: &[u8]) {
+        rustix::io::write(&self.master, keys).unwrap();
+    }
+
+    /// True if typed keys are shown and come line by line, as a shell leaves the terminal.
+    fn is_as_before(&self) -> bool {
+        let modes = tcgetattr(&self.slave).unwrap().local_modes;
+        modes.contains(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG)
+    }
+
+    #[track_caller]
+    fn expect_end(&mut self, code: i32) {
+        let mut ended = None;
+        wait_for("the end of the program", || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert_eq!(ended.unwrap().code(), Some(code), "{}", self.written());
+        assert!(self.is_as_before());
+        wait_for("the old screen", || self.written().contains("\x1b[?7h\x1b[?25h\x1b[?1049l"));
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_watched_status_follows_the_run_and_gives_the_terminal_back() {
+    let begun = Instant::now();
+    let mut run = Run::start();
+    let watch = || Terminal::start(run.folder.command(&["status", "--watch"]), 100, 30);
+    let mut screen = watch();
+    screen.wait_line("app hands");
+    screen.wait_counts(begun, "last minute: 3 started, 0 lost");
+    screen.wait_line("steady  1       1        0");
+    assert!(!screen.is_as_before() && screen.written().starts_with("\x1b[?1049h\x1b[?25l\x1b[?7l"));
+    assert_eq!(screen.lines().len(), 30);
+    run.folder.printed(&["kill", "2"]);
+    screen.wait_line("killed: killed by a call");
+    screen.wait_counts(begun, "last minute: 4 started, 1 lost");
+    screen.resize(40, 10);
+    wait_for("a drawing of the new size", || screen.lines().len() == 10);
+    let lines = screen.lines();
+    assert!(lines.iter().all(|line| line.chars().count() <= 40), "{lines:#?}");
+    screen.press(b"q");
+    screen.expect_end(0);
+
+    let mut interrupted = watch();
+    interrupted.wait_line("app hands");
+    interrupted.press(&[3]);
+    interrupted.expect_end(0);
+
+    let mut terminated = watch();
+    terminated.wait_line("app hands");
+    signal(&terminated.child, Signal::TERM);
+    terminated.expect_end(143);
+
+    let mut to_the_end = watch();
+    to_the_end.wait_line("app hands");
+    run.end();
+    to_the_end.expect_end(0);
+    wait_for("its last words", || to_the_end.written().contains("the run has ended"));
+}
+
+#[test]
+fn a_watched_status_needs_a_terminal() {
+    let run = Run::start();
+    let output = run.folder.posse(&["status", "--watch"]);
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""), "{said}");
+    assert!(said.contains("`posse events --follow`"), "it says what to use instead: {said}");
+}
+
+#[test]
+fn bash_completes_commands_flags_and_names() {
+    let run = Run::start();
+    let script = "posse() { \"$POSSE\" \"$@\"; }\n\
+        eval \"$(posse completions bash)\"\n\
+        try() { COMP_WORDS=(\"$POSSE\" \"$@\"); COMP_CWORD=$#; _posse; echo \"${COMPREPLY[*]}\"; }\n\
+        try stat; try status --wat; try scale --app hands st; try kill --app hands ''; try apps h; try status --app = h\n";
+    let mut bash = Command::new("bash");
+    let output = bash
+        .args(["-c", script])
+        .env("POSSE", env!("CARGO_BIN_EXE_posse"))
+        .env("XDG_RUNTIME_DIR", &run.folder.0)
+        .env("HOME", &run.folder.0)
+        .env_remove("KUBECONFIG")
+        .output()
+        .unwrap();
+    let want = "status\n--watch\nsteady\n1 2 3\nhands\nhands\n";
+    assert_eq!(text(&output.stdout), want, "{}", text(&output.stderr));
+}
+
+#[test]
+fn help_fits_its_width_and_has_examples() {
+    let folder = Folder::new();
+    for command in [
+        "apps",
+        "check",
+        "cleanup",
+        "completions",
+        "events",
+        "explain",
+        "kill",
+        "logs",
+        "render",
+        "run",
+        "scale",
+        "status",
+        "stop",
+        "submit",
+    ] {
+        let help = folder.printed(&[command, "--help"]);
+        let widest = help.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 80, "{command}: {widest} columns\n{help}");
+        let examples = help.split("\nExamples:\n").nth(1).unwrap_or_else(|| panic!("{help}"));
+        assert!(examples.matches("posse ").count() >= 3, "three examples:\n{help}");
+    }
+    for command in [&["--help"][..], &["dev", "--help"], &["stage", "put", "--help"]] {
+        let help = folder.printed(command);
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    }
+    let help = folder.printed(&["run", "--help"]);
+    for heading in ["Configuration:", "API server:", "Embedded cluster:", "Exit codes:"] {
+        assert!(help.contains(&format!("\n{heading}\n")), "{heading}\n{help}");
+    }
+}
+
+#[test]
+fn the_manual_has_a_page_for_each_command() {
+    let folder = Folder::new();
+    folder.printed(&["man", "pages"]);
+    let page = fs::read_to_string(folder.0.join("pages/posse-status.1")).unwrap();
+    assert!(page.starts_with(".TH POSSE-STATUS 1 "), "{page}");
+}

@@ -1,0 +1,125 @@
+//! `posse exec -it` on a terminal: the keys go to the command, Ctrl-C too, and the terminal is as before
+//! at the end.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+
+use super::pty::Terminal;
+
+const CONFIG: &str = r#"{app: typed, executors: [{count: 1, command: [sleep, "1000"]}]}"#;
+
+/// A run in a folder of its own. Both end when this is dropped.
+struct Run {
+    folder: PathBuf,
+    child: Child,
+}
+
+impl Run {
+    fn start(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("posse-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("posse.yaml"), CONFIG).unwrap();
+        let mut run = posse(&folder);
+        run.args(["run", "--dev", "--control", "unix:control"]);
+        let child = run.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let run = Self { folder, child };
+        // It also waits for the run, which has no socket yet.
+        let wait = run.client(&["wait", "--running", "1", "--timeout", "120s"]).output().unwrap();
+        assert!(wait.status.success(), "{}", String::from_utf8_lossy(&wait.stderr));
+        run
+    }
+
+    fn client(&self, words: &[&str]) -> Command {
+        let mut command = posse(&self.folder);
+        command.env("POSSE_CONTROL", format!("unix:{}/control", self.folder.display()));
+        command.args(words);
+        command
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, Signal::TERM);
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn posse(folder: &PathBuf) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
+    command.current_dir(folder).env_clear();
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    for name in ["HOME", "XDG_RUNTIME_DIR", "TMPDIR"] {
+        command.env(name, folder);
+    }
+    command.env("TERM", "xterm").env("NO_COLOR", "1").env("POSSE_LOG", "error");
+    command
+}
+
+fn anything(_: &[String]) -> Result<(), String> {
+    Ok(())
+}
+
+/// The modes of the terminal before posse changes them. The shell in it waits for a key first.
+#[track_caller]
+fn start_after_look(terminal: &Terminal) -> String {
+    terminal.wait_line("the shell", |line| line == "begin");
+    let (before, _) = terminal.state();
+    terminal.press("\r");
+    terminal.wait("raw mode", || if terminal.state().0 == before { Err(()) } else { Ok(()) });
+    before
+}
+
+#[test]
+fn a_shell_in_an_executor_has_this_terminal() {
+    let run = Run::start("typed");
+    // The outer shell leads the session, so that the modes can be compared when posse has ended.
+    let exe = env!("CARGO_BIN_EXE_posse");
+    let script =
+        format!("echo begin; read go; {exe} exec -it 1 -- sh; echo \"code $?\"; read line");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(&run.folder);
+    let client = run.client(&[]);
+    command.envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut terminal = Terminal::start(&command, 100, anything);
+    let before = start_after_look(&terminal);
+    terminal.press("stty size; tty | wc -l\r");
+    terminal.wait_line("the size of the terminal", |line| line.ends_with("24 100"));
+    terminal.resize(132, 50);
+    // The command's terminal follows a little later.
+    terminal.press("until [ \"$(stty size)\" = '50 132' ]; do :; done; echo re''sized\r");
+    terminal.wait_line("the new size", |line| line.ends_with("resized"));
+    terminal.press("echo run''ning; sleep 1000\r");
+    terminal.wait_line("the sleep", |line| line.ends_with("running"));
+    terminal.press("\x03");
+    terminal.press("echo aft''er\r");
+    terminal.wait_line("the prompt after Ctrl-C", |line| line.ends_with("after"));
+    terminal.press("exit 5\r");
+    terminal.wait_line("the exit code", |line| line.ends_with("code 5"));
+    assert_eq!(terminal.state().0, before, "the modes are as before");
+    terminal.press("\r");
+    assert_eq!(terminal.expect_end(), 0);
+}
+
+#[test]
+fn a_signal_leaves_the_terminal_as_it_was() {
+    let run = Run::start("signalled");
+    let exe = env!("CARGO_BIN_EXE_posse");
+    let script = format!("echo begin; read go; exec {exe} exec -it 1 -- sleep 1000");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(&run.folder);
+    let client = run.client(&[]);
+    command.envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut terminal = Terminal::start(&command, 80, anything);
+    start_after_look(&terminal);
+    let (raw, _) = terminal.state();
+    terminal.signal(Signal::TERM);
+    assert_eq!(terminal.expect_end(), 143);
+    assert_ne!(terminal.state().0, raw, "the modes are restored");
+}

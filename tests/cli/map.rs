@@ -1,0 +1,139 @@
+//! `posse map` on the embedded cluster: outputs, exit codes, wrong lines, and going on after a kill -9.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Much longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("posse-map-{}-{n}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn command(&self, args: &[&str], input: &[u8]) -> Command {
+        fs::write(self.0.join("tasks"), input).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
+        command.args(["map", "--dev"]).args(args).current_dir(&self.0).env_clear();
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", &self.0).env("XDG_RUNTIME_DIR", &self.0);
+        command.stdin(File::open(self.0.join("tasks")).unwrap());
+        command
+    }
+
+    fn map(&self, args: &[&str], input: &[u8]) -> Output {
+        self.command(args, input).output().unwrap()
+    }
+
+    fn lines(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.0.join(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn check(output: &Output, code: i32, part: &str) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(part), "{said}");
+}
+
+#[test]
+fn each_line_runs_once_and_its_output_has_its_number() {
+    let folder = Folder::new();
+    let input = b"echo one; echo two >&2\nexit 3\necho $POSSE_KEY '|' 'a  b'";
+    let output = folder.map(&["-j", "2", "--resume", "done"], input);
+    check(&output, 10, "2 lines succeeded, 1 failed: lines 2");
+    check(&output, 10, "line 2 failed with exit code 3 (app_error)");
+    let printed = text(&output.stdout);
+    let lines: BTreeSet<&str> = printed.lines().collect();
+    assert_eq!(lines, ["[1] one", "[1] two", "[3] line-3 | a  b"].into());
+    // The failed line runs again, the others do not.
+    let input = b"echo one; echo two >&2\nexit 3\necho $POSSE_KEY '|' 'a  b'\necho new";
+    let output = folder.map(&["--resume", "done"], input);
+    check(&output, 10, "1 lines succeeded, 2 were done before, 1 failed: lines 2");
+    assert_eq!(text(&output.stdout), "[4] new\n");
+    let output = folder.map(&["--resume", "done"], b"echo another");
+    check(&output, 2, "line 1 is another one than in the run that wrote");
+}
+
+#[test]
+fn a_line_that_fails_is_tried_again() {
+    let folder = Folder::new();
+    let line = format!("mkdir {}/once 2> /dev/null && exit 1; echo again", folder.0.display());
+    let output = folder.map(&["--retries", "1"], line.as_bytes());
+    check(&output, 0, "1 lines succeeded, 0 failed");
+    assert_eq!(text(&output.stdout), "[1] again\n");
+}
+
+#[test]
+fn a_wrong_line_is_named_after_the_lines_before_it_have_run() {
+    for (wrong, part) in [(&b"\xff"[..], "line 2 is not UTF-8"), (b"", "line 2 is empty")] {
+        let folder = Folder::new();
+        let output = folder.map(&[], &[b"echo ok\n", wrong, b"\necho no\n"].concat());
+        check(&output, 2, part);
+        assert_eq!(text(&output.stdout), "[1] ok\n");
+    }
+    let folder = Folder::new();
+    check(&folder.map(&["--executors", "2"], b"true"), 2, "use -j instead of --executors");
+    check(&folder.map(&["-f", "-"], b"true"), 2, "stdin has the tasks");
+    check(&folder.map(&[], b""), 0, "0 lines succeeded, 0 failed");
+}
+
+/// Lines that ran when posse was killed run again, and no line that was written down does.
+#[test]
+fn an_interrupted_map_goes_on_where_it_was() {
+    const N: usize = 60;
+    let folder = Folder::new();
+    let line = |n| format!("echo {n} >> {}/ran; sleep 0.05\n", folder.0.display());
+    let input: String = (1..=N).map(line).collect();
+    let mut command = folder.command(&["-j", "3", "--resume", "done"], input.as_bytes());
+    let mut posse = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + PATIENCE;
+    while folder.lines("done").len() < 10 {
+        assert!(Instant::now() < until, "ten lines take too long");
+        thread::sleep(POLL);
+    }
+    posse.kill().unwrap();
+    posse.wait().unwrap();
+    // What still runs ends with posse.
+    let number = |line: &String| line.split(' ').next().unwrap().to_owned();
+    let done: BTreeSet<String> = folder.lines("done").iter().map(number).collect();
+    assert!(done.len() < N, "it was killed too late to show anything");
+    let ran = |folder: &Folder| folder.lines("ran");
+    let before = ran(&folder).len();
+    let output = folder.map(&["-j", "3", "--resume", "done"], input.as_bytes());
+    check(&output, 0, "were done before, 0 failed");
+    let after = ran(&folder);
+    assert!(
+        after[before.min(after.len())..].iter().all(|n| !done.contains(n)),
+        "{after:?} {done:?}"
+    );
+    assert_eq!(after.iter().collect::<BTreeSet<_>>().len(), N);
+    assert_eq!(folder.lines("done").iter().map(number).collect::<BTreeSet<_>>().len(), N);
+}

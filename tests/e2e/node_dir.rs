@@ -1,0 +1,84 @@
+//! `posse cleanup --node-dir`: folders on a node, by the application in their names.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::support::posse::{command, said};
+use crate::support::scene::Scene;
+use crate::support::server::{Server, Who};
+use crate::support::wait::{PATIENCE, wait_for};
+
+/// The cleanup of a node's folder, with these flags.
+fn cleanup(scene: &Scene<'_>, server: &dyn Server, words: &[&str]) -> Command {
+    let kubeconfig = scene.file("cleanup.kubeconfig");
+    let access = server.access(Who::Admin);
+    fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
+    let mut command = command(scene.dir.path());
+    command.args(["cleanup", "--node-dir", "node", "--namespace", &scene.namespace]);
+    command.arg("--kubeconfig").arg(kubeconfig).args(words);
+    command
+}
+
+fn output(mut command: Command) -> Output {
+    command.output().expect("the binary can be started")
+}
+
+/// Makes a folder as an executor of this run would, with files.
+fn make(scene: &Scene<'_>, name: &str) -> PathBuf {
+    let folder = scene.file("node").join(name);
+    fs::create_dir_all(folder.join("blockmgr-1/00")).expect("writable");
+    fs::write(folder.join("blockmgr-1/00/shuffle_0_0_0.data"), "x").expect("writable");
+    folder
+}
+
+/// Folders of a run stay while it lasts, also without an executor, and go after its end. What has
+/// another name, or is no folder, stays.
+pub fn folders_of_ended_applications(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(0).settings(json!({})).instance("one").start();
+    posse.wait_ready();
+    let (own, ended) = (make(&scene, "shop.one"), make(&scene, "ended.a1b2c"));
+    let foreign = [make(&scene, "registeredExecutors.rdb"), make(&scene, "blockmgr-7")];
+    let outside = scene.file("outside");
+    fs::create_dir(&outside).expect("writable");
+    std::os::unix::fs::symlink(&outside, scene.file("node").join("link.x1")).expect("writable");
+    std::os::unix::fs::symlink(&outside, ended.join("link")).expect("writable");
+    fs::write(outside.join("file"), "x").expect("writable");
+
+    let run = |words: &[&str]| {
+        let output = output(cleanup(&scene, server, words));
+        assert!(output.status.success(), "{}", said(&output));
+        said(&output)
+    };
+    let text = run(&["--all-apps"]);
+    assert!(text.contains("ended.a1b2c: its application has ended"), "{text}");
+    assert!(text.contains("the same with --yes removes 1 folder"), "{text}");
+    assert!(!text.contains("shop.one") && ended.exists(), "{text}");
+    let text = run(&["--app", "shop", "--yes"]);
+    assert!(text.contains("nothing to remove") && ended.exists(), "{text}");
+    let text = run(&["--all-apps", "--yes"]);
+    assert!(text.contains("removed 1 folder") && !ended.exists(), "{text}");
+    assert!(own.exists(), "the run has no executor, but holds its Lease");
+
+    // The next folder goes as soon as the run is over.
+    let words = ["--all-apps", "--yes", "--every", "1s"];
+    let mut loop_ = cleanup(&scene, server, &words).spawn().expect("the binary can be started");
+    let late = make(&scene, "late.a1b2c");
+    wait_for(PATIENCE, "the next round", || !late.exists());
+    assert!(own.exists());
+    posse.stop();
+    wait_for(PATIENCE, "the folder of the run to be removed", || !own.exists());
+    let pid = Pid::from_child(&loop_);
+    kill_process(pid, Signal::TERM).expect("it runs");
+    let status = loop_.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    assert!(foreign.iter().all(|folder| folder.exists()), "{foreign:?}");
+    assert!(outside.join("file").exists() && scene.file("node").join("link.x1").exists());
+    let missing = output(cleanup(&scene, server, &["--all-apps", "--every", "0s"]));
+    assert_eq!(missing.status.code(), Some(2), "{}", said(&missing));
+    scene.finish();
+}
