@@ -51,8 +51,8 @@ def json_lines(path):
 class Checks:
     """One scenario. Its processes end with it. Its files stay if a check failed."""
 
-    def __init__(self, name):
-        self.name, self.failed = name, 0
+    def __init__(self, name, seconds_max=SECONDS_MAX):
+        self.name, self.seconds_max, self.failed = name, seconds_max, 0
         self.instance = "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
         self.folder = ROOT / "target" / "examples" / f"{name}-{self.instance}"
         self.folder.mkdir(parents=True)
@@ -106,13 +106,13 @@ class Checks:
 
     def until(self, what, condition):
         """Waits until the condition is true. Returns its value."""
-        end = time.monotonic() + SECONDS_MAX
+        end = time.monotonic() + self.seconds_max
         while not (got := condition()):
             codes = [process.poll() for process in self.started]
             if any(code not in (None, 0, -signal.SIGKILL) for code in codes):
                 raise Late(f"{what}: a process ended first: {codes}")
             if time.monotonic() > end:
-                raise Late(f"{what}: not within {SECONDS_MAX} s")
+                raise Late(f"{what}: not within {self.seconds_max} s")
             time.sleep(POLL_SECONDS)
         return got
 

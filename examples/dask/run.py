@@ -162,6 +162,10 @@ class Play:
         losses = [event["executor"] for event in self.checks.events("executor_lost")]
         self.checks.same("losses told once", len(losses), len(set(losses)))
         self.checks.same("workers left behind", self.checks.processes(), [])
+        # Dask logs each call, also one that retires nobody: the preload must not make one each second.
+        retired = re.findall(r"Retire worker addresses .*", self.checks.output("posse.err"))
+        nobody = [line for line in retired if line.endswith("[]")]
+        self.checks.same("lines about retired workers, of nobody", (bool(retired), nobody), (True, []))
 
 
 class NotPosse(BaseHTTPRequestHandler):
@@ -182,9 +186,9 @@ def without_posse(what, words, address, token_file=""):
     with Checks("dask") as checks:
         scheduler = subprocess.run(
             [DASK, "scheduler", "--port", str(free_port()), "--no-dashboard",
-             "--preload", "examples/dask/posse_preload.py"],
+             "--preload", "posse.dask"],
             cwd=ROOT, capture_output=True, text=True, timeout=60,
-            env={**os.environ, "PYTHONPATH": "examples/dask", "POSSE_CONTROL": address,
+            env={**os.environ, "PYTHONPATH": "clients/python", "POSSE_CONTROL": address,
                  "POSSE_CONTROL_TOKEN_FILE": token_file})
         said = {word: word in scheduler.stderr for word in words}
         checks.same(f"{what}: exit code, words", (scheduler.returncode, said), (1, dict.fromkeys(words, True)))

@@ -1,27 +1,29 @@
 """Fetches items of work from the driver, one after another: executor.py HOST:PORT"""
 
 import http.client
-import json
 import os
+import socket
 import sys
 import threading
 import time
+from xmlrpc.client import Error, ServerProxy
+
+socket.setdefaulttimeout(10)
 
 
-def ask(**said):
+def tell(wants_work=False, item=None, result=None):
     for _ in range(60):  # the driver may be unreachable for a moment
         try:
-            driver = http.client.HTTPConnection(sys.argv[1], timeout=10)
-            driver.request("POST", "/" + os.environ["POSSE_EXECUTOR_ID"], json.dumps(said))
-            return json.load(driver.getresponse())
-        except (OSError, http.client.HTTPException, ValueError):
+            with ServerProxy(f"http://{sys.argv[1]}", allow_none=True) as driver:
+                return driver.tell(int(os.environ["POSSE_EXECUTOR_ID"]), wants_work, item, result)
+        except (OSError, http.client.HTTPException, Error):
             time.sleep(1)
     sys.exit(f"no driver at {sys.argv[1]}")
 
 
 def beat():
     while True:
-        ask()
+        tell()
         time.sleep(1)
 
 
@@ -32,6 +34,6 @@ def primes(start, end):
 threading.Thread(target=beat, daemon=True).start()
 item = result = None
 while True:
-    item = ask(wants_work=True, item=item, result=result)
+    item = tell(True, item, result)
     result = item and primes(*map(int, item.split("-")))
     time.sleep(0 if item else 0.1)

@@ -2,8 +2,9 @@
 
     run.py [SEED]       SEED (default 1): which executors are killed, and when
 
-1. under `posse run --dev`: an executor is killed in the middle of an item, one item kills each executor
-   that takes it, and the executor with the last item is stopped and sends no more heartbeats;
+1. under `posse run --dev`, beside another run of the same command: an executor is killed in the middle
+   of an item, one item kills each executor that takes it, and the executor with the last item is stopped
+   and sends no more heartbeats;
 2. beside a `posse run` that is killed and restarted; in between one executor dies and the pod of another
    one is deleted, for which there will be no event;
 3. without a posse.
@@ -27,7 +28,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 from checks import ROOT, Checks, at, free_port, json_lines, posse_binary
 
-DRIVER = "examples/queue/driver.py"
+DRIVER, CLIENT = "examples/queue/driver.py", str(ROOT / "clients/python")
 STARTS, END = range(0, 600_001, 12_500), 680_000
 POISON, LAST = "poison", f"{STARTS[-1]}-{END}"
 GOOD = {*(f"{start}-{start + 12_500}" for start in STARTS[:-1]), LAST}
@@ -98,20 +99,25 @@ class Play:
         n_unseen = len([line for line in self.record("lost")
                         if line["item"] == POISON and line["reason"] == "not listed"])
         same("the poisoned item was begun, and done", (begun[POISON], done[POISON]), (2 + n_unseen, 0))
-        let_go = [line for line in self.record("lost") if line["reason"] == "no work left"]
-        same("work lost with those that the driver let go",
-             [line["item"] for line in let_go], [None] * len(let_go))
-        return sorted(line["executor"] for line in let_go)
+        let_go = {line["executor"] for line in self.record("lost") if line["reason"] == "killed"}
+        work = collections.Counter()
+        for line in self.record("begun", "done"):
+            work[line["executor"]] += 1 if line["what"] == "begun" else -1
+        same("work lost with those that the driver let go", sum(work[executor] for executor in let_go), 0)
+        return sorted(let_go)
 
 
 def under_posse(seed):
     with Checks("queue") as checks:
         play, seeded = Play(checks, "posse.out"), random.Random(seed)
-        configuration = checks.configuration(("8900", free_port()))
+        configuration = checks.configuration()
         posse = checks.start(
             "posse", posse_binary(), "run", "--dev", "-f", configuration,
             "--instance", checks.instance, "--events", str(checks.folder / "events"),
         )
+        # The same command again: posse chooses another port.
+        other = checks.start("other", posse_binary(), "run", "--dev", "-f", configuration)
+        others = Play(checks, "other.out")
         checks.until("six executors", play.six_work)
         n_done = seeded.randrange(8, 16)
         checks.until(f"{n_done} items done", lambda: play.n_done() >= n_done)
@@ -125,6 +131,9 @@ def under_posse(seed):
         checks.until("the end", lambda: posse.poll() is not None)
 
         checks.same("exit code", posse.returncode, 0)
+        checks.until("the end of the other run", lambda: other.poll() is not None)
+        checks.same("the other run: exit code", other.returncode, 0)
+        others.check_work()
         killed = play.check_work()
         lost = checks.events("executor_lost")
         poisoned = [line["executor"] for line in play.record("lost") if line["item"] == POISON]
@@ -153,8 +162,9 @@ def beside_posse(seed):
     with Checks("queue") as checks:
         play, seeded = Play(checks, "driver.out"), random.Random(seed)
         port, control = free_port(), f"unix:{checks.folder / 'control'}"
-        command = f'  command: [python3, {DRIVER}, "8900"]\n'
-        configuration = checks.configuration((command, ""), ("8900", port))
+        command = f"  command: [env, PYTHONPATH=clients/python, python3, {DRIVER}]\n"
+        # posse does not start this driver, so it cannot choose the port.
+        configuration = checks.configuration((command, ""), ("port: auto", f"port: {port}"))
         cluster = checks.folder / "kubeconfig"
         checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
         checks.until("a cluster", cluster.exists)
@@ -168,7 +178,8 @@ def beside_posse(seed):
 
         first = start_posse("posse")
         checks.until("posse", lambda: is_ready(control))
-        driver = checks.start("driver", sys.executable, DRIVER, str(port), POSSE_CONTROL=control)
+        driver = checks.start("driver", sys.executable, DRIVER, POSSE_DRIVER_PORT=str(port), POSSE_CONTROL=control,
+                              PYTHONPATH=CLIENT)
         checks.until("six executors", play.six_work)
         n_done = seeded.randrange(8, 16)
         checks.until(f"{n_done} items done", lambda: play.n_done() >= n_done)
@@ -221,8 +232,8 @@ def without_posse(what, words, **environment):
     """The driver reports the problem and a remedy, and ends."""
     with Checks("queue") as checks:
         driver = subprocess.run(
-            [sys.executable, DRIVER, str(free_port())], cwd=ROOT, capture_output=True, text=True,
-            timeout=60, env={**os.environ, **environment})
+            [sys.executable, DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=60,
+            env={**os.environ, "PYTHONPATH": CLIENT, "POSSE_DRIVER_PORT": str(free_port()), **environment})
         said = {word: word in driver.stderr for word in words}
         checks.same(f"{what}: exit code, words", (driver.returncode, said), (1, dict.fromkeys(words, True)))
 

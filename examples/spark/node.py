@@ -19,6 +19,7 @@ from pathlib import Path
 import kube
 
 NAME = "local"
+HOST_IP = "127.0.0.1"
 API = kube.Api("example-node")
 # Each pod has its own address. Nodes on the same machine use different ranges.
 ADDRESSES = (f"127.{1 + os.getpid() % 250}.{n // 250}.{1 + n % 250}" for n in itertools.count())
@@ -71,7 +72,7 @@ class Pod(threading.Thread):
         return code if code >= 0 else 128 - code
 
     def environment(self):
-        facts = {"status.podIP": self.ip, "metadata.name": self.metadata["name"],
+        facts = {"status.podIP": self.ip, "status.hostIP": HOST_IP, "metadata.name": self.metadata["name"],
                  "metadata.namespace": self.metadata["namespace"], "spec.nodeName": NAME}
         known = {}
         for entry in self.container.get("env", []):
@@ -86,7 +87,7 @@ class Pod(threading.Thread):
     def say(self, phase, state):
         is_ready = "True" if phase == "Running" else "False"
         API.call("PATCH", f"{self.path}/status", {"status": {
-            "phase": phase, "podIP": self.ip, "podIPs": [{"ip": self.ip}], "hostIP": "127.0.0.1", "startTime": now(),
+            "phase": phase, "podIP": self.ip, "podIPs": [{"ip": self.ip}], "hostIP": HOST_IP, "startTime": now(),
             "conditions": [{"type": kind, "status": is_ready} for kind in ("Ready", "ContainersReady")]
             + [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Initialized")],
             "containerStatuses": [{

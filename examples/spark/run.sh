@@ -53,10 +53,13 @@ command -v javac >/dev/null || cannot "javac is missing: install a JDK, 17 or la
 posse=${POSSE:-$(ls -t "$top"/target/*/release/posse "$top"/target/*/debug/posse 2>/dev/null | head -n 1)}
 [ -x "$posse" ] || fail "posse is not built: run cargo build --release"
 
-# Installs once. The version file is written last, so a partial installation is repeated.
+# Installs once. The version file is written last, so a partial installation is repeated. Two runs may
+# start at the same time: the second one waits.
+mkdir -p "$home"
+exec 9> "$home/lock"
+flock 9
 if [ "$(cat "$home/version" 2>/dev/null)" != "$PYSPARK" ]; then
-    mkdir -p "$home"
-    python3 -m venv "$home/venv" >/dev/null || cannot "python3 has no venv (Debian: python3-venv)"
+    python3 -m venv --clear "$home/venv" >/dev/null || cannot "python3 has no venv (Debian: python3-venv)"
     "$home/venv/bin/pip" install --quiet --disable-pip-version-check "$PYSPARK" || cannot "pip cannot install $PYSPARK"
     echo "$PYSPARK" > "$home/version"
 fi
@@ -68,6 +71,7 @@ PYTHONDONTWRITEBYTECODE=1
 EXECUTOR_TEMPLATE=$home/executor.yaml
 export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE EXECUTOR_TEMPLATE JAVA_QUICK
 "$top/adapters/spark/build.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR"
+exec 9>&-
 echo "Spark $spark"
 # The embedded node pulls no image, so the template has the command. A real image has an entry point
 # and needs no template.
@@ -105,7 +109,7 @@ posse() {
         fail "the whole log is $work/log"
     }
     # Only the recipe's own lines, without those of Spark and posse.
-    grep -E '^(all [0-9]+ executors|the audit log|numbers:|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped)' "$work/log" || true
+    grep -E '^(all [0-9]+ executors|the audit log|numbers:|created:|[0-9]+ executors:|[0-9]+ evictions|killed executor|the result|a stopped|shuffle:)' "$work/log" || true
 }
 
 # name, options of observe.py, --, arguments of spark-submit...
@@ -146,6 +150,7 @@ one_six_one() {
         --conf spark.dynamicAllocation.shuffleTracking.enabled=true \
         --conf spark.dynamicAllocation.shuffleTracking.timeout=5s \
         "$here/dynamic.py" "$home/runs/$name/flag"
+    ! grep 'ERROR.* Lost executor' "$work/log" >&2 || fail "Spark calls a planned end an error: $work/log"
 }
 
 dynamic() {
@@ -207,6 +212,17 @@ stopped() {
 evictions() {
     watched evictions -- --conf spark.executor.instances=4 --conf spark.task.maxFailures=1 \
         "$here/evictions.py" "$EVICTIONS" "$home/runs/evictions/flag"
+}
+
+# An external shuffle service: ../shuffle.
+shuffle() {
+    export POSSE="$posse"
+    posse shuffle posse.yaml python3 "$here/../shuffle/check.py" "$home/runs/shuffle"
+}
+
+# A volume for each slot, on which Spark finds the shuffle files of lost executors: ../shuffle.
+recovery() {
+    posse recovery posse.yaml python3 "$here/../shuffle/volumes.py" "$home/runs/recovery"
 }
 
 # Kills posse with -9 while the application works, then an executor, and starts posse again.
@@ -344,7 +360,7 @@ prepare() {
 for recipe; do
     case $recipe in
     wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission) ;;
-    in_cluster | submit | timing | real | install | prepare | others) ;;
+    in_cluster | submit | shuffle | recovery | timing | real | install | prepare | others) ;;
     *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac
 done

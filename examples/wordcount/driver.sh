@@ -46,7 +46,7 @@ cut_into_chunks() {
 # Makes a claims/ folder for each new executor. Takes a lost executor's folder away and puts its chunks back.
 follow_events() {
     {
-        "$POSSE_EXE" events --follow &
+        "$POSSE_EXE" events --follow -o json &
         echo $! >"$job/follower"
         wait
     } | while IFS= read -r event; do

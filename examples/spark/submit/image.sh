@@ -15,7 +15,7 @@ rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc
 mkdir -p "$spark" "$root/opt/app"
 cp -r "$2/bin" "$2/jars" "$2/python" "$spark/"
 # What Spark's core, SQL and streaming do not load.
-for part in arpack blas breeze cats-kernel datanucleus derby hive- lapack rocksdbjni scala-compiler spark-connect \
+for part in arpack blas breeze cats-kernel datanucleus derby hive- lapack scala-compiler spark-connect \
     spark-graphx spark-hive spark-mllib spire; do
     rm -f "$spark/jars/$part"*.jar
 done

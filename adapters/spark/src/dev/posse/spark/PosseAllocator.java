@@ -3,6 +3,7 @@ package dev.posse.spark;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.TreeMap;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
@@ -93,7 +94,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
         backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler.sc();
     try {
       Settings.check(conf);
-      Settings.untold(conf).forEach(LOG::warn);
+      Settings.untold(conf).ifPresent(LOG::warn);
       Link.Engine engine = new Engine(appId, backend);
       link = new Link(Settings.control(conf), namespace, engine);
       ResourceProfile profile = context.resourceProfileManager().defaultResourceProfile();
@@ -205,9 +206,13 @@ public final class PosseAllocator extends AbstractPodsAllocator {
       Container container = spec.pod().container();
       Pod pod = new PodBuilder(spec.pod().pod()).editOrNewSpec().addToContainers(container).endSpec().build();
       List<HasMetadata> resources = list(spec.executorKubernetesResources());
-      ObjectNode group = Control.JSON.createObjectNode();
-      group.set("template", Template.of(pod, resources));
+      Optional<String> reusedBy = Settings.reusesClaims(conf) ? Optional.of(appId) : Optional.empty();
+      ObjectNode group = Template.group(pod, resources, reusedBy);
+      if (Settings.waitsForClaims(conf)) {
+        group.put("replace", "gone");
+      }
       group.put("container", container.getName());
+      Settings.beside(conf).ifPresent(beside -> group.set("beside", beside));
       // Spark chooses which running executors end, after it has lowered the target.
       group.put("scale_down", "pending");
       return group;

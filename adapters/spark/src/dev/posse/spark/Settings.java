@@ -4,8 +4,12 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
+
+import com.fasterxml.jackson.databind.node.ObjectNode;
 
 import org.apache.spark.SparkConf;
 
@@ -14,8 +18,11 @@ final class Settings {
   /** Without these Spark and posse would both do the same work. */
   private static final Map<String, String> NEEDED = new LinkedHashMap<>();
   /** Keys that have no effect with posse, and what to use instead. */
-  private static final Map<String, String> INSTEAD = new LinkedHashMap<>();
+  private static final Map<String, String> INSTEAD = new TreeMap<>();
 
+  private static final String BESIDE = "spark.posse.beside";
+  private static final String REUSE = "spark.kubernetes.driver.reusePersistentVolumeClaim";
+  private static final String WAIT = "spark.kubernetes.driver.waitToReusePersistentVolumeClaim";
   private static final String POD_NAME_PREFIX = "spark.kubernetes.executor.podNamePrefix";
   /** Keys that this process has told about: a second context would tell the same again. */
   private static final Set<String> TOLD = ConcurrentHashMap.newKeySet();
@@ -53,26 +60,62 @@ final class Settings {
     if (!missing.isEmpty()) {
       throw new IllegalArgumentException("posse manages the executors, so Spark must not: set " + String.join(", ", missing));
     }
-    for (String key : List.of("spark.kubernetes.driver.reusePersistentVolumeClaim",
-        "spark.kubernetes.driver.waitToReusePersistentVolumeClaim")) {
-      if (conf.getBoolean(key, false)) {
-        throw new IllegalArgumentException(
-            key + "=true does not work with posse: a claim made OnDemand is deleted with its executor; set it to false");
-      }
+    if (waitsForClaims(conf) && !reusesClaims(conf)) {
+      throw new IllegalArgumentException(WAIT + "=true needs " + REUSE + "=true: otherwise a claim made OnDemand is"
+          + " deleted with its executor; set it to true, or the first one to false");
     }
+    beside(conf);
   }
 
-  /** One line for each key that is set, has no effect, and was not told by an earlier call. */
-  static List<String> untold(SparkConf conf) {
-    // In cluster mode spark-submit sets the prefix itself.
-    boolean isClusterMode = conf.getBoolean("spark.kubernetes.submitInDriver", false);
-    List<String> lines = new ArrayList<>();
+  /**
+   * True if a claim made OnDemand stays for the next executor. Spark's default is true, too, but here it has to be
+   * written: posse needs permissions for it, and Spark's shuffle recovery asks for the same.
+   */
+  static boolean reusesClaims(SparkConf conf) {
+    return conf.getBoolean(REUSE, false);
+  }
+
+  /** True if a new executor waits for the claim of the lost one. */
+  static boolean waitsForClaims(SparkConf conf) {
+    return conf.getBoolean(WAIT, false);
+  }
+
+  /** One line with all keys that are set, have no effect, and were not told by an earlier call. */
+  static Optional<String> untold(SparkConf conf) {
+    List<String> keys = new ArrayList<>();
     INSTEAD.forEach((key, instead) -> {
-      if (conf.contains(key) && !(isClusterMode && key.equals(POD_NAME_PREFIX)) && TOLD.add(key)) {
-        lines.add(key + " has no effect with posse: " + instead);
+      if (conf.contains(key) && !isSparksOwn(key, conf.get(key)) && TOLD.add(key)) {
+        keys.add(key + " (" + instead + ")");
       }
     });
-    return lines;
+    return keys.isEmpty() ? Optional.empty() : Optional.of("no effect with posse: " + String.join(", ", keys));
+  }
+
+  /** Without a prefix of the user Spark sets one before its allocator starts: the application's name and 16 digits. */
+  private static boolean isSparksOwn(String key, String value) {
+    return key.equals(POD_NAME_PREFIX) && value.matches(".+-[0-9a-f]{16}");
+  }
+
+  /**
+   * The pods beside which the executors are placed: `spark.posse.beside`, labels such as `app=shuffle,version=4.3`. With
+   * `spark.posse.beside.required=false` their nodes are only preferred.
+   */
+  static Optional<ObjectNode> beside(SparkConf conf) {
+    String text = conf.get(BESIDE, "").strip();
+    if (text.isEmpty()) {
+      return Optional.empty();
+    }
+    ObjectNode beside = Control.JSON.createObjectNode();
+    ObjectNode labels = beside.putObject("labels");
+    for (String label : text.split(",", -1)) {
+      int at = label.indexOf('=');
+      if (at < 0) {
+        throw new IllegalArgumentException(BESIDE + " is " + text + ", and should be labels: KEY=VALUE,KEY=VALUE");
+      }
+      labels.put(label.substring(0, at).strip(), label.substring(at + 1).strip());
+    }
+    beside.put("required", conf.getBoolean(BESIDE + ".required", true));
+    return Optional.of(beside);
   }
 
   /** The control API: `spark.posse.control`, else POSSE_CONTROL. */

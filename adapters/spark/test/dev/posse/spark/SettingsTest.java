@@ -1,6 +1,7 @@
 package dev.posse.spark;
 
 import java.util.List;
+import java.util.Optional;
 
 import org.apache.spark.SparkConf;
 
@@ -13,6 +14,17 @@ final class SettingsTest {
     refused();
     withoutEffect();
     address();
+    beside();
+  }
+
+  private static void beside() {
+    Check.same(Settings.beside(good()), Optional.empty());
+    SparkConf conf = good().set("spark.posse.beside", "app=shuffle, example.com/version=4.3");
+    String labels = "{\"labels\":{\"app\":\"shuffle\",\"example.com/version\":\"4.3\"},\"required\":";
+    Check.same(Settings.beside(conf).orElseThrow().toString(), labels + "true}");
+    conf.set("spark.posse.beside.required", "false");
+    Check.same(Settings.beside(conf).orElseThrow().toString(), labels + "false}");
+    Check.fails(() -> Settings.beside(good().set("spark.posse.beside", "app")), "spark.posse.beside is app", "KEY=VALUE");
   }
 
   private static SparkConf good() {
@@ -39,26 +51,31 @@ final class SettingsTest {
   }
 
   private static void refused() {
-    for (String key : List.of("spark.kubernetes.driver.reusePersistentVolumeClaim",
-        "spark.kubernetes.driver.waitToReusePersistentVolumeClaim")) {
-      check(good().set(key, "false"));
-      Check.fails(() -> check(good().set(key, "true")), key + "=true", "set it to false");
-    }
+    String reuse = "spark.kubernetes.driver.reusePersistentVolumeClaim";
+    String wait = "spark.kubernetes.driver.waitToReusePersistentVolumeClaim";
+    check(good().set(reuse, "true").set(wait, "true"));
+    Check.same(Settings.reusesClaims(good()), false);
+    Check.same(Settings.reusesClaims(good().set(reuse, "true")), true);
+    Check.same(Settings.waitsForClaims(good().set(reuse, "true")), false);
+    Check.fails(() -> check(good().set(wait, "true")), wait + "=true needs " + reuse + "=true");
+    Check.fails(() -> check(good().set(wait, "true").set(reuse, "false")), wait + "=true needs");
   }
 
   private static void withoutEffect() {
-    Check.same(Settings.untold(good()), List.of());
-    SparkConf conf = good().set("spark.kubernetes.allocation.batch.size", "7");
-    Check.same(Settings.untold(conf), List.of(
-        "spark.kubernetes.allocation.batch.size has no effect with posse: allocation.in_flight_max in posse.yaml"));
-    // A second context in this process tells only what is new.
+    Check.same(Settings.untold(good()), Optional.empty());
+    SparkConf conf = good().set("spark.kubernetes.allocation.maxPendingPods", "9")
+        .set("spark.kubernetes.allocation.batch.size", "7");
+    Check.same(Settings.untold(conf).orElseThrow(), "no effect with posse: "
+        + "spark.kubernetes.allocation.batch.size (allocation.in_flight_max in posse.yaml), "
+        + "spark.kubernetes.allocation.maxPendingPods (allocation.pending_max in posse.yaml)");
     String prefix = "spark.kubernetes.executor.podNamePrefix";
+    // Spark sets this one itself.
+    Check.same(Settings.untold(conf.set(prefix, "my-app-1-0-244607a2047f4b6d")), Optional.empty());
+    // A second context in this process tells only what is new.
     conf.set(prefix, "mine");
-    // spark-submit sets this one itself in cluster mode.
-    Check.same(Settings.untold(conf.clone().set("spark.kubernetes.submitInDriver", "true")), List.of());
-    Check.same(Settings.untold(conf), List.of(
-        prefix + " has no effect with posse: pods are named <app>-<instance>-exec-<id>, with app of posse.yaml"));
-    Check.same(Settings.untold(conf), List.of());
+    Check.same(Settings.untold(conf).orElseThrow(), "no effect with posse: "
+        + prefix + " (pods are named <app>-<instance>-exec-<id>, with app of posse.yaml)");
+    Check.same(Settings.untold(conf), Optional.empty());
   }
 
   private static void address() {

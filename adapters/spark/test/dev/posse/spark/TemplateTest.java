@@ -2,6 +2,7 @@ package dev.posse.spark;
 
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 
 import com.fasterxml.jackson.databind.JsonNode;
 
@@ -24,6 +25,7 @@ final class TemplateTest {
     labels();
     whatIsPosses();
     claims();
+    reusedClaims();
     others();
   }
 
@@ -37,7 +39,7 @@ final class TemplateTest {
   }
 
   private static JsonNode of(PodBuilder pod, HasMetadata... resources) {
-    return Template.of(pod.build(), List.of(resources));
+    return Template.group(pod.build(), List.of(resources), Optional.empty()).path("template");
   }
 
   private static void placeholder() {
@@ -79,6 +81,40 @@ final class TemplateTest {
         + "{\"metadata\":{\"labels\":{\"a\":\"b\"}},\"spec\":{\"accessModes\":[\"ReadWriteOnce\"],"
         + "\"resources\":{\"requests\":{\"storage\":\"1Gi\"}}}}}}"));
     Check.same(volumes.get(1).at("/persistentVolumeClaim/claimName").asText(), "mine");
+    Check.fails(() -> of(pod), "no claim for the volume data", "options.storageClass");
+  }
+
+  private static JsonNode reused(String app) {
+    String claim = "x-exec-" + Template.ID + "-pvc-0";
+    PodBuilder pod = pod().editSpec()
+        .addNewVolume().withName("mine").withNewPersistentVolumeClaim("mine", true).endVolume()
+        .addNewVolume().withName("spark-local-dir-1").withNewPersistentVolumeClaim(claim, false).endVolume()
+        .editFirstContainer().addNewVolumeMount().withName("mine").withMountPath("/mine").endVolumeMount()
+        .addNewVolumeMount().withName("spark-local-dir-1").withMountPath("/data/spark-x/executor-x").endVolumeMount()
+        .endContainer().endSpec();
+    HasMetadata object = new PersistentVolumeClaimBuilder().withNewMetadata().withName(claim)
+        .addToLabels("a", "b").addToAnnotations("c", "{{APP}}").endMetadata().withNewSpec().withStorageClassName("fast")
+        .withAccessModes("ReadWriteOncePod").withNewResources().addToRequests("storage", new Quantity("1Gi"))
+        .endResources().endSpec().build();
+    return Template.group(pod.build(), List.of(object), Optional.of(app));
+  }
+
+  private static void reusedClaims() throws Exception {
+    JsonNode group = reused("spark-1");
+    Check.same(group.at("/template/spec/volumes").size(), 1);
+    Check.same(group.at("/template/spec/volumes/0/name").asText(), "mine");
+    JsonNode mounts = group.at("/template/spec/containers/0/volumeMounts");
+    String name = mounts.at("/1/name").asText();
+    assert name.matches("spark-local-dir-1-[0-9a-f]{12}") : name;
+    Check.same(mounts.at("/0/name").asText(), "mine");
+    Check.same(mounts.at("/1/mountPath").asText(), "/data/spark-x/executor-x");
+    Check.same(group.path("volumes_per_slot"), Control.JSON.readTree("[{\"name\":\"" + name + "\",\"size\":\"1Gi\","
+        + "\"storage_class\":\"fast\",\"access\":\"ReadWriteOncePod\",\"labels\":{\"a\":\"b\"},"
+        + "\"annotations\":{\"c\":\"{{{{APP}}}}\"}}]"));
+    // The same application finds its volumes again, another one gets others.
+    Check.same(reused("spark-1"), group);
+    assert !reused("spark-2").at("/volumes_per_slot/0/name").asText().equals(name);
+    assert of(pod()).path("volumes_per_slot").isMissingNode();
   }
 
   private static void others() {

@@ -1,0 +1,285 @@
+"""Dask workers by posse. Needs `distributed`, which this module does not install.
+
+- `PosseCluster`: a Dask cluster in this process, for scripts and notebooks.
+- `dask scheduler --preload posse.dask`: a scheduler that posse started as its driver asks posse for as many workers as
+  its work needs, between the group's `min` and `max`. $POSSE_DASK_GROUP names the group if there are several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, TypeVar
+
+from distributed import Scheduler, SchedulerPlugin, Status
+from distributed.core import rpc
+from distributed.deploy import Adaptive
+from distributed.deploy.cluster import Cluster
+from tornado.ioloop import PeriodicCallback
+
+from ._client import Client
+from ._http import Error
+from ._run import Run, run
+
+T = TypeVar("T")
+
+TICK_MS = 1_000
+# How many ticks in a row want fewer workers before some are ended.
+TICKS_BEFORE_LOWER = 3
+# An executor in one of these states has a worker, or will have one.
+LIVE = ("requested", "pending", "running")
+
+
+async def _call(function: Callable[..., T], *args: Any, **named: Any) -> T:
+    """Makes a call of the client, which blocks, in another thread."""
+    return await asyncio.get_running_loop().run_in_executor(None, lambda: function(*args, **named))
+
+
+class _Reports(SchedulerPlugin):
+    """Tells posse from which workers the scheduler hears, and which connections break."""
+
+    def __init__(self, scheduler: Scheduler, client: Client) -> None:
+        self._scheduler, self._client = scheduler, client
+        self.ids: Dict[str, int] = {}  # by the worker's address
+        self._heard_at = 0.0
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        # `--name $(POSSE_EXECUTOR_ID)`; a worker that somebody started by hand has another name.
+        name = str(scheduler.workers[worker].name)
+        if name.isdigit():
+            self.ids[worker] = int(name)
+
+    async def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
+        executor = self.ids.pop(worker, None)
+        if executor is not None:
+            try:
+                await _call(self._client.disconnected, executor)
+            except Error:
+                pass  # It is ended already, and posse knows it.
+
+    async def tell(self) -> None:
+        workers = self._scheduler.workers.values()
+        heard = [self.ids[one.address] for one in workers if one.last_seen > self._heard_at and one.address in self.ids]
+        self._heard_at = max((one.last_seen for one in workers), default=0.0)
+        await _call(self._client.ready)  # repeated, because posse may have been restarted
+        await _call(self._client.heartbeat, heard)
+
+
+class _Scaler:
+    """Grows and shrinks a group as its scheduler wants."""
+
+    def __init__(self, scheduler: Scheduler, client: Client, reports: _Reports, group: str) -> None:
+        self._scheduler, self._client, self._reports, self._group = scheduler, client, reports, group
+        self._n_lower = 0
+        self._last_error = ""
+
+    async def tick(self) -> None:
+        try:
+            await self._reports.tell()
+            await self._scale()
+            self._last_error = ""
+        except Error as error:
+            # posse may be restarting, and the workers work on.
+            if str(error) != self._last_error:
+                print(f"posse: {error}", file=sys.stderr)
+            self._last_error = str(error)
+
+    async def _scale(self) -> None:
+        workers = self._scheduler.workers
+        if any(one.status is Status.closing_gracefully for one in workers.values()):
+            return  # the scheduler still counts workers that are retiring
+        group = (await _call(self._client.groups))[self._group]
+        most = sys.maxsize if group.max is None else group.max
+        wanted = max(group.min, min(most, self._scheduler.adaptive_target()))
+        self._n_lower = self._n_lower + 1 if wanted < group.target else 0
+        target = wanted if self._n_lower >= TICKS_BEFORE_LOWER else max(wanted, group.target)
+        n_surplus = max(0, len(workers) - target)
+        victims = self._scheduler.workers_to_close(n=n_surplus) if n_surplus else []
+        if victims:
+            # Copies results that only these workers hold; returns the workers for which this succeeded.
+            retired = await self._scheduler.retire_workers(victims, remove=False)
+            ids = [self._reports.ids[address] for address in retired if address in self._reports.ids]
+            if ids:
+                await _call(self._client.kill, ids, target=target, force=True, reason="retired")
+                return
+        if target != group.target:
+            await _call(self._client.scale, target, self._group)
+
+
+async def dask_setup(scheduler: Scheduler) -> None:
+    """Called by `dask scheduler --preload posse.dask`."""
+    try:
+        client = Client(wait=10.0)
+        names = list(await _call(client.groups))
+    except Error as error:
+        sys.exit(f"dask: {error}")
+    group = os.environ.get("POSSE_DASK_GROUP") or (names[0] if len(names) == 1 else "")
+    if group not in names:
+        sys.exit(f"dask: set POSSE_DASK_GROUP to the group of the workers, one of: {', '.join(names)}")
+    _start(scheduler, client, group)
+
+
+def _start(scheduler: Scheduler, client: Client, group: str) -> None:
+    reports = _Reports(scheduler, client)
+    scheduler.add_plugin(reports)
+    scheduler.periodic_callbacks["posse"] = PeriodicCallback(_Scaler(scheduler, client, reports, group).tick, TICK_MS)
+
+
+class _Adaptive(Adaptive):
+    """Dask's own, except that posse ends the workers that the scheduler has retired."""
+
+    async def recommendations(self, target: int) -> Dict[str, Any]:
+        await self.cluster._refresh()
+        answer: Dict[str, Any] = await super().recommendations(target)
+        return answer
+
+    async def scale_down(self, workers: Iterable[Any]) -> None:
+        await self.cluster._end(workers)
+
+
+class PosseCluster(Cluster):
+    """A Dask cluster: the scheduler runs in this process, and posse keeps the workers running.
+
+    `n_workers`: how many at first. `dev`: on this machine, without a cluster. `image`: the workers' image, with
+    `distributed` in the version of this process. `command`: what a worker runs, as a list of words; by default
+    `dask worker` with `nthreads` threads. `host`: the address on which the scheduler listens. `options`: further
+    options of `posse run`, for example `["--namespace", "jobs"]`.
+
+        with PosseCluster(2, dev=True) as cluster, Client(cluster) as client:
+            print(client.submit(sum, [1, 2, 3]).result())
+    """
+
+    def __init__(
+        self,
+        n_workers: int = 0,
+        *,
+        dev: bool = False,
+        image: Optional[str] = None,
+        command: Optional[Sequence[str]] = None,
+        nthreads: int = 1,
+        host: Optional[str] = None,
+        options: Sequence[str] = (),
+        asynchronous: bool = False,
+        loop: Any = None,
+        name: Optional[str] = None,
+        **scheduler: Any,
+    ) -> None:
+        self._n_workers, self._dev, self._image, self._nthreads = n_workers, dev, image, nthreads
+        self._command, self._options = command, options
+        self._host = host or ("127.0.0.1" if dev else "0.0.0.0")
+        self._scheduler_options = {"dashboard": False, **scheduler}
+        self._run: Optional[Run] = None
+        self._ids: Set[str] = set()
+        super().__init__(asynchronous=asynchronous, loop=loop, name=name)
+        if not self.asynchronous:
+            self._loop_runner.start()
+            try:
+                self.sync(self._start)
+            except BaseException:
+                self.close()
+                raise
+
+    def __await__(self) -> Any:
+        async def start() -> PosseCluster:
+            if self.status == Status.created:
+                await self._start()
+            return self
+
+        return start().__await__()
+
+    async def _start(self) -> None:
+        self.scheduler = await Scheduler(host=self._host, port=0, **self._scheduler_options)
+        self.scheduler_comm = rpc(self.scheduler.address)
+        await super()._start()
+        arguments: Dict[str, Any] = {
+            "executors": self._n_workers,
+            "command": self._worker(self.scheduler.port),
+            "image": self._image,
+            "app": "dask",
+            "dev": self._dev,
+            "options": self._options,
+        }
+        self._run = await _call(lambda: run(**arguments))
+        reports = _Reports(self.scheduler, self._run.client)
+        self.scheduler.add_plugin(reports)
+        callback = PeriodicCallback(reports.tell, TICK_MS)
+        self.scheduler.periodic_callbacks["posse"] = callback
+        callback.start()
+        await self._refresh()
+
+    def _worker(self, port: int) -> List[str]:
+        if self._command is not None:
+            return [*self._command]
+        dask = [sys.executable, "-m", "dask"] if self._dev else ["dask"]
+        address = f"tcp://$(POSSE_DRIVER_HOST):{port}"
+        threads = ["--nthreads", str(self._nthreads)]
+        # No nanny: posse starts the replacement, and knows the reason of the loss.
+        return [*dask, "worker", address, "--name", "$(POSSE_EXECUTOR_ID)", "--no-nanny", "--no-dashboard", *threads]
+
+    @property
+    def client(self) -> Client:
+        """The client of the run that has the workers."""
+        if self._run is None:
+            raise Error("the cluster is not started, or is closed")
+        return self._run.client
+
+    @property
+    def plan(self) -> Set[str]:
+        """The names of the workers that run or will run."""
+        return self._ids
+
+    @property
+    def requested(self) -> Set[str]:
+        """The same: posse has requested all that it wants."""
+        return self._ids
+
+    @property
+    def observed(self) -> Set[str]:
+        """The names of the workers that the scheduler has."""
+        return {str(worker["name"]) for worker in self.scheduler_info["workers"].values()}
+
+    async def _refresh(self) -> None:
+        executors = (await _call(self.client.status)).executors
+        self._ids = {str(id) for id, executor in executors.items() if executor.state in LIVE}
+
+    def scale(self, n: int = 0, **_: Any) -> Any:
+        """Sets how many workers there should be. Workers that end are retired first, so that no result is lost."""
+        return self.sync(self._scale, n)
+
+    async def _scale(self, n: int) -> None:
+        await self._refresh()
+        n_surplus = len(self._ids) - n
+        if n_surplus <= 0:
+            await _call(self.client.scale, n)
+        else:
+            victims: List[Any] = sorted(self._ids - self.observed, key=int, reverse=True)[:n_surplus]
+            if n_left := n_surplus - len(victims):
+                victims += await self.scheduler_comm.workers_to_close(n=n_left, attribute="name")
+            await self._end(victims)
+        await self._refresh()
+
+    async def _end(self, workers: Iterable[Any]) -> None:
+        """Retires these workers, then ends those for which that succeeded."""
+        names = {str(worker) for worker in workers}
+        present = {str(one["name"]): one["name"] for one in self.scheduler_info["workers"].values()}
+        arrived = [present[name] for name in names if name in present]
+        retired = await self.scheduler_comm.retire_workers(names=arrived, remove=False, close_workers=False)
+        ended = {str(one["name"]) for one in retired.values()} | (names - set(present))
+        if ended:
+            ids = [int(name) for name in ended]
+            await _call(self.client.kill, ids, replace=False, force=True, reason="retired")
+
+    def adapt(self, Adaptive: Any = _Adaptive, **settings: Any) -> Any:
+        """Lets Dask choose the number of workers: `minimum`, `maximum` and the other settings of Dask's Adaptive."""
+        return super().adapt(Adaptive=Adaptive, **settings)
+
+    async def _close(self) -> None:
+        if self.status == Status.closed:
+            return
+        await super()._close()
+        if self._run is not None:
+            await _call(self._run.close)
+            self._run = None
+        if (scheduler := getattr(self, "scheduler", None)) is not None:
+            await scheduler.close()

@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""Tests of the client against a real `posse run --dev`, and against servers that misbehave. Also runs the README.
+
+    test.py [unittest's arguments]      $POSSE: the posse program; by default the one that was built last
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples")]
+os.environ["PYTHONPATH"] = str(HERE)
+
+from checks import posse_binary  # noqa: E402
+
+os.environ["POSSE_EXE"] = os.environ["POSSE"] = posse_binary()
+os.environ.pop("POSSE_CONTROL", None)
+
+import posse  # noqa: E402
+from posse import _client  # noqa: E402
+
+SECONDS_MAX = 60
+EXECUTORS = dict(dev=True, executors=2, command=["sleep", "600"])
+
+
+def until(what, condition):
+    end = time.monotonic() + SECONDS_MAX
+    while not (got := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {SECONDS_MAX} s")
+        time.sleep(0.02)
+    return got
+
+
+def is_alive(pid):
+    try:
+        # A zombie has ended.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Readme(unittest.TestCase):
+    def test_every_block_runs(self):
+        text = (HERE / "README.md").read_text()
+        blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        self.assertEqual(len(blocks), 5)
+        with posse.run(**EXECUTORS) as run:
+            program = "\n".join(blocks).replace("posse.Client()", f"posse.Client({run.address!r})")
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS_MAX)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("-exec-3", done.stdout)
+        self.assertIn("/nowhere.yaml", done.stdout)
+        self.assertIn("killed False", done.stdout)
+
+    def test_dask(self):
+        try:
+            import distributed  # noqa: F401
+        except ImportError:
+            self.skipTest("distributed is not installed")
+        [block] = re.findall(r"```dask\n(.*?)```", (HERE / "README.md").read_text(), re.DOTALL)
+        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=2 * SECONDS_MAX)
+        self.assertEqual((done.returncode, done.stdout), (0, "6\n"), done.stderr)
+
+
+class Runs(unittest.TestCase):
+    def test_a_run_ends_with_its_block(self):
+        with posse.run(**EXECUTORS) as run:
+            client = run.client
+            events = []
+            reader = threading.Thread(target=lambda: events.extend(client.events()))
+            reader.start()
+            self.assertEqual(client.wait_running(2).groups[run.group].running, 2)
+            self.assertEqual(run.scale(3), 3)
+            [lost] = client.kill([1], reason="just so").killed
+            status = client.wait_running(3)
+            self.assertNotIn(lost, [id for id, one in status.executors.items() if one.state == "running"])
+        reader.join(SECONDS_MAX)
+        self.assertIsNotNone(run.returncode)
+        names = [event.name for event in events]
+        self.assertEqual((names[0], names[-1]), ("started", "stopped"))
+        self.assertEqual([event.seq for event in events], list(range(events[0].seq, events[0].seq + len(events))))
+        [loss] = [event for event in events if event.name == "executor_lost"]
+        self.assertEqual((loss.executor, loss.fields["message"]), (1, "just so"))
+
+    def test_a_run_ends_with_a_killed_process(self):
+        program = (
+            f"import posse, time\nrun = posse.run(**{EXECUTORS!r})\nrun.client.wait_running(2)\n"
+            "print(run.pid, flush=True)\ntime.sleep(600)"
+        )
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+            pid = int(process.stdout.readline())
+            self.assertTrue(is_alive(pid))
+            process.kill()
+        until("posse's end", lambda: not is_alive(pid))
+
+    def test_a_run_that_cannot_begin_says_why(self):
+        with self.assertRaises(posse.Error) as raised:
+            posse.run(dev=True, executors=2, options=["--exectors", "3"])
+        self.assertIn("--executors", str(raised.exception))
+
+    def test_tasks_run_once_and_are_told_as_ended_once(self):
+        command = ["sh", "-c", 'echo "$PART"; exit "$0"', "0"]
+        with posse.run(dev=True, executors=0, command=command) as run:
+            tasks = run.client.executors
+            first = tasks.submit("a", env={"PART": "1"})
+            self.assertEqual((first.key, first.has_ended, first.exit_code), ("a", False, None))
+            again = tasks.submit_all([{"key": "a", "env": {"PART": "1"}}, {"key": "b"}])
+            self.assertEqual([task.key for task in again], ["a", "b"])
+            with self.assertRaises(posse.Refused) as refused:
+                tasks.submit("a", env={"PART": "2"})
+            self.assertEqual((refused.exception.status, refused.exception.field), (409, "env"))
+            with self.assertRaises(posse.Refused) as refused:
+                tasks.get("c")
+            self.assertEqual(refused.exception.status, 404)
+            until("both to end", lambda: all(task.has_ended for task in tasks.list()))
+            self.assertEqual({task.key: task.state for task in tasks.list()}, {"a": "succeeded", "b": "succeeded"})
+            self.assertEqual(tasks.cancel("a").state, "succeeded")
+            told = [event.fields["key"] for event in run.client.events(follow=False) if event.name == "task_ended"]
+            self.assertEqual(sorted(told), ["a", "b"])
+
+    def test_losses_are_told_once_also_over_a_restart(self):
+        """posse is killed and started again, and meanwhile an executor dies."""
+        with tempfile.TemporaryDirectory() as folder:
+            kubeconfig, control = f"{folder}/kubeconfig", f"unix:{folder}/control"
+            exe = os.environ["POSSE"]
+            pod = {"terminationGracePeriodSeconds": 1, "containers": [{"name": "w", "image": "x", "command": ["sleep", "600"]}]}
+            Path(folder, "posse.json").write_text(json.dumps({
+                "app": "again", "executors": [{"group": "workers", "count": 3, "pod": {"spec": pod}}]}))
+            command = [exe, "run", "-f", f"{folder}/posse.json", "--kubeconfig", kubeconfig, "--instance", "one", "--control", control]
+            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            dev = subprocess.Popen([exe, "dev", "--kubeconfig", kubeconfig], **quiet)
+            started = [dev]
+            try:
+                until("a cluster", Path(kubeconfig).exists)
+                started.append(subprocess.Popen(command, **quiet))
+                client = posse.Client(control)
+                until("posse", lambda: Path(folder, "control").exists())
+                client.wait_running(3)
+                losses = client.losses()
+                self.assertEqual(losses.take([1, 2, 3]), [])
+                client.kill([2])
+                [loss] = until("a loss", lambda: losses.take([1, 2, 3]))
+                self.assertEqual((loss.executor, loss.reason, loss.caused_by_app), (2, "killed", False))
+                client.wait_running(3)
+                started[1].kill()
+                started[1].wait()
+                [pid] = pids("POSSE_EXECUTOR_ID=3", folder)
+                os.kill(pid, signal.SIGKILL)
+                started.append(subprocess.Popen(command, **quiet))
+                lost = until("the other loss", lambda: losses.take([1, 3, 4]))
+                self.assertEqual([loss.executor for loss in lost], [3])
+                self.assertEqual(losses.take([1, 4]), [])
+            finally:
+                for process in reversed(started):
+                    process.terminate()
+                    process.wait(SECONDS_MAX)
+
+
+def pids(variable, folder):
+    """The processes with this variable whose executors belong to the cluster in this folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (path / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if variable.encode() in environment and b"POSSE_INSTANCE=one" in environment and b"POSSE_APP=again" in environment:
+            found.append(int(path.name))
+    return found
+
+
+class Cutting(socketserver.StreamRequestHandler):
+    """Passes on to posse, and cuts the answer off after a few thousand bytes."""
+
+    def handle(self):
+        with socket.socket(socket.AF_UNIX) as there:
+            there.connect(self.server.path)
+            there.sendall(self.rfile.readline())
+            while (line := self.rfile.readline()) not in (b"\r\n", b""):
+                there.sendall(line)
+            there.sendall(b"\r\n")
+            left = self.server.cuts.pop() if self.server.cuts else 1 << 30
+            # The client may have left.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                while left > 0 and (some := there.recv(min(left, 4_096))):
+                    self.wfile.write(some)
+                    left -= len(some)
+
+
+class Connections(unittest.TestCase):
+    def test_no_event_is_missing_if_connections_break(self):
+        with posse.run(**EXECUTORS) as run, tempfile.TemporaryDirectory() as folder:
+            run.client.wait_running(2)
+            for n in range(1, 60):
+                run.scale(n % 4)
+            whole = list(run.client.events(follow=False))
+
+            class Proxy(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+                daemon_threads = True
+                path = run.address[len("unix:"):]
+                cuts = [700, 1, 2_500, 400, 3_000, 150, 1_000]
+
+            with Proxy(f"{folder}/control", Cutting) as proxy:
+                threading.Thread(target=proxy.serve_forever, daemon=True).start()
+                client = posse.Client(f"unix:{folder}/control")
+                client._has_answered = True
+                read = []
+                for event in client.events():
+                    read.append(event)
+                    if event.seq >= whole[-1].seq:
+                        break
+                proxy.shutdown()
+            self.assertEqual(proxy.cuts, [])
+            self.assertEqual([event.seq for event in read], [event.seq for event in whole])
+
+    def answer(self, *answers, **settings):
+        """What a client gets from a server that gives these answers (status, headers, body) in turn."""
+        rest = list(answers)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                status, headers, body = rest.pop(0) if len(rest) > 1 else rest[0]
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                return posse.Client(f"127.0.0.1:{server.server_port}", **settings).call("GET", "/v1/status")
+            finally:
+                server.shutdown()
+
+    def fails(self, *answers, **settings):
+        with self.assertRaises(posse.Error) as raised:
+            self.answer(*answers, **settings)
+        return raised.exception
+
+    def test_a_busy_posse_is_asked_again(self):
+        busy = [(429, {"Retry-After": "0"}, b'{"error": "busy"}'), (503, {}, b'{"error": "not ready"}')]
+        self.assertEqual(self.answer(*busy, (200, {}, b'{"a": 1}')), {"a": 1})
+        error = self.fails(busy[0], wait=0.0)
+        self.assertEqual((error.status, str(error)), (429, "GET /v1/status: 429 busy"))
+
+    def test_errors_say_what_is_wrong_and_what_to_do(self):
+        for answer, words in [
+            ((401, {}, b'{"error": "no token"}'), ["401", "no token", "--control-token-file"]),
+            ((404, {}, b'{"error": "no such call"}'), ["no such call", "too old"]),
+            ((400, {}, b'{"error": "is no number", "field": "target"}'), ["target: is no number"]),
+            ((200, {}, b"<html>"), ["not posse's", "POSSE_CONTROL"]),
+            ((500, {}, b"\xff" * 100_000), ["500"]),
+            ((200, {"Content-Length": "900"}, b'{"a"'), ["cut off"]),
+        ]:
+            error = self.fails(answer, wait=0.0)
+            for word in words:
+                self.assertIn(word, str(error))
+            self.assertLess(len(str(error)), 20_000)
+
+    def test_an_address_that_is_missing_or_dead(self):
+        for address, word in [(None, "POSSE_CONTROL"), ("unix:/nowhere", "/nowhere"), ("127.0.0.1:1", "posse run")]:
+            with self.assertRaises(posse.Unreachable) as raised:
+                posse.Client(address).status()
+            self.assertIn(word, str(raised.exception))
+        with self.assertRaises(posse.Error) as raised:
+            posse.Client("127.0.0.1:1", "/nowhere").status()
+        self.assertIn("/nowhere", str(raised.exception))
+
+    def test_a_posse_of_another_version_is_understood(self):
+        """A newer one says more than this client knows, and an older one less."""
+        group = {"group": "g", "target": 2, "min": 0, "max": None, "running": 2, "waiting": None, "message": None}
+        executor = {"id": 1, "group": "g", "slot": 0, "pod": "a-1", "uid": "u", "state": "running", "node": "n",
+                    "ip": "10.0.0.1", "since": "2026-01-01T00:00:00Z"}
+        status = {"run": "r", "app": "a", "instance": "i", "namespace": "n", "groups": [group], "executors": [executor]}
+        event = {"run": "r", "seq": 1, "time": "2026-01-01T00:00:00Z", "event": "of_a_newer_version"}
+        task = {"key": "k", "state": "parked", "executor": None, "attempts": 0, "exit_code": None, "reason": None}
+        for more in ({}, {"colour": "red", "parts": {"a": [1]}}):
+            for one in (group, executor, status, event, task):
+                one.update(more)
+            read = posse.Status.of(status)
+            self.assertEqual((read.groups["g"].running, read.executors[1].ready, read.outage), (2, False, None))
+            self.assertEqual(posse.Event.of(event).name, "of_a_newer_version")
+            self.assertEqual(posse.Task.of(task).state, "parked")
+
+    def test_a_line_that_never_ends_is_bounded(self):
+        class Endless:
+            def readline(self, most):
+                return b"x" * most
+
+            def close(self):
+                pass
+
+        self.assertEqual(list(_client._read(Endless())), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

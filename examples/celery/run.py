@@ -1,0 +1,37 @@
+"""Runs the example with its own `posse`, kills a worker with a task, and checks the results.
+
+Exit code 77: Celery, its client of Redis, or Redis is missing.
+"""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from checks import Checks, free_port, posse_binary
+
+
+def main():
+    if not all(shutil.which(name) for name in ("celery", "redis-server", "redis-cli")):
+        sys.exit(77)
+    with Checks("celery") as checks:
+        stay = checks.folder / "stay"
+        run = checks.start(
+            "posse", posse_binary(), "run", "--dev", "-f", checks.configuration(("6390", free_port())),
+            "--instance", checks.instance, "--events", str(checks.folder / "events"), STAY=str(stay))
+        targets = lambda: [event["target"] for event in checks.events("target_changed")]
+        checks.until("four workers", lambda: len(checks.events("executor_running")) >= 4)
+        for pid in checks.processes("POSSE_EXECUTOR_ID=1"):
+            os.kill(pid, signal.SIGKILL)
+        checks.until("the sum", lambda: checks.output("posse.out"))
+        checks.same("the sum", checks.output("posse.out").split()[:2], ["sum", str(sum(n * n for n in range(60)))])
+        checks.until("one worker again", lambda: targets()[-1:] == [1])
+        stay.touch()
+        checks.until("the end of the run", lambda: run.poll() is not None)
+        checks.same("targets", (max(targets()), targets()[-1]), (4, 1))
+        checks.same("lost", [event["executor"] for event in checks.events("executor_lost")], [1])
+
+
+main()

@@ -1,0 +1,78 @@
+"""Runs each command of a file on a worker and prints what it printed: driver.py PORT FILE
+
+Exit code 1: a command failed three times.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections import deque
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+TRIES_MAX = 3
+with open(sys.argv[2]) as file:
+    lines = [line.strip() for line in file]
+commands = [line for line in lines if line and not line.startswith("#")]
+todo, tries, codes = deque(range(len(commands))), [0] * len(commands), {}
+holds = {}  # executor -> the number of the command that it runs
+lost = queue.SimpleQueue()  # executors that ended
+
+
+def follow_events():
+    """Reads from posse which executors are lost."""
+    words = [os.environ["POSSE_EXE"], "events", "--follow", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as events:
+        for line in events.stdout:
+            event = json.loads(line)
+            if event["event"] in ("executor_lost", "executor_deleted"):
+                lost.put(event["executor"])
+
+
+def end_try(executor, code):
+    """The executor runs its command no more. A command without an exit code was lost with it."""
+    number = holds.pop(executor, None)
+    if number is None:
+        return
+    if code == 0 or tries[number] >= TRIES_MAX:
+        codes[number] = code
+    else:
+        todo.append(number)
+    if code != 0:
+        print(f"failed: {commands[number]} ({code})", file=sys.stderr, flush=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    timeout = 5  # seconds: a worker that hangs in a call must not block the others
+    log_message = lambda *_: None
+
+    def do_POST(self):
+        """A worker has ended its command, or has none. The answer is its next command, or null."""
+        executor = int(self.path[1:])
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if said["code"] is not None and executor in holds:
+            print(said["output"], end="", flush=True)
+            end_try(executor, said["code"])
+        if executor not in holds and todo:
+            holds[executor] = todo.popleft()
+            tries[holds[executor]] += 1
+        body = json.dumps(commands[holds[executor]] if executor in holds else None).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+server = HTTPServer(("", int(sys.argv[1])), Handler)
+server.timeout = 1  # seconds: how long to wait for a worker before looking for lost ones
+follower = threading.Thread(target=follow_events, daemon=True)
+follower.start()
+while len(codes) < len(commands) and follower.is_alive():
+    server.handle_request()
+    while not lost.empty():
+        end_try(lost.get(), None)
+n_ok = list(codes.values()).count(0)
+print(f"{n_ok} of {len(commands)} commands succeeded", flush=True)
+sys.exit(n_ok < len(commands))

@@ -1,0 +1,261 @@
+"""Runs app.py on real nodes, and counts the map tasks that ran again after all executors were killed with -9.
+
+nodes.py FOLDER [services] [volumes]: with shuffle services of two versions of Spark side by side, and with a volume for each slot
+instead of a service. FOLDER gets files for the drivers, and the event logs. The nodes and this script are on one machine,
+because the script kills processes. $KUBECONFIG names the cluster, $POSSE the binary. The first node needs the images of posse
+and of both versions of Spark (../spark/submit/image.sh); everything runs there. Each service has its own label, port and folder.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SPARK = HERE.parent / "spark"
+sys.path.append(str(SPARK))
+import check
+import claims
+import kube
+import volumes
+
+API = kube.Api("example-shuffle")
+NODE = "node-0"
+# The port of each service.
+VERSIONS = {"4.3.0": 7337, "3.5.9": 7447}
+N_EXECUTORS = 2
+STORAGE_CLASS = "slots"
+SECONDS_MAX = 600
+
+
+def kubectl(*words, text=None):
+    return subprocess.run(["kubectl", "-n", "default", *words], input=text, text=True, check=True, capture_output=True).stdout
+
+
+def wait_until(what, done):
+    check.wait_until(what, done, SECONDS_MAX)
+
+
+def image(version):
+    return f"registry.example.com/spark:{version}"
+
+
+def shuffle_folder(version):
+    return f"/var/lib/spark-shuffle-{version}"
+
+
+def start_service(version, port):
+    """service.yaml with another name, label, port and folder, and on one node."""
+    text = (HERE / "service.yaml").read_text(encoding="utf-8")
+    for old, new in [("/var/lib/spark-shuffle", shuffle_folder(version)), ("image: spark:4.3.0", f"image: {image(version)}"),
+                     ("7337", str(port)), ("name: spark-shuffle\n", f"name: spark-shuffle-{version}\n"),
+                     ("name: spark-shuffle}", f"name: spark-shuffle-{version}}}"),
+                     ("serviceAccountName: spark-shuffle", f"serviceAccountName: spark-shuffle-{version}"),
+                     ("{app: shuffle}", f'{{app: shuffle, version: "{version}"}}'),
+                     ("      hostNetwork: true", f"      nodeSelector: {{kubernetes.io/hostname: {NODE}}}\n      hostNetwork: true")]:
+        if old not in text:
+            sys.exit(f"service.yaml has no {old!r}")
+        text = text.replace(old, new)
+    kubectl("apply", "-f", "-", text=text)
+
+
+def services(version):
+    pods = API.get(f"{kube.PODS}?labelSelector=app=shuffle,version={version}")["items"]
+    return {pod["metadata"]["uid"]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+
+
+def is_served(version, gone=()):
+    def is_ready(pod):
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))
+
+    pods = services(version)
+    return bool(pods) and not set(pods) & set(gone) and all(map(is_ready, pods.values()))
+
+
+class Application:
+    """A submitted app.py; its driver finds FOLDER at /check."""
+
+    def __init__(self, folder, name, version, conf, env):
+        self.name, self.folder, self.version = f"shuffle-{name}", folder / name, version
+        self.events, self.kill_at, self.log = (self.folder / one for one in ("events", "kill", "log"))
+        self.spark_events = self.folder / "spark-events"
+        for made in [self.folder, self.spark_events]:
+            made.mkdir()
+            made.chmod(0o777)
+        self.conf = {
+            "spark.kubernetes.container.image": image(version),
+            "spark.kubernetes.executor.podTemplateContainerName": "spark",
+            "spark.kubernetes.executor.request.cores": "100m",
+            "spark.executor.memory": "512m", "spark.driver.memory": "512m",
+            "spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file:///check/{name}/spark-events",
+            "spark.eventLog.rolling.enabled": "false", "spark.eventLog.compress": "false", **conf,
+        }
+        self.env = {"PYTHONPATH": "/check", "KILL_AT": f"/check/{name}/kill", **env}
+
+    def submit(self, options=()):
+        words = ["/opt/spark/bin/posse-spark-submit", *options,
+                 *(f"--conf={key}={value}" for key, value in self.conf.items()), "/check/app.py"]
+        configuration = {
+            "app": self.name,
+            "driver": {
+                "image": image(self.version), "posse_image": "registry.example.com/posse:0.1.0", "memory": "1Gi",
+                "env": self.env, "command": words,
+                "pod": {"spec": {
+                    "nodeSelector": {"kubernetes.io/hostname": NODE},
+                    "securityContext": {"runAsNonRoot": True, "runAsUser": 185},
+                    "containers": [{"name": "driver", "volumeMounts": [{"name": "check", "mountPath": "/check"}]}],
+                    "volumes": [{"name": "check", "hostPath": {"path": str(self.folder.parent)}}],
+                }},
+            },
+            "executors": [], "shutdown": {"grace": "20s", "timeout": "10s"},
+        }
+        file = self.folder / "posse.yaml"
+        file.write_text(json.dumps(configuration), encoding="utf-8")
+        command = [os.environ["POSSE"], "submit", "-f", str(file), "--namespace", "default", "--create-rbac", "--logs"]
+        with open(self.log, "wb") as log:
+            self.driver = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def running(self):
+        """The executors that ran so far. Keeps the events, as lines of JSON."""
+        command = [os.environ["POSSE"], "events", "--app", self.name, "--namespace", "default", "-o", "json"]
+        told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        if told:
+            self.events.write_text(told, encoding="utf-8")
+        events = map(json.loads, told.splitlines())
+        return {event["executor"] for event in events if event["event"] == "executor_running"}
+
+    def wait_for_map_stage(self):
+        wait_until("the map stage", lambda: self.kill_at.exists() or self.driver.poll() is not None)
+
+    def kill_executors(self):
+        """Kills the executors' processes with -9: those of containers are processes of this machine."""
+        n_killed = 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                is_backend = b"KubernetesExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if is_backend and f"POSSE_APP={self.name}".encode() in environ:
+                os.kill(int(pid), signal.SIGKILL)
+                n_killed += 1
+        return n_killed
+
+    def end(self):
+        """Waits for the driver. Gives its code, and how many map tasks ran again."""
+        code = self.driver.wait(SECONDS_MAX)
+        return code, check.map_tasks(self.spark_events) - check.MAPS
+
+
+def run_with_service(folder, version, port):
+    name = f"service-{version.replace('.', '-')}"
+    template = (HERE / "executor.yaml").read_text(encoding="utf-8")
+    (folder / f"{name}.yaml").write_text(template.replace("/var/lib/spark-shuffle", shuffle_folder(version)), encoding="utf-8")
+    application = Application(folder, name, version, {
+        "spark.kubernetes.executor.podTemplateFile": f"/check/{name}.yaml",
+        "spark.posse.beside": f"app=shuffle,version={version}",
+        "spark.shuffle.service.port": port,
+        "spark.dynamicAllocation.minExecutors": N_EXECUTORS, "spark.dynamicAllocation.maxExecutors": N_EXECUTORS,
+    }, {})
+    application.submit(["--properties-file", "/check/spark.conf"])
+    application.wait_for_map_stage()
+    before = services(version)
+    n_killed = application.kill_executors()
+    for pod in before.values():
+        kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    wait_until("another pod of the service", lambda: is_served(version, before))
+    nodes = {pod["spec"].get("nodeName") for pod in API.get(kube.PODS)["items"]
+             if pod["metadata"].get("labels", {}).get("spark-role") == "executor"}
+    code, again = application.end()
+    print(f"shuffle: service {version}: {n_killed} executors and {len(before)} pod of the service ended after the map stage: "
+          f"{again} of {check.MAPS} map tasks ran again; executors on {nodes}", flush=True)
+    return code == 0 and n_killed == N_EXECUTORS and again == 0 and nodes == {NODE}
+
+
+def check_services(folder):
+    for version, port in VERSIONS.items():
+        start_service(version, port)
+    for version in VERSIONS:
+        wait_until(f"the service {version}", lambda: is_served(version))
+    results = [run_with_service(folder, version, port) for version, port in VERSIONS.items()]
+    for version in VERSIONS:
+        kubectl("delete", "daemonset", f"spark-shuffle-{version}", "--wait=false")
+    return all(results)
+
+
+def make_volumes(folder, name, account):
+    """Volumes of NODE that nobody provisions, and the right to make claims for the driver's account."""
+    objects = [{"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": STORAGE_CLASS},
+                "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}]
+    for number in range(N_EXECUTORS):
+        path = folder / f"volume-{name}-{number}"
+        path.mkdir()
+        path.chmod(0o777)
+        objects.append({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": path.name}, "spec": {
+                "capacity": {"storage": "10Mi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": STORAGE_CLASS,
+                "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": str(path)},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                    {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}]}]}}}})
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": f"{account}-claims"}}
+    objects.append({**role, "kind": "Role", "rules": [
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["create", "delete", "get", "list"]}]})
+    objects.append({**role, "kind": "RoleBinding", "subjects": [{"kind": "ServiceAccount", "name": account}],
+                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": f"{account}-claims"}})
+    kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+
+def run_with_volumes(folder, name, when, wanted):
+    template = {"apiVersion": "v1", "kind": "Pod", "spec": {
+        "nodeSelector": {"kubernetes.io/hostname": NODE}, "containers": [{"name": "spark"}]}}
+    (folder / f"{name}.yaml").write_text(json.dumps(template), encoding="utf-8")
+    application = Application(folder, name, "4.3.0", {
+        **volumes.CONF, f"{volumes.VOLUME}.options.storageClass": STORAGE_CLASS,
+        "spark.kubernetes.executor.podTemplateFile": f"/check/{name}.yaml",
+    }, {"WITH_VOLUMES": when})
+    make_volumes(folder, name, f"{application.name}-driver")
+    application.submit()
+    application.wait_for_map_stage()
+    before = claims.of_executors(API)
+    n_killed = application.kill_executors()
+    after = {}
+
+    def have_successors():
+        new = application.running() - set(before)
+        after.update({one: claim for one, claim in claims.of_executors(API).items() if one in new})
+        return len(after) == N_EXECUTORS or application.driver.poll() is not None
+
+    wait_until("the successors", have_successors)
+    code, again = application.end()
+    claims.check(before, after, application.events)
+    print(f"shuffle: volumes of slots, the reduce stage {when}: {n_killed} executors ended after the map stage: "
+          f"{again} of {check.MAPS} map tasks ran again", flush=True)
+    return code == 0 and n_killed == N_EXECUTORS and again == wanted
+
+
+def check_volumes(folder):
+    # Why the first one saves nothing: README.md.
+    runs = [("at-once", "at once", check.MAPS), ("after-another", "after another shuffle", 0)]
+    return all([run_with_volumes(folder, *one) for one in runs])
+
+
+CHECKS = {"services": check_services, "volumes": check_volumes}
+
+
+def main():
+    folder = Path(sys.argv[1]).resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    for file in [HERE / "app.py", HERE / "claims.py", HERE / "spark.conf", SPARK / "executors.py", SPARK / "kube.py"]:
+        shutil.copy(file, folder)
+    results = [CHECKS[name](folder) for name in sys.argv[2:] or CHECKS]
+    if not all(results):
+        sys.exit(f"shuffle: wrong; the logs are in {folder}")
+
+
+if __name__ == "__main__":
+    main()
