@@ -1,5 +1,6 @@
 //! posse under churn for minutes: executors on simulated nodes, of which 1 % are deleted and replaced
-//! each second. Memory over time, and its share of a core.
+//! each second. Memory over time, and its share of a core. The cluster is the one that `KUBEBUILDER_ASSETS`
+//! names, with a node that only writes statuses, else the embedded one.
 //! `cargo bench --bench churn [-- EXECUTORS SECONDS]`; without them 10,000 and 600.
 
 #![allow(unreachable_pub, dead_code)]
@@ -9,30 +10,38 @@ mod figures;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use figures::{cpu, memory};
 use serde_json::json;
+use support::access::Access;
 use support::embedded::simulated;
 use support::http::Client;
+use support::node::TestNode;
 use support::posse::{Posse, Run};
+use support::real::Real;
+use support::reaper::Guarded;
 use support::scene::TempDir;
-use support::server::pods_path;
+use support::server::{Server as _, Who, pods_path};
 use support::wait::wait_value;
 
 const LIMIT: Duration = Duration::from_secs(900);
 /// How often the memory is read.
 const PARTS: u32 = 10;
+/// In a real cluster.
+const NAMESPACE: &str = "churn";
 
 fn main() {
     let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let n_executors = numbers.first().map_or(10_000, |n| u32::try_from(*n).unwrap());
     let time = Duration::from_secs(numbers.get(1).copied().unwrap_or(600));
     let dir = TempDir::new("churn");
-    let (_dev, access) = simulated(&dir);
+    let cluster = Cluster::start(&dir);
+    let access = cluster.access(Who::Posse);
     let settings = json!({"failures": {"app": "off", "cluster": "off", "start": "off"}});
-    let run = Run::new(dir.path(), "default", &access).settings(settings);
+    let run = Run::new(dir.path(), cluster.namespace(), &access).settings(settings);
     let posse = run.env("POSSE_LOG", "warn").executors(n_executors).start();
     let begun = Instant::now();
     wait_running(&posse, n_executors);
@@ -42,7 +51,7 @@ fn main() {
         memory(posse.pid()),
         cpu(posse.pid()).as_secs_f64()
     );
-    let client = Client::new(&access, "test-churn");
+    let client = Client::new(&cluster.access(Who::Admin), "test-churn");
     let named = posse.status()["executors"][0]["pod"].as_str().unwrap().to_owned();
     let (prefix, _) = named.rsplit_once('-').unwrap();
     let options = json!({"gracePeriodSeconds": 0});
@@ -53,7 +62,12 @@ fn main() {
             let due = begun.elapsed().as_secs_f64() * f64::from(n_executors) / 100.0;
             while (n_deleted as f64) < due {
                 // Ids are never used again: the oldest executors go first.
-                client.delete(&format!("{}/{prefix}-{next}", pods_path("default")), &options).ok();
+                client
+                    .delete(
+                        &format!("{}/{prefix}-{next}", pods_path(cluster.namespace())),
+                        &options,
+                    )
+                    .ok();
                 (next, n_deleted) = (next + 1, n_deleted + 1);
             }
             thread::sleep(Duration::from_millis(10));
@@ -68,6 +82,41 @@ fn main() {
         used * 1e6 / n_deleted as f64
     );
     wait_running(&posse, n_executors);
+}
+
+enum Cluster {
+    Embedded(Guarded, Access),
+    Real(Box<Real>, TestNode),
+}
+
+impl Cluster {
+    fn start(dir: &TempDir) -> Self {
+        let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
+            let (process, access) = simulated(dir);
+            return Self::Embedded(process, access);
+        };
+        let real = Real::start(&assets, false);
+        real.open_namespace(NAMESPACE);
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [
+            {"name": "worker", "image": "example.com/worker:1"}]}});
+        std::fs::write(dir.path().join("pod.json"), pod.to_string()).unwrap();
+        let node = TestNode::start(&real.access(Who::Node), NAMESPACE);
+        Self::Real(Box::new(real), node)
+    }
+
+    fn namespace(&self) -> &'static str {
+        match self {
+            Self::Embedded(..) => "default",
+            Self::Real(..) => NAMESPACE,
+        }
+    }
+
+    fn access(&self, who: Who) -> Access {
+        match self {
+            Self::Embedded(_, access) => access.clone(),
+            Self::Real(real, _) => real.access(who),
+        }
+    }
 }
 
 fn wait_running(posse: &Posse, n: u32) {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use figures::{memory, quantile, spread};
+use figures::{cpu_of_threads, memory, quantile, spread};
 use serde_json::{Value, json};
 use support::audit::{by_posse, requests, tally};
 use support::http::Client;
@@ -30,6 +30,7 @@ const ROUNDS: usize = 5;
 const EXECUTORS: u32 = 1_000;
 const CONNECTIONS: u32 = 32;
 const FAILURES: usize = 200;
+const STARTS: usize = 20;
 const LIMIT: Duration = Duration::from_secs(300);
 const BARE: &str = "test-bare";
 
@@ -42,10 +43,14 @@ fn main() -> ExitCode {
     bench.prepare();
     // `cargo bench --bench creates -- failures` measures that part alone.
     let part = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
-    if part.as_deref().is_none_or(|part| part == "rates") {
+    let is_asked = |name| part.as_deref().is_none_or(|part| part == name);
+    if is_asked("rates") {
         bench.rates();
     }
-    if part.as_deref().is_none_or(|part| part == "failures") {
+    if is_asked("starts") {
+        bench.starts();
+    }
+    if is_asked("failures") {
         bench.memory_and_failures();
     }
     ExitCode::SUCCESS
@@ -79,10 +84,9 @@ impl Bench {
     /// Both in turn, so that a busy machine is busy for both.
     fn rates(&self) {
         let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut starts, mut own) = (Vec::new(), Vec::new());
         for round in 0..=ROUNDS {
             let (posse, bare) = (format!("posse-{round}"), format!("bare-{round}"));
-            let (started, own_part) = self.by_posse(&posse);
+            self.by_posse(&posse, EXECUTORS);
             self.by_bare_loop(&bare);
             let (a, b) = (rate(&self.log(), &posse), rate(&self.log(), &bare));
             println!("  round {round}: posse {a:.0}/s, bare loop {b:.0}/s, {:.3}", a / b);
@@ -91,24 +95,42 @@ impl Bench {
                 ours.push(a);
                 theirs.push(b);
                 ratios.push(a / b);
-                starts.push(started);
-                own.push(own_part);
             }
         }
         println!("creates/s of {EXECUTORS}: posse {}", spread(&mut ours));
         println!("creates/s of {EXECUTORS}: bare loop {}", spread(&mut theirs));
         println!("ratio: {:.3}", quantile(&mut ratios, 50));
-        println!("start to first POST, ms: {}", spread(&mut starts));
-        println!("of it not the server's, ms: {}", spread(&mut own));
         println!("calls for {EXECUTORS} executors: {:?}", tally(&self.log(), "posse-1"));
     }
 
-    /// Milliseconds from the start to the first POST; and without the server's own part of them.
-    fn by_posse(&self, namespace: &str) -> (f64, f64) {
+    /// From the start of the process to the arrival of its first POST.
+    fn starts(&self) {
+        let (mut starts, mut own, mut cpus) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..=STARTS {
+            let (start, own_part, cpu) = self.by_posse(&format!("start-{round}"), 1);
+            if round > 0 {
+                starts.push(start);
+                own.push(own_part);
+                cpus.push(cpu);
+            }
+        }
+        let told = |values: &mut [f64]| {
+            let [least, median, most] = [0, 50, 100].map(|percent| quantile(values, percent));
+            format!("{median:.1} ms ({least:.1} .. {most:.1})")
+        };
+        println!("start to first POST, {STARTS} times: {}", told(&mut starts));
+        println!("of it between the server's answers: {}", told(&mut own));
+        println!("processor time until the pod was created: {}", told(&mut cpus));
+    }
+
+    /// Milliseconds from the start to the first POST; the same without the time in which the server had a
+    /// request of ours; and the processor time until all are created.
+    fn by_posse(&self, namespace: &str, n: u32) -> (f64, f64, f64) {
         self.real.open_namespace(namespace);
         let begun = now_us();
-        let posse = self.run(namespace, EXECUTORS).start();
-        self.wait_created(namespace, EXECUTORS as usize);
+        let posse = self.run(namespace, n).start();
+        self.wait_created(namespace, n as usize);
+        let cpu = cpu_of_threads(posse.pid());
         self.clear(namespace, posse);
         let requests = requests(&self.log(), namespace);
         let ours: Vec<&Value> = requests.iter().filter(|entry| by_posse(entry)).collect();
@@ -116,7 +138,7 @@ impl Bench {
         let before = ours.iter().filter(|e| answer_us(e) <= first && e["verb"] != "watch");
         let servers: i64 = before.map(|e| answer_us(e) - arrival_us(e)).sum();
         let ms = |us: i64| us as f64 / 1e3;
-        (ms(first - begun), ms(first - begun - servers))
+        (ms(first - begun), ms(first - begun - servers), cpu.as_secs_f64() * 1e3)
     }
 
     fn by_bare_loop(&self, namespace: &str) {

@@ -23,6 +23,7 @@ use posse::kube::config::Sources;
 use posse::kube::http::Http;
 use posse::wire::labels::Selection;
 use posse::wire::watch::{LineEvent, parse_line};
+use rustix::time::{ClockId, clock_gettime};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -67,20 +68,28 @@ fn main() {
 }
 
 fn report(what: &str, line: &[u8], mut round: impl FnMut() -> (u64, Duration)) {
-    let mut rates: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let (n_events, took) = round();
-            n_events as f64 / took.as_secs_f64()
-        })
-        .collect();
-    rates.sort_by(f64::total_cmp);
-    let median = rates[ROUNDS / 2];
+    let (mut rates, mut costs) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let cpu = thread_cpu();
+        let (n_events, took) = round();
+        rates.push(n_events as f64 / took.as_secs_f64());
+        costs.push((thread_cpu() - cpu).as_secs_f64() * 1e6 / n_events as f64);
+    }
+    let middle = |values: &mut [f64]| {
+        values.sort_by(f64::total_cmp);
+        (values[ROUNDS / 2], values[0], values[ROUNDS - 1])
+    };
+    let ((median, least, most), (cost, ..)) = (middle(&mut rates), middle(&mut costs));
     println!(
-        "{what}: {median:.0} events/s ({:.0} .. {:.0}), {:.0} MB/s",
-        rates[0],
-        rates[ROUNDS - 1],
+        "{what}: {median:.0} events/s ({least:.0} .. {most:.0}), {:.0} MB/s, {cost:.2} us of processor time each",
         median * line.len() as f64 / 1e6,
     );
+}
+
+/// Processor time of this thread so far.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
 fn selection() -> Selection {

@@ -41,6 +41,16 @@ pub fn cpu(pid: u32) -> Duration {
     TICK * (ticks(11) + ticks(12))
 }
 
+/// Processor time of the threads that a process has now, to the nanosecond.
+pub fn cpu_of_threads(pid: u32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives").flatten();
+    let times = threads.filter_map(|thread| {
+        let times = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        times.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+    });
+    times.sum()
+}
+
 /// The value that `percent` of all lie at or below.
 pub fn quantile(values: &mut [f64], percent: usize) -> f64 {
     values.sort_by(f64::total_cmp);

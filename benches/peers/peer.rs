@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::bare_loop;
 use crate::figures;
 use crate::support::access::Access;
-use crate::support::posse::{command, said};
+use crate::support::posse::{run_command, said};
 use crate::support::real::{Account, Real};
 use crate::support::reaper::Guarded;
 use crate::support::server::{Server as _, Who};
@@ -199,13 +199,7 @@ impl Start<'_> {
     }
 
     fn posse_command(&self, words: &[&str]) -> Command {
-        // Another build than this benchmark's, to compare two.
-        let mut command = command(self.dir);
-        if let Some(program) = std::env::var_os("POSSE_BENCHED") {
-            let mut other = Command::new(program);
-            other.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-            command = other;
-        }
+        let mut command = run_command(self.dir);
         command.args(words).arg("-f").arg(self.settings());
         command.arg("--kubeconfig").arg(self.file("kubeconfig")).env("POSSE_LOG", "info");
         command
