@@ -110,6 +110,12 @@ impl Follower {
             let driver_end = self.observe_to_the_end(listener, &sender);
             drop(sender);
             if done.recv_timeout(LOG_END) == Err(RecvTimeoutError::Timeout) {
+                if matches!(driver_end, Ok(Some(_))) {
+                    log::warn!(
+                        "the driver's log is not shown to its end: the server did not send the rest within {} s",
+                        LOG_END.as_secs()
+                    );
+                }
                 is_ended.store(true, Ordering::Release);
                 streams.shutdown();
             }

@@ -1,6 +1,7 @@
 //! Follows a container's log to its end and reconnects if the connection is lost. The timestamps that
 //! the server puts in front of the lines show which lines were read already.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, Read as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -31,15 +32,27 @@ pub struct LogFollower<'a> {
     pub is_ended: &'a AtomicBool,
 }
 
-/// The position up to which a log has been read.
+/// Which lines of a log have been read.
+///
+/// A line's time tells which it is, but not its place: a container runtime reads stdout and stderr side by
+/// side and takes the time before it writes the line, so a line may be older than the one before it.
 #[derive(Debug, Default)]
 struct ReadPosition {
-    /// The time of the last line.
-    last: Option<Timestamp>,
-    /// How many lines of that time there were.
-    n_at_last: u32,
-    /// How many of these lines have been read again since the last reconnect.
-    n_again: u32,
+    /// The time of the first line. With `tail` there are older lines, which are not for us.
+    first: Option<Timestamp>,
+    /// The second of the newest line, and how many lines of each second have been read. Only the seconds
+    /// that are read again after a reconnect are kept: this one and the one before it.
+    newest: i64,
+    seconds: BTreeMap<i64, SecondRead>,
+    is_again: bool,
+}
+
+/// The lines whose times are in one second.
+#[derive(Debug, Default)]
+struct SecondRead {
+    n: u64,
+    /// How many of them have been read again since the last reconnect.
+    n_again: u64,
 }
 
 impl LogFollower<'_> {
@@ -58,8 +71,8 @@ impl LogFollower<'_> {
                 container,
                 follow: true,
                 timestamps: true,
-                tail: self.tail.filter(|_| position.last.is_none()),
-                since: position.last.map(since),
+                tail: self.tail.filter(|_| position.first.is_none()),
+                since: position.since(),
             };
             let had_terminated = seen.is_ok_and(|pod| {
                 pod.is_some_and(|pod| !driver_status(&pod)["state"]["terminated"].is_null())
@@ -72,13 +85,12 @@ impl LogFollower<'_> {
                 }
                 Ok(mut stream) => {
                     n_refused = 0;
-                    position.n_again = 0;
                     let is_whole = self.copy(stream.reader(), &mut position);
                     match is_whole {
                         None => return,
                         // The container had terminated before the log was opened: this is all.
                         Some(true) if had_terminated => return,
-                        Some(_) => {}
+                        Some(_) => position.reconnect(),
                     }
                 }
             }
@@ -137,25 +149,38 @@ impl LogFollower<'_> {
 impl ReadPosition {
     /// True if a line with this time has not been read yet.
     fn is_new(&mut self, time: Timestamp) -> bool {
-        match self.last {
-            Some(last) if time < last => false,
-            Some(last) if time == last => {
-                self.n_again += 1;
-                let is_new = self.n_again > self.n_at_last;
-                self.n_at_last = self.n_at_last.max(self.n_again);
-                is_new
+        let first = *self.first.get_or_insert(time);
+        let second = time.as_second();
+        if self.is_again {
+            if time < first || second < self.newest - 1 {
+                return false;
             }
-            Some(_) | None => {
-                (self.last, self.n_at_last, self.n_again) = (Some(time), 1, 1);
-                true
+            if let Some(read) = self.seconds.get_mut(&second).filter(|read| read.n_again < read.n) {
+                read.n_again += 1;
+                return false;
             }
         }
+        self.newest = self.newest.max(second);
+        if second >= self.newest - 1 {
+            let read = self.seconds.entry(second).or_default();
+            read.n += 1;
+            read.n_again += 1;
+        }
+        self.seconds.retain(|second, _| *second >= self.newest - 1);
+        true
     }
-}
 
-/// The time in whole seconds, as `sinceTime` requires.
-fn since(time: Timestamp) -> String {
-    Timestamp::from_second(time.as_second()).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
+    /// The next lines come from the time `since` again.
+    fn reconnect(&mut self) {
+        self.is_again = true;
+        self.seconds.values_mut().for_each(|read| read.n_again = 0);
+    }
+
+    /// From when on the log has to be read again, as `sinceTime` requires it: in whole seconds.
+    fn since(&self) -> Option<String> {
+        self.first?;
+        Some(Timestamp::from_second(self.newest - 1).unwrap_or(Timestamp::UNIX_EPOCH).to_string())
+    }
 }
 
 /// Splits a line into its timestamp and the rest.
@@ -173,6 +198,17 @@ fn split_time(line: &[u8]) -> (Option<Timestamp>, &[u8]) {
 mod tests {
     use super::*;
 
+    /// Reads lines as from one connection: those from `since` on.
+    fn read(log: &[(&str, &str)], position: &mut ReadPosition) -> String {
+        let since = position.since().map(|since| since.parse().unwrap());
+        let lines = log.iter().map(|(time, text)| (time.parse::<Timestamp>().unwrap(), *text));
+        lines
+            .filter(|(time, _)| since.is_none_or(|since| *time >= since))
+            .filter(|(time, _)| position.is_new(*time))
+            .map(|(_, text)| text)
+            .collect()
+    }
+
     #[test]
     fn each_line_is_read_once() {
         let log = [
@@ -181,37 +217,44 @@ mod tests {
             ("2026-01-01T00:00:01.12Z", "c"),
             ("2026-01-01T00:00:01.12Z", "d"),
             ("2026-01-01T00:00:02Z", "e"),
-            ("2026-01-01T00:00:02Z", "f"),
+            // Older than the line before it: stdout and stderr are read side by side.
+            ("2026-01-01T00:00:01.99Z", "f"),
+            ("2026-01-01T00:00:02Z", "g"),
+            ("2026-01-01T00:00:07Z", "h"),
+            ("2026-01-01T00:00:06.5Z", "i"),
         ];
-        // The connection is lost after line `cut`; the next log starts at the whole second.
+        // The connection is lost after line `cut`, and once more at the end.
         for cut in 0..=log.len() {
             let mut position = ReadPosition::default();
-            let mut got = String::new();
-            let mut copy = |lines: &[(&str, &str)], position: &mut ReadPosition| {
-                position.n_again = 0;
-                for (time, text) in lines {
-                    if position.is_new(time.parse().unwrap()) {
-                        got.push_str(text);
-                    }
-                }
-            };
-            copy(&log[..cut], &mut position);
-            let from = match position.last.map(since) {
-                Some(since) if since == "2026-01-01T00:00:02Z" => 4,
-                Some(_) | None => 0,
-            };
-            copy(&log[from..], &mut position);
-            copy(&log[from..], &mut position);
-            assert_eq!(got, "abcdef", "cut after {cut}");
+            let mut got = read(&log[..cut], &mut position);
+            for _ in 0..2 {
+                position.reconnect();
+                got.push_str(&read(&log, &mut position));
+            }
+            assert_eq!(got, "abcdefghi", "cut after {cut}");
         }
+    }
+
+    #[test]
+    fn lines_before_the_tail_are_not_read_after_a_reconnect() {
+        let log = [
+            ("2026-01-01T00:00:01.1Z", "a"),
+            ("2026-01-01T00:00:01.2Z", "b"),
+            ("2026-01-01T00:00:01.3Z", "c"),
+            ("2026-01-01T00:00:01.4Z", "d"),
+        ];
+        let mut position = ReadPosition::default();
+        assert_eq!(read(&log[2..3], &mut position), "c");
+        position.reconnect();
+        assert_eq!(read(&log, &mut position), "d");
     }
 
     #[test]
     fn timestamps_are_removed() {
         let (time, text) = split_time(b"2026-01-01T00:00:01.123456789Z hello  world\n");
         assert_eq!(
-            (time.map(since).as_deref(), text),
-            (Some("2026-01-01T00:00:01Z"), &b"hello  world\n"[..])
+            (time.map(|time| time.to_string()).as_deref(), text),
+            (Some("2026-01-01T00:00:01.123456789Z"), &b"hello  world\n"[..])
         );
         for line in [&b"no time\n"[..], b"word", b"", b"2026-01-01T00:00:01Z"] {
             assert_eq!(split_time(line), (None, line));
