@@ -1,8 +1,9 @@
 //! Processes that this program starts: a supervisor that ends all of their descendants, the process
-//! tree of this machine, ignored signals.
+//! tree of this machine, this process's job, ignored signals.
 
 pub mod ignored;
 mod inside;
+pub mod job;
 pub mod supervisor;
 pub mod tree;
 

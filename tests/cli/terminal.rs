@@ -299,9 +299,12 @@ fn driver_pid(terminal: &Terminal) -> u32 {
 #[test]
 fn an_interactive_driver_has_the_terminal() {
     let folder = Folder::new(CONFIG);
-    let mut run = folder.posse(&["run", "--dev", "--", "python3", "-i"]);
-    run.env("POSSE_LOG", "info").env("PYTHON_BASIC_REPL", "1");
-    let mut terminal = Terminal::start(&run, 120, anything);
+    // A shell, because nobody else would continue a job.
+    let posse = env!("CARGO_BIN_EXE_posse");
+    let script = format!("set -m; {posse} run --dev -- python3 -i; echo back; read go; fg");
+    let mut shell = folder.command("sh", &["-c", &script]);
+    shell.env("POSSE_LOG", "info").env("PYTHON_BASIC_REPL", "1");
+    let mut terminal = Terminal::start(&shell, 120, anything);
     let driver = driver_pid(&terminal);
     let shows = |text: &'static str| {
         terminal.wait_line(text, |line| line == text);
@@ -317,17 +320,32 @@ fn an_interactive_driver_has_the_terminal() {
     shows("still 42");
     // Ctrl-Z stops the driver and posse, and gives the terminal back.
     terminal.press("\x1a");
-    let stopped = |pid| if is_stopped(pid) { Ok(()) } else { Err(()) };
-    terminal.wait("both to stop", || stopped(driver).and_then(|()| stopped(terminal.pid())));
+    terminal.wait_line("the shell", |line| line.ends_with("back"));
+    assert!(is_stopped(driver));
     let (modes, _) = terminal.state();
     assert!(modes.contains("ICANON") && modes.contains("ECHO"), "{modes}");
-    terminal.signal(Signal::CONT);
+    terminal.press("\r");
     terminal.wait("the driver to go on", || if is_stopped(driver) { Err(()) } else { Ok(()) });
     terminal.press("\rprint('again', 6 * 7)\r");
     shows("again 42");
     assert!(!terminal.lines().iter().any(|line| line.contains("running 2/2")), "out of its way");
     terminal.press("exit()\r");
     assert_eq!(terminal.expect_end(), 0);
+}
+
+/// As `ssh -t` and `kubectl exec -it` start it: the system would let nobody continue it.
+#[test]
+fn ctrl_z_without_a_shell_stops_nothing() {
+    let folder = Folder::new(CONFIG);
+    let script = "trap ': >continued' CONT; : >trapped; while :; do sleep 0.1; done";
+    let mut terminal = Terminal::start(&folder.run(&[], script), 80, anything);
+    wait_progress(&terminal, &["running 2/2"]);
+    folder.wait_made(&terminal, "trapped");
+    terminal.press("\x1a");
+    folder.wait_made(&terminal, "continued");
+    assert!(!is_stopped(terminal.pid()));
+    terminal.press("\x03");
+    assert_eq!(terminal.expect_end(), 130);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Job control on a terminal: who has the terminal, and what Ctrl-Z and a shell's `fg` do.
 
-use log::{debug, warn};
-use rustix::process::{Signal as SystemSignal, getpgrp, getpid, kill_process_group};
+use log::warn;
 
 use crate::core::model::time::Millis;
+use crate::process::job;
 use crate::runtime::driver::DriverStop;
 use crate::runtime::engine::{Engine, Upstream};
 use crate::runtime::progress::ProgressLine;
@@ -53,19 +53,15 @@ impl<U: Upstream> Engine<'_, U> {
         }
     }
 
-    /// Stops posse with its whole process group, which is the shell's job, until the shell continues it.
+    /// Stops posse with its job until the shell continues it. Without such a shell the driver goes on.
     fn suspend(&mut self) {
         if let Some(line) = self.progress_line() {
             line.clear();
         }
-        // The system does not stop the first process of a container, and no shell would continue it.
-        if getpid().is_init() {
-            return self.continue_driver();
-        }
+        // Before the stop: the shell may continue the job at once.
         self.state.is_suspended = true;
-        // Unlike SIGTSTP this also stops a process without a shell that knows of job control.
-        if let Err(error) = kill_process_group(getpgrp(), SystemSignal::STOP) {
-            debug!("cannot stop this process: {error}");
+        if !job::suspend() {
+            self.continue_driver();
         }
     }
 
