@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::control::Core;
 use crate::control::address::listen;
-use crate::serve::origin::refuse_pages;
+use crate::control::door::Door;
 use crate::serve::{Handler, Limits, Listen, Request, Responder, Server};
 use crate::wire::exposition::Format;
 use crate::wire::listen_addr::ListenAddr;
@@ -33,7 +33,8 @@ impl MetricsServer {
         core: Arc<dyn Core>,
         metrics: Arc<dyn Metrics>,
     ) -> io::Result<Self> {
-        let listen = Listen::Tcp(listen(address)?);
+        let listener = listen(address)?;
+        let is_loopback = listener.local_addr()?.ip().is_loopback();
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
             spare_max: SPARE_MAX,
@@ -41,8 +42,9 @@ impl MetricsServer {
             body_bytes_max: 0,
             ..Limits::default()
         };
-        let handler = Arc::new(MetricsHandler { core, metrics });
-        Server::start(listen, limits, "metrics", handler).map(Self)
+        let door = Door { token: None, is_loopback };
+        let handler = Arc::new(MetricsHandler { core, metrics, door });
+        Server::start(Listen::Tcp(listener), limits, "metrics", handler).map(Self)
     }
 
     /// The address that it listens on.
@@ -59,6 +61,7 @@ impl MetricsServer {
 struct MetricsHandler {
     core: Arc<dyn Core>,
     metrics: Arc<dyn Metrics>,
+    door: Door,
 }
 
 impl fmt::Debug for MetricsHandler {
@@ -69,7 +72,7 @@ impl fmt::Debug for MetricsHandler {
 
 impl Handler for MetricsHandler {
     fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
-        refuse_pages(request)
+        self.door.refuse(request)
     }
 
     fn is_probe(&self, request: &Request) -> bool {
@@ -147,8 +150,12 @@ mod tests {
     }
 
     fn server() -> (Arc<Run>, MetricsServer, SocketAddr) {
+        server_at("127.0.0.1:0")
+    }
+
+    fn server_at(address: &str) -> (Arc<Run>, MetricsServer, SocketAddr) {
         let run = Arc::new(Run::default());
-        let address = ListenAddr::parse("127.0.0.1:0").unwrap();
+        let address = ListenAddr::parse(address).unwrap();
         let (core, metrics) = (Arc::clone(&run) as Arc<dyn Core>, Arc::clone(&run) as _);
         let server = MetricsServer::start(address, core, metrics).unwrap();
         let at = server.local_addr().unwrap();
@@ -157,12 +164,13 @@ mod tests {
 
     /// Head and body of the answer.
     fn ask(at: SocketAddr, request: &str, headers: &str) -> (String, String) {
+        ask_host(at, "localhost", request, headers)
+    }
+
+    fn ask_host(at: SocketAddr, host: &str, request: &str, headers: &str) -> (String, String) {
         let mut stream = TcpStream::connect(at).unwrap();
-        write!(
-            stream,
-            "{request} HTTP/1.1\r\nhost: pod.example\r\nconnection: close\r\n{headers}\r\n"
-        )
-        .unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{headers}\r\n")
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -202,6 +210,25 @@ mod tests {
             let (head, _) = ask(at, request, headers);
             assert!(head.starts_with(&format!("http/1.1 {status}")), "{request}: {head}");
         }
+        server.stop();
+    }
+
+    #[test]
+    fn other_names_are_refused_on_loopback_only() {
+        let status = |at, host| ask_host(at, host, "GET /metrics", "").0;
+        let (_, server, at) = server();
+        for (host, want) in [
+            ("evil.example:19760", 403),
+            ("pod.example", 403),
+            ("127.0.0.1:1", 200),
+            ("[::1]", 200),
+        ] {
+            assert!(status(at, host).starts_with(&format!("http/1.1 {want}")), "{host}");
+        }
+        server.stop();
+        let (_, server, at) = server_at("0.0.0.0:0");
+        let at = SocketAddr::from(([127, 0, 0, 1], at.port()));
+        assert!(status(at, "pod.example").starts_with("http/1.1 200"));
         server.stop();
     }
 
