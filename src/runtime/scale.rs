@@ -31,7 +31,7 @@ pub struct ScaleThreads(Vec<ScaleThread>);
 
 #[derive(Debug)]
 struct ScaleThread {
-    /// Closing it ends the pause.
+    /// Closing it ends the pause and the thread.
     _stop: Sender<()>,
     running: RunningCommand,
     worker: Worker,
@@ -69,12 +69,14 @@ impl ScaleThreads {
 
     /// Ends the commands and the threads.
     pub fn stop(self) {
-        for thread in &self.0 {
-            thread.running.close();
+        // First, so that no thread takes the end of its command for a failure.
+        let stopped = self.0.into_iter().map(|thread| (thread.running, thread.worker));
+        let stopped: Vec<(RunningCommand, Worker)> = stopped.collect();
+        for (running, _) in &stopped {
+            running.close();
         }
         let deadline = Instant::now() + STOP_TIMEOUT;
-        for ScaleThread { _stop: stop, worker, .. } in self.0 {
-            drop(stop);
+        for (_, worker) in stopped {
             if !worker.join_by(deadline) {
                 debug!("a command of `scale` does not end");
             }
@@ -140,6 +142,41 @@ fn number(output: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::tests::Folder;
+    use crate::core::policy::queue_scaling::QueueRule;
+
+    #[test]
+    fn no_group_complains_of_a_command_that_the_stop_has_ended() {
+        let folder = Folder::new();
+        let (inbox, messages) = bounded(8);
+        let marks = ["a", "b", "c"].map(|name| folder.path().join(name));
+        let threads = marks.each_ref().map(|mark| {
+            let script = format!(": >{}; exec sleep 600", mark.display());
+            let rule = QueueRule { per_executor: 1, idle_after_ms: 0 };
+            let command = ["sh", "-c", &script].map(str::to_owned).into();
+            let scale = ScaleCommand { command, rule, every_ms: 0, timeout_ms: 600_000 };
+            let (stop, stopped) = bounded(0);
+            let running = RunningCommand::default();
+            let reader = QueueReader {
+                group: GroupName::from("g"),
+                scaler: QueueScaler::new(rule, 0),
+                scale,
+                clock: Clock::start(),
+                inbox: inbox.clone(),
+                running: running.clone(),
+                stopped,
+            };
+            let worker = Worker::start("scale", STACK_BYTES, move || reader.run()).unwrap();
+            ScaleThread { _stop: stop, running, worker }
+        });
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !marks.iter().all(|mark| mark.exists()) {
+            assert!(Instant::now() < deadline, "the commands never ran");
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+        ScaleThreads(threads.into()).stop();
+        assert!(messages.is_empty(), "{:?}", messages.try_recv());
+    }
 
     #[test]
     fn one_whole_number_is_accepted() {
