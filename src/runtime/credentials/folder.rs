@@ -19,6 +19,8 @@ use crate::wire::credential_files::{
 const PREFIX: &str = "posse-credentials-";
 /// The file that a living run has locked.
 const LOCK: &str = ".lock";
+/// The name of that file until it is locked.
+const NEW_LOCK: &str = ".lock.new";
 /// The subfolder into which a command writes, below the entry's own.
 const NEXT: &str = "next";
 /// The subfolder with the entry's files for the driver.
@@ -51,21 +53,35 @@ impl PrivateFolder {
     pub fn create(candidates: &[PathBuf]) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for parent in candidates {
-            let path = parent.join(format!("{PREFIX}{:016x}", random_bits()));
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => {
-                    let lock = files::create_new(&path.join(LOCK))?;
-                    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            match Self::create_in(parent) {
+                Ok(folder) => {
                     remove_abandoned(parent);
-                    if !is_tmpfs(&path) {
-                        info!("credentials are kept on a disk: {}", path.display());
+                    if !is_tmpfs(&folder.path) {
+                        info!("credentials are kept on a disk: {}", folder.path.display());
                     }
-                    return Ok(Self { path, _lock: lock });
+                    return Ok(folder);
                 }
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    fn create_in(parent: &Path) -> io::Result<Self> {
+        let path = parent.join(format!("{PREFIX}{:016x}", random_bits()));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        // With `LOCK` but not locked yet, the folder would be an abandoned one to another run.
+        let new = path.join(NEW_LOCK);
+        let locked = files::create_new(&new).and_then(|lock| {
+            flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+            fs::rename(&new, path.join(LOCK))?;
+            Ok(lock)
+        });
+        if locked.is_err() {
+            // Nothing is in it. It may lie on a file system that is full.
+            let _ = fs::remove_dir_all(&path);
+        }
+        Ok(Self { _lock: locked?, path })
     }
 
     /// Creates the subfolders of an entry.
@@ -263,10 +279,37 @@ mod tests {
         fs::write(killed.join(LOCK), "").unwrap();
         let second = PrivateFolder::create(&candidates).unwrap();
         assert!(private.path.exists() && second.path.exists() && !killed.exists());
+        // Nor one whose run has not locked it yet.
+        let young = parent.path().join(format!("{PREFIX}1"));
+        fs::create_dir(&young).unwrap();
+        fs::write(young.join(NEW_LOCK), "").unwrap();
+        drop(PrivateFolder::create(&candidates).unwrap());
+        assert!(young.exists());
+        let names = fs::read_dir(&private.path).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), [LOCK], "it was renamed");
+        let lock = File::open(private.path.join(LOCK)).unwrap();
+        assert!(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err());
         let path = private.path.clone();
         drop(private);
         assert!(!path.exists() && second.path.exists());
         assert!(PrivateFolder::create(&candidates[..1]).is_err());
+    }
+
+    #[test]
+    fn the_next_candidate_is_taken_if_one_takes_no_file() {
+        let parent = Folder::new();
+        // There a folder has the longest path that the system takes (PATH_MAX), so it can have no file.
+        let mut full = parent.path().to_owned();
+        let target = 4095 - "/".len() - PREFIX.len() - 16;
+        while full.as_os_str().len() < target {
+            let left = target - full.as_os_str().len() - "/".len();
+            // Not so long that no byte is left for the last one.
+            full.push("x".repeat(if left > 255 { left.min(250) } else { left }));
+        }
+        fs::create_dir_all(&full).unwrap();
+        let private = PrivateFolder::create(&[full.clone(), parent.path().to_owned()]).unwrap();
+        assert_eq!(private.path.parent().unwrap(), parent.path());
+        assert_eq!(fs::read_dir(full).unwrap().count(), 0);
     }
 
     #[test]
