@@ -102,6 +102,7 @@ impl QueueReader {
         let mut is_broken = false;
         loop {
             let output = run(&self.scale.command, timeout, &self.running);
+            let output = output.map_err(|failure| failure.to_string());
             if self.stopped.try_recv().is_err_and(|error| error.is_disconnected()) {
                 return;
             }

@@ -2,6 +2,7 @@
 //! they print stays bounded. The standard output is where tools print tokens, so it is never shown.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, PipeReader, Read, pipe};
 use std::os::fd::AsFd;
@@ -75,17 +76,41 @@ impl RunningCommand {
     }
 }
 
+/// Why a command gave nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// A phrase that begins with a verb.
+    pub what: String,
+    /// The last line of its standard error.
+    pub said: String,
+}
+
+impl From<String> for Failure {
+    fn from(what: String) -> Self {
+        Self { what, said: String::new() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.said.as_str() {
+            "" => f.write_str(&self.what),
+            said => write!(f, "{}: {said}", self.what),
+        }
+    }
+}
+
 /// Runs a command in this process's environment and folder. Returns the end of its standard output.
 ///
 /// # Errors
-/// A phrase that begins with a verb, with the last line of its standard error.
+/// It does not start, or does not end well and in time.
 pub fn run(
     words: &[String],
     timeout: Duration,
     running: &RunningCommand,
-) -> Result<String, String> {
+) -> Result<String, Failure> {
     let failed = |error: io::Error| format!("cannot be run: {error}");
-    let (program, args) = words.split_first().ok_or("is empty")?;
+    let (program, args) = words.split_first().ok_or_else(|| "is empty".to_owned())?;
     let launch = Launch {
         program: program.into(),
         args: args.iter().map(OsString::from).collect(),
@@ -107,12 +132,12 @@ pub fn run(
     drop(supervisor);
     let [stdout, stderr] =
         outputs.map(|output| output.recv_timeout(OUTPUT_TIMEOUT).unwrap_or_default());
-    let message = last_line(&stderr);
-    match end {
-        Some(status) if status.success() => Ok(stdout),
-        Some(status) => Err(with_message(&describe(status), &message)),
-        None => Err(with_message(&format!("did not end within {} s", timeout.as_secs()), &message)),
-    }
+    let what = match end {
+        Some(status) if status.success() => return Ok(stdout),
+        Some(status) => describe(status),
+        None => format!("did not end within {} s", timeout.as_secs()),
+    };
+    Err(Failure { what, said: last_line(&stderr) })
 }
 
 fn describe(status: ExitStatus) -> String {
@@ -120,10 +145,6 @@ fn describe(status: ExitStatus) -> String {
         Some(code) => format!("ended with exit code {code}"),
         None => format!("was ended by a signal ({status})"),
     }
-}
-
-fn with_message(what: &str, message: &str) -> String {
-    if message.is_empty() { what.to_owned() } else { format!("{what}: {message}") }
 }
 
 /// The last line that is not empty, safe to print.
@@ -161,7 +182,7 @@ mod tests {
 
     fn sh(script: &str, timeout: Duration) -> Result<String, String> {
         let words = ["sh", "-c", script].map(str::to_owned);
-        run(&words, timeout, &RunningCommand::default())
+        run(&words, timeout, &RunningCommand::default()).map_err(|failure| failure.to_string())
     }
 
     #[track_caller]
@@ -183,7 +204,7 @@ mod tests {
         let long = sh("head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1", PATIENCE).unwrap_err();
         assert!(long.len() < 600 && long.ends_with("xxx"), "{long}");
         let missing = run(&["/no/such/program".to_owned()], PATIENCE, &RunningCommand::default());
-        assert!(missing.unwrap_err().starts_with("cannot be run: No such file"), "missing");
+        assert!(missing.unwrap_err().what.starts_with("cannot be run: No such file"), "missing");
         assert_eq!(sh("echo a; echo 17", PATIENCE).unwrap(), "a\n17\n");
     }
 
@@ -214,6 +235,6 @@ mod tests {
         });
         assert!(began.elapsed() < PATIENCE);
         let error = run(&words, PATIENCE, &running).unwrap_err();
-        assert_eq!(error, "was not started: the run ends");
+        assert_eq!(error.what, "was not started: the run ends");
     }
 }

@@ -178,6 +178,17 @@ impl EntryFolder {
         read(&self.current())
     }
 
+    /// The files that the driver has and all that the command left.
+    ///
+    /// # Errors
+    /// As `read_next`, which also minds what the files are.
+    pub fn read_all(&self) -> Result<CredentialFiles, String> {
+        let mut files = self.read_current()?;
+        let left = read(&self.path.join(NEXT))?;
+        files.extend(left.into_iter().map(|(name, bytes)| (format!("next {name}"), bytes)));
+        Ok(files)
+    }
+
     /// Gives the files to the driver: each one is replaced in one step, then the others are removed.
     pub fn publish(&self, credentials: &CredentialFiles) -> io::Result<()> {
         let current = self.current();

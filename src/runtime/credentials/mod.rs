@@ -17,7 +17,7 @@ use crate::core::model::input::{Input, Renewal};
 use crate::core::model::rng::Rng;
 use crate::core::model::time::Millis;
 use crate::kube::api::objects::Objects;
-use crate::runtime::credentials::command::RunningCommand;
+use crate::runtime::credentials::command::{Failure, RunningCommand};
 use crate::runtime::credentials::folder::{EntryFolder, PrivateFolder};
 use crate::runtime::credentials::store::SecretStore;
 use crate::runtime::inbox::Message;
@@ -242,13 +242,19 @@ impl Renewer {
         let fill = |word: &String| word.replace(DIR, dir).replace(MOUNT, &mount);
         let words: Vec<String> = words.iter().map(fill).collect();
         let timeout = Duration::from_millis(self.entry.timeout_ms);
-        command::run(&words, timeout, &self.running).map_err(|problem| {
+        command::run(&words, timeout, &self.running).map_err(|mut failure| {
             // A command that fails may print what it has fetched.
-            let mut secrets = self.folder.read_current().unwrap_or_default();
-            for (name, bytes) in self.folder.read_next().unwrap_or_default() {
-                secrets.insert(format!("next {name}"), bytes);
+            match self.folder.read_all() {
+                Ok(secrets) => failure.said = redact(&failure.said, &secrets),
+                Err(_) if failure.said.is_empty() => {}
+                Err(problem) => {
+                    let Failure { what, .. } = failure;
+                    return format!(
+                        "`{key}` {what}; it is not shown what it said, because the command {problem}"
+                    );
+                }
             }
-            format!("`{key}` {}", redact(&problem, &secrets))
+            format!("`{key}` {failure}")
         })
     }
 
@@ -390,5 +396,24 @@ mod tests {
         }
         assert_eq!(fs::read_dir(private.current("a")).unwrap().count(), 0);
         assert_eq!(server.seen().len(), 0);
+    }
+    #[test]
+    fn a_message_is_shown_only_if_all_that_the_command_left_can_be_hidden_in_it() {
+        let (parent, server) = (Folder::new(), server());
+        let private = PrivateFolder::create(&[parent.path().to_owned()]).unwrap();
+        let (sender, _inbox) = bounded(8);
+        let mut renewer = renewer(&server, private.entry("a").unwrap(), sender);
+        let withheld = "; it is not shown what it said, because the command left";
+        for (script, want) in [
+            ("true", ": refused ***".to_owned()),
+            ("mkdir {{DIR}}/sub", format!("{withheld} something that is not a regular file: sub")),
+            ("ln -s token {{DIR}}/a", format!("{withheld} a symbolic link: a")),
+        ] {
+            let fail = "printf s3cr3t-token >{{DIR}}/token; echo refused s3cr3t-token >&2; exit 1";
+            renewer.entry.command =
+                ["sh", "-c", &format!("{script}; {fail}")].map(String::from).into();
+            let problem = renewer.fetch(Millis(0)).unwrap_err();
+            assert_eq!(problem, format!("`command` ended with exit code 1{want}"));
+        }
     }
 }
