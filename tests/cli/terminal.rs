@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
@@ -433,6 +433,47 @@ fn a_shell_can_move_the_run_between_background_and_foreground() {
     terminal.wait_line("the driver's word", |line| line.ends_with("tail"));
     terminal.press("exit\r");
     terminal.expect_rule();
+}
+
+/// Killed at the end of the test.
+struct Background(Child);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // Errors mean that it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn ctrl_z_stops_a_run_that_waits_for_its_lease() {
+    let folder = Folder::new(CONFIG);
+    let start = |args: &[&str]| {
+        let mut command = folder.posse(args);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Background(command.spawn().unwrap())
+    };
+    let run = ["run", "--kubeconfig", "kubeconfig", "--exclusive"];
+    let posse = [&[env!("CARGO_BIN_EXE_posse")], &run[..]].concat().join(" ");
+    let script = format!(
+        "wait_for() {{ until [ -e $1 ]; do sleep 0.02; done; }}; wait_for kubeconfig; echo served; \
+         wait_for held; set -m; {posse}; echo back; read go; fg"
+    );
+    let mut shell = folder.command("sh", &["-c", &script]);
+    let mut terminal = Terminal::start(shell.env("POSSE_LOG", "info"), 300, anything);
+    let _cluster = start(&["dev", "--simulate", "--kubeconfig", "kubeconfig"]);
+    terminal.wait_line("the cluster", |line| line == "served");
+    let _holder = start(&[&run[..], &["--", "sh", "-c", ": >held; sleep 1000"]].concat());
+    terminal.wait_line("the wait", |line| line.contains("waiting until the holder"));
+    let (_, job) = terminal.state();
+    terminal.press("\x1a");
+    terminal.wait_line("the shell", |line| line.ends_with("back"));
+    terminal.press("\r");
+    terminal.wait("the job", || if terminal.state().1 == job { Ok(()) } else { Err(()) });
+    terminal.press("\x03");
+    assert_eq!(terminal.expect_end(), 130);
+    terminal.wait_line("the holder", |line| line.contains(" of this host held the lease"));
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -8,6 +8,7 @@ use log::info;
 use crate::clock::Clock;
 use crate::core::machines::lease::{LeaseScope, LeaseUpdate};
 use crate::core::model::refusal::{Refusal, RefusalClass};
+use crate::process::job;
 use crate::runtime::inbox::Message;
 use crate::runtime::leases::holder::describe;
 use crate::runtime::leases::scope_name;
@@ -45,28 +46,30 @@ pub fn await_lease(
 ) -> LeaseAcquisition {
     let mut deadline = Instant::now() + timeout;
     let mut last_error = "no answer".to_owned();
-    let (mut n_not_found, mut waited_for) = (0, None::<String>);
+    let (mut n_not_found, mut waited_for, mut was_suspended) = (0, None::<String>, false);
     loop {
         let message = select! {
             recv(inbox) -> message => message,
             recv(signals.wake()) -> _ => {
-                // The driver is not running yet, so SIGHUP and SIGQUIT are for posse.
-                if let Some(signal) = signals.take().find(|one| one.is_stop_without_driver()) {
-                    return LeaseAcquisition::Interrupted { signal, holder: waited_for };
+                if let Some(signal) = take_stop(signals, &mut was_suspended) {
+                    let holder = waited_for.as_deref().map(describe);
+                    return LeaseAcquisition::Interrupted { signal, holder };
                 }
                 continue;
             }
-            default(deadline.saturating_duration_since(Instant::now())) => break,
+            default(deadline.saturating_duration_since(Instant::now())) => {
+                if std::mem::take(&mut was_suspended) {
+                    deadline = Instant::now() + timeout;
+                    continue;
+                }
+                break;
+            }
         };
         let Ok(message) = message else { break };
         let update = match message {
             Message::Lease(which, update) if which == scope => update,
             // The application's Lease was lost while this run waited for the instance's.
-            Message::Lease(_, LeaseUpdate::Lost { holder }) => {
-                let holder = holder.as_deref().map(describe);
-                let holder = holder.unwrap_or_else(|| "an unknown holder".to_owned());
-                return LeaseAcquisition::HeldBy { holder };
-            }
+            Message::Lease(_, LeaseUpdate::Lost { holder }) => return held_by(holder.as_deref()),
             Message::Lease(..)
             | Message::Command { .. }
             | Message::Input(_)
@@ -78,9 +81,7 @@ pub fn await_lease(
                 return LeaseAcquisition::Acquired { id_high_water };
             }
             LeaseUpdate::Foreign => return LeaseAcquisition::Foreign,
-            LeaseUpdate::HeldBy { holder } => {
-                return LeaseAcquisition::HeldBy { holder: describe(&holder) };
-            }
+            LeaseUpdate::HeldBy { holder } => return held_by(Some(&holder)),
             LeaseUpdate::Forbidden { message } => return LeaseAcquisition::Forbidden { message },
             LeaseUpdate::Retrying { refusal } => {
                 n_not_found += u32::from(refusal.class == RefusalClass::NotFound);
@@ -105,6 +106,20 @@ pub fn await_lease(
         }
     }
     LeaseAcquisition::TimedOut { message: last_error }
+}
+
+fn held_by(holder: Option<&str>) -> LeaseAcquisition {
+    let holder = holder.map_or_else(|| "an unknown holder".to_owned(), describe);
+    LeaseAcquisition::HeldBy { holder }
+}
+
+/// The signal that ends the wait. After Ctrl-Z, `was_suspended`: the time went on while nothing ran.
+fn take_stop(signals: &Signals, was_suspended: &mut bool) -> Option<Signal> {
+    signals.take().find(|signal| {
+        *was_suspended |= *signal == Signal::Tstp && job::suspend();
+        // The driver is not running yet, so SIGHUP and SIGQUIT are for posse.
+        signal.is_stop_without_driver()
+    })
 }
 
 fn log_wait(scope: LeaseScope, holder: &str, wait: Duration) {
