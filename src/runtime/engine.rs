@@ -137,6 +137,8 @@ pub struct EngineState {
     wants_terminal: bool,
     /// posse has stopped itself, as Ctrl-Z does.
     is_suspended: bool,
+    /// The driver runs without the terminal that it has read.
+    foreground_check_at: Option<Millis>,
 }
 
 /// Which Leases are held; true also for a Lease that was not requested.
@@ -183,6 +185,7 @@ impl EngineState {
             is_busy: false,
             wants_terminal: false,
             is_suspended: false,
+            foreground_check_at: None,
         }
     }
 }
@@ -262,6 +265,7 @@ impl<U: Upstream> Engine<'_, U> {
             self.state.hurry_until,
             start.filter(|at| *at > now),
             self.state.redraw_at,
+            self.state.foreground_check_at,
         ]
         .into_iter()
         .flatten()
@@ -354,6 +358,7 @@ impl<U: Upstream> Engine<'_, U> {
         if let Some(verdict) = self.core.poll_verdict() {
             self.on_verdict(verdict, now);
         }
+        self.check_foreground(now);
         let orders = self.finish.on_time(now);
         self.obey(orders, now);
         if self.state.reap_at.is_some_and(|at| at <= now) {

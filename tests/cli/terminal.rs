@@ -435,6 +435,32 @@ fn a_shell_can_move_the_run_between_background_and_foreground() {
     terminal.expect_rule();
 }
 
+/// bash's `fg` sends nothing to a job that runs. The driver waits for keys without reading, so the system
+/// does not stop it in the background.
+#[test]
+fn a_driver_has_its_keys_again_after_bg_and_fg() {
+    let folder = Folder::new(CONFIG);
+    let driver = "import os, select, signal\nos.read(0, 99)\n\
+        signal.signal(signal.SIGCONT, lambda *_: open('continued', 'w'))\n\
+        print('typed', 1, flush=True)\nselect.select([0], [], [])\nprint('typed', 2)\n";
+    fs::write(folder.path().join("driver.py"), driver).unwrap();
+    let posse = env!("CARGO_BIN_EXE_posse");
+    let script = format!(
+        "set -m; {posse} run --dev -- python3 driver.py; echo back; bg; \
+         until [ -e continued ]; do sleep 0.02; done; fg"
+    );
+    let mut terminal = Terminal::start(&folder.command("bash", &["-c", &script]), 80, anything);
+    terminal.press("\r");
+    terminal.wait_line("the first key", |line| line == "typed 1");
+    terminal.press("\x1a");
+    terminal.wait_line("the shell", |line| line.ends_with("back"));
+    terminal.wait("the second key", || {
+        terminal.press("\r");
+        if terminal.lines().iter().any(|line| line == "typed 2") { Ok(()) } else { Err(()) }
+    });
+    assert_eq!(terminal.expect_end(), 0);
+}
+
 /// Killed at the end of the test.
 struct Background(Child);
 

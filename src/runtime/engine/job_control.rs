@@ -9,6 +9,9 @@ use crate::runtime::engine::{Engine, Upstream};
 use crate::runtime::progress::ProgressLine;
 use crate::runtime::signals::Signal;
 
+/// How often posse looks whether it is in the foreground again, in milliseconds.
+const FOREGROUND_CHECK_MS: u64 = 500;
+
 impl<U: Upstream> Engine<'_, U> {
     /// Handles a signal of job control. False for other signals.
     pub(super) fn on_terminal_signal(&mut self, signal: Signal, now: Millis) -> bool {
@@ -75,6 +78,14 @@ impl<U: Upstream> Engine<'_, U> {
         self.update_window(now);
     }
 
+    /// Lends the terminal to a driver that runs without it: bash's `fg` does not tell a job that runs.
+    pub(super) fn check_foreground(&mut self, now: Millis) {
+        let lacks = self.state.driver.as_ref().is_some_and(|driver| !driver.has_terminal());
+        let waits = self.state.wants_terminal && !self.state.is_suspended && lacks;
+        let still_waits = waits && !self.lend_terminal();
+        self.state.foreground_check_at = still_waits.then(|| now.after(FOREGROUND_CHECK_MS));
+    }
+
     /// Lets the driver go on, with the terminal if it has read that before and posse has it.
     fn continue_driver(&mut self) {
         self.state.is_suspended = false;
@@ -91,6 +102,7 @@ impl<U: Upstream> Engine<'_, U> {
         let Some(driver) = &mut self.state.driver else { return true };
         driver.lend_terminal().unwrap_or_else(|error| {
             warn!("the driver stands still, because it cannot have the terminal: {error}");
+            self.state.wants_terminal = false;
             true
         })
     }
