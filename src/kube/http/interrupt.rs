@@ -19,6 +19,8 @@ pub(super) struct Interrupt {
     is_attached: AtomicBool,
     /// The last read ended because of the input. Then it is the peer's turn.
     has_fired: AtomicBool,
+    /// At the last read there was input, and the peer took none.
+    is_held_up: AtomicBool,
 }
 
 impl Interrupt {
@@ -28,6 +30,7 @@ impl Interrupt {
             is_armed: AtomicBool::new(false),
             is_attached: AtomicBool::new(false),
             has_fired: AtomicBool::new(false),
+            is_held_up: AtomicBool::new(false),
         }
     }
 
@@ -55,6 +58,10 @@ impl Interrupt {
         self.is_attached.load(Relaxed)
     }
 
+    pub(super) fn is_held_up(&self) -> bool {
+        self.is_held_up.load(Relaxed)
+    }
+
     /// Reads at most as much as `buffer` takes; 0 at the end of the input, or if it cannot be read.
     pub(super) fn read(&self, buffer: &mut [u8]) -> Option<usize> {
         match io::read(&self.input, buffer) {
@@ -68,6 +75,7 @@ impl Interrupt {
     /// Waits until the connection can be read (true), or until the input has its turn or the time is over.
     pub(super) fn wait(&self, stream: &TcpStream, limit: Option<Duration>) -> io::Result<bool> {
         let had_its_turn = self.has_fired.swap(false, Relaxed);
+        self.is_held_up.store(false, Relaxed);
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(&self.input, PollFlags::IN)];
@@ -82,6 +90,7 @@ impl Interrupt {
         let ready = fds[0].revents();
         let is_writable = ready.contains(PollFlags::OUT);
         self.has_fired.store(is_writable, Relaxed);
+        self.is_held_up.store(!is_writable, Relaxed);
         Ok(!is_writable && !ready.is_empty())
     }
 }
@@ -134,6 +143,7 @@ mod tests {
         interrupt.attach();
         interrupt.arm(true);
         assert!(!interrupt.wait(&stream, SHORT).unwrap() && !interrupt.take(), "it takes nothing");
+        assert!(interrupt.is_held_up());
         peer.write_all(b"out").unwrap();
         assert!(interrupt.wait(&stream, None).unwrap() && !interrupt.take(), "it is read");
     }

@@ -129,8 +129,13 @@ impl WebSocket {
         self.input.as_ref().is_none_or(|input| input.is_attached())
     }
 
-    /// Pings a silent peer.
+    /// Pings a silent peer. Not one that takes no input now: it would not read pings either. The system
+    /// ends the connection if such a peer is gone.
     fn ping_if_silent(&mut self) -> io::Result<()> {
+        if self.input.as_ref().is_some_and(|input| input.is_held_up()) {
+            (self.n_pings, self.heard_at) = (0, Instant::now());
+            return Ok(());
+        }
         if self.heard_at.elapsed() < PING_INTERVAL * (self.n_pings + 1) {
             return Ok(());
         }
@@ -331,5 +336,53 @@ impl Write for TimedStream {
 
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::pipe;
+    use std::net::TcpListener;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use tungstenite::accept_hdr;
+    use tungstenite::handshake::server::{Request, Response};
+
+    use super::*;
+    use crate::kube::testing::plain_client;
+
+    #[test]
+    fn a_peer_that_takes_no_input_need_not_answer_pings() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let http = plain_client(listener.local_addr().unwrap());
+        let (release, held) = channel::<()>();
+        let server = thread::spawn(move || {
+            #[expect(clippy::result_large_err, reason = "the type of tungstenite's callback")]
+            let choose = |_: &Request, mut response: Response| {
+                response
+                    .headers_mut()
+                    .insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("p"));
+                Ok(response)
+            };
+            let peer = accept_hdr(listener.accept().unwrap().0, choose).unwrap();
+            assert!(held.recv().is_err());
+            drop(peer);
+        });
+        let (read, mut write) = pipe().unwrap();
+        write.write_all(b"input").unwrap();
+        let (mut socket, _) = http.open_websocket("/", &["p"], Some(read.into())).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            assert!(Instant::now() < deadline, "a ping is sent again and again");
+            (socket.n_pings, socket.heard_at) = (0, Instant::now() - PING_INTERVAL);
+            if socket.read(Duration::from_millis(20)).unwrap() == Received::Input {
+                socket.send(vec![0; 1 << 12]).unwrap();
+            } else if socket.n_pings == 0 {
+                break;
+            }
+        }
+        drop(release);
+        server.join().unwrap();
     }
 }
