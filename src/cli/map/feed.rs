@@ -1,0 +1,342 @@
+//! `posse map-feed`: hands the lines on as tasks, and takes note of their ends.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded, never, select};
+use log::{info, warn};
+use serde_json::Value;
+
+use crate::cli::args::ClientArgs;
+use crate::cli::args::map::FeedArgs;
+use crate::cli::connection::Connection;
+use crate::cli::control_client::find;
+use crate::cli::exit::{Code, Failure};
+use crate::cli::map::input::{Line, read_lines};
+use crate::cli::map::output::print_output;
+use crate::cli::map::resume::Done;
+use crate::cli::world::World;
+use crate::control::client::{Client, ClientError};
+use crate::core::model::text::printable;
+use crate::kube::api::objects::Objects;
+use crate::wire::labels::Selection;
+use crate::wire::task::{TaskJson, TaskStatusJson};
+
+/// The most lines that are handed on and have not ended.
+const OPEN_MAX: usize = 2_000;
+/// The most lines of one call.
+const BATCH_MAX: usize = 100;
+/// Lines, ends and outputs that wait for the next step.
+const QUEUE_MAX: usize = 1_000;
+/// Outputs that are read at the same time.
+const OUTPUT_READERS: usize = 4;
+/// The most failed lines that are named at the end.
+const NAMED_MAX: usize = 20;
+/// How long posse may refuse or not answer a call.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+const CALL_AGAIN: Duration = Duration::from_millis(200);
+/// How often the progress is logged.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+/// Before the number of the line, in a task's key.
+const KEY_PREFIX: &str = "line-";
+
+/// The end of a line's task.
+struct Ended {
+    line: u64,
+    is_success: bool,
+    executor: Option<u64>,
+    why: String,
+}
+
+/// What the feed learns of the run.
+enum News {
+    Ended(Ended),
+    /// Events were missed, so the states have to be asked for.
+    Missed,
+}
+
+/// `posse map-feed`, the driver of `posse map`.
+///
+/// # Errors
+/// A line is wrong, or posse does not take the tasks.
+pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
+    let client = find(&ClientArgs::default(), world)?;
+    let status = client.status()?;
+    let group = status.groups.first().map(|group| group.group.clone()).unwrap_or_default();
+    let names = Selection { app: status.identity.app, instance: status.identity.instance };
+    let done = Done::open(args.line.resume.as_deref())?;
+    let http = Connection::new(&args.server, world)?.http;
+    let objects = Objects::new(http, Some(&status.identity.namespace));
+    let (outputs, pods) = bounded(QUEUE_MAX);
+    let mut readers = Vec::new();
+    for _ in 0..OUTPUT_READERS {
+        let (pods, objects) = (pods.clone(), objects.clone());
+        let read = move || pods.iter().for_each(|(line, pod)| print_output(line, pod, &objects));
+        readers.push(spawn("output", read)?);
+    }
+    // Nobody waits for these two: they may read for ever.
+    let (lines, input) = bounded(BATCH_MAX);
+    spawn("input", move || read_lines(io::stdin().lock(), &lines))?;
+    let (news, learned) = bounded(QUEUE_MAX);
+    let follower = find(&ClientArgs::default(), world)?;
+    spawn("events", move || follow_ends(&follower, &news))?;
+    let retries = args.line.retries;
+    let mut feed = Feed {
+        client,
+        group,
+        names,
+        retries,
+        done,
+        outputs,
+        open: BTreeSet::new(),
+        counts: Counts::default(),
+        wrong: None,
+    };
+    // `driver.ready` of the file may hold back the executors.
+    feed.client.ready()?;
+    let result = feed.hand_on(&input, &learned);
+    let Feed { outputs, counts, .. } = feed;
+    drop(outputs);
+    for reader in readers {
+        // A panic was reported by its own thread.
+        let _ = reader.join();
+    }
+    counts.report();
+    result.map(|()| if counts.n_failed == 0 { Code::Clean } else { Code::WorkGivenUp })
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
+    thread.map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))
+}
+
+#[derive(Default)]
+struct Counts {
+    n_succeeded: u64,
+    n_skipped: u64,
+    n_failed: u64,
+    /// The first ones of the failed lines.
+    failed: Vec<u64>,
+}
+
+impl Counts {
+    fn report(&self) {
+        let Self { n_succeeded, n_skipped, n_failed, failed } = self;
+        let skipped = match n_skipped {
+            0 => String::new(),
+            n => format!(", {n} were done before"),
+        };
+        let mut lines: Vec<String> = failed.iter().map(u64::to_string).collect();
+        if *n_failed > failed.len() as u64 {
+            lines.push("...".to_owned());
+        }
+        let which =
+            if lines.is_empty() { String::new() } else { format!(": lines {}", lines.join(", ")) };
+        info!("{n_succeeded} lines succeeded{skipped}, {n_failed} failed{which}");
+    }
+}
+
+/// Hands the lines on, and takes note of their ends.
+struct Feed {
+    client: Client,
+    group: String,
+    names: Selection,
+    retries: u32,
+    done: Done,
+    outputs: Sender<(u64, String)>,
+    /// The lines that were handed on and have not ended.
+    open: BTreeSet<u64>,
+    counts: Counts,
+    /// The line that ended the input before its end.
+    wrong: Option<String>,
+}
+
+impl Feed {
+    fn hand_on(&mut self, input: &Receiver<Line>, learned: &Receiver<News>) -> Result<(), Failure> {
+        let (mut is_read, mut told_at) = (false, Instant::now());
+        while !is_read || !self.open.is_empty() {
+            let is_full = is_read || self.open.len() >= OPEN_MAX;
+            let closed = never();
+            let mut batch = Vec::new();
+            select! {
+                recv(if is_full { &closed } else { input }) -> line => match line {
+                    Ok(line) => {
+                        let room = OPEN_MAX.saturating_sub(self.open.len()).min(BATCH_MAX);
+                        batch.extend([line].into_iter().chain(input.try_iter().take(room.saturating_sub(1))));
+                    }
+                    Err(_) => is_read = true,
+                },
+                recv(learned) -> news => match news {
+                    Ok(News::Ended(ended)) => self.on_ended(ended)?,
+                    Ok(News::Missed) => self.ask_all()?,
+                    Err(_) => return Err(Failure::new(Code::Failed, "the run has ended")),
+                },
+            }
+            self.add(batch)?;
+            if told_at.elapsed() >= PROGRESS_EVERY {
+                told_at = Instant::now();
+                let Counts { n_succeeded, n_failed, .. } = self.counts;
+                let n_open = self.open.len();
+                info!("{n_succeeded} lines succeeded, {n_failed} failed, {n_open} are open");
+            }
+        }
+        // The lines before it have had their time.
+        self.wrong.take().map_or(Ok(()), |wrong| Err(Failure::usage(wrong)))
+    }
+
+    fn add(&mut self, lines: Vec<Line>) -> Result<(), Failure> {
+        let mut tasks = Vec::new();
+        for line in lines {
+            let (n, text) = match line {
+                Ok(line) => line,
+                Err(wrong) => {
+                    warn!("{wrong}: no further line is run");
+                    self.wrong = Some(wrong);
+                    continue;
+                }
+            };
+            if self.done.has(n, &text)? {
+                self.counts.n_skipped += 1;
+                continue;
+            }
+            self.open.insert(n);
+            self.done.note(n, &text);
+            let (key, args) = (format!("{KEY_PREFIX}{n}"), Some(vec![text]));
+            tasks.push(TaskJson { key, args, retries: self.retries, ..TaskJson::default() });
+        }
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let states = patiently(|| self.client.add_tasks(&self.group, &tasks))?;
+        self.on_states(&states)
+    }
+
+    fn ask_all(&mut self) -> Result<(), Failure> {
+        let states = patiently(|| self.client.tasks(&self.group))?;
+        self.on_states(&states)
+    }
+
+    fn on_states(&mut self, states: &[TaskStatusJson]) -> Result<(), Failure> {
+        for state in states {
+            let reason = state.reason.as_deref();
+            let ended = ended(&state.key, &state.state, state.exit_code, reason, state.executor);
+            ended.map_or(Ok(()), |ended| self.on_ended(ended))?;
+        }
+        Ok(())
+    }
+
+    fn on_ended(&mut self, ended: Ended) -> Result<(), Failure> {
+        let Ended { line, is_success, executor, why } = ended;
+        if !self.open.remove(&line) {
+            return Ok(());
+        }
+        if is_success {
+            self.counts.n_succeeded += 1;
+            self.done.add(line)?;
+        } else {
+            self.counts.n_failed += 1;
+            if self.counts.failed.len() < NAMED_MAX {
+                self.counts.failed.push(line);
+            }
+            warn!("line {line} {why}");
+        }
+        if let Some(id) = executor {
+            // An error means that the readers have ended.
+            let _ = self.outputs.send((line, self.names.pod_name(id)));
+        }
+        Ok(())
+    }
+}
+
+/// Calls again for a while if posse is busy or does not answer: all these calls are repeatable.
+fn patiently<T>(mut call: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
+    let began = Instant::now();
+    loop {
+        match call() {
+            Err(error)
+                if matches!(error.status(), None | Some(429 | 503))
+                    && began.elapsed() < CALL_LIMIT =>
+            {
+                thread::sleep(CALL_AGAIN);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// The end of a line's task; none if it is open, or of somebody else.
+fn ended(
+    key: &str,
+    state: &str,
+    exit_code: Option<i32>,
+    reason: Option<&str>,
+    executor: Option<u64>,
+) -> Option<Ended> {
+    let line = key.strip_prefix(KEY_PREFIX)?.parse().ok()?;
+    let code = exit_code.map_or_else(String::new, |code| format!(" with exit code {code}"));
+    let reason = reason.map_or_else(String::new, |reason| format!(" ({})", printable(reason)));
+    let is_success = match state {
+        "succeeded" => true,
+        "failed" | "cancelled" => false,
+        _ => return None,
+    };
+    let why =
+        format!("{}{code}{reason}", if state == "failed" { "failed" } else { "was cancelled" });
+    Some(Ended { line, is_success, executor, why })
+}
+
+/// Follows the events until the run ends.
+fn follow_ends(client: &Client, news: &Sender<News>) {
+    let gone = |_| io::Error::other("nobody wants the news");
+    let mut seq = 0;
+    loop {
+        let after = seq;
+        let mut each = |line: &str| {
+            let Ok(event) = serde_json::from_str::<Value>(line) else { return Ok(()) };
+            seq = event["seq"].as_u64().unwrap_or(seq);
+            match event["event"].as_str() {
+                Some("missed") => news.send(News::Missed).map_err(gone),
+                Some("task_ended") => {
+                    let text = |name: &str| event[name].as_str();
+                    let code =
+                        event["exit_code"].as_i64().and_then(|code| i32::try_from(code).ok());
+                    let (key, outcome) = (text("key").unwrap_or(""), text("outcome").unwrap_or(""));
+                    let id = event["executor"].as_u64();
+                    match ended(key, outcome, code, text("reason"), id) {
+                        Some(ended) => news.send(News::Ended(ended)).map_err(gone),
+                        None => Ok(()),
+                    }
+                }
+                _ => Ok(()),
+            }
+        };
+        match client.events(after, None, true, &mut each) {
+            Ok(()) | Err(ClientError::Output(_)) => return,
+            // 409: the events after `seq` are gone.
+            Err(error) if error.status() == Some(409) => seq = 0,
+            Err(_) => {}
+        }
+        if news.send(News::Missed).is_err() {
+            return;
+        }
+        thread::sleep(CALL_AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_read_from_events_and_answers() {
+        let got = ended("line-7", "failed", Some(3), Some("app_error"), Some(9)).unwrap();
+        assert_eq!((got.line, got.is_success, got.executor), (7, false, Some(9)));
+        assert_eq!(got.why, "failed with exit code 3 (app_error)");
+        assert!(ended("line-7", "succeeded", Some(0), None, None).unwrap().is_success);
+        for (key, state) in [("line-7", "running"), ("line-x", "failed"), ("other", "failed")] {
+            assert!(ended(key, state, None, None, None).is_none(), "{key} {state}");
+        }
+    }
+}
