@@ -22,6 +22,7 @@ use crate::control::client::{Client, ClientError};
 use crate::core::model::text::printable;
 use crate::kube::api::objects::Objects;
 use crate::wire::labels::Selection;
+use crate::wire::status_json::RunNames;
 use crate::wire::task::{TaskJson, TaskStatusJson};
 
 /// The most lines that are handed on and have not ended.
@@ -62,8 +63,10 @@ enum News {
 /// # Errors
 /// A line is wrong, or posse does not take the tasks.
 pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
-    let client = find(&ClientArgs::default(), world)?;
+    let run = own_run(world)?;
+    let client = find(&run, world)?;
     let status = client.status()?;
+    check_owner(&status.identity, world)?;
     let group = status.groups.first().map(|group| group.group.clone()).unwrap_or_default();
     let names = Selection { app: status.identity.app, instance: status.identity.instance };
     let done = Done::open(args.line.resume.as_deref())?;
@@ -80,7 +83,7 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
     let (lines, input) = bounded(BATCH_MAX);
     spawn("input", move || read_lines(io::stdin().lock(), &lines))?;
     let (news, learned) = bounded(QUEUE_MAX);
-    let follower = find(&ClientArgs::default(), world)?;
+    let follower = find(&run, world)?;
     spawn("events", move || follow_ends(&follower, &news))?;
     let retries = args.line.retries;
     let mut feed = Feed {
@@ -105,6 +108,30 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
     }
     counts.report();
     result.map(|()| if counts.n_failed == 0 { Code::Clean } else { Code::WorkGivenUp })
+}
+
+/// The address of the run whose driver this process is. Any other one would run commands that are not for
+/// its executors.
+fn own_run(world: &World<'_>) -> Result<ClientArgs, Failure> {
+    let control = (world.env)("POSSE_CONTROL").filter(|address| !address.is_empty());
+    if control.is_none() {
+        let what = "POSSE_CONTROL is not set: only `posse map` starts `posse map-feed`";
+        return Err(Failure::usage(what));
+    }
+    Ok(ClientArgs { control, ..ClientArgs::default() })
+}
+
+/// The address may be inherited from another run.
+fn check_owner(found: &RunNames, world: &World<'_>) -> Result<(), Failure> {
+    let env = |name: &str| (world.env)(name).unwrap_or_default();
+    let RunNames { app, instance, .. } = found;
+    if (env("POSSE_APP"), env("POSSE_INSTANCE")) == (app.clone(), instance.clone()) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "the run at POSSE_CONTROL is one of application {app}, instance {instance}, and not the one \
+         that POSSE_APP and POSSE_INSTANCE name"
+    )))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {
@@ -328,6 +355,8 @@ fn follow_ends(client: &Client, news: &Sender<News>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::testing::Folder;
+    use crate::control::tests::Fixture;
 
     #[test]
     fn ends_are_read_from_events_and_answers() {
@@ -337,6 +366,30 @@ mod tests {
         assert!(ended("line-7", "succeeded", Some(0), None, None).unwrap().is_success);
         for (key, state) in [("line-7", "running"), ("line-x", "failed"), ("other", "failed")] {
             assert!(ended(key, state, None, None, None).is_none(), "{key} {state}");
+        }
+    }
+
+    /// Without the address of its own run, a feed must not take the only live run of this host.
+    #[test]
+    fn lines_go_to_no_other_run() {
+        let fixture = Fixture::new();
+        let socket = fixture.address().to_string();
+        let runtime = fixture.folder.path().to_str().unwrap().to_owned();
+        for (control, app, instance, part) in [
+            ("", "w", "a1b2c", "POSSE_CONTROL is not set"),
+            (socket.as_str(), "other", "a1b2c", "is one of application w, instance a1b2c"),
+            (&socket, "w", "other", "is one of application w, instance a1b2c"),
+            (&socket, "w", "a1b2c", "kubeconfig"),
+        ] {
+            let env = [
+                ("XDG_RUNTIME_DIR", runtime.as_str()),
+                ("POSSE_CONTROL", control),
+                ("POSSE_APP", app),
+                ("POSSE_INSTANCE", instance),
+            ];
+            let (code, _, err) = Folder::new(&[]).posse_with("map-feed", &env);
+            assert_eq!(code, 2, "{err}");
+            assert!(err.contains(part), "{control} {app} {instance}: {err}");
         }
     }
 }
