@@ -261,9 +261,10 @@ pub struct RunArgs {
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver: Vec<String>,
-    /// The `max` of the only group, of `posse map`.
+    /// The lines that `posse map` runs at a time; none for `posse run`.
+    #[cfg(feature = "dev")]
     #[arg(skip)]
-    pub max: Option<u32>,
+    pub jobs: Option<u32>,
 }
 
 impl RunArgs {

@@ -21,6 +21,11 @@ pub use feed::feed;
 /// # Errors
 /// The arguments are wrong, or the run could not start.
 pub fn map(args: &MapArgs, world: &World<'_>) -> Result<Code, Failure> {
+    run::run(&run_args(args, world)?, world)
+}
+
+/// The run whose driver is the feed.
+fn run_args(args: &MapArgs, world: &World<'_>) -> Result<RunArgs, Failure> {
     let mut file = args.file.clone();
     if file.executors.is_some() {
         return Err(Failure::usage(
@@ -30,7 +35,6 @@ pub fn map(args: &MapArgs, world: &World<'_>) -> Result<Code, Failure> {
     if file.file.as_deref() == Some(Path::new("-")) {
         return Err(Failure::usage("-f -: stdin has the tasks; give the configuration as a file"));
     }
-    file.executors = Some(0);
     file.command.get_or_insert_with(|| "sh -c".to_owned());
     let program = std::env::current_exe();
     let program = program.map_err(|error| Failure::new(Code::Failed, format!("posse: {error}")))?;
@@ -45,15 +49,80 @@ pub fn map(args: &MapArgs, world: &World<'_>) -> Result<Code, Failure> {
     if let Some(context) = &args.server.context {
         driver.push(format!("--context={context}"));
     }
-    let run = RunArgs {
+    Ok(RunArgs {
         file,
         server: args.server.clone(),
         #[cfg(feature = "dev")]
         dev: args.dev,
         progress: args.progress,
-        max: Some(args.jobs),
+        jobs: Some(args.jobs),
         driver,
         ..RunArgs::default()
-    };
-    run::run(&run, world)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::args::{Command, CommandLine};
+    use crate::cli::settings::run_settings;
+    use crate::cli::testing::Folder;
+    use crate::runtime::run::settings::RunSettings;
+    use crate::wire::config::Ready;
+
+    fn settings(file: &str, args: &str) -> Result<RunSettings, Failure> {
+        let folder = Folder::new(&[("posse.yaml", file)]);
+        let words = ["posse", "map"].into_iter().chain(args.split_whitespace());
+        let Command::Map(args) = CommandLine::try_parse_from(words).unwrap().command else {
+            panic!("not `posse map`")
+        };
+        let world = World::new(&|_| None, folder.path());
+        run_settings(&run_args(&args, &world)?, &world)
+    }
+
+    #[test]
+    fn what_the_file_says_about_its_driver_and_numbers_does_not_apply() {
+        let file = "driver: {silence: 2s, ready: 'tcp:7077'}\n\
+                    executors: [{image: i, count: 3, min: 2, max: 3, command: [a], args: [b]}]";
+        let got = settings(file, "-j 7").unwrap();
+        let spec = &got.groups[0].spec;
+        assert_eq!((spec.target, spec.min, spec.max), (0, 0, Some(7)));
+        assert_eq!((got.policy.driver_silence_ms, got.driver.ready), (0, Ready::None));
+        assert_eq!(got.app, "map");
+        for (file, args, want) in [
+            ("app: a\nexecutors: [{image: i}]", "", "a"),
+            ("app: a\nexecutors: [{image: i}]", "--app b", "b"),
+            ("", "--image i", "map"),
+        ] {
+            assert_eq!(settings(file, args).unwrap().app, want, "{file} {args}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_does_not_fit_is_an_error_that_names_the_command() {
+        for (file, want) in [
+            (
+                "executors: [{group: x, image: i}, {group: y, image: i}]",
+                "posse.yaml: `posse map` needs one group, and there are several: x, y",
+            ),
+            (
+                "executors: [{image: i, scale: {command: [a]}}]",
+                "posse.yaml: executors[0].scale: `posse map` starts an executor for each line: \
+                 remove the key",
+            ),
+            (
+                "control: off\nexecutors: [{image: i}]",
+                "posse.yaml: `posse map` needs the control API on a socket: remove the key `control`",
+            ),
+            (
+                "control: 127.0.0.1:0\nexecutors: [{image: i}]",
+                "posse.yaml: `posse map` needs the control API on a socket: remove the key `control`",
+            ),
+        ] {
+            let failure = settings(file, "").unwrap_err();
+            assert_eq!((failure.code, failure.message.as_str()), (Code::Usage, want));
+        }
+    }
 }

@@ -23,6 +23,9 @@ use crate::wire::slot_volume::{KeepVolume, NEEDS_EXCLUSIVE};
 use crate::wire::staged::Staged;
 use crate::wire::template::{Template, TemplateError};
 
+#[cfg(feature = "dev")]
+mod map;
+
 /// The default configuration file.
 pub const DEFAULT_FILE: &str = "posse.yaml";
 /// What messages call the configuration if it consists of flags alone.
@@ -46,6 +49,10 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
     let (file, mut config) = read_config(&args.file, world)?;
     if args.is_dev() {
         lay_dev_over(&mut config);
+    }
+    #[cfg(feature = "dev")]
+    if let Some(jobs) = args.jobs {
+        map::lay_map_over(&mut config, jobs, &file)?;
     }
     apply_flags(&mut config, &args.file, &file)?;
     let driver = driver(&mut config, args, world.env)?;
@@ -346,7 +353,7 @@ fn group_settings(
             name: GroupName::from(group.name.as_str()),
             target: group.count,
             min: group.min,
-            max: run.max.or(group.max),
+            max: group.max,
             scale_down: group.scale_down,
             replace: group.replace,
             slots: group.slots,

@@ -40,6 +40,10 @@ impl Folder {
         self.command(args, input).output().unwrap()
     }
 
+    fn config(&self, yaml: &str) {
+        fs::write(self.0.join("posse.yaml"), yaml).unwrap();
+    }
+
     fn lines(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.0.join(name)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -102,6 +106,9 @@ fn a_wrong_line_is_named_after_the_lines_before_it_have_run() {
     let folder = Folder::new();
     check(&folder.map(&["--executors", "2"], b"true"), 2, "use -j instead of --executors");
     check(&folder.map(&["-f", "-"], b"true"), 2, "stdin has the tasks");
+    folder.config("control: off\n");
+    check(&folder.map(&[], b"true"), 2, "posse.yaml: `posse map` needs the control API");
+    folder.config("");
     check(&folder.map(&[], b""), 0, "0 lines succeeded, 0 failed");
 }
 
