@@ -1,7 +1,7 @@
 //! The file of `posse map --resume`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use crate::cli::exit::{Code, Failure};
@@ -25,15 +25,26 @@ impl Done {
         let fail = |what: String| Failure::usage(format!("{shown}: {what}"));
         let file = OpenOptions::new().read(true).append(true).create(true).open(path);
         let file = file.map_err(|error| fail(format!("cannot be opened: {error}")))?;
+        let mut text = String::new();
+        let read = (&file).read_to_string(&mut text);
+        read.map_err(|error| fail(format!("cannot be read: {error}")))?;
+        let whole = text.rfind('\n').map_or(0, |at| at + 1);
+        let (whole, cut_off) = match is_beginning(&text[whole..]) {
+            true => text.split_at(whole),
+            false => (text.as_str(), ""),
+        };
         let mut before = Vec::new();
-        for (i, line) in BufReader::new(&file).lines().enumerate() {
-            let line = line.map_err(|error| fail(format!("cannot be read: {error}")))?;
+        for (i, line) in whole.lines().enumerate() {
             let parsed = line
                 .split_once(' ')
                 .and_then(|(n, hash)| Some((n.parse().ok()?, u64::from_str_radix(hash, 16).ok()?)));
             before.push(parsed.ok_or_else(|| {
                 fail(format!("line {} is none that `posse map --resume` has written", i + 1))
             })?);
+        }
+        if !cut_off.is_empty() {
+            let cut = file.set_len(whole.len() as u64);
+            cut.map_err(|error| fail(format!("cannot be cut: {error}")))?;
         }
         before.sort_unstable();
         Ok(Self { file: Some(file), shown, before, open: Vec::new() })
@@ -65,8 +76,41 @@ impl Done {
         let Some(file) = &mut self.file else { return Ok(()) };
         let Some(i) = self.open.iter().position(|(line, _)| *line == n) else { return Ok(()) };
         let (_, hash) = self.open.swap_remove(i);
-        writeln!(file, "{n} {hash:x}").map_err(|error| {
+        // In one write, so that an end of posse leaves no half of it, if the system takes it whole.
+        file.write_all(format!("{n} {hash:x}\n").as_bytes()).map_err(|error| {
             Failure::new(Code::Failed, format!("{}: cannot be written: {error}", self.shown))
         })
+    }
+}
+
+/// True for what may be the beginning of a line that posse could not write whole.
+fn is_beginning(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+        && text.bytes().all(|c| c == b' ' || c.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::testing::Folder;
+
+    /// posse may be killed, or the disk may be full, in the middle of a line.
+    #[test]
+    fn a_line_that_was_cut_off_runs_again() {
+        let hash = |text| format!("{:x}", stable_hash(text));
+        let whole = format!("1 {}\n", hash("a"));
+        for cut in ["", "2", "2 ", "2 0"] {
+            let folder = Folder::new(&[("done", &format!("{whole}{cut}"))]);
+            let path = folder.path().join("done");
+            let mut done = Done::open(Some(&path)).unwrap();
+            assert_eq!((done.has(1, "a"), done.has(2, "b")), (Ok(true), Ok(false)), "{cut:?}");
+            done.note(2, "b");
+            done.add(2).unwrap();
+            let want = format!("{whole}2 {}\n", hash("b"));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), want, "{cut:?}");
+        }
+        let folder = Folder::new(&[("done", "1 ff\nother\n2")]);
+        let error = Done::open(Some(&folder.path().join("done"))).map(drop).unwrap_err();
+        assert!(error.message.contains("line 2 is none that"), "{}", error.message);
     }
 }
