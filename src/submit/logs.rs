@@ -85,7 +85,7 @@ impl LogFollower<'_> {
                 }
                 Ok(mut stream) => {
                     n_refused = 0;
-                    let is_whole = self.copy(stream.reader(), &mut position);
+                    let is_whole = self.copy(stream.reader(), Some(&mut position));
                     match is_whole {
                         None => return,
                         // The container had terminated before the log was opened: this is all.
@@ -101,23 +101,30 @@ impl LogFollower<'_> {
         }
     }
 
-    /// Reads what a pod's log has now.
-    pub fn read_once(&self, pod: &str) {
+    /// Reads what a pod's log has now. False if it could not be read to its end.
+    pub fn read_once(&self, pod: &str) -> bool {
         let container = match self.objects.get(Kind::Pod, pod) {
             Ok(Some(pod)) => Some(main_container(&pod).to_owned()),
             Ok(None) | Err(_) => None,
         };
-        let query =
-            LogQuery { container, timestamps: true, tail: self.tail, ..LogQuery::default() };
+        // Without timestamps: nothing is read again, and nodes put them also into the middle of long lines.
+        let query = LogQuery { container, tail: self.tail, ..LogQuery::default() };
         match self.objects.log(pod, &query) {
-            Ok(mut stream) => drop(self.copy(stream.reader(), &mut ReadPosition::default())),
-            Err(refusal) => log::warn!("the log of {pod} cannot be read: {refusal}"),
+            Ok(mut stream) => self.copy(stream.reader(), None) == Some(true),
+            Err(refusal) => {
+                log::warn!("the log of {pod} cannot be read: {refusal}");
+                false
+            }
         }
     }
 
-    /// Reports new lines. Returns whether the log ended without an error; `None` if the listener wants
-    /// no more.
-    fn copy(&self, reader: &mut dyn std::io::BufRead, position: &mut ReadPosition) -> Option<bool> {
+    /// Reports new lines. With a position, each line begins with its time. Returns whether the log ended
+    /// without an error; `None` if the listener wants no more.
+    fn copy(
+        &self,
+        reader: &mut dyn std::io::BufRead,
+        mut position: Option<&mut ReadPosition>,
+    ) -> Option<bool> {
         // The later pieces of a long line have no timestamp. They are treated like its first piece.
         let (mut is_new, mut is_line_start) = (true, true);
         loop {
@@ -130,13 +137,13 @@ impl LogFollower<'_> {
                     return Some(false);
                 }
             }
-            let text = match is_line_start {
-                true => {
+            let text = match &mut position {
+                Some(position) if is_line_start => {
                     let (time, text) = split_time(&piece);
                     is_new = time.is_none_or(|time| position.is_new(time));
                     text
                 }
-                false => piece.as_slice(),
+                Some(_) | None => piece.as_slice(),
             };
             is_line_start = piece.ends_with(b"\n");
             if is_new && !(self.listener)(FollowEvent::Log(text.to_vec())) {

@@ -72,7 +72,7 @@ fn each_line_runs_once_and_its_output_has_its_number() {
     let folder = Folder::new();
     let input = b"echo one; echo two >&2\nexit 3\necho $POSSE_KEY '|' 'a  b'";
     let output = folder.map(&["-j", "2", "--resume", "done"], input);
-    check(&output, 10, "2 lines succeeded, 1 failed: lines 2");
+    check(&output, 10, "2 lines succeeded, 1 failed: line 2");
     check(&output, 10, "line 2 failed with exit code 3 (app_error)");
     let printed = text(&output.stdout);
     let lines: BTreeSet<&str> = printed.lines().collect();
@@ -80,7 +80,7 @@ fn each_line_runs_once_and_its_output_has_its_number() {
     // The failed line runs again, the others do not.
     let input = b"echo one; echo two >&2\nexit 3\necho $POSSE_KEY '|' 'a  b'\necho new";
     let output = folder.map(&["--resume", "done"], input);
-    check(&output, 10, "1 lines succeeded, 2 were done before, 1 failed: lines 2");
+    check(&output, 10, "1 lines succeeded, 2 were done before, 1 failed: line 2");
     assert_eq!(text(&output.stdout), "[4] new\n");
     let output = folder.map(&["--resume", "done"], b"echo another");
     check(&output, 2, "line 1 is another one than in the run that wrote");
@@ -110,6 +110,45 @@ fn a_wrong_line_is_named_after_the_lines_before_it_have_run() {
     check(&folder.map(&[], b"true"), 2, "posse.yaml: `posse map` needs the control API");
     folder.config("");
     check(&folder.map(&[], b""), 0, "0 lines succeeded, 0 failed");
+}
+
+#[test]
+fn output_goes_to_a_pipe_as_it_is() {
+    let folder = Folder::new();
+    let output = folder.map(&[], br"printf 'a\033[1mb\ra\377\n\nend'");
+    check(&output, 0, "1 lines succeeded, 0 failed");
+    assert_eq!(output.stdout, b"[1] a\x1b[1mb\ra\xff\n[1] \n[1] end\n");
+}
+
+/// The log of a long line comes in pieces, and several outputs are read side by side.
+#[test]
+fn a_long_line_has_one_number() {
+    const N: usize = 1_500_000;
+    let folder = Folder::new();
+    let line = format!("head -c {N} /dev/zero | tr '\\0' x\n");
+    let output = folder.map(&["-j", "3"], line.repeat(3).as_bytes());
+    check(&output, 0, "3 lines succeeded, 0 failed");
+    let printed = text(&output.stdout);
+    let mut lines: Vec<&str> = printed.lines().collect();
+    lines.sort_unstable();
+    let wanted = (1..=3).map(|n| format!("[{n}] {}", "x".repeat(N))).collect::<Vec<_>>();
+    assert!(lines == wanted, "{:?}", lines.iter().map(|line| line.len()).collect::<Vec<_>>());
+}
+
+/// Output that nobody gets is an error, unless the reader has read enough.
+#[test]
+fn no_line_runs_when_its_output_cannot_be_written() {
+    let folder = Folder::new();
+    let input = format!("echo ran >> {}/ran; echo out\n", folder.0.display()).repeat(400);
+    let mut command = folder.command(&[], input.as_bytes());
+    let full = command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    check(&full.output().unwrap(), 1, "cannot write the output");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = folder.command(&[], input.as_bytes());
+    let closed = command.stdout(writer).output().unwrap();
+    assert_eq!(closed.status.code(), Some(0), "{}", text(&closed.stderr));
+    assert!(folder.lines("ran").len() < 400, "all lines have run");
 }
 
 /// Lines that ran when posse was killed run again, and no line that was written down does.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crate::cli::connection::Connection;
 use crate::cli::control_client::find;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::map::input::{Line, read_lines};
-use crate::cli::map::output::print_output;
+use crate::cli::map::output::Printer;
 use crate::cli::map::resume::Done;
 use crate::cli::world::World;
 use crate::control::client::{Client, ClientError};
@@ -72,13 +73,17 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
     let done = Done::open(args.line.resume.as_deref())?;
     let http = Connection::new(&args.server, world)?.http;
     let objects = Objects::new(http, Some(&status.identity.namespace));
+    let printer = Arc::new(Printer::default());
     let (outputs, pods) = bounded(QUEUE_MAX);
+    let (broken_sender, broken) = bounded(OUTPUT_READERS);
     let mut readers = Vec::new();
     for _ in 0..OUTPUT_READERS {
-        let (pods, objects) = (pods.clone(), objects.clone());
-        let read = move || pods.iter().for_each(|(line, pod)| print_output(line, pod, &objects));
+        let (pods, objects, broken) = (pods.clone(), objects.clone(), broken_sender.clone());
+        let printer = Arc::clone(&printer);
+        let read = move || print_all(&printer, &pods, &objects, &broken);
         readers.push(spawn("output", read)?);
     }
+    drop((pods, broken_sender));
     // Nobody waits for these two: they may read for ever.
     let (lines, input) = bounded(BATCH_MAX);
     spawn("input", move || read_lines(io::stdin().lock(), &lines))?;
@@ -93,18 +98,22 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
         retries,
         done,
         outputs,
+        broken,
         open: BTreeSet::new(),
         counts: Counts::default(),
         wrong: None,
     };
     let result = feed.hand_on(&input, &learned);
-    let Feed { outputs, counts, .. } = feed;
+    let Feed { outputs, broken, counts, .. } = feed;
     drop(outputs);
     for reader in readers {
         // A panic was reported by its own thread.
         let _ = reader.join();
     }
-    counts.report();
+    if let Ok(error) = broken.try_recv() {
+        return Err(Failure::output(error));
+    }
+    info!("{}", counts.shown(printer.n_unread()));
     result.map(|()| if counts.n_failed == 0 { Code::Clean } else { Code::WorkGivenUp })
 }
 
@@ -132,6 +141,22 @@ fn check_owner(found: &RunNames, world: &World<'_>) -> Result<(), Failure> {
     )))
 }
 
+/// Prints outputs until there are no more, or until one cannot be written.
+fn print_all(
+    printer: &Printer,
+    pods: &Receiver<(u64, String)>,
+    objects: &Objects,
+    broken: &Sender<io::Error>,
+) {
+    for (line, pod) in pods {
+        if let Err(error) = printer.print(line, &pod, objects) {
+            // It has room for the error of each reader.
+            let _ = broken.try_send(error);
+            return;
+        }
+    }
+}
+
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Failure> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
     thread.map_err(|error| Failure::new(Code::Failed, format!("threads: {error}")))
@@ -147,19 +172,30 @@ struct Counts {
 }
 
 impl Counts {
-    fn report(&self) {
+    /// The last line of the log. `n_unread`: outputs that could not be read.
+    fn shown(&self, n_unread: u64) -> String {
         let Self { n_succeeded, n_skipped, n_failed, failed } = self;
         let skipped = match n_skipped {
             0 => String::new(),
             n => format!(", {n} were done before"),
         };
+        let mut failed = failed.clone();
+        failed.sort_unstable();
         let mut lines: Vec<String> = failed.iter().map(u64::to_string).collect();
-        if *n_failed > failed.len() as u64 {
+        if *n_failed > lines.len() as u64 {
             lines.push("...".to_owned());
         }
-        let which =
-            if lines.is_empty() { String::new() } else { format!(": lines {}", lines.join(", ")) };
-        info!("{n_succeeded} lines succeeded{skipped}, {n_failed} failed{which}");
+        let which = match lines.as_slice() {
+            [] => String::new(),
+            [line] => format!(": line {line}"),
+            lines => format!(": lines {}", lines.join(", ")),
+        };
+        let unread = match n_unread {
+            0 => String::new(),
+            1 => "; the output of 1 line could not be read".to_owned(),
+            n => format!("; the outputs of {n} lines could not be read"),
+        };
+        format!("{n_succeeded} lines succeeded{skipped}, {n_failed} failed{which}{unread}")
     }
 }
 
@@ -171,6 +207,8 @@ struct Feed {
     retries: u32,
     done: Done,
     outputs: Sender<(u64, String)>,
+    /// Why the output cannot be written.
+    broken: Receiver<io::Error>,
     /// The lines that were handed on and have not ended.
     open: BTreeSet<u64>,
     counts: Counts,
@@ -197,6 +235,11 @@ impl Feed {
                     Ok(News::Ended(ended)) => self.on_ended(ended)?,
                     Ok(News::Missed) => self.ask_all()?,
                     Err(_) => return Err(Failure::new(Code::Failed, "the run has ended")),
+                },
+                // Without an error, each reader has ended by a panic.
+                recv(self.broken) -> error => {
+                    let error = error.unwrap_or_else(|_| io::Error::other("the threads have failed"));
+                    return Err(Failure::output(error));
                 },
             }
             self.add(batch)?;
