@@ -27,9 +27,13 @@ impl Folder {
     }
 
     fn command(&self, args: &[&str], input: &[u8]) -> Command {
+        self.posse(&[&["map", "--dev"], args].concat(), input)
+    }
+
+    fn posse(&self, args: &[&str], input: &[u8]) -> Command {
         fs::write(self.0.join("tasks"), input).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
-        command.args(["map", "--dev"]).args(args).current_dir(&self.0).env_clear();
+        command.args(args).current_dir(&self.0).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", &self.0).env("XDG_RUNTIME_DIR", &self.0);
         command.stdin(File::open(self.0.join("tasks")).unwrap());
@@ -149,6 +153,17 @@ fn no_line_runs_when_its_output_cannot_be_written() {
     let closed = command.stdout(writer).output().unwrap();
     assert_eq!(closed.status.code(), Some(0), "{}", text(&closed.stderr));
     assert!(folder.lines("ran").len() < 400, "all lines have run");
+}
+
+/// The feed finds the cluster by what the run says about itself.
+#[test]
+fn outputs_are_read_from_the_cluster_of_the_run() {
+    let folder = Folder::new();
+    let feed = "unset KUBECONFIG; exec \"$POSSE_EXE\" map-feed";
+    let words = ["run", "--dev", "--command", "sh -c", "--executors", "0", "--", "sh", "-c", feed];
+    let output = folder.posse(&words, b"echo one").output().unwrap();
+    check(&output, 0, "1 lines succeeded, 0 failed");
+    assert_eq!(text(&output.stdout), "[1] one\n");
 }
 
 /// Lines that ran when posse was killed run again, and no line that was written down does.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -71,7 +72,12 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
     let group = status.groups.first().map(|group| group.group.clone()).unwrap_or_default();
     let names = Selection { app: status.identity.app, instance: status.identity.instance };
     let done = Done::open(args.line.resume.as_deref())?;
-    let http = Connection::new(&args.server, world)?.http;
+    let kubeconfig = status.identity.kubeconfig.map(PathBuf::from);
+    let http = match kubeconfig {
+        // An embedded cluster. In a pod, the pod's own cluster would win over $KUBECONFIG.
+        Some(kubeconfig) => Connection::find(Some(&kubeconfig), None, world)?.http,
+        None => Connection::new(&args.server, world)?.http,
+    };
     let objects = Objects::new(http, Some(&status.identity.namespace));
     let printer = Arc::new(Printer::default());
     let (outputs, pods) = bounded(QUEUE_MAX);
