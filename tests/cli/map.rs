@@ -166,6 +166,16 @@ fn outputs_are_read_from_the_cluster_of_the_run() {
     assert_eq!(text(&output.stdout), "[1] one\n");
 }
 
+/// As `posse run` does, before its first executor.
+#[test]
+fn a_refused_template_ends_the_run() {
+    let folder = Folder::new();
+    folder.config(
+        "executors: [{pod: {spec: {containers: [{name: c, image: i, imagePullPolicy: Sometimes}]}}}]",
+    );
+    check(&folder.map(&[], b"true"), 4, "refuses the template of group default: ");
+}
+
 /// Lines that ran when posse was killed run again, and no line that was written down does.
 #[test]
 fn an_interrupted_map_goes_on_where_it_was() {

@@ -58,6 +58,8 @@ enum News {
     Ended(Ended),
     /// Events were missed, so the states have to be asked for.
     Missed,
+    /// The server refuses the template, and no executor has run.
+    Refused(String),
 }
 
 /// `posse map-feed`, the driver of `posse map`.
@@ -240,6 +242,7 @@ impl Feed {
                 recv(learned) -> news => match news {
                     Ok(News::Ended(ended)) => self.on_ended(ended)?,
                     Ok(News::Missed) => self.ask_all()?,
+                    Ok(News::Refused(why)) => return Err(Failure::new(Code::TemplateRefused, why)),
                     Err(_) => return Err(Failure::new(Code::Failed, "the run has ended")),
                 },
                 // Without an error, each reader has ended by a panic.
@@ -364,13 +367,24 @@ fn ended(
 /// Follows the events until the run ends.
 fn follow_ends(client: &Client, news: &Sender<News>) {
     let gone = |_| io::Error::other("nobody wants the news");
-    let mut seq = 0;
+    let (mut seq, mut has_run) = (0, false);
     loop {
         let after = seq;
         let mut each = |line: &str| {
             let Ok(event) = serde_json::from_str::<Value>(line) else { return Ok(()) };
             seq = event["seq"].as_u64().unwrap_or(seq);
             match event["event"].as_str() {
+                Some("executor_completed" | "executor_lost" | "executor_running") => {
+                    has_run = true;
+                    Ok(())
+                }
+                Some("create_refused") if !has_run && event["cause"] == "permanent" => {
+                    let text = |name: &str| printable(event[name].as_str().unwrap_or_default());
+                    let (group, said) = (text("group"), text("message"));
+                    let why =
+                        format!("the API server refuses the template of group {group}: {said}");
+                    news.send(News::Refused(why)).map_err(gone)
+                }
                 Some("missed") => news.send(News::Missed).map_err(gone),
                 Some("task_ended") => {
                     let text = |name: &str| event[name].as_str();
