@@ -1,10 +1,14 @@
 //! `posse map`: runs each line of its input once as a command in an executor. It is a run whose driver is
 //! this program again (`map-feed`), which hands the lines on as tasks.
 
+use std::iter;
 use std::path::Path;
+
+use clap::ValueEnum as _;
 
 use crate::cli::args::RunArgs;
 use crate::cli::args::map::MapArgs;
+use crate::cli::args::output::OutputArgs;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::run;
 use crate::cli::world::World;
@@ -39,6 +43,7 @@ fn run_args(args: &MapArgs, world: &World<'_>) -> Result<RunArgs, Failure> {
     let program = std::env::current_exe();
     let program = program.map_err(|error| Failure::new(Code::Failed, format!("posse: {error}")))?;
     let mut driver = vec![program.display().to_string(), "map-feed".to_owned()];
+    driver.extend(output_flags(world.output));
     driver.push(format!("--retries={}", args.line.retries));
     if let Some(path) = &args.line.resume {
         driver.push(format!("--resume={}", world.dir.join(path).display()));
@@ -59,6 +64,16 @@ fn run_args(args: &MapArgs, world: &World<'_>) -> Result<RunArgs, Failure> {
         driver,
         ..RunArgs::default()
     })
+}
+
+/// The flags about the log, for the feed.
+fn output_flags(output: OutputArgs) -> impl Iterator<Item = String> {
+    let OutputArgs { color, quiet, verbose, log_format } = output;
+    let colors = color.to_possible_value().map(|value| format!("--color={}", value.get_name()));
+    let format = log_format.to_possible_value().map(|it| format!("--log-format={}", it.get_name()));
+    let quiet = quiet.then(|| "--quiet".to_owned());
+    let verbose = iter::repeat_n("--verbose".to_owned(), verbose.into());
+    colors.into_iter().chain(format).chain(quiet).chain(verbose)
 }
 
 #[cfg(test)]

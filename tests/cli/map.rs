@@ -166,6 +166,18 @@ fn outputs_are_read_from_the_cluster_of_the_run() {
     assert_eq!(text(&output.stdout), "[1] one\n");
 }
 
+#[test]
+fn the_feed_logs_as_it_is_told() {
+    let folder = Folder::new();
+    let output = folder.map(&["--log-format", "json"], b"exit 3");
+    check(&output, 10, "0 lines succeeded, 1 failed: line 1");
+    for line in text(&output.stderr).lines() {
+        assert!(line.starts_with('{'), "{line}");
+    }
+    let output = folder.map(&["-q"], b"exit 3");
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(10), ""));
+}
+
 /// As `posse run` does, before its first executor.
 #[test]
 fn a_refused_template_ends_the_run() {
