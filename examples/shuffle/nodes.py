@@ -54,6 +54,7 @@ def start_service(version, port):
                      ("7337", str(port)), ("name: spark-shuffle\n", f"name: spark-shuffle-{version}\n"),
                      ("name: spark-shuffle}", f"name: spark-shuffle-{version}}}"),
                      ("serviceAccountName: spark-shuffle", f"serviceAccountName: spark-shuffle-{version}"),
+                     ("namespace: analytics", "namespace: default"),
                      ("{app: shuffle}", f'{{app: shuffle, version: "{version}"}}'),
                      ("      hostNetwork: true", f"      nodeSelector: {{kubernetes.io/hostname: {NODE}}}\n      hostNetwork: true")]:
         if old not in text:

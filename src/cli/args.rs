@@ -370,7 +370,7 @@ pub struct CleanupArgs {
     /// Include the Secrets of credentials of applications that have ended
     #[arg(long)]
     pub secrets: bool,
-    /// Instead, look at the folders APP.INSTANCE in this one, of applications that have ended
+    /// Instead, look at the folders APP.INSTANCE in this one, of applications that have ended; needs to list pods and leases in all namespaces
     #[arg(long, value_name = "DIR", conflicts_with_all = ["volumes", "secrets", "instance", "output", "json"])]
     pub node_dir: Option<PathBuf>,
     /// Repeat this after each such time, until a signal comes

@@ -12,13 +12,16 @@ use crate::support::scene::Scene;
 use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, wait_for};
 
-/// The cleanup of a node's folder, with these flags.
+/// Not the application of the other tests: while one of them runs, its folders stay.
+const APP: &str = "node-dir";
+
+/// The cleanup of a node's folder, with these flags, by somebody whose namespace is another one than
+/// that of the runs.
 fn cleanup(scene: &Scene<'_>, server: &dyn Server, words: &[&str]) -> Command {
     let kubeconfig = scene.file("cleanup.kubeconfig");
-    let access = server.access(Who::Admin);
-    fs::write(&kubeconfig, access.kubeconfig(&scene.namespace)).expect("writable");
+    fs::write(&kubeconfig, server.access(Who::Admin).kubeconfig("default")).expect("writable");
     let mut command = command(scene.dir.path());
-    command.args(["cleanup", "--node-dir", "node", "--namespace", &scene.namespace]);
+    command.args(["cleanup", "--node-dir", "node"]);
     command.arg("--kubeconfig").arg(kubeconfig).args(words);
     command
 }
@@ -39,9 +42,9 @@ fn make(scene: &Scene<'_>, name: &str) -> PathBuf {
 /// another name, or is no folder, stays.
 pub fn folders_of_ended_applications(server: &dyn Server) {
     let scene = Scene::new(server);
-    let posse = scene.run().executors(0).settings(json!({})).instance("one").start();
+    let posse = scene.run().executors(0).settings(json!({"app": APP})).instance("one").start();
     posse.wait_ready();
-    let (own, ended) = (make(&scene, "shop.one"), make(&scene, "ended.a1b2c"));
+    let (own, ended) = (make(&scene, "node-dir.one"), make(&scene, "ended.a1b2c"));
     let foreign = [make(&scene, "registeredExecutors.rdb"), make(&scene, "blockmgr-7")];
     let outside = scene.file("outside");
     fs::create_dir(&outside).expect("writable");
@@ -57,8 +60,8 @@ pub fn folders_of_ended_applications(server: &dyn Server) {
     let text = run(&["--all-apps"]);
     assert!(text.contains("ended.a1b2c: its application has ended"), "{text}");
     assert!(text.contains("the same with --yes removes 1 folder"), "{text}");
-    assert!(!text.contains("shop.one") && ended.exists(), "{text}");
-    let text = run(&["--app", "shop", "--yes"]);
+    assert!(!text.contains("node-dir.one") && ended.exists(), "{text}");
+    let text = run(&["--app", APP, "--yes"]);
     assert!(text.contains("nothing to remove") && ended.exists(), "{text}");
     let text = run(&["--all-apps", "--yes"]);
     assert!(text.contains("removed 1 folder") && !ended.exists(), "{text}");

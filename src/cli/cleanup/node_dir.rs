@@ -49,8 +49,9 @@ impl Cleanup<'_> {
         })?;
         folders.retain(|(of, _)| app.is_none_or(|app| app == of));
         if !folders.is_empty() {
-            let busy = self.busy_apps(app, &is_alive).map_err(|refusal| {
-                self.connection.failure("cannot list pods and leases", &refusal)
+            // Pods of any namespace may have made them.
+            let busy = self.busy_apps(None, app, &is_alive).map_err(|refusal| {
+                self.connection.failure("cannot list pods and leases in all namespaces", &refusal)
             })?;
             folders.retain(|(of, _)| !busy.contains(of));
         }

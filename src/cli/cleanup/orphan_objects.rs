@@ -62,7 +62,7 @@ impl Cleanup<'_> {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        let busy = self.busy_apps(app, &|_| true)?;
+        let busy = self.busy_apps(Some(&self.namespace), app, &|_| true)?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let left = found.iter().filter(|metadata| !busy.contains(&text(&metadata["labels"][APP])));
         Ok(left
@@ -75,14 +75,20 @@ impl Cleanup<'_> {
             .collect())
     }
 
-    /// The applications that have a pod that counts, or a Lease that somebody holds.
+    /// The applications that have a pod that counts, or a Lease that somebody holds. Without a
+    /// namespace: in all namespaces.
     pub(super) fn busy_apps(
         &self,
+        namespace: Option<&str>,
         app: Option<&str>,
         counts: &dyn Fn(&Value) -> bool,
     ) -> Result<BTreeSet<String>, Refusal> {
-        let mut busy = apps_with_pods(&self.connection.http, &self.namespace, counts)?;
-        for lease in self.leases().list(app)? {
+        let mut busy = apps_with_pods(&self.connection.http, namespace, counts)?;
+        let leases = match namespace {
+            Some(_) => self.leases().list(app)?,
+            None => self.leases().list_everywhere(app)?,
+        };
+        for lease in leases {
             let age = LeaseAge::read(Some(&lease.record), self.wall_ms);
             let is_stale = self.args.stale.is_some_and(|stale_ms| age.is_stale(stale_ms));
             if !lease.record.holder.is_empty() && !is_stale {

@@ -349,6 +349,34 @@ fn no_executors_and_an_unreachable_server() {
     assert!(err.contains("Connection refused"), "{err}");
 }
 
+/// Without an answer about all namespaces nobody knows whose the folders of a node are.
+#[test]
+fn folders_of_a_node_stay_unless_all_namespaces_are_known() {
+    const ALL_PODS: &str = "GET /api/v1/pods";
+    const ALL_LEASES: &str = "GET /apis/coordination.k8s.io/v1/leases";
+    let refused = || status("Forbidden", "you cannot list it at the cluster scope");
+    let scene = Scene::new(vec![
+        (ALL_PODS.to_owned(), 403, refused()),
+        (ALL_PODS.to_owned(), 200, list("", &[])),
+        (ALL_LEASES.to_owned(), 403, refused()),
+        (ALL_PODS.to_owned(), 200, list("", &[])),
+        (ALL_LEASES.to_owned(), 200, list("", &[])),
+    ]);
+    let folder = scene.folder.path().join("node/a.k");
+    std::fs::create_dir_all(&folder).unwrap();
+    for _ in 0..2 {
+        let (code, _, err) = scene.cleanup("--node-dir node --yes");
+        assert_eq!(code, 3, "{err}");
+        assert!(err.contains("cannot list pods and leases in all namespaces: "), "{err}");
+        assert!(
+            err.contains("you cannot list it at the cluster scope") && folder.exists(),
+            "{err}"
+        );
+    }
+    let (code, out, err) = scene.cleanup("--node-dir node --yes");
+    assert_eq!((code, folder.exists()), (0, false), "{out}{err}");
+}
+
 /// Both have the labels of instance k: a pod with another name, and a Lease without posse's labels.
 #[test]
 fn what_merely_has_our_labels_or_our_name_is_kept() {

@@ -12,6 +12,7 @@ use crate::kube::http::{Http, Method};
 use crate::wire::lease::{self, LeaseObject, NamedLease};
 use crate::wire::status::{Verb, unreadable};
 
+const ROOT: &str = "/apis/coordination.k8s.io/v1";
 /// Shorter than the timeout of other requests: a renewal must not arrive after the Lease has expired.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -62,8 +63,17 @@ impl Leases {
 
     /// Reads the Leases that posse created for `app`, or for all applications.
     pub fn list(&self, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {
+        self.list_at(&self.path(None), app)
+    }
+
+    /// The same in all namespaces.
+    pub fn list_everywhere(&self, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {
+        self.list_at(&format!("{ROOT}/leases"), app)
+    }
+
+    fn list_at(&self, path: &str, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {
         let selector = percent_encode(&managed_selector(app));
-        let path = format!("{}?labelSelector={selector}", self.path(None));
+        let path = format!("{path}?labelSelector={selector}");
         let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
         let (status, answer) = call(&self.http, &request, Verb::List)?;
         lease::parse_list(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
@@ -84,7 +94,7 @@ impl Leases {
     }
 
     fn path(&self, name: Option<&str>) -> String {
-        object_path("/apis/coordination.k8s.io/v1", &self.namespace, "leases", name)
+        object_path(ROOT, &self.namespace, "leases", name)
     }
 }
 

@@ -306,13 +306,13 @@ pub fn owned_by(owner: &Value, uid: &str) -> Value {
     json!({ "metadata": { "uid": uid, "ownerReferences": [reference] } })
 }
 
-/// The applications that have pods in a namespace, drivers or executors, that `counts` accepts.
+/// The applications that have pods in a namespace, or in any, drivers or executors, that `counts` accepts.
 pub fn apps_with_pods(
     http: &Http,
-    namespace: &str,
+    namespace: Option<&str>,
     counts: &dyn Fn(&Value) -> bool,
 ) -> Result<BTreeSet<String>, Refusal> {
-    let objects = Objects::new(http.clone(), Some(namespace));
+    let objects = Objects::new(http.clone(), namespace);
     let app = |mut pod: Value| match counts(&pod) {
         true => pod["metadata"]["labels"][APP].take(),
         false => Value::Null,
