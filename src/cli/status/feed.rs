@@ -12,6 +12,8 @@ use serde_json::Value;
 use crate::cli::control_client::FoundRun;
 use crate::cli::exit::{Code, Failure};
 use crate::cli::remote::Words;
+use crate::core::loss::MESSAGE_BYTES_MAX;
+use crate::core::model::text::sanitize;
 use crate::wire::status_json::StatusJson;
 
 /// News for the screen.
@@ -59,7 +61,9 @@ impl Feed {
             "status",
             Box::new(move || {
                 for () in requests {
-                    let status = status(&run).map(Box::new).map_err(|why| why.message);
+                    let status = status(&run).map(Box::new);
+                    // The words of a pod, which may be long.
+                    let status = status.map_err(|why| sanitize(&why.message, MESSAGE_BYTES_MAX));
                     if out.send(News::Status(status)).is_err() {
                         return;
                     }

@@ -144,11 +144,12 @@ fn groups(status: &StatusJson, now: Timestamp, n_max: usize) -> Vec<String> {
     lines
 }
 
-/// The line, cut at this width.
+/// The line, safe to show and cut at this width.
 fn fit(line: &str, width: usize) -> String {
+    let line = one_line(line);
     match line.chars().count() > width {
         true => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
-        false => line.to_owned(),
+        false => line.into_owned(),
     }
 }
 
@@ -214,6 +215,17 @@ mod tests {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }
         assert!(text.ends_with("00:00:45 UTC  q or Ctrl-C leaves"), "{text}");
+    }
+
+    #[test]
+    fn an_error_is_one_line_that_a_terminal_does_not_obey() {
+        let error = Some("gave \x1b]0;title\x07\x1b[31mred\nline".to_owned());
+        for mut view in [view(), View::default()] {
+            view.error.clone_from(&error);
+            let lines = view.lines(at(45), (80, 24));
+            let line = lines.iter().find(|line| line.contains("title")).unwrap();
+            assert!(line.ends_with("gave \\u{1b}]0;title\\u{7}\\u{1b}[31mred line"), "{line}");
+        }
     }
 
     #[test]
