@@ -292,8 +292,7 @@ fn run_args(
     let flags = [
         ("--app", app),
         ("--executors", executors.map(|n| n.to_string())),
-        // Kubernetes expands `$(NAME)` in the driver's arguments, but the executors' variables are meant.
-        ("--command", command.as_ref().map(|text| text.replace('$', "$$"))),
+        ("--command", command.as_deref().map(literal)),
         ("--image", image.clone()),
         ("--cpu", cpu.clone()),
         ("--memory", memory.clone()),
@@ -307,9 +306,15 @@ fn run_args(
     }
     if !request.driver.is_empty() {
         args.push("--".to_owned());
-        args.extend_from_slice(request.driver);
+        args.extend(request.driver.iter().map(|word| literal(word)));
     }
     Ok(args)
+}
+
+/// The word as the kubelet must get it to leave it as it is: in a container's arguments it reads `$$` as
+/// `$`, and `$(NAME)` as a variable of the container.
+fn literal(word: &str) -> String {
+    word.replace('$', "$$")
 }
 
 fn folder(file: &FileArgs) -> &Path {

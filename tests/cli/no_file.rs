@@ -77,7 +77,7 @@ fn render_shows_the_drivers_port() {
 fn the_driver_in_the_cluster_gets_the_flags() {
     let flags = ["--image", "w:1", "--posse-image", "p:1", "--executors", "3", "--cpu", "2"];
     let command = ["--command", "sh -c 'echo $A'", "--driver-port", "auto"];
-    let command = [&command[..], &["--", "python3", "my_driver.py"]].concat();
+    let command = [&command[..], &["--", "python3", "my_driver.py", "$$ $(POD)"]].concat();
     let output = posse(&[&["render", "--driver", "-o", "json"], &flags[..], &command].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -102,6 +102,7 @@ fn the_driver_in_the_cluster_gets_the_flags() {
         "--",
         "python3",
         "my_driver.py",
+        "$$$$ $$(POD)",
     ];
     assert_eq!(args[given..], want);
     let config = items.iter().find(|item| item["kind"] == "ConfigMap").unwrap();
