@@ -13,7 +13,7 @@ use crate::cli::args::ExplainArgs;
 use crate::cli::connection::Connection;
 use crate::cli::control_client::find;
 use crate::cli::exit::{Code, Failure};
-use crate::cli::explain::report::ExecutorReport;
+use crate::cli::explain::report::{ExecutorReport, in_order};
 use crate::cli::listing::{Listing, print_listing};
 use crate::cli::remote::{RemoteRun, Words};
 use crate::cli::world::World;
@@ -269,7 +269,7 @@ impl ClusterReader {
 
     fn add_events(&self, uid: &str, report: &mut ExecutorReport) {
         match self.lookup.events(uid) {
-            Ok(events) => report.pod_events = events,
+            Ok(events) => report.pod_events = in_order(events),
             Err(refusal) => {
                 report.notes.push(format!("the pod's events cannot be read: {refusal}"));
             }

@@ -198,14 +198,27 @@ fn container_facts(container: &Value, kind: &str) -> Value {
 
 /// The relevant fields of a Kubernetes Event.
 fn event_facts(event: &Value) -> Value {
-    let times = ["lastTimestamp", "eventTime", "firstTimestamp"].map(|name| &event[name]);
-    let time = times.into_iter().find(|time| time.is_string());
     let from = [&event["source"]["component"], &event["reportingComponent"]];
     json!({
-        "time": time, "type": event["type"], "reason": event["reason"],
+        "time": Some(time_of(event)).filter(|time| !time.is_empty()), "type": event["type"], "reason": event["reason"],
         "message": event["message"], "count": event["count"],
         "from": from.into_iter().find(|from| filled(from).is_string()),
     })
+}
+
+/// The pod's events by their times. Most of them have whole seconds, so versions sort those of one second.
+pub fn in_order(mut events: Vec<Value>) -> Vec<Value> {
+    events.sort_by_cached_key(|event| {
+        let version = string(&event["metadata"]["resourceVersion"]).parse::<u64>().ok();
+        (time_of(event).parse::<Timestamp>().ok().map(Timestamp::as_second), version)
+    });
+    events
+}
+
+/// When the event was seen last.
+fn time_of(event: &Value) -> &str {
+    let times = ["lastTimestamp", "eventTime", "firstTimestamp"].map(|name| string(&event[name]));
+    times.into_iter().find(|time| !time.is_empty()).unwrap_or_default()
 }
 
 /// Null for an empty string.
@@ -287,6 +300,34 @@ mod tests {
         assert_eq!(json["pod"]["containers"][0]["exit_code"], 7);
         assert_eq!(json["events"].as_array().map(Vec::len), Some(4));
         assert!(!json.to_string().contains("hidden"), "environment variables are not printed");
+    }
+
+    /// The API server lists events by their names, which end with random characters.
+    #[test]
+    fn events_of_the_pod_are_sorted_by_time() {
+        let event = |name: &str, time: Value, version: &str| {
+            json!({"reason": name, "lastTimestamp": null, "eventTime": null, "firstTimestamp": null,
+                "metadata": {"resourceVersion": version}})
+            .as_object()
+            .map(|event| {
+                let mut event = event.clone();
+                event.extend(time.as_object().cloned().unwrap());
+                Value::from(event)
+            })
+            .unwrap()
+        };
+        let events = vec![
+            event("killing", json!({"lastTimestamp": at(9)}), "7"),
+            event("started", json!({"lastTimestamp": at(3)}), "11"),
+            event("created", json!({"firstTimestamp": at(3)}), "9"),
+            event("pulled", json!({"lastTimestamp": at(2)}), "8"),
+            event("scheduled", json!({"eventTime": "1970-01-01T00:00:02.900000Z"}), "6"),
+            event("timeless", json!({}), "1"),
+        ];
+        let report = ExecutorReport { pod_events: in_order(events), ..failed() };
+        let reasons = report.pod_events.iter().map(|event| string(&event["reason"]).to_owned());
+        let want = ["timeless", "scheduled", "pulled", "created", "started", "killing"];
+        assert_eq!(reasons.collect::<Vec<_>>(), want);
     }
 
     #[test]
