@@ -182,8 +182,10 @@ fn executor_logs(
     }
     match result.get() {
         Some(Ok(0)) => {
+            let group = args.group.as_ref().map(|group| format!(" of group {group}"));
+            let (group, namespace) = (group.unwrap_or_default(), &namespace.name);
             let message =
-                format!("application {app} has no executors in namespace {}", namespace.name);
+                format!("application {app} has no executors{group} in namespace {namespace}");
             Err(Failure::new(Code::Failed, message))
         }
         Some(Err(refusal)) => {

@@ -128,7 +128,11 @@ pub fn logs_of_all_executors(server: &dyn Server) {
         let output = said(&ask(&scene, &["logs", APP, "--executors"]));
         if output.contains(&want) { Ok(()) } else { Err(output) }
     });
-    expect(&ask(&scene, &["logs", APP, "--executors", "--group", "other"]), 1, &["no executors"]);
+    expect(
+        &ask(&scene, &["logs", APP, "--executors", "--group", "other"]),
+        1,
+        &["shop has no executors of group other"],
+    );
     stop_and_finish(scene);
 }
 
