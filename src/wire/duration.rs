@@ -28,7 +28,8 @@ pub fn parse_ms(text: &str) -> Option<u64> {
 }
 
 /// For "expected ..." in errors.
-pub const EXPECTED: &str = "a duration like `90s`, `5m`, `1h`, `1d`, `1m30s` or `250ms`";
+pub const EXPECTED: &str =
+    "a duration like `90s`, `5m`, `1h`, `1d`, `1m30s` or `250ms`, of at most 1000d";
 
 #[cfg(test)]
 mod tests {

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::wire::config::checked;
+use crate::wire::names::variable_error;
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::yaml::{Entry, Kind, Node};
 
@@ -23,6 +25,9 @@ pub(super) fn env(section: &Section<'_>) -> Result<Vec<Value>, ConfigError> {
 
 fn env_pair(section: &Section<'_>, entry: &Entry) -> Result<Value, ConfigError> {
     let Entry { at, key, value } = entry;
+    if let Some(why) = variable_error(key) {
+        return Err(section.error("env", why));
+    }
     let value = value.scalar().ok_or_else(|| {
         let path = section.path_of("env");
         let message =
@@ -35,7 +40,9 @@ fn env_pair(section: &Section<'_>, entry: &Entry) -> Result<Value, ConfigError> 
 fn env_item(section: &Section<'_>, i: usize, item: &Node) -> Result<Value, ConfigError> {
     let item = Section::new(section.file, format!("{}[{i}]", section.path_of("env")), item)?;
     item.only(&["name", "value", "valueFrom"])?;
-    let Some(name) = item.text("name")? else { return Err(item.error("name", "is missing")) };
+    let Some(name) = checked(&item, "name", variable_error)? else {
+        return Err(item.error("name", "is missing"));
+    };
     if let Some(from) = item.json_map("valueFrom")? {
         if item.get("value").is_some() {
             return Err(item.error("value", "give either value or valueFrom"));

@@ -39,6 +39,9 @@ pub(super) fn scale(
         let message = "is missing: a list like [redis-cli, llen, queue], which prints a number";
         return Err(section.error("command", message));
     }
+    if command[0].is_empty() {
+        return Err(section.error("command", "the first word is empty"));
+    }
     let positive = |key: &str, default: u64| match section.duration_ms(key, default)? {
         0 => Err(section.error(key, "must be longer than 0s")),
         ms => Ok(ms),
@@ -81,6 +84,7 @@ mod tests {
     fn wrong_values_are_errors_that_name_the_key() {
         refused("{}", "executors[0].scale.command: is missing");
         refused("{command: []}", "executors[0].scale.command: is missing");
+        refused("{command: ['']}", "executors[0].scale.command: the first word is empty");
         refused("{command: [a], per_executor: 0}", "scale.per_executor: must be at least 1");
         refused("{command: [a], per_executor: 0.5}", "scale.per_executor: expected a whole number");
         refused("{command: [a], every: 0s}", "scale.every: must be longer than 0s");

@@ -293,6 +293,13 @@ fn errors_about_types_name_the_expected_type() {
         "executors: [{env: {A: ~}}]",
         "1:20: executors[0].env.A: expected a text (\"\" for none), found nothing",
     );
+    for (env, place) in [
+        ("{'A=B': x}", "1:19: executors[0].env"),
+        ("[{name: A=B}]", "1:27: executors[0].env[0].name"),
+    ] {
+        let want = format!("{place}: `A=B` is not the name of a variable");
+        fails(&format!("executors: [{{env: {env}}}]"), &want);
+    }
     fails("executors: [{env: [{value: x}]}]", "1:20: executors[0].env[0].name: is missing");
     fails(
         "executors: [{env: [{name: A, value: x, valueFrom: {}}]}]",
@@ -301,6 +308,10 @@ fn errors_about_types_name_the_expected_type() {
     fails("watch: 1", "1:8: watch: expected true or false, found `1`");
     fails("lease: maybe", "1:8: lease: expected true or false, found `maybe`");
     fails("shutdown: {grace: 5}", "1:19: shutdown.grace: expected a duration like `90s`, ");
+    fails(
+        "shutdown: {grace: 1001d}",
+        "1:19: shutdown.grace: expected a duration like `90s`, `5m`, `1h`, `1d`, `1m30s` or `250ms`, of at most 1000d, found `1001d`",
+    );
     fails("a: [", "1:4: unclosed bracket");
     fails("app: a\napp: b", "2:1: duplicate mapping key: app");
     fails("app: a\n---\napp: b", "2:1: contains several documents; exactly one is expected");

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::wire::config::pairs::{labels, pairs};
 use crate::wire::config::{checked, of_json, only};
 use crate::wire::names;
-use crate::wire::quantity::memory_error;
+use crate::wire::quantity::{Quantity, memory_error};
 use crate::wire::section::{ConfigError, Section};
 use crate::wire::slot_volume::{KeepVolume, SlotVolume};
 
@@ -54,12 +54,16 @@ fn volume(section: &Section<'_>) -> Result<SlotVolume, ConfigError> {
         (!mount.starts_with('/') || mount.len() < 2 || mount.contains(':'))
             .then(|| format!("`{mount}` is not a folder: expected an absolute path without `:`"))
     };
+    let size_error = |size: &str| {
+        let is_zero = Quantity::parse(size).is_some_and(Quantity::is_zero);
+        memory_error(size).or_else(|| is_zero.then(|| "must be more than 0".to_owned()))
+    };
     let access = ACCESS.map(|mode| (mode, mode));
     let keep = [KeepVolume::Run, KeepVolume::Application].map(|keep| (keep.as_str(), keep));
     Ok(SlotVolume {
         name: checked(section, "name", name_error)?
             .ok_or_else(|| missing("name", "a name for the volume, like scratch"))?,
-        size: checked(section, "size", memory_error)?
+        size: checked(section, "size", size_error)?
             .ok_or_else(|| missing("size", "an amount like 10Gi"))?,
         storage_class: section.text("storage_class")?,
         access: section.word("access", &access, ACCESS[0])?.to_owned(),
@@ -123,6 +127,8 @@ mod tests {
             ),
             ("[{name: A, size: 1Gi, mount: /a}]", "[0].name: `A` is not a name for a volume"),
             ("[{name: a, size: much, mount: /a}]", "[0].size: "),
+            ("[{name: a, size: 0, mount: /a}]", "[0].size: must be more than 0"),
+            ("[{name: a, size: 0.0Gi, mount: /a}]", "[0].size: must be more than 0"),
             ("[{name: a, size: 1Gi, mount: a}]", "[0].mount: `a` is not a folder"),
             ("[{name: a, size: 1Gi, mount: '/a:b'}]", "[0].mount: `/a:b` is not a folder"),
             (
