@@ -14,7 +14,8 @@ Environment:
   POSSE_LOG    log level on stderr: error, warn, info (default), debug, trace,
                or module=level pairs
   POSSE_CONTROL, POSSE_CONTROL_TOKEN_FILE
-               the run's control API, for status, scale, kill, events, explain
+               the run's control API, for status, scale, kill, events, explain,
+               exec, wait, idle, ready
 
 Exit codes:
   0  done
