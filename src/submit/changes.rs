@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::kube::api::objects::{Kind, Objects};
 
-/// The timeout of a watch, in seconds.
-const WATCH_S: u32 = 30;
+/// How long to wait if nothing else can change, in seconds.
+pub(super) const WATCH_S: u32 = 30;
 /// Changes within this time are handled together.
 const BATCH_TIME: Duration = Duration::from_millis(100);
 /// The shortest time without a change, also if watches fail at once.
@@ -15,10 +15,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The longest line of a watch that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// Waits until a pod that the selector matches may have changed since `version`.
-pub(super) fn wait_for_change(objects: &Objects, selector: &str, version: &str) {
+/// Waits until a pod that the selector matches may have changed since `version`, for about `watch_s`
+/// seconds at most.
+pub(super) fn wait_for_change(objects: &Objects, selector: &str, version: &str, watch_s: u32) {
     let watched_at = Instant::now();
-    let is_changed = objects.watch(Kind::Pod, selector, version, WATCH_S).map(|mut stream| {
+    let is_changed = objects.watch(Kind::Pod, selector, version, watch_s).map(|mut stream| {
         let mut line = Vec::new();
         let mut reader = stream.reader().take(LINE_BYTES_MAX);
         reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0)

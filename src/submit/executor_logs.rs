@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::objects::{Kind, Objects};
-use crate::submit::changes::wait_for_change;
+use crate::submit::changes::{WATCH_S, wait_for_change};
 use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::logs::LogFollower;
 use crate::submit::state::{has_begun, name_of, uid_of};
@@ -111,7 +111,7 @@ impl ExecutorLogs {
                         log::warn!("an executor's log is not shown: {error}");
                     }
                 }
-                wait_for_change(&self.objects, &self.selector(), &version);
+                wait_for_change(&self.objects, &self.selector(), &version, WATCH_S);
             }
             Ok(())
         })

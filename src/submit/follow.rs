@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::kube::api::objects::{Kind, Objects};
-use crate::submit::changes::wait_for_change;
+use crate::submit::changes::{WATCH_S, wait_for_change};
 use crate::submit::give_up::{GiveUp, Start, remove, try_no_more};
 use crate::submit::listener::{FollowEvent, Listener};
 use crate::submit::logs::LogFollower;
@@ -22,8 +22,8 @@ use crate::submit::state::{
 };
 use crate::submit::workload::is_owned;
 
-/// How often a Job without a live pod is read.
-const POLL: Duration = Duration::from_millis(500);
+/// How often a Job without a live pod is read at least, in seconds.
+const BETWEEN_S: u32 = 1;
 /// The first and the longest wait after a failed request.
 const BACKOFF: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
@@ -305,11 +305,14 @@ impl Follower {
 
     /// Waits until something may have changed.
     fn wait_for_change(&self, observation: &Observation) {
-        if !observation.pods.iter().any(is_live) {
-            // Either the Job finishes or its controller creates another pod.
-            return thread::park_timeout(POLL);
-        }
-        wait_for_change(&self.objects, &driver_selector(Some(&self.app)), &observation.version);
+        let seconds = match observation.pods.iter().any(is_live) {
+            true => WATCH_S,
+            // The Job finishes, which no pod shows, or its controller creates another pod, whose log may
+            // be gone soon.
+            false => BETWEEN_S,
+        };
+        let selector = driver_selector(Some(&self.app));
+        wait_for_change(&self.objects, &selector, &observation.version, seconds);
     }
 }
 
