@@ -47,7 +47,13 @@ pub fn identity() -> InstanceIdentity {
     }
 }
 
-/// Executor ids as calls contain them.
+/// A side-car with `sidecar_failure: fail` has failed, and the main container still runs.
+pub fn sidecar_failed(pod: &mut Pod) {
+    (pod.phase, pod.container) = (Phase::Running, ContainerState::Ended);
+    let (sidecar, exit_code) = (Some("logs".into()), Some(3));
+    pod.end = Some(Box::new(End { sidecar, exit_code, ..End::default() }));
+}
+
 /// The main container has ended with this code, and the pod with it.
 pub fn end_with(code: i32) -> impl Fn(&mut Pod) {
     move |pod| {
@@ -57,6 +63,7 @@ pub fn end_with(code: i32) -> impl Fn(&mut Pod) {
     }
 }
 
+/// Executor ids as calls contain them.
 pub fn set(ids: &[u64]) -> BTreeSet<ExecutorId> {
     ids.iter().copied().map(ExecutorId).collect()
 }

@@ -3,12 +3,13 @@
 //! that a restarted posse completes what it finds half done.
 
 use super::Reconciler;
+use super::retained::has_stopped;
 use crate::core::model::event::{DeleteCause, Event};
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::status::State;
 use crate::core::model::time::Millis;
 use crate::core::policy::throttle::CreateThrottle;
-use crate::core::state::executors::{Ending, Executor, Life, has_ended};
+use crate::core::state::executors::{Ending, Executor, Life};
 
 impl Reconciler {
     /// The loss of this executor was reported. A loss of an earlier attempt is part of the restart that
@@ -75,7 +76,7 @@ impl Reconciler {
         let Some(executor) = self.executors.get(id) else { return };
         let pod = executor.uid.as_ref().map(|uid| self.snapshot.get(uid));
         let is_over =
-            executor.life == Life::Gone || pod.is_some_and(|pod| pod.is_none_or(has_ended));
+            executor.life == Life::Gone || pod.is_some_and(|pod| pod.is_none_or(has_stopped));
         if let Some(group) = self.executors.group_of(id).filter(|_| !is_over) {
             group.earlier.insert(id);
         }

@@ -122,9 +122,9 @@ impl Reconciler {
             Some(_) => is_task_record(&executor, pod),
             None => is_record(pod, group.spec.restart) && !is_earlier,
         };
-        // An executor that has ended holds no slot, because its successor may have it already. Whether
+        // An executor that can no longer run holds no slot, because its successor may have it already. Whether
         // its work is done is judged next.
-        let holds_slot = !has_ended(pod) || group.spec.restart != Restart::Always;
+        let holds_slot = !has_stopped(pod) || group.spec.restart != Restart::Always;
         // The next attempt waits for its end, and one that has begun already has its slot.
         let holds_slot = holds_slot && !is_earlier;
         executor.slot = pod.slot.filter(|&slot| holds_slot && group.slots.claim(slot));
@@ -146,7 +146,7 @@ impl Reconciler {
         let is_completed = executor.life == Life::Completed;
         // A create of the process before took effect late, and another executor has its slot.
         let is_second = (group.spec.completions.is_some() || group.spec.has_stable_slots())
-            && !has_ended(pod)
+            && !has_stopped(pod)
             && pod.slot.is_some()
             && executor.slot.is_none();
         self.executors.insert(id, executor, Some(pod));
@@ -198,9 +198,8 @@ impl Reconciler {
             return;
         };
         let due = self.start_deadline(id);
-        let has_ended = has_ended(pod);
         let can_no_longer_run = has_stopped(pod);
-        let is_over = pod.deleting || has_ended;
+        let is_over = pod.deleting || has_ended(pod);
         let is_running = pod.container == ContainerState::Running && !is_over;
         let is_wanted = executor.life == Life::Wanted;
         let is_new_run = is_running && executor.running_since.is_none() && is_wanted;
@@ -219,10 +218,8 @@ impl Reconciler {
         } else if is_new_run {
             self.on_running(id, now);
         }
-        if has_ended {
-            self.executors.release_slot(id);
-        }
         if can_no_longer_run {
+            self.executors.release_slot(id);
             self.release_task(id);
         }
         if is_over {

@@ -153,7 +153,7 @@ impl Executor {
     }
 }
 
-/// True if the pod or its main container has ended.
+/// True if the pod or its main container has ended, or a side-car whose end ends the executor.
 pub fn has_ended(pod: &Pod) -> bool {
     pod.phase.is_final() || pod.container == ContainerState::Ended
 }
