@@ -395,8 +395,45 @@ fn a_refused_task_fails_alone_once_the_template_has_proved_good() {
     run.refused(again[0].0, refusal(RefusalClass::Invalid, 422));
     assert_eq!(ends(&mut run), [("bad".to_owned(), "failed", None, 0)]);
     assert_eq!(show(&mut run, "bad").unwrap().end.unwrap().reason, Some("refused"));
-    say(&mut run, &[task("next", 0)]);
-    assert_eq!(creates(&mut run).len(), 1, "the group is not slowed down");
+    say(&mut run, &[task("bad2", 0), task("next", 0)]);
+    let new = creates(&mut run);
+    assert_eq!((new.len(), new[0].1.as_str()), (1, "bad2"), "the group is not slowed down");
+    run.refused(new[0].0, refusal(RefusalClass::Invalid, 422));
+    // Another one soon shows whether the server refuses all pods now.
+    assert_eq!(run.waits_for("g"), Some(Waiting::Permanent));
+    run.wait(2_000);
+    let new = creates(&mut run);
+    assert_eq!((new.len(), new[0].1.as_str()), (1, "next"));
+    run.created(&[new[0].0]);
+    let new = creates(&mut run);
+    run.refused(new[0].0, refusal(RefusalClass::Invalid, 422));
+    assert_eq!(state(&mut run, "bad2"), "failed");
+}
+
+/// A quota of limits was added, or a webhook fails for a minute: no task is at fault.
+#[test]
+fn a_refusal_of_all_pods_fails_no_task() {
+    let mut run = Run::new(policy(), vec![group(0, Some(1))]);
+    say(&mut run, &["a", "b", "c"].map(|key| task(key, 0)));
+    settle(&mut run);
+    run.watch(&[1], end_with(0));
+    assert_eq!(ends(&mut run).len(), 1);
+    for _ in 0..6 {
+        let new = creates(&mut run);
+        assert_eq!(new.len(), 1);
+        run.refused(new[0].0, refusal(RefusalClass::Invalid, 422));
+        assert_eq!(run.waits_for("g"), Some(Waiting::Permanent));
+        run.wait(600_000);
+    }
+    let told = run.take_events();
+    assert!(told.iter().any(|event| matches!(event, Event::CreateRefused { .. })));
+    assert!(!told.iter().any(|event| matches!(event, Event::TaskEnded { .. })), "{told:?}");
+    for want in ["b", "c"] {
+        let new = settle(&mut run);
+        assert_eq!((new.len(), new[0].1.as_str(), new[0].2), (1, want, 1));
+        run.watch(&[new[0].0], end_with(0));
+    }
+    assert_eq!(ends(&mut run).len(), 2);
 }
 
 #[test]

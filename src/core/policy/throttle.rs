@@ -29,9 +29,10 @@ pub enum ThrottleCause {
     Image,
     /// The template is invalid: only a person can change that.
     Permanent,
-    /// A permission is missing. An API server that has just started forbids everything for some
-    /// seconds, until its RBAC caches are filled.
-    Forbidden,
+    /// The same, but it may be over soon. A permission is missing: an API server that has just started
+    /// forbids everything for some seconds, until its RBAC caches are filled. Or the pod of a task was
+    /// refused, and those of others may be accepted.
+    MayPass,
     /// A temporary failure of the server.
     Server,
     /// An executor was not running within `start_timeout`.
@@ -47,7 +48,7 @@ impl ThrottleCause {
             Self::Capacity => "quota",
             Self::Config => "config_error",
             Self::Image => "image_error",
-            Self::Permanent | Self::Forbidden => "permanent",
+            Self::Permanent | Self::MayPass => "permanent",
             Self::Server => "server",
             Self::Start => "start_timeout",
             Self::CrashLoop => "backoff",
@@ -60,7 +61,7 @@ impl ThrottleCause {
             Self::Capacity => Waiting::Quota,
             Self::Config => Waiting::ConfigError,
             Self::Image => Waiting::ImageError,
-            Self::Permanent | Self::Forbidden => Waiting::Permanent,
+            Self::Permanent | Self::MayPass => Waiting::Permanent,
             Self::Server => Waiting::Server,
             Self::Start => Waiting::StartTimeout,
             Self::CrashLoop => Waiting::Backoff,
@@ -103,7 +104,7 @@ impl ThrottleCause {
             Self::Capacity | Self::Server => (1_000, 60_000),
             Self::Config | Self::Image | Self::Start => (10_000, 300_000),
             Self::Permanent => (300_000, 300_000),
-            Self::Forbidden | Self::CrashLoop => (1_000, 300_000),
+            Self::MayPass | Self::CrashLoop => (1_000, 300_000),
         }
     }
 }

@@ -96,6 +96,7 @@ impl Reconciler {
     pub(super) fn on_create_accepted(&mut self, id: ExecutorId) {
         let Some(sent_at) = self.sent_at(id) else { return };
         let Some(group) = self.executors.group_of(id) else { return };
+        group.n_accepted += 1;
         group.throttle.on_created(id, sent_at);
         forget_refusal(group);
     }
@@ -162,10 +163,13 @@ impl Reconciler {
                 self.abandon_create(id, ThrottleCause::Server, sent_at, refusal, now)
             }
             RefusalClass::Forbidden => {
-                self.abandon_create(id, ThrottleCause::Forbidden, sent_at, refusal, now)
+                self.abandon_create(id, ThrottleCause::MayPass, sent_at, refusal, now)
             }
-            RefusalClass::Invalid if self.refuse_task(id) => self.retire(id, now),
-            RefusalClass::NamespaceGone | RefusalClass::NotFound | RefusalClass::Invalid => {
+            RefusalClass::Invalid => match self.refuse_task(id) {
+                Some(cause) => self.abandon_create(id, cause, sent_at, refusal, now),
+                None => self.retire(id, now),
+            },
+            RefusalClass::NamespaceGone | RefusalClass::NotFound => {
                 self.abandon_create(id, ThrottleCause::Permanent, sent_at, refusal, now);
             }
             // Handled above; a retry is safe.
@@ -271,7 +275,7 @@ impl Reconciler {
         let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
         let is_starting = self.first_list_at.is_none_or(|at| now.since(at) < STARTING_MS);
-        let may_end_run = group.spec.from_file && !group.had_pods && !has_task;
+        let may_end_run = group.spec.from_file && group.n_accepted == 0 && !has_task;
         if may_end_run && is_starting && self.stop.is_none() {
             let (group, message) = (name.clone(), message.clone());
             // What ends a run is named here: every other refusal is waited for.

@@ -88,7 +88,7 @@ impl Reconciler {
         let new = || Group::new(GroupSpec::bare(spec.name.clone()), true);
         let group = self.executors.groups.entry(spec.name.clone()).or_insert_with(new);
         if group.is_removed {
-            (group.is_removed, group.is_target_set, group.had_pods) = (false, false, false);
+            (group.is_removed, group.is_target_set, group.n_accepted) = (false, false, 0);
         }
         accept_pod(group, is_new_pod);
         group.spec = spec;
@@ -159,7 +159,7 @@ fn too_many_groups() -> Reply {
 /// A dry run of the group's pod has just succeeded, so earlier refusals do not count.
 fn accept_pod(group: &mut Group, is_new_pod: bool) {
     let cause = group.throttle.cause();
-    if is_new_pod || matches!(cause, Some(ThrottleCause::Permanent | ThrottleCause::Forbidden)) {
+    if is_new_pod || matches!(cause, Some(ThrottleCause::Permanent | ThrottleCause::MayPass)) {
         (group.throttle, group.refusal) = (CreateThrottle::default(), None);
     }
     if is_new_pod {

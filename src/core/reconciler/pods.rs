@@ -104,7 +104,7 @@ impl Reconciler {
             self.executors.groups.insert(pod.group.clone(), group);
         }
         let group = self.executors.groups.get_mut(&pod.group).expect("it was made just now");
-        group.had_pods = true;
+        group.n_accepted += 1;
         let mut executor = Executor::new(pod.group.clone(), now);
         executor.uid = Some(uid.clone());
         executor.is_adopted = true;
@@ -182,9 +182,6 @@ impl Reconciler {
         executor.uid = Some(uid.clone());
         if executor.create.as_ref().is_some_and(|create| !create.is_in_flight()) {
             self.close_create_entry(id, false);
-        }
-        if let Some(group) = self.executors.group_of(id) {
-            group.had_pods = true;
         }
         if is_cancelled {
             self.end(id, self.cancel_cause(id), now);
@@ -412,9 +409,6 @@ impl Reconciler {
                 (None, _) if self.has_done_its_work(id, pod) => self.complete(id, now),
                 (None, _) => self.lose(id, &classify(pod, true), now),
             }
-        }
-        if let Some(group) = self.executors.group_of(id) {
-            group.had_pods = true;
         }
         let Some(executor) = self.executors.get_mut(id) else { return };
         if executor.create.as_ref().is_some_and(|create| create.is_in_flight()) {

@@ -17,6 +17,7 @@ use crate::core::model::task::{
 };
 use crate::core::model::time::Millis;
 use crate::core::policy::settings::{GroupSpec, Restart};
+use crate::core::policy::throttle::ThrottleCause;
 use crate::core::state::executors::{Executor, Group, Life, has_ended};
 use crate::core::state::tasks::{Adopted, EndedTask, Tasks};
 
@@ -197,19 +198,23 @@ impl Reconciler {
         true
     }
 
-    /// The server refuses the pod of this executor. True if that is due to its task, because the
-    /// server has accepted other pods of the group: the task fails, and nothing is slowed down.
-    pub(super) fn refuse_task(&mut self, id: ExecutorId) -> bool {
-        let Some((name, key)) = self.task_of(id) else { return false };
-        let Some(group) = self.executors.groups.get_mut(&name) else { return false };
-        if group.had_pods {
-            group.tasks.release(&key, id, false);
-            self.end_task(&name, &key, TaskEnd::REFUSED);
-            true
-        } else {
-            group.tasks.put_last(&key);
-            false
+    /// The server refuses the pod of this executor. None if that is due to its task, because the
+    /// server has accepted another pod of the group since it first refused this one: the task fails,
+    /// and nothing is slowed down.
+    pub(super) fn refuse_task(&mut self, id: ExecutorId) -> Option<ThrottleCause> {
+        let Some((name, key)) = self.task_of(id) else { return Some(ThrottleCause::Permanent) };
+        let group = self.executors.groups.get_mut(&name)?;
+        let n_before = group.tasks.refuse(&key, group.n_accepted);
+        if group.n_accepted == 0 {
+            return Some(ThrottleCause::Permanent);
         }
+        if n_before.is_none_or(|n| n == group.n_accepted) {
+            // Another task may show soon whose fault it is.
+            return Some(ThrottleCause::MayPass);
+        }
+        group.tasks.release(&key, id, false);
+        self.end_task(&name, &key, TaskEnd::REFUSED);
+        None
     }
 
     /// This executor can no longer run: its task, if it is open, gets the next one.

@@ -180,8 +180,8 @@ pub struct Group {
     pub is_known: bool,
     /// The group was deleted: it is removed once its executors are gone.
     pub is_removed: bool,
-    /// At least one of its pods was seen.
-    pub had_pods: bool,
+    /// How many of its creates the server accepted, and how many pods were adopted.
+    pub n_accepted: u64,
     pub counts: Counts,
     /// Those of `counts` that work on tasks.
     pub task_counts: Counts,

@@ -18,6 +18,8 @@ pub struct OpenTask {
     retries_left: u32,
     /// Its place in the order in which executors are created.
     place: u64,
+    /// How many pods of the group were accepted when its own was first refused.
+    accepted_when_refused: Option<u64>,
 }
 
 /// A task that is over. Its contents are forgotten.
@@ -100,7 +102,9 @@ impl Tasks {
         let place = self.take_place();
         let key = Arc::clone(&task.key);
         let retries_left = task.retries;
-        let open = OpenTask { task, executor: None, attempts: 0, retries_left, place };
+        let (executor, accepted_when_refused) = (None, None);
+        let open =
+            OpenTask { task, executor, attempts: 0, retries_left, place, accepted_when_refused };
         self.open.insert(Arc::clone(&key), open);
         self.ready.insert(place, key);
     }
@@ -131,12 +135,16 @@ impl Tasks {
         self.ready.insert(open.place, Arc::clone(&open.task.key));
     }
 
-    /// Puts a task whose pod was refused behind all others, so that it does not hold them up.
-    pub fn put_last(&mut self, key: &str) {
+    /// The pod of this task was refused: puts it behind all others, so that it does not hold them up.
+    /// `n_accepted`: how many pods of the group were accepted so far. Returns how many these were at its
+    /// first refusal, if it was refused before.
+    pub fn refuse(&mut self, key: &str, n_accepted: u64) -> Option<u64> {
         let place = self.take_place();
-        if let Some(open) = self.open.get_mut(key) {
-            open.place = place;
-        }
+        let open = self.open.get_mut(key)?;
+        open.place = place;
+        let before = open.accepted_when_refused;
+        open.accepted_when_refused = before.or(Some(n_accepted));
+        before
     }
 
     /// The application failed. True if the task gets another attempt.
