@@ -18,7 +18,7 @@ use posse::core::model::task::{
 };
 use posse::core::model::waiting::Waiting;
 use posse::core::policy::settings::{
-    FailureLimit, GroupSpec, OnLoss, Policy, Replace, Restart, SlotPolicy,
+    FailureLimit, GroupSpec, OnLoss, Policy, Replace, Restart, ScaleDown, SlotPolicy,
 };
 
 fn group(target: u32, max: Option<u32>) -> GroupSpec {
@@ -128,6 +128,18 @@ fn tasks_run_beside_the_target_and_within_max() {
         let n_more = settle(&mut run).len();
         assert_eq!((n_left, n_left + n_more), (want_tasks, 5.min(max.unwrap_or(5) as usize)));
     }
+}
+
+#[test]
+fn with_scale_down_pending_waiting_tasks_end_no_running_executor() {
+    let mut run =
+        Run::new(policy(), vec![GroupSpec { scale_down: ScaleDown::Pending, ..group(3, None) }]);
+    settle(&mut run);
+    say(&mut run, &["a", "b"].map(|key| task(key, 0)));
+    assert_eq!(creates(&mut run).len(), 2);
+    run.target("g", 1);
+    assert_eq!((run.group("g").running, run.take()), (3, vec![]));
+    assert_eq!(run.waits_for("g"), Some(Waiting::ScaleDownPending));
 }
 
 #[test]

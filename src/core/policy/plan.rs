@@ -243,7 +243,8 @@ fn surplus(view: &GroupView<'_>, inputs: &PlanInputs) -> (u32, Option<(Waiting, 
         ScaleDown::Any => (surplus, None),
         ScaleDown::Pending if group.is_removed => (surplus, None),
         ScaleDown::Pending => {
-            let n = surplus.min(group.counts.not_running());
+            // The executors of tasks are never surplus.
+            let n = surplus.min(group.counts.not_running() - group.task_counts.not_running());
             (n, (n < surplus).then_some((Waiting::ScaleDownPending, None)))
         }
     }
