@@ -54,7 +54,7 @@ impl ScaleThreads {
             let running = RunningCommand::default();
             let reader = QueueReader {
                 group: group.spec.name.clone(),
-                scaler: QueueScaler::new(scale.rule, group.spec.target),
+                scaler: QueueScaler::new(scale.rule),
                 scale,
                 clock,
                 inbox: inbox.clone(),

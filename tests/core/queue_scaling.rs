@@ -5,7 +5,9 @@ use posse::core::model::command::{AfterKill, Command, Reply};
 use posse::core::model::event::Event;
 use posse::core::model::ids::GroupName;
 use posse::core::model::input::Input;
+use posse::core::model::time::Millis;
 use posse::core::model::waiting::Waiting;
+use posse::core::policy::queue_scaling::{QueueRule, QueueScaler};
 use posse::core::policy::settings::GroupSpec;
 
 fn scaled(target: u32) -> Run {
@@ -14,7 +16,7 @@ fn scaled(target: u32) -> Run {
 }
 
 fn read(run: &mut Run, group: &str, outcome: Result<u32, &str>) {
-    let outcome = outcome.map_err(str::to_owned);
+    let outcome = outcome.map(Some).map_err(str::to_owned);
     run.tell(Input::QueueRead { group: GroupName::from(group), outcome });
     run.turn();
 }
@@ -46,6 +48,26 @@ fn a_reading_sets_the_target_within_its_limits() {
     assert_eq!(run.group("g").target, 3);
     read(&mut run, "g", Ok(4));
     assert_eq!(run.group("g").target, 4);
+}
+
+/// Its queue is empty, and the executors still work on the last entries.
+#[test]
+fn an_empty_queue_after_a_restart_keeps_the_executors_for_a_while() {
+    let mut before = scaled(0);
+    read(&mut before, "g", Ok(2));
+    before.start(&[1, 2]);
+    let group = GroupSpec { is_scaled: true, ..spec("g", 0) };
+    let Run { pods, version, .. } = before;
+    let mut run = Run { pods, version, ..Run::unlisted(policy(), vec![group]) };
+    run.list();
+    let rule = QueueRule { per_executor: 1, idle_after_ms: 60_000 };
+    let mut scaler = QueueScaler::new(rule);
+    for (wait_ms, want) in [(2_000, 2), (57_999, 2), (1, 2), (2_000, 0)] {
+        run.wait(wait_ms);
+        let outcome = Ok(scaler.target(0, Millis(run.now)));
+        run.tell(Input::QueueRead { group: GroupName::from("g"), outcome });
+        assert_eq!(run.group("g").running, want, "at {}", run.now);
+    }
 }
 
 #[test]

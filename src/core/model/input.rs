@@ -105,8 +105,8 @@ pub enum Input {
     List(List),
     /// The stop's LIST failed.
     ListRefused { refusal: Refusal },
-    /// The command of a group's `scale` gave a target, or failed. The error is a phrase that begins with a verb.
-    QueueRead { group: GroupName, outcome: Result<u32, String> },
+    /// The command of a group's `scale` gave a target (none: it stays), or failed. The error is a phrase that begins with a verb.
+    QueueRead { group: GroupName, outcome: Result<Option<u32>, String> },
     /// The answer to an `Action::ReadLog`: sanitized lines of bounded length.
     LogRead { uid: Uid, answer: Result<Vec<String>, Refusal> },
     /// No request since then was answered, as another thread reports.

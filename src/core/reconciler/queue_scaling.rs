@@ -10,7 +10,7 @@ impl Reconciler {
     pub(super) fn on_queue_read(
         &mut self,
         name: &GroupName,
-        outcome: Result<u32, String>,
+        outcome: Result<Option<u32>, String>,
         now: Millis,
     ) {
         let group = self.executors.groups.get_mut(name);
@@ -20,7 +20,9 @@ impl Reconciler {
             Ok(target) => {
                 group.scale_error = None;
                 // Also if it is the same: a kill may have lowered the target.
-                self.set_target(name, target, now);
+                if let Some(target) = target {
+                    self.set_target(name, target, now);
+                }
             }
             Err(message) => group.scale_error = Some(message),
         }
