@@ -1,6 +1,7 @@
 //! The target of a group that follows the length of a queue.
 
 use crate::core::model::time::Millis;
+use crate::core::policy::settings::EXECUTORS_MAX;
 
 /// How a queue's length becomes a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl QueueScaler {
         if n_entries > 0 {
             self.empty_since = None;
             let wanted = n_entries.div_ceil(per_executor.max(1));
-            self.target = Some(u32::try_from(wanted).unwrap_or(u32::MAX));
+            self.target = Some(u32::try_from(wanted).unwrap_or(u32::MAX).min(EXECUTORS_MAX));
         } else if now.since(*self.empty_since.get_or_insert(now)) >= idle_after_ms {
             self.target = Some(0);
         }
@@ -58,7 +59,7 @@ mod tests {
     #[test]
     fn the_target_is_the_length_divided_and_rounded_up() {
         check(&[(0, 1, 1), (1, 10, 1), (2, 11, 2), (3, 45, 5), (4, 9, 1)]);
-        check(&[(0, u64::MAX, u32::MAX)]);
+        check(&[(0, u64::MAX, EXECUTORS_MAX)]);
     }
 
     #[test]
