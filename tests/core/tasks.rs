@@ -273,6 +273,8 @@ fn a_cancelled_task_ends_once_whatever_its_state() {
     assert!(run.take().iter().any(|action| matches!(action, Action::Delete { .. })));
     // The create that was in flight may still have made a pod.
     run.created(&[2]);
+    assert!(run.take().iter().any(note));
+    run.tell(Input::Patched { uid: Uid::new("u2"), answer: Ok(()) });
     run.wait(1_000);
     assert!(run.take().iter().any(|action| matches!(action, Action::Delete { .. })));
     run.gone(&[1, 2]);
@@ -315,6 +317,65 @@ fn a_restarted_posse_finds_tasks_and_their_ends_on_pods() {
     // The last retry of `again` is spent.
     run.watch(&[7], end_with(1));
     assert_eq!(ends(&mut run), [("again".to_owned(), "failed", Some(1), 2)]);
+}
+
+/// posse ends the executor of a task that is over, and a kill -9 comes while the pod terminates.
+#[test]
+fn a_restarted_posse_starts_no_task_again_that_was_over() {
+    for name in ["forced", "group deleted", "silent", "not started"] {
+        let policy = Policy { heartbeat_timeout_ms: 60_000, start_timeout_ms: 600_000, ..policy() };
+        let mut run = Run::new(policy, vec![group(0, None)]);
+        say(&mut run, &[task("a", 0)]);
+        run.created(&[1]);
+        match name {
+            "not started" => run.watch(&[1], |pod| pod.node = Some("node".into())),
+            _ => run.running(&[1]),
+        }
+        run.call(Command::Heartbeat { executors: set(&[1]) });
+        creates(&mut run);
+        match name {
+            "forced" => {
+                let (executors, after) = (set(&[1]), AfterKill::Lower);
+                run.call(Command::Kill { executors, after, force: true, reason: None });
+            }
+            "group deleted" => {
+                run.call(Command::DeleteGroup { group: GroupName::from("g") });
+            }
+            "silent" => run.beat(&[], 20_000, 200_000),
+            _ => {
+                run.wait(700_000);
+                run.list();
+            }
+        }
+        assert_eq!(ends(&mut run).len(), 1, "{name}");
+        let asked = run.take();
+        let Some(Action::Patch { patch: Patch::Draining(draining, _), .. }) = asked.first() else {
+            panic!("{name}: {asked:?}");
+        };
+        let draining = Some(Box::new(*draining));
+        run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
+        run.wait(1_000);
+        let deletes = run.take().into_iter().chain(asked);
+        let deletes = deletes.filter(|action| matches!(action, Action::Delete { .. }));
+        assert_eq!(deletes.count(), 1, "{name}");
+        (run.pods[0].draining, run.pods[0].deleting) = (draining, true);
+        let mut run = restart(run, group(0, None));
+        run.gone(&[1]);
+        run.wait(10_000);
+        assert_eq!((creates(&mut run), state(&mut run, "a")), (vec![], "cancelled"), "{name}");
+    }
+}
+
+/// The pod of the last failure was counted, and is being deleted.
+#[test]
+fn a_counted_failure_without_a_retry_is_final() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    settle(&mut run);
+    end_with(3)(&mut run.pods[0]);
+    (run.pods[0].counted, run.pods[0].deleting) = (Some(9), true);
+    let mut run = restart(run, group(0, None));
+    assert_eq!((creates(&mut run), state(&mut run, "a")), (vec![], "failed"));
 }
 
 #[test]
@@ -457,6 +518,7 @@ fn a_deleted_group_cancels_its_tasks() {
     let told: Vec<String> = ends(&mut run).into_iter().map(|(key, ..)| key).collect();
     assert_eq!(told, ["a", "b"]);
     assert_eq!(say(&mut run, &[task("c", 0)]), Reply::UnknownGroup);
+    run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
     run.wait(1_000);
     assert!(run.take().iter().any(|action| matches!(action, Action::Delete { .. })));
 }

@@ -139,9 +139,7 @@ impl Reconciler {
             return;
         };
         let loss = self.start_loss(id, name, limit.ms);
-        self.lose(id, &loss, now);
-        self.ensure_deleted(id, now);
-        self.refresh_state(id, now);
+        self.lose_and_delete(id, &loss, now);
     }
 
     /// Requests a LIST: without changes a watch sends only a bookmark each minute.

@@ -161,6 +161,13 @@ impl Reconciler {
         self.executors.get(id).is_some_and(|executor| executor.task.is_some())
     }
 
+    /// The task of this executor is over, so that no executor may work on it again.
+    pub(super) fn has_ended_task(&self, id: ExecutorId) -> bool {
+        self.task_of(id).is_some_and(|(name, key)| {
+            self.executors.groups.get(&name).is_some_and(|group| group.tasks.open(&key).is_none())
+        })
+    }
+
     /// Ends the task that this executor works on, and keeps the executor's pod as the record. The
     /// executor of another attempt changes nothing.
     fn end_task_of(&mut self, id: ExecutorId, end: TaskEnd) {
@@ -233,24 +240,28 @@ impl Reconciler {
         let Some(pod) = self.snapshot.get(uid) else { return };
         let (run, name) = (run.clone(), executor.group.clone());
         let is_live = executor.life == Life::Wanted && !has_ended(pod);
-        let end = executor.is_done.then(|| end_of_record(pod));
+        let (end, is_record) = (end_of_record(pod), executor.is_done);
         let was_counted = pod.counted.is_some();
         let Some(group) = self.executors.groups.get_mut(&name) else { return };
-        let adopted = match end {
-            Some(end) => group.tasks.adopt_record(&run, id, end),
-            None => group.tasks.adopt(&run, id, is_live),
+        let adopted = if is_record {
+            group.tasks.adopt_record(&run, id, end)
+        } else {
+            group.tasks.adopt(&run, id, is_live)
         };
         let key = &run.task.key;
-        match (adopted, end) {
-            (Adopted::Current, _) if was_counted => {
+        match adopted {
+            Adopted::Current if was_counted => {
                 // The earlier process has charged this failure to the retries.
-                group.tasks.take_retry(key, id);
-                group.tasks.release(key, id, true);
+                if group.tasks.take_retry(key, id) {
+                    group.tasks.release(key, id, true);
+                } else {
+                    self.end_task_of(id, end);
+                }
             }
-            (Adopted::Ended, Some(end)) => self.end_task(&name, key, end),
-            (Adopted::Recorded, _) => self.note_ended_task(&name, Arc::clone(key)),
-            (Adopted::Second, _) => self.end(id, DeleteCause::Condemned, now),
-            (Adopted::Current | Adopted::Ended | Adopted::Known, _) => {}
+            Adopted::Ended => self.end_task(&name, key, end),
+            Adopted::Recorded => self.note_ended_task(&name, Arc::clone(key)),
+            Adopted::Second => self.end(id, DeleteCause::Condemned, now),
+            Adopted::Current | Adopted::Known => {}
         }
     }
 

@@ -11,8 +11,8 @@ use crate::core::model::time::Millis;
 use crate::core::state::executors::{Ending, Life, has_ended};
 use crate::core::state::ledger::{CreateStep, MutationKind};
 
-/// A cancelled executor is annotated before it is deleted: a restarted posse that finds only a
-/// terminating pod would run its task again.
+/// An executor whose task is over is annotated before it is deleted: a restarted posse that finds only
+/// a terminating pod would run its task again.
 const CANCEL_NOTE_MS: u64 = 1_000;
 
 impl Reconciler {
@@ -29,7 +29,7 @@ impl Reconciler {
 
     /// Ends an executor. It never counts as capacity again.
     fn begin_end(&mut self, id: ExecutorId, ending: Ending, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(executor) = self.executors.get(id) else { return };
         if executor.life.ending().is_some() {
             return;
         }
@@ -37,6 +37,14 @@ impl Reconciler {
             self.cancel_create(id, now);
             return;
         }
+        let ending = match ending.drain_until {
+            None if self.has_ended_task(id) => {
+                let drain_until = Some(now.after(CANCEL_NOTE_MS));
+                Ending { cause: DeleteCause::Cancelled, drain_until }
+            }
+            Some(_) | None => ending,
+        };
+        let Some(executor) = self.executors.get_mut(id) else { return };
         executor.life = executor.life.ended_by(ending);
         match ending.drain_until {
             Some(until) => self.begin_drain(id, ending.cause, until, now),
@@ -92,7 +100,7 @@ impl Reconciler {
 
     /// Ends an executor with the drain period of its group, if it runs.
     pub(super) fn decommission(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
-        let by_group = self.executors.get(id).and_then(|executor| {
+        let drain_until = self.executors.get(id).and_then(|executor| {
             let group = self.executors.groups.get(&executor.group)?;
             let pod = self.snapshot.get(executor.uid.as_ref()?)?;
             // An executor that does not run needs no drain period.
@@ -103,8 +111,6 @@ impl Reconciler {
             let decommission = group.spec.decommission.as_ref().filter(|_| may_drain)?;
             Some(now.after(decommission.after_ms))
         });
-        let is_cancelled = cause == DeleteCause::Cancelled;
-        let drain_until = by_group.or_else(|| is_cancelled.then(|| now.after(CANCEL_NOTE_MS)));
         self.begin_end(id, Ending { cause, drain_until }, now);
     }
 
