@@ -524,6 +524,32 @@ fn a_deleted_group_cancels_its_tasks() {
 }
 
 #[test]
+fn a_task_of_a_group_that_is_made_anew_waits_for_the_executor_of_the_old_one() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &["a", "b", "c"].map(|key| task(key, 0)));
+    run.created(&[1, 2]);
+    run.running(&[1, 2]);
+    run.watch(&[2], end_with(0));
+    for _ in 0..2 {
+        run.call(Command::DeleteGroup { group: GroupName::from("g") });
+        let change = GroupChange { pod: Arc::default(), ..GroupChange::default() };
+        run.call(Command::PutGroup { group: GroupName::from("g"), change });
+        creates(&mut run);
+        say(&mut run, &["a", "c"].map(|key| task(key, 0)));
+    }
+    say(&mut run, &[task("b", 0)]);
+    let new = settle(&mut run);
+    assert_eq!((new.len(), &*new[0].1), (1, "b"), "nothing works on it any more");
+    assert_eq!(state(&mut run, "a"), "waiting");
+    run.watch(&[1], end_with(0));
+    assert_eq!(settle(&mut run).iter().map(|new| (&*new.1, new.2)).collect::<Vec<_>>(), [("a", 1)]);
+    // The create of the old one was in flight.
+    run.refused(3, refusal(RefusalClass::Capacity, 403));
+    run.wait(10_000);
+    assert_eq!(settle(&mut run).iter().map(|new| (&*new.1, new.2)).collect::<Vec<_>>(), [("c", 1)]);
+}
+
+#[test]
 fn records_of_tasks_are_limited_and_a_full_quota_is_no_obstacle() {
     let mut run =
         Run::new(policy(), vec![GroupSpec { replace: Replace::Gone, ..group(0, Some(4)) }]);

@@ -73,13 +73,17 @@ impl Reconciler {
 
     /// The next attempt waits for the end of this executor, unless it has ended.
     pub(super) fn await_end(&mut self, id: ExecutorId) {
-        let Some(executor) = self.executors.get(id) else { return };
-        let pod = executor.uid.as_ref().map(|uid| self.snapshot.get(uid));
-        let is_over =
-            executor.life == Life::Gone || pod.is_some_and(|pod| pod.is_none_or(has_stopped));
-        if let Some(group) = self.executors.group_of(id).filter(|_| !is_over) {
+        let can_run = self.executors.get(id).is_some_and(|executor| self.can_run(executor));
+        if let Some(group) = self.executors.group_of(id).filter(|_| can_run) {
             group.earlier.insert(id);
         }
+    }
+
+    /// True if the main container runs or may still begin to run.
+    pub(super) fn can_run(&self, executor: &Executor) -> bool {
+        let pod = executor.uid.as_ref().map(|uid| self.snapshot.get(uid));
+        executor.life != Life::Gone
+            && pod.is_none_or(|pod| pod.is_some_and(|pod| !has_stopped(pod)))
     }
 
     /// Before the first pods are adopted: the attempt of each group is the latest that a pod shows.

@@ -273,8 +273,15 @@ impl Reconciler {
             self.end_task(name, &key, TaskEnd::CANCELLED);
         }
         self.ended_tasks.retain(|(group, _)| group != name);
+        let Some(group) = self.executors.groups.get(name) else { return };
+        let left = group.members.iter().filter_map(|&id| {
+            let executor = self.executors.get(id).filter(|one| self.can_run(one))?;
+            Some((Arc::clone(&executor.task.as_ref()?.task.key), id))
+        });
+        let leaving = left.collect();
         if let Some(group) = self.executors.groups.get_mut(name) {
             group.tasks = Tasks::default();
+            group.tasks.leaving = leaving;
         }
     }
 }

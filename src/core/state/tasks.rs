@@ -56,6 +56,8 @@ pub struct Tasks {
     /// Open tasks without an executor, by place.
     ready: BTreeMap<u64, Arc<str>>,
     next_place: u64,
+    /// The executors of a deleted group of this name that can still run, by the key of their task.
+    pub leaving: BTreeMap<Arc<str>, ExecutorId>,
     /// The pods that stay as the records of ended tasks, by age.
     pub records: BTreeSet<ExecutorId>,
 }
@@ -97,16 +99,18 @@ impl Tasks {
         self.ended.get(key).map(|ended| ended.digest).or_else(open)
     }
 
-    /// Adds a task whose key is new.
+    /// Adds a task whose key is new. It waits for the executor that an older one with its key left.
     pub fn add(&mut self, task: Arc<Task>) {
         let place = self.take_place();
         let key = Arc::clone(&task.key);
         let retries_left = task.retries;
-        let (executor, accepted_when_refused) = (None, None);
+        let (executor, accepted_when_refused) = (self.leaving.remove(&key), None);
         let open =
             OpenTask { task, executor, attempts: 0, retries_left, place, accepted_when_refused };
         self.open.insert(Arc::clone(&key), open);
-        self.ready.insert(place, key);
+        if executor.is_none() {
+            self.ready.insert(place, key);
+        }
     }
 
     fn take_place(&mut self) -> u64 {
@@ -127,11 +131,14 @@ impl Tasks {
     /// This executor can no longer run, so the task may get the next one. `had_pod`: it was an
     /// attempt.
     pub fn release(&mut self, key: &str, id: ExecutorId, had_pod: bool) {
+        if self.leaving.get(key) == Some(&id) {
+            self.leaving.remove(key);
+        }
         let Some(open) = self.open.get_mut(key).filter(|open| open.executor == Some(id)) else {
             return;
         };
         open.executor = None;
-        open.attempts -= u32::from(!had_pod);
+        open.attempts = open.attempts.saturating_sub(u32::from(!had_pod));
         self.ready.insert(open.place, Arc::clone(&open.task.key));
     }
 
