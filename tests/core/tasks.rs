@@ -580,6 +580,32 @@ fn records_of_tasks_are_limited_and_a_full_quota_is_no_obstacle() {
     assert_eq!((n_deletes, run.pods.len()), (100, 1_000), "the newest records stay");
 }
 
+#[test]
+fn a_record_of_long_work_that_ends_last_stays() {
+    let ending = GroupSpec { restart: Restart::OnFailure, ..group(1_002, None) };
+    for spec in [group(0, None), ending] {
+        let n_tasks = if spec.target == 0 { 1_002 } else { 0 };
+        let mut run = Run::new(policy(), vec![spec]);
+        let tasks: Vec<Task> = (0..n_tasks).map(|i| task(&format!("t{i}"), 0)).collect();
+        say(&mut run, &tasks);
+        assert_eq!(settle(&mut run).len(), 1_002);
+        for id in (2..=1_002).chain([1]) {
+            run.watch(&[id], end_with(0));
+        }
+        let mut deleted = Vec::new();
+        while !run.asked.is_empty() {
+            for action in run.take() {
+                match action {
+                    Action::Patch { uid, .. } => run.tell(Input::Patched { uid, answer: Ok(()) }),
+                    Action::Delete { uid, .. } => deleted.push(uid.to_string()),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(deleted, ["u2", "u3"]);
+    }
+}
+
 /// A task has no slot. By the template it would share the claims of slot 0, or be a second rank 0.
 #[test]
 fn a_group_whose_executors_need_slots_takes_no_tasks() {

@@ -148,15 +148,15 @@ impl Reconciler {
         if let Some(pod) = pod.filter(|pod| life == Life::Completed && !pod.completed) {
             self.mutations.request(&pod.uid, &pod.name, MutationKind::LabelCompleted);
         }
-        self.insert_record(id);
+        self.insert_record(id, false);
     }
 
-    /// The pod of this executor stays as a record.
-    pub(super) fn insert_record(&mut self, id: ExecutorId) {
+    /// The pod of this executor stays as a record. `is_earlier`: of work that an earlier run did.
+    pub(super) fn insert_record(&mut self, id: ExecutorId, is_earlier: bool) {
         let has_task = self.has_task(id);
         if let Some(group) = self.executors.group_of(id) {
             let records = if has_task { &mut group.tasks.records } else { &mut group.records };
-            records.insert(id);
+            records.insert(id, is_earlier);
         }
     }
 
@@ -164,21 +164,17 @@ impl Reconciler {
     pub(super) fn forget_record(&mut self, id: ExecutorId) {
         self.retained.retain(|retained| *retained != id);
         if let Some(group) = self.executors.group_of(id) {
-            group.records.remove(&id);
-            group.tasks.records.remove(&id);
+            group.records.remove(id);
+            group.tasks.records.remove(id);
         }
     }
 
     /// Deletes the oldest records of groups that have too many.
     pub(super) fn trim_records(&mut self, now: Millis) {
         let oldest = |group: &Group| {
-            let n = match group.spec.completions {
-                None => group.records.len().saturating_sub(RECORDS_MAX),
-                Some(_) => 0,
-            };
-            let n_of_tasks = group.tasks.records.len().saturating_sub(RECORDS_MAX);
-            let of_tasks = group.tasks.records.iter().take(n_of_tasks);
-            group.records.iter().take(n).chain(of_tasks).copied().collect::<Vec<ExecutorId>>()
+            let max = group.spec.completions.map_or(RECORDS_MAX, |_| usize::MAX);
+            let of_tasks = group.tasks.records.beyond(RECORDS_MAX);
+            group.records.beyond(max).chain(of_tasks).collect::<Vec<ExecutorId>>()
         };
         let surplus: Vec<ExecutorId> = self.executors.groups.values().flat_map(oldest).collect();
         for id in surplus {
@@ -191,12 +187,12 @@ impl Reconciler {
     /// no more than the others.
     pub(super) fn give_up_records(&mut self, now: Millis) {
         let groups = self.executors.groups.values();
-        let records = groups.flat_map(|group| group.records.union(&group.tasks.records));
-        let records: Vec<ExecutorId> = records.copied().collect();
+        let records =
+            groups.flat_map(|group| group.records.iter().chain(group.tasks.records.iter()));
         let is_failed = |id: &ExecutorId| {
             self.executors.get(*id).is_some_and(|executor| executor.life == Life::Retained)
         };
-        let failed: Vec<ExecutorId> = records.into_iter().filter(is_failed).collect();
+        let failed: Vec<ExecutorId> = records.filter(is_failed).collect();
         self.retained.extend(failed);
         self.trim_retained(now);
     }

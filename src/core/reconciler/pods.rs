@@ -154,7 +154,7 @@ impl Reconciler {
             self.await_end(id);
         }
         if is_done {
-            self.insert_record(id);
+            self.insert_record(id, true);
         }
         if has_task {
             self.adopt_task(id, now);

@@ -19,6 +19,7 @@ use crate::core::policy::victims::Rank;
 use crate::core::state::counts::Counts;
 use crate::core::state::ledger::Create;
 pub use crate::core::state::life::{Ending, Life, Start};
+use crate::core::state::records::Records;
 use crate::core::state::retries::Retries;
 use crate::core::state::slot_waits::SlotWaits;
 use crate::core::state::slots::Slots;
@@ -216,8 +217,8 @@ pub struct Group {
     pub n_completed: u32,
     /// Executors that failed and are not replaced (`restart: never`).
     pub n_given_up: u32,
-    /// The pods that stay as the records of both, by age.
-    pub records: BTreeSet<ExecutorId>,
+    /// The pods that stay as the records of both.
+    pub records: Records,
     /// When executors were lost because of missing heartbeats, within the timeout.
     pub heartbeat_losses: VecDeque<Millis>,
     /// What the last plan waits for, and until when.
@@ -480,8 +481,8 @@ impl Executors {
         group.counts_of(&executor).for_each(|counts| counts.remove(executor.state));
         group.n_ready -= u32::from(executor.is_ready);
         group.members.remove(&id);
-        group.records.remove(&id);
-        group.tasks.records.remove(&id);
+        group.records.remove(id);
+        group.tasks.records.remove(id);
         if let Some(rank) = &executor.rank {
             group.order.remove(rank);
         }

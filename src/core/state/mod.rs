@@ -10,6 +10,7 @@ pub mod id_allocator;
 pub mod ledger;
 pub mod life;
 pub mod ranges;
+pub mod records;
 pub mod retries;
 pub mod server_health;
 pub mod slot_range;

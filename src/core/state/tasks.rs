@@ -1,11 +1,12 @@
 //! The tasks of one group: those that are open, and the end of those that are over.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::core::model::ids::ExecutorId;
 use crate::core::model::task::{Task, TaskDigest, TaskEnd, TaskRun};
+use crate::core::state::records::Records;
 
 /// A task that has not ended.
 #[derive(Clone, Debug)]
@@ -58,8 +59,8 @@ pub struct Tasks {
     next_place: u64,
     /// The executors of a deleted group of this name that can still run, by the key of their task.
     pub leaving: BTreeMap<Arc<str>, ExecutorId>,
-    /// The pods that stay as the records of ended tasks, by age.
-    pub records: BTreeSet<ExecutorId>,
+    /// The pods that stay as the records of ended tasks.
+    pub records: Records,
 }
 
 impl Tasks {
