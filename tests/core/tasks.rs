@@ -453,6 +453,19 @@ fn the_number_of_open_and_of_remembered_tasks_is_limited() {
 }
 
 #[test]
+fn a_deleted_group_pushes_no_other_tasks_out_of_memory() {
+    let mut run = Run::new(policy(), vec![group(0, Some(1)), spec("h", 0)]);
+    let group = || GroupName::from("h");
+    run.call(Command::AddTasks { group: group(), tasks: vec![Arc::new(task("x", 0))] });
+    run.call(Command::CancelTask { group: group(), key: "x".into() });
+    let all: Vec<Task> = (0..OPEN_TASKS_MAX).map(|i| task(&format!("t{i}"), 0)).collect();
+    say(&mut run, &all);
+    run.call(Command::DeleteGroup { group: GroupName::from("g") });
+    assert_eq!(ends(&mut run).len(), OPEN_TASKS_MAX + 1);
+    assert_eq!(run.group("h").ended_tasks, 1);
+}
+
+#[test]
 fn a_refused_task_fails_alone_once_the_template_has_proved_good() {
     let mut run = Run::new(policy(), vec![GroupSpec { from_file: true, ..group(0, None) }]);
     say(&mut run, &[task("bad", 0), task("good", 0)]);

@@ -267,10 +267,13 @@ impl Reconciler {
 
     /// The group is deleted, and its tasks with it.
     pub(super) fn cancel_all_tasks(&mut self, name: &GroupName) {
-        let Some(group) = self.executors.groups.get(name) else { return };
+        let Some(group) = self.executors.groups.get_mut(name) else { return };
         let keys: Vec<Arc<str>> = group.tasks.open_keys().cloned().collect();
         for key in keys {
-            self.end_task(name, &key, TaskEnd::CANCELLED);
+            // Nobody can ask for it any more, so it takes no place among the remembered ones.
+            if let Some((key, ended)) = group.tasks.end(&key, TaskEnd::CANCELLED) {
+                self.events.push_back(task_ended(name, &key, ended));
+            }
         }
         self.ended_tasks.retain(|(group, _)| group != name);
         let Some(group) = self.executors.groups.get(name) else { return };
