@@ -142,6 +142,40 @@ fn with_scale_down_pending_waiting_tasks_end_no_running_executor() {
     assert_eq!(run.waits_for("g"), Some(Waiting::ScaleDownPending));
 }
 
+/// Its pod gets that memory whatever the group's step is.
+#[test]
+fn a_task_with_memory_of_its_own_takes_no_part_in_memory_growth() {
+    let group = GroupSpec { memory_steps: vec!["2Gi".into(), "3Gi".into()], ..group(0, None) };
+    let mut run = Run::new(policy(), vec![group]);
+    let steps = |run: &mut Run| -> Vec<(String, u32)> {
+        let creates = run.take().into_iter().filter_map(|action| match action {
+            Action::Create { overrides, .. } => {
+                Some((overrides.task?.task.key.to_string(), overrides.memory_step))
+            }
+            _ => None,
+        });
+        creates.collect()
+    };
+    let own = |key: &str| Task { memory: Some("9Gi".to_owned()), ..task(key, 9) };
+    let want = |key: &str, step: u32| (key.to_owned(), step);
+    say(&mut run, &[own("own"), task("plain", 9)]);
+    assert_eq!(steps(&mut run), [want("own", 0), want("plain", 0)]);
+    run.start(&[1, 2]);
+    let oom = |pod: &mut Pod| {
+        end_with(137)(pod);
+        if let Some(end) = &mut pod.end {
+            end.container_reason = "OOMKilled".into();
+        }
+    };
+    run.watch(&[1], oom);
+    assert_eq!(steps(&mut run), [want("own", 0)]);
+    run.start(&[3]);
+    run.watch(&[2, 3], oom);
+    let mut grown = steps(&mut run);
+    grown.sort();
+    assert_eq!(grown, [want("own", 0), want("plain", 1)]);
+}
+
 #[test]
 fn a_task_that_ends_with_0_has_succeeded_and_never_runs_again() {
     for how in [Restart::Always, Restart::OnFailure] {

@@ -326,11 +326,14 @@ impl Reconciler {
         loss: &Loss,
         now: Millis,
     ) {
-        let step = self.executors.get(id).map_or(0, |executor| executor.memory_step);
+        let executor = self.executors.get(id).filter(|executor| !executor.has_own_memory());
+        let step = executor.map(|executor| executor.memory_step);
         let n_early = self.n_early_mates(id, now);
         let rng = &mut self.rng;
         let Some(group) = self.executors.group_of(id) else { return };
-        if loss.reason == LossReason::OomKilled {
+        if loss.reason == LossReason::OomKilled
+            && let Some(step) = step
+        {
             let n_steps = u32::try_from(group.spec.memory_steps.len()).unwrap_or(u32::MAX);
             group.memory_scaling.on_oom(step, n_steps);
         }

@@ -202,7 +202,7 @@ impl Reconciler {
             skipped = group.slot_waits.take_overdue_below(slot).map(|held| (slot, held));
         }
         group.throttle.on_sent(id);
-        let step = group.memory_scaling.take();
+        let step = if executor.has_own_memory() { 0 } else { group.memory_scaling.take() };
         executor.memory_step = step;
         let memory = step.checked_sub(1).and_then(|i| group.spec.memory_steps.get(i as usize));
         let memory = memory.cloned();

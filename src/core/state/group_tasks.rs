@@ -1,6 +1,6 @@
-//! How a group shares its executors between its own target and its tasks.
+//! How a group shares its executors, and their memory, between its own target and its tasks.
 
-use crate::core::state::executors::Group;
+use crate::core::state::executors::{Executor, Group};
 
 impl Group {
     /// The number of executors that count towards the target: those that work on no task.
@@ -20,5 +20,12 @@ impl Group {
         let n_open = u32::try_from(self.tasks.n_open()).unwrap_or(u32::MAX);
         let room = self.spec.max.map_or(u32::MAX, |max| max.saturating_sub(self.target()));
         self.target().saturating_add(n_open.min(room))
+    }
+}
+
+impl Executor {
+    /// Its task says how much memory it has, so the group's memory does not grow with it.
+    pub fn has_own_memory(&self) -> bool {
+        self.task.as_ref().is_some_and(|run| run.task.memory.is_some())
     }
 }
