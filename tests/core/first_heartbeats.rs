@@ -1,9 +1,13 @@
 //! Executors that run and from which the driver never hears (`heartbeat.first`).
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
+use std::sync::Arc;
+
 use crate::core_run::{Run, policy, set, spec};
 use posse::core::model::command::Command;
 use posse::core::model::event::LossReason;
+use posse::core::model::ids::GroupName;
+use posse::core::model::task::Task;
 use posse::core::policy::settings::Policy;
 
 const TIMEOUT_MS: u64 = 60_000;
@@ -30,6 +34,21 @@ fn an_executor_that_runs_and_never_reports_is_lost() {
         run.beat(&[1], 10_000, FIRST_MS);
         assert_eq!(run.losses(), [], "told once");
     }
+}
+
+/// A driver with executors of its own knows nothing of a batch task beside them.
+#[test]
+fn the_executor_of_a_task_is_watched_after_its_first_heartbeat() {
+    let mut run = Run::with_running(listening(FIRST_MS), vec![spec("g", 1)]);
+    let tasks = ["a", "b"].map(|key| Arc::new(Task { key: key.into(), ..Task::default() }));
+    run.call(Command::AddTasks { group: GroupName::from("g"), tasks: tasks.to_vec() });
+    run.start(&[2, 3]);
+    assert_eq!(run.group("g").ready, 2, "the tasks' pods are");
+    run.call(Command::Heartbeat { executors: set(&[3]) });
+    run.beat(&[1], 10_000, TIMEOUT_MS - 10_000);
+    assert_eq!(run.losses(), []);
+    run.beat(&[1], 10_000, 10 * FIRST_MS);
+    assert_eq!(run.losses(), [(3, LossReason::HeartbeatTimeout)]);
 }
 
 #[test]

@@ -192,15 +192,17 @@ impl Reconciler {
         }
     }
 
-    /// The running executors that have never reported, although another one has.
+    /// The running executors that have never reported, although another one has. The driver need not
+    /// know of tasks.
     fn unreported(&self, now: Millis) -> Silent {
         let first_ms = self.policy.heartbeat_first_ms;
         if first_ms == 0 {
             return Silent::default();
         }
         let running = self.executors.iter().filter_map(|(id, executor)| {
-            let since = executor.running_since.filter(|_| executor.state == State::Running)?;
-            Some((id, since))
+            let since = executor.running_since?;
+            let is_watched = executor.state == State::Running && executor.task.is_none();
+            is_watched.then_some((id, since))
         });
         self.driver_reports.unreported(running, first_ms, now)
     }

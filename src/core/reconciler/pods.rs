@@ -108,7 +108,7 @@ impl Reconciler {
         let mut executor = Executor::new(pod.group.clone(), now);
         executor.uid = Some(uid.clone());
         executor.is_adopted = true;
-        executor.awaits_heartbeat = self.policy.heartbeat_timeout_ms > 0;
+        executor.awaits_heartbeat = self.policy.heartbeat_timeout_ms > 0 && pod.task.is_none();
         // Which nodes it avoids is not known, so assume the longest time.
         let bad_nodes = &self.policy.bad_nodes;
         executor.avoids_until = (bad_nodes.losses > 0).then(|| now.after(bad_nodes.avoid_for_ms));

@@ -191,7 +191,7 @@ impl Reconciler {
         let Some(group) = self.executors.groups.get_mut(name) else { return };
         let mut executor = Executor::new(name.clone(), now);
         let mut skipped = None;
-        executor.awaits_heartbeat = self.policy.heartbeat_timeout_ms > 0;
+        executor.awaits_heartbeat = self.policy.heartbeat_timeout_ms > 0 && !is_for_task;
         executor.attempt = group.attempt;
         if is_for_task {
             let Some(run) = group.tasks.start_next(id) else { return };
