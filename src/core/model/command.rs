@@ -95,7 +95,7 @@ pub enum Reply {
     Status(Box<Status>),
     /// A task with this key is known, and differs in this field.
     TaskDiffers { key: Arc<str>, field: &'static str },
-    /// Reply to `AddTasks` and `ShowTasks`.
+    /// Reply to `AddTasks`, `CancelTask` and `ShowTasks`.
     Tasks(Vec<TaskStatus>),
     /// A limit is reached: the error message and the field of the call that it is about.
     TooMany { what: String, field: &'static str },

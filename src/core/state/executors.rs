@@ -512,7 +512,8 @@ impl Executors {
         executors.filter(move |executor| executor.group == *group).filter_map(|one| one.rank)
     }
 
-    /// Forgets what a deleted group has done: a new group with its name begins anew.
+    /// Forgets what a group has done: it is deleted, or restarted as a whole. A new group with its name,
+    /// or its next attempt, begins anew.
     pub fn forget_work(&mut self, name: &GroupName) {
         let Some(group) = self.groups.get_mut(name) else { return };
         (group.n_completed, group.n_given_up) = (0, 0);
