@@ -35,6 +35,7 @@ mod core {
     mod stable_slots;
     mod starts;
     mod stop_waits;
+    mod task_restarts;
     mod tasks;
     mod tidy;
     mod wall_clock;
