@@ -24,6 +24,8 @@ from ._run import Run, run
 
 T = TypeVar("T")
 
+# The name of what this module adds to a scheduler.
+NAME = "posse"
 TICK_MS = 1_000
 # How many ticks in a row want fewer workers before some are ended.
 TICKS_BEFORE_LOWER = 3
@@ -122,8 +124,12 @@ async def dask_setup(scheduler: Scheduler) -> None:
 
 def _start(scheduler: Scheduler, client: Client, group: str) -> None:
     reports = _Reports(scheduler, client)
-    scheduler.add_plugin(reports)
-    scheduler.periodic_callbacks["posse"] = PeriodicCallback(_Scaler(scheduler, client, reports, group).tick, TICK_MS)
+    _add(scheduler, reports, _Scaler(scheduler, client, reports, group).tick)
+
+
+def _add(scheduler: Scheduler, reports: _Reports, tick: Callable[[], Any]) -> None:
+    scheduler.add_plugin(reports, name=NAME)
+    scheduler.periodic_callbacks[NAME] = PeriodicCallback(tick, TICK_MS)
 
 
 class _Adaptive(Adaptive):
@@ -202,10 +208,8 @@ class PosseCluster(Cluster):
         }
         self._run = await _call(lambda: run(**arguments))
         reports = _Reports(self.scheduler, self._run.client)
-        self.scheduler.add_plugin(reports)
-        callback = PeriodicCallback(reports.tell, TICK_MS)
-        self.scheduler.periodic_callbacks["posse"] = callback
-        callback.start()
+        _add(self.scheduler, reports, reports.tell)
+        self.scheduler.periodic_callbacks[NAME].start()
         await self._refresh()
 
     def _worker(self, port: int) -> List[str]:
@@ -277,9 +281,15 @@ class PosseCluster(Cluster):
     async def _close(self) -> None:
         if self.status == Status.closed:
             return
+        scheduler: Optional[Scheduler] = getattr(self, "scheduler", None)
+        if scheduler is not None:
+            # First of all: a report to a posse that is gone would wait for it.
+            scheduler.plugins.pop(NAME, None)
+            if callback := scheduler.periodic_callbacks.pop(NAME, None):
+                callback.stop()
         await super()._close()
         if self._run is not None:
             await _call(self._run.close)
             self._run = None
-        if (scheduler := getattr(self, "scheduler", None)) is not None:
+        if scheduler is not None:
             await scheduler.close()
