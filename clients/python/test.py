@@ -114,6 +114,25 @@ class Runs(unittest.TestCase):
             process.kill()
         until("posse's end", lambda: not is_alive(pid))
 
+    def test_a_forked_child_neither_holds_nor_ends_a_run(self):
+        program = (
+            f"import os, posse, sys, time\nrun = posse.run(**{EXECUTORS!r})\n"
+            # This one ends as Python does, with all that is registered for the end.
+            "if (child := os.fork()) == 0:\n    run.client.wait_running(2)\n    sys.exit(run.returncode)\n"
+            "code = os.waitpid(child, 0)[1]\nrun.client.wait_running(2)\n"
+            "if (child := os.fork()) == 0:\n    time.sleep(600)\n"
+            "print(code, run.pid, child, flush=True)\ntime.sleep(600)"
+        )
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+            code, pid, child = map(int, process.stdout.readline().split())
+            process.kill()
+        try:
+            self.assertEqual(code, 0)
+            until("posse's end", lambda: not is_alive(pid))
+            self.assertTrue(is_alive(child))
+        finally:
+            os.kill(child, signal.SIGKILL)
+
     def test_a_run_that_cannot_begin_says_why(self):
         with self.assertRaises(posse.Error) as raised:
             posse.run(dev=True, executors=2, options=["--exectors", "3"])

@@ -12,8 +12,9 @@ import sys
 import sysconfig
 import tempfile
 import time
+import weakref
 from types import TracebackType
-from typing import IO, Any, List, Mapping, Optional, Sequence, Type, Union
+from typing import IO, Any, List, Mapping, MutableSet, Optional, Sequence, Type, Union
 
 from ._client import Client
 from ._http import Error, Unreachable
@@ -46,9 +47,13 @@ def find_posse() -> str:
 
 
 class Run:
-    """A run of posse, which ends with this process. `client` makes its calls. Use it with `with`, or call `close`."""
+    """A run of posse, which ends with this process. `client` makes its calls. Use it with `with`, or call `close`.
+
+    A process that was forked from this one can use `client`, but the run stays this one's.
+    """
 
     def __init__(self, arguments: Sequence[str], env: Optional[Mapping[str, str]] = None, posse: Optional[str] = None) -> None:
+        self._owner = os.getpid()
         self._folder = tempfile.mkdtemp(prefix="posse-")
         fifo = os.path.join(self._folder, "driver")
         os.mkfifo(fifo, 0o600)
@@ -57,6 +62,7 @@ class Run:
         command = [posse or find_posse(), "run", "--control", self.address, *arguments, "--", sys.executable, "-c", _DRIVER, fifo]
         # Opened for both directions, so that the open itself waits for nobody.
         self._hold = os.open(fifo, os.O_RDWR | os.O_CLOEXEC)
+        _RUNS.add(self)
         # In a group of its own: a Ctrl-C in a notebook is for the cell, not for the executors.
         self._process = subprocess.Popen(
             command,
@@ -89,7 +95,7 @@ class Run:
             time.sleep(0.05)
 
     def __repr__(self) -> str:
-        state = "runs" if self._process.poll() is None else f"ended with {self._process.returncode}"
+        state = "runs" if self.returncode is None else f"ended with {self.returncode}"
         return f"<posse.Run {self.address} {state}>"
 
     def __enter__(self) -> Run:
@@ -116,8 +122,8 @@ class Run:
 
     @property
     def returncode(self) -> Optional[int]:
-        """posse's exit code; None while it runs."""
-        return self._process.poll()
+        """posse's exit code; None while it runs, and in a forked process, which cannot know it."""
+        return self._process.poll() if os.getpid() == self._owner else None
 
     def messages(self) -> str:
         """The last lines that posse and its executors have written."""
@@ -132,13 +138,19 @@ class Run:
         """Sets how many executors a group should have. Returns the number in force."""
         return self.client.scale(target, group)
 
-    def close(self) -> None:
-        """Ends the executors and posse. Does nothing if that was done already."""
-        atexit.unregister(self.close)
-        if self._hold < 0:
-            return
-        os.close(self._hold)
+    def _let_go(self) -> bool:
+        """Closes the pipe that holds the run. False if that was done before."""
+        is_held = self._hold >= 0
+        if is_held:
+            os.close(self._hold)
         self._hold = -1
+        return is_held
+
+    def close(self) -> None:
+        """Ends the executors and posse. Does nothing if that was done already, and in a forked process."""
+        atexit.unregister(self.close)
+        if not self._let_go():
+            return
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -148,6 +160,18 @@ class Run:
             self._process.wait()
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_RUNS: MutableSet[Run] = weakref.WeakSet()
+
+
+def _let_go_of_all() -> None:
+    for run in list(_RUNS):
+        run._let_go()
+
+
+# A forked child has the pipe too: it must not hold the run when its parent is gone.
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 def run(
