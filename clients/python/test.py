@@ -19,6 +19,7 @@ import time
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples")]
@@ -207,6 +208,43 @@ def pids(variable, folder):
         if variable.encode() in environment and b"POSSE_INSTANCE=one" in environment and b"POSSE_APP=again" in environment:
             found.append(int(path.name))
     return found
+
+
+class Answers:
+    """In place of a client: its events, of which an exception is raised, and the states of its executors by id."""
+
+    def __init__(self, *events, **states):
+        self.all, self.states = list(events), {int(name[1:]): state for name, state in states.items()}
+
+    def events(self, *, follow, after):
+        for event in self.all if after is None else self.all[self.all.index(after) + 1:]:
+            if isinstance(event, Exception):
+                self.all.remove(event)
+                raise event
+            yield event
+
+    def wait_ready(self):
+        pass
+
+    def status(self):
+        return SimpleNamespace(executors={id: SimpleNamespace(state=state) for id, state in self.states.items()})
+
+
+class Losses(unittest.TestCase):
+    def event(self, seq, name, executor=None):
+        return posse.Event(name, "r", seq, "", executor, None, {"reason": "just so"})
+
+    def test_an_executor_that_drains_is_not_lost_yet(self):
+        answers = Answers(self.event(1, "restarted"), _1="draining", _2="running", _3="terminating")
+        self.assertEqual([loss.executor for loss in _client.Losses(answers).take([1, 2, 3, 4])], [3, 4])
+
+    def test_a_call_that_fails_loses_no_loss(self):
+        answers = Answers(self.event(1, "executor_lost", 1), posse.Unreachable("gone"), self.event(2, "executor_lost", 2))
+        losses = _client.Losses(answers)
+        with self.assertRaises(posse.Unreachable):
+            losses.take([1, 2])
+        self.assertEqual([loss.executor for loss in losses.take([1, 2])], [1, 2])
+        self.assertEqual(losses.take([1, 2]), [])
 
 
 class Cutting(socketserver.StreamRequestHandler):

@@ -16,6 +16,9 @@ PAUSE_SECONDS = 0.5
 # The longest line of an event: a message has at most 4 KiB, a log has at most 1,000 lines.
 LINE_BYTES_MAX = 4 << 20
 
+# An executor in one of these states is there. One that drains still does the driver's work, and its loss will be told.
+LIVE = ("requested", "pending", "running", "draining")
+
 
 class Client:
     """A client of one run of posse.
@@ -308,21 +311,23 @@ class Losses:
         this is called too seldom), those of them that posse does not have any more are in the answer, with the
         reason `not listed`.
         """
-        lost = []
-        for event in self._client.events(follow=False, after=self._last):
+        lost: Dict[int, Loss] = {}  # the first that is told of each
+        last = self._last
+        for event in self._client.events(follow=False, after=last):
             if event.name in ("missed", "restarted"):
                 self._client.wait_ready()  # before that posse has not listed its executors
                 there = self._client.status().executors
-                live = {id for id, one in there.items() if one.state in ("requested", "pending", "running")}
-                lost += [Loss(id, "not listed", False) for id in known if id not in live]
+                live = {id for id, one in there.items() if one.state in LIVE}
+                for id in known:
+                    if id not in live:
+                        lost.setdefault(id, Loss(id, "not listed", False))
             if event.executor is not None and event.name in ("executor_lost", "executor_deleted"):
                 reason = event.fields.get("reason") or event.fields.get("cause") or "deleted"
-                lost.append(Loss(event.executor, reason, bool(event.fields.get("caused_by_app"))))
-            self._last = None if event.name == "restarted" else event
+                lost.setdefault(event.executor, Loss(event.executor, reason, bool(event.fields.get("caused_by_app"))))
+            last = None if event.name == "restarted" else event
+        # Only now: after a failure the next call reads these events again.
+        self._last = last
         # After a restart one may be missing in the list, and posse tells its loss again.
-        new = []
-        for loss in lost:
-            if loss.executor not in self._told:
-                self._told.add(loss.executor)
-                new.append(loss)
+        new = [loss for id, loss in lost.items() if id not in self._told]
+        self._told.update(lost)
         return new
