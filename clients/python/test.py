@@ -20,6 +20,7 @@ import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples")]
@@ -138,6 +139,24 @@ class Runs(unittest.TestCase):
         with self.assertRaises(posse.Error) as raised:
             posse.run(dev=True, executors=2, options=["--exectors", "3"])
         self.assertIn("--executors", str(raised.exception))
+
+    def test_a_start_that_fails_leaves_nothing(self):
+        def cannot(*_):
+            raise posse.Error("no posse")
+
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "posse")
+            program.write_text("no program")
+            program.chmod(0o755)
+            n_open = len(os.listdir("/proc/self/fd"))
+            with mock.patch("tempfile.tempdir", folder):
+                for arguments, word in [({"posse": str(program)}, str(program)), ({"posse": None}, "no posse")]:
+                    with mock.patch("posse._run.find_posse", cannot), self.assertRaises(posse.Error) as raised:
+                        posse.Run([], **arguments)
+                    self.assertIn(word, str(raised.exception))
+                    del raised
+                    self.assertEqual(os.listdir(folder), ["posse"])
+            self.assertEqual(len(os.listdir("/proc/self/fd")), n_open)
 
     def test_tasks_run_once_and_are_told_as_ended_once(self):
         command = ["sh", "-c", 'echo "$PART"; exit "$0"', "0"]

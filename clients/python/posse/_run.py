@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shlex
 import shutil
@@ -53,33 +54,43 @@ class Run:
     """
 
     def __init__(self, arguments: Sequence[str], env: Optional[Mapping[str, str]] = None, posse: Optional[str] = None) -> None:
-        self._owner = os.getpid()
-        self._folder = tempfile.mkdtemp(prefix="posse-")
-        fifo = os.path.join(self._folder, "driver")
+        program = posse or find_posse()
+        self._owner, self._hold = os.getpid(), -1
+        self._ends = contextlib.ExitStack()  # what `close` does, also after a start that failed half-way
+        atexit.register(self.close)
+        try:
+            self._start(program, arguments, env)
+            self._wait_until_served()
+        except OSError as error:
+            self.close()
+            raise Error(f"posse cannot be started: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+        self.client = Client(self.address)
+
+    def _start(self, program: str, arguments: Sequence[str], env: Optional[Mapping[str, str]]) -> None:
+        folder = tempfile.mkdtemp(prefix="posse-")
+        self._ends.callback(shutil.rmtree, folder, ignore_errors=True)
+        fifo = os.path.join(folder, "driver")
         os.mkfifo(fifo, 0o600)
-        self.address = "unix:" + os.path.join(self._folder, "control")
-        self._log: IO[bytes] = open(os.path.join(self._folder, "log"), "w+b")
-        command = [posse or find_posse(), "run", "--control", self.address, *arguments, "--", sys.executable, "-c", _DRIVER, fifo]
+        self.address = "unix:" + os.path.join(folder, "control")
+        self.client = Client(self.address, wait=0.0)
+        self._log: IO[bytes] = self._ends.enter_context(open(os.path.join(folder, "log"), "w+b"))
         # Opened for both directions, so that the open itself waits for nobody.
         self._hold = os.open(fifo, os.O_RDWR | os.O_CLOEXEC)
+        self._ends.callback(self._let_go)
         _RUNS.add(self)
         # In a group of its own: a Ctrl-C in a notebook is for the cell, not for the executors.
         self._process = subprocess.Popen(
-            command,
+            [program, "run", "--control", self.address, *arguments, "--", sys.executable, "-c", _DRIVER, fifo],
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self.client = Client(self.address, wait=0.0)
-        atexit.register(self.close)
-        try:
-            self._wait_until_served()
-        except BaseException:
-            self.close()
-            raise
-        self.client = Client(self.address)
+        self._ends.callback(self._stop)
 
     def _wait_until_served(self) -> None:
         until = time.monotonic() + START_SECONDS
@@ -138,19 +149,13 @@ class Run:
         """Sets how many executors a group should have. Returns the number in force."""
         return self.client.scale(target, group)
 
-    def _let_go(self) -> bool:
-        """Closes the pipe that holds the run. False if that was done before."""
-        is_held = self._hold >= 0
-        if is_held:
-            os.close(self._hold)
-        self._hold = -1
-        return is_held
-
     def close(self) -> None:
         """Ends the executors and posse. Does nothing if that was done already, and in a forked process."""
         atexit.unregister(self.close)
-        if not self._let_go():
-            return
+        if os.getpid() == self._owner:
+            self._ends.close()
+
+    def _stop(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -158,8 +163,11 @@ class Run:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._log.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        if self._hold >= 0:
+            os.close(self._hold)
+        self._hold = -1
 
 
 _RUNS: MutableSet[Run] = weakref.WeakSet()
