@@ -158,6 +158,21 @@ class Runs(unittest.TestCase):
                     self.assertEqual(os.listdir(folder), ["posse"])
             self.assertEqual(len(os.listdir("/proc/self/fd")), n_open)
 
+    def test_calls_to_a_posse_that_has_ended_say_why_at_once(self):
+        with posse.run(dev=True, executors=0, command=["sleep", "600"]) as run:
+            run.client.status()
+            os.kill(run.pid, signal.SIGTERM)
+            code = until("posse's end", lambda: run.returncode is not None and f"exit code {run.returncode}")
+            began = time.monotonic()
+            with self.assertRaises(posse.Unreachable) as raised:
+                run.client.status()
+            self.assertIn(code, str(raised.exception))
+            self.assertIn(run.messages(), str(raised.exception))
+        with self.assertRaises(posse.Unreachable) as raised:
+            run.client.status()
+        self.assertIn(code, str(raised.exception))
+        self.assertLess(time.monotonic() - began, CALL_SECONDS_MAX / 2)
+
     def test_tasks_run_once_and_are_told_as_ended_once(self):
         command = ["sh", "-c", 'echo "$PART"; exit "$0"', "0"]
         with posse.run(dev=True, executors=0, command=command) as run:
@@ -366,6 +381,14 @@ class Connections(unittest.TestCase):
         with self.assertRaises(posse.Error) as raised:
             posse.Client("127.0.0.1:1", "/nowhere").status()
         self.assertIn("/nowhere", str(raised.exception))
+
+    def test_waiting_for_executors_ends_in_time_without_posse(self):
+        client = posse.Client("unix:/nowhere")
+        client._has_answered = True
+        began = time.monotonic()
+        with self.assertRaises(posse.Unreachable):
+            client.wait_running(1, timeout=0.1)
+        self.assertLess(time.monotonic() - began, CALL_SECONDS_MAX / 2)
 
     def test_a_posse_of_another_version_is_understood(self):
         """A newer one says more than this client knows, and an older one less."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set
 from urllib.parse import quote, urlencode
@@ -38,6 +39,8 @@ class Client:
         self._door = Door(address, token_file)
         self._wait = wait
         self._has_answered = False
+        # Says why posse will never answer again, if that is known: `Run` knows it.
+        self._why_gone: Callable[[], Optional[str]] = lambda: None
 
     def __repr__(self) -> str:
         return f"posse.Client({self.address!r})"
@@ -51,15 +54,17 @@ class Client:
         """Makes any call of docs/CONTROL_API.md, and returns the JSON value of its answer."""
         return self._until_answered(lambda: self._door.call(method, path, body))
 
-    def _until_answered(self, make: Callable[[], Any]) -> Any:
-        until = time.monotonic() + self._wait
+    def _until_answered(self, make: Callable[[], Any], seconds_max: float = math.inf) -> Any:
+        until = time.monotonic() + min(self._wait, seconds_max)
         while True:
             pause = PAUSE_SECONDS
             try:
                 answer = make()
                 self._has_answered = True
                 return answer
-            except Unreachable:
+            except Unreachable as error:
+                if why := self._why_gone():
+                    raise Unreachable(why) from error
                 if not self._has_answered or time.monotonic() + pause > until:
                     raise
             except Refused as error:
@@ -71,7 +76,10 @@ class Client:
 
     def status(self) -> Status:
         """The state of the run: groups, executors, and what they wait for."""
-        return Status.of(self.call("GET", "/v1/status"))
+        return self._status_within(math.inf)
+
+    def _status_within(self, seconds: float) -> Status:
+        return Status.of(self._until_answered(lambda: self._door.call("GET", "/v1/status"), seconds))
 
     def groups(self) -> Dict[str, Group]:
         """The groups by name."""
@@ -158,11 +166,12 @@ class Client:
     def wait_running(self, n: int, group: Optional[str] = None, *, timeout: float = 600.0) -> Status:
         """Waits until at least `n` executors run, of one group or of all. Returns the status then.
 
-        Raises TimeoutError with what the groups wait for, if that takes longer than `timeout` seconds.
+        Raises TimeoutError with what the groups wait for, if that takes longer than `timeout` seconds, and
+        `Unreachable` if posse does not answer then.
         """
         until = time.monotonic() + timeout
         while True:
-            status = self.status()
+            status = self._status_within(until - time.monotonic())
             groups = [one for one in status.groups.values() if group in (None, one.name)]
             if sum(one.running for one in groups) >= n:
                 return status

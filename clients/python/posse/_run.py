@@ -68,6 +68,7 @@ class Run:
             self.close()
             raise
         self.client = Client(self.address)
+        self.client._why_gone = self._why_gone
 
     def _start(self, program: str, arguments: Sequence[str], env: Optional[Mapping[str, str]]) -> None:
         folder = tempfile.mkdtemp(prefix="posse-")
@@ -95,8 +96,8 @@ class Run:
     def _wait_until_served(self) -> None:
         until = time.monotonic() + START_SECONDS
         while True:
-            if self._process.poll() is not None:
-                raise Error(f"posse has ended with exit code {self._process.returncode}:\n{self.messages()}")
+            if why := self._why_gone():
+                raise Error(why)
             try:
                 self.client.wait_ready()
                 return
@@ -104,6 +105,12 @@ class Run:
                 if time.monotonic() > until:
                     raise Unreachable(f"posse did not begin within {START_SECONDS:g} s:\n{self.messages()}") from None
             time.sleep(0.05)
+
+    def _why_gone(self) -> Optional[str]:
+        if self.returncode is None:
+            return None
+        said = self.messages()
+        return f"posse has ended with exit code {self.returncode}" + (said and f":\n{said}")
 
     def __repr__(self) -> str:
         state = "runs" if self.returncode is None else f"ended with {self.returncode}"
