@@ -362,7 +362,7 @@ class Connections(unittest.TestCase):
     def test_errors_say_what_is_wrong_and_what_to_do(self):
         for answer, words in [
             ((401, {}, b'{"error": "no token"}'), ["401", "no token", "--control-token-file"]),
-            ((404, {}, b'{"error": "no such call"}'), ["no such call", "too old"]),
+            ((404, {}, b'{"error": "there is no such call"}'), ["no such call", "too old"]),
             ((400, {}, b'{"error": "is no number", "field": "target"}'), ["target: is no number"]),
             ((200, {}, b"<html>"), ["not posse's", "POSSE_CONTROL"]),
             ((500, {}, b"\xff" * 100_000), ["500"]),
@@ -373,8 +373,14 @@ class Connections(unittest.TestCase):
                 self.assertIn(word, str(error))
             self.assertLess(len(str(error)), 20_000)
 
+    def test_another_server_is_not_called_too_old(self):
+        for body in (b"there are only /metrics, /healthz and /readyz", b'{"error": "no such page"}', b""):
+            self.assertNotIn("too old", str(self.fails((404, {}, body), wait=0.0)))
+
     def test_an_address_that_is_missing_or_dead(self):
-        for address, word in [(None, "POSSE_CONTROL"), ("unix:/nowhere", "/nowhere"), ("127.0.0.1:1", "posse run")]:
+        addresses = [(None, "POSSE_CONTROL"), ("unix:/nowhere", "/nowhere"), ("127.0.0.1:1", "posse run"),
+                     ("localhost:abc", "abc"), ("local host:1", "local host")]
+        for address, word in addresses:
             with self.assertRaises(posse.Unreachable) as raised:
                 posse.Client(address).status()
             self.assertIn(word, str(raised.exception))

@@ -231,7 +231,8 @@ def main():
     without_posse("nobody answers", ["/nowhere", "is `posse run` there"], "unix:/nowhere")
     without_posse("no token file", ["POSSE_CONTROL_TOKEN_FILE", "/nowhere"], "127.0.0.1:1", "/nowhere")
     with_a_wrong_token()
-    beside_another("an older posse", ["404", "no such call", "too old"], 404, '{"error":"no such call"}')
+    beside_another("an older posse", ["404", "no such call", "too old"], 404,
+                   '{"error":"there is no such call"}')
     beside_another("no posse at all", ["not posse's", "POSSE_CONTROL"], 200, "<html>")
 
 

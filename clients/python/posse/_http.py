@@ -15,6 +15,9 @@ QUIET_SECONDS = 45.0
 # posse's errors are a few lines; another server's page may be longer.
 REFUSAL_BYTES_MAX = 16 << 10
 
+# What posse says of a call that it does not have.
+UNKNOWN_CALL = "there is no such call"
+
 
 class Error(Exception):
     """posse did not do what was asked; the text says why and what to do."""
@@ -68,13 +71,19 @@ class Door:
                 raise Error(f"the token file (POSSE_CONTROL_TOKEN_FILE) cannot be read: {error}") from error
         return headers
 
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if self.address.startswith("unix:"):
+            return _UnixConnection(self.address[len("unix:") :], timeout)
+        try:
+            return http.client.HTTPConnection(self.address, timeout=timeout)
+        except http.client.InvalidURL as error:
+            raise Unreachable(f"{self.address} is not an address ({error}): give unix:PATH or HOST:PORT") from error
+
     def open(self, method: str, path: str, body: Optional[object], timeout: float) -> http.client.HTTPResponse:
         """Makes a call, and returns its answer if that is 200. The answer's `close` closes the connection."""
-        kind = _UnixConnection if self.address.startswith("unix:") else http.client.HTTPConnection
-        where = self.address[len("unix:") :] if self.address.startswith("unix:") else self.address
         headers = {**self._headers(), "Connection": "close"}
         text = None if body is None else json.dumps(body)
-        connection = kind(where, timeout=timeout)
+        connection = self._connection(timeout)
         is_open = False
         try:
             connection.request(method, path, text, headers)
@@ -120,7 +129,7 @@ def _refused(call: str, answer: http.client.HTTPResponse, text: str) -> Refused:
         text = text.strip() or answer.reason
     if answer.status == 401:
         text += ": set POSSE_CONTROL_TOKEN_FILE to the file of --control-token-file"
-    elif answer.status in (404, 405) and field is None:  # the call itself is unknown
+    elif answer.status == 405 or text == UNKNOWN_CALL:
         text += ": if this is posse, it is too old for this client: use a newer one"
     elif field is not None:
         text = f"{field}: {text}"
