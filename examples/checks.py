@@ -70,9 +70,7 @@ class Checks:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         seconds = f"{time.monotonic() - self.at:.1f} s"
         if error or self.failed:
             sys.exit(f"{self.name}: FAILED after {seconds}: {error or self.failed}; see {self.folder}")
@@ -142,6 +140,12 @@ class Checks:
             if is_ours and int(folder.name) != os.getpid():
                 found.append(int(folder.name))
         return found
+
+    def signal(self, number, *words):
+        """Sends a signal to the running executors that have these words in their environment."""
+        for pid in self.processes(*words):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, number)
 
 
 def at(event):

@@ -3,7 +3,6 @@
 Exit code 77: Celery, its client of Redis, or Redis is missing.
 """
 
-import os
 import shutil
 import signal
 import sys
@@ -23,8 +22,7 @@ def main():
             "--instance", checks.instance, "--events", str(checks.folder / "events"), STAY=str(stay))
         targets = lambda: [event["target"] for event in checks.events("target_changed")]
         checks.until("four workers", lambda: len(checks.events("executor_running")) >= 4)
-        for pid in checks.processes("POSSE_EXECUTOR_ID=1"):
-            os.kill(pid, signal.SIGKILL)
+        checks.signal(signal.SIGKILL, "POSSE_EXECUTOR_ID=1")
         checks.until("the sum", lambda: checks.output("posse.out"))
         checks.same("the sum", checks.output("posse.out").split()[:2], ["sum", str(sum(n * n for n in range(60)))])
         checks.until("one worker again", lambda: targets()[-1:] == [1])

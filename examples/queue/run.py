@@ -54,13 +54,8 @@ class Play:
     def kill_one(self, seeded):
         """Kills an executor in the middle of an item."""
         executor = seeded.choice(self.checks.until("an executor with an item", self.holders))
-        self.signal(executor, signal.SIGKILL)
+        self.checks.signal(signal.SIGKILL, f"POSSE_EXECUTOR_ID={executor}")
         return executor
-
-    def signal(self, executor, number):
-        for pid in self.checks.processes(f"POSSE_EXECUTOR_ID={executor}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
     def at_work(self):
         """The times at which the executors got their first items, in order."""
@@ -127,7 +122,7 @@ def under_posse(seed):
             checks.until("the driver hears of it", lambda: play.lost(victims[-1]))
         begun = checks.until("the last item", lambda: [
             line for line in play.record("begun") if line["item"] == LAST])[0]
-        play.signal(begun["executor"], signal.SIGSTOP)
+        checks.signal(signal.SIGSTOP, f"POSSE_EXECUTOR_ID={begun['executor']}")
         checks.until("the end", lambda: posse.poll() is not None)
 
         checks.same("exit code", posse.returncode, 0)
