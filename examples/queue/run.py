@@ -105,7 +105,8 @@ class Play:
 def under_posse(seed):
     with Checks("queue") as checks:
         play, seeded = Play(checks, "posse.out"), random.Random(seed)
-        configuration = checks.configuration()
+        # Twelve busy executors on two cores may be late with a heartbeat.
+        configuration = checks.configuration(("timeout: 6s", "timeout: 20s"))
         posse = checks.start(
             "posse", posse_binary(), "run", "--dev", "-f", configuration,
             "--instance", checks.instance, "--events", str(checks.folder / "events"),
