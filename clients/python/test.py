@@ -7,10 +7,12 @@
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
 import socketserver
+import string
 import subprocess
 import sys
 import tempfile
@@ -195,13 +197,14 @@ class Runs(unittest.TestCase):
 
     def test_losses_are_told_once_also_over_a_restart(self):
         """posse is killed and started again, and meanwhile an executor dies."""
+        instance = "".join(random.choices(string.ascii_lowercase, k=5))
         with tempfile.TemporaryDirectory() as folder:
             kubeconfig, control = f"{folder}/kubeconfig", f"unix:{folder}/control"
             exe = os.environ["POSSE"]
             pod = {"terminationGracePeriodSeconds": 1, "containers": [{"name": "w", "image": "x", "command": ["sleep", "600"]}]}
             Path(folder, "posse.json").write_text(json.dumps({
                 "app": "again", "executors": [{"group": "workers", "count": 3, "pod": {"spec": pod}}]}))
-            command = [exe, "run", "-f", f"{folder}/posse.json", "--kubeconfig", kubeconfig, "--instance", "one", "--control", control]
+            command = [exe, "run", "-f", f"{folder}/posse.json", "--kubeconfig", kubeconfig, "--instance", instance, "--control", control]
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             dev = subprocess.Popen([exe, "dev", "--kubeconfig", kubeconfig], **quiet)
             started = [dev]
@@ -219,7 +222,7 @@ class Runs(unittest.TestCase):
                 client.wait_running(3)
                 started[1].kill()
                 started[1].wait()
-                [pid] = pids("POSSE_EXECUTOR_ID=3", folder)
+                [pid] = pids("POSSE_EXECUTOR_ID=3", f"POSSE_INSTANCE={instance}")
                 os.kill(pid, signal.SIGKILL)
                 started.append(subprocess.Popen(command, **quiet))
                 lost = until("the other loss", lambda: losses.take([1, 3, 4]))
@@ -231,15 +234,16 @@ class Runs(unittest.TestCase):
                     process.wait(SECONDS_MAX)
 
 
-def pids(variable, folder):
-    """The processes with this variable whose executors belong to the cluster in this folder."""
+def pids(*variables):
+    """The processes that have these variables in their environment."""
+    wanted = {variable.encode() for variable in variables}
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            environment = (path / "environ").read_bytes().split(b"\0")
+            has_all = wanted <= set((path / "environ").read_bytes().split(b"\0"))
         except OSError:
             continue
-        if variable.encode() in environment and b"POSSE_INSTANCE=one" in environment and b"POSSE_APP=again" in environment:
+        if has_all:
             found.append(int(path.name))
     return found
 
