@@ -145,7 +145,8 @@ pub fn credentials_are_renewed(server: &dyn Server) {
 }
 
 pub fn credentials_expire_and_come_back(server: &dyn Server) {
-    const LIFETIME_S: u32 = 8;
+    // posse renews when four fifths are over; on a busy machine the command may take seconds.
+    const LIFETIME_S: u32 = 20;
     let scene = scene(server);
     let away = scene.file("away");
     set_command(
@@ -163,7 +164,8 @@ pub fn credentials_expire_and_come_back(server: &dyn Server) {
     assert_eq!(words, "`command` ended with exit code 1: cannot contact any KDC");
     // Failed renewals change nothing before the credentials expire.
     let is_expired = |event: &Value| {
-        event["for"] == "credentials"
+        event["seq"].as_u64() > failed["seq"].as_u64()
+            && event["for"] == "credentials"
             && event["message"].as_str().is_some_and(|said| said.starts_with("token: expired: "))
     };
     posse.wait_event("waiting", is_expired);
