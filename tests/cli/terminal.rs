@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::conventions::wait_for;
 use super::pty::Terminal;
 
 const WIDTHS: [u16; 5] = [40, 60, 80, 120, 300];
@@ -231,10 +232,10 @@ fn an_outage_is_shown() {
         let args = ["run", "--kubeconfig", kubeconfig, "--instance", &instance];
         Terminal::start(&folder.posse(&args), width, anything)
     };
-    while !Path::new(kubeconfig).exists() {
-        std::thread::yield_now();
+    wait_for("the cluster", || {
         assert!(cluster.try_wait().unwrap().is_none(), "the cluster runs");
-    }
+        Path::new(kubeconfig).exists()
+    });
     let terminals = WIDTHS.map(start);
     for terminal in &terminals {
         wait_progress(terminal, &["running 2/2"]);

@@ -59,7 +59,8 @@ posse logs 1
 posse logs hands/2
 refused logs 99
 posse kill --no-replace 1 >/dev/null
-while posse logs 1 >/dev/null 2>&1; do sleep 0.1; done
+n=0
+while posse logs 1 >/dev/null 2>&1; do n=$((n + 1)); [ $n -le 600 ] || exit 8; sleep 0.1; done
 refused exec 1 -- true
 "#;
 

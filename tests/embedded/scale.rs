@@ -32,7 +32,11 @@ pub fn the_target_follows_a_queue() {
 posse() { "$POSSE_EXE" "$@"; }
 # The command never sees half a number.
 queue() { echo "$1" >queue.new; mv queue.new queue; }
-until_says() { until posse status --json | grep -q "$1"; do sleep 0.05; done; echo "$1"; }
+until_says() {
+  n=0
+  until posse status --json | grep -q "$1"; do n=$((n + 1)); [ $n -le 600 ] || exit 8; sleep 0.1; done
+  echo "$1"
+}
 until_says '"waiting":"scale_command"'
 posse explain | grep -o 'cat: queue: No such file or directory'
 queue 0
@@ -103,7 +107,8 @@ driver:
         .unwrap();
     let script = r#"
 "$POSSE_EXE" wait --running 1 --timeout 120s
-until "$POSSE_EXE" logs 1 | grep debug; do sleep 0.05; done"#;
+n=0
+until "$POSSE_EXE" logs 1 | grep debug; do n=$((n + 1)); [ $n -le 600 ] || exit 8; sleep 0.1; done"#;
     fs::write(dir.path().join("driver.sh"), script).unwrap();
     let run = |args: &[&str]| command(dir.path()).args(args).stdin(Stdio::null()).output().unwrap();
     check(&run(&["run", "--dev"]), "1 debug yes /\n");
