@@ -160,7 +160,7 @@ mod tests {
             let running = RunningCommand::default();
             let reader = QueueReader {
                 group: GroupName::from("g"),
-                scaler: QueueScaler::new(rule, 0),
+                scaler: QueueScaler::new(rule),
                 scale,
                 clock: Clock::start(),
                 inbox: inbox.clone(),
