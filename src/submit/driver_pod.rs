@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::core::model::gather::gather;
 use crate::submit::files::CONFIG_DIR;
 use crate::submit::plan::Plan;
 use crate::wire::config::DriverKind;
@@ -267,10 +268,9 @@ impl Build<'_> {
 
     fn metadata(&self) -> Result<Map<String, Value>, TemplateError> {
         let theirs = &self.template.metadata;
-        let mut metadata: Map<String, Value> = ["labels", "annotations"]
-            .iter()
-            .filter_map(|key| Some(((*key).to_owned(), theirs.get(*key)?.clone())))
-            .collect();
+        let fields = ["labels", "annotations"].into_iter();
+        let mut metadata: Map<String, Value> =
+            gather(fields.filter_map(|key| Some((key.to_owned(), theirs.get(key)?.clone()))));
         let labels = self.template.map(&mut metadata, "labels", "metadata.labels")?;
         labels.extend(texts(&self.plan.pod.labels));
         labels.extend(self.plan.labels());
@@ -351,5 +351,5 @@ impl Build<'_> {
 }
 
 fn texts(pairs: &[(String, String)]) -> Map<String, Value> {
-    pairs.iter().map(|(key, value)| (key.clone(), json!(value))).collect()
+    gather(pairs.iter().map(|(key, value)| (key.clone(), json!(value))))
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::core::model::gather::gather;
 use serde_json::{Map, Value, json};
 
 /// The mount path of the ConfigMap.
@@ -68,7 +69,7 @@ impl Files {
 
     /// The `data` of the ConfigMap.
     pub fn data(&self) -> Map<String, Value> {
-        self.files.iter().map(|file| (file.key.clone(), json!(file.text))).collect()
+        gather(self.files.iter().map(|file| (file.key.clone(), json!(file.text))))
     }
 
     /// The `items` of the ConfigMap's volume.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::core::model::gather::gather;
 use crate::submit::files::Files;
 use crate::submit::pod_files::PodFiles;
 use crate::wire::config::{DriverPod, Metrics};
@@ -105,7 +106,7 @@ impl Plan {
     /// The labels of all objects.
     pub fn labels(&self) -> Map<String, Value> {
         let pairs = [(APP, self.app.as_str()), MANAGED_BY, DRIVER];
-        pairs.into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect()
+        gather(pairs.into_iter().map(|(key, value)| (key.to_owned(), json!(value))))
     }
 
     /// The metadata of all objects except the pods of a Job.

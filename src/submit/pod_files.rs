@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
+use crate::core::model::gather::gather;
 use crate::wire::bundle::Ticket;
 use crate::wire::staged::TICKET_KEY;
 
@@ -44,7 +45,7 @@ impl PodFiles {
                 let encoded = files.iter().map(|(name, content)| {
                     (name.clone(), Value::from(BASE64_STANDARD.encode(content)))
                 });
-                Some(Value::Object(encoded.collect()))
+                Some(Value::Object(gather(encoded)))
             }
         }
     }

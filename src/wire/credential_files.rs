@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
+use crate::core::model::gather::gather;
 use crate::wire::build::OwnerRef;
 use crate::wire::labels::{APP, CREDENTIALS, INSTANCE, MANAGED_BY, Selection};
 
@@ -49,7 +50,7 @@ pub fn secret(
     }
     json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque",
-        "data": encoded.collect::<BTreeMap<_, _>>(),
+        "data": gather::<BTreeMap<_, _>, _>(encoded),
     })
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::core::model::gather::gather;
 use crate::core::model::status::{GroupStatus, Status};
 use crate::core::model::time::Millis;
 use crate::core::model::waiting::Waiting;
@@ -112,9 +113,10 @@ impl<'a> HistoryJson<'a> {
             version: 0,
             newest_event: 0,
             groups: status.groups.iter().map(view).collect(),
-            avoided_nodes: (status.avoided_nodes.iter())
-                .map(|(node, until)| (node.as_str(), epoch.rfc3339(*until)))
-                .collect(),
+            avoided_nodes: gather(
+                (status.avoided_nodes.iter())
+                    .map(|(node, until)| (node.as_str(), epoch.rfc3339(*until))),
+            ),
             outage: status.outage.as_ref().map(|outage| outage_json(outage, epoch)),
             executors: Vec::new(),
             ended: 0,

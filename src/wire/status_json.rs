@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::core::model::gather::gather;
 use crate::core::model::status::{
     DriverStatus, ExecutorBlock, ExecutorStatus, GroupStatus, Outage, Status,
 };
@@ -184,9 +185,10 @@ impl StatusEncoder {
             identity: names.clone(),
             groups: status.groups.iter().map(|group| group_json(group, epoch)).collect(),
             executors: Vec::new(),
-            avoided_nodes: (status.avoided_nodes.iter())
-                .map(|(node, until)| (node.clone(), epoch.rfc3339(*until)))
-                .collect(),
+            avoided_nodes: gather(
+                (status.avoided_nodes.iter())
+                    .map(|(node, until)| (node.clone(), epoch.rfc3339(*until))),
+            ),
             outage: status.outage.as_ref().map(|outage| outage_json(outage, epoch)),
             driver: status.driver.map(|driver| driver_json(driver, epoch)),
         };

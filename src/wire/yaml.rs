@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::core::model::gather::gather;
 use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
-use serde_json::{Map, Number, Value};
+use serde_json::{Number, Value};
 
 /// Larger files are refused: etcd takes no object beyond 1.5 MiB.
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -110,7 +111,7 @@ impl Node {
             Kind::List(items) => items.iter().map(Self::to_json).collect(),
             Kind::Map(entries) => {
                 let pairs = entries.iter().map(|entry| (entry.key.clone(), entry.value.to_json()));
-                Value::Object(pairs.collect::<Map<_, _>>())
+                Value::Object(gather(pairs))
             }
             Kind::Null => Value::Null,
             Kind::Number(value) => Value::Number(value.clone()),

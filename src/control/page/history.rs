@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::core::model::event::{Event, Subject};
+use crate::core::model::gather::gather;
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::status::{ExecutorStatus, State, Status};
 use crate::core::model::text::sanitize;
@@ -97,7 +98,7 @@ impl History {
             removed_version: 0,
             n_ended: 0,
             n_missing: 0,
-            targets: targets.into_iter().collect(),
+            targets: gather(targets),
             counts: Counts::default(),
             samples: Samples { points: Vec::new(), interval_ms: SAMPLE_INTERVAL_MIN_MS },
         };
@@ -315,7 +316,7 @@ impl Recorded {
             self.remove(oldest);
         }
         self.n_missing = n_missing;
-        self.targets = status.groups.iter().map(|one| (one.group.clone(), one.target)).collect();
+        self.targets = gather(status.groups.iter().map(|one| (one.group.clone(), one.target)));
         self.counts = Counts::default();
         self.executors.values().for_each(|record| self.counts.add(record));
         self.take_sample(now);

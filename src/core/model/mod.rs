@@ -3,6 +3,7 @@
 pub mod action;
 pub mod command;
 pub mod event;
+pub mod gather;
 pub mod hash;
 pub mod ids;
 pub mod input;

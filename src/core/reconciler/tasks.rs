@@ -9,6 +9,7 @@ use super::completions::is_record;
 use crate::core::loss::{Loss, classify};
 use crate::core::model::command::Reply;
 use crate::core::model::event::{DeleteCause, Event};
+use crate::core::model::gather::gather;
 use crate::core::model::ids::{ExecutorId, GroupName};
 use crate::core::model::pod::Pod;
 use crate::core::model::status::State;
@@ -281,7 +282,7 @@ impl Reconciler {
             let executor = self.executors.get(id).filter(|one| self.can_run(one))?;
             Some((Arc::clone(&executor.task.as_ref()?.task.key), id))
         });
-        let leaving = left.collect();
+        let leaving = gather(left);
         if let Some(group) = self.executors.groups.get_mut(name) {
             group.tasks = Tasks::default();
             group.tasks.leaving = leaving;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::core::model::gather::gather;
 use crate::core::model::time::Millis;
 
 /// The entries of `credentials`, by name.
@@ -41,7 +42,7 @@ impl Credentials {
     /// Nothing is stored yet.
     pub fn new(names: &[String]) -> Self {
         let entries = names.iter().map(|name| (name.clone(), Entry::default()));
-        Self { entries: entries.collect() }
+        Self { entries: gather(entries) }
     }
 
     /// The credentials of an entry are stored. `expires`: none if nobody knows.

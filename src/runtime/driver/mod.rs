@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal as SystemSignal};
 
+use crate::core::model::gather::gather;
 use crate::process::supervisor::{Launch, Running, Supervisor, THIS_PROGRAM};
 use crate::runtime::driver::relay::Relay;
 use crate::runtime::driver::terminal::Terminal;
@@ -61,7 +62,7 @@ impl DriverEnv {
 
     /// The whole environment: this process's, with these variables.
     fn complete(&self) -> Vec<(OsString, OsString)> {
-        let mut env: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+        let mut env: BTreeMap<OsString, OsString> = gather(std::env::vars_os());
         for (name, value) in self.variables() {
             match value {
                 Some(value) => env.insert(name.into(), value),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::core::machines::orphan_cleanup::OrphanPolicy;
+use crate::core::model::gather::gather;
 use crate::core::model::ids::GroupName;
 use crate::core::policy::settings::{GroupSpec, OnLoss, Policy, Restart};
 use crate::runtime::events::EventTarget;
@@ -101,7 +102,7 @@ impl RunSettings {
     /// The credentials of the groups that do not get all.
     pub fn own_credentials(&self) -> BTreeMap<GroupName, Arc<[Credentials]>> {
         let groups = self.groups.iter().filter(|group| group.spec.credentials.is_some());
-        groups.map(|one| (one.spec.name.clone(), self.credentials_of(Some(one)))).collect()
+        gather(groups.map(|one| (one.spec.name.clone(), self.credentials_of(Some(one)))))
     }
 
     /// The credentials of the executors of a group; without a group, all.
