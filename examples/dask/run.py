@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -47,10 +48,12 @@ def with_numpy(prime):
     return (product % 9_973).sum(axis=1), product.max(axis=0), product[::7, ::11]
 
 
-def hold(name, n_bytes, path):
-    """Returns a result of so many bytes. Adds a line to the file at each computation."""
-    with open(path, "a") as file:
+def hold(name, n_bytes, made, go):
+    """Returns a result of so many bytes, once the file `go` is there. Adds a line to `made` at each computation."""
+    with open(made, "a") as file:
         print(name, file=file)
+    while not os.path.exists(go):
+        time.sleep(0.1)
     return np.full(n_bytes // 8, n_bytes)
 
 
@@ -125,11 +128,14 @@ class Play:
     def to_one(self, now):
         """Two workers each hold the only copy of a result; the one with more data must stay."""
         most, some = self.seeded.sample(sorted(now), 2)
-        path = str(self.checks.folder / "made")
+        path, go = self.checks.folder / "made", self.checks.folder / "go"
         held = [
-            self.client.submit(hold, name, HELD_BYTES[name], path, workers=[now[worker]], key=name)
+            self.client.submit(hold, name, HELD_BYTES[name], str(path), str(go), workers=[now[worker]], key=name)
             for name, worker in [("most", most), ("some", some)]
         ]
+        # Dask ends idle workers first, so that on a slow machine the last ones of the product would stay.
+        self.until("two workers", lambda: sorted(self.workers()) == sorted([most, some]))
+        go.touch()
         self.until("both results", lambda: all(future.status == "finished" for future in held))
         self.until("one worker", lambda: len(self.workers()) == 1)
         same, events = self.checks.same, self.checks.events
@@ -139,7 +145,7 @@ class Play:
         same("the target", events("target_changed")[-1]["target"], 1)
         sizes = {future.key: future.result(timeout=60).nbytes for future in held}
         same("results held by one worker each", sizes, HELD_BYTES)
-        same("how often they were made", sorted(Path(path).read_text().split()), ["most", "some"])
+        same("how often they were made", sorted(path.read_text().split()), ["most", "some"])
         retired = [self.removed(now[worker]) for worker in now if worker != most]
         same("results lost with them", [e["lost-computed-tasks"] for e in retired], [set()] * 5)
         return most
