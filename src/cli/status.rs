@@ -90,12 +90,12 @@ fn head(status: &StatusJson, now: Timestamp) -> String {
     format!("{}\n{}\n", one_line(&text), one_line(&driver))
 }
 
-/// That the API server does not answer.
+/// That requests to the API server fail: it does not answer, or it refuses.
 fn outage(status: &StatusJson, now: Timestamp) -> Option<String> {
     let outage = status.outage.as_ref()?;
     let message = sanitize(&outage.message, MESSAGE_BYTES_MAX);
     let age = age_of(&outage.since, now);
-    Some(format!("no answer from the API server for {age}: {message}"))
+    Some(format!("requests to the API server have failed for {age}: {message}"))
 }
 
 /// The time from one moment to another; `?` if it is no time.
@@ -214,7 +214,7 @@ GROUP    TARGET  RUNNING  STARTING  ENDING  LOST  DONE    WAITING FOR
 default  10      7        3         1       5     57/100  quota, 5m0s so far
 big      10      7        3         1       5     0       -
 
-no answer from the API server for 4m57s: connection refused
+requests to the API server have failed for 4m57s: connection refused
 
 ID  GROUP    SLOT  STATE      AGE   NODE
 1   default  0     running    5m0s  n1

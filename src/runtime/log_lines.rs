@@ -265,6 +265,10 @@ fn describe_executor(subject: &Subject, what: &str) -> String {
     format!("executor {} {what}: {}", subject.id, subject.pod)
 }
 
+fn describe_recovery(outage_ms: u64) -> String {
+    format!("requests to the API server succeed again, after {} s", outage_ms.div_ceil(1_000))
+}
+
 /// `is_told`: the event's message was logged already.
 fn describe(event: &Event, is_told: bool, now: Millis) -> String {
     match event {
@@ -311,11 +315,9 @@ fn describe(event: &Event, is_told: bool, now: Millis) -> String {
             format!("{why}: new executors avoid it for a while")
         }
         Event::Missed { count } => format!("{count} events were dropped for a slow reader"),
-        Event::ServerAvailable { since } => {
-            format!("the API server answers again, after {} s", now.since(*since).div_ceil(1_000))
-        }
+        Event::ServerAvailable { since } => describe_recovery(now.since(*since)),
         Event::ServerUnavailable { message } => format!(
-            "no answer from the API server: {message}; trying again, executors that run are not \
+            "requests to the API server fail: {message}; trying again, executors that run are not \
              affected"
         ),
         Event::TaskEnded { group, key, attempts, end, .. } => {
@@ -423,6 +425,16 @@ mod tests {
         assert_eq!(logged(4, 4), Some(4));
         logger.log_groups(std::iter::empty(), Millis(1));
         assert!(logger.reached.is_empty(), "a deleted group is removed");
+    }
+
+    #[test]
+    fn an_outage_is_told_in_words_that_are_true_of_a_refusal_too() {
+        let said = |event: &Event| describe(event, true, Millis(5_000));
+        let message = "pods is forbidden: User \"u\" cannot list resource \"pods\"".to_owned();
+        let begins = format!("requests to the API server fail: {message}; trying again");
+        assert!(said(&Event::ServerUnavailable { message }).starts_with(&begins));
+        let ends = "requests to the API server succeed again, after 2 s";
+        assert_eq!(said(&Event::ServerAvailable { since: Millis(3_000) }), ends);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub fn groups(status: &StatusJson, only: Option<&str>, now: Timestamp) -> Result
         let since = time_of_day(&outage.since, now);
         let message = sanitize(&outage.message, MESSAGE_BYTES_MAX);
         text.push_str(&format!(
-            "no answer from the API server since {since}: {message}; posse tries again, and \
+            "requests to the API server have failed since {since}: {message}; posse tries again, and \
              executors that run are not affected\n"
         ));
     }
@@ -197,7 +197,7 @@ mod tests {
         let status = status();
         let all = groups(&status, None, DAY_0).unwrap();
         assert_eq!(all.lines().count(), 4);
-        let outage = "no answer from the API server since 00:00:04 UTC: connection refused; posse \
+        let outage = "requests to the API server have failed since 00:00:04 UTC: connection refused; posse \
                       tries again, and executors that run are not affected";
         assert_eq!(all.lines().nth(2), Some(outage));
         let node = "node n9: new executors avoid it until 00:00:03 UTC";

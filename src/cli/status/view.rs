@@ -207,7 +207,7 @@ mod tests {
         for part in [
             "driver running for 44s, pid 42\n",
             "last minute: 2 started, 1 lost\n",
-            "no answer from the API server for 41s: connection refused\n",
+            "requests to the API server have failed for 41s: connection refused\n",
             "default  10      7        3         1       5     57/100  quota, 44s so far\n",
             "\ndefault: exceeded quota\n",
             "\nLOST  ID  GROUP    WHY\n5s    3   default  app_error: exit code 7\n",

@@ -310,9 +310,10 @@ pub enum Event {
     Missed { count: u64 },
     /// New executors avoid a node that lost several executors. `reason`: that of the last loss.
     NodeAvoided { node: String, until: Millis, reason: LossReason },
-    /// The API server answers again. `since`: when it had stopped.
+    /// Requests to the API server succeed again. `since`: when they began to fail.
     ServerAvailable { since: Millis },
-    /// The API server does not answer. posse waits, and what runs runs on.
+    /// Requests to the API server fail: it does not answer, or it refuses. posse tries again, and what runs
+    /// runs on.
     ServerUnavailable { message: String },
     /// An executor was created in `slot` although slot `skipped` is lower and its volumes are there: the
     /// executor that has it did not end within `slot_wait`.
