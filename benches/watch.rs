@@ -1,5 +1,4 @@
-//! Measures watch events per second: the parser alone, and the whole path through TLS, HTTP and the
-//! line reader. `cargo bench --bench watch` builds with the optimisation of the shipped binary.
+//! Measures watch events per second in both encodings: the parser alone, and the whole path through TLS and HTTP. `cargo bench --bench watch` builds with the optimisation of the shipped binary.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -21,8 +20,9 @@ use base64::engine::general_purpose::STANDARD;
 use posse::kube::api::pods::Pods;
 use posse::kube::config::Sources;
 use posse::kube::http::Http;
+use posse::runtime::watch::lines::Lines;
 use posse::wire::labels::Selection;
-use posse::wire::watch::{LineEvent, parse_line};
+use posse::wire::watch::{Encoded, LineEvent, parse_event};
 use rustix::time::{ClockId, clock_gettime};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -37,37 +37,45 @@ const LINE_BYTES: usize = 7_200;
 const EVENTS_MAX: usize = 2_000_000;
 
 fn main() {
-    let line = event();
-    println!("one event: {} bytes", line.len());
-    report("parse_line, from memory", &line, || {
-        let begun = Instant::now();
-        let mut n_events = 0_u64;
-        while begun.elapsed() < ROUND {
-            for _ in 0..1_000 {
-                let parsed = parse_line(black_box(&line), &selection()).unwrap();
-                assert!(matches!(black_box(parsed).event, LineEvent::Applied(_)));
+    let (line, message) = event();
+    let framed = [&u32::try_from(message.len()).unwrap().to_be_bytes(), &message[..]].concat();
+    let json = ("JSON", Encoded::Json(&line), [&line[..], b"\n"].concat());
+    for (name, event, sent) in [json, ("protobuf", Encoded::Protobuf(&message), framed)] {
+        println!("{name}: {} bytes an event", sent.len());
+        report("  from memory", sent.len(), || {
+            let begun = Instant::now();
+            let mut n_events = 0_u64;
+            while begun.elapsed() < ROUND {
+                for _ in 0..1_000 {
+                    check(black_box(event), &selection());
+                }
+                n_events += 1_000;
             }
-            n_events += 1_000;
-        }
-        (n_events, begun.elapsed())
-    });
-    let server = Server::start(&line);
-    let pods = server.pods();
-    report("through TLS, HTTP chunks and parse_line", &line, || {
-        let mut stream = pods.open_watch("1", 60).unwrap();
-        let (begun, mut n_events, mut whole) = (Instant::now(), 0_u64, Vec::new());
-        while begun.elapsed() < ROUND {
-            whole.clear();
-            stream.reader().read_until(b'\n', &mut whole).unwrap();
-            let parsed = parse_line(&whole, pods.selection()).unwrap();
-            assert!(matches!(black_box(parsed).event, LineEvent::Applied(_)));
-            n_events += 1;
-        }
-        (n_events, begun.elapsed())
-    });
+            (n_events, begun.elapsed())
+        });
+        let pods = Server::start(&sent).pods();
+        report("  through TLS, HTTP chunks and the split into events", sent.len(), || {
+            let mut stream = pods.open_watch("1", 60).unwrap();
+            let (begun, mut n_events, mut lines) = (Instant::now(), 0_u64, Lines::default());
+            while begun.elapsed() < ROUND {
+                let on_event = |event: Encoded<'_>| {
+                    check(event, pods.selection());
+                    n_events += 1;
+                    Ok(())
+                };
+                lines.fill(stream.reader(), on_event).unwrap();
+            }
+            (n_events, begun.elapsed())
+        });
+    }
 }
 
-fn report(what: &str, line: &[u8], mut round: impl FnMut() -> (u64, Duration)) {
+fn check(event: Encoded<'_>, selection: &Selection) {
+    let read = parse_event(event, selection).unwrap();
+    assert!(matches!(black_box(read).event, LineEvent::Applied(_)));
+}
+
+fn report(what: &str, n_bytes: usize, mut round: impl FnMut() -> (u64, Duration)) {
     let (mut rates, mut costs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let cpu = thread_cpu();
@@ -82,7 +90,7 @@ fn report(what: &str, line: &[u8], mut round: impl FnMut() -> (u64, Duration)) {
     let ((median, least, most), (cost, ..)) = (middle(&mut rates), middle(&mut costs));
     println!(
         "{what}: {median:.0} events/s ({least:.0} .. {most:.0}), {:.0} MB/s, {cost:.2} us of processor time each",
-        median * line.len() as f64 / 1e6,
+        median * n_bytes as f64 / 1e6,
     );
 }
 
@@ -96,20 +104,70 @@ fn selection() -> Selection {
     Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() }
 }
 
-/// A MODIFIED of a running executor, as a real server wrote it, with a longer environment.
-fn event() -> Vec<u8> {
-    let pod = include_str!("../fixtures/pods/running.json");
-    let mut object: Value = serde_json::from_str(pod).unwrap();
-    let head = r#"{"type":"MODIFIED","object":"#;
+/// A MODIFIED of a running executor in both encodings, as a real server wrote it, with a longer environment.
+fn event() -> (Vec<u8>, Vec<u8>) {
+    let lines = include_str!("../fixtures/protobuf/watch.jsonl");
+    let (at, line) = lines.lines().enumerate().find(|(_, line)| line.contains("Running")).unwrap();
+    let mut stream = &include_bytes!("../fixtures/protobuf/watch.bin")[..];
+    let mut message = Vec::new();
+    for _ in 0..=at {
+        let (length, rest) = stream.split_first_chunk().unwrap();
+        let (first, rest) = rest.split_at(u32::from_be_bytes(*length) as usize);
+        (message, stream) = (first.to_vec(), rest);
+    }
+    let mut whole: Value = serde_json::from_str(line).unwrap();
     for i in 0.. {
-        let line = format!("{head}{object}}}\n");
+        let line = whole.to_string();
         if line.len() >= LINE_BYTES {
-            return line.into_bytes();
+            return (line.into_bytes(), message);
         }
-        let env = object["spec"]["containers"][0]["env"].as_array_mut().unwrap();
-        env.push(json!({"name": format!("SETTING_{i}"), "value": "of the application"}));
+        let (name, value) = (format!("SETTING_{i}"), "of the application");
+        let env = &mut whole["object"]["spec"]["containers"][0]["env"];
+        env.as_array_mut().unwrap().push(json!({"name": name, "value": value}));
+        let entry = [field(1, name.as_bytes()), field(2, value.as_bytes())].concat();
+        // WatchEvent, RawExtension, Unknown behind its four magic bytes, Pod, PodSpec, Container.
+        message = appended(&message, &[2, 1, 2, 2, 2], &field(7, &entry));
     }
     unreachable!("it grows with every turn")
+}
+
+/// A message with a field more in the message at `path`.
+fn appended(message: &[u8], path: &[u8], more: &[u8]) -> Vec<u8> {
+    let Some((number, path)) = path.split_first() else { return [message, more].concat() };
+    let (magic, mut rest) = message.split_at(if message.starts_with(b"k8s\0") { 4 } else { 0 });
+    let (mut whole, mut is_found) = (magic.to_vec(), false);
+    while !rest.is_empty() {
+        let (tag, after) = varint(rest);
+        let (length, after) = varint(after);
+        let (value, after) = after.split_at(if tag & 7 == 2 { length } else { 0 });
+        if tag >> 3 == usize::from(*number) && !is_found {
+            is_found = true;
+            whole.extend(field(*number, &appended(value, path, more)));
+        } else {
+            whole.extend_from_slice(&rest[..rest.len() - after.len()]);
+        }
+        rest = after;
+    }
+    whole
+}
+
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut head = vec![number << 3 | 2];
+    let mut length = bytes.len();
+    while length >= 0x80 {
+        head.push(u8::try_from(length & 0x7F).unwrap() | 0x80);
+        length >>= 7;
+    }
+    head.push(u8::try_from(length).unwrap());
+    [&head[..], bytes].concat()
+}
+
+/// The number that begins here, and the bytes after it.
+fn varint(bytes: &[u8]) -> (usize, &[u8]) {
+    let n_bytes = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+    let (number, rest) = bytes.split_at(n_bytes);
+    let number = number.iter().rev();
+    (number.fold(0, |number, byte| number << 7 | usize::from(byte & 0x7F)), rest)
 }
 
 /// A server that sends the same event again and again, over TLS.

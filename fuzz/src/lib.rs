@@ -31,8 +31,8 @@ pub type Target = (&'static str, fn(&[u8]), &'static [&'static str]);
 pub const TARGETS: [Target; 11] = [
     ("http_request", http_request, &["fuzz/seeds/http_request"]),
     ("control_body", control_body, &["fuzz/seeds/control_body"]),
-    ("watch_line", watch_line, &["fixtures/watch", "fixtures/pods"]),
-    ("status", status, &["fixtures/status"]),
+    ("watch_line", watch_line, &["fixtures/watch", "fixtures/pods", "fixtures/protobuf"]),
+    ("status", status, &["fixtures/status", "fixtures/protobuf"]),
     ("kubeconfig", kubeconfig, &["fixtures/kubeconfig"]),
     ("posse_yaml", posse_yaml, &["fixtures/config"]),
     ("template", template, &["fixtures/template"]),
@@ -106,7 +106,9 @@ fn selection() -> Selection {
 
 /// A line of a watch, a page of a LIST, a pod.
 pub fn watch_line(bytes: &[u8]) {
-    let _ = watch::parse_line(bytes, &selection());
+    for event in [watch::Encoded::Json(bytes), watch::Encoded::Protobuf(bytes)] {
+        let _ = watch::parse_event(event, &selection());
+    }
     let _ = list::parse_page(bytes, &selection());
     let _ = pod::parse(bytes, &selection());
 }

@@ -8,6 +8,8 @@
 
 use std::borrow::Cow;
 
+use crate::wire::fields::{Fields, Value};
+
 /// Limits of JSON that any client may send, before a tree is built of it. Trees are walked
 /// recursively on threads with small stacks, and a map of one byte takes some hundred.
 pub const DEPTH_MAX: usize = 64;
@@ -115,46 +117,6 @@ impl<'a> Json<'a> {
             each(json)?;
             if json.at == before { json.skip() } else { Ok(()) }
         })
-    }
-
-    /// A string. None for null.
-    pub(super) fn text(&mut self) -> Result<Option<Cow<'a, str>>, JsonError> {
-        if self.next_byte() == Some(b'"') {
-            return self.string().map(Some);
-        }
-        self.null("a string")?;
-        Ok(None)
-    }
-
-    /// An integer. None for null.
-    pub(super) fn number(&mut self) -> Result<Option<i64>, JsonError> {
-        if self.next_byte() == Some(b'n') {
-            self.null("a number")?;
-            return Ok(None);
-        }
-        let word = self.word();
-        let number = word.parse().or(Err(JsonError { expected: "a whole number", at: self.at }))?;
-        self.at += word.len();
-        Ok(Some(number))
-    }
-
-    /// A boolean. False for null.
-    pub(super) fn is_true(&mut self) -> Result<bool, JsonError> {
-        self.next_byte();
-        let word = self.word();
-        if !matches!(word, "true" | "false" | "null") {
-            return self.error("true or false");
-        }
-        self.at += word.len();
-        Ok(word == "true")
-    }
-
-    /// True unless the value is null.
-    pub(super) fn is_given(&mut self) -> Result<bool, JsonError> {
-        self.next_byte();
-        let is_null = self.word() == "null";
-        self.skip()?;
-        Ok(!is_null)
     }
 
     /// The text of one value.
@@ -313,11 +275,74 @@ impl<'a> Json<'a> {
     }
 }
 
+impl<'a> Value<'a> for Json<'a> {
+    type Error = JsonError;
+
+    fn text(&mut self) -> Result<Option<Cow<'a, str>>, JsonError> {
+        if self.next_byte() == Some(b'"') {
+            return self.string().map(Some);
+        }
+        self.null("a string")?;
+        Ok(None)
+    }
+
+    fn number(&mut self) -> Result<Option<i64>, JsonError> {
+        if self.next_byte() == Some(b'n') {
+            self.null("a number")?;
+            return Ok(None);
+        }
+        let word = self.word();
+        let number = word.parse().or(Err(JsonError { expected: "a whole number", at: self.at }))?;
+        self.at += word.len();
+        Ok(Some(number))
+    }
+
+    fn is_true(&mut self) -> Result<bool, JsonError> {
+        self.next_byte();
+        let word = self.word();
+        if !matches!(word, "true" | "false" | "null") {
+            return self.error("true or false");
+        }
+        self.at += word.len();
+        Ok(word == "true")
+    }
+
+    fn is_given(&mut self) -> Result<bool, JsonError> {
+        self.next_byte();
+        let is_null = self.word() == "null";
+        self.skip()?;
+        Ok(!is_null)
+    }
+
+    fn time(&mut self) -> Result<Option<Cow<'a, str>>, JsonError> {
+        self.text()
+    }
+
+    fn fields<T: Fields<'a>>(&mut self) -> Result<Option<T>, JsonError> {
+        let mut whole = T::default();
+        let is_given = self.object(&mut |key, json| whole.field(key, json))?;
+        Ok(is_given.then_some(whole))
+    }
+
+    fn items<T: Fields<'a>>(&mut self, items: &mut Vec<T>) -> JsonResult {
+        self.list(&mut |json| {
+            items.extend(json.fields()?);
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    fn entries<T: Fields<'a>>(&mut self, map: &mut Option<T>) -> JsonResult {
+        *map = self.fields()?;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Map, Value, json};
 
-    use super::*;
+    use super::{Value as _, *};
     use crate::core::model::rng::Rng;
 
     /// Builds the whole value with this reader.

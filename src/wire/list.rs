@@ -5,9 +5,11 @@ use std::borrow::Cow;
 use crate::core::model::ids::Version;
 use crate::core::model::input::PodAnswer;
 use crate::core::model::pod::Pod;
-use crate::wire::json::{Json, JsonError};
+use crate::wire::fields::{Fields, Value};
+use crate::wire::json::Json;
 use crate::wire::labels::Selection;
-use crate::wire::pod::{Fields, RawPod, WireError, object};
+use crate::wire::pod::{RawPod, WireError};
+use crate::wire::protobuf::{Envelope, Reader, message};
 
 /// One page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,14 +54,45 @@ pub(super) fn read_pods(
     bytes: &[u8],
     each: &mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
 ) -> Result<PageEnd, WireError> {
+    let meta = match Envelope::of_body(bytes)? {
+        Some(envelope) => read_protobuf(envelope.raw, each)?,
+        None => read_json(bytes, each)?,
+    };
+    let meta = meta.ok_or(WireError::Missing("metadata"))?;
+    Ok(PageEnd {
+        version_text: meta.version.unwrap_or_default().into_owned(),
+        next: meta.next.map(Cow::into_owned).filter(|token| !token.is_empty()),
+    })
+}
+
+fn read_protobuf<'a>(
+    list: &'a [u8],
+    each: &mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
+) -> Result<Option<RawListMeta<'a>>, WireError> {
+    let mut meta = None;
+    let mut reader = Reader { bytes: list };
+    while let Some((number, part)) = reader.next()? {
+        match number {
+            1 => meta = Some(message(part.bytes()?)?),
+            2 => each(message(part.bytes()?)?)?,
+            _ => {}
+        }
+    }
+    Ok(meta)
+}
+
+fn read_json<'a>(
+    bytes: &'a [u8],
+    each: &mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
+) -> Result<Option<RawListMeta<'a>>, WireError> {
     let (mut meta, mut all) = (None, Ok(()));
     let mut json = Json::new(bytes)?;
     json.object(&mut |key, json| {
         match key {
-            "metadata" => meta = object::<RawListMeta<'_>>(json)?,
+            "metadata" => meta = json.fields()?,
             "items" => {
                 json.list(&mut |json| {
-                    let pod = object::<RawPod<'_>>(json)?.unwrap_or_default();
+                    let pod = json.fields()?.unwrap_or_default();
                     if all.is_ok() {
                         all = each(pod);
                     }
@@ -71,12 +104,7 @@ pub(super) fn read_pods(
         Ok(())
     })?;
     json.end()?;
-    let meta = meta.ok_or(WireError::Missing("metadata"))?;
-    all?;
-    Ok(PageEnd {
-        version_text: meta.version.unwrap_or_default().into_owned(),
-        next: meta.next.map(Cow::into_owned).filter(|token| !token.is_empty()),
-    })
+    all.map(|()| meta)
 }
 
 #[derive(Default)]
@@ -86,10 +114,12 @@ struct RawListMeta<'a> {
 }
 
 impl<'a> Fields<'a> for RawListMeta<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(2, "resourceVersion"), (3, "continue")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "resourceVersion" => self.version = json.text()?,
-            "continue" => self.next = json.text()?,
+            "resourceVersion" => self.version = value.text()?,
+            "continue" => self.next = value.text()?,
             _ => {}
         }
         Ok(())

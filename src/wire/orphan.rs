@@ -1,9 +1,8 @@
 //! What `posse cleanup` reads: executors of any instance, and the pods that own them.
 
 use crate::core::policy::orphans::OrphanCandidate;
-use crate::wire::json::Json;
 use crate::wire::list::read_pods;
-use crate::wire::pod::{OwnerFacts, RawPod, WireError, object};
+use crate::wire::pod::{OwnerFacts, RawPod, WireError, read};
 
 /// One page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,10 +30,7 @@ pub fn parse_page(bytes: &[u8]) -> Result<Page, WireError> {
 /// # Errors
 /// The bytes are not a pod with a uid.
 pub fn parse_owner(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
-    let mut json = Json::new(bytes)?;
-    let pod = object::<RawPod<'_>>(&mut json)?.unwrap_or_default();
-    json.end()?;
-    pod.owner_facts()
+    read::<RawPod<'_>>(bytes)?.unwrap_or_default().owner_facts()
 }
 
 #[cfg(test)]

@@ -15,13 +15,15 @@ use crate::core::model::pod::{
 use crate::core::policy::orphans::OrphanCandidate;
 use crate::core::policy::settings::Restart;
 use crate::wire::draining;
+use crate::wire::fields::{Fields, Value};
 use crate::wire::json::{Json, JsonError};
 use crate::wire::labels::{COMPONENT, Selection};
+use crate::wire::protobuf::{Envelope, ProtobufError, message};
 use crate::wire::task;
 
 mod raw;
 
-pub(super) use self::raw::{Fields, RawPod, object};
+pub(super) use self::raw::RawPod;
 use self::raw::{
     Labels, RawCondition, RawContainerStatus, RawMeta, RawOwner, RawState, RawStatus, RawTerminated,
 };
@@ -42,6 +44,8 @@ pub enum WireError {
     Json(String),
     /// A required field is absent.
     Missing(&'static str),
+    /// Not protobuf.
+    Protobuf(ProtobufError),
 }
 
 impl fmt::Display for WireError {
@@ -49,6 +53,7 @@ impl fmt::Display for WireError {
         match self {
             Self::Json(problem) => f.write_str(problem),
             Self::Missing(field) => write!(f, "{field} is missing"),
+            Self::Protobuf(problem) => problem.fmt(f),
         }
     }
 }
@@ -58,6 +63,12 @@ impl std::error::Error for WireError {}
 impl From<JsonError> for WireError {
     fn from(error: JsonError) -> Self {
         Self::Json(format!("expected {} after {} bytes", error.expected, error.at))
+    }
+}
+
+impl From<ProtobufError> for WireError {
+    fn from(error: ProtobufError) -> Self {
+        Self::Protobuf(error)
     }
 }
 
@@ -72,10 +83,7 @@ impl From<serde_json::Error> for WireError {
 /// # Errors
 /// The bytes are not a pod with a name and a uid.
 pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError> {
-    let mut json = Json::new(bytes)?;
-    let pod: RawPod<'_> = object(&mut json)?.ok_or(WireError::Missing("metadata.uid"))?;
-    json.end()?;
-    pod.seen(selection)
+    read::<RawPod<'_>>(bytes)?.ok_or(WireError::Missing("metadata.uid"))?.seen(selection)
 }
 
 /// Reads a pod of the driver's Job. Its id and group are empty.
@@ -83,10 +91,18 @@ pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError
 /// # Errors
 /// The bytes are not a pod with a name and a uid.
 pub fn parse_attempt(bytes: &[u8]) -> Result<Pod, WireError> {
-    let mut json = Json::new(bytes)?;
-    let pod: RawPod<'_> = object(&mut json)?.ok_or(WireError::Missing("metadata.uid"))?;
+    read::<RawPod<'_>>(bytes)?.ok_or(WireError::Missing("metadata.uid"))?.facts()
+}
+
+/// Reads an object from a body: protobuf if it begins so, else JSON. None for null.
+pub(super) fn read<'a, T: Fields<'a>>(body: &'a [u8]) -> Result<Option<T>, WireError> {
+    if let Some(envelope) = Envelope::of_body(body)? {
+        return Ok(Some(message(envelope.raw)?));
+    }
+    let mut json = Json::new(body)?;
+    let object = json.fields()?;
     json.end()?;
-    pod.facts()
+    Ok(object)
 }
 
 /// A pod that owns executors: the driver's pod.
@@ -114,8 +130,8 @@ pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
 impl<'a> Text<'a> {
     /// A string. None for null.
-    pub(super) fn read(json: &mut Json<'a>) -> Result<Option<Self>, JsonError> {
-        Ok(json.text()?.map(Self))
+    pub(super) fn read<V: Value<'a>>(value: &mut V) -> Result<Option<Self>, V::Error> {
+        Ok(value.text()?.map(Self))
     }
 
     fn boxed(&self) -> Box<str> {
@@ -199,8 +215,9 @@ impl RawPod<'_> {
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
-        let containers = spec.containers;
-        let main = annotations.container.or(containers.name);
+        let has_others = spec.containers.len() > 1;
+        let first = spec.containers.into_iter().next();
+        let main = annotations.container.or_else(|| first.and_then(|container| container.name));
         let mut state = status.state_of(main.as_ref());
         let phase = phase(status.phase.as_ref());
         let mut sidecar = None;
@@ -212,7 +229,7 @@ impl RawPod<'_> {
         let container = container_state(state);
         let deleting = meta.is_deleting;
         let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
-        let gate = spec.scheduling_gates.name.as_ref();
+        let gate = spec.scheduling_gates.first().and_then(|gate| gate.name.as_ref());
         Ok(Pod {
             uid,
             name,
@@ -229,7 +246,7 @@ impl RawPod<'_> {
             grace_s: spec.grace_s.unwrap_or(GRACE_DEFAULT_S),
             deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
             container,
-            main_container: main.as_ref().filter(|_| containers.has_others).map(Text::boxed),
+            main_container: main.as_ref().filter(|_| has_others).map(Text::boxed),
             start_problem: if is_starting {
                 status.stuck(main.as_ref(), state, gate)
             } else {

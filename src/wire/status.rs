@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use crate::core::model::refusal::{Refusal, RefusalClass};
-use crate::wire::pod::{Text, clipped};
+use crate::wire::fields::{Fields, Value};
+use crate::wire::pod::{Text, WireError, clipped, read};
+use crate::wire::protobuf::{Envelope, MAGIC, message};
 
 /// Limit of a server's message, bytes.
 const MESSAGE_BYTES_MAX: usize = 4096;
@@ -27,31 +27,69 @@ pub enum Verb {
 }
 
 /// `metav1.Status` on the wire.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default)]
 pub(super) struct RawApiStatus<'a> {
-    #[serde(borrow)]
     kind: Option<Text<'a>>,
     code: Option<u16>,
-    #[serde(borrow)]
     reason: Option<Text<'a>>,
-    #[serde(borrow)]
     message: Option<Text<'a>>,
-    #[serde(borrow)]
     details: Option<RawDetails<'a>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawDetails<'a> {
-    retry_after_seconds: Option<u64>,
-    #[serde(borrow)]
-    causes: Option<Vec<RawCause<'a>>>,
+impl<'a> Fields<'a> for RawApiStatus<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(3, "message"), (4, "reason"), (5, "details"), (6, "code")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "kind" => self.kind = Text::read(value)?,
+            "code" => self.code = value.number()?.and_then(|code| u16::try_from(code).ok()),
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
+            "details" => self.details = value.fields()?,
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default)]
+struct RawDetails<'a> {
+    retry_after_seconds: Option<u64>,
+    causes: Vec<RawCause<'a>>,
+}
+
+impl<'a> Fields<'a> for RawDetails<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(4, "causes"), (5, "retryAfterSeconds")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "retryAfterSeconds" => {
+                // Protobuf has a 0 where JSON has nothing.
+                let seconds = value.number()?.filter(|seconds| *seconds > 0);
+                self.retry_after_seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+            }
+            "causes" => value.items(&mut self.causes)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
 struct RawCause<'a> {
-    #[serde(borrow)]
     reason: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for RawCause<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "reason")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        if key == "reason" {
+            self.reason = Text::read(value)?;
+        }
+        Ok(())
+    }
 }
 
 /// Classifies an answer. `json`: its Content-Type is JSON.
@@ -64,8 +102,8 @@ pub fn refusal(
 ) -> Refusal {
     let retry_after_ms =
         retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-    let read = if json { serde_json::from_slice::<RawApiStatus<'_>>(body).ok() } else { None };
-    match read.filter(|read| read.kind.as_ref().is_some_and(|kind| kind.0 == "Status")) {
+    let read = if json || body.starts_with(MAGIC) { read_status(body).ok() } else { None };
+    match read.flatten() {
         Some(read) => read.into_refusal(status, retry_after_ms, verb),
         None => Refusal {
             class: class_without_status(status),
@@ -75,6 +113,18 @@ pub fn refusal(
             retry_after_ms,
         },
     }
+}
+
+/// Reads a Status. None: the body is another object.
+pub(super) fn read_status(body: &[u8]) -> Result<Option<RawApiStatus<'_>>, WireError> {
+    let (kind, status) = match Envelope::of_body(body)? {
+        Some(envelope) => (envelope.kind, message::<RawApiStatus<'_>>(envelope.raw)?),
+        None => {
+            let mut status: RawApiStatus<'_> = read(body)?.unwrap_or_default();
+            (status.kind.take().unwrap_or_default().0, status)
+        }
+    };
+    Ok((kind == "Status").then_some(status))
 }
 
 /// The refusal for a successful answer with an unreadable body: the request may have been executed.
@@ -104,7 +154,7 @@ impl RawApiStatus<'_> {
         let told_ms = details
             .and_then(|details| details.retry_after_seconds)
             .map(|seconds| seconds.saturating_mul(1000));
-        let causes = details.and_then(|details| details.causes.as_deref()).unwrap_or_default();
+        let causes = details.map(|details| details.causes.as_slice()).unwrap_or_default();
         let terminating = causes
             .iter()
             .any(|cause| cause.reason.as_ref().is_some_and(|r| r.0 == "NamespaceTerminating"));
@@ -392,7 +442,7 @@ mod tests {
         ];
         for (reason, wanted) in table {
             let body = format!(r#"{{"kind":"Status","reason":"{reason}"}}"#);
-            let status: RawApiStatus<'_> = serde_json::from_str(&body).unwrap();
+            let status = read_status(body.as_bytes()).unwrap().unwrap();
             assert_eq!(status.of_event().class, wanted, "{reason}");
         }
     }

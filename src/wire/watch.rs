@@ -1,13 +1,33 @@
-//! Reads one line of a watch.
+//! Reads one event of a watch: a line of JSON, or a message of protobuf.
 
 use crate::core::model::ids::Version;
 use crate::core::model::input::PodAnswer;
 use crate::core::model::pod::Pod;
 use crate::core::model::refusal::Refusal;
+use crate::wire::fields::Value as _;
 use crate::wire::json::Json;
 use crate::wire::labels::Selection;
-use crate::wire::pod::{RawPod, WireError, object};
-use crate::wire::status::RawApiStatus;
+use crate::wire::pod::{self, RawPod, WireError};
+use crate::wire::protobuf::Reader;
+use crate::wire::status::{RawApiStatus, read_status};
+
+/// One event as the server sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoded<'a> {
+    /// A line without its end.
+    Json(&'a [u8]),
+    /// A `metav1.WatchEvent`.
+    Protobuf(&'a [u8]),
+}
+
+impl Encoded<'_> {
+    /// Its size in bytes.
+    pub fn n_bytes(self) -> usize {
+        match self {
+            Self::Json(bytes) | Self::Protobuf(bytes) => bytes.len(),
+        }
+    }
+}
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,14 +52,17 @@ pub enum LineEvent {
     Ignored,
 }
 
-/// Reads a line.
+/// Reads an event.
 ///
 /// # Errors
-/// The line is not a watch event, or its object does not fit its type.
-pub fn parse_line(line: &[u8], selection: &Selection) -> Result<WatchLine, WireError> {
-    let raw = read(line)?;
+/// It is not a watch event, or its object does not fit its type.
+pub fn parse_event(event: Encoded<'_>, selection: &Selection) -> Result<WatchLine, WireError> {
+    let raw = match event {
+        Encoded::Json(line) => read(line)?,
+        Encoded::Protobuf(message) => read_message(message)?,
+    };
     if let Some(status) = raw.error {
-        let event = LineEvent::Error(serde_json::from_str::<RawApiStatus<'_>>(status)?.of_event());
+        let event = LineEvent::Error(status.of_event());
         return Ok(WatchLine { event, version_text: None });
     }
     let (Some(Kind::Pod(kind)), Some(pod)) = (raw.kind, raw.pod) else {
@@ -71,8 +94,8 @@ fn read(line: &[u8]) -> Result<RawLine<'_>, WireError> {
     json.object(&mut |key, json| {
         match (key, raw.kind) {
             ("type", _) => raw.kind = json.text()?.map(|text| Kind::of(&text)),
-            ("object", Some(Kind::Pod(_))) => raw.pod = object(json)?,
-            ("object", Some(Kind::Error)) => raw.error = Some(json.raw()?),
+            ("object", Some(Kind::Pod(_))) => raw.pod = json.fields()?,
+            ("object", Some(Kind::Error)) => raw.error = json.fields()?,
             // Servers write the type first. If one does not, the object is read once the type is
             // known.
             ("object", None) => early = Some(json.raw()?),
@@ -82,8 +105,28 @@ fn read(line: &[u8]) -> Result<RawLine<'_>, WireError> {
     })?;
     json.end()?;
     match (early, raw.kind) {
-        (Some(text), Some(Kind::Pod(_))) => raw.pod = object(&mut Json::new(text.as_bytes())?)?,
-        (text, Some(Kind::Error)) => raw.error = raw.error.or(text),
+        (Some(text), Some(Kind::Pod(_))) => raw.pod = Json::new(text.as_bytes())?.fields()?,
+        (Some(text), Some(Kind::Error)) => raw.error = Json::new(text.as_bytes())?.fields()?,
+        _ => {}
+    }
+    Ok(raw)
+}
+
+fn read_message(message: &[u8]) -> Result<RawLine<'_>, WireError> {
+    let (mut kind, mut object) = (None, None);
+    let mut reader = Reader { bytes: message };
+    while let Some((number, part)) = reader.next()? {
+        match number {
+            1 => kind = Some(Kind::of(&part.text()?)),
+            // A `runtime.RawExtension`: its first field is a body.
+            2 => object = Reader { bytes: part.bytes()? }.next()?,
+            _ => {}
+        }
+    }
+    let mut raw = RawLine { kind, ..RawLine::default() };
+    match (kind, object) {
+        (Some(Kind::Pod(_)), Some((1, body))) => raw.pod = pod::read(body.bytes()?)?,
+        (Some(Kind::Error), Some((1, body))) => raw.error = read_status(body.bytes()?)?,
         _ => {}
     }
     Ok(raw)
@@ -119,8 +162,7 @@ impl Kind {
 struct RawLine<'a> {
     kind: Option<Kind>,
     pod: Option<RawPod<'a>>,
-    /// Text of a Status.
-    error: Option<&'a str>,
+    error: Option<RawApiStatus<'a>>,
 }
 
 #[cfg(test)]
@@ -136,7 +178,7 @@ mod tests {
     }
 
     fn read_line(line: &str) -> Result<WatchLine, WireError> {
-        parse_line(line.as_bytes(), &selection())
+        parse_event(Encoded::Json(line.as_bytes()), &selection())
     }
 
     #[test]

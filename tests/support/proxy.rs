@@ -79,12 +79,15 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Forwards a request and returns its answer.
+    /// Forwards a request and returns its answer, which is JSON even if posse accepts more.
     #[track_caller]
     pub fn send(&self, request: &Request) -> Answer {
+        let mut headers = request.headers.clone();
+        headers.retain(|(name, _)| name != "accept");
+        headers.push(("accept".to_owned(), "application/json".to_owned()));
         let answer = self
             .client
-            .raw(&request.method, &request.path, &request.headers, &request.body, Some(PATIENCE))
+            .raw(&request.method, &request.path, &headers, &request.body, Some(PATIENCE))
             .expect("the server behind the proxy answers");
         let code = answer.status().as_u16();
         let body = answer.into_body().read_to_vec().expect("an answer ends");
@@ -139,7 +142,7 @@ impl Proxy {
         Access { url: format!("http://127.0.0.1:{}", self.port), ..Access::default() }
     }
 
-    /// Cuts the open watches in the middle of a line.
+    /// Cuts the open watches, perhaps in the middle of an event.
     pub fn cut_watches(&self) {
         let watches = std::mem::take(&mut *self.shared.watches.lock().expect("no panic in here"));
         let connections = self.shared.connections.lock().expect("no panic in here");
@@ -287,32 +290,40 @@ fn pass(
         shared.watches.lock().expect("no panic in here").push(id);
     }
     if code == 200 && (request.is_watch() || request.is_followed_log()) {
-        return pass_lines(shared, stream, answer.into_body().into_reader(), then);
+        return pass_stream(shared, stream, &headers, answer.into_body().into_reader(), then);
     }
     let body = answer.into_body().with_config().limit(256 << 20).read_to_vec();
     reply(stream, code, &headers, &body.map_err(io::Error::other)?)
 }
 
-/// Line by line, so that a test can delay them.
-fn pass_lines(
+/// Each part as it arrives, so that a test can delay them.
+fn pass_stream(
     shared: &Shared,
     mut stream: &TcpStream,
+    headers: &[(&str, String)],
     body: impl io::Read,
     then: &mut dyn FnMut(),
 ) -> io::Result<()> {
-    stream.write_all(
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n",
-    )?;
+    let mut head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n".to_owned();
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    stream.write_all(format!("{head}\r\n").as_bytes())?;
     then();
     let mut reader = BufReader::new(body);
-    let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line)? > 0 {
+    loop {
+        let part = reader.fill_buf()?;
+        let n_bytes = part.len();
+        if n_bytes == 0 {
+            break;
+        }
+        let mut chunk = format!("{n_bytes:x}\r\n").into_bytes();
+        chunk.extend_from_slice(part);
+        chunk.extend_from_slice(b"\r\n");
+        reader.consume(n_bytes);
         while shared.silent.load(Ordering::SeqCst) && !shared.closed.load(Ordering::SeqCst) {
             thread::sleep(STEP);
         }
-        let mut chunk = format!("{:x}\r\n", line.len()).into_bytes();
-        chunk.append(&mut line);
-        chunk.extend_from_slice(b"\r\n");
         stream.write_all(&chunk)?;
     }
     stream.write_all(b"0\r\n\r\n")

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, MERGE_PATCH, OBJECT_BYTES_MAX, PAGE_ITEMS,
-    call, delete_options, get, object_path, open_stream, percent_encode, read_pages, read_to_end,
-    require_success, restart_expired, transport_refusal, uid_precondition, write, write_path,
+    PROTOBUF, call, delete_options, get, object_path, open_stream, percent_encode, read_pages,
+    read_to_end, require_success, restart_expired, transport_refusal, uid_precondition, write,
+    write_path,
 };
 use crate::core::model::ids::{Uid, Version};
 use crate::core::model::input::PodAnswer;
@@ -87,19 +88,19 @@ impl Pods {
     /// # Errors
     /// The server's refusal. The class is `OutcomeUnknown` if the answer is lost or cannot be read.
     pub fn create(&self, body: &[u8], dry_run: bool) -> Result<PodAnswer, Refusal> {
-        let (status, answer) = self.post(body, dry_run)?;
+        let (status, answer) = self.post(&self.protobuf(), body, dry_run)?;
         self.parse(status, &answer)
     }
 
-    /// Creates a pod and returns the body of the answer unparsed.
+    /// Creates a pod and returns the JSON of the answer unparsed.
     pub fn create_raw(&self, body: &[u8], dry_run: bool) -> Result<Vec<u8>, Refusal> {
-        self.post(body, dry_run).map(|(_, answer)| answer)
+        self.post(&self.http, body, dry_run).map(|(_, answer)| answer)
     }
 
     /// Reads one pod.
     pub fn get(&self, name: &str) -> Result<PodAnswer, Refusal> {
         let request = get(self.path(Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
-        let (status, answer) = call(&self.http, &request, Verb::Get)?;
+        let (status, answer) = call(&self.protobuf(), &request, Verb::Get)?;
         self.parse(status, &answer)
     }
 
@@ -162,7 +163,7 @@ impl Pods {
             self.selector(None),
             percent_encode(version_text),
         );
-        open_stream(&self.http, &path, self.watch_idle, Verb::Watch)
+        open_stream(&self.protobuf(), &path, self.watch_idle, Verb::Watch)
     }
 
     /// Deletes one pod; with `uid` only if the pod still has this uid. Returns the terminating pod,
@@ -176,7 +177,7 @@ impl Pods {
         let body = delete_options(grace_s, uid.map(uid_precondition));
         let request =
             write(Method::Delete, write_path(&self.path(Some(name))), &body, OBJECT_BYTES_MAX);
-        let (_, answer) = call(&self.http, &request, Verb::Delete)?;
+        let (_, answer) = call(&self.protobuf(), &request, Verb::Delete)?;
         Ok(match pod::parse(&answer, &self.selection) {
             Ok(PodAnswer::Ours(pod)) => Some(pod),
             // A 2xx answer with any other body, for example a Status, also means success.
@@ -202,7 +203,7 @@ impl Pods {
         let path = write_path(&self.path(Some(name)));
         let mut request = write(Method::Patch, path, merge_patch, OBJECT_BYTES_MAX);
         request.content_type = MERGE_PATCH;
-        let (status, answer) = call(&self.http, &request, Verb::Patch)?;
+        let (status, answer) = call(&self.protobuf(), &request, Verb::Patch)?;
         self.parse(status, &answer)
     }
 
@@ -212,14 +213,14 @@ impl Pods {
         check_fields(&self.http, body)
     }
 
-    fn post(&self, body: &[u8], dry_run: bool) -> Result<(u16, Vec<u8>), Refusal> {
+    fn post(&self, http: &Http, body: &[u8], dry_run: bool) -> Result<(u16, Vec<u8>), Refusal> {
         if dry_run {
             self.check_fields(body)?;
         }
         let dry_run = if dry_run { "&dryRun=All" } else { "" };
         let path = format!("{}{STRICT}{dry_run}", write_path(&self.path(None)));
         let request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
-        call(&self.http, &request, Verb::Create)
+        call(http, &request, Verb::Create)
     }
 
     fn list_pages(&self) -> Result<PodList, Refusal> {
@@ -249,10 +250,10 @@ impl Pods {
         log::debug!("list {path}");
         let (status, answer) = if self.lists_stream {
             let mut stream =
-                self.http.open_stream(&path, LIST_PAGE_TIMEOUT).map_err(transport_refusal)?;
+                self.protobuf().open_stream(&path, LIST_PAGE_TIMEOUT).map_err(transport_refusal)?;
             require_success(read_to_end(&mut stream, LIST_BYTES_MAX)?, Verb::List)?
         } else {
-            call(&self.http, &get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX), Verb::List)?
+            call(&self.protobuf(), &get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX), Verb::List)?
         };
         parse_page(&answer, &self.selection)
             .map_err(|problem| unreadable(status, &problem.to_string()))
@@ -261,6 +262,10 @@ impl Pods {
     fn parse(&self, status: u16, answer: &[u8]) -> Result<PodAnswer, Refusal> {
         pod::parse(answer, &self.selection)
             .map_err(|problem| unreadable(status, &problem.to_string()))
+    }
+
+    fn protobuf(&self) -> Http {
+        self.http.with_accept(PROTOBUF)
     }
 
     fn path(&self, name: Option<&str>) -> String {

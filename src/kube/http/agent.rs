@@ -78,7 +78,6 @@ fn agent_config(cluster: &Cluster) -> ConfigBuilder<AgentScope> {
         .max_redirects(0)
         .https_only(cluster.server.tls)
         .user_agent(user_agent())
-        .accept("application/json")
         .timeout_resolve(Some(RESOLVE_TIMEOUT))
         .timeout_connect(Some(CONNECT_TIMEOUT))
         .timeout_send_request(Some(SEND_TIMEOUT))

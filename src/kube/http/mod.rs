@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 use ureq::http;
 use ureq::http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue,
 };
 use ureq::{Agent, AsSendBody, Body};
 
@@ -152,6 +152,8 @@ impl fmt::Display for TransportError {
 
 impl std::error::Error for TransportError {}
 
+pub(super) const JSON: &str = "application/json";
+
 /// A client of one API server. Clones share connections, credentials and streams.
 #[derive(Clone, Debug)]
 pub struct Http {
@@ -160,6 +162,8 @@ pub struct Http {
     /// The wait for a credential plugin is part of a request's timeout.
     limits_plugin: bool,
     writes: Option<WriteLimit>,
+    /// The encodings that it accepts: the header `Accept`.
+    accept: &'static str,
 }
 
 /// How long writes may still be sent and take effect.
@@ -207,6 +211,7 @@ struct AgentSnapshot {
 struct RequestParts<'a> {
     method: Method,
     path: &'a str,
+    accept: &'static str,
     content_type: &'static str,
     body: Option<&'a [u8]>,
     limit: TimeLimit,
@@ -260,7 +265,13 @@ impl Http {
             counts: SharedCounts::default(),
         };
         let shared = Arc::new(shared);
-        Ok(Self { shared, streams: StreamHandle::default(), limits_plugin: false, writes: None })
+        Ok(Self {
+            shared,
+            streams: StreamHandle::default(),
+            limits_plugin: false,
+            writes: None,
+            accept: JSON,
+        })
     }
 
     /// The same client, whose requests never wait longer than their timeout for a credential plugin.
@@ -275,6 +286,12 @@ impl Http {
     #[must_use]
     pub fn with_write_limit(&self, limit: WriteLimit) -> Self {
         Self { writes: Some(limit), ..self.clone() }
+    }
+
+    /// The same client, which accepts other encodings than JSON.
+    #[must_use]
+    pub fn with_accept(&self, accept: &'static str) -> Self {
+        Self { accept, ..self.clone() }
     }
 
     /// The server's URL, as the configuration gives it.
@@ -327,6 +344,7 @@ impl Http {
         let parts = RequestParts {
             method: request.method,
             path: &request.path,
+            accept: self.accept,
             content_type: request.content_type,
             body: request.body,
             limit: TimeLimit::Deadline(plugin_until.map_or(deadline, |at| at.min(deadline))),
@@ -372,6 +390,7 @@ impl Http {
         let parts = RequestParts {
             method: Method::Get,
             path,
+            accept: self.accept,
             content_type: "",
             body: None,
             limit: TimeLimit::Idle(idle_timeout),
@@ -456,7 +475,7 @@ impl Shared {
         }
         // API servers compress large lists only. On a fast network, decompression takes as long as
         // it saves in transfer.
-        builder = builder.header(ACCEPT_ENCODING, "identity");
+        builder = builder.header(ACCEPT_ENCODING, "identity").header(ACCEPT, parts.accept);
         let sent_at = Instant::now();
         let answer = match parts.body {
             Some(body) => run(agent, builder.body(body), parts.limit),

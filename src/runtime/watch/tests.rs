@@ -21,6 +21,7 @@ use crate::runtime::watch::lister::{Lister, ListerControl};
 use crate::runtime::watch::poller::{Schedule, poll};
 use crate::runtime::watch::watcher::watch;
 use crate::wire::labels::Selection;
+use crate::wire::watch::Encoded;
 
 /// The time-out of a test step; much longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -294,7 +295,7 @@ fn a_clean_end_in_the_middle_of_a_line_is_a_cut() {
     check(WATCH, vec![list("10", &[]), ended(&events), open("")], |running| {
         running.expect("list");
         running.expect("watch 0 +1@11");
-        running.expect("restarted: the connection was cut: it ended in the middle of a line");
+        running.expect("restarted: the connection was cut: it ended in the middle of an event");
     });
 }
 
@@ -502,6 +503,28 @@ fn lines_that_are_too_long_are_rejected() {
     }
     let end = lines.fill(&mut &b"x\n"[..], |_| Ok(())).unwrap_err();
     assert!(matches!(end, WatchEnd::Undecodable(_)), "{end:?}");
+}
+
+#[test]
+fn events_in_both_encodings_are_split_wherever_a_read_ends() {
+    let long = [&[0, 0, 1, 4][..], &[b'\n'; 260]].concat();
+    let small = b"{\"a\":1}\n\0\0\0\x03one\n\n\0\0\0\0{\"bc\":2}\r\n";
+    let stream = [&small[..], &long].concat();
+    for n_bytes in 1..=stream.len() {
+        let (mut lines, seen) = (Lines::default(), std::cell::RefCell::new(Vec::new()));
+        for mut piece in stream.chunks(n_bytes) {
+            let on_event = |event: Encoded<'_>| {
+                seen.borrow_mut().push(match event {
+                    Encoded::Json(line) => format!("line of {}", line.len()),
+                    Encoded::Protobuf(message) => format!("message of {}", message.len()),
+                });
+                Ok(())
+            };
+            lines.fill(&mut piece, on_event).unwrap();
+        }
+        let whole = ["line of 7", "message of 3", "message of 0", "line of 8", "message of 260"];
+        assert_eq!(seen.take(), whole, "pieces of {n_bytes} bytes");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::core::model::time::Millis;
 use crate::kube::http::Stream;
 use crate::runtime::watch::lines::{Batch, Lines};
 use crate::runtime::watch::lister::Lister;
-use crate::wire::watch::{LineEvent, parse_line};
+use crate::wire::watch::{Encoded, LineEvent, parse_event};
 
 /// If a read returns this soon after the one before, the next one waits for `READ_PAUSE`, so that many
 /// small events share a wake-up and a message.
@@ -123,9 +123,9 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
         loop {
             let mut batch = Batch::default();
             let mut n_bytes = 0;
-            let end = lines.fill(stream.reader(), |line| {
-                n_bytes += line.len();
-                self.on_line(line, &mut batch)?;
+            let end = lines.fill(stream.reader(), |event| {
+                n_bytes += event.n_bytes();
+                self.on_event(event, &mut batch)?;
                 if batch.is_full() { self.flush(std::mem::take(&mut batch)) } else { Ok(()) }
             });
             // Events from before the end are delivered unless the inbox is full.
@@ -140,8 +140,8 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
         }
     }
 
-    fn on_line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), WatchEnd> {
-        let line = parse_line(line, self.lister.pods.selection())
+    fn on_event(&mut self, event: Encoded<'_>, batch: &mut Batch) -> Result<(), WatchEnd> {
+        let line = parse_event(event, self.lister.pods.selection())
             .map_err(|problem| WatchEnd::Undecodable(problem.to_string()))?;
         self.machine.on_line(line.version_text.as_deref());
         match line.event {

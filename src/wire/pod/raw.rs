@@ -1,43 +1,20 @@
 //! The fields of a pod that posse reads, as they are on the wire.
 
 use super::{DELETION_COST, Text};
-use crate::wire::json::{Json, JsonError};
+use crate::wire::fields::{Fields, Value};
 use crate::wire::labels::{
     APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE,
     KEY, MAX_AGE, RESTART, SIDECAR_FAILURE, SLOT, TASK,
 };
 
-/// A struct that is filled key by key.
-pub(crate) trait Fields<'a>: Default {
-    /// Reads the value of `key`, or leaves it to be skipped.
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError>;
-}
-
-/// An object. None for null.
-pub(crate) fn object<'a, T: Fields<'a>>(json: &mut Json<'a>) -> Result<Option<T>, JsonError> {
-    let mut whole = T::default();
-    let is_given = json.object(&mut |key, json| whole.field(key, json))?;
-    Ok(is_given.then_some(whole))
-}
-
-/// A list of objects.
-fn objects<'a, T: Fields<'a>>(json: &mut Json<'a>) -> Result<Vec<T>, JsonError> {
-    let mut all = Vec::new();
-    json.list(&mut |json| {
-        all.extend(object(json)?);
-        Ok(())
-    })?;
-    Ok(all)
-}
-
 /// An exit code or signal. None if it does not fit 32 bits.
-fn code(json: &mut Json<'_>) -> Result<Option<i32>, JsonError> {
-    Ok(json.number()?.and_then(|number| i32::try_from(number).ok()))
+fn code<'a, V: Value<'a>>(value: &mut V) -> Result<Option<i32>, V::Error> {
+    Ok(value.number()?.and_then(|number| i32::try_from(number).ok()))
 }
 
 /// A number of seconds. None if it does not fit 32 bits.
-fn seconds(json: &mut Json<'_>) -> Result<Option<u32>, JsonError> {
-    Ok(json.number()?.and_then(|number| u32::try_from(number).ok()))
+fn seconds<'a, V: Value<'a>>(value: &mut V) -> Result<Option<u32>, V::Error> {
+    Ok(value.number()?.and_then(|number| u32::try_from(number).ok()))
 }
 
 /// Every field may be absent or null.
@@ -49,11 +26,13 @@ pub(crate) struct RawPod<'a> {
 }
 
 impl<'a> Fields<'a> for RawPod<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "metadata"), (2, "spec"), (3, "status")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "metadata" => self.metadata = object(json)?,
-            "spec" => self.spec = object(json)?,
-            "status" => self.status = object(json)?,
+            "metadata" => self.metadata = value.fields()?,
+            "spec" => self.spec = value.fields()?,
+            "status" => self.status = value.fields()?,
             _ => {}
         }
         Ok(())
@@ -73,16 +52,27 @@ pub(crate) struct RawMeta<'a> {
 }
 
 impl<'a> Fields<'a> for RawMeta<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[
+        (1, "name"),
+        (5, "uid"),
+        (6, "resourceVersion"),
+        (9, "deletionTimestamp"),
+        (10, "deletionGracePeriodSeconds"),
+        (11, "labels"),
+        (12, "annotations"),
+        (13, "ownerReferences"),
+    ];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "name" => self.name = Text::read(json)?,
-            "uid" => self.uid = Text::read(json)?,
-            "resourceVersion" => self.resource_version = Text::read(json)?,
-            "deletionTimestamp" => self.is_deleting = json.is_given()?,
-            "deletionGracePeriodSeconds" => self.deletion_grace_s = seconds(json)?,
-            "labels" => self.labels = object(json)?,
-            "annotations" => self.annotations = object(json)?,
-            "ownerReferences" => self.owner_references = objects(json)?,
+            "name" => self.name = Text::read(value)?,
+            "uid" => self.uid = Text::read(value)?,
+            "resourceVersion" => self.resource_version = Text::read(value)?,
+            "deletionTimestamp" => self.is_deleting = value.is_given()?,
+            "deletionGracePeriodSeconds" => self.deletion_grace_s = seconds(value)?,
+            "labels" => value.entries(&mut self.labels)?,
+            "annotations" => value.entries(&mut self.annotations)?,
+            "ownerReferences" => value.items(&mut self.owner_references)?,
             _ => {}
         }
         Ok(())
@@ -98,12 +88,15 @@ pub(crate) struct RawOwner<'a> {
 }
 
 impl<'a> Fields<'a> for RawOwner<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(1, "kind"), (3, "name"), (4, "uid"), (6, "controller")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "kind" => self.kind = Text::read(json)?,
-            "name" => self.name = Text::read(json)?,
-            "uid" => self.uid = Text::read(json)?,
-            "controller" => self.is_controller = json.is_true()?,
+            "kind" => self.kind = Text::read(value)?,
+            "name" => self.name = Text::read(value)?,
+            "uid" => self.uid = Text::read(value)?,
+            "controller" => self.is_controller = value.is_true()?,
             _ => {}
         }
         Ok(())
@@ -114,17 +107,24 @@ impl<'a> Fields<'a> for RawOwner<'a> {
 pub(crate) struct RawSpec<'a> {
     pub(super) node_name: Option<Text<'a>>,
     pub(super) grace_s: Option<u32>,
-    pub(super) containers: First<'a>,
-    pub(super) scheduling_gates: First<'a>,
+    pub(super) containers: Vec<Named<'a>>,
+    pub(super) scheduling_gates: Vec<Named<'a>>,
 }
 
 impl<'a> Fields<'a> for RawSpec<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[
+        (2, "containers"),
+        (4, "terminationGracePeriodSeconds"),
+        (10, "nodeName"),
+        (38, "schedulingGates"),
+    ];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "nodeName" => self.node_name = Text::read(json)?,
-            "terminationGracePeriodSeconds" => self.grace_s = seconds(json)?,
-            "containers" => self.containers = First::read(json)?,
-            "schedulingGates" => self.scheduling_gates = First::read(json)?,
+            "nodeName" => self.node_name = Text::read(value)?,
+            "terminationGracePeriodSeconds" => self.grace_s = seconds(value)?,
+            "containers" => value.items(&mut self.containers)?,
+            "schedulingGates" => value.items(&mut self.scheduling_gates)?,
             _ => {}
         }
         Ok(())
@@ -144,16 +144,27 @@ pub(crate) struct RawStatus<'a> {
 }
 
 impl<'a> Fields<'a> for RawStatus<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[
+        (1, "phase"),
+        (2, "conditions"),
+        (3, "message"),
+        (4, "reason"),
+        (5, "hostIP"),
+        (6, "podIP"),
+        (8, "containerStatuses"),
+        (10, "initContainerStatuses"),
+    ];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "phase" => self.phase = Text::read(json)?,
-            "reason" => self.reason = Text::read(json)?,
-            "message" => self.message = Text::read(json)?,
-            "podIP" => self.pod_ip = Text::read(json)?,
-            "hostIP" => self.host_ip = Text::read(json)?,
-            "conditions" => self.conditions = objects(json)?,
-            "containerStatuses" => self.container_statuses = objects(json)?,
-            "initContainerStatuses" => self.init_container_statuses = objects(json)?,
+            "phase" => self.phase = Text::read(value)?,
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
+            "podIP" => self.pod_ip = Text::read(value)?,
+            "hostIP" => self.host_ip = Text::read(value)?,
+            "conditions" => value.items(&mut self.conditions)?,
+            "containerStatuses" => value.items(&mut self.container_statuses)?,
+            "initContainerStatuses" => value.items(&mut self.init_container_statuses)?,
             _ => {}
         }
         Ok(())
@@ -169,12 +180,15 @@ pub(crate) struct RawCondition<'a> {
 }
 
 impl<'a> Fields<'a> for RawCondition<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(1, "type"), (2, "status"), (5, "reason"), (6, "message")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "type" => self.kind = Text::read(json)?,
-            "status" => self.status = Text::read(json)?,
-            "reason" => self.reason = Text::read(json)?,
-            "message" => self.message = Text::read(json)?,
+            "type" => self.kind = Text::read(value)?,
+            "status" => self.status = Text::read(value)?,
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
             _ => {}
         }
         Ok(())
@@ -188,10 +202,12 @@ pub(crate) struct RawContainerStatus<'a> {
 }
 
 impl<'a> Fields<'a> for RawContainerStatus<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "name"), (2, "state")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "name" => self.name = Text::read(json)?,
-            "state" => self.state = object(json)?,
+            "name" => self.name = Text::read(value)?,
+            "state" => self.state = value.fields()?,
             _ => {}
         }
         Ok(())
@@ -206,11 +222,14 @@ pub(crate) struct RawState<'a> {
 }
 
 impl<'a> Fields<'a> for RawState<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(1, "waiting"), (2, "running"), (3, "terminated")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "running" => self.is_running = json.is_given()?,
-            "terminated" => self.terminated = object(json)?,
-            "waiting" => self.waiting = object(json)?,
+            "running" => self.is_running = value.is_given()?,
+            "terminated" => self.terminated = value.fields()?,
+            "waiting" => self.waiting = value.fields()?,
             _ => {}
         }
         Ok(())
@@ -224,10 +243,12 @@ pub(crate) struct RawWaiting<'a> {
 }
 
 impl<'a> Fields<'a> for RawWaiting<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "reason"), (2, "message")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "reason" => self.reason = Text::read(json)?,
-            "message" => self.message = Text::read(json)?,
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
             _ => {}
         }
         Ok(())
@@ -244,13 +265,16 @@ pub(crate) struct RawTerminated<'a> {
 }
 
 impl<'a> Fields<'a> for RawTerminated<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(1, "exitCode"), (2, "signal"), (3, "reason"), (4, "message"), (6, "finishedAt")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "exitCode" => self.exit_code = code(json)?,
-            "signal" => self.signal = code(json)?,
-            "reason" => self.reason = Text::read(json)?,
-            "message" => self.message = Text::read(json)?,
-            "finishedAt" => self.finished_at = Text::read(json)?,
+            "exitCode" => self.exit_code = code(value)?,
+            "signal" => self.signal = code(value)?,
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
+            "finishedAt" => self.finished_at = value.time()?.map(Text),
             _ => {}
         }
         Ok(())
@@ -273,18 +297,21 @@ pub(crate) struct Labels<'a> {
 }
 
 impl<'a> Fields<'a> for Labels<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    // An entry of a map has its key as text.
+    const NUMBERS: &'static [(u32, &'static str)] = &[];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            APP => self.app = Text::read(json)?,
-            INSTANCE => self.instance = Text::read(json)?,
-            GROUP => self.group = Text::read(json)?,
-            EXECUTOR_ID => self.id = Text::read(json)?,
-            SLOT => self.slot = Text::read(json)?,
-            ATTEMPT => self.attempt = Text::read(json)?,
-            key if key == COMPONENT.0 => self.component = Text::read(json)?,
-            COUNTED => self.counted = Text::read(json)?,
-            COMPLETED => self.is_completed = json.is_given()?,
-            KEY => self.key = Text::read(json)?,
+            APP => self.app = Text::read(value)?,
+            INSTANCE => self.instance = Text::read(value)?,
+            GROUP => self.group = Text::read(value)?,
+            EXECUTOR_ID => self.id = Text::read(value)?,
+            SLOT => self.slot = Text::read(value)?,
+            ATTEMPT => self.attempt = Text::read(value)?,
+            key if key == COMPONENT.0 => self.component = Text::read(value)?,
+            COUNTED => self.counted = Text::read(value)?,
+            COMPLETED => self.is_completed = value.is_given()?,
+            KEY => self.key = Text::read(value)?,
             _ => {}
         }
         Ok(())
@@ -304,45 +331,37 @@ pub(crate) struct Annotations<'a> {
 }
 
 impl<'a> Fields<'a> for Annotations<'a> {
-    fn field(&mut self, key: &str, json: &mut Json<'a>) -> Result<(), JsonError> {
+    // An entry of a map has its key as text.
+    const NUMBERS: &'static [(u32, &'static str)] = &[];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            CONTAINER => self.container = Text::read(json)?,
-            DELETION_COST => self.deletion_cost = Text::read(json)?,
-            SIDECAR_FAILURE => self.sidecar_failure = Text::read(json)?,
-            DRAINING => self.draining = Text::read(json)?,
-            MAX_AGE => self.max_age = Text::read(json)?,
-            RESTART => self.restart = Text::read(json)?,
-            TASK => self.task = Text::read(json)?,
+            CONTAINER => self.container = Text::read(value)?,
+            DELETION_COST => self.deletion_cost = Text::read(value)?,
+            SIDECAR_FAILURE => self.sidecar_failure = Text::read(value)?,
+            DRAINING => self.draining = Text::read(value)?,
+            MAX_AGE => self.max_age = Text::read(value)?,
+            RESTART => self.restart = Text::read(value)?,
+            TASK => self.task = Text::read(value)?,
             _ => {}
         }
         Ok(())
     }
 }
 
-/// The name of the first container in a list, and whether there are more.
+/// An object of which only the name counts.
 #[derive(Debug, Default)]
-pub(crate) struct First<'a> {
+pub(crate) struct Named<'a> {
     pub(super) name: Option<Text<'a>>,
-    pub(super) has_others: bool,
 }
 
-impl<'a> First<'a> {
-    fn read(json: &mut Json<'a>) -> Result<Self, JsonError> {
-        let (mut first, mut n_items) = (Self::default(), 0_usize);
-        json.list(&mut |json| {
-            n_items += 1;
-            first.has_others = n_items > 1;
-            if n_items > 1 {
-                return Ok(());
-            }
-            json.object(&mut |key, json| {
-                if key == "name" {
-                    first.name = Text::read(json)?;
-                }
-                Ok(())
-            })
-            .map(drop)
-        })?;
-        Ok(first)
+impl<'a> Fields<'a> for Named<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "name")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        if key == "name" {
+            self.name = Text::read(value)?;
+        }
+        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 use crate::core::loss::classify;
 use crate::core::model::rng::Rng;
 use crate::wire::list::parse_page;
-use crate::wire::watch::parse_line;
+use crate::wire::watch::{Encoded, parse_event};
 
 macro_rules! fixture {
     ($name:literal) => {
@@ -332,7 +332,7 @@ fn no_bytes_cause_a_panic() {
     for round in 0..20_000 {
         let mut bytes = seeds[round % seeds.len()].as_bytes().to_vec();
         mutate(&mut bytes, &mut rng);
-        let line = parse_line(&bytes, &selection()).is_ok();
+        let line = parse_event(Encoded::Json(&bytes), &selection()).is_ok();
         let pod = parse(&bytes, &selection()).is_ok();
         let page = parse_page(&bytes, &selection()).is_ok();
         n_read += usize::from(line || pod || page);

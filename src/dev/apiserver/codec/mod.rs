@@ -13,13 +13,13 @@ use std::thread;
 use serde_json::{Map, Value};
 
 use self::duplicates::duplicates;
-use self::protobuf::{Envelope, MAGIC};
 use self::versions::{is_stored, rename_fields, rename_paths};
 use crate::dev::apiserver::route::{self, Route, Target};
 use crate::dev::schema;
 use crate::dev::schema::kind::{Kind, Subresource};
 use crate::dev::schema::status::{Cause, StatusError, go_quoted};
 use crate::serve::Request;
+use crate::wire::protobuf::{Envelope, MAGIC};
 use crate::wire::{json, yaml};
 
 const JSON: &str = "application/json";
@@ -129,7 +129,7 @@ fn tree(format: Format, body: &[u8], kind: &str) -> Result<Value, StatusError> {
                 return Err(decode::unrecognized(kind, body, detail));
             };
             let wrong = |error: String| decode::unrecognized(kind, body, &error);
-            let envelope = Envelope::read(rest).map_err(wrong)?;
+            let envelope = Envelope::read(rest).map_err(|error| wrong(error.into()))?;
             let of = schema::of_body(&envelope.api_version, &envelope.kind);
             let mut value = match of {
                 Some(of) => protobuf::message(of, envelope.raw).map_err(wrong)?,

@@ -3,53 +3,14 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::dev::schema::{Shape, Type};
 use crate::wire::json::check_size;
-
-/// The first bytes of each body.
-pub(crate) const MAGIC: &[u8] = b"k8s\0";
+use crate::wire::protobuf::{Part, Reader};
 
 /// The limit of nested messages.
 const DEPTH_MAX: usize = 64;
-
-/// The messages of Go's decoder for truncated and malformed input.
-const UNEXPECTED_EOF: &str = "unexpected EOF";
-
-/// The envelope of a body (`runtime.Unknown`).
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Envelope<'a> {
-    pub(crate) api_version: String,
-    pub(crate) kind: String,
-    pub(crate) raw: &'a [u8],
-}
-
-impl<'a> Envelope<'a> {
-    /// Decodes the bytes after the magic bytes.
-    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, String> {
-        let mut envelope = Self::default();
-        let mut reader = Reader { bytes };
-        while let Some((tag, part)) = reader.next()? {
-            match (tag, part) {
-                (1, Part::Bytes(bytes)) => {
-                    let mut reader = Reader { bytes };
-                    while let Some((tag, part)) = reader.next()? {
-                        match tag {
-                            1 => envelope.api_version = part.text()?,
-                            2 => envelope.kind = part.text()?,
-                            _ => {}
-                        }
-                    }
-                }
-                (2, Part::Bytes(raw)) => envelope.raw = raw,
-                _ => {}
-            }
-        }
-        Ok(envelope)
-    }
-}
 
 /// Decodes a message of a type.
 pub(crate) fn message(of: &Type, bytes: &[u8]) -> Result<Value, String> {
@@ -110,7 +71,7 @@ fn read_entry(shape: &Shape, bytes: &[u8], depth: usize) -> Result<(String, Valu
     let mut reader = Reader { bytes };
     while let Some((tag, part)) = reader.next()? {
         match tag {
-            1 => entry.0 = part.text()?,
+            1 => entry.0 = part.text()?.into_owned(),
             2 => entry.1 = value(shape, &part, depth)?,
             _ => {}
         }
@@ -120,14 +81,14 @@ fn read_entry(shape: &Shape, bytes: &[u8], depth: usize) -> Result<(String, Valu
 
 fn value(shape: &Shape, part: &Part<'_>, depth: usize) -> Result<Value, String> {
     Ok(match shape {
-        Shape::Boolean => (part.number()? != 0).into(),
+        Shape::Boolean => (part.bits()? != 0).into(),
         Shape::Bytes => BASE64_STANDARD.encode(part.bytes()?).into(),
-        Shape::Double => f64::from_bits(part.number()?).into(),
+        Shape::Double => f64::from_bits(part.bits()?).into(),
         Shape::Int32 | Shape::Int64 => part.integer()?.into(),
-        Shape::Text => part.text()?.into(),
+        Shape::Text => part.text()?.into_owned().into(),
         Shape::Quantity => first_text(part.bytes()?)?.into(),
         Shape::IntOrString => read_int_or_string(part.bytes()?)?,
-        Shape::MicroTime | Shape::Time => read_time(shape, part.bytes()?)?,
+        Shape::MicroTime | Shape::Time => read_time(shape, *part)?,
         // Raw JSON, else nothing: its type is unknown.
         Shape::Any => any(&first_text(part.bytes()?).unwrap_or_default()),
         Shape::Object(inner) => {
@@ -151,7 +112,7 @@ fn value(shape: &Shape, part: &Part<'_>, depth: usize) -> Result<Value, String> 
 /// The first field of a message, a text.
 fn first_text(bytes: &[u8]) -> Result<String, String> {
     match (Reader { bytes }).next()? {
-        Some((1, part)) => part.text(),
+        Some((1, part)) => Ok(part.text()?.into_owned()),
         _ => Ok(String::new()),
     }
 }
@@ -161,9 +122,9 @@ fn read_int_or_string(bytes: &[u8]) -> Result<Value, String> {
     let mut reader = Reader { bytes };
     while let Some((tag, part)) = reader.next()? {
         match tag {
-            1 => is_text = part.number()? != 0,
+            1 => is_text = part.bits()? != 0,
             2 => number = part.integer()?,
-            3 => text = part.text()?,
+            3 => text = part.text()?.into_owned(),
             _ => {}
         }
     }
@@ -171,102 +132,9 @@ fn read_int_or_string(bytes: &[u8]) -> Result<Value, String> {
 }
 
 /// A time without fields is null.
-fn read_time(shape: &Shape, bytes: &[u8]) -> Result<Value, String> {
-    if bytes.is_empty() {
-        return Ok(Value::Null);
-    }
-    let (mut seconds, mut nanos) = (0, 0);
-    let mut reader = Reader { bytes };
-    while let Some((tag, part)) = reader.next()? {
-        match tag {
-            1 => seconds = part.integer()?,
-            2 => nanos = part.integer()?,
-            _ => {}
-        }
-    }
-    let nanos = i32::try_from(nanos).unwrap_or_default();
-    let at = Timestamp::new(seconds, nanos).map_err(|_| "time is out of range")?;
+fn read_time(shape: &Shape, part: Part<'_>) -> Result<Value, String> {
+    let Some(at) = part.timestamp()? else { return Ok(Value::Null) };
     Ok(if *shape == Shape::Time { format!("{at:.0}") } else { format!("{at:.6}") }.into())
-}
-
-/// The value of one field on the wire.
-enum Part<'a> {
-    Bytes(&'a [u8]),
-    Number(u64),
-}
-
-impl<'a> Part<'a> {
-    fn bytes(&self) -> Result<&'a [u8], String> {
-        match self {
-            Self::Bytes(bytes) => Ok(bytes),
-            Self::Number(_) => Err("proto: wrong wireType".to_owned()),
-        }
-    }
-
-    fn number(&self) -> Result<u64, String> {
-        match self {
-            Self::Number(number) => Ok(*number),
-            Self::Bytes(_) => Err("proto: wrong wireType".to_owned()),
-        }
-    }
-
-    /// Negative numbers are encoded in two's complement.
-    fn integer(&self) -> Result<i64, String> {
-        self.number().map(u64::cast_signed)
-    }
-
-    fn text(&self) -> Result<String, String> {
-        Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
-    }
-}
-
-/// The rest of a message.
-struct Reader<'a> {
-    bytes: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    fn next(&mut self) -> Result<Option<(u32, Part<'a>)>, String> {
-        if self.bytes.is_empty() {
-            return Ok(None);
-        }
-        let key = self.varint()?;
-        let tag = u32::try_from(key >> 3).map_err(|_| UNEXPECTED_EOF)?;
-        let part = match key & 7 {
-            0 => Part::Number(self.varint()?),
-            1 => Part::Number(little_endian(self.take(8)?)),
-            2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| UNEXPECTED_EOF)?;
-                Part::Bytes(self.take(length)?)
-            }
-            5 => Part::Number(little_endian(self.take(4)?)),
-            other => return Err(format!("proto: illegal wireType {other}")),
-        };
-        Ok(Some((tag, part)))
-    }
-
-    fn take(&mut self, length: usize) -> Result<&'a [u8], String> {
-        let (taken, rest) = self.bytes.split_at_checked(length).ok_or(UNEXPECTED_EOF)?;
-        self.bytes = rest;
-        Ok(taken)
-    }
-
-    fn varint(&mut self) -> Result<u64, String> {
-        const BYTES_MAX: u32 = 10;
-        let mut number = 0;
-        for i in 0..BYTES_MAX {
-            let byte = self.take(1)?.first().copied().unwrap_or_default();
-            number |= u64::from(byte & 0x7F).wrapping_shl(7 * i);
-            if byte & 0x80 == 0 {
-                return Ok(number);
-            }
-        }
-        Err("proto: integer overflow".to_owned())
-    }
-}
-
-fn little_endian(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// A message to encode.
