@@ -49,7 +49,7 @@ const HURRY_MS: u64 = 5_000;
 const IDLE_TURN_MS: u64 = 15_000;
 /// While inputs keep coming, turns begin at least this far apart. What arrives in between shares one
 /// turn, and its senders wake nobody: the hand-overs cost more than the decisions.
-const TURN_INTERVAL_MIN: Duration = Duration::from_millis(1);
+const TURN_INTERVAL_MIN: Duration = Duration::from_millis(4);
 /// Turns longer than this are logged.
 const TURN_SLOW: Duration = Duration::from_millis(100);
 

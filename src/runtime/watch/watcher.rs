@@ -16,10 +16,13 @@ use crate::runtime::watch::lines::{Batch, Lines};
 use crate::runtime::watch::lister::Lister;
 use crate::wire::watch::{Encoded, LineEvent, parse_event};
 
-/// If a read returns this soon after the one before, the next one waits for `READ_PAUSE`, so that many
-/// small events share a wake-up and a message.
-const READ_INTERVAL_SHORT: Duration = Duration::from_millis(5);
-const READ_PAUSE: Duration = Duration::from_millis(4);
+/// While reads follow each other quickly there is a pause between them, so that many small events share a
+/// wake-up and a message: a millisecond for each event since the pause before, within these limits. The more
+/// events there are, the less it matters when each one is seen.
+const READ_PAUSE_MIN: Duration = Duration::from_millis(4);
+const READ_PAUSE_MAX: Duration = Duration::from_millis(12);
+/// A read that returns so soon after the pause, or within the shortest one, follows quickly.
+const READ_WAIT_SHORT: Duration = Duration::from_millis(1);
 /// A read of so many bytes is followed by the next at once: a server drops a slow watcher.
 const READ_BYTES_LARGE: usize = 32 << 10;
 
@@ -119,12 +122,12 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
     /// Reads the stream to its end.
     fn read(&mut self, stream: &mut Stream) -> WatchEnd {
         let mut lines = Lines::default();
-        let mut read_at: Option<Instant> = None;
+        let (mut read_at, mut pause, mut n_events) = (None::<Instant>, READ_PAUSE_MIN, 0);
         loop {
             let mut batch = Batch::default();
             let mut n_bytes = 0;
             let end = lines.fill(stream.reader(), |event| {
-                n_bytes += event.n_bytes();
+                (n_bytes, n_events) = (n_bytes + event.n_bytes(), n_events + 1);
                 self.on_event(event, &mut batch)?;
                 if batch.is_full() { self.flush(std::mem::take(&mut batch)) } else { Ok(()) }
             });
@@ -133,9 +136,14 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
                 return end;
             }
             let before = read_at.replace(Instant::now());
-            let is_busy = before.is_some_and(|before| before.elapsed() < READ_INTERVAL_SHORT);
+            let is_busy = before.is_some_and(|before| before.elapsed() < pause + READ_WAIT_SHORT);
+            pause = READ_PAUSE_MIN;
             if is_busy && n_bytes < READ_BYTES_LARGE {
-                thread::sleep(READ_PAUSE);
+                pause = Duration::from_millis(n_events).clamp(READ_PAUSE_MIN, READ_PAUSE_MAX);
+                thread::sleep(pause);
+            }
+            if !is_busy || n_bytes < READ_BYTES_LARGE {
+                n_events = 0;
             }
         }
     }
