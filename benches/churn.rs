@@ -44,7 +44,7 @@ fn main() {
     let run = Run::new(dir.path(), cluster.namespace(), &access).settings(settings);
     let posse = run.env("POSSE_LOG", "warn").executors(n_executors).start();
     let begun = Instant::now();
-    wait_running(&posse, n_executors);
+    let first = wait_all(&posse, n_executors);
     println!(
         "{n_executors} executors run after {:.0} s: {}, {:.1} s of processor time",
         begun.elapsed().as_secs_f64(),
@@ -52,8 +52,7 @@ fn main() {
         cpu(posse.pid()).as_secs_f64()
     );
     let client = Client::new(&cluster.access(Who::Admin), "test-churn");
-    let named = posse.status()["executors"][0]["pod"].as_str().unwrap().to_owned();
-    let (prefix, _) = named.rsplit_once('-').unwrap();
+    let (prefix, _) = first.rsplit_once('-').unwrap();
     let options = json!({"gracePeriodSeconds": 0});
     let (mut next, mut n_deleted) = (1_u64, 0_u64);
     let (begun, before) = (Instant::now(), cpu(posse.pid()));
@@ -119,9 +118,22 @@ impl Cluster {
     }
 }
 
+/// Waits by the events, as a request for the whole status would cost memory; returns a pod's name.
+fn wait_all(posse: &Posse, n: u32) -> String {
+    wait_value(LIMIT, "all to run", || {
+        thread::sleep(Duration::from_secs(1));
+        let running = posse.events_of("executor_running");
+        match running.first() {
+            Some(event) if running.len() >= n as usize => {
+                Ok(event["pod"].as_str().unwrap().to_owned())
+            }
+            _ => Err(running.len()),
+        }
+    })
+}
+
 fn wait_running(posse: &Posse, n: u32) {
     wait_value(LIMIT, "all to run", || {
-        // `status --json` names every executor.
         thread::sleep(Duration::from_secs(1));
         let running = posse.status()["groups"][0]["running"].clone();
         if running == n { Ok(()) } else { Err(running) }

@@ -1,4 +1,4 @@
-//! Reads protobuf (https://protobuf.dev/programming-guides/encoding): what the API server sends to a client
+//! Reads protobuf (<https://protobuf.dev/programming-guides/encoding>): what the API server sends to a client
 //! that accepts it, and what kubectl sends to the embedded cluster. A field is skipped by its length, so
 //! that a pod is read more than twice as fast as from JSON. The shipped binary is compiled for size, so that the
 //! smallest functions are always inlined.
