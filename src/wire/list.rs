@@ -54,8 +54,8 @@ pub(super) fn read_pods(
     bytes: &[u8],
     each: &mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
 ) -> Result<PageEnd, WireError> {
-    let meta = match Envelope::of_body(bytes)? {
-        Some(envelope) => read_protobuf(envelope.raw, each)?,
+    let meta = match Envelope::message_of(bytes, "PodList")? {
+        Some(list) => read_protobuf(list, each)?,
         None => read_json(bytes, each)?,
     };
     let meta = meta.ok_or(WireError::Missing("metadata"))?;

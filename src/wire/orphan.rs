@@ -2,7 +2,7 @@
 
 use crate::core::policy::orphans::OrphanCandidate;
 use crate::wire::list::read_pods;
-use crate::wire::pod::{OwnerFacts, RawPod, WireError, read};
+use crate::wire::pod::{OwnerFacts, WireError, read_pod};
 
 /// One page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub fn parse_page(bytes: &[u8]) -> Result<Page, WireError> {
 /// # Errors
 /// The bytes are not a pod with a uid.
 pub fn parse_owner(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
-    read::<RawPod<'_>>(bytes)?.unwrap_or_default().owner_facts()
+    read_pod(bytes)?.unwrap_or_default().owner_facts()
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl From<serde_json::Error> for WireError {
 /// # Errors
 /// The bytes are not a pod with a name and a uid.
 pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError> {
-    read::<RawPod<'_>>(bytes)?.ok_or(WireError::Missing("metadata.uid"))?.seen(selection)
+    read_pod(bytes)?.ok_or(WireError::Missing("metadata.uid"))?.seen(selection)
 }
 
 /// Reads a pod of the driver's Job. Its id and group are empty.
@@ -91,14 +91,19 @@ pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError
 /// # Errors
 /// The bytes are not a pod with a name and a uid.
 pub fn parse_attempt(bytes: &[u8]) -> Result<Pod, WireError> {
-    read::<RawPod<'_>>(bytes)?.ok_or(WireError::Missing("metadata.uid"))?.facts()
+    read_pod(bytes)?.ok_or(WireError::Missing("metadata.uid"))?.facts()
 }
 
-/// Reads an object from a body: protobuf if it begins so, else JSON. None for null.
-pub(super) fn read<'a, T: Fields<'a>>(body: &'a [u8]) -> Result<Option<T>, WireError> {
-    if let Some(envelope) = Envelope::of_body(body)? {
-        return Ok(Some(message(envelope.raw)?));
+/// Reads a pod from a body: protobuf if it begins so, else JSON. None for null.
+pub(super) fn read_pod(body: &[u8]) -> Result<Option<RawPod<'_>>, WireError> {
+    match Envelope::message_of(body, "Pod")? {
+        Some(pod) => Ok(Some(message(pod)?)),
+        None => read_json(body),
     }
+}
+
+/// Reads an object of JSON. None for null.
+pub(super) fn read_json<'a, T: Fields<'a>>(body: &'a [u8]) -> Result<Option<T>, WireError> {
     let mut json = Json::new(body)?;
     let object = json.fields()?;
     json.end()?;

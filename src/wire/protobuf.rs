@@ -18,6 +18,8 @@ pub const MAGIC: &[u8] = b"k8s\0";
 pub enum ProtobufError {
     /// It is cut, or a length is too large.
     Cut,
+    /// Another kind of object.
+    Kind,
     /// A number has more than ten bytes.
     Overflow,
     /// A time that no calendar has.
@@ -27,10 +29,11 @@ pub enum ProtobufError {
 }
 
 impl fmt::Display for ProtobufError {
-    /// The words of Go's decoder.
+    /// The words of Go's decoder, where it has some.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Cut => "unexpected EOF",
+            Self::Kind => "another kind of object",
             Self::Overflow => "proto: integer overflow",
             Self::Time => "time is out of range",
             Self::WireType => "proto: wrong wireType",
@@ -54,12 +57,16 @@ pub struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads a body. `None` if it does not begin with the magic bytes: it is no protobuf.
+    /// The message of an object of this kind. `None` if the body does not begin with the magic bytes: it is no
+    /// protobuf.
     ///
     /// # Errors
-    /// The bytes after the magic ones are no envelope.
-    pub fn of_body(body: &'a [u8]) -> Result<Option<Self>, ProtobufError> {
-        body.strip_prefix(MAGIC).map(Self::read).transpose()
+    /// The bytes after the magic ones are no envelope, or one of another kind, whose numbers are other fields.
+    pub fn message_of(body: &'a [u8], kind: &str) -> Result<Option<&'a [u8]>, ProtobufError> {
+        match body.strip_prefix(MAGIC).map(Self::read).transpose()? {
+            Some(envelope) if envelope.kind != kind => Err(ProtobufError::Kind),
+            envelope => Ok(envelope.map(|envelope| envelope.raw)),
+        }
     }
 
     /// Reads the bytes after the magic bytes.

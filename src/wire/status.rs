@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::core::model::refusal::{Refusal, RefusalClass};
 use crate::wire::fields::{Fields, Value};
-use crate::wire::pod::{Text, WireError, clipped, read};
+use crate::wire::pod::{Text, WireError, clipped, read_json};
 use crate::wire::protobuf::{Envelope, MAGIC, message};
 
 /// Limit of a server's message, bytes.
@@ -117,14 +117,12 @@ pub fn refusal(
 
 /// Reads a Status. None: the body is another object.
 pub(super) fn read_status(body: &[u8]) -> Result<Option<RawApiStatus<'_>>, WireError> {
-    let (kind, status) = match Envelope::of_body(body)? {
-        Some(envelope) => (envelope.kind, message::<RawApiStatus<'_>>(envelope.raw)?),
-        None => {
-            let mut status: RawApiStatus<'_> = read(body)?.unwrap_or_default();
-            (status.kind.take().unwrap_or_default().0, status)
-        }
-    };
-    Ok((kind == "Status").then_some(status))
+    if let Some(status) = Envelope::message_of(body, "Status")? {
+        return Ok(Some(message(status)?));
+    }
+    let status: RawApiStatus<'_> = read_json(body)?.unwrap_or_default();
+    let is_status = status.kind.as_ref().is_some_and(|kind| kind.0 == "Status");
+    Ok(is_status.then_some(status))
 }
 
 /// The refusal for a successful answer with an unreadable body: the request may have been executed.

@@ -7,7 +7,7 @@ use crate::core::model::refusal::Refusal;
 use crate::wire::fields::Value as _;
 use crate::wire::json::Json;
 use crate::wire::labels::Selection;
-use crate::wire::pod::{self, RawPod, WireError};
+use crate::wire::pod::{RawPod, WireError, read_pod};
 use crate::wire::protobuf::Reader;
 use crate::wire::status::{RawApiStatus, read_status};
 
@@ -125,7 +125,7 @@ fn read_message(message: &[u8]) -> Result<RawLine<'_>, WireError> {
     }
     let mut raw = RawLine { kind, ..RawLine::default() };
     match (kind, object) {
-        (Some(Kind::Pod(_)), Some((1, body))) => raw.pod = pod::read(body.bytes()?)?,
+        (Some(Kind::Pod(_)), Some((1, body))) => raw.pod = read_pod(body.bytes()?)?,
         (Some(Kind::Error), Some((1, body))) => raw.error = read_status(body.bytes()?)?,
         _ => {}
     }

@@ -58,6 +58,7 @@ fn requests_are_sent_as_documented() {
         format!("POST {PODS}?fieldManager=posse&fieldValidation=Strict HTTP/1.1")
     );
     assert_eq!(asked.header("content-type"), Some("application/json"));
+    assert_eq!(asked.header("accept"), Some(PROTOBUF));
     assert_eq!(asked.body, b"{}");
 
     let (_, asked) = sent((201, POD), |pods| pods.create(b"{}", true).unwrap());
@@ -66,7 +67,8 @@ fn requests_are_sent_as_documented() {
         format!("POST {PODS}?fieldManager=posse&fieldValidation=Strict&dryRun=All HTTP/1.1")
     );
 
-    let (raw, _) = sent((201, POD), |pods| pods.create_raw(b"{}", true));
+    let (raw, asked) = sent((201, POD), |pods| pods.create_raw(b"{}", true));
+    assert_eq!(asked.header("accept"), Some("application/json"));
     assert_eq!(raw.unwrap(), POD.as_bytes());
 
     let (there, asked) = sent((200, "{}"), |pods| pods.get_node("a/b"));

@@ -143,6 +143,9 @@ fn a_status_is_read_as_its_json() {
         assert_eq!(read, of(code, true, json));
         assert!(!read.reason.is_empty() && !read.message.is_empty(), "{read:?}");
     }
+    let success = body("Status", &bytes(2, b"Success"));
+    let wrong = Err(pod::WireError::Protobuf(ProtobufError::Kind));
+    assert_eq!(pod::parse(&success, &selection()), wrong, "a Status is no pod");
     let foreign = of(404, false, &body("Pod", b""));
     assert!(foreign.message.starts_with("the answer is not a Kubernetes Status"), "{foreign:?}");
 }
@@ -185,9 +188,10 @@ fn cut_and_changed_bytes_are_errors_or_other_values() {
             let _ = parse_event(Encoded::Protobuf(&changed), &selection());
         }
     }
-    for body in [&b""[..], b"\x08", b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", b"\x0B"] {
-        let body = [MAGIC, body].concat();
-        assert!(pod::parse(&body, &selection()).is_err(), "{body:x?}");
-        assert!(parse_page(&body, &selection()).is_err(), "{body:x?}");
+    for message in [&b""[..], b"\x08", b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", b"\x0B"]
+    {
+        assert!(pod::parse(&[MAGIC, message].concat(), &selection()).is_err(), "{message:x?}");
+        assert!(pod::parse(&body("Pod", message), &selection()).is_err(), "{message:x?}");
+        assert!(parse_page(&body("PodList", message), &selection()).is_err(), "{message:x?}");
     }
 }
