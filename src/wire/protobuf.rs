@@ -1,8 +1,8 @@
 //! Reads protobuf (<https://protobuf.dev/programming-guides/encoding>): what the API server sends to a client
 //! that accepts it, and what kubectl sends to the embedded cluster. A field is skipped by its length, so
-//! that a pod is read three times as fast as from JSON. The shipped binary is compiled for size, so that the
-//! functions on this path are inlined by hand: a result of 24 bytes that each of them copies on the stack, in parts that
-//! overlap, costs more than what it is the result of.
+//! that a pod is read three times as fast as from JSON. The shipped binary is compiled for size. The functions
+//! for each field are inlined by hand, because each call would copy its result on the stack, in parts that overlap,
+//! and the processor waits for such copies (docs/BENCHMARKS.md).
 
 use std::borrow::Cow;
 use std::fmt;
