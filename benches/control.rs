@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 #![allow(clippy::wildcard_enum_match_arm)]
 
+#[path = "../crates/core/tests/support/core_run.rs"]
+mod core_run;
 mod figures;
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -17,16 +19,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use figures::{cpu, quantile};
-use posse::core::model::action::Action;
-use posse::core::model::ids::ExecutorId;
-use posse::core::model::input::{Input, PodAnswer, PodEvent};
-use posse::core::model::pod::{ContainerState, Phase, Pod};
-use posse::core::model::time::Millis;
-use posse::core::reconciler::Reconciler;
+use posse_base::time::Millis;
+use posse_core::model::action::Action;
+use posse_core::model::ids::ExecutorId;
+use posse_core::model::input::{Input, PodAnswer, PodEvent};
+use posse_core::model::pod::{ContainerState, Phase, Pod};
+use posse_core::reconciler::Reconciler;
 use serde_json::json;
 use support::access::Access;
 use support::control::Control;
-use support::core_run;
 use support::embedded::simulated;
 use support::posse::{Posse, Run};
 use support::proxy::{Proxy, ProxyAction};
@@ -195,7 +196,7 @@ fn losses() {
             version += 1;
             let mut pod = pods[id].clone();
             (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
-            pod.version = Some(posse::core::model::ids::Version(version));
+            pod.version = Some(posse_core::model::ids::Version(version));
             PodEvent::Applied(pod)
         });
         let epoch = core.watermark().epoch;
@@ -227,12 +228,12 @@ fn settle(
         let epoch = core.watermark().epoch;
         for action in actions {
             *version += 1;
-            let at = Some(posse::core::model::ids::Version(*version));
+            let at = Some(posse_core::model::ids::Version(*version));
             let event = match action {
                 Action::Create { id, watermark, .. } => {
                     let model = pods.values().next().unwrap();
                     let pod = Pod {
-                        uid: posse::core::model::ids::Uid::new(&format!("u{id}")),
+                        uid: posse_core::model::ids::Uid::new(&format!("u{id}")),
                         name: format!("{}{id}", core_run::PREFIX).into(),
                         id,
                         version: at,

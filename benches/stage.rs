@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use figures::memory;
-use posse::wire::bundle::hex;
+use posse_wire::bundle::hex;
 use ring::digest::{SHA256, digest};
 use support::reaper::Guarded;
 use support::scene::TempDir;

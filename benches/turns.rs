@@ -6,20 +6,20 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 #![allow(clippy::wildcard_enum_match_arm)]
 
-#[path = "../tests/support/core_run.rs"]
+#[path = "../crates/core/tests/support/core_run.rs"]
 mod core_run;
 
 use std::time::{Duration, Instant};
 
 use core_run::{Run, identity, policy, spec};
-use posse::core::model::command::Command;
-use posse::core::model::ids::{GroupName, Version};
-use posse::core::model::input::{Input, List, ListSource, PodEvent};
-use posse::core::model::pod::{ContainerState, Phase, Pod, StartProblem, StartProblemKind};
-use posse::core::model::stop::StopOrder;
-use posse::core::model::time::Millis;
-use posse::core::policy::settings::Policy;
-use posse::core::reconciler::{InstanceIdentity, Reconciler};
+use posse_base::time::Millis;
+use posse_core::model::command::Command;
+use posse_core::model::ids::{GroupName, Version};
+use posse_core::model::input::{Input, List, ListSource, PodEvent};
+use posse_core::model::pod::{ContainerState, Phase, Pod, StartProblem, StartProblemKind};
+use posse_core::model::settings::Policy;
+use posse_core::model::stop::StopOrder;
+use posse_core::reconciler::{InstanceIdentity, Reconciler};
 
 const SIZES: [u64; 3] = [100, 10_000, 100_000];
 /// Turns that are measured at each size. Below the smallest size, because some of them end an executor.

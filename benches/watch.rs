@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use posse::kube::api::pods::Pods;
-use posse::kube::config::Sources;
-use posse::kube::http::Http;
-use posse::runtime::watch::lines::Lines;
-use posse::wire::labels::Selection;
-use posse::wire::watch::{Encoded, LineEvent, parse_event};
+use posse_kube::api::pods::Pods;
+use posse_kube::config::Sources;
+use posse_kube::http::Http;
+use posse_run::watch::lines::Lines;
+use posse_wire::k8s::labels::Selection;
+use posse_wire::k8s::watch::{Encoded, LineEvent, parse_event};
 use rustix::time::{ClockId, clock_gettime};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

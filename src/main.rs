@@ -1,15 +1,65 @@
 //! The `posse` program: runs the command line and exits with its code.
 
+// The program offers nothing to other crates, so `pub` says which module may use an item.
+#![allow(unreachable_pub)]
+
+mod apps;
+mod args;
+mod cleanup;
+mod command_line;
+mod connection;
+mod control_client;
+mod copy;
+#[cfg(feature = "dev")]
+mod dev;
+mod event_text;
+mod events;
+mod exec;
+mod exit;
+mod explain;
+mod follow;
+mod idle;
+mod kill;
+mod listing;
+mod location;
+mod logger;
+mod logs;
+mod manifest;
+mod namespace;
+mod permissions;
+mod pod_files;
+mod program;
+mod ready;
+mod remote;
+mod run;
+mod scale;
+mod settings;
+mod shell_words;
+mod shown_identity;
+mod stage;
+mod status;
+mod stop;
+mod submit;
+mod table;
+mod terminal;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+#[cfg(feature = "tools")]
+mod tools;
+mod wait;
+mod world;
+
 use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use posse::cli;
-use posse::cli::world::World;
+use crate::world::World;
 
 fn main() -> ExitCode {
     let env = |name: &str| std::env::var(name).ok();
     let is_terminal = std::io::stderr().is_terminal();
     let world = World { is_terminal, ..World::new(&env, Path::new("")) };
-    cli::run(std::env::args_os(), &world, &mut std::io::stdout(), &mut std::io::stderr()).into()
+    program::run(std::env::args_os(), &world, &mut std::io::stdout(), &mut std::io::stderr()).into()
 }

@@ -40,6 +40,7 @@ mod e2e {
     pub mod starts;
     pub mod submit;
     pub mod submit_ends;
+    pub mod submit_permissions;
     pub mod tasks;
     pub mod text;
     pub mod volume_waits;
@@ -53,8 +54,8 @@ use e2e::{
     beside, check, completions, credential_groups, credentials, draining, driver, exec, files,
     groups, harness, history, kills, leaks, losses, node_dir, observed, openapi, outages,
     pod_security, ranks, reach, readiness, reasons, refusals, restarts, scaling, stage,
-    stage_attacks, starts, submit, submit_ends, tasks, text, volume_waits, volumes,
-    volumes_by_calls,
+    stage_attacks, starts, submit, submit_ends, submit_permissions, tasks, text, volume_waits,
+    volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -129,7 +130,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         submit_files_without_permission_for_secrets, submit_takes_small_files_in_a_secret,
     };
     Embedded tasks::{too_many_tasks};
-    Own submit::{submit_with_own_permissions};
+    Own submit_permissions::{submit_with_own_permissions};
     Own submit_ends::{
         submit_gives_up_a_missing_image, submit_says_what_is_missing, submit_shows_last_lines,
     };
@@ -138,7 +139,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded exec::{exec_over_a_connection_that_is_cut};
     Real exec::{exec_without_the_permission};
     Embedded submit::{submit_drained, submit_out_of_memory};
-    Real submit::{submit_of_an_object_too_many, submit_without_permissions};
+    Real submit::{submit_of_an_object_too_many};
+    Real submit_permissions::{submit_without_permissions};
     Own beside::{beside_pods_of_a_label};
     Both volumes::{volumes_of_slots};
     Embedded volumes::{volumes_that_are_not_there};

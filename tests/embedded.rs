@@ -45,7 +45,9 @@ const SCENARIOS: &[Scenario] = scenarios! {
     OwnReal transcript::{a_real_server_answers_as_recorded};
     Own wordcount::{the_count_is_right_if_workers_die_within_chunks};
     Own projects::{
-        project_job, project_python, project_shell, three_runs_of_one_command_at_once,
+        project_job, project_job_refuses_forged_results,
+        project_job_takes_commands_only_from_its_driver, project_python,
+        project_python_refuses_forged_results, project_shell, three_runs_of_one_command_at_once,
     };
     Own scripts::{
         a_script_reports_idle_executors, executors_wait_for_the_drivers_call,
@@ -55,7 +57,10 @@ const SCENARIOS: &[Scenario] = scenarios! {
         a_port_in_use_is_an_error_before_the_driver_starts, a_restarted_run_gets_the_same_port,
         executors_wait_for_the_drivers_port, two_runs_at_once_get_two_ports,
     };
-    Own scale::{dev_replaces_the_command_on_this_machine, the_target_follows_a_queue};
+    Own scale::{
+        dev_replaces_the_command_on_this_machine, the_command_of_a_queue_finds_the_credentials,
+        the_target_follows_a_queue,
+    };
     Own exec::{a_driver_runs_commands_in_its_executors};
     Own faults::{
         fault_429_on_everything, fault_500_after_commit, fault_broken_lists, fault_clock_skew,

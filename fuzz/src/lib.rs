@@ -8,20 +8,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use posse::core::model::pod_text::PodOverrides;
-use posse::core::model::text::{is_unsafe, one_line, printable, printable_json, sanitize};
-use posse::kube::config::Sources;
-use posse::serve::{Handler, Limits, Listen, Request, Responder, Server};
-use posse::wire::build::PodContext;
-use posse::wire::bundle::{Label, Ticket, parse_accepted};
-use posse::wire::config::Config;
-use posse::wire::control::{self, PutGroup};
-use posse::wire::control_addr::ControlAddr;
-use posse::wire::exec::{Channel, CommandEnd, command_end};
-use posse::wire::labels::Selection;
-use posse::wire::status::{Verb, refusal};
-use posse::wire::template::Template;
-use posse::wire::{list, pod, status_json, watch};
+use posse_core::model::pod_text::PodOverrides;
+use posse_base::text::{is_unsafe, one_line, printable, printable_json, sanitize};
+use posse_kube::config::Sources;
+use posse_serve::{Handler, Limits, Listen, Request, Responder, Server};
+use posse_wire::pod::build::{PodContext, PodSettings};
+use posse_wire::bundle::{Label, Ticket, parse_accepted};
+use posse_wire::config::Config;
+use posse_wire::control::{self, PutGroup};
+use posse_wire::config::control_addr::ControlAddr;
+use posse_wire::k8s::exec_channels::{Channel, CommandEnd, command_end};
+use posse_wire::k8s::labels::Selection;
+use posse_wire::k8s::status::{Verb, refusal};
+use posse_wire::pod::template::Template;
+use posse_wire::control::status_json;
+use posse_wire::k8s::{list, watch};
+use posse_wire::pod;
 use serde_json::Value;
 
 /// A target: its name, its function, and the folders below the repository with its first inputs.
@@ -182,16 +184,13 @@ fn build(template: &Template) {
         driver_host: "10.1.2.3".to_owned(),
         driver_port: Some(7077),
         node_loss_after_s: Some(60),
-        container: None,
-        fails_with_sidecars: false,
-        restart: posse::core::policy::settings::Restart::Always,
-        on_loss: posse::core::policy::settings::OnLoss::Executor,
+        settings: PodSettings { max_age_s: Some(3_600), ..PodSettings::default() },
+        restart: posse_core::model::settings::Restart::Always,
+        on_loss: posse_core::model::settings::OnLoss::Executor,
         staged: None,
         credentials: Arc::default(),
-        memory_scaling: None,
-        max_age_s: Some(3_600),
     };
-    if template.check(None, None, true).is_ok()
+    if template.check(&PodSettings::default(), true).is_ok()
         && let Ok(compiled) = template.compile(&context)
     {
         let body = compiled.render(7, 3, &PodOverrides::default());
@@ -230,9 +229,9 @@ pub fn exec_message(bytes: &[u8]) {
 /// YAML of any kind.
 pub fn yaml(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
-        && let Ok(node) = posse::wire::yaml::Node::read(text)
+        && let Ok(node) = posse_encoding::yaml::Node::read(text)
     {
         let json = node.to_json().to_string();
-        let _ = posse::wire::yaml::Node::read(&json).map(|again| again.to_json());
+        let _ = posse_encoding::yaml::Node::read(&json).map(|again| again.to_json());
     }
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use posse::core::model::rng::Rng;
+use posse_base::rng::Rng;
 use posse_fuzz::{TARGETS, Target};
 
 /// The longest input, bytes.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use posse_testing::{Wait, program};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::Value;
@@ -46,7 +47,7 @@ impl Folder {
     }
 
     pub(super) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
+        let mut command = program(env!("CARGO_BIN_EXE_posse"));
         command.args(args).current_dir(&self.0).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", &self.0).env("XDG_RUNTIME_DIR", &self.0).env("TERM", "xterm");
@@ -131,9 +132,9 @@ fn signal(child: &Child, signal: Signal) {
 
 #[track_caller]
 pub(super) fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let mut wait = Wait::new(what, PATIENCE);
     while !is_there() {
-        assert!(Instant::now() < deadline, "{what} did not come");
+        assert!(wait.goes_on(), "{what} did not come");
         thread::sleep(POLL);
     }
 }
@@ -318,9 +319,9 @@ impl Terminal {
 
     #[track_caller]
     fn wait_line(&self, what: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let mut wait = Wait::new(format!("the line {what:?}"), PATIENCE);
         while !self.lines().iter().any(|line| line.contains(what)) {
-            assert!(Instant::now() < deadline, "no {what:?} in {:#?}", self.lines());
+            assert!(wait.goes_on(), "no {what:?} in {:#?}", self.lines());
             thread::sleep(POLL);
         }
     }
@@ -422,7 +423,7 @@ fn bash_completes_commands_flags_and_names() {
         eval \"$(posse completions bash)\"\n\
         try() { COMP_WORDS=(\"$POSSE\" \"$@\"); COMP_CWORD=$#; _posse; echo \"${COMPREPLY[*]}\"; }\n\
         try stat; try status --wat; try scale --app hands st; try kill --app hands ''; try apps h; try status --app = h\n";
-    let mut bash = Command::new("bash");
+    let mut bash = program("bash");
     let output = bash
         .args(["-c", script])
         .env("POSSE", env!("CARGO_BIN_EXE_posse"))
@@ -475,5 +476,5 @@ fn the_manual_has_a_page_for_each_command() {
     let folder = Folder::new();
     folder.printed(&["man", "pages"]);
     let page = fs::read_to_string(folder.0.join("pages/posse-status.1")).unwrap();
-    assert!(page.starts_with(".TH POSSE-STATUS 1 "), "{page}");
+    assert!(page.contains("\n.TH posse-status 1 "), "{page}");
 }

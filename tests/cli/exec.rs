@@ -7,6 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use posse_testing::program;
 use rustix::process::Signal;
 
 use super::pty::Terminal;
@@ -52,7 +53,7 @@ impl Drop for Run {
 }
 
 fn posse(folder: &PathBuf) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
+    let mut command = program(env!("CARGO_BIN_EXE_posse"));
     command.current_dir(folder).env_clear();
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     for name in ["HOME", "XDG_RUNTIME_DIR", "TMPDIR"] {
@@ -83,7 +84,7 @@ fn a_shell_in_an_executor_has_this_terminal() {
     let exe = env!("CARGO_BIN_EXE_posse");
     let script =
         format!("echo begin; read go; {exe} exec -it 1 -- sh; echo \"code $?\"; read line");
-    let mut command = Command::new("sh");
+    let mut command = program("sh");
     command.args(["-c", &script]).current_dir(&run.folder);
     let client = run.client(&[]);
     command.envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -112,7 +113,7 @@ fn a_signal_leaves_the_terminal_as_it_was() {
     let run = Run::start("signalled");
     let exe = env!("CARGO_BIN_EXE_posse");
     let script = format!("echo begin; read go; exec {exe} exec -it 1 -- sleep 1000");
-    let mut command = Command::new("sh");
+    let mut command = program("sh");
     command.args(["-c", &script]).current_dir(&run.folder);
     let client = run.client(&[]);
     command.envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))));

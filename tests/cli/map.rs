@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use posse_testing::{Wait, program};
 
 /// Much longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -32,7 +34,7 @@ impl Folder {
 
     fn posse(&self, args: &[&str], input: &[u8]) -> Command {
         fs::write(self.0.join("tasks"), input).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
+        let mut command = program(env!("CARGO_BIN_EXE_posse"));
         command.args(args).current_dir(&self.0).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", &self.0).env("XDG_RUNTIME_DIR", &self.0);
@@ -116,6 +118,40 @@ fn a_wrong_line_is_named_after_the_lines_before_it_have_run() {
     check(&folder.map(&[], b""), 0, "0 lines succeeded, 0 failed");
 }
 
+/// Another user may have put a posse.yaml into the folder, such as /tmp.
+#[test]
+fn a_file_that_nobody_named_is_told_and_runs_no_command_of_credentials() {
+    let folder = Folder::new();
+    let mark = folder.0.join("was-run");
+    folder.config(&format!(
+        "app: found\ncredentials:\n- {{name: a, every: 1h, mount: /a, secret: found-a, command: \
+         [sh, -c, 'touch {}; echo x >{{{{DIR}}}}/x']}}\nexecutors: [{{count: 1, image: i}}]\n",
+        mark.display()
+    ));
+    let told = "posse.yaml, found in this folder; -f names another one";
+    let left_out = "the `credentials` of posse.yaml are left out";
+    let run = ["run", "--dev", "--command", "sleep 1000"];
+    let driver = ["--", "true"];
+    let outputs = [
+        folder.map(&[], b"echo ran"),
+        folder.posse(&[&run[..], &driver].concat(), b"").output().unwrap(),
+    ];
+    for output in outputs {
+        let said = text(&output.stderr);
+        check(&output, 0, left_out);
+        let (Some(told), Some(started)) = (said.find(told), said.find("driver started")) else {
+            panic!("not told: {said}")
+        };
+        assert!(told < started, "{said}");
+        assert!(!mark.exists(), "a command of the file ran: {said}");
+    }
+    let named = [&run[..], &["-f", "posse.yaml"], &driver].concat();
+    let output = folder.posse(&named, b"").output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success() && mark.exists(), "{said}");
+    assert!(!said.contains(told) && !said.contains(left_out), "{said}");
+}
+
 #[test]
 fn output_goes_to_a_pipe_as_it_is() {
     let folder = Folder::new();
@@ -197,9 +233,9 @@ fn an_interrupted_map_goes_on_where_it_was() {
     let input: String = (1..=N).map(line).collect();
     let mut command = folder.command(&["-j", "3", "--resume", "done"], input.as_bytes());
     let mut posse = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + PATIENCE;
+    let mut wait = Wait::new("ten lines to be done", PATIENCE);
     while folder.lines("done").len() < 10 {
-        assert!(Instant::now() < until, "ten lines take too long");
+        assert!(wait.goes_on(), "ten lines take too long");
         thread::sleep(POLL);
     }
     posse.kill().unwrap();

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
+use posse_testing::program;
 use serde_json::Value;
 
 /// A folder without a file.
@@ -16,7 +17,7 @@ fn empty_folder() -> PathBuf {
 
 fn posse(args: &[&str]) -> Output {
     let folder = empty_folder();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_posse"));
+    let mut command = program(env!("CARGO_BIN_EXE_posse"));
     command.args(args).current_dir(&folder).env_clear().env("HOME", &folder);
     command.output().unwrap()
 }

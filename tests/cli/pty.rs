@@ -9,8 +9,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use posse_testing::{Wait, program};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcgetpgrp, tcsetwinsize};
@@ -118,12 +119,12 @@ pub(super) struct Terminal {
 impl Terminal {
     /// Starts a program as the leader of this terminal's session.
     #[track_caller]
-    pub(super) fn start(program: &Command, columns: u16, rule: Rule) -> Self {
+    pub(super) fn start(leader: &Command, columns: u16, rule: Rule) -> Self {
         let (pty, theirs) = open(columns, 24);
-        let mut command = Command::new("setsid");
-        command.arg("--ctty").arg(program.get_program()).args(program.get_args()).env_clear();
-        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        if let Some(dir) = program.get_current_dir() {
+        let mut command = program("setsid");
+        command.arg("--ctty").arg(leader.get_program()).args(leader.get_args()).env_clear();
+        command.envs(leader.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        if let Some(dir) = leader.get_current_dir() {
             command.current_dir(dir);
         }
         command.stdin(Stdio::from(theirs.try_clone().unwrap()));
@@ -166,13 +167,13 @@ impl Terminal {
     /// Waits until this succeeds.
     #[track_caller]
     pub(super) fn wait<T, E>(&self, what: &str, mut check: impl FnMut() -> Result<T, E>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let mut wait = Wait::new(what, PATIENCE);
         loop {
             if let Ok(found) = check() {
                 return found;
             }
-            let is_late = Instant::now() > deadline;
-            assert!(!is_late, "waited for {what}; the screen:\n{}", self.lines().join("\n"));
+            let goes_on = wait.goes_on();
+            assert!(goes_on, "waited for {what}; the screen:\n{}", self.lines().join("\n"));
             thread::sleep(STEP);
         }
     }
@@ -219,13 +220,13 @@ impl Terminal {
     /// Waits for the end of the program: its exit code, or 128 + signal. The rule held all the time.
     #[track_caller]
     pub(super) fn expect_end(&mut self) -> i32 {
-        let deadline = Instant::now() + PATIENCE;
+        let mut wait = Wait::new("the end of the program", PATIENCE);
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
             let screen = self.screen.lock().unwrap().text().join("\n");
-            assert!(Instant::now() < deadline, "waited for the end; the screen:\n{screen}");
+            assert!(wait.goes_on(), "waited for the end; the screen:\n{screen}");
             thread::sleep(STEP);
         };
         // The program's last output may still be on its way to the screen.

@@ -6,14 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use posse::cli::exit::Code;
-use posse::core::model::event::LossReason;
-use posse::core::model::waiting::Waiting;
-use posse::runtime::signals::Signal;
-use posse::wire::config::{Config, KEYS};
-use posse::wire::labels;
+use posse_core::model::event::LossReason;
+use posse_core::model::waiting::Waiting;
+use posse_testing::program;
+use posse_wire::config::{Config, Key, Preset, SECTIONS, Type};
+use posse_wire::k8s::labels;
 use serde_json::Value;
 
 const README_LINES_MAX: usize = 250;
@@ -57,7 +55,7 @@ fn first_cells(text: &str, head: &str) -> Vec<String> {
 
 fn posse(args: &[&str]) -> String {
     let binary = env!("CARGO_BIN_EXE_posse");
-    let output = Command::new(binary).args(args).current_dir(root()).output().unwrap();
+    let output = program(binary).args(args).current_dir(root()).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {:?}: {errors}", output.status);
     String::from_utf8(output.stdout).unwrap()
@@ -203,93 +201,58 @@ fn the_faults_of_the_embedded_cluster() {
     assert_eq!(listed, known);
 }
 
+/// The tables of the page come from the descriptions of the keys: UPDATE_DOCS=1 writes them.
 #[test]
-fn the_exit_codes() {
-    let cells = first_cells(section(&read(CLI), "Exit codes"), "| code |");
-    let listed: Vec<u8> = cells.iter().filter_map(|cell| cell.parse().ok()).collect();
-    let known = [
-        Code::Clean,
-        Code::Failed,
-        Code::Usage,
-        Code::Server,
-        Code::TemplateRefused,
-        Code::WorkGivenUp,
-        Code::BudgetExhausted,
-        Code::Remain,
-        Code::TakenOver,
-        Code::DriverSilent,
-        Code::Signal(Signal::Int),
-    ];
-    assert_eq!(listed, known.map(Code::number));
-}
-
-/// `KEYS` is what the parser accepts: it refuses every other key.
-#[test]
-fn every_key_of_posse_yaml_is_documented() {
+fn the_tables_of_the_configuration_describe_the_keys() {
     let page = read(CONFIGURATION);
-    for (name, keys) in KEYS {
-        let listed = first_cells(section(&page, &heading_of(name)), "| key |");
-        let listed: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
-        let known: BTreeSet<&str> = keys.iter().copied().collect();
-        assert_eq!(listed, known, "{}: {CONFIGURATION} against the parser", heading_of(name));
+    let mut wanted = page.clone();
+    for (place, keys) in SECTIONS {
+        let name = place.trim_end_matches("[]").rsplit('.').next().unwrap();
+        let heading = if name.is_empty() { "Top level".to_owned() } else { format!("`{name}`") };
+        let text = section(&page, &heading);
+        let start = text.find(KEYS_HEAD).unwrap_or_else(|| panic!("no table of keys in {heading}"));
+        let old = text[start..].split("\n\n").next().unwrap();
+        let rows = keys.iter().map(row);
+        let new = format!("{KEYS_HEAD}\n|---|---|---|---|{}", rows.collect::<String>());
+        wanted = wanted.replace(text, &text.replace(old.trim_end(), &new));
     }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(root().join(CONFIGURATION), &wanted).unwrap();
+        return;
+    }
+    for (line, (is, want)) in page.lines().zip(wanted.lines()).enumerate() {
+        assert_eq!(is, want, "{CONFIGURATION}:{}: UPDATE_DOCS=1 writes the tables", line + 1);
+    }
+    assert_eq!(page.len(), wanted.len(), "{CONFIGURATION}: UPDATE_DOCS=1 writes the tables");
 }
 
-fn heading_of(section: &str) -> String {
-    if section.is_empty() { "Top level".to_owned() } else { format!("`{section}`") }
-}
+const KEYS_HEAD: &str = "| key | type | default | meaning |";
 
-/// A default cell that is nothing but code is a value: writing it must change nothing.
-#[test]
-fn the_defaults_of_posse_yaml_are_the_parsers() {
-    let page = read(CONFIGURATION);
-    let parse = |yaml: &str| {
-        Config::parse(CONFIGURATION, yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"))
+fn row(key: &Key) -> String {
+    let default = match key.default {
+        Preset::Is(value) => format!("`{value}`"),
+        Preset::Told { words, .. } => words.to_owned(),
     };
-    let mut n_defaults = 0;
-    for (name, _) in KEYS {
-        for cells in table(section(&page, &heading_of(name)), "| key |") {
-            let [key, _type, default, _meaning] = cells.as_slice() else { panic!("{cells:?}") };
-            let key = key.trim_matches('`');
-            let value = default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
-            let Some(value) = value.filter(|value| !value.contains('`')) else { continue };
-            let (with, without) = match *name {
-                "" => (format!("app: a\n{key}: {value}"), "app: a"),
-                "executors" => (
-                    format!("app: a\nexecutors: [{{image: x, {key}: {value}}}]"),
-                    "app: a\nexecutors: [{image: x}]",
-                ),
-                "volumes_per_slot" => (
-                    format!(
-                        "executors: [{{image: x, volumes_per_slot: \
-                         [{{name: a, size: 1Gi, mount: /a, {key}: {value}}}]}}]"
-                    ),
-                    "executors: [{image: x, volumes_per_slot: [{name: a, size: 1Gi, mount: /a}]}]",
-                ),
-                "beside" => (
-                    format!(
-                        "executors: [{{image: x, beside: {{labels: {{a: b}}, {key}: {value}}}}}]"
-                    ),
-                    "executors: [{image: x, beside: {labels: {a: b}}}]",
-                ),
-                "scale" => (
-                    format!("executors: [{{image: x, scale: {{command: [a], {key}: {value}}}}}]"),
-                    "executors: [{image: x, scale: {command: [a]}}]",
-                ),
-                "credentials" => {
-                    let entry = "name: a, command: [a], every: 1h, secret: a, mount: /a";
-                    (
-                        format!("credentials: [{{{entry}, {key}: {value}}}]"),
-                        "credentials: [{name: a, command: [a], every: 1h, secret: a, mount: /a}]",
-                    )
-                }
-                name => (format!("app: a\n{name}: {{{key}: {value}}}"), "app: a"),
-            };
-            assert_eq!(parse(&with), parse(without), "{name}.{key}: {value}");
-            n_defaults += 1;
+    format!("\n| `{}` | {} | {default} | {} |", key.name, key.value.page(), key.text)
+}
+
+/// The words that a call takes are those of the file.
+#[test]
+fn the_schema_of_a_group_has_the_words_of_the_keys() {
+    let document: Value = serde_json::from_str(&read("crates/control/src/openapi.json")).unwrap();
+    let fields = document["components"]["schemas"]["PutGroup"]["properties"].as_object().unwrap();
+    let (_, keys) = SECTIONS.iter().find(|(place, _)| *place == "executors[]").unwrap();
+    let mut n_words = 0;
+    for (name, schema) in fields.iter().filter(|(name, _)| *name != "target") {
+        let key = keys.iter().find(|key| key.name == name);
+        let key = key.unwrap_or_else(|| panic!("{name} is no key of a group"));
+        if let Type::Words(words) = key.value {
+            let known: Vec<Option<&str>> = words.iter().copied().map(Some).chain([None]).collect();
+            assert_eq!(schema["enum"], serde_json::json!(known), "{name}");
+            n_words += 1;
         }
     }
-    assert!(n_defaults > 30, "{n_defaults}");
+    assert!(n_words > 4, "{n_words}");
 }
 
 #[test]
@@ -304,7 +267,7 @@ fn the_configurations_in_the_pages_are_valid() {
 #[test]
 fn the_calls_of_the_control_api() {
     let listed = first_cells(section(&read(CONTROL_API), "Calls"), "| call |");
-    let document: Value = serde_json::from_str(&read("src/control/openapi.json")).unwrap();
+    let document: Value = serde_json::from_str(&read("crates/control/src/openapi.json")).unwrap();
     let mut known = BTreeSet::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         let methods = methods.as_object().unwrap().keys().filter(|key| *key != "parameters");
@@ -358,7 +321,8 @@ fn the_loss_reasons_and_their_budgets() {
 #[test]
 fn the_tests_of_the_security_page_exist() {
     let page = read("docs/SECURITY.md");
-    let known = sources(&root().join("src")) + &sources(&root().join("tests"));
+    let known =
+        ["src", "crates", "tests", "clients"].map(|folder| sources(&root().join(folder))).concat();
     let targets = read("fuzz/Cargo.toml");
     let head = "| attack | answer | tests |";
     let mut n_tests = 0;
@@ -369,6 +333,7 @@ fn the_tests_of_the_security_page_exist() {
                     true => root().join(name).exists(),
                     false => {
                         known.contains(&format!("fn {name}("))
+                            || known.contains(&format!("def {name}("))
                             || targets.contains(&format!("\"{name}\""))
                     }
                 };
@@ -385,7 +350,7 @@ fn the_tests_of_the_security_page_exist() {
 #[test]
 fn the_messages_in_troubleshooting_exist() {
     let page = read("docs/TROUBLESHOOTING.md");
-    let sources = sources(&root().join("src"));
+    let sources = ["src", "crates"].map(|folder| sources(&root().join(folder))).concat();
     let rows = page.split("\n## ").flat_map(|section| table(section, "| posse says |"));
     let quotes: Vec<String> = rows
         .filter_map(|cells| Some(cells[0].strip_prefix('`')?.split('`').next()?.to_owned()))
@@ -394,7 +359,7 @@ fn the_messages_in_troubleshooting_exist() {
     for quote in quotes {
         let parts = quote.split(['…', '"', '\'']).flat_map(|part| part.split(": "));
         for part in parts.map(|part| part.trim_matches([' ', ':', ';'])) {
-            assert!(sources.contains(part), "{quote:?}: {part:?} is not in src/");
+            assert!(sources.contains(part), "{quote:?}: {part:?} is not in the sources");
         }
     }
 }
@@ -406,7 +371,7 @@ fn sources(folder: &Path) -> String {
         let path = entry.unwrap().path();
         if path.is_dir() {
             text.push_str(&sources(&path));
-        } else if path.extension().is_some_and(|end| end == "rs") {
+        } else if path.extension().is_some_and(|end| end == "rs" || end == "py") {
             let lines = fs::read_to_string(&path).unwrap();
             let mut parts = lines.split("\\\n");
             text.extend(parts.next());

@@ -7,15 +7,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use std::sync::Arc;
 
-use posse::core::model::pod_text::PodOverrides;
-use posse::wire::build::PodContext;
-use posse::wire::staged::Staged;
-use posse::wire::template::Template;
-use posse::wire::yaml::Node;
+use posse_core::model::pod_text::PodOverrides;
+use posse_encoding::yaml::Node;
+use posse_testing::program;
+use posse_wire::pod::build::{PodContext, PodSettings};
+use posse_wire::pod::staged::Staged;
+use posse_wire::pod::template::Template;
 use serde_json::{Value, json};
 
 use crate::pod_security::{admitted, changed, forbidden, violations};
@@ -50,7 +50,7 @@ fn specs(object: &Value) -> Vec<Value> {
 }
 
 fn rendered(folder: &Path, args: &[&str]) -> Vec<Value> {
-    let mut render = Command::new(env!("CARGO_BIN_EXE_posse"));
+    let mut render = program(env!("CARGO_BIN_EXE_posse"));
     render.current_dir(folder).env_clear().args(["render", "-o", "json"]).args(args);
     let done = render.output().unwrap();
     assert!(done.status.success(), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
@@ -83,7 +83,7 @@ fn the_quick_start_and_the_file_of_init_pass() {
     all_pass("README's executors", &rendered(&folder, &["-f", "my-posse.yaml"]));
     let driver = ["-f", "my-posse.yaml", "-n", "analytics", "--driver", "--create-rbac"];
     all_pass("README's driver", &rendered(&folder, &driver));
-    let mut init = Command::new(env!("CARGO_BIN_EXE_posse"));
+    let mut init = program(env!("CARGO_BIN_EXE_posse"));
     assert!(
         init.current_dir(&folder).args(["init", "init.yaml"]).output().unwrap().status.success()
     );
@@ -136,14 +136,11 @@ fn compiled(template: &Template, has_files: bool) -> Value {
         driver_host: any(),
         driver_port: None,
         node_loss_after_s: Some(1),
-        container: None,
-        fails_with_sidecars: false,
-        restart: posse::core::policy::settings::Restart::Always,
-        on_loss: posse::core::policy::settings::OnLoss::Executor,
+        settings: PodSettings::default(),
+        restart: posse_core::model::settings::Restart::Always,
+        on_loss: posse_core::model::settings::OnLoss::Executor,
         staged: has_files.then(staged),
         credentials: Arc::default(),
-        memory_scaling: None,
-        max_age_s: None,
     };
     let body = template.compile(&context).unwrap().render(1, 0, &PodOverrides::default());
     serde_json::from_slice::<Value>(&body).unwrap()["spec"].take()

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use posse_testing::program;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -41,8 +42,8 @@ impl Folder {
     }
 
     /// A program in this folder with an environment that does not depend on this machine.
-    fn command(&self, program: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(program);
+    fn command(&self, name: &str, args: &[&str]) -> Command {
+        let mut command = program(name);
         command.args(args).current_dir(&self.0).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         for name in ["HOME", "XDG_RUNTIME_DIR", "TMPDIR"] {

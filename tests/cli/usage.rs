@@ -5,8 +5,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use posse_testing::program;
 
 const GOOD_TEMPLATE: &str =
     "{apiVersion: v1, kind: Pod, spec: {containers: [{name: w, image: i}]}}";
@@ -37,7 +39,7 @@ impl Drop for Folder {
 }
 
 fn posse(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_posse"))
+    program(env!("CARGO_BIN_EXE_posse"))
         .args(args)
         .current_dir(folder)
         .env_clear()
@@ -278,7 +280,7 @@ fn settings_for_a_driver_in_the_cluster_are_checked_first() {
     submit("{image: i, container: x}", &["--kubeconfig", "none"], &["none"]);
     let files = [("posse.yaml", "app: a\ndriver: {image: i, container: x}\n")];
     refused(&files, &["render", "--driver"], &["none is named `x`; the containers are: driver"]);
-    refused(&[], &["stop"], &["NAME"]);
+    refused(&[], &["stop"], &["<APP>"]);
     refused(&[], &["logs", "Upper"], &["is not a name for an application"]);
 }
 

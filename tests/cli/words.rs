@@ -72,7 +72,10 @@ fn files_that_cannot_be_used_are_named_with_who_names_them() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(words), "no {words:?}: {said}");
     };
-    refused(&["apps"], "posse: /nowhere/config: $KUBECONFIG names this file, which does not exist");
+    refused(
+        &["apps"],
+        "posse: kubeconfig /nowhere/config: $KUBECONFIG names this file, which does not exist",
+    );
     let events = ["run", "--dev", "--events", "/nowhere/events", "--", "true"];
     refused(&events, "--events: /nowhere/events: cannot be written: No such file");
     let config = "{app: a, executors: [{group: g, template: nowhere.yaml}]}";
@@ -93,4 +96,17 @@ fn a_cluster_says_how_other_programs_find_it() {
     });
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// An empty file is valid: flags may say all. But who wrote it wanted something.
+#[test]
+fn an_empty_configuration_is_told() {
+    let folder = Folder::new();
+    for (config, is_told) in [("", true), ("# executors: []\n", true), ("app: words", false)] {
+        fs::write(folder.0.join("posse.yaml"), config).unwrap();
+        let output = folder.posse(&["run", "--dev", "--", "true"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert_eq!(said.contains("WARN posse.yaml sets nothing"), is_told, "{config:?}: {said}");
+    }
 }

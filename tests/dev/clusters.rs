@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use posse::dev::{Cluster, Options};
+use posse_dev::{Cluster, Options};
 use serde_json::{Value, json};
 
 use crate::dev::http::{Reply, eventually, send, started};

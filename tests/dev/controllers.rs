@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use posse::dev::{Cluster, Options};
+use posse_dev::{Cluster, Options};
 use serde_json::{Value, json};
 
 use crate::dev::http::{Reply, eventually, send, started};

@@ -4,7 +4,7 @@ use std::io::BufRead as _;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use posse::dev::Cluster;
+use posse_dev::Cluster;
 use serde_json::{Value, json};
 
 use crate::dev::http::{Reply, eventually, read_reply, request, send, started};

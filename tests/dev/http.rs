@@ -2,9 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use posse::dev::{Cluster, Options};
+use posse_dev::{Cluster, Options};
+use posse_testing::Wait;
 use serde_json::Value;
 
 /// Much longer than anything here takes on a busy machine.
@@ -97,12 +98,12 @@ fn read_chunks(reader: &mut impl BufRead, bytes: &mut Vec<u8>) -> bool {
 /// Calls `ask` until it returns a value; panics after `PATIENCE`.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let mut wait = Wait::new(what, PATIENCE);
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "{what} did not come about");
+        assert!(wait.goes_on(), "{what} did not come about");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

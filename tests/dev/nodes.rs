@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use posse::dev::{Cluster, Options};
+use posse_dev::{Cluster, Options};
 use serde_json::{Value, json};
 
 use crate::dev::http::{PATIENCE, Reply, eventually, send, started};

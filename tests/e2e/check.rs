@@ -130,7 +130,7 @@ pub fn check_permissions(server: &dyn Server) {
     expect(&report, "lease", "warning", "missing: get leases, create leases, update leases");
     let remedy = named(&report, "lease")["remedy"].as_str().expect("a remedy");
     let (_, role) = remedy.split_once('\n').expect("a manifest");
-    let role = posse::wire::yaml::Node::read(role).expect("YAML").to_json();
+    let role = posse_encoding::yaml::Node::read(role).expect("YAML").to_json();
     for (item, resource) in role["items"].as_array().unwrap().iter().zip(["roles", "rolebindings"])
     {
         let mut item = item.clone();

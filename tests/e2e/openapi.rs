@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use posse::core::model::rng::Rng;
+use posse_base::rng::Rng;
 use serde_json::{Map, Value, json};
 
 use crate::support::control::{Control, DOCUMENT};
@@ -12,7 +12,7 @@ use crate::support::scene::Scene;
 use crate::support::server::Server;
 use crate::support::wait::{PATIENCE, wait_for};
 
-const ROUTER: &str = include_str!("../../src/control/api.rs");
+const ROUTER: &str = include_str!("../../crates/control/src/api.rs");
 const METHODS: [&str; 6] = ["DELETE", "GET", "OPTIONS", "PATCH", "POST", "PUT"];
 const REQUESTS: u32 = 1_500;
 

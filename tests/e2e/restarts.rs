@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use posse::wire::yaml::Node;
+use posse_encoding::yaml::Node;
 
 use crate::support::access::Access;
 use crate::support::embedded::Embedded;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use posse::core::model::rng::Rng;
-use posse::wire::bundle::{Label, hex};
-use posse::wire::yaml::Node;
+use posse_base::rng::Rng;
+use posse_encoding::yaml::Node;
+use posse_wire::bundle::{Label, hex};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 

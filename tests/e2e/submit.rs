@@ -53,7 +53,7 @@ pub(super) fn run(scene: &Scene<'_>) -> Run {
     run_with(scene, &scene.server.access(Who::Admin))
 }
 
-fn run_with(scene: &Scene<'_>, access: &Access) -> Run {
+pub(super) fn run_with(scene: &Scene<'_>, access: &Access) -> Run {
     scene.run_with(access).settings(settings(scene))
 }
 
@@ -116,7 +116,7 @@ pub(super) fn wait_executors(scene: &Scene<'_>, driver: &Value, n: usize) {
 }
 
 /// All objects of a driver, by kind and name.
-fn made(scene: &Scene<'_>) -> Vec<String> {
+pub(super) fn made(scene: &Scene<'_>) -> Vec<String> {
     let mut found = Vec::new();
     for (root, resource, _) in KINDS {
         let list = items(&scene.admin.get(&path(scene, root, resource)).ok());
@@ -512,80 +512,6 @@ pub fn submit_stopped(server: &dyn Server) {
     expect(&ask(&scene, &["apps", APP]), 0, &["there are no applications"]);
     expect(&ask(&scene, &["logs", APP]), 1, &["there is no application shop"]);
     scene.finish();
-}
-
-/// The permissions of `--create-rbac` are enough for a whole run.
-pub fn submit_with_own_permissions() {
-    let own = Embedded::start_with(&["--rbac"]);
-    let scene = Scene::new(&own);
-    let account = json!({"driver": {"service_account": null}});
-    let submit =
-        run(&scene).executors(2).settings(account).begin(&["submit", "--create-rbac", "--logs"]);
-    let driver = wait_driver(&scene, "");
-    wait_executors(&scene, &driver, 2);
-    scene.end(&driver, End::Exit(0));
-    // A stop that could not list its executors would exit with 12.
-    submit.expect_exit(0);
-    assert_eq!(describe(&pods_of(&scene, "executor")), "0 pods: ");
-    for word in [" WARN ", " ERROR "] {
-        assert!(!submit.stdout().contains(word), "{}", submit.stdout());
-    }
-    stop_and_finish(scene);
-}
-
-/// A request without permission is refused with the server's message and leaves nothing; an object
-/// is named only if the user may not delete it again.
-pub fn submit_without_permissions(server: &dyn Server) {
-    let scene = Scene::new(server);
-    let rights = [
-        ("", "configmaps", "get create patch delete"),
-        ("", "services", "get create patch delete"),
-        ("batch", "jobs", "get create delete"),
-    ];
-    let rbac = "/apis/rbac.authorization.k8s.io/v1";
-    let role = |without: (&str, &str)| {
-        let rules: Vec<Value> = rights
-            .iter()
-            .map(|(group, resource, verbs)| {
-                let verbs = verbs.split(' ').filter(|verb| (*resource, *verb) != without);
-                json!({"apiGroups": [group], "resources": [resource],
-                    "verbs": verbs.collect::<Vec<_>>()})
-            })
-            .collect();
-        json!({"metadata": {"name": "submitter"}, "rules": rules})
-    };
-    scene.admin.post(&path(&scene, rbac, "roles"), &role(("", ""))).ok();
-    let role_path = format!("{}/submitter", path(&scene, rbac, "roles"));
-    let binding = json!({"metadata": {"name": "submitter"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "submitter"}});
-    scene.admin.post(&path(&scene, rbac, "rolebindings"), &binding).ok();
-    let submit = || run_with(&scene, &server.access(Who::Stranger)).once(&["submit", "--no-wait"]);
-    let mut n = 0;
-    for (group, resource, verbs) in rights {
-        for verb in verbs.split(' ').filter(|verb| *verb != "delete") {
-            scene.admin.merge_patch(&role_path, &role((resource, verb))).ok();
-            wait_allowed(&scene, group, resource, verb, false);
-            expect(&submit(), 3, &["cannot", verb, resource]);
-            assert_eq!(made(&scene), [""; 0], "without {verb} {resource}");
-            n += 1;
-        }
-    }
-    assert_eq!(n, 8);
-    scene.admin.merge_patch(&role_path, &role(("", ""))).ok();
-    wait_allowed(&scene, "batch", "jobs", "get", true);
-    expect(&submit(), 0, &["application shop submitted"]);
-    stop_and_finish(scene);
-}
-
-fn wait_allowed(scene: &Scene<'_>, group: &str, resource: &str, verb: &str, want: bool) {
-    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-        "spec": {"user": "stranger", "resourceAttributes": {"namespace": scene.namespace,
-            "group": group, "verb": verb, "resource": resource}}});
-    wait_for(PATIENCE, "the rights to be in force", || {
-        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-        scene.admin.post(path, &review).ok()["status"]["allowed"] == want
-    });
 }
 
 /// The log is complete and in order, each line once, although the connection is cut repeatedly, and

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use posse::core::model::rng::Rng;
+use posse_base::rng::Rng;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use posse::core::model::text::is_unsafe;
+use posse_base::text::is_unsafe;
 use serde_json::{Value, json};
 
 use crate::support::access::Access;

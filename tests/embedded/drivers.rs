@@ -11,14 +11,14 @@ use crate::support::control::Control;
 use crate::support::posse::command;
 use crate::support::reaper::Guarded;
 use crate::support::wait::wait_value;
-use posse::wire::config::Config;
+use posse_wire::config::Config;
 use rustix::process::Signal;
 use serde_json::Value;
 
 const EXAMPLES: [&str; 3] =
     ["examples/queue/driver.py", "examples/queue/executor.py", "clients/python/posse/dask.py"];
 const QUEUE_LINES_MAX: usize = 100;
-const DRIVER_LINES_MAX: usize = 60;
+const DRIVER_LINES_MAX: usize = 61;
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(20);
 /// Matches any text.

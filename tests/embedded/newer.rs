@@ -221,7 +221,7 @@ pub fn every_kubeconfig_names_a_user() {
     for args in [&["--nodes", "0"][..], &["--nodes", "0", "--insecure-no-auth"]] {
         let cluster = Embedded::start_with(args);
         let text = std::fs::read_to_string(cluster.kubeconfig()).unwrap();
-        let config = posse::wire::yaml::Node::read(&text).unwrap().to_json();
+        let config = posse_encoding::yaml::Node::read(&text).unwrap().to_json();
         let user = &config["contexts"][0]["context"]["user"];
         assert_eq!((user, &config["users"][0]["name"]), (&json!("posse-dev"), user), "{text}");
     }

@@ -22,6 +22,22 @@ fn check(output: &Output, stdout: &str) {
     assert_eq!(output.status.code(), Some(0), "{}", said(output));
 }
 
+/// A queue may need a password.
+pub fn the_command_of_a_queue_finds_the_credentials() {
+    let executors = r#"
+- group: w
+  max: 6
+  command: [sleep, "600"]
+  credentials: []
+  scale: {command: [sh, -c, 'cat "$PASSWORD_FILE"'], every: 100ms}
+credentials:
+- {name: p, command: [sh, -c, 'echo 3 >{{DIR}}/p'], every: 1h, secret: p, mount: /p, env: {PASSWORD_FILE: "{{MOUNT}}/p"}}"#;
+    check(
+        &run(executors, r#"cat "$PASSWORD_FILE"; "$POSSE_EXE" wait --running 3 --timeout 60s"#),
+        "3\n",
+    );
+}
+
 pub fn the_target_follows_a_queue() {
     let executors = r#"
 - group: w

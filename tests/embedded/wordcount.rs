@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use posse::core::model::rng::Rng;
+use posse_base::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// All texts in the folder; with another one the example would count more than this test.

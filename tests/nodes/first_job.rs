@@ -8,8 +8,8 @@ use crate::nodes::wait::wait_for;
 
 /// The namespace on the page.
 const NAMESPACE: &str = "my-team";
-/// The driver's last line: once from the written project, once from the page's own file, once from the
-/// cluster.
+/// The driver's last line: once from the written project, once with a worker killed, once from the page's own
+/// file, once from the cluster.
 const RESULT: &str = "sum of squares: 338350";
 /// The variable that names the configuration of buildah's store with the base images; `.ci/nodes` sets it.
 const STORE: &str = "CONTAINERS_STORAGE_CONF";
@@ -41,7 +41,7 @@ pub fn from_a_script_to_a_cluster() {
     let text = said(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("my script"), "{text}");
-    assert_eq!(text.matches(RESULT).count(), 3, "{text}");
+    assert_eq!(text.matches(RESULT).count(), 4, "{text}");
     wait_for(PATIENCE, "the executors to be gone", || scene.executors().is_empty());
     assert_eq!(scene.job("my-job")["status"]["succeeded"], 1, "{}", shown(&scene.pods()));
     scene.finish();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use posse::wire::yaml::Node;
+use posse_encoding::yaml::Node;
 use serde_json::{Value, json};
 
 use super::certs::Pair;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::openapi::OpenApi;
 
 /// The document in the source.
-pub const DOCUMENT: &str = include_str!("../../src/control/openapi.json");
+pub const DOCUMENT: &str = include_str!("../../crates/control/src/openapi.json");
 
 static OPENAPI: LazyLock<OpenApi> = LazyLock::new(|| OpenApi::parse(DOCUMENT));
 

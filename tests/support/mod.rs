@@ -1,5 +1,5 @@
 //! Support for tests and benchmarks: two kinds of API server behind one trait, a test-side node, a
-//! proxy, the binary under test, and waiting. `core_run` needs no server.
+//! proxy, the binary under test, and waiting.
 
 // Each program uses only a part of it.
 #![allow(dead_code)]
@@ -8,7 +8,6 @@ pub mod access;
 pub mod audit;
 pub mod certs;
 pub mod control;
-pub mod core_run;
 pub mod embedded;
 pub mod http;
 pub mod key_watch;

@@ -52,6 +52,7 @@ pub struct Guarded {
 impl Guarded {
     /// Starts `command` in a separate process group.
     pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
+        posse_testing::let_children_hear_signals();
         let child = command.stdin(Stdio::null()).process_group(0).spawn()?;
         tell("watch", child.id());
         Ok(Self { child })

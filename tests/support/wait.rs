@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use posse_testing::Wait;
+
 use super::posse::assert_all_live;
 
 /// The timeout of a test step; much longer than any step takes, also on a busy machine.
@@ -56,15 +58,13 @@ fn wait_value_after<T, E: Display>(
     look: &mut dyn FnMut() -> Result<T, E>,
     mut next_step: impl FnMut() -> Duration,
 ) -> T {
-    let started = Instant::now();
+    let mut wait = Wait::new(what, limit);
     loop {
         assert_all_live();
         match look() {
             Ok(value) => return value,
-            Err(stand) if started.elapsed() >= limit => {
-                panic!("waited {} s for {what}; at the end: {stand}", limit.as_secs())
-            }
-            Err(_) => thread::sleep(next_step()),
+            Err(_) if wait.goes_on() => thread::sleep(next_step()),
+            Err(stand) => panic!("waited {} s for {what}; at the end: {stand}", limit.as_secs()),
         }
     }
 }

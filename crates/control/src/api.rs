@@ -1,0 +1,284 @@
+//! The control API's server: maps HTTP requests to commands and replies to HTTP answers.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::address::{Bound, ControlError, SocketFile};
+use crate::answer::Answer;
+use crate::door::Door;
+use crate::event_stream::{EventStream, flag};
+use crate::page::{files, view};
+use crate::semaphore::Semaphore;
+use crate::served_run::ServedRun;
+use crate::shared::Shared;
+use posse_core::model::command::{Command, GroupCommand, Reply};
+use posse_core::model::ids::GroupName;
+use posse_core::model::status::Status;
+use posse_serve::token::Token;
+use posse_serve::{Handler, Limits, Request, Responder, Server};
+use posse_wire::config::control_addr::ControlAddr;
+use posse_wire::control as calls;
+use posse_wire::control::status_json::{Body, StatusEncoder};
+use posse_wire::control::task as tasks;
+use posse_wire::names;
+
+/// The running control API. Dropping this stops it without waiting for readers of events.
+#[derive(Debug)]
+pub struct ControlServer {
+    /// Removed before the server stops: another run does not replace a socket that is still live.
+    file: Option<SocketFile>,
+    server: Server,
+    address: ControlAddr,
+    api: Arc<Api>,
+}
+
+impl ControlServer {
+    /// Starts the server's threads.
+    ///
+    /// # Errors
+    /// The address is TCP and there is no token, or the system cannot start a thread.
+    pub fn start(
+        bound: Bound,
+        token: Option<Token>,
+        subject: ServedRun,
+    ) -> Result<Self, ControlError> {
+        let Bound { address, listen, file } = bound;
+        let token = match &address {
+            ControlAddr::Tcp(_) if token.is_none() => {
+                return Err(ControlError::NoToken { address });
+            }
+            ControlAddr::Tcp(_) => token,
+            // A unix socket is protected by its file mode.
+            ControlAddr::Unix(_) => None,
+        };
+        let api = Arc::new(Api {
+            events: EventStream::new(subject.clone(), FOLLOWERS_MAX),
+            subject,
+            door: Door { is_loopback: token.is_some(), token },
+            dry_runs: Semaphore::new(DRY_RUNS_MAX),
+            encoder: Mutex::default(),
+            status: Shared::default(),
+        });
+        let handler = Arc::clone(&api) as Arc<dyn Handler>;
+        let limits = Limits {
+            connections_max: CONNECTIONS_MAX,
+            body_bytes_max: BODY_BYTES_MAX,
+            ..Limits::default()
+        };
+        let server = Server::start(listen, limits, "control", handler)
+            .map_err(|error| ControlError::Bind { address: address.clone(), error })?;
+        Ok(Self { file, server, address, api })
+    }
+
+    /// The address for clients.
+    pub fn address(&self) -> &ControlAddr {
+        &self.address
+    }
+
+    /// Stops the server and removes its socket. If the event log has ended, readers of events have a
+    /// second to read the last events.
+    pub fn stop(self) {
+        drop(self.file);
+        self.api.events.wait_for_readers();
+        self.server.stop();
+    }
+}
+
+/// Handles requests.
+#[derive(Debug)]
+struct Api {
+    subject: ServedRun,
+    /// With a token if the address is TCP, and only then.
+    door: Door,
+    events: EventStream,
+    dry_runs: Semaphore,
+    encoder: Mutex<StatusEncoder>,
+    status: Shared<Result<Answer, Answer>>,
+}
+
+impl Handler for Api {
+    fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
+        self.door.refuse(request)
+    }
+
+    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
+        if request.path == "/v1/events" && matches!(request.method.as_str(), "GET" | "HEAD") {
+            return self.events.serve(&request, responder);
+        }
+        // No browser reaches a unix socket.
+        if self.door.is_loopback
+            && let Some(file) = files::find(&request)
+        {
+            return file.send(responder);
+        }
+        self.answer(&request).unwrap_or_else(|refusal| refusal).send(responder)
+    }
+}
+
+impl Api {
+    fn answer(&self, request: &Request) -> Result<Answer, Answer> {
+        let segments: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
+        // HEAD is handled like GET; the server omits the body.
+        let method = if request.method == "HEAD" { "GET" } else { request.method.as_str() };
+        match (method, segments.as_slice()) {
+            ("GET", ["healthz"]) => Ok(health(self.subject.core.is_alive())),
+            ("GET", ["readyz"]) => Ok(health(self.subject.core.is_ready())),
+            ("GET", ["v1", "history"]) => view::history(&self.subject, request),
+            // Who only looks gets the same answer, without a sign of life of the driver.
+            ("GET", ["v1", "status"]) if flag(request, "observe")? => self.ask(Command::View),
+            ("GET", ["v1", "status"]) => self.status.get(|| self.ask(Command::Status)),
+            ("GET", ["openapi.json"]) => Ok(Answer::ok(OPENAPI.as_bytes().to_vec())),
+            ("PUT", ["v1", "groups", group]) => self.put_group(group_name(group)?, &request.body),
+            ("DELETE", ["v1", "groups", group]) => {
+                self.ask(Command::Group(group_name(group)?, GroupCommand::Delete))
+            }
+            ("POST", ["v1", "groups", group, "executors"]) => {
+                let tasks = tasks::parse_tasks(&request.body)?;
+                self.ask(Command::Group(group_name(group)?, GroupCommand::AddTasks { tasks }))
+            }
+            ("GET", ["v1", "groups", group, "executors"]) => {
+                self.ask(Command::Group(group_name(group)?, GroupCommand::ShowTasks { key: None }))
+            }
+            ("GET", ["v1", "groups", group, "executors", key]) => {
+                let key = Some(tasks::parse_key(key)?);
+                self.ask_one(Command::Group(group_name(group)?, GroupCommand::ShowTasks { key }))
+            }
+            ("DELETE", ["v1", "groups", group, "executors", key]) => {
+                let key = tasks::parse_key(key)?;
+                self.ask_one(Command::Group(group_name(group)?, GroupCommand::CancelTask { key }))
+            }
+            ("POST", ["v1", "executors", "kill"]) => self.ask(calls::parse_kill(&request.body)?),
+            ("POST", ["v1", "executors", "heartbeat"]) => {
+                let executors = calls::parse_executors(&request.body)?;
+                self.ask(Command::Heartbeat { executors })
+            }
+            ("POST", ["v1", "executors", "idle"]) => {
+                let executors = calls::parse_executors(&request.body)?;
+                self.ask(Command::Idle { executors })
+            }
+            ("POST", ["v1", "executors", id, "disconnected"]) => {
+                self.ask(Command::Disconnected { executor: calls::parse_id(id)? })
+            }
+            ("POST", ["v1", "driver", "ready"]) => self.ask(Command::DriverReady),
+            (_, segments) => Err(no_such_call(segments)),
+        }
+    }
+
+    fn put_group(&self, group: GroupName, body: &[u8]) -> Result<Answer, Answer> {
+        let mut put = match calls::parse_put_group(body)? {
+            calls::PutGroup::Target(target) => {
+                return self.ask(Command::Group(group, GroupCommand::SetTarget { target }));
+            }
+            calls::PutGroup::Whole(put) => put,
+        };
+        let busy = "too many templates are being checked, try again";
+        let permit = self.dry_runs.try_acquire().ok_or_else(|| Answer::error(429, busy, None))?;
+        let template = std::mem::take(&mut put.template);
+        let pod = self.subject.dry_runs.dry_run(&group, template, &put)?;
+        drop(permit);
+        self.ask(put.command(group, pod))
+    }
+
+    fn ask(&self, command: Command) -> Result<Answer, Answer> {
+        self.reply(self.subject.core.ask(command)?)
+    }
+
+    /// Asks about one task.
+    fn ask_one(&self, command: Command) -> Result<Answer, Answer> {
+        match self.subject.core.ask(command)? {
+            Reply::Tasks(statuses) => {
+                let status = statuses.first().ok_or_else(no_such_task)?;
+                Ok(Answer::ok(tasks::status_body(status)))
+            }
+            reply @ (Reply::Done
+            | Reply::Killed { .. }
+            | Reply::Noted { .. }
+            | Reply::Refused { .. }
+            | Reply::Status(_)
+            | Reply::Target(_)
+            | Reply::TaskDiffers { .. }
+            | Reply::TooMany { .. }
+            | Reply::UnknownExecutor
+            | Reply::UnknownGroup
+            | Reply::UnknownTask) => self.reply(reply),
+        }
+    }
+
+    fn reply(&self, reply: Reply) -> Result<Answer, Answer> {
+        match reply {
+            Reply::Done => Ok(Answer::ok(b"{}".to_vec())),
+            Reply::Killed { killed, busy, unknown, target } => {
+                Ok(Answer::ok(calls::killed_body(&killed, &busy, &unknown, target)))
+            }
+            Reply::Noted { unknown } => Ok(Answer::ok(calls::unknown_body(&unknown))),
+            Reply::Refused { what, field } => Err(Answer::error(400, &what, Some(field))),
+            Reply::Status(status) => Ok(Answer::ok_in_parts(self.encode(&status))),
+            Reply::Target(target) => Ok(Answer::ok(calls::target_body(target))),
+            Reply::TaskDiffers { key, field } => {
+                let what = format!("the key {key} was given before with another {field}");
+                Err(Answer::error(409, &what, Some(field)))
+            }
+            Reply::Tasks(statuses) => Ok(Answer::ok(tasks::statuses_body(&statuses))),
+            Reply::TooMany { what, field } => Err(Answer::error(429, &what, Some(field))),
+            Reply::UnknownTask => Err(no_such_task()),
+            Reply::UnknownExecutor => {
+                Err(Answer::error(404, "there is no such executor", Some("executor")))
+            }
+            Reply::UnknownGroup => Err(Answer::error(404, "there is no such group", Some("group"))),
+        }
+    }
+
+    fn encode(&self, status: &Status) -> Body {
+        let ServedRun { identity, epoch, .. } = &self.subject;
+        // A panic leaves it empty.
+        let mut encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
+        encoder.encode(identity, status, epoch())
+    }
+}
+
+fn no_such_task() -> Answer {
+    Answer::error(404, "the group has no task with this key", Some("key"))
+}
+
+fn health(good: bool) -> Answer {
+    if good { Answer::ok(b"{}".to_vec()) } else { Answer::error(503, "not now", None) }
+}
+
+fn group_name(segment: &str) -> Result<GroupName, Answer> {
+    match names::group_name_error(segment) {
+        Some(what) => Err(Answer::error(400, &what, Some("group"))),
+        None => Ok(GroupName::from(segment)),
+    }
+}
+
+/// 405 if the path exists with another method, otherwise 404.
+fn no_such_call(segments: &[&str]) -> Answer {
+    let allow = match segments {
+        ["healthz" | "readyz" | "openapi.json"] | ["v1", "events" | "history" | "status"] => {
+            "GET, HEAD"
+        }
+        ["v1", "groups", _] => "DELETE, PUT",
+        ["v1", "groups", _, "executors"] => "GET, HEAD, POST",
+        ["v1", "groups", _, "executors", _] => "DELETE, GET, HEAD",
+        ["v1", "executors", "heartbeat" | "idle" | "kill"]
+        | ["v1", "executors", _, "disconnected"]
+        | ["v1", "driver", "ready"] => "POST",
+        _ => return Answer::error(404, "there is no such call", None),
+    };
+    Answer::wrong_method(allow)
+}
+
+/// Concurrent connections; each thread of a driver may have its own.
+const CONNECTIONS_MAX: usize = 128;
+
+/// Concurrent readers of events, included in `CONNECTIONS_MAX`.
+const FOLLOWERS_MAX: usize = 32;
+
+/// Concurrent dry runs of templates.
+const DRY_RUNS_MAX: usize = 16;
+
+/// The largest request body; kube-apiserver has the same limit.
+const BODY_BYTES_MAX: usize = 3 << 20;
+
+/// The OpenAPI document of this API; `tests/e2e/openapi.rs` compares it with the calls.
+const OPENAPI: &str = include_str!("openapi.json");

@@ -1,0 +1,93 @@
+//! The control API of a run: its server and its client.
+
+pub mod address;
+mod answer;
+pub mod api;
+pub mod client;
+mod door;
+mod event_stream;
+pub mod metrics;
+pub mod page;
+mod semaphore;
+pub mod served_run;
+mod shared;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use posse_core::model::command::{Command, Reply};
+use posse_core::model::ids::GroupName;
+use posse_core::model::pod_text::PodText;
+use posse_wire::control::{CallError, NewGroup};
+
+/// The reconciler as the control API sees it. `runtime` implements this over the inbox.
+pub trait RunHandle: Send + Sync {
+    /// Sends a command and waits for the reply.
+    ///
+    /// # Errors
+    /// The queue is full, or the run is stopping.
+    fn ask(&self, command: Command) -> Result<Reply, Busy>;
+
+    /// The reconciler made a turn within the last minute. An unreachable API server does not count as
+    /// a failure.
+    fn is_alive(&self) -> bool;
+
+    /// The reconciler has applied the first LIST, and holds its Leases.
+    fn is_ready(&self) -> bool;
+}
+
+/// Compiles and checks pod templates. May block on the API server.
+pub trait DryRuns: Send + Sync {
+    /// Compiles a template for the pods of `group`, which was taken from `new`, and sends dry-run
+    /// creates of a pod and of the claims of a slot to the API server.
+    ///
+    /// # Errors
+    /// The template or a volume is invalid, or the API server cannot check it now.
+    fn dry_run(
+        &self,
+        group: &GroupName,
+        template: Value,
+        new: &NewGroup,
+    ) -> Result<Arc<PodText>, DryRunError>;
+}
+
+/// Why a dry run failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DryRunError {
+    /// The template is invalid.
+    Invalid(CallError),
+    /// The API server cannot check it now. `retry_after_ms`: its `Retry-After`.
+    Unavailable { why: String, retry_after_ms: Option<u64> },
+}
+
+/// Why a command got no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Busy {
+    /// Too many commands are waiting.
+    Full,
+    /// The run is stopping or has ended.
+    Stopping,
+}
+
+/// The events of this run, numbered from 1.
+pub trait Events: Send + Sync {
+    /// The number of the newest event; 0 if there is none.
+    fn newest(&self) -> u64;
+
+    /// The events after number `after`. If there are none, waits up to `wait` for the next one.
+    fn read(&self, after: u64, wait: Duration) -> Read;
+}
+
+/// The result of reading events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// The event log has ended.
+    Ended,
+    /// Whole lines with line ends, and the number of the last one. If events were dropped before they
+    /// could be read, the first line is a `missed` event.
+    Lines { lines: Vec<String>, last: u64 },
+    /// No event within the wait.
+    Nothing,
+}

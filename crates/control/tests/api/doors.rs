@@ -1,0 +1,118 @@
+//! Who is let in: tokens and their files, `Host`, and requests of web pages.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use posse_control::address::{ControlError, bind, bind_default};
+use posse_control::api::ControlServer;
+use posse_control::client::{Client, RunSelector};
+use posse_serve::token::Token;
+use posse_testing::{FakeCore, FakeEvents, Folder, subject};
+use posse_wire::config::control_addr::ControlAddr;
+
+#[test]
+fn tcp_needs_the_token() {
+    let folder = Folder::new();
+    let file = folder.path().join("token");
+    fs::write(&file, "s3cret\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let error = Token::read_private(&file).expect_err("others can read it").to_string();
+    assert!(error.contains("chmod 600"), "{error}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
+    let tcp = || bind(&ControlAddr::parse("127.0.0.1:0").unwrap()).unwrap();
+
+    let error = ControlServer::start(tcp(), None, subject(&core, &events)).expect_err("no token");
+    assert!(matches!(error, ControlError::NoToken { .. }), "{error}");
+
+    let token = Token::read_private(&file).unwrap();
+    let server = ControlServer::start(tcp(), Some(token), subject(&core, &events)).unwrap();
+    let address = server.address().to_string();
+    for path in ["/v1/status", "/healthz", "/v1/events", "/nothing"] {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nauthorization: Bearer wrong\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 401 "), "{path}: {text}");
+    }
+    let selector = RunSelector {
+        control: Some(address),
+        control_env: Some("unix:/nowhere".into()),
+        token_file: Some(file),
+        ..RunSelector::default()
+    };
+    assert_eq!(Client::find(&selector).unwrap().status().unwrap().executors.len(), 2);
+    let error = Client::find(&RunSelector { token_file: None, ..selector }).expect_err("no token");
+    assert!(error.to_string().contains("--control-token-file"), "{error}");
+}
+
+/// The token is right, so only the headers decide.
+#[test]
+fn requests_of_web_pages_and_for_other_hosts_are_refused() {
+    let folder = Folder::new();
+    let file = folder.path().join("token");
+    fs::write(&file, "s3cret\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
+    let tcp = bind(&ControlAddr::parse("127.0.0.1:0").unwrap()).unwrap();
+    let server = ControlServer::start(
+        tcp,
+        Some(Token::read_private(&file).unwrap()),
+        subject(&core, &events),
+    )
+    .unwrap();
+    let address = server.address().to_string();
+    let unix = bind_default("w", "pages", &[folder.path().to_owned()]).unwrap();
+    let ControlAddr::Unix(socket) = unix.address.clone() else { panic!("a unix socket") };
+    let _second = ControlServer::start(unix, None, subject(&core, &events)).unwrap();
+    let ask = |mut stream: Box<dyn ReadWrite>, headers: &str| {
+        let token = "authorization: Bearer s3cret\r\nconnection: close\r\n";
+        write!(stream, "GET /v1/status HTTP/1.1\r\n{token}{headers}\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text.split(' ').nth(1).and_then(|code| code.parse::<u16>().ok()).unwrap()
+    };
+    let by_tcp = |headers: &str| ask(Box::new(TcpStream::connect(&address).unwrap()), headers);
+    let by_unix = |headers: &str| ask(Box::new(UnixStream::connect(&socket).unwrap()), headers);
+    for (headers, tcp, unix) in [
+        (format!("host: {address}\r\n"), 200, 200),
+        ("host: posse\r\n".to_owned(), 200, 200),
+        ("host: localhost:1\r\n".to_owned(), 200, 200),
+        ("host: localhost\r\nsec-fetch-site: none\r\n".to_owned(), 200, 200),
+        // DNS rebinding. A browser does not reach unix sockets, whose clients may send any host.
+        ("host: evil.example\r\n".to_owned(), 403, 200),
+        (format!("host: evil.example:{}\r\n", address.rsplit(':').next().unwrap()), 403, 200),
+        ("host: localhost\r\norigin: http://evil.example\r\n".to_owned(), 403, 403),
+        ("host: localhost\r\norigin: null\r\n".to_owned(), 403, 403),
+        ("host: localhost\r\nsec-fetch-site: cross-site\r\n".to_owned(), 403, 403),
+        ("host: localhost\r\nsec-fetch-site: same-site\r\n".to_owned(), 403, 403),
+        ("host: localhost\r\nauthorization: Bearer s3cret\r\n".to_owned(), 400, 400),
+        ("host: localhost\r\nhost: localhost\r\n".to_owned(), 400, 400),
+        ("host: localhost\nx: y\r\n".to_owned(), 400, 400),
+    ] {
+        assert_eq!((by_tcp(&headers), by_unix(&headers)), (tcp, unix), "{headers:?}");
+    }
+}
+
+trait ReadWrite: Read + Write {}
+
+impl<T: Read + Write> ReadWrite for T {}
+
+#[test]
+fn invalid_token_files_are_errors() {
+    let folder = Folder::new();
+    let path = folder.path().join("token");
+    for (content, part) in
+        [("", "empty"), (" \n", "empty"), ("two words", "one word"), (&"x".repeat(5000), "4096")]
+    {
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let error = Token::read_private(&path).expect_err(part).to_string();
+        assert!(error.contains(part) && error.contains("token"), "{error}");
+    }
+    assert!(Token::read_private(&folder.path().join("missing")).is_err());
+}

@@ -1,0 +1,12 @@
+//! State machines for threads that only do I/O. Each machine says what to do next and when.
+
+pub mod event_series;
+pub mod lease;
+pub mod orphan_cleanup;
+pub mod own_deletion;
+pub mod queue_scaling;
+pub mod renewal_schedule;
+pub mod retry;
+pub mod shutdown;
+pub mod startup;
+pub mod watch;

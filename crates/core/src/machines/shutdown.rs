@@ -1,0 +1,462 @@
+//! The state machine of a run's end: first the driver, with its grace period, then the executors.
+//! Sends no signals and deletes nothing itself. A stop that cannot see the executors waits for
+//! nothing, so it asks the start (`startup`) how far that has come.
+
+use crate::machines::startup::{StartStep, Startup};
+use crate::model::action::RunVerdict;
+use crate::model::refusal::Refusal;
+use crate::model::stop::{StopOrder, StopResult};
+use posse_base::time::Millis;
+
+const FORCED_KILL: ShutdownStep = ShutdownStep::KillDriver { is_forced: true };
+
+/// The next step of the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownStep {
+    /// Create no more executors.
+    StopCreates,
+    /// Send SIGKILL to the driver's process group: by a second signal, or because its grace period is over.
+    KillDriver { is_forced: bool },
+    /// Send one last delete of all executors, and wait only for its answer, for a short time.
+    FinalDelete,
+    /// Wait no longer: name the pods that may remain.
+    GiveUp,
+    /// Stop, but wait for nothing: nothing was created yet, or the server does not answer.
+    Abandon(StopOrder),
+    /// Stop the executors.
+    Stop(StopOrder),
+    /// Send SIGTERM to the driver's process group.
+    TermDriver,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShutdownOutcome {
+    /// The driver's exit code as a shell reports it, unless posse killed the driver.
+    pub driver: Option<u8>,
+    pub verdict: Option<RunVerdict>,
+    /// Another posse process holds the instance.
+    pub is_taken_over: bool,
+    /// A second signal ended the run without waiting for the executors.
+    pub is_forced: bool,
+    /// A signal was the first reason for the end.
+    pub is_signalled: bool,
+    pub stop: StopResult,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// The driver is ending, and is killed at that time.
+    DriverEnding {
+        kill_at: Millis,
+    },
+    /// The driver was killed. The executors are stopped at that time at the latest, because a process
+    /// in uninterruptible sleep (a hung network file system) ends only when its system call does.
+    DriverKilled {
+        stop_at: Millis,
+    },
+    /// The executors are being ended.
+    Stopping,
+    /// A second signal: only the answer to the last delete is awaited, until then.
+    Forced {
+        until: Millis,
+    },
+    Over,
+}
+
+/// The state machine of a run's end.
+#[derive(Clone, Debug)]
+pub struct Shutdown {
+    startup: Startup,
+    phase: Phase,
+    grace_ms: u64,
+    keep: bool,
+    has_driver: bool,
+    driver_code: Option<u8>,
+    /// posse ended the driver, so the driver's exit code means nothing.
+    is_driver_ended_by_us: bool,
+    verdict: Option<RunVerdict>,
+    first_signal_at: Option<Millis>,
+    is_signalled: bool,
+    outcome: Option<ShutdownOutcome>,
+}
+
+/// Signals within this time count as one: a terminal and some supervisors signal both the process
+/// and its group.
+const SAME_SIGNAL_MS: u64 = 200;
+/// After a second signal, how long the answer to the last delete is awaited.
+const HURRY_MS: u64 = 5_000;
+/// How long the end of a killed driver is awaited before the executors are stopped.
+const KILLED_MS: u64 = 5_000;
+/// What a shell reports for a process that SIGKILL ended.
+const KILLED_CODE: u8 = 128 + 9;
+
+impl Shutdown {
+    /// A run that has not begun to end. `keep`: executors are left running at the end.
+    pub fn new(startup: Startup, grace_ms: u64, keep: bool) -> Self {
+        Self {
+            startup,
+            phase: Phase::Running,
+            grace_ms,
+            keep,
+            has_driver: false,
+            driver_code: None,
+            is_driver_ended_by_us: false,
+            verdict: None,
+            first_signal_at: None,
+            is_signalled: false,
+            outcome: None,
+        }
+    }
+
+    /// The first LIST is applied.
+    pub fn on_first_list(&mut self) {
+        self.startup.on_first_list();
+    }
+
+    /// A LIST or a watch was refused.
+    pub fn on_list_refused(&mut self, refusal: Refusal) {
+        self.startup.on_refused(refusal);
+    }
+
+    /// The next step of the start; none if the end has begun.
+    pub fn next_start_step(&mut self, has_credentials: bool, now: Millis) -> Option<StartStep> {
+        if self.is_running() { self.startup.next(has_credentials, now) } else { None }
+    }
+
+    /// True once the step `StartStep::Listed` was given out.
+    pub fn is_started(&self) -> bool {
+        self.startup.is_listed()
+    }
+
+    /// The driver was started.
+    pub fn on_driver_started(&mut self) {
+        self.has_driver = true;
+    }
+
+    /// True until there is a reason to end.
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// A SIGTERM or SIGINT, which has been passed on to the driver.
+    pub fn on_signal(&mut self, now: Millis) -> Vec<ShutdownStep> {
+        let first = *self.first_signal_at.get_or_insert(now);
+        let is_same = self.phase != Phase::Running && now.since(first) < SAME_SIGNAL_MS;
+        self.is_signalled |= self.phase == Phase::Running;
+        match self.phase {
+            _ if is_same => Vec::new(),
+            Phase::Running if self.has_driver => {
+                self.phase = Phase::DriverEnding { kill_at: now.after(self.grace_ms) };
+                vec![ShutdownStep::StopCreates]
+            }
+            Phase::Running => self.begin_stop(),
+            Phase::DriverEnding { .. } | Phase::DriverKilled { .. } | Phase::Stopping => {
+                self.phase = Phase::Forced { until: now.after(HURRY_MS) };
+                self.is_driver_ended_by_us |= self.has_driver;
+                let kill = self.has_driver.then_some(FORCED_KILL);
+                kill.into_iter().chain([ShutdownStep::FinalDelete]).collect()
+            }
+            Phase::Forced { .. } | Phase::Over => Vec::new(),
+        }
+    }
+
+    /// The driver has ended with this exit code.
+    pub fn on_driver_ended(&mut self, code: u8) -> Vec<ShutdownStep> {
+        self.has_driver = false;
+        self.driver_code = Some(code);
+        match self.phase {
+            Phase::Running | Phase::DriverEnding { .. } | Phase::DriverKilled { .. } => {
+                self.begin_stop()
+            }
+            Phase::Stopping | Phase::Forced { .. } | Phase::Over => Vec::new(),
+        }
+    }
+
+    pub fn on_verdict(&mut self, verdict: RunVerdict, now: Millis) -> Vec<ShutdownStep> {
+        if self.phase != Phase::Running {
+            return Vec::new();
+        }
+        self.verdict = Some(verdict);
+        if !self.has_driver {
+            return self.begin_stop();
+        }
+        self.is_driver_ended_by_us = true;
+        self.phase = Phase::DriverEnding { kill_at: now.after(self.grace_ms) };
+        vec![ShutdownStep::StopCreates, ShutdownStep::TermDriver]
+    }
+
+    /// A delete of all executors was answered.
+    pub fn on_all_deleted(&mut self) -> Vec<ShutdownStep> {
+        if self.is_forced() { vec![ShutdownStep::GiveUp] } else { Vec::new() }
+    }
+
+    /// The stop of the executors has finished.
+    pub fn on_stopped(&mut self, stop: StopResult, is_taken_over: bool) {
+        let driver = self.driver_code.filter(|_| !self.is_driver_ended_by_us);
+        let verdict = self.verdict.clone();
+        let is_forced = self.is_forced();
+        let is_signalled = self.is_signalled;
+        self.outcome =
+            Some(ShutdownOutcome { driver, verdict, is_taken_over, is_forced, is_signalled, stop });
+        self.phase = Phase::Over;
+    }
+
+    /// Does what is due.
+    pub fn on_time(&mut self, now: Millis) -> Vec<ShutdownStep> {
+        match self.phase {
+            Phase::DriverEnding { kill_at } if kill_at <= now => {
+                self.phase = Phase::DriverKilled { stop_at: now.after(KILLED_MS) };
+                vec![ShutdownStep::KillDriver { is_forced: false }]
+            }
+            Phase::DriverKilled { stop_at } if stop_at <= now => {
+                self.driver_code = Some(KILLED_CODE);
+                self.begin_stop()
+            }
+            Phase::Forced { until } if until <= now => vec![ShutdownStep::GiveUp],
+            Phase::DriverEnding { .. }
+            | Phase::DriverKilled { .. }
+            | Phase::Forced { .. }
+            | Phase::Over
+            | Phase::Running
+            | Phase::Stopping => Vec::new(),
+        }
+    }
+
+    /// The time at which `on_time` or `next_start_step` has something to do.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        match self.phase {
+            Phase::DriverEnding { kill_at: at }
+            | Phase::DriverKilled { stop_at: at }
+            | Phase::Forced { until: at } => Some(at),
+            Phase::Running => self.startup.next_deadline(),
+            Phase::Over | Phase::Stopping => None,
+        }
+    }
+
+    /// True if a second signal ended the wait for the executors.
+    pub fn is_forced(&self) -> bool {
+        matches!(self.phase, Phase::Forced { .. })
+    }
+
+    /// True if the executors are left running at the end.
+    pub fn keeps_executors(&self) -> bool {
+        self.keep || matches!(self.verdict, Some(RunVerdict::TakenOver { .. }))
+    }
+
+    /// The outcome; none before the end.
+    pub fn outcome(&self) -> Option<&ShutdownOutcome> {
+        self.outcome.as_ref()
+    }
+
+    fn begin_stop(&mut self) -> Vec<ShutdownStep> {
+        self.phase = Phase::Stopping;
+        // A driver's exit code after a signal is not a failure of the application.
+        let is_failure = |verdict: &RunVerdict| {
+            matches!(
+                verdict,
+                RunVerdict::AllEnded { n_given_up: 1.. }
+                    | RunVerdict::BudgetExhausted(_)
+                    | RunVerdict::DriverSilent { .. }
+            )
+        };
+        let has_failed = self.driver_code.is_some_and(|code| code != 0 && !self.is_signalled)
+            || self.verdict.as_ref().is_some_and(is_failure);
+        let order = StopOrder { keep: self.keeps_executors(), keep_failed: has_failed };
+        match self.startup.is_blind() {
+            true => vec![ShutdownStep::Abandon(order)],
+            false => vec![ShutdownStep::Stop(order)],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::event::Budget;
+
+    const STOP: ShutdownStep = ShutdownStep::Stop(StopOrder { keep: false, keep_failed: false });
+    const STOP_FAILED: ShutdownStep =
+        ShutdownStep::Stop(StopOrder { keep: false, keep_failed: true });
+
+    /// A start that has come to its end.
+    fn listed() -> Startup {
+        let mut startup = Startup::new(false, false, Millis(0));
+        startup.on_first_list();
+        while startup.next(true, Millis(0)).is_some() {}
+        startup
+    }
+
+    fn shutdown(has_driver: bool) -> Shutdown {
+        let mut shutdown = Shutdown::new(listed(), 15_000, false);
+        if has_driver {
+            shutdown.on_driver_started();
+        }
+        shutdown
+    }
+
+    fn nothing_left() -> StopResult {
+        StopResult::default()
+    }
+
+    #[test]
+    fn without_a_driver_a_signal_stops_the_executors_at_once() {
+        let mut shutdown = shutdown(false);
+        assert_eq!(shutdown.on_signal(Millis(5)), [STOP]);
+        shutdown.on_stopped(nothing_left(), false);
+        assert_eq!(shutdown.outcome().expect("it is over").driver, None);
+    }
+
+    #[test]
+    fn the_driver_ends_before_the_executors() {
+        let mut shutdown = shutdown(true);
+        assert_eq!(shutdown.on_driver_ended(0), [STOP]);
+        let mut shutdown = Shutdown { keep: true, ..self::shutdown(true) };
+        let stop = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true });
+        assert_eq!(shutdown.on_driver_ended(3), [stop]);
+        shutdown.on_stopped(nothing_left(), false);
+        assert_eq!(shutdown.outcome().expect("it is over").driver, Some(3));
+    }
+
+    #[test]
+    fn a_driver_that_does_not_end_is_killed_after_its_grace() {
+        let mut shutdown = shutdown(true);
+        assert_eq!(shutdown.on_signal(Millis(1_000)), [ShutdownStep::StopCreates]);
+        assert_eq!(shutdown.next_deadline(), Some(Millis(16_000)));
+        assert_eq!(shutdown.on_time(Millis(15_999)), []);
+        assert_eq!(
+            shutdown.on_time(Millis(16_000)),
+            [ShutdownStep::KillDriver { is_forced: false }]
+        );
+        assert_eq!(shutdown.on_time(Millis(16_100)), []);
+        assert_eq!(
+            shutdown.on_driver_ended(137),
+            [STOP],
+            "ended by the signal, not a failure of the application"
+        );
+        shutdown.on_stopped(nothing_left(), false);
+        assert_eq!(shutdown.outcome().expect("it is over").driver, Some(137));
+    }
+
+    #[test]
+    fn a_driver_that_survives_its_kill_does_not_keep_the_executors_running() {
+        let verdict = RunVerdict::BudgetExhausted(Budget::App);
+        for (verdict, stop, code) in [(None, STOP, Some(137)), (Some(verdict), STOP_FAILED, None)] {
+            let mut shutdown = shutdown(true);
+            match verdict {
+                Some(verdict) => shutdown.on_verdict(verdict, Millis(0)),
+                None => shutdown.on_signal(Millis(0)),
+            };
+            shutdown.on_time(Millis(15_000));
+            assert_eq!(shutdown.next_deadline(), Some(Millis(15_000 + KILLED_MS)));
+            assert_eq!(shutdown.on_time(Millis(15_000 + KILLED_MS)), [stop]);
+            assert_eq!(shutdown.next_deadline(), None);
+            // It ends at last, while the executors end.
+            assert_eq!(shutdown.on_driver_ended(137), []);
+            shutdown.on_stopped(nothing_left(), false);
+            assert_eq!(shutdown.outcome().expect("it is over").driver, code);
+        }
+    }
+
+    #[test]
+    fn is_signalled_is_true_only_if_the_signal_was_the_first_reason() {
+        let mut by_signal = shutdown(true);
+        by_signal.on_signal(Millis(0));
+        by_signal.on_driver_ended(0);
+        let mut late = shutdown(true);
+        late.on_driver_ended(0);
+        late.on_signal(Millis(1));
+        let mut alone = shutdown(false);
+        alone.on_signal(Millis(0));
+        for (mut shutdown, want) in [(by_signal, true), (late, false), (alone, true)] {
+            shutdown.on_stopped(nothing_left(), false);
+            assert_eq!(shutdown.outcome().map(|outcome| outcome.is_signalled), Some(want));
+        }
+    }
+
+    #[test]
+    fn a_verdict_ends_the_driver_and_its_exit_code_is_ignored() {
+        let mut shutdown = shutdown(true);
+        let verdict = RunVerdict::BudgetExhausted(Budget::App);
+        let orders = shutdown.on_verdict(verdict.clone(), Millis(0));
+        assert_eq!(orders, [ShutdownStep::StopCreates, ShutdownStep::TermDriver]);
+        assert_eq!(shutdown.on_verdict(verdict.clone(), Millis(1)), []);
+        assert_eq!(shutdown.on_driver_ended(143), [STOP_FAILED]);
+        shutdown.on_stopped(nothing_left(), false);
+        let outcome = shutdown.outcome().expect("it is over");
+        assert_eq!((outcome.driver, outcome.verdict.clone()), (None, Some(verdict)));
+    }
+
+    #[test]
+    fn after_a_takeover_the_driver_ends_and_the_executors_stay() {
+        let keep = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true });
+        let mut shutdown = shutdown(true);
+        let verdict = RunVerdict::TakenOver { holder: "b".to_owned() };
+        let orders = shutdown.on_verdict(verdict.clone(), Millis(0));
+        assert_eq!(orders, [ShutdownStep::StopCreates, ShutdownStep::TermDriver]);
+        assert_eq!(shutdown.on_driver_ended(143), [keep]);
+        shutdown.on_stopped(nothing_left(), true);
+        let outcome = shutdown.outcome().expect("it is over");
+        assert_eq!((outcome.driver, outcome.verdict.clone()), (None, Some(verdict.clone())));
+        // A second signal does not delete the other driver's executors.
+        let mut shutdown = self::shutdown(true);
+        shutdown.on_verdict(verdict, Millis(0));
+        shutdown.on_signal(Millis(100));
+        assert_eq!(shutdown.on_signal(Millis(900)), [FORCED_KILL, ShutdownStep::FinalDelete]);
+        assert!(shutdown.keeps_executors());
+    }
+
+    #[test]
+    fn a_second_signal_forces_the_end() {
+        let mut shutdown = shutdown(true);
+        shutdown.on_signal(Millis(0));
+        assert_eq!(shutdown.on_signal(Millis(199)), [], "the same one, sent to the group too");
+        assert_eq!(shutdown.on_signal(Millis(200)), [FORCED_KILL, ShutdownStep::FinalDelete]);
+        assert_eq!(shutdown.on_signal(Millis(900)), []);
+        assert_eq!(shutdown.on_driver_ended(137), []);
+        shutdown.on_stopped(nothing_left(), false);
+        let driver = shutdown.outcome().expect("it is over").driver;
+        assert_eq!(driver, None, "the exit code after our SIGKILL means nothing");
+        let mut shutdown = self::shutdown(false);
+        shutdown.on_signal(Millis(0));
+        assert_eq!(shutdown.on_signal(Millis(900)), [ShutdownStep::FinalDelete]);
+        assert!(shutdown.is_forced());
+    }
+
+    #[test]
+    fn a_forced_end_waits_for_the_answer_to_its_delete_for_5_s() {
+        let forced = || {
+            let mut shutdown = shutdown(false);
+            assert_eq!(shutdown.on_signal(Millis(0)), [STOP]);
+            assert_eq!(shutdown.on_all_deleted(), [], "the delete of the stop itself");
+            shutdown.on_signal(Millis(900));
+            shutdown
+        };
+        assert_eq!(forced().on_all_deleted(), [ShutdownStep::GiveUp]);
+        let mut silent = forced();
+        assert_eq!(silent.next_deadline(), Some(Millis(5_900)));
+        assert_eq!(silent.on_time(Millis(5_899)), []);
+        assert_eq!(silent.on_time(Millis(5_900)), [ShutdownStep::GiveUp]);
+        silent.on_stopped(nothing_left(), false);
+        assert_eq!(silent.next_deadline(), None);
+        assert!(silent.outcome().expect("it is over").is_forced);
+    }
+
+    #[test]
+    fn a_stop_that_sees_no_executors_waits_for_nothing() {
+        let order = StopOrder { keep: false, keep_failed: false };
+        let blind = [ShutdownStep::Abandon(order)];
+        let starting =
+            |is_new| Shutdown::new(Startup::new(false, is_new, Millis(0)), 15_000, false);
+        assert_eq!(starting(true).on_signal(Millis(5)), blind);
+        assert_eq!(starting(false).on_signal(Millis(5)), [STOP], "an earlier run has executors");
+        let mut unreachable = starting(false);
+        assert_eq!(unreachable.next_deadline(), Some(Millis(30_000)));
+        let Some(StartStep::End(verdict)) = unreachable.next_start_step(false, Millis(30_000))
+        else {
+            panic!("the first LIST is late");
+        };
+        assert_eq!(unreachable.on_verdict(verdict, Millis(30_000)), blind);
+        assert_eq!(unreachable.next_start_step(false, Millis(30_001)), None, "it ends");
+    }
+}

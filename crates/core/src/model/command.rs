@@ -1,0 +1,125 @@
+//! The control API's calls and replies as values. `wire/` parses and prints them; `control/` serves
+//! them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::pod_text::PodText;
+use crate::model::settings::{Decommission, OnLoss, Replace, Restart, ScaleDown, SlotPolicy};
+use crate::model::status::Status;
+use crate::model::task::{Task, TaskStatus};
+
+/// What a kill does to the group's target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterKill {
+    /// The target falls by one for each id that was live and not ending, but never below `min`.
+    Lower,
+    /// The target stays, so the executors are replaced.
+    Replace,
+    /// The target becomes this value in the same step.
+    Target(u32),
+}
+
+/// The settings of a new or changed group. An absent field keeps its value; in a new group it gets
+/// its default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupChange {
+    /// The template of the group's next pods.
+    pub pod: Arc<PodText>,
+    /// The requested target, before it is limited to `min..=max`.
+    pub target: Option<u32>,
+    pub min: Option<u32>,
+    pub max: Option<u32>,
+    pub scale_down: Option<ScaleDown>,
+    pub replace: Option<Replace>,
+    pub slots: Option<SlotPolicy>,
+    pub on_loss: Option<OnLoss>,
+    pub restart: Option<Restart>,
+    pub completions: Option<u32>,
+    pub decommission: Option<Decommission>,
+}
+
+/// One call of the control API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// The driver lost its connection to this executor. posse looks for the reason.
+    Disconnected {
+        executor: ExecutorId,
+    },
+    /// The driver accepts executors now (`driver.ready: control`).
+    DriverReady,
+    Group(GroupName, GroupCommand),
+    /// The driver received heartbeats from these executors.
+    Heartbeat {
+        executors: BTreeSet<ExecutorId>,
+    },
+    /// These executors are idle; all other running ones are busy. Replaces the previous list.
+    Idle {
+        executors: BTreeSet<ExecutorId>,
+    },
+    /// End these executors. Without `force`, executors that the driver reports as busy are not
+    /// ended.
+    Kill {
+        executors: BTreeSet<ExecutorId>,
+        after: AfterKill,
+        force: bool,
+        reason: Option<String>,
+    },
+    /// Return the status of the run.
+    Status,
+    /// The same for somebody who looks on: not a sign of life of the driver.
+    View,
+}
+
+/// What is to be done with a group or its tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupCommand {
+    /// Add tasks, all of them or none.
+    AddTasks { tasks: Vec<Arc<Task>> },
+    /// End a task and its executor.
+    CancelTask { key: Arc<str> },
+    /// Delete the group and end its executors.
+    Delete,
+    /// Create or change the group.
+    Put { change: GroupChange },
+    /// Set the target. It is limited to `min..=max`.
+    SetTarget { target: u32 },
+    /// Return the state of one task, or of all.
+    ShowTasks { key: Option<Arc<str>> },
+}
+
+/// The reply to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Success without data.
+    Done,
+    /// Reply to `Kill`. Each id is in exactly one list, except ids that were ending already.
+    Killed {
+        killed: Vec<ExecutorId>,
+        busy: Vec<ExecutorId>,
+        unknown: Vec<ExecutorId>,
+        /// The target now in force; none if the ids belong to no known group.
+        target: Option<u32>,
+    },
+    /// Reply to `Heartbeat` and `Idle`. `unknown`: ids without an executor.
+    Noted { unknown: Vec<ExecutorId> },
+    /// The call is invalid: the error message and the field of the call that it is about.
+    Refused { what: String, field: &'static str },
+    /// Reply to `Status` and `View`.
+    Status(Box<Status>),
+    /// A task with this key is known, and differs in this field.
+    TaskDiffers { key: Arc<str>, field: &'static str },
+    /// Reply to `AddTasks`, `CancelTask` and `ShowTasks`.
+    Tasks(Vec<TaskStatus>),
+    /// A limit is reached: the error message and the field of the call that it is about.
+    TooMany { what: String, field: &'static str },
+    /// Reply to `GroupCommand::Put` and `SetTarget`: the target now in force.
+    Target(u32),
+    /// No executor has this id, and none had it before.
+    UnknownExecutor,
+    /// No group has this name.
+    UnknownGroup,
+    /// The group has no task with this key, or has forgotten it.
+    UnknownTask,
+}

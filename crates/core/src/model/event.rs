@@ -1,0 +1,402 @@
+//! The events that posse reports, as values. `wire/` writes them as JSON.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::task::TaskEnd;
+use crate::model::waiting::Waiting;
+use posse_base::time::Millis;
+
+/// Why an executor was lost. `as_str` has the documented names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LossReason {
+    /// The kubelet rejected the pod: the node was full, a node label changed or a device
+    /// disappeared.
+    AdmissionRejected,
+    /// The main container ended with an exit code other than 0.
+    AppError,
+    /// The main container ended with exit code 0, and posse did not end it.
+    Completed,
+    /// The pod cannot start as it is specified: missing command, failing init container, missing
+    /// secret, or a security profile that the node does not have.
+    ConfigError,
+    /// The pod ran longer than its `activeDeadlineSeconds`.
+    DeadlineExceeded,
+    /// The pod was deleted, but not by posse.
+    Deleted,
+    /// The driver lost its connection, and the pod's status does not tell why.
+    Disconnected,
+    /// The pod used more ephemeral storage than its own limits allow.
+    DiskExceeded,
+    /// Evicted: node pressure, a drain or the eviction API.
+    Evicted,
+    /// The image could not be pulled within `image_timeout`.
+    ImageError,
+    /// The driver received no heartbeat for longer than `heartbeat.timeout`.
+    HeartbeatTimeout,
+    /// The driver or a person ended it by a kill call.
+    Killed,
+    /// The executor reached the group's `max_age`. Reported as `deadline_exceeded`, but charged to
+    /// no budget.
+    MaxAge,
+    /// The node was unreachable for too long, or was deleted.
+    NodeLost,
+    /// The node was shut down (graceful node shutdown, KEP-2000).
+    NodeShutdown,
+    /// The container exceeded its memory limit.
+    OomKilled,
+    /// Preempted by a pod of higher priority.
+    Preempted,
+    /// The executor was not running within `start_timeout`, and the pod's status does not tell why.
+    StartTimeout,
+    /// The pod's status does not tell the reason.
+    Unknown,
+}
+
+/// The budget that a loss is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Budget {
+    /// Failures of the application.
+    App,
+    /// Failures of the cluster.
+    Cluster,
+    /// Failures before the executor ran.
+    Start,
+}
+
+impl LossReason {
+    /// All reasons, in the order of their names.
+    pub const ALL: [Self; 19] = [
+        Self::AdmissionRejected,
+        Self::AppError,
+        Self::Completed,
+        Self::ConfigError,
+        Self::DeadlineExceeded,
+        Self::Deleted,
+        Self::Disconnected,
+        Self::DiskExceeded,
+        Self::Evicted,
+        Self::HeartbeatTimeout,
+        Self::ImageError,
+        Self::Killed,
+        Self::MaxAge,
+        Self::NodeLost,
+        Self::NodeShutdown,
+        Self::OomKilled,
+        Self::Preempted,
+        Self::StartTimeout,
+        Self::Unknown,
+    ];
+
+    /// The documented name of the reason.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AdmissionRejected => "admission_rejected",
+            Self::AppError => "app_error",
+            Self::Completed => "completed",
+            Self::ConfigError => "config_error",
+            Self::DeadlineExceeded | Self::MaxAge => "deadline_exceeded",
+            Self::Deleted => "deleted",
+            Self::Disconnected => "disconnected",
+            Self::DiskExceeded => "disk_exceeded",
+            Self::Evicted => "evicted",
+            Self::ImageError => "image_error",
+            Self::HeartbeatTimeout => "heartbeat_timeout",
+            Self::Killed => "killed",
+            Self::NodeLost => "node_lost",
+            Self::NodeShutdown => "node_shutdown",
+            Self::OomKilled => "oom_killed",
+            Self::Preempted => "preempted",
+            Self::StartTimeout => "start_timeout",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The budget that the loss is charged to, if any.
+    pub fn budget(self) -> Option<Budget> {
+        match self {
+            Self::AppError
+            | Self::DeadlineExceeded
+            | Self::DiskExceeded
+            | Self::HeartbeatTimeout
+            | Self::OomKilled => Some(Budget::App),
+            Self::AdmissionRejected
+            | Self::Evicted
+            | Self::NodeLost
+            | Self::NodeShutdown
+            | Self::Preempted => Some(Budget::Cluster),
+            Self::ConfigError | Self::ImageError | Self::StartTimeout => Some(Budget::Start),
+            Self::Completed
+            | Self::Deleted
+            | Self::Disconnected
+            | Self::Killed
+            | Self::MaxAge
+            | Self::Unknown => None,
+        }
+    }
+
+    /// True if the application, its image or its configuration caused the loss.
+    pub fn caused_by_app(self) -> bool {
+        matches!(self.budget(), Some(Budget::App | Budget::Start))
+    }
+
+    /// True if posse ended the executor, by the driver's word or by its age.
+    pub fn is_by_posse(self) -> bool {
+        matches!(self, Self::Disconnected | Self::Killed | Self::MaxAge)
+    }
+}
+
+impl Budget {
+    /// The documented name of the budget.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::App => "app",
+            Self::Cluster => "cluster",
+            Self::Start => "start",
+        }
+    }
+}
+
+/// Why a watch was restarted, for counters: the text of the event `watch_restarted` has the details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RestartKind {
+    /// The connection was cut.
+    Cut,
+    /// The version was too old (410).
+    Expired,
+    /// No byte arrived within the idle timeout.
+    Idle,
+    /// A line was invalid or too long.
+    InvalidLine,
+    /// The LIST failed.
+    ListFailed,
+    /// The inbox was full.
+    Overrun,
+    /// The server refused the watch, or was not reached.
+    Refused,
+    /// A resourceVersion rollback.
+    Rollback,
+    /// The server sent an ERROR event.
+    ServerError,
+    /// The server ended the watch at once, without an event.
+    Short,
+}
+
+impl RestartKind {
+    /// All kinds, in the order of their names.
+    pub const ALL: [Self; 10] = [
+        Self::Cut,
+        Self::Expired,
+        Self::Idle,
+        Self::InvalidLine,
+        Self::ListFailed,
+        Self::Overrun,
+        Self::Refused,
+        Self::Rollback,
+        Self::ServerError,
+        Self::Short,
+    ];
+
+    /// The documented name of the kind.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cut => "cut",
+            Self::Expired => "expired",
+            Self::Idle => "idle",
+            Self::InvalidLine => "invalid_line",
+            Self::ListFailed => "list_failed",
+            Self::Overrun => "overrun",
+            Self::Refused => "refused",
+            Self::Rollback => "rollback",
+            Self::ServerError => "server_error",
+            Self::Short => "short",
+        }
+    }
+}
+
+/// The executor that an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    pub group: GroupName,
+    pub id: ExecutorId,
+    /// The pod's uid; none before the server has assigned one.
+    pub uid: Option<Uid>,
+    /// The pod's name.
+    pub pod: String,
+}
+
+/// Why posse deleted an executor's pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeleteCause {
+    /// A call cancelled its task.
+    Cancelled,
+    /// A pod that must not exist: a second pod with one id, a pod without posse's labels, or a pod
+    /// whose create was cancelled.
+    Condemned,
+    /// Another executor of its group was lost (`on_loss: group`).
+    GroupRestarted,
+    /// A kill call.
+    Killed,
+    ScaledDown,
+    Stopped,
+    /// The pod found no node, and avoided nodes that may be used again, or another group had a
+    /// right to its place under `pending_max`.
+    Unplaced,
+}
+
+impl DeleteCause {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::Condemned => "condemned",
+            Self::GroupRestarted => "group_restarted",
+            Self::Killed => "killed",
+            Self::ScaledDown => "scaled_down",
+            Self::Stopped => "stopped",
+            Self::Unplaced => "unplaced",
+        }
+    }
+}
+
+/// One event. The writer adds `run`, `seq` and `time`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Run(RunEvent),
+    Cluster(ClusterEvent),
+    Group(GroupName, GroupEvent),
+    Executor(Subject, ExecutorEvent),
+}
+
+/// An event of the whole run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunEvent {
+    /// A failure budget is exhausted; the run ends.
+    BudgetExhausted { budget: Budget },
+    /// Credentials could not be renewed. The next try is at `until`.
+    CredentialsFailed { name: String, message: String, until: Millis },
+    /// Credentials were renewed and stored. `expires`: none if nobody knows. They are renewed again at
+    /// `until`.
+    CredentialsRenewed { name: String, expires: Option<Millis>, until: Millis },
+    /// Events were dropped because the reader was too slow.
+    Missed { count: u64 },
+    /// The run starts.
+    Started,
+    /// The run has ended.
+    Stopped,
+    /// The run begins to end.
+    Stopping,
+}
+
+/// An event of the API server, of a node, or of a pod that is not ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClusterEvent {
+    /// A pod has the labels of this run's executors, but posse did not create it: it is left alone.
+    /// Reported once for each pod. `message` says how posse knows.
+    ForeignPod { pod: String, uid: Uid, message: String },
+    /// New executors avoid a node that lost several executors. `reason`: that of the last loss.
+    NodeAvoided { node: String, until: Millis, reason: LossReason },
+    /// Requests to the API server succeed again. `since`: when they began to fail.
+    ServerAvailable { since: Millis },
+    /// Requests to the API server fail: it does not answer, or it refuses. posse tries again, and what runs
+    /// runs on.
+    ServerUnavailable { message: String },
+    /// The watch was restarted.
+    WatchRestarted { kind: RestartKind, cause: String },
+}
+
+/// An event of one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupEvent {
+    /// The server refused to create an executor, or failed to. Reported once for each cause, not for
+    /// each try. `message` is the server's.
+    CreateRefused { cause: &'static str, message: String },
+    /// A loss ends all executors of the group (`on_loss: group`). `attempt`: the number of the next
+    /// attempt; the first one is 1.
+    Restarted { attempt: u32 },
+    /// The group's target has changed.
+    TargetChanged { target: u32 },
+    /// A task has ended, once for each key in a process. `executor`: the one that worked on it last.
+    TaskEnded { key: Arc<str>, executor: Option<ExecutorId>, attempts: u32, end: TaskEnd },
+    /// Why the group waits. Reported if the reason changes.
+    Waiting { waiting: Waiting, until: Option<Millis>, message: Option<String> },
+}
+
+/// An event of one executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecutorEvent {
+    /// Its main container ended with 0, and its work is done (`restart`).
+    Completed { node: Option<String> },
+    /// posse ended it, and its pod is gone.
+    Deleted { cause: DeleteCause },
+    /// It is to be deleted at `until`, if it has not ended by itself before.
+    Draining { cause: DeleteCause, until: Millis },
+    /// Its last log lines, after a loss that was charged to the budget `app`. Follows `Lost`.
+    /// `message`: why there are no lines.
+    Log { lines: Vec<String>, message: Option<String> },
+    /// It ended or stopped being capacity, and posse was not ending it.
+    Lost { node: Option<String>, reason: LossReason, exit_code: Option<i32>, message: String },
+    /// It replaces another one, and got more memory than the template says, after an OOM kill.
+    MemoryGrown { memory: String },
+    /// It runs and is ready for the first time: its pod is (condition `Ready`), and with
+    /// `heartbeat.timeout` the driver has reported it.
+    Ready,
+    /// Its first create request was sent.
+    Requested,
+    /// Its main container runs.
+    Running {
+        node: Option<String>,
+        ip: Option<IpAddr>,
+        host_ip: Option<IpAddr>,
+        /// When it was requested; none if an earlier run did that.
+        requested_at: Option<Millis>,
+    },
+    /// It was created in `slot` although slot `skipped` is lower and its volumes are there: the
+    /// executor that has it did not end within `slot_wait`.
+    SlotSkipped { slot: u32, skipped: u32, held_by: ExecutorId },
+}
+
+impl Event {
+    /// The length of the texts that may be long: messages and log lines, in bytes.
+    pub fn long_text_bytes(&self) -> usize {
+        match self {
+            Self::Run(event) => match event {
+                RunEvent::CredentialsFailed { message, .. } => message.len(),
+                RunEvent::BudgetExhausted { .. }
+                | RunEvent::CredentialsRenewed { .. }
+                | RunEvent::Missed { .. }
+                | RunEvent::Started
+                | RunEvent::Stopped
+                | RunEvent::Stopping => 0,
+            },
+            Self::Cluster(event) => match event {
+                ClusterEvent::ForeignPod { message, .. }
+                | ClusterEvent::ServerUnavailable { message }
+                | ClusterEvent::WatchRestarted { cause: message, .. } => message.len(),
+                ClusterEvent::NodeAvoided { .. } | ClusterEvent::ServerAvailable { .. } => 0,
+            },
+            Self::Group(_, event) => match event {
+                GroupEvent::CreateRefused { message, .. } => message.len(),
+                GroupEvent::Waiting { message, .. } => message.as_ref().map_or(0, String::len),
+                GroupEvent::Restarted { .. }
+                | GroupEvent::TargetChanged { .. }
+                | GroupEvent::TaskEnded { .. } => 0,
+            },
+            Self::Executor(_, event) => match event {
+                ExecutorEvent::Log { lines, message } => {
+                    let n_bytes = |line: &String| size_of::<String>() + line.len();
+                    lines.iter().chain(message).map(n_bytes).sum()
+                }
+                ExecutorEvent::Lost { message, .. } => message.len(),
+                ExecutorEvent::Completed { .. }
+                | ExecutorEvent::Deleted { .. }
+                | ExecutorEvent::Draining { .. }
+                | ExecutorEvent::MemoryGrown { .. }
+                | ExecutorEvent::Ready
+                | ExecutorEvent::Requested
+                | ExecutorEvent::Running { .. }
+                | ExecutorEvent::SlotSkipped { .. } => 0,
+            },
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The values that the core receives, returns and works on.
+
+pub mod action;
+pub mod command;
+pub mod event;
+pub mod hash;
+pub mod ids;
+pub mod input;
+pub mod lease;
+pub mod pod;
+pub mod pod_text;
+pub mod refusal;
+pub mod settings;
+pub mod status;
+pub mod stop;
+pub mod task;
+pub mod waiting;

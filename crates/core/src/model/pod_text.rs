@@ -1,0 +1,154 @@
+//! The JSON of a group's pods, with gaps for what differs between executors. `wire/` builds it; the
+//! core only passes it on with a create.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::model::ids::ExecutorId;
+use crate::model::task::TaskRun;
+
+/// The JSON of a pod with gaps.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct PodText {
+    parts: Vec<Part>,
+    /// The same with a node affinity that avoids nodes; empty if not used.
+    avoiding: Vec<Part>,
+    /// The main container's memory limit and request by step; the first is the template's own.
+    memory: Vec<(String, String)>,
+    /// The claims that the pod mounts, as JSON with gaps. They are created before the pod.
+    claims: Vec<Vec<Part>>,
+    pod_name_prefix: String,
+}
+
+/// How the pod of one executor differs from its template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodOverrides {
+    /// The nodes to avoid.
+    pub avoid: Arc<Vec<String>>,
+    /// The group's memory step; 0: the template's own memory.
+    pub memory_step: u32,
+    /// The attempt of the group (`on_loss: group`), from 1.
+    pub attempt: u32,
+    /// The task that the executor works on.
+    pub task: Option<Box<TaskRun>>,
+}
+
+impl Default for PodOverrides {
+    fn default() -> Self {
+        Self { avoid: Arc::default(), memory_step: 0, attempt: 1, task: None }
+    }
+}
+
+/// A text or a gap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The number of the group's attempt.
+    Attempt,
+    /// One node affinity expression for each avoided node.
+    AvoidedNodes,
+    ExecutorId,
+    /// The main container's memory limit.
+    MemoryLimit,
+    MemoryRequest,
+    PodName,
+    Slot,
+    Text(String),
+}
+
+impl fmt::Debug for PodText {
+    /// Does not print the pod: its environment may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodText").finish_non_exhaustive()
+    }
+}
+
+impl PodText {
+    /// A pod's name is `pod_name_prefix` followed by the executor's id.
+    pub fn new(parts: Vec<Part>, pod_name_prefix: String) -> Self {
+        Self { parts, pod_name_prefix, ..Self::default() }
+    }
+
+    /// Adds the text for pods that avoid nodes.
+    #[must_use]
+    pub fn with_node_affinity(self, avoiding: Vec<Part>) -> Self {
+        Self { avoiding, ..self }
+    }
+
+    /// Adds the main container's memory limits and requests, by step.
+    #[must_use]
+    pub fn with_memory_steps(self, memory: Vec<(String, String)>) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// Adds the claims of the pod's slot.
+    #[must_use]
+    pub fn with_claims(self, claims: Vec<Vec<Part>>) -> Self {
+        Self { claims, ..self }
+    }
+
+    /// True if each slot has claims of its own.
+    pub fn has_claims(&self) -> bool {
+        !self.claims.is_empty()
+    }
+
+    /// The memory limits above the template's own, by step; empty without memory scaling.
+    pub fn memory_steps(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.memory.iter().skip(1).map(|(limit, _)| limit.as_str())
+    }
+
+    /// Limit and request of a step; those of the last step if there are fewer.
+    fn memory_at(&self, step: u32) -> (&str, &str) {
+        let step = (step as usize).min(self.memory.len().saturating_sub(1));
+        self.memory.get(step).map_or(("", ""), |(limit, request)| (limit, request))
+    }
+
+    /// The JSON of the pod of executor `id` in `slot`.
+    pub fn render(&self, id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<u8> {
+        let is_without_affinity = shape.avoid.is_empty() || self.avoiding.is_empty();
+        let parts = if is_without_affinity { &self.parts } else { &self.avoiding };
+        self.fill_in(parts, id, slot, shape)
+    }
+
+    /// The JSON of the claims that this pod mounts.
+    pub fn render_claims(&self, id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<Vec<u8>> {
+        self.claims.iter().map(|parts| self.fill_in(parts, id, slot, shape)).collect()
+    }
+
+    fn fill_in(&self, parts: &[Part], id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<u8> {
+        let id = id.to_string();
+        let slot = slot.to_string();
+        let attempt = shape.attempt.to_string();
+        let avoid = affinity_expressions(&shape.avoid);
+        let (limit, request) = self.memory_at(shape.memory_step);
+        // Digits, labels and quantities need no escapes in JSON.
+        let pieces = || {
+            parts.iter().flat_map(|part| match part {
+                Part::Attempt => [attempt.as_str(), ""],
+                Part::AvoidedNodes => [avoid.as_str(), ""],
+                Part::ExecutorId => [id.as_str(), ""],
+                Part::MemoryLimit => [limit, ""],
+                Part::MemoryRequest => [request, ""],
+                Part::PodName => [self.pod_name_prefix.as_str(), id.as_str()],
+                Part::Slot => [slot.as_str(), ""],
+                Part::Text(text) => [text.as_str(), ""],
+            })
+        };
+        let mut body = Vec::with_capacity(pieces().map(str::len).sum());
+        pieces().for_each(|piece| body.extend_from_slice(piece.as_bytes()));
+        body
+    }
+}
+
+/// The node affinity expressions. A `matchFields` expression takes only one value.
+fn affinity_expressions(nodes: &[String]) -> String {
+    let mut out = String::new();
+    // A node's name is a DNS name. Other names are left out, because they could need escapes.
+    let is_dns_name =
+        |name: &&String| name.bytes().all(|c| c.is_ascii_alphanumeric() || b".-".contains(&c));
+    for node in nodes.iter().filter(is_dns_name) {
+        let comma = if out.is_empty() { "" } else { "," };
+        out +=
+            &format!(r#"{comma}{{"key":"metadata.name","operator":"NotIn","values":["{node}"]}}"#);
+    }
+    out
+}

@@ -1,0 +1,181 @@
+//! The classes of failed requests, by what to do about them. `wire/` classifies the answers.
+
+use std::fmt;
+
+/// The class of a failed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalClass {
+    /// A quota or another limit that can change: try again with one probe under a backoff. Not
+    /// executed.
+    Capacity,
+    /// 409 Conflict: the uid or resourceVersion precondition failed. Not executed.
+    Conflict,
+    /// 409 AlreadyExists. No other answer proves that the object exists.
+    Exists,
+    /// 410: the version or continue token is too old.
+    Expired,
+    /// The namespace is being deleted. Not executed.
+    NamespaceGone,
+    NotFound,
+    /// 403: missing permission (RBAC). Not executed.
+    Forbidden,
+    /// The template is invalid (400, 413, 422, LimitRange, PodSecurity ...). Not executed.
+    Invalid,
+    /// 429. Not executed; try again later.
+    Throttled,
+    /// The server was not reached, or refused for a temporary reason (503, quota status not ready).
+    /// Not executed.
+    Transient,
+    /// 401, even with a token that was read again. Not executed.
+    Unauthorized,
+    /// 500, 504, a time-out or a cut connection. May have been executed.
+    OutcomeUnknown,
+    /// An admission webhook refuses the object for now, with a 429 or 5xx of its own. Says nothing about other
+    /// objects. Not executed.
+    WebhookBusy,
+}
+
+impl RefusalClass {
+    /// All classes, in the order of their names.
+    pub const ALL: [Self; 13] = [
+        Self::Capacity,
+        Self::Conflict,
+        Self::Exists,
+        Self::Expired,
+        Self::Forbidden,
+        Self::Invalid,
+        Self::NamespaceGone,
+        Self::NotFound,
+        Self::OutcomeUnknown,
+        Self::Throttled,
+        Self::Transient,
+        Self::Unauthorized,
+        Self::WebhookBusy,
+    ];
+
+    /// The documented name of the class.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Capacity => "capacity",
+            Self::Conflict => "conflict",
+            Self::Exists => "exists",
+            Self::Expired => "expired",
+            Self::Forbidden => "forbidden",
+            Self::Invalid => "invalid",
+            Self::NamespaceGone => "namespace_gone",
+            Self::NotFound => "not_found",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Throttled => "throttled",
+            Self::Transient => "transient",
+            Self::Unauthorized => "unauthorized",
+            Self::WebhookBusy => "webhook_busy",
+        }
+    }
+}
+
+/// A failed request, with the server's own message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub class: RefusalClass,
+    /// The HTTP status; 0 if there was no answer.
+    pub code: u16,
+    /// `Status.reason`; empty if there was none.
+    pub reason: String,
+    /// `Status.message`, or the transport's error. Never holds a secret.
+    pub message: String,
+    /// `Retry-After` in milliseconds.
+    pub retry_after_ms: Option<u64>,
+}
+
+/// The longest `Retry-After` that is obeyed. A proxy that asks for a day must not stop a run.
+pub const RETRY_AFTER_MAX_MS: u64 = 60_000;
+
+impl Refusal {
+    /// A refusal that no server gave.
+    pub fn local(class: RefusalClass, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { class, code: 0, reason: String::new(), message, retry_after_ms: None }
+    }
+
+    /// How long to wait at least before a retry, in milliseconds.
+    pub fn retry_delay_ms(&self) -> u64 {
+        self.retry_after_ms.unwrap_or(0).min(RETRY_AFTER_MAX_MS)
+    }
+
+    /// True if the server or the network cannot take more requests, whatever the request: 429, 503,
+    /// or the server was not reached. A 500 or a time-out may be due to the request itself (a
+    /// webhook for one kind of pod, for example), so it proves nothing about other requests.
+    pub fn is_overload(&self) -> bool {
+        match self.class {
+            RefusalClass::Throttled => true,
+            RefusalClass::Transient => self.code >= 500 || self.code == 0,
+            // A proxy says that no server is behind it.
+            RefusalClass::OutcomeUnknown => self.code == 503,
+            RefusalClass::Capacity
+            | RefusalClass::Conflict
+            | RefusalClass::Exists
+            | RefusalClass::Expired
+            | RefusalClass::NamespaceGone
+            | RefusalClass::NotFound
+            | RefusalClass::Forbidden
+            | RefusalClass::Invalid
+            | RefusalClass::Unauthorized
+            | RefusalClass::WebhookBusy => false,
+        }
+    }
+
+    /// True if the object is not what the request expects: it is gone, it is there already, or it has
+    /// another uid or version.
+    pub fn is_outdated(&self) -> bool {
+        match self.class {
+            RefusalClass::Conflict | RefusalClass::Exists | RefusalClass::NotFound => true,
+            RefusalClass::Capacity
+            | RefusalClass::Expired
+            | RefusalClass::NamespaceGone
+            | RefusalClass::Forbidden
+            | RefusalClass::Invalid
+            | RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::Unauthorized
+            | RefusalClass::OutcomeUnknown
+            | RefusalClass::WebhookBusy => false,
+        }
+    }
+
+    /// True if the request failed without a verdict on what it asks for, so that it is sent again.
+    pub fn is_failure(&self) -> bool {
+        match self.class {
+            RefusalClass::Conflict
+            | RefusalClass::Expired
+            | RefusalClass::OutcomeUnknown
+            | RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::WebhookBusy => true,
+            RefusalClass::Capacity
+            | RefusalClass::Exists
+            | RefusalClass::Forbidden
+            | RefusalClass::Invalid
+            | RefusalClass::NamespaceGone
+            | RefusalClass::NotFound
+            | RefusalClass::Unauthorized => false,
+        }
+    }
+
+    /// True if the server did not answer: it was not reached, or the time for the answer ran out.
+    pub fn is_no_answer(&self) -> bool {
+        let has_no_answer =
+            matches!(self.class, RefusalClass::Transient | RefusalClass::OutcomeUnknown);
+        self.code == 0 && has_no_answer
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.code {
+            0 => f.write_str(&self.message),
+            code => write!(f, "{} ({code})", self.message),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,330 @@
+//! The settings that decisions depend on. `wire/` reads and checks them.
+
+use std::sync::Arc;
+
+use crate::model::ids::GroupName;
+use crate::model::pod_text::PodText;
+
+/// The largest number of executors that a group may have as its target, minimum or maximum. A cluster
+/// has at most 150,000 pods (Kubernetes' documented limit), so a larger number is a mistake.
+pub const EXECUTORS_MAX: u32 = 1_000_000;
+
+/// Default of `slot_wait` for groups with volumes: twice Kubernetes' default grace period.
+pub const SLOT_WAIT_MS: u64 = 60_000;
+
+/// Which executors may be ended when the target falls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScaleDown {
+    /// Any, in the order of `policy::victims`.
+    #[default]
+    Any,
+    /// Only executors that do not run. Running ones are ended by kill calls.
+    Pending,
+}
+
+impl ScaleDown {
+    /// The documented name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Pending => "pending",
+        }
+    }
+}
+
+/// When the replacement of a lost executor is created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replace {
+    /// As soon as its pod is terminating.
+    #[default]
+    Terminating,
+    /// When its pod is gone (for full quotas).
+    Gone,
+}
+
+/// Whether an executor that ends by itself is replaced. What the cluster ends always is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Restart {
+    /// Always.
+    #[default]
+    Always,
+    /// If it failed. Exit code 0 of its main container means that its work is done.
+    OnFailure,
+    /// Never: if the application failed, the work is given up.
+    Never,
+}
+
+impl Restart {
+    /// The value of the key `restart`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::OnFailure => "on-failure",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// Which slot a new executor gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlotPolicy {
+    /// The lowest one that is free. It may be above the target while others end.
+    #[default]
+    Lowest,
+    /// One below the target. If all of these are taken, the create waits.
+    Stable,
+}
+
+impl SlotPolicy {
+    /// The value of the key `slots`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Lowest => "lowest",
+            Self::Stable => "stable",
+        }
+    }
+}
+
+/// What a loss ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// The lost executor alone, which is replaced.
+    #[default]
+    Executor,
+    /// All executors of its group, which begin together again.
+    Group,
+}
+
+impl OnLoss {
+    /// The value of the key `on_loss`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Executor => "executor",
+            Self::Group => "group",
+        }
+    }
+}
+
+/// How a running executor is ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decommission {
+    /// The drain period in milliseconds, never 0: the executor is deleted afterwards if it has not
+    /// ended by itself.
+    pub after_ms: u64,
+    /// Key and value of a label that the pod gets.
+    pub label: Option<(String, String)>,
+    /// The drain period begins with SIGTERM: the pod is deleted with this period as its grace period.
+    pub by_term: bool,
+}
+
+/// The settings of one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupSpec {
+    pub name: GroupName,
+    pub target: u32,
+    pub min: u32,
+    /// None: no maximum.
+    pub max: Option<u32>,
+    pub scale_down: ScaleDown,
+    pub replace: Replace,
+    pub slots: SlotPolicy,
+    pub on_loss: OnLoss,
+    pub restart: Restart,
+    /// How many executors must end with 0; never 0, and only if `restart` is not `Always`. None: each
+    /// one that does lowers the target by one.
+    pub completions: Option<u32>,
+    /// None: executors are deleted at once, without a drain period.
+    pub decommission: Option<Decommission>,
+    /// True if the group comes from the file or the flags. A refusal before any of its executors
+    /// existed ends the run.
+    pub from_file: bool,
+    /// How long new executors wait for a slot whose executor still ends, if slots have no limit; 0: not
+    /// at all.
+    pub slot_wait_ms: u64,
+    /// The names of the credentials that its executors get; none: all.
+    pub credentials: Option<Vec<String>>,
+    /// A command sets the target (`scale`), and no call may.
+    pub is_scaled: bool,
+    /// The template; none: not known to this run, so no pod can be created.
+    pub pod: Option<Arc<PodText>>,
+}
+
+impl GroupSpec {
+    /// A group with target 0, without bounds and without a template.
+    pub fn bare(name: GroupName) -> Self {
+        Self { name, ..Self::default() }
+    }
+
+    /// Each slot has volumes of its own, so an executor without a slot cannot be created.
+    pub fn has_volumes(&self) -> bool {
+        self.pod.as_ref().is_some_and(|pod| pod.has_claims())
+    }
+
+    /// How many steps the main container's memory may grow after OOM kills.
+    pub fn n_memory_steps(&self) -> u32 {
+        let n = self.pod.as_ref().map_or(0, |pod| pod.memory_steps().len());
+        u32::try_from(n).unwrap_or(u32::MAX)
+    }
+
+    /// `slot_wait_ms` if a call gives the group volumes, or takes them away.
+    pub fn slot_wait_with(&self, has_volumes: bool) -> u64 {
+        match (self.has_volumes(), has_volumes) {
+            (false, true) => SLOT_WAIT_MS,
+            (true, false) => 0,
+            (false, false) | (true, true) => self.slot_wait_ms,
+        }
+    }
+
+    /// True if executors have the slots from 0 to one below the target.
+    pub fn has_stable_slots(&self) -> bool {
+        self.slots == SlotPolicy::Stable || self.restarts_whole()
+    }
+
+    /// True if the loss of one executor ends the others.
+    pub fn restarts_whole(&self) -> bool {
+        self.on_loss == OnLoss::Group
+    }
+
+    /// The key of a setting that excludes stable slots, and what to do. `replace`, `slots`: as they were
+    /// given; none: they were not.
+    pub fn conflict(
+        &self,
+        replace: Option<Replace>,
+        slots: Option<SlotPolicy>,
+    ) -> Option<(&'static str, String)> {
+        if !self.has_stable_slots() {
+            return None;
+        }
+        let by = if self.restarts_whole() { "`on_loss: group`" } else { "`slots: stable`" };
+        let (key, what) = if self.restarts_whole() && slots == Some(SlotPolicy::Lowest) {
+            ("slots", "the next attempt has the slots of the one before; leave `slots` out")
+        } else if replace == Some(Replace::Terminating) {
+            let what = "a replacement gets the slot of the lost executor, so it must wait until that \
+                        one has ended; leave `replace` out, or write `replace: gone`";
+            ("replace", what)
+        } else if self.scale_down == ScaleDown::Pending {
+            let what = "a lower target ends the executors with the highest slots, also if they run; \
+                        leave `scale_down` out";
+            ("scale_down", what)
+        } else if self.restart == Restart::Never && self.restarts_whole() {
+            ("restart", "a failed executor is not given up; write `restart: on-failure`")
+        } else if self.restart != Restart::Always && self.completions.is_none() {
+            let what = "without `completions` each executor that completes lowers the target, which \
+                        ends the one with the highest slot; write `completions: N`";
+            ("restart", what)
+        } else {
+            return None;
+        };
+        Some((key, format!("excludes {by}: {what}")))
+    }
+}
+
+/// What is wrong with this value of `completions`, in a file or in a call.
+pub fn completions_error(completions: u32, restart: Restart) -> Option<&'static str> {
+    if completions == 0 {
+        Some("must be at least 1")
+    } else if restart == Restart::Always {
+        Some(
+            "needs `restart: on-failure` or `restart: never`: otherwise executors that end are \
+             replaced for ever",
+        )
+    } else {
+        None
+    }
+}
+
+/// `failures.app`, `failures.cluster` and `failures.start`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureLimit {
+    /// The larger of 10 and twice the highest target within the window.
+    Auto,
+    /// More failures than this end the application.
+    Max(u32),
+    /// Failures never end the application.
+    Off,
+}
+
+/// `bad_nodes`: when new executors avoid a node. Times in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadNodes {
+    /// The number of losses within the window that the node caused; 0: off.
+    pub losses: u32,
+    pub window_ms: u64,
+    pub avoid_for_ms: u64,
+    /// The largest share of the known nodes that may be avoided, in thousandths.
+    pub share_permille: u32,
+}
+
+impl Default for BadNodes {
+    fn default() -> Self {
+        Self { losses: 3, window_ms: 600_000, avoid_for_ms: 1_800_000, share_permille: 250 }
+    }
+}
+
+/// Settings of the run. Times in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    pub in_flight_max: u32,
+    /// 0: no limit.
+    pub pending_max: u32,
+    /// How many executors of a group may be Unschedulable for over 2 min; 0: no limit.
+    pub unschedulable_max: u32,
+    /// From a pod's binding until its main container runs; 0: no limit.
+    pub start_timeout_ms: u64,
+    /// From the first failed image pull; 0: no limit.
+    pub image_timeout_ms: u64,
+    /// From the scheduler's first Unschedulable; 0: no limit.
+    pub unschedulable_timeout_ms: u64,
+    pub adopt_hold_ms: u64,
+    pub bad_nodes: BadNodes,
+    pub failures_app: FailureLimit,
+    pub failures_cluster: FailureLimit,
+    pub failures_start: FailureLimit,
+    pub failures_window_ms: u64,
+    pub keep_failed: u32,
+    /// How many log lines are reported after a loss that the application caused; 0: none.
+    pub log_lines: u32,
+    /// The grace period of the executors at stop.
+    pub stop_timeout_ms: u64,
+    /// An executor without a heartbeat for this long is lost; 0: never.
+    pub heartbeat_timeout_ms: u64,
+    /// A running executor that was never reported for this long is lost, once any other executor of
+    /// the run was reported; 0: never.
+    pub heartbeat_first_ms: u64,
+    /// How long to look for the reason after the driver lost the connection to an executor.
+    pub reason_wait_ms: u64,
+    /// A driver that makes no call for this long is gone; 0: no limit.
+    pub driver_silence_ms: u64,
+    /// The run ends when the work of all groups has ended, because no driver decides.
+    pub ends_with_work: bool,
+    /// The names of the credentials that executors need.
+    pub credentials: Vec<String>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            in_flight_max: 32,
+            pending_max: 0,
+            unschedulable_max: 0,
+            start_timeout_ms: 10 * 60_000,
+            image_timeout_ms: 5 * 60_000,
+            unschedulable_timeout_ms: 0,
+            adopt_hold_ms: 5 * 60_000,
+            bad_nodes: BadNodes::default(),
+            failures_app: FailureLimit::Auto,
+            failures_cluster: FailureLimit::Off,
+            failures_start: FailureLimit::Auto,
+            failures_window_ms: 60 * 60_000,
+            keep_failed: 5,
+            log_lines: 0,
+            stop_timeout_ms: 10_000,
+            heartbeat_timeout_ms: 0,
+            heartbeat_first_ms: 120_000,
+            reason_wait_ms: 30_000,
+            driver_silence_ms: 0,
+            ends_with_work: false,
+            credentials: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Tasks: work that runs once, in an executor of its own, under a key that the caller chose.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::model::ids::ExecutorId;
+
+/// The most tasks of a run that may be open at a time, over all groups.
+pub const OPEN_TASKS_MAX: usize = 10_000;
+/// The most ended tasks that a run remembers, over all groups. The oldest ones are forgotten first.
+pub const ENDED_TASKS_MAX: usize = 10_000;
+/// The longest key, in bytes: the key is a label of the pod.
+pub const KEY_BYTES_MAX: usize = 63;
+/// The most retries of a task.
+pub const RETRIES_MAX: u32 = 100;
+
+/// What a call asks for: the key, and what differs from the group's template.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Task {
+    pub key: Arc<str>,
+    /// Variables of the main container, by name. They replace those of the template.
+    pub env: BTreeMap<String, String>,
+    /// The arguments of the main container; none: those of the template.
+    pub args: Option<Vec<String>>,
+    /// Request and limit of the main container's memory; none: those of the template.
+    pub memory: Option<String>,
+    /// How many failures of the application's own doing lead to another attempt.
+    pub retries: u32,
+}
+
+impl fmt::Debug for Task {
+    /// Without environment and arguments, because they may contain secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl Task {
+    /// A short form of the contents, to compare them with another call.
+    pub fn digest(&self) -> TaskDigest {
+        let Self { key: _, env, args, memory, retries } = self;
+        TaskDigest([hash(args), hash(env), hash(memory), hash(retries)])
+    }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The fields of a task, in the order of its digest.
+const FIELDS: [&str; 4] = ["args", "env", "memory", "retries"];
+
+/// One hash for each field of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskDigest([u64; 4]);
+
+impl TaskDigest {
+    /// The first field in which the two differ.
+    pub fn difference(&self, other: &Self) -> Option<&'static str> {
+        let i = self.0.iter().zip(&other.0).position(|(a, b)| a != b)?;
+        FIELDS.get(i).copied()
+    }
+}
+
+/// One attempt at a task, as its pod has it in an annotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskRun {
+    pub task: Arc<Task>,
+    /// The number of this attempt, from 1.
+    pub attempt: u32,
+    /// How many more failures lead to another attempt.
+    pub retries_left: u32,
+}
+
+/// How a task has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskOutcome {
+    /// A call cancelled it.
+    Cancelled,
+    /// The application failed, and no retry was left; or the server refuses the task's pod.
+    Failed,
+    /// The main container ended with 0.
+    Succeeded,
+}
+
+/// How far a task has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// It has no executor yet, or its last one has not ended yet.
+    Waiting,
+    /// Its executor is requested or pending.
+    Pending,
+    Running,
+    Ended(TaskOutcome),
+}
+
+impl TaskState {
+    /// The documented name of the state.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Ended(outcome) => outcome.as_str(),
+        }
+    }
+}
+
+impl TaskOutcome {
+    /// The documented name of the outcome.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+            Self::Succeeded => "succeeded",
+        }
+    }
+}
+
+/// How a task ended, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskEnd {
+    pub outcome: TaskOutcome,
+    /// The exit code of the last attempt; none if it has none.
+    pub exit_code: Option<i32>,
+    /// The reason for the loss of the last executor, or `refused`; none if the task did not fail.
+    pub reason: Option<&'static str>,
+}
+
+impl TaskEnd {
+    /// The server refuses the pod of the task alone.
+    pub const REFUSED: Self =
+        Self { outcome: TaskOutcome::Failed, exit_code: None, reason: Some("refused") };
+    pub const CANCELLED: Self =
+        Self { outcome: TaskOutcome::Cancelled, exit_code: None, reason: None };
+    pub const SUCCEEDED: Self =
+        Self { outcome: TaskOutcome::Succeeded, exit_code: Some(0), reason: None };
+}
+
+/// What a call answers about one task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskStatus {
+    pub key: Arc<str>,
+    pub state: TaskState,
+    /// The executor that works or worked on it last.
+    pub executor: Option<ExecutorId>,
+    /// How many pods have worked on it.
+    pub attempts: u32,
+    /// None while it is open.
+    pub end: Option<TaskEnd>,
+}

@@ -1,0 +1,206 @@
+//! Decides whether a driver in a Job is tried again: which ends of its earlier pods count as failures,
+//! and when the Job has to end. The Job's own count includes drained, evicted and lost pods.
+
+use crate::model::ids::Uid;
+use crate::model::pod::{Phase, Pod};
+use crate::policy::loss::classify;
+
+/// Exit codes that another attempt would end with as well: invalid input, a refused template, a spent
+/// failure budget.
+const FINAL_CODES: [i32; 3] = [2, 4, 11];
+/// Another driver of the application has taken over: not a failure.
+const TAKEN_OVER_CODE: i32 = 13;
+/// How many pods in a row may end before posse runs in one: the Job's limit is this much above the
+/// number of its failed pods, and every attempt renews it.
+const UNCOUNTED_MAX: u64 = 50;
+
+/// The earlier attempts of a Job that failed by the driver's own doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FailedAttempts {
+    pub n: u64,
+    /// The exit code of the last one; none if its pod has no code.
+    pub last_code: Option<i32>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptEnd {
+    /// The exit code of posse.
+    pub code: u8,
+    /// A signal was the first reason: the pod is drained, or the Job is stopped.
+    pub is_signalled: bool,
+}
+
+/// Why a Job must not create another pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobEnd {
+    /// This exit code would occur again.
+    Final { code: u8 },
+    /// `n` attempts failed, the last one with this exit code, and no retry is left.
+    Spent { n: u64, code: u8 },
+}
+
+impl JobEnd {
+    /// The application's exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Final { code } | Self::Spent { code, .. } => code,
+        }
+    }
+}
+
+impl FailedAttempts {
+    /// Counts the pods of this Job that failed, except our own pod. A pod that was evicted, drained,
+    /// preempted, deleted or lost with its node did not fail by its own doing.
+    pub fn of(pods: &[Pod], job: &Uid, ours: &Uid) -> Self {
+        let is_earlier = |pod: &&Pod| {
+            pod.owner.as_ref() == Some(job) && pod.uid != *ours && pod.phase == Phase::Failed
+        };
+        let losses = pods.iter().filter(is_earlier).map(|pod| (pod, classify(pod, false)));
+        let mut failed: Vec<(&Pod, Option<i32>)> = losses
+            .filter(|(_, loss)| {
+                loss.reason.caused_by_app() && loss.exit_code != Some(TAKEN_OVER_CODE)
+            })
+            .map(|(pod, loss)| (pod, loss.exit_code))
+            .collect();
+        failed.sort_by_key(|(pod, _)| pod.version);
+        let n = u64::try_from(failed.len()).unwrap_or(u64::MAX);
+        Self { n, last_code: failed.last().and_then(|(_, code)| *code) }
+    }
+
+    /// Whether the Job has to end before the driver is started: an attempt that was killed together
+    /// with posse could not end it.
+    pub fn at_start(&self, retries: u32) -> Option<JobEnd> {
+        let code = self.last_code.map_or(1, |code| u8::try_from(code & 0xff).unwrap_or(1));
+        match self.last_code {
+            Some(last) if FINAL_CODES.contains(&last) => Some(JobEnd::Final { code }),
+            _ if self.n > u64::from(retries) => Some(JobEnd::Spent { n: self.n, code }),
+            _ => None,
+        }
+    }
+
+    /// Whether the Job has to end with this attempt.
+    pub fn at_end(&self, end: AttemptEnd, retries: u32) -> Option<JobEnd> {
+        let AttemptEnd { code, is_signalled } = end;
+        let number = i32::from(code);
+        let n = self.n.saturating_add(1);
+        match code {
+            _ if is_signalled || number == 0 || number == TAKEN_OVER_CODE => None,
+            code if FINAL_CODES.contains(&number) => Some(JobEnd::Final { code }),
+            code => (n > u64::from(retries)).then_some(JobEnd::Spent { n, code }),
+        }
+    }
+}
+
+/// The `backoffLimit` of a Job whose failures posse counts. `n_failed`: `status.failed`.
+pub fn backoff_limit(n_failed: u64) -> u64 {
+    // The field is a signed number of 32 bits.
+    n_failed.saturating_add(UNCOUNTED_MAX).min(0x7fff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::pod::{ContainerState, End};
+    use crate::testing::pod;
+
+    /// A pod of the Job that ended at `version`: exit code, the container's reason, the pod's reason.
+    fn ended(version: u64, code: i32, container_reason: &str, pod_reason: &str) -> Pod {
+        let end = End {
+            exit_code: Some(code),
+            container_reason: container_reason.into(),
+            pod_reason: pod_reason.into(),
+            ..End::default()
+        };
+        Pod {
+            owner: Some(Uid::new("job")),
+            phase: Phase::Failed,
+            container: ContainerState::Ended,
+            end: Some(Box::new(end)),
+            ..pod(version, version)
+        }
+    }
+
+    fn failed(pods: &[Pod]) -> FailedAttempts {
+        FailedAttempts::of(pods, &Uid::new("job"), &Uid::new("uid-9"))
+    }
+
+    #[test]
+    fn only_failures_of_the_drivers_own_doing_count() {
+        let deleted = Pod { deleting: true, ..ended(1, 143, "Error", "") };
+        let drained = |mut pod: Pod| {
+            let end = pod.end.as_mut().expect("it has ended");
+            end.disruption = "EvictionByEvictionAPI".into();
+            pod
+        };
+        let of_other_job = Pod { owner: Some(Uid::new("old")), ..ended(1, 1, "Error", "") };
+        let running = Pod { phase: Phase::Running, ..ended(1, 1, "Error", "") };
+        for (pod, counts) in [
+            (ended(1, 1, "Error", ""), true),
+            (ended(1, 3, "Error", ""), true),
+            (ended(1, 137, "OOMKilled", ""), true),
+            (ended(1, 128, "StartError", ""), true),
+            (ended(1, 1, "Error", "DeadlineExceeded"), true),
+            (ended(1, 13, "Error", ""), false),
+            (ended(1, 137, "Error", "Evicted"), false),
+            (ended(1, 137, "Error", "NodeLost"), false),
+            (ended(1, 143, "Error", "Terminated"), false),
+            (ended(1, 137, "ContainerStatusUnknown", ""), false),
+            (deleted, false),
+            (drained(ended(1, 1, "Error", "")), false),
+            (of_other_job, false),
+            (running, false),
+            (ended(9, 1, "Error", ""), false),
+        ] {
+            assert_eq!(failed(std::slice::from_ref(&pod)).n, u64::from(counts), "{pod:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_ends_when_its_retries_are_spent_or_the_code_is_final() {
+        let none = failed(&[]);
+        let two = failed(&[ended(5, 7, "Error", ""), ended(3, 1, "Error", "")]);
+        assert_eq!((two.n, two.last_code), (2, Some(7)));
+        let end = |code| AttemptEnd { code, is_signalled: false };
+        let spent = |n, code| Some(JobEnd::Spent { n, code });
+        for (earlier, code, retries, want) in [
+            (&none, 0, 0, None),
+            (&none, 1, 0, spent(1, 1)),
+            (&none, 1, 1, None),
+            (&none, 3, 3, None),
+            (&two, 137, 2, spent(3, 137)),
+            (&two, 137, 3, None),
+            (&none, 2, 3, Some(JobEnd::Final { code: 2 })),
+            (&none, 4, 3, Some(JobEnd::Final { code: 4 })),
+            (&none, 11, 3, Some(JobEnd::Final { code: 11 })),
+            (&two, 13, 0, None),
+        ] {
+            assert_eq!(earlier.at_end(end(code), retries), want, "{code} of {retries}");
+            let drained = AttemptEnd { code, is_signalled: true };
+            assert_eq!(earlier.at_end(drained, retries), None, "{code} of {retries}");
+        }
+    }
+
+    #[test]
+    fn a_start_ends_the_job_of_an_attempt_that_could_not() {
+        let killed = ended(1, 137, "OOMKilled", "");
+        let final_code = ended(2, 4, "Error", "");
+        for (pods, retries, want) in [
+            (vec![], 0, None),
+            (vec![killed.clone()], 1, None),
+            (vec![killed.clone()], 0, Some(JobEnd::Spent { n: 1, code: 137 })),
+            (vec![killed, final_code], 9, Some(JobEnd::Final { code: 4 })),
+        ] {
+            assert_eq!(failed(&pods).at_start(retries), want, "{pods:?} of {retries}");
+        }
+        let unknown = FailedAttempts { n: 1, last_code: None };
+        assert_eq!(unknown.at_start(0).map(JobEnd::code), Some(1));
+    }
+
+    #[test]
+    fn the_limit_is_above_what_the_job_has_counted() {
+        assert_eq!(backoff_limit(0), 50);
+        assert_eq!(backoff_limit(10), 60);
+        assert_eq!(backoff_limit(u64::MAX), 2_147_483_647);
+    }
+}

@@ -1,0 +1,349 @@
+//! Finds out why an executor was lost, from the structure of its pod's status. A message text decides
+//! only whether an eviction was due to the pod's own limits on disk space: no field says that.
+
+use crate::model::event::LossReason;
+use crate::model::pod::{ContainerState, End, Phase, Pod};
+use posse_base::text::{sanitize, sanitize_end};
+
+/// The maximum length of a loss message, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 4_096;
+/// The part for a message of the server or a kubelet; its beginning is kept.
+const SERVER_MESSAGE_BYTES_MAX: usize = 1_024;
+/// The part for a container's termination message; its end is kept, because it is often the end of
+/// the log.
+const TERMINATION_MESSAGE_BYTES_MAX: usize = 2_048;
+
+/// Why an executor was lost, as far as its pod's status tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    pub reason: LossReason,
+    /// The main container's exit code.
+    pub exit_code: Option<i32>,
+    /// The messages of the server and the program for a person, in one line.
+    pub message: String,
+}
+
+/// Classifies the loss from the last known state of the pod. `is_absent`: the pod is gone.
+pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
+    let default = End::default();
+    let end = pod.end.as_deref().unwrap_or(&default);
+    Loss {
+        reason: reason(pod, end, is_absent),
+        exit_code: end.exit_code,
+        message: message(pod, end, is_absent),
+    }
+}
+
+fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
+    match of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason, &end.pod_message)) {
+        Some(LossReason::DeadlineExceeded) if end.has_max_age => return LossReason::MaxAge,
+        Some(reason) => return reason,
+        None => {}
+    }
+    if end.sidecar.is_none() && &*end.container_reason == "OOMKilled" {
+        return LossReason::OomKilled;
+    }
+    // The pod was deleted: that is the reason, whatever the container's exit code.
+    if pod.deleting {
+        return LossReason::Deleted;
+    }
+    if end.sidecar.is_some() {
+        return LossReason::AppError;
+    }
+    if let Some(init) = &end.init {
+        return match &*init.reason {
+            "OOMKilled" => LossReason::OomKilled,
+            _ => LossReason::ConfigError,
+        };
+    }
+    match (pod.container, end.exit_code, pod.phase) {
+        (ContainerState::Ended, Some(0), _) => LossReason::Completed,
+        (ContainerState::Ended, Some(_), _) => match &*end.container_reason {
+            // The container runtime could not start it: the command is missing or not executable.
+            "StartError" | "ContainerCannotRun" => LossReason::ConfigError,
+            // The kubelet lost track of the container and set exit code 137 itself.
+            "ContainerStatusUnknown" => LossReason::Unknown,
+            _ => LossReason::AppError,
+        },
+        (_, _, Phase::Succeeded) => LossReason::Completed,
+        (_, _, Phase::Failed | Phase::Pending | Phase::Running | Phase::Unknown) => {
+            if is_absent {
+                LossReason::Deleted
+            } else {
+                LossReason::Unknown
+            }
+        }
+    }
+}
+
+/// The reason of condition `DisruptionTarget` (KEP-3329, since Kubernetes 1.25), which says that
+/// the pod did not end by itself.
+fn of_disruption(end: &End) -> Option<LossReason> {
+    match &*end.disruption {
+        "" => None,
+        "PreemptionByScheduler" => Some(LossReason::Preempted),
+        "DeletionByPodGC" | "DeletionByTaintManager" => Some(LossReason::NodeLost),
+        // "TerminationByKubelet" covers several causes, which the pod's own reason distinguishes.
+        // Unknown reasons are not the application's fault either.
+        _ => of_pod_reason(&end.pod_reason, &end.pod_message).or(Some(LossReason::Evicted)),
+    }
+}
+
+/// True for the messages of a kubelet that evicts a pod for the pod's own limits on disk space. The
+/// status has no other sign of it (kubelet, `localStorageEviction`); "The node was low on resource"
+/// is what it says of a node without space.
+fn is_own_disk_limit(message: &str) -> bool {
+    message.contains("exceeded its local ephemeral storage limit")
+        || message.contains("Pod ephemeral local storage usage exceeds the total limit")
+        || message.contains("Usage of EmptyDir volume")
+}
+
+/// `status.reason`, set by kubelets and controllers that end a pod.
+fn of_pod_reason(reason: &str, message: &str) -> Option<LossReason> {
+    match reason {
+        "Evicted" if is_own_disk_limit(message) => Some(LossReason::DiskExceeded),
+        "Evicted" => Some(LossReason::Evicted),
+        "Preempting" => Some(LossReason::Preempted),
+        "NodeShutdown" | "Shutdown" | "Terminated" => Some(LossReason::NodeShutdown),
+        "NodeLost" => Some(LossReason::NodeLost),
+        "DeadlineExceeded" => Some(LossReason::DeadlineExceeded),
+        "NodeAffinity" | "UnexpectedAdmissionError" => Some(LossReason::AdmissionRejected),
+        "AppArmor"
+        | "InvalidNodeInfo"
+        | "PodLevelResourcesNotSupported"
+        | "SupplementalGroupsPolicyNotSupported" => Some(LossReason::ConfigError),
+        // OutOfcpu, OutOfmemory, OutOfpods, and one for each extended resource.
+        reason if reason.starts_with("OutOf") => Some(LossReason::AdmissionRejected),
+        _ => None,
+    }
+}
+
+/// The loss message: how the containers ended, and the messages of the server, the kubelet and the
+/// program.
+fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    if pod.deleting && end.disruption.is_empty() && end.pod_reason.is_empty() {
+        parts.push("the pod was deleted, but not by this run".to_owned());
+    }
+    for (name, text) in [
+        ("pod", join(&end.pod_reason, &end.pod_message)),
+        ("disruption", join(&end.disruption, &end.disruption_message)),
+    ] {
+        if !text.is_empty() {
+            parts.push(format!("{name}: {text}"));
+        }
+    }
+    if let Some(code) = end.exit_code {
+        let name = end
+            .sidecar
+            .as_deref()
+            .or(pod.main_container.as_deref())
+            .map_or_else(String::new, |name| format!(" {name}"));
+        let how = describe_exit(code, end.signal);
+        let said = describe(&end.container_reason, &end.container_message);
+        parts.push(format!("container{name}: {how}{said}"));
+    }
+    if let Some(init) = &end.init {
+        let (how, said) =
+            (describe_exit(init.exit_code, None), describe(&init.reason, &init.message));
+        parts.push(format!("init container {}: {how}{said}", init.name));
+    }
+    if parts.is_empty() {
+        let what = if is_absent { "is gone" } else { "has ended" };
+        parts.push(format!("the pod {what}, and its status does not say why"));
+    }
+    sanitize(&parts.join("; "), MESSAGE_BYTES_MAX)
+}
+
+/// An exit code, with the name of the signal that it stands for.
+fn describe_exit(code: i32, signal: Option<i32>) -> String {
+    let signal = signal.or_else(|| code.checked_sub(128));
+    let name =
+        signal.and_then(|n| SIGNALS.split(' ').nth(usize::try_from(n).ok()?.checked_sub(1)?));
+    name.map_or_else(|| format!("exit code {code}"), |name| format!("exit code {code} (SIG{name})"))
+}
+
+/// The kubelet's reason for the end, and the termination message.
+fn describe(reason: &str, message: &str) -> String {
+    let (reason, message) = (reason.trim(), sanitize_end(message, TERMINATION_MESSAGE_BYTES_MAX));
+    [reason, &message]
+        .iter()
+        .filter(|text| !text.is_empty())
+        .fold(String::new(), |line, text| format!("{line}, {text}"))
+}
+
+fn join(reason: &str, message: &str) -> String {
+    let message = sanitize(message, SERVER_MESSAGE_BYTES_MAX);
+    match (reason.is_empty(), message.is_empty()) {
+        (true, _) => message,
+        (false, true) => reason.to_owned(),
+        (false, false) => format!("{reason}, {message}"),
+    }
+}
+
+/// Linux's signals from 1. Shells and container runtimes report a signal as exit code 128 plus its
+/// number.
+const SIGNALS: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT \
+                       CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pod;
+
+    /// (deleting, absent, phase, container, exit code, container reason, pod reason, disruption)
+    type Row =
+        (bool, bool, Phase, ContainerState, Option<i32>, &'static str, &'static str, &'static str);
+
+    #[track_caller]
+    fn check(row: Row, want: LossReason) {
+        let (
+            deleting,
+            absent,
+            phase,
+            container,
+            exit_code,
+            container_reason,
+            pod_reason,
+            disruption,
+        ) = row;
+        let mut pod = pod(1, 1);
+        (pod.deleting, pod.phase, pod.container) = (deleting, phase, container);
+        pod.end = Some(Box::new(End {
+            exit_code,
+            container_reason: container_reason.into(),
+            pod_reason: pod_reason.into(),
+            disruption: disruption.into(),
+            ..End::default()
+        }));
+        assert_eq!(classify(&pod, absent).reason, want, "{row:?}");
+    }
+
+    #[test]
+    fn reasons_are_read_from_the_status_structure() {
+        use ContainerState::{Ended, Running, Waiting};
+        use LossReason::{AppError, Completed, Deleted, Evicted, OomKilled, Unknown};
+        use Phase::{Failed, Pending, Running as PhaseRunning, Succeeded};
+        for (row, want) in [
+            ((false, false, Failed, Ended, Some(1), "Error", "", ""), AppError),
+            ((false, false, Failed, Ended, Some(137), "Error", "", ""), AppError),
+            ((false, false, Failed, Ended, Some(137), "OOMKilled", "", ""), OomKilled),
+            ((false, false, Succeeded, Ended, Some(0), "Completed", "", ""), Completed),
+            // A sidecar still runs: the main container decides.
+            ((false, false, PhaseRunning, Ended, Some(0), "Completed", "", ""), Completed),
+            ((false, false, PhaseRunning, Ended, Some(3), "Error", "", ""), AppError),
+            // Deleted, with and without sidecars, seen before or after the container ended.
+            ((true, false, PhaseRunning, Running, None, "", "", ""), Deleted),
+            ((true, false, PhaseRunning, Ended, Some(143), "Error", "", ""), Deleted),
+            ((true, true, Failed, Ended, Some(143), "Error", "", ""), Deleted),
+            ((true, true, Succeeded, Ended, Some(0), "Completed", "", ""), Deleted),
+            // The pod is gone, and its status says nothing.
+            ((false, true, PhaseRunning, Running, None, "", "", ""), Deleted),
+            ((false, true, Pending, Waiting, None, "", "", ""), Deleted),
+            // Evicted.
+            ((false, false, Failed, Running, None, "", "Evicted", ""), Evicted),
+            ((true, false, PhaseRunning, Running, None, "", "", "EvictionByEvictionAPI"), Evicted),
+            ((true, false, Failed, Ended, Some(137), "Error", "", "TerminationByKubelet"), Evicted),
+            ((false, false, Failed, Waiting, None, "", "SomethingNew", ""), Unknown),
+        ] {
+            check(row, want);
+        }
+    }
+
+    #[track_caller]
+    #[test]
+    fn max_age_charges_no_budget() {
+        for (has_max_age, want) in
+            [(true, LossReason::MaxAge), (false, LossReason::DeadlineExceeded)]
+        {
+            let mut pod = pod(1, 1);
+            let pod_reason = "DeadlineExceeded".into();
+            pod.end = Some(Box::new(End { pod_reason, has_max_age, ..End::default() }));
+            assert_eq!(classify(&pod, false).reason, want);
+            assert_eq!(want.as_str(), "deadline_exceeded");
+            assert_eq!(want.budget().is_none(), has_max_age);
+            // A reason that came before the deadline is reported as it is.
+            let end = pod.end.as_mut().expect("it was set");
+            end.pod_reason = "Evicted".into();
+            assert_eq!(classify(&pod, false).reason, LossReason::Evicted);
+        }
+    }
+
+    fn check_message(change: impl FnOnce(&mut Pod, &mut End), is_absent: bool, want: &str) {
+        let (mut pod, mut end) = (pod(1, 1), End::default());
+        change(&mut pod, &mut end);
+        pod.end = Some(Box::new(end));
+        assert_eq!(classify(&pod, is_absent).message, want);
+    }
+
+    #[test]
+    fn a_message_says_how_the_executor_ended_and_who_says_so() {
+        for (code, signal, want) in [
+            (0, None, "container: exit code 0"),
+            (7, None, "container: exit code 7"),
+            (127, None, "container: exit code 127"),
+            (128, None, "container: exit code 128"),
+            (129, None, "container: exit code 129 (SIGHUP)"),
+            (134, None, "container: exit code 134 (SIGABRT)"),
+            (137, None, "container: exit code 137 (SIGKILL)"),
+            (139, Some(11), "container: exit code 139 (SIGSEGV)"),
+            (143, None, "container: exit code 143 (SIGTERM)"),
+            (159, None, "container: exit code 159 (SIGSYS)"),
+            (160, None, "container: exit code 160"),
+            (255, None, "container: exit code 255"),
+            (-1, Some(9), "container: exit code -1 (SIGKILL)"),
+            (i32::MIN, Some(i32::MIN), "container: exit code -2147483648"),
+        ] {
+            check_message(|_, end| (end.exit_code, end.signal) = (Some(code), signal), false, want);
+        }
+        let oom = |pod: &mut Pod, end: &mut End| {
+            (end.exit_code, end.container_reason) = (Some(137), "OOMKilled".into());
+            end.container_message = "Traceback:\n  File\u{1b}[0m\nMemoryError\n".into();
+            pod.main_container = Some("worker".into());
+        };
+        check_message(
+            oom,
+            false,
+            "container worker: exit code 137 (SIGKILL), OOMKilled, Traceback: File\\u{1b}[0m \
+             MemoryError",
+        );
+        let drained = |pod: &mut Pod, end: &mut End| {
+            pod.deleting = true;
+            end.disruption = "EvictionByEvictionAPI".into();
+            end.disruption_message = "Eviction API: evicting".into();
+        };
+        check_message(drained, false, "disruption: EvictionByEvictionAPI, Eviction API: evicting");
+        let evicted = |_: &mut Pod, end: &mut End| {
+            end.pod_reason = "Evicted".into();
+            end.pod_message = "The node was low on resource: memory. ".into();
+            end.exit_code = Some(137);
+        };
+        check_message(
+            evicted,
+            false,
+            "pod: Evicted, The node was low on resource: memory.; container: exit code 137 (SIGKILL)",
+        );
+        check_message(|_, _| {}, true, "the pod is gone, and its status does not say why");
+        check_message(
+            |pod, _| pod.deleting = true,
+            false,
+            "the pod was deleted, but not by this run",
+        );
+        check_message(|_, _| {}, false, "the pod has ended, and its status does not say why");
+    }
+
+    #[test]
+    fn a_message_is_bounded_and_keeps_the_end_of_the_termination_message() {
+        let mut pod = pod(1, 1);
+        pod.end = Some(Box::new(End {
+            exit_code: Some(1),
+            pod_message: "s".repeat(4_096).into(),
+            container_message: format!("{}KeyError: 'id'\n", "x".repeat(4_080)).into(),
+            ..End::default()
+        }));
+        let message = classify(&pod, false).message;
+        assert!(message.len() <= MESSAGE_BYTES_MAX, "{}", message.len());
+        assert!(message.contains("sss...; container: exit code 1, ...xxx"), "{message}");
+        assert!(message.ends_with("xKeyError: 'id'"), "{message}");
+    }
+}

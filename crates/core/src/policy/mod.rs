@@ -1,0 +1,12 @@
+//! The rules of decisions: each is a function of facts, and keeps no state.
+
+pub mod address_check;
+pub mod adoption;
+pub mod bundle_expiry;
+pub mod driver_job;
+pub mod driver_port;
+pub mod loss;
+pub mod node_fault;
+pub mod orphans;
+pub mod plan;
+pub mod victims;

@@ -1,0 +1,87 @@
+//! Adopts the pods that earlier runs created: `policy::adoption` decides what each is to this run, and
+//! this carries it out.
+
+use super::Reconciler;
+use super::retained::has_stopped;
+use crate::model::event::DeleteCause;
+use crate::model::ids::{ExecutorId, Uid};
+use crate::model::pod::Pod;
+use crate::model::settings::GroupSpec;
+use crate::policy::adoption::{Adoption, GroupFacts, PodFacts, Reported, judge};
+use crate::state::executors::{Executor, Group, Life};
+use posse_base::time::Millis;
+
+impl Reconciler {
+    /// Adopts a pod that an earlier run created.
+    pub(super) fn adopt(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
+        let Some(pod) = self.snapshot.get(uid) else { return };
+        let is_stopping = self.stop.as_ref().is_some_and(|stop| !stop.order.keep);
+        let group = self.executors.groups.entry(pod.group.clone()).or_insert_with(|| {
+            let spec = GroupSpec { restart: pod.restart, ..GroupSpec::bare(pod.group.clone()) };
+            Group::new(spec, false)
+        });
+        let adoption = judge(&facts_of_pod(pod), &facts_of_group(group, is_stopping));
+        let Adoption { is_done, is_earlier, life, .. } = adoption;
+        group.n_accepted += 1;
+        group.attempts.on_found(adoption.group_attempt);
+        let mut executor = Executor::new(pod.group.clone(), now);
+        executor.uid = Some(uid.clone());
+        executor.is_adopted = true;
+        executor.awaits_heartbeat = self.policy.heartbeat_timeout_ms > 0 && pod.task.is_none();
+        // Which nodes it avoids is not known, so assume the longest time.
+        let bad_nodes = &self.policy.bad_nodes;
+        executor.avoids_until = (bad_nodes.losses > 0).then(|| now.after(bad_nodes.avoid_for_ms));
+        executor.attempt = adoption.attempt;
+        executor.task = pod.task.clone();
+        executor.life = life;
+        executor.is_done = is_done;
+        executor.slot = pod.slot.filter(|&slot| adoption.claims_slot && group.slots.claim(slot));
+        let lacks_slot = adoption.needs_slot && pod.slot.is_some() && executor.slot.is_none();
+        let has_task = executor.task.is_some();
+        let retained_since = pod.counted.filter(|_| life == Life::Retained && !is_done);
+        self.executors.insert(id, executor, Some(pod));
+        if is_earlier {
+            self.await_end(id);
+        }
+        if is_done {
+            self.insert_record(id, true);
+        }
+        if has_task {
+            self.adopt_task(id, now);
+        } else if is_done {
+            self.note_done(id, life == Life::Completed, false, now);
+        } else if lacks_slot {
+            self.end(id, DeleteCause::Condemned, now);
+        }
+        if let Some(at) = retained_since {
+            self.insert_retained(id, at);
+        }
+        self.trim_retained(now);
+    }
+}
+
+fn facts_of_pod(pod: &Pod) -> PodFacts {
+    PodFacts {
+        reported: match pod.counted {
+            _ if pod.completed => Reported::Completed,
+            Some(_) => Reported::Lost,
+            None => Reported::Nothing,
+        },
+        has_stopped: has_stopped(pod),
+        is_deleting: pod.deleting,
+        attempt: pod.attempt,
+        task: pod.task.as_ref().map(|run| run.retries_left == 0),
+    }
+}
+
+fn facts_of_group(group: &Group, is_stopping: bool) -> GroupFacts {
+    let spec = &group.spec;
+    GroupFacts {
+        is_known: group.is_known,
+        attempt: group.attempts.current(),
+        restart: spec.restart,
+        restarts_whole: spec.restarts_whole(),
+        has_own_slots: spec.completions.is_some() || spec.has_stable_slots(),
+        is_stopping,
+    }
+}

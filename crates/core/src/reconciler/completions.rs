@@ -1,0 +1,208 @@
+//! Work that ends (`restart: on-failure` or `never`): executors that have completed or were given up,
+//! the pods that stay as their records, and the end of the run after the last one.
+
+use super::Reconciler;
+use super::retries::forget_refusal;
+use crate::model::action::RunVerdict;
+use crate::model::event::{ExecutorEvent, LossReason};
+use crate::model::ids::ExecutorId;
+use crate::model::pod::Pod;
+use crate::model::settings::Restart;
+use crate::policy::loss::{Loss, classify};
+use crate::state::executors::{Ending, Executor, Group, Life, has_ended};
+use crate::state::ledger::MutationKind;
+use posse_base::time::Millis;
+
+/// How many records of tasks a group keeps, and how many of its other executors without
+/// `completions`. With it, all of these are kept: each is an index.
+const RECORDS_MAX: usize = 1_000;
+/// How long the last pods stay after the end of all work, for those who follow their logs.
+const LAST_LOGS_MS: u64 = 2_000;
+
+impl Reconciler {
+    /// True if this pod, which has ended, has done its work: its main container ended with 0 by itself.
+    pub(super) fn completes(&self, executor: &Executor, pod: &Pod) -> bool {
+        let Some(group) = self.executors.groups.get(&executor.group) else { return false };
+        let is_open = match executor.life {
+            // In a drain period an executor may finish its work. Without `completions` a lower target
+            // has taken account of it already.
+            Life::Ending(Ending { drain_until: Some(_), .. }) => {
+                group.spec.completions.is_some() && executor.task.is_none()
+            }
+            Life::Wanted => pod.draining.is_none() || group.spec.completions.is_some(),
+            Life::Cancelled
+            | Life::Completed
+            | Life::Ending(_)
+            | Life::Gone
+            | Life::Lost { .. }
+            | Life::Retained => false,
+        };
+        let is_stopping = self.stop.as_ref().is_some_and(|stop| !stop.order.keep);
+        is_open
+            && !is_stopping
+            && (group.spec.restart != Restart::Always || executor.task.is_some())
+            && classify(pod, false).reason == LossReason::Completed
+    }
+
+    /// The same for a pod that is gone, and that posse was not ending.
+    pub(super) fn has_done_its_work(&self, id: ExecutorId, pod: &Pod) -> bool {
+        let executor = self.executors.get(id);
+        has_ended(pod) && executor.is_some_and(|executor| self.completes(executor, pod))
+    }
+
+    /// Reports that the work of an executor is done, once for each uid.
+    pub(super) fn complete(&mut self, id: ExecutorId, now: Millis) {
+        let Some(subject) = self.subject(id) else { return };
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.life = Life::Completed;
+        let is_first_sight = executor.running_since.is_none() && !executor.is_adopted;
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
+        self.tell(subject, ExecutorEvent::Completed { node });
+        if let Some(group) = self.executors.group_of(id) {
+            if is_first_sight {
+                group.backoff.on_started(now);
+                forget_refusal(group);
+            }
+            // Work that is done ends a crash loop, however short it was.
+            if group.backoff.crash_loop_probe() == Some(id) {
+                group.backoff.on_probe_proven();
+            } else {
+                group.backoff.discard_probe(id);
+            }
+        }
+        if self.has_task(id) {
+            self.complete_task(id);
+        } else {
+            self.note_done(id, true, true, now);
+        }
+        self.refresh_state(id, now);
+    }
+
+    /// An executor was lost: gives its work up if its group or its task says so.
+    pub(super) fn give_up(
+        &mut self,
+        id: ExecutorId,
+        loss: &Loss,
+        lived_ms: Option<u64>,
+        now: Millis,
+    ) {
+        let restart = self.executors.group_of(id).map(|group| group.spec.restart);
+        if self.has_task(id) {
+            // A task that has failed is not started again, so its failure is no crash loop.
+            if self.lose_task(id, loss)
+                && let Some(group) = self.executors.group_of(id)
+            {
+                group.backoff.discard_probe(id);
+                return;
+            }
+        } else if restart == Some(Restart::Never) && loss.reason.caused_by_app() {
+            self.note_done(id, false, true, now);
+        }
+        self.update_backoff(id, lived_ms, loss, now);
+    }
+
+    /// Nothing takes the place of this executor. `is_new`: it was reported by this run. Otherwise a
+    /// target that was set in this run took account of it.
+    pub(super) fn note_done(
+        &mut self,
+        id: ExecutorId,
+        is_completed: bool,
+        is_new: bool,
+        now: Millis,
+    ) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.is_done = true;
+        let Some(group) = self.executors.group_of(id) else { return };
+        let before = group.target();
+        group.work.on_end(is_completed);
+        if group.spec.completions.is_none() && (is_new || !group.is_target_set) {
+            group.spec.target = group.spec.target.saturating_sub(1);
+            group.spec.min = group.spec.min.min(group.spec.target);
+        }
+        let (name, target) = (group.spec.name.clone(), group.target());
+        if target != before {
+            self.on_target_changed(name, target, now);
+        }
+    }
+
+    /// Keeps the pod of an executor whose work is done or given up.
+    pub(super) fn keep_record(&mut self, id: ExecutorId) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let life = executor.life;
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        if let Some(pod) = pod.filter(|pod| life == Life::Completed && !pod.completed) {
+            self.mutations.request(&pod.uid, &pod.name, MutationKind::LabelCompleted);
+        }
+        self.insert_record(id, false);
+    }
+
+    /// The pod of this executor stays as a record. `is_earlier`: of work that an earlier run did.
+    pub(super) fn insert_record(&mut self, id: ExecutorId, is_earlier: bool) {
+        let has_task = self.has_task(id);
+        if let Some(group) = self.executors.group_of(id) {
+            let records = if has_task { &mut group.tasks.records } else { &mut group.records };
+            records.insert(id, is_earlier);
+        }
+    }
+
+    /// The pod of this executor is no longer retained or a record.
+    pub(super) fn forget_record(&mut self, id: ExecutorId) {
+        self.retained.forget(id);
+        if let Some(group) = self.executors.group_of(id) {
+            group.records.remove(id);
+            group.tasks.records.remove(id);
+        }
+    }
+
+    /// Deletes the oldest records of groups that have too many.
+    pub(super) fn trim_records(&mut self, now: Millis) {
+        let oldest = |group: &Group| {
+            let max = group.spec.completions.map_or(RECORDS_MAX, |_| usize::MAX);
+            let of_tasks = group.tasks.records.beyond(RECORDS_MAX);
+            group.records.beyond(max).chain(of_tasks).collect::<Vec<ExecutorId>>()
+        };
+        let surplus: Vec<ExecutorId> = self.executors.groups.values().flat_map(oldest).collect();
+        for id in surplus {
+            self.delete_pod_of(id);
+            self.refresh_state(id, now);
+        }
+    }
+
+    /// At the stop of a run that failed, the last failed pods stay: those of work that was given up are
+    /// no more than the others.
+    pub(super) fn give_up_records(&mut self, now: Millis) {
+        let groups = self.executors.groups.values();
+        let records =
+            groups.flat_map(|group| group.records.iter().chain(group.tasks.records.iter()));
+        let is_failed = |id: &ExecutorId| {
+            self.executors.get(*id).is_some_and(|executor| executor.life == Life::Retained)
+        };
+        let failed: Vec<ExecutorId> = records.filter(is_failed).collect();
+        failed.into_iter().for_each(|id| self.retained.push(id));
+        self.trim_retained(now);
+    }
+
+    /// Ends the run after the work of all groups has ended.
+    pub(super) fn judge_end(&mut self, now: Millis) {
+        let groups = &self.executors.groups;
+        if !self.policy.ends_with_work
+            || self.gates.are_creates_stopped()
+            || self.stop.is_some()
+            || !self.had_first_list()
+            || !self.snapshot.is_synced()
+            || groups.is_empty()
+            || !groups.values().all(Group::is_finished)
+        {
+            self.end_of_run.on_work_left();
+            return;
+        }
+        let end = self.end_of_run.on_work_ended(now).after(LAST_LOGS_MS);
+        if now < end {
+            self.wait_until = Some(self.wait_until.map_or(end, |at| at.min(end)));
+            return;
+        }
+        let n_given_up = groups.values().map(|group| group.work.n_given_up()).sum();
+        self.end_of_run.decide(RunVerdict::AllEnded { n_given_up });
+    }
+}

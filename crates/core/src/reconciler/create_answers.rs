@@ -1,0 +1,304 @@
+//! What follows from the answers to the requests of a create: the POST, and the GET after an
+//! AlreadyExists.
+
+use super::Reconciler;
+use super::retries::{RETRY_INITIAL_MS, forget_refusal};
+use crate::model::action::{Action, RunVerdict};
+use crate::model::event::{Event, GroupEvent};
+use crate::model::ids::{ExecutorId, Uid};
+use crate::model::input::{PodAnswer, Watermark};
+use crate::model::pod::Pod;
+use crate::model::refusal::{Refusal, RefusalClass};
+use crate::policy::loss::MESSAGE_BYTES_MAX;
+use crate::state::create_backoff::BackoffCause;
+use crate::state::executors::Life;
+use crate::state::ledger::{CreateStep, MutationKind};
+use crate::state::snapshot::{AnswerAge, Change};
+use posse_base::text::sanitize;
+use posse_base::time::Millis;
+
+/// A refusal ends the run only within this time after the first LIST. Later it slows the group down:
+/// no API failure ends a run that works.
+const STARTING_MS: u64 = 60_000;
+
+impl Reconciler {
+    pub(super) fn on_created(
+        &mut self,
+        id: ExecutorId,
+        watermark: Watermark,
+        answer: Result<PodAnswer, Refusal>,
+        now: Millis,
+    ) {
+        let Some(sent_at) = self.sent_at(id) else {
+            self.window.on_answered();
+            return;
+        };
+        self.note_answer(&answer, Some(sent_at), now);
+        match answer {
+            Ok(PodAnswer::Ours(pod)) if self.has_create_labels(id, &pod) => {
+                self.on_request_answered(id);
+                self.window.on_created(now.since(sent_at));
+                self.on_created_pod(id, &pod, watermark, now);
+            }
+            Ok(PodAnswer::Ours(Pod { uid, name, .. })) => {
+                self.on_labels_stripped(id, &uid, &name, sent_at, now);
+            }
+            Ok(PodAnswer::Foreign(foreign)) => {
+                self.on_labels_stripped(id, &foreign.uid, &foreign.name, sent_at, now);
+            }
+            Err(refusal) => self.on_create_refused(id, sent_at, &refusal, now),
+        }
+    }
+
+    fn on_created_pod(&mut self, id: ExecutorId, pod: &Pod, watermark: Watermark, now: Millis) {
+        let Some(sent_at) = self.sent_at(id) else { return };
+        match self.snapshot.apply_answer(pod, watermark, true) {
+            AnswerAge::Void => self.post_again(id, Some(sent_at), now, now),
+            AnswerAge::Current => self.close_create(id, pod, true, true, now),
+            AnswerAge::Gone => self.close_create(id, pod, false, true, now),
+        }
+    }
+
+    /// The create has produced a pod, which is in the snapshot (`is_in_snapshot`) or already gone.
+    /// `is_acknowledged`: the last POST created it.
+    fn close_create(
+        &mut self,
+        id: ExecutorId,
+        pod: &Pod,
+        is_in_snapshot: bool,
+        is_acknowledged: bool,
+        now: Millis,
+    ) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let (is_gone, has_no_pod_yet) = (executor.life == Life::Gone, executor.uid.is_none());
+        let is_cancelled = executor.is_cancelled();
+        if has_no_pod_yet {
+            self.on_create_accepted(id);
+        }
+        self.close_create_entry(id, is_acknowledged);
+        if is_gone {
+            self.drop_executor(id);
+        }
+        if is_in_snapshot {
+            if has_no_pod_yet {
+                // The answer proves that the pod is ours.
+                self.foreign_pods.forget(&pod.uid);
+                self.on_pod_found(id, &pod.uid, is_cancelled, now);
+            }
+            // This also deletes a second pod with the same id.
+            self.on_change(Some(Change::Updated(pod.uid.clone())), now);
+        } else if has_no_pod_yet {
+            self.on_pod_over(pod, is_cancelled, now);
+        }
+    }
+
+    /// The server accepted the create of this executor, so its group's create backoff may end.
+    pub(super) fn on_create_accepted(&mut self, id: ExecutorId) {
+        let Some(sent_at) = self.sent_at(id) else { return };
+        let Some(group) = self.executors.group_of(id) else { return };
+        group.n_accepted += 1;
+        group.backoff.on_created(id, sent_at);
+        forget_refusal(group);
+    }
+
+    /// The created pod lacks our labels, so no LIST or watch would show it: deletes it.
+    fn on_labels_stripped(
+        &mut self,
+        id: ExecutorId,
+        uid: &Uid,
+        name: &str,
+        sent_at: Millis,
+        now: Millis,
+    ) {
+        self.on_request_answered(id);
+        self.window.on_answered();
+        self.mutations.request(uid, name, MutationKind::Delete);
+        let message = "the pod came back without our labels (a mutating webhook changed them), \
+                       so posse could not find it again and deleted it";
+        let refusal = Refusal::local(RefusalClass::Invalid, message);
+        self.abandon_create(id, BackoffCause::Permanent, sent_at, &refusal, now);
+    }
+
+    fn on_create_refused(
+        &mut self,
+        id: ExecutorId,
+        sent_at: Millis,
+        refusal: &Refusal,
+        now: Millis,
+    ) {
+        if refusal.class == RefusalClass::Exists {
+            let watermark = self.watermark();
+            if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.as_deref_mut()) {
+                // The GET uses the create's slot in the window.
+                (create.step, create.watermark) = (CreateStep::Check, watermark);
+                self.actions.push_back(Action::Get { id, watermark });
+            }
+            return;
+        }
+        self.on_request_refused(id, sent_at, refusal, now);
+        match refusal.class {
+            RefusalClass::OutcomeUnknown => {
+                let at = self.retry_at(id, refusal, now);
+                self.post_again(id, Some(sent_at), at, now);
+                self.report_failure(id, refusal, now);
+            }
+            RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::Conflict
+            | RefusalClass::Expired
+            | RefusalClass::WebhookBusy => {
+                let at = self.retry_at(id, refusal, now);
+                self.post_again(id, None, at, now);
+                self.report_failure(id, refusal, now);
+            }
+            RefusalClass::Capacity => {
+                self.abandon_create(id, BackoffCause::Capacity, sent_at, refusal, now)
+            }
+            RefusalClass::Unauthorized => {
+                self.abandon_create(id, BackoffCause::Server, sent_at, refusal, now)
+            }
+            RefusalClass::Forbidden => {
+                self.abandon_create(id, BackoffCause::MayPass, sent_at, refusal, now)
+            }
+            RefusalClass::Invalid => match self.refuse_task(id) {
+                Some(cause) => self.abandon_create(id, cause, sent_at, refusal, now),
+                None => self.retire(id, now),
+            },
+            RefusalClass::NamespaceGone | RefusalClass::NotFound => {
+                self.abandon_create(id, BackoffCause::Permanent, sent_at, refusal, now);
+            }
+            // Handled above; a retry is safe.
+            RefusalClass::Exists => self.post_again(id, None, now.after(RETRY_INITIAL_MS), now),
+        }
+    }
+
+    pub(super) fn on_got(
+        &mut self,
+        id: ExecutorId,
+        watermark: Watermark,
+        answer: Result<PodAnswer, Refusal>,
+        now: Millis,
+    ) {
+        let sent_at = self.sent_at(id);
+        self.note_answer(&answer, sent_at, now);
+        if let Err(refusal) = &answer {
+            self.on_request_refused(id, sent_at.unwrap_or(now), refusal, now);
+        } else {
+            self.on_request_answered(id);
+            self.window.on_answered();
+        }
+        match answer {
+            Ok(PodAnswer::Ours(pod)) if self.is_our_own(id, &pod) => {
+                match self.snapshot.apply_answer(&pod, watermark, false) {
+                    AnswerAge::Void => self.check_again(id, now, now),
+                    AnswerAge::Current => self.close_create(id, &pod, true, false, now),
+                    AnswerAge::Gone => self.close_create(id, &pod, false, false, now),
+                }
+            }
+            // A foreign pod has the name. The next id has another name.
+            Ok(PodAnswer::Ours(_) | PodAnswer::Foreign(_)) => self.retire(id, now),
+            Err(refusal) => match refusal.class {
+                // The pod is gone again, or GET is not permitted.
+                RefusalClass::NotFound | RefusalClass::Forbidden | RefusalClass::NamespaceGone => {
+                    self.retire(id, now)
+                }
+                RefusalClass::Capacity
+                | RefusalClass::Conflict
+                | RefusalClass::Exists
+                | RefusalClass::Expired
+                | RefusalClass::Invalid
+                | RefusalClass::Throttled
+                | RefusalClass::Transient
+                | RefusalClass::Unauthorized
+                | RefusalClass::OutcomeUnknown
+                | RefusalClass::WebhookBusy => {
+                    let at = self.retry_at(id, &refusal, now);
+                    self.check_again(id, at, now);
+                    self.report_failure(id, &refusal, now);
+                }
+            },
+        }
+    }
+
+    fn sent_at(&self, id: ExecutorId) -> Option<Millis> {
+        self.executors.get(id)?.create.as_ref().map(|create| create.sent_at)
+    }
+
+    /// The server refuses the pod: slows the group down and retires the id.
+    fn abandon_create(
+        &mut self,
+        id: ExecutorId,
+        cause: BackoffCause,
+        sent_at: Millis,
+        refusal: &Refusal,
+        now: Millis,
+    ) {
+        self.begin_backoff(id, cause, sent_at, refusal, now);
+        self.retire(id, now);
+    }
+
+    /// The last request of this id had no effect; an earlier one still may have.
+    fn retire(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        if executor.life == Life::Gone {
+            self.drop_executor(id);
+        } else if executor.uid.is_some() {
+            self.close_create_entry(id, false);
+        } else if let Some(create) = &mut executor.create {
+            create.step = CreateStep::CheckAt(now);
+            self.cancel_create(id, now);
+        }
+    }
+
+    fn begin_backoff(
+        &mut self,
+        id: ExecutorId,
+        cause: BackoffCause,
+        sent_at: Millis,
+        refusal: &Refusal,
+        now: Millis,
+    ) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let name = executor.group.clone();
+        let has_task = executor.task.is_some();
+        let requested_pod = executor.create.as_ref().and_then(|create| create.pod.clone());
+        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        if group.is_removed || requested_pod != group.spec.pod {
+            // The refusal is about an old template.
+            return;
+        }
+        let is_new = group.backoff.on_refused(cause, sent_at, now, &mut self.rng);
+        let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
+        group.refusal = Some(message.clone());
+        let is_starting = self.gates.first_list_at().is_none_or(|at| now.since(at) < STARTING_MS);
+        let may_end_run = group.spec.from_file && group.n_accepted == 0 && !has_task;
+        if may_end_run && is_starting && self.stop.is_none() {
+            let (group, message) = (name.clone(), message.clone());
+            // What ends a run is named here: every other refusal is waited for.
+            if refusal.class == RefusalClass::Invalid {
+                self.end_of_run.decide(RunVerdict::TemplateRefused { group, message });
+            } else if matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Forbidden) {
+                self.end_of_run.decide(RunVerdict::NotAllowed { message });
+            }
+        }
+        if is_new {
+            let cause = cause.as_str();
+            self.events.push_back(Event::Group(name, GroupEvent::CreateRefused { cause, message }));
+        }
+    }
+
+    /// True if the pod has the name and the labels of this create.
+    fn has_create_labels(&self, id: ExecutorId, pod: &Pod) -> bool {
+        pod.id == id
+            && self.has_our_name(pod)
+            && self.executors.get(id).is_some_and(|executor| executor.group == pod.group)
+    }
+
+    /// True if the pod has our name, our labels and our owner, and was not there before the create:
+    /// an earlier POST of it made the pod.
+    fn is_our_own(&self, id: ExecutorId, pod: &Pod) -> bool {
+        self.has_create_labels(id, pod)
+            && self.has_our_owner(pod)
+            && !self.foreign_pods.contains(&pod.uid)
+    }
+}

@@ -1,0 +1,252 @@
+//! What follows from the driver's reports and from their absence: executors without heartbeats,
+//! lost connections, and a silent driver.
+
+use std::collections::BTreeSet;
+
+use super::Reconciler;
+use super::timers::Timer;
+use crate::model::action::RunVerdict;
+use crate::model::command::Reply;
+use crate::model::event::LossReason;
+use crate::model::ids::ExecutorId;
+use crate::model::status::State;
+use crate::policy::loss::Loss;
+use crate::state::driver_reports::Silent;
+use posse_base::time::Millis;
+
+/// A timer that fires later than this shows that posse was suspended. Calls that were made
+/// meanwhile were not received.
+const STALL_MS: u64 = 1_000;
+/// The heartbeat check runs at most this often in one timeout.
+const CHECKS_MAX: u64 = 20;
+/// One of this many executors of a group may be lost for missing heartbeats within one timeout. If
+/// more are silent at once, the network or the driver is the cause, and ending them all would make
+/// it worse.
+const SILENT_SHARE: u32 = 10;
+
+impl Reconciler {
+    /// The driver can make calls from now on: starts to measure its silence.
+    pub(super) fn start_silence_timer(&mut self, now: Millis) {
+        if self.policy.driver_silence_ms > 0 {
+            self.driver_reports.last_call_at = Some(now);
+            self.timers.set(now.after(self.policy.driver_silence_ms), Timer::Silence);
+        }
+    }
+
+    /// A call was made. posse cannot distinguish the driver from other clients.
+    pub(super) fn on_driver_call(&mut self, now: Millis) {
+        if self.driver_reports.last_call_at.is_some() {
+            self.driver_reports.last_call_at = Some(now);
+        }
+    }
+
+    pub(super) fn on_silence_due(&mut self, at: Millis, now: Millis) {
+        if now.since(at) > STALL_MS || !self.has_credentials() {
+            self.on_driver_call(now);
+        }
+        let silence_ms = self.policy.driver_silence_ms;
+        let Some(last_call_at) = self.driver_reports.last_call_at else { return };
+        let due = last_call_at.after(silence_ms);
+        if due > now {
+            self.timers.set(due, Timer::Silence);
+        } else if self.stop.is_none() {
+            self.end_of_run.decide(RunVerdict::DriverSilent { silence_ms });
+        }
+    }
+
+    pub(super) fn on_heartbeats(&mut self, ids: &BTreeSet<ExecutorId>, now: Millis) -> Reply {
+        let (known, unknown) = self.split_known(ids);
+        let timeout_ms = self.policy.heartbeat_timeout_ms;
+        if timeout_ms > 0 {
+            self.driver_reports.on_heartbeats(&known, timeout_ms, now);
+            if !self.driver_reports.has_timer {
+                self.schedule_heartbeat_check(now.after(self.heartbeat_check_ms()));
+            }
+        }
+        for &id in &known {
+            self.on_heartbeat(id, now);
+        }
+        Reply::Noted { unknown }
+    }
+
+    /// An executor that the driver hears from works. The first report makes it ready, and proves that its
+    /// group no longer ends young.
+    fn on_heartbeat(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let (name, is_awaited) = (executor.group.clone(), executor.awaits_heartbeat);
+        if executor.state == State::Running
+            && let Some(group) = self.executors.groups.get_mut(&name)
+            && group.backoff.crash_loop_probe() == Some(id)
+        {
+            group.backoff.on_probe_proven();
+        }
+        if is_awaited && let Some(executor) = self.executors.get_mut(id) {
+            executor.awaits_heartbeat = false;
+            self.refresh_state(id, now);
+            self.report_ready(id);
+        }
+    }
+
+    pub(super) fn on_idle(&mut self, ids: BTreeSet<ExecutorId>, now: Millis) -> Reply {
+        let (_, unknown) = self.split_known(&ids);
+        self.driver_reports.on_idle(ids, now);
+        Reply::Noted { unknown }
+    }
+
+    pub(super) fn on_disconnected(&mut self, id: ExecutorId, now: Millis) -> Reply {
+        let until = now.after(self.policy.reason_wait_ms);
+        if self.is_live(id) {
+            if self.driver_reports.on_disconnected(id, until) {
+                self.timers.set(until, Timer::Disconnected(id));
+            }
+        } else if self.executors.get(id).is_none() && !self.ids.is_retired(id) {
+            return Reply::UnknownExecutor;
+        }
+        Reply::Done
+    }
+
+    pub(super) fn on_reason_wait_over(&mut self, id: ExecutorId, now: Millis) {
+        if !self.driver_reports.is_reason_wait_over(id, now) || self.stop.is_some() {
+            return;
+        }
+        if !self.can_judge() {
+            self.wait_longer_for_reason(id, now);
+            return;
+        }
+        let has_pod = self.executors.get(id).is_some_and(|executor| executor.uid.is_some());
+        if has_pod && self.is_live(id) {
+            self.pod_reads.request(id);
+        } else {
+            self.judge_disconnected(id, now);
+        }
+    }
+
+    /// All that can be known about an executor that the driver lost is known.
+    pub(super) fn judge_disconnected(&mut self, id: ExecutorId, now: Millis) {
+        if self.stop.is_some() {
+            return;
+        }
+        if !self.can_judge() {
+            self.wait_longer_for_reason(id, now);
+            return;
+        }
+        self.driver_reports.forget(id);
+        if self.is_live(id) {
+            let message =
+                "the driver lost the connection, and the pod's status does not say why".to_owned();
+            let loss = Loss { reason: LossReason::Disconnected, exit_code: None, message };
+            self.lose_and_delete(id, &loss, now);
+        }
+    }
+
+    /// The snapshot that would show the reason is not valid now.
+    fn wait_longer_for_reason(&mut self, id: ExecutorId, now: Millis) {
+        let until = now.after(self.policy.reason_wait_ms.max(STALL_MS));
+        self.driver_reports.extend_reason_wait(id, until);
+        self.timers.set(until, Timer::Disconnected(id));
+    }
+
+    /// Ends executors without heartbeats, as long as the driver reports any.
+    pub(super) fn on_heartbeats_due(&mut self, at: Millis, now: Millis) {
+        self.driver_reports.has_timer = false;
+        let timeout_ms = self.policy.heartbeat_timeout_ms;
+        if now.since(at) > STALL_MS || !self.can_judge() {
+            self.driver_reports.reset_silence(now);
+        }
+        // If no calls arrive, the next call sets the timer again.
+        if self.stop.is_some() || !self.driver_reports.is_driver_reporting(timeout_ms, now) {
+            return;
+        }
+        let silent = self.driver_reports.silent(timeout_ms, now);
+        let unreported = self.unreported(now);
+        let mut next = now.after(self.heartbeat_check_ms());
+        next = [silent.next, unreported.next].into_iter().flatten().fold(next, Millis::min);
+        let seconds = timeout_ms / 1_000;
+        let silent = silent.ids.into_iter().map(|id| (id, format!("no heartbeat for {seconds} s")));
+        let first_s = self.policy.heartbeat_first_ms / 1_000;
+        let unreported = unreported.ids.into_iter().map(|id| {
+            (id, format!("no heartbeat at all, although it has been running for {first_s} s"))
+        });
+        for (id, message) in silent.chain(unreported) {
+            if !self.is_live(id) {
+                self.driver_reports.forget(id);
+                continue;
+            }
+            if let Some(at) = self.take_heartbeat_loss(id, now) {
+                next = next.min(at);
+                continue;
+            }
+            self.driver_reports.forget(id);
+            let loss = Loss { reason: LossReason::HeartbeatTimeout, exit_code: None, message };
+            self.lose_and_delete(id, &loss, now);
+        }
+        self.schedule_heartbeat_check(next.max(now.after(self.heartbeat_check_ms() / CHECKS_MAX)));
+    }
+
+    /// The longest time between two checks, so that an executor that starts meanwhile is judged in
+    /// time.
+    fn heartbeat_check_ms(&self) -> u64 {
+        match (self.policy.heartbeat_timeout_ms, self.policy.heartbeat_first_ms) {
+            (timeout_ms, 0) => timeout_ms,
+            (timeout_ms, first_ms) => timeout_ms.min(first_ms),
+        }
+    }
+
+    /// The running executors that have never reported, although another one has. The driver need not
+    /// know of tasks.
+    fn unreported(&self, now: Millis) -> Silent {
+        let first_ms = self.policy.heartbeat_first_ms;
+        if first_ms == 0 {
+            return Silent::default();
+        }
+        let running = self.executors.iter().filter_map(|(id, executor)| {
+            let since = executor.running_since?;
+            let is_watched = executor.state == State::Running && executor.task.is_none();
+            is_watched.then_some((id, since))
+        });
+        self.driver_reports.unreported(running, first_ms, now)
+    }
+
+    /// Counts a heartbeat loss of this executor's group, if another one is allowed. Otherwise
+    /// returns when one will be.
+    fn take_heartbeat_loss(&mut self, id: ExecutorId, now: Millis) -> Option<Millis> {
+        let timeout_ms = self.policy.heartbeat_timeout_ms;
+        let group = self.executors.group_of(id)?;
+        while group.heartbeat_losses.front().is_some_and(|&at| now.since(at) >= timeout_ms) {
+            group.heartbeat_losses.pop_front();
+        }
+        let most = (group.counts.capacity().max(group.target()) / SILENT_SHARE).max(1);
+        if group.heartbeat_losses.len() >= most as usize {
+            return group.heartbeat_losses.front().map(|at| at.after(timeout_ms));
+        }
+        group.heartbeat_losses.push_back(now);
+        None
+    }
+
+    fn schedule_heartbeat_check(&mut self, at: Millis) {
+        self.driver_reports.has_timer = true;
+        self.timers.set(at, Timer::Heartbeat);
+    }
+
+    /// False while the snapshot is invalid or another holder has the Lease: then no executor may be
+    /// lost.
+    fn can_judge(&self) -> bool {
+        self.gates.is_lease_held() && self.snapshot.is_synced()
+    }
+
+    /// True if the executor counts as capacity: neither lost nor ending.
+    pub(super) fn is_live(&self, id: ExecutorId) -> bool {
+        self.executors.get(id).is_some_and(|executor| match executor.state {
+            State::Requested | State::Pending | State::Running => true,
+            State::Completed | State::Draining | State::Failed | State::Terminating => false,
+        })
+    }
+
+    /// The ids that are in the table, and those that are not.
+    pub(super) fn split_known(
+        &self,
+        ids: &BTreeSet<ExecutorId>,
+    ) -> (Vec<ExecutorId>, Vec<ExecutorId>) {
+        ids.iter().partition(|&&id| self.executors.get(id).is_some())
+    }
+}

@@ -1,0 +1,140 @@
+//! `on_loss: group`: the loss of one executor ends all executors of its group, and the next attempt
+//! begins when they have ended. The number of the attempt is on the pods (label `posse.dev/attempt`), so
+//! that a restarted posse completes what it finds half done.
+
+use super::Reconciler;
+use super::retained::has_stopped;
+use crate::model::event::{DeleteCause, Event, GroupEvent};
+use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::status::State;
+use crate::state::create_backoff::CreateBackoff;
+use crate::state::executors::{Ending, Executor, Life};
+use posse_base::time::Millis;
+
+impl Reconciler {
+    /// The loss of this executor was reported. A loss of an earlier attempt is part of the restart that
+    /// is under way.
+    pub(super) fn restart_group_of(&mut self, id: ExecutorId, now: Millis) {
+        // A task does not need the other executors.
+        let Some(executor) = self.executors.get(id).filter(|one| one.task.is_none()) else {
+            return;
+        };
+        let (name, attempt) = (executor.group.clone(), executor.attempt);
+        let group = self.executors.groups.get(&name).filter(|group| !group.is_removed);
+        let is_due = group.is_some_and(|group| {
+            group.spec.restarts_whole() && group.attempts.current() == attempt
+        });
+        if is_due && self.stop.is_none() {
+            self.restart_group(&name, now);
+        }
+    }
+
+    fn restart_group(&mut self, name: &GroupName, now: Millis) {
+        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let target = group.target();
+        let attempt = group.attempts.begin_next();
+        let members: Vec<ExecutorId> = group.members.iter().copied().collect();
+        let members = members.into_iter().filter(|&id| !self.has_task(id)).collect::<Vec<_>>();
+        self.events.push_back(Event::Group(name.clone(), GroupEvent::Restarted { attempt }));
+        // What some executors have completed is worth nothing without the others.
+        self.executors.forget_work(name);
+        for id in members {
+            self.end_earlier_attempt(id, now);
+        }
+        let Some(group) = self.executors.groups.get(name) else { return };
+        if group.target() != target {
+            let target = group.target();
+            self.on_target_changed(name.clone(), target, now);
+        }
+    }
+
+    /// Ends an executor of an earlier attempt at once: without the others it can do nothing, so it needs
+    /// no drain period.
+    fn end_earlier_attempt(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let life = executor.life;
+        self.await_end(id);
+        match life {
+            Life::Completed => {
+                self.executors.release_slot(id);
+                self.delete_pod_of(id);
+                self.refresh_state(id, now);
+            }
+            Life::Wanted => self.end(id, DeleteCause::GroupRestarted, now),
+            Life::Ending(Ending { drain_until: Some(_), .. })
+            | Life::Lost { ending: Some(Ending { drain_until: Some(_), .. }) } => {
+                self.end_drain(id, now);
+            }
+            Life::Cancelled | Life::Ending(_) | Life::Gone | Life::Lost { .. } | Life::Retained => {
+            }
+        }
+    }
+
+    /// The next attempt waits for the end of this executor, unless it has ended.
+    pub(super) fn await_end(&mut self, id: ExecutorId) {
+        let can_run = self.executors.get(id).is_some_and(|executor| self.can_run(executor));
+        if let Some(group) = self.executors.group_of(id).filter(|_| can_run) {
+            group.attempts.await_end(id);
+        }
+    }
+
+    /// True if the main container runs or may still begin to run.
+    pub(super) fn can_run(&self, executor: &Executor) -> bool {
+        let pod = executor.uid.as_ref().map(|uid| self.snapshot.get(uid));
+        executor.life != Life::Gone
+            && pod.is_none_or(|pod| pod.is_some_and(|pod| !has_stopped(pod)))
+    }
+
+    /// Before the first pods are adopted: the attempt of each group is the latest that a pod shows.
+    pub(super) fn note_attempts(&mut self) {
+        let ours = self.snapshot.pods().filter(|pod| self.is_ours(pod));
+        let found: Vec<(GroupName, u32)> = ours
+            .filter(|pod| pod.attempt > 1)
+            .map(|pod| (pod.group.clone(), pod.attempt))
+            .collect();
+        for (name, attempt) in found {
+            if let Some(group) = self.executors.groups.get_mut(&name) {
+                group.attempts.on_found(attempt);
+            }
+        }
+    }
+
+    /// The executors of an earlier run were found. If one of the attempt is missing, its loss may have
+    /// happened while posse was away, and the others cannot go on without it. No budget is charged.
+    pub(super) fn restart_if_incomplete(&mut self, name: &GroupName, now: Millis) {
+        let Some(group) = self.executors.groups.get(name) else { return };
+        if !group.spec.restarts_whole() || group.is_removed || self.stop.is_some() {
+            return;
+        }
+        let executors = group.members.iter().filter_map(|&id| self.executors.get(id));
+        let executors = executors.filter(|executor| executor.task.is_none());
+        let found: Vec<&Executor> =
+            executors.filter(|e| e.attempt == group.attempts.current()).collect();
+        let is_there = |executor: &&&Executor| {
+            let is_capacity =
+                matches!(executor.state, State::Requested | State::Pending | State::Running);
+            is_capacity || executor.is_done
+        };
+        let there: Vec<&&Executor> = found.iter().filter(is_there).collect();
+        let n_slots = there.iter().filter_map(|e| e.slot).max().map_or(0, |highest| highest + 1);
+        let n_wanted = group.target().saturating_add(group.work.n_completed()).max(n_slots);
+        let n_there = u32::try_from(there.len()).unwrap_or(u32::MAX);
+        if !found.is_empty() && n_there < n_wanted {
+            self.restart_group(name, now);
+        }
+    }
+
+    /// How many other executors end by the loss of this one soon after their start.
+    pub(super) fn n_early_mates(&self, id: ExecutorId, now: Millis) -> usize {
+        let Some(executor) = self.executors.get(id) else { return 0 };
+        let group = self.executors.groups.get(&executor.group).filter(|_| executor.task.is_none());
+        let Some(group) = group.filter(|group| group.spec.restarts_whole()) else { return 0 };
+        let others = group.members.iter().filter(|&&other| other != id);
+        let is_early = |other: &&Executor| {
+            let is_young =
+                other.running_since.is_some_and(|since| CreateBackoff::proven_at(since) > now);
+            is_young && other.task.is_none() && !other.is_adopted && other.state == State::Running
+        };
+        others.filter_map(|&other| self.executors.get(other)).filter(is_early).count()
+    }
+}

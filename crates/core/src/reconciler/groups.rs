@@ -1,0 +1,168 @@
+//! Creating, changing and deleting groups while a run is in progress. Repeated calls change
+//! nothing.
+
+use super::Reconciler;
+use super::tasks::needs_slots;
+use crate::model::command::{GroupChange, Reply};
+use crate::model::event::DeleteCause;
+use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::settings::{GroupSpec, Restart, completions_error};
+use crate::state::create_backoff::{BackoffCause, CreateBackoff};
+use crate::state::executors::{Group, Life};
+use crate::state::memory_scaling::MemoryScaling;
+use posse_base::time::Millis;
+
+/// Limits the cost of a turn, which goes through all groups.
+const GROUPS_MAX: usize = 1_000;
+
+impl Reconciler {
+    /// Creates or changes a group; its executors stay as they are. A group that is being deleted is
+    /// created again beside its old executors.
+    pub(super) fn put_group(&mut self, name: GroupName, change: GroupChange, now: Millis) -> Reply {
+        let GroupChange { pod, target, min, max, scale_down, replace, slots, .. } = change;
+        let GroupChange { on_loss, restart, completions, decommission, .. } = change;
+        let before = self.executors.groups.get(&name).filter(|group| !group.is_removed);
+        let old = before.map_or_else(|| GroupSpec::bare(name.clone()), |group| group.spec.clone());
+        if before.is_none() && self.executors.groups.len() >= GROUPS_MAX {
+            return too_many_groups();
+        }
+        let is_new_pod = old.pod.as_ref() != Some(&pod);
+        let min = min.unwrap_or(old.min);
+        let max = max.or(old.max);
+        if max.is_some_and(|max| max < min) {
+            let what = format!("is below min, which is {min}");
+            return Reply::Refused { what, field: "max" };
+        }
+        let restart = restart.unwrap_or(old.restart);
+        let n_completed = before.map_or(0, |group| group.work.n_completed());
+        let old_target = before.map_or(0, Group::target);
+        if let Some(n) = completions {
+            let rule = completions_error(n, restart).map(str::to_owned);
+            let is_below = || format!("is below {n_completed}, which have completed");
+            if let Some(what) = rule.or_else(|| (n < n_completed).then(is_below)) {
+                return Reply::Refused { what, field: "completions" };
+            }
+        }
+        let had_stable_slots = old.has_stable_slots();
+        let spec = GroupSpec {
+            restart,
+            completions: completions.or(old.completions).filter(|_| restart != Restart::Always),
+            target: target.unwrap_or(old.target).max(min).min(max.unwrap_or(u32::MAX)),
+            min,
+            max,
+            scale_down: scale_down.unwrap_or(old.scale_down),
+            replace: replace.unwrap_or(old.replace),
+            slots: slots.unwrap_or(old.slots),
+            on_loss: on_loss.unwrap_or(old.on_loss),
+            // From now on the group comes from the call, not from the file.
+            from_file: false,
+            slot_wait_ms: old.slot_wait_with(pod.has_claims()),
+            credentials: old.credentials,
+            is_scaled: old.is_scaled,
+            decommission: decommission.or(old.decommission),
+            pod: Some(pod),
+            name: name.clone(),
+        };
+        let conflict = spec.conflict(replace, slots).or_else(|| tasks_conflict(before, &spec));
+        if let Some((field, what)) = conflict {
+            return Reply::Refused { what, field };
+        }
+        let group = self.put_spec(spec, is_new_pod);
+        let was_found = !std::mem::replace(&mut group.is_known, true);
+        group.is_target_set |= target.is_some();
+        let target = group.target();
+        group.on_target_raised(target.saturating_sub(old_target));
+        if group.spec.has_stable_slots() != had_stable_slots {
+            self.executors.sort_victims(&name, &self.snapshot);
+        }
+        if was_found {
+            self.restart_if_incomplete(&name, now);
+        }
+        if target != old_target {
+            self.on_target_changed(name, target, now);
+        }
+        Reply::Target(target)
+    }
+
+    /// The group with these settings. It is created if there is none.
+    fn put_spec(&mut self, spec: GroupSpec, is_new_pod: bool) -> &mut Group {
+        let new = || Group::new(GroupSpec::bare(spec.name.clone()), true);
+        let group = self.executors.groups.entry(spec.name.clone()).or_insert_with(new);
+        if group.is_removed {
+            (group.is_removed, group.is_target_set, group.n_accepted) = (false, false, 0);
+        }
+        accept_pod(group, is_new_pod);
+        group.spec = spec;
+        group
+    }
+
+    /// Deletes a group: ends all of its executors; the group is removed after them.
+    pub(super) fn delete_group(&mut self, name: &GroupName, now: Millis) -> Reply {
+        let Some(group) = self.executors.groups.get_mut(name) else { return Reply::UnknownGroup };
+        if group.is_removed {
+            return Reply::Done;
+        }
+        group.refusal = None;
+        let had_target = group.target() > 0;
+        group.is_removed = true;
+        (group.spec.target, group.spec.min) = (0, 0);
+        let members: Vec<ExecutorId> = group.members.iter().copied().collect();
+        self.executors.forget_work(name);
+        self.cancel_all_tasks(name);
+        if had_target {
+            self.on_target_changed(name.clone(), 0, now);
+        }
+        for id in members {
+            self.end_member(id, now);
+        }
+        if self.had_first_list() {
+            self.forget_empty_groups();
+        }
+        Reply::Done
+    }
+
+    /// Ends an executor of a deleted group; a retained pod is deleted too.
+    fn end_member(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        if !matches!(executor.life, Life::Completed | Life::Retained) {
+            if !executor.life.is_lost() {
+                self.end(id, DeleteCause::ScaledDown, now);
+            }
+            return;
+        }
+        self.delete_pod_of(id);
+        self.refresh_state(id, now);
+    }
+
+    /// Removes groups that are over. Not called before the first LIST, whose pods may belong to
+    /// them.
+    pub(super) fn forget_empty_groups(&mut self) {
+        self.executors.groups.retain(|_, group| !group.is_over());
+    }
+}
+
+/// Why a group with open tasks cannot get slots of its own: the executors of tasks have none.
+fn tasks_conflict(before: Option<&Group>, spec: &GroupSpec) -> Option<(&'static str, String)> {
+    let n_open = before.filter(|group| needs_slots(&group.spec).is_none())?.tasks.n_open();
+    let (key, what) = needs_slots(spec).filter(|_| n_open > 0)?;
+    let what =
+        format!("{what}: the group has {n_open} open tasks, which have no slot: use another group");
+    Some((key, what))
+}
+
+fn too_many_groups() -> Reply {
+    let what =
+        format!("there are already {GROUPS_MAX} groups, which is the maximum: delete one first");
+    Reply::Refused { what, field: "group" }
+}
+
+/// A dry run of the group's pod has just succeeded, so earlier refusals do not count.
+fn accept_pod(group: &mut Group, is_new_pod: bool) {
+    let cause = group.backoff.cause();
+    if is_new_pod || matches!(cause, Some(BackoffCause::Permanent | BackoffCause::MayPass)) {
+        (group.backoff, group.refusal) = (CreateBackoff::default(), None);
+    }
+    if is_new_pod {
+        group.memory_scaling = MemoryScaling::default();
+    }
+}

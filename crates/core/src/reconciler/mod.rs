@@ -1,0 +1,413 @@
+//! The reconciler: the one owner of the state from which decisions are made. It does no I/O and reads
+//! no clock: its caller does both. Its methods are of four kinds, and this is the order of calls.
+//!
+//! 1. *Handle*: tell it what happened, any number of times. `handle` takes what comes from the cluster
+//!    and the threads, `command` takes a call and returns its reply. `set_target`, `stop_creates`,
+//!    `begin_stop`, `begin_final_delete` and `set_start_time` are what the caller itself wants. These
+//!    change the state; what follows from it is decided in the turn.
+//! 2. *Turn*: call `turn` once after them, and whenever `next_deadline` has come. It fires the timers,
+//!    plans, and decides.
+//! 3. *Poll*: after each turn call `poll_event` until it returns none, then `poll_action` until it
+//!    returns none, then `poll_verdict`. In this order: an event is public before the request that
+//!    follows from it, so that after a kill in between the next run tells it again. Note `watermark`
+//!    before a LIST or create is sent. Then wait for an input until `next_deadline`.
+//! 4. *Getters*: they change nothing that a decision sees, and may be called at any time: `status`,
+//!    `group_statuses`, `brief_group_statuses`, `budgets`, `outage`, `server_heard_at`,
+//!    `n_avoided_nodes`, `had_first_list`, `has_credentials`, `has_foreign_pods`, `our_pods`,
+//!    `n_our_pods`, `executors`, `snapshot`, `stop_result`, `remaining`.
+//!
+//! It ends with `begin_stop`: turn and poll until `stop_result` returns the result. A caller that
+//! cannot wait any longer takes `remaining` instead.
+
+mod adoption;
+mod commands;
+mod completions;
+mod create_answers;
+mod credentials;
+mod driver_reports;
+mod force_delete;
+mod foreign_pods;
+mod group_restarts;
+mod groups;
+mod log_reads;
+mod losses;
+mod mutations;
+mod planning;
+mod pod_reads;
+mod pods;
+mod queue_scaling;
+mod retained;
+mod retries;
+mod server_health;
+mod startup;
+mod status;
+mod stop;
+mod tasks;
+mod termination;
+mod timers;
+mod turn;
+
+use std::collections::VecDeque;
+
+use self::force_delete::TerminatingPods;
+use self::foreign_pods::ForeignPods;
+pub use self::log_reads::LOG_READS_IN_FLIGHT_MAX;
+use self::log_reads::LogReads;
+pub use self::pod_reads::POD_READS_IN_FLIGHT_MAX;
+use self::pod_reads::PodReads;
+use self::stop::Stop;
+use self::timers::Timers;
+use crate::model::action::{Action, RunVerdict};
+use crate::model::event::{
+    ClusterEvent, Event, ExecutorEvent, GroupEvent, RestartKind, RunEvent, Subject,
+};
+use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::input::{Input, Watermark};
+use crate::model::settings::{GroupSpec, Policy};
+use crate::state::budgets::Budgets;
+use crate::state::driver_reports::DriverReports;
+use crate::state::executors::{Executors, Group};
+use crate::state::gates::Gates;
+use crate::state::id_allocator::IdAllocator;
+use crate::state::ledger::{Mutations, UnresolvedCreates};
+use crate::state::nodes::Nodes;
+use crate::state::overdue_starts::OverdueStarts;
+use crate::state::retained::{EndedTasks, RetainedPods};
+use crate::state::run_end::RunEnd;
+use crate::state::server_health::ServerHealth;
+use crate::state::snapshot::Snapshot;
+use crate::state::stored_credentials::Credentials;
+use crate::state::window::Window;
+use posse_base::rng::Rng;
+use posse_base::time::Millis;
+
+/// The identity of this run, as far as decisions need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceIdentity {
+    /// A pod's name is this prefix followed by the executor's id.
+    pub pod_prefix: String,
+    /// The uid of the driver's pod, which owns the executors; none outside a cluster.
+    pub owner: Option<Uid>,
+    /// The highest id that an earlier run of this instance may have used, as stored on the server.
+    pub id_high_water: u64,
+    /// The server stores the high water of this run.
+    pub is_id_high_water_stored: bool,
+    /// The time of `Millis::ZERO` in milliseconds since 1970, by the wall clock as it is set now:
+    /// annotations on pods have wall time.
+    pub start_unix_ms: u64,
+    /// The instance's Lease is held; false: not before `Input::Lease` says so.
+    pub is_lease_held: bool,
+    /// Creates may begin; false: not before `Input::DriverReady`.
+    pub is_driver_ready: bool,
+}
+
+/// The owner of snapshot, ledger and plan.
+#[derive(Debug)]
+pub struct Reconciler {
+    identity: InstanceIdentity,
+    policy: Policy,
+    snapshot: Snapshot,
+    executors: Executors,
+    ids: IdAllocator,
+    mutations: Mutations,
+    unresolved_creates: UnresolvedCreates,
+    driver_reports: DriverReports,
+    terminating_pods: TerminatingPods,
+    foreign_pods: ForeignPods,
+    logs: LogReads,
+    pod_reads: PodReads,
+    window: Window,
+    server: ServerHealth,
+    credentials: Credentials,
+    budgets: Budgets,
+    nodes: Nodes,
+    retained: RetainedPods,
+    ended_tasks: EndedTasks,
+    timers: Timers,
+    overdue: OverdueStarts,
+    gates: Gates,
+    stop: Option<Stop>,
+    end_of_run: RunEnd,
+    rng: Rng,
+    actions: VecDeque<Action>,
+    events: VecDeque<Event>,
+    wait_until: Option<Millis>,
+}
+
+impl Reconciler {
+    /// A reconciler before the first LIST.
+    pub fn new(
+        identity: InstanceIdentity,
+        policy: Policy,
+        groups: Vec<GroupSpec>,
+        seed: u64,
+        now: Millis,
+    ) -> Self {
+        let mut reconciler = Self {
+            ids: IdAllocator::new(identity.id_high_water, identity.is_id_high_water_stored),
+            window: Window::new(policy.in_flight_max),
+            server: ServerHealth::default(),
+            credentials: Credentials::new(&policy.credentials),
+            budgets: Budgets::new(&policy),
+            nodes: Nodes::new(policy.bad_nodes),
+            gates: Gates::new(identity.is_lease_held, identity.is_driver_ready),
+            identity,
+            policy,
+            snapshot: Snapshot::default(),
+            executors: Executors::default(),
+            mutations: Mutations::default(),
+            unresolved_creates: UnresolvedCreates::default(),
+            driver_reports: DriverReports::default(),
+            terminating_pods: TerminatingPods::default(),
+            foreign_pods: ForeignPods::default(),
+            logs: LogReads::default(),
+            pod_reads: PodReads::default(),
+            retained: RetainedPods::default(),
+            ended_tasks: EndedTasks::default(),
+            timers: Timers::default(),
+            overdue: OverdueStarts::default(),
+            stop: None,
+            end_of_run: RunEnd::default(),
+            rng: Rng::new(seed),
+            actions: VecDeque::new(),
+            events: VecDeque::new(),
+            wait_until: None,
+        };
+        reconciler.events.push_back(Event::Run(RunEvent::Started));
+        for spec in groups {
+            reconciler.executors.groups.insert(spec.name.clone(), Group::new(spec, true));
+        }
+        reconciler.note_targets(now);
+        reconciler
+    }
+
+    /// The wall clock may have been set: the time of `Millis::ZERO` in milliseconds since 1970.
+    pub fn set_start_time(&mut self, start_unix_ms: u64) {
+        self.identity.start_unix_ms = start_unix_ms;
+    }
+
+    /// Applies an input. Decisions follow in `turn`.
+    pub fn handle(&mut self, input: Input, now: Millis) {
+        let epoch_before = self.watermark().epoch;
+        match input {
+            Input::Created { id, watermark, answer } => self.on_created(id, watermark, answer, now),
+            Input::Credentials(renewal) => self.on_credentials(renewal, now),
+            Input::QueueRead { group, outcome } => self.on_queue_read(&group, outcome, now),
+            Input::Deleted { uid, answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_deleted(&uid, answer, now);
+            }
+            Input::DeletedAll { answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_deleted_all(answer, now);
+            }
+            Input::DriverPort { problem } => self.gates.set_driver_port_problem(problem),
+            Input::DriverReady => self.gates.on_driver_ready(),
+            Input::Got { id, watermark, answer } => self.on_got(id, watermark, answer, now),
+            Input::GotNode { name, answer } => self.on_node_answer(&name, answer),
+            Input::IdsNotReserved { up_to } => self.ids.on_dropped(up_to, now),
+            Input::IdsReserved { up_to } => self.ids.on_reserved(up_to),
+            Input::Lease { held, high_water } => {
+                self.gates.set_lease(held);
+                self.ids.on_lease(high_water);
+                self.judge_foreign_again(now);
+            }
+            Input::List(list) => {
+                self.on_read(now);
+                self.on_list(list, now);
+            }
+            Input::ListRefused { refusal } => {
+                self.on_read_refused(&refusal, now);
+                self.on_stop_list_refused(&refusal, now);
+            }
+            Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
+            Input::NoAnswer { since, message } => self.on_no_answer(since, message),
+            Input::Patched { uid, answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_patched(&uid, answer, now);
+            }
+            Input::PodRead { id, watermark, answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_pod_read(id, watermark, answer, now);
+            }
+            Input::ReadRefused { refusal } => self.on_read_refused(&refusal, now),
+            Input::WatchOpened => self.on_read(now),
+            Input::Watch { epoch, events } => {
+                self.on_read(now);
+                // Otherwise the events are from before a resourceVersion rollback.
+                if epoch == epoch_before {
+                    self.overdue.on_update(now);
+                    for event in events {
+                        let change = self.snapshot.apply(event);
+                        self.on_change(change, now);
+                    }
+                }
+            }
+            Input::WatchRestarted { kind, cause } => {
+                self.events.push_back(Event::Cluster(ClusterEvent::WatchRestarted { kind, cause }));
+            }
+        }
+        if self.watermark().epoch != epoch_before {
+            self.on_rollback();
+        }
+    }
+
+    /// Decides once, from all inputs so far.
+    pub fn turn(&mut self, now: Millis) {
+        self.fire_timers(now);
+        self.judge_overdue(now);
+        for id in self.unresolved_creates.remove_expired(now) {
+            self.note_unlisted(id, now);
+        }
+        self.trim_records(now);
+        self.wait_until =
+            if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
+        self.judge_end(now);
+        self.send_log_reads(now);
+        self.send_pod_reads();
+        self.send_mutations(now);
+    }
+
+    /// The next action to carry out.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The next event to report.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The decision that ends the run. Returned once.
+    pub fn poll_verdict(&mut self) -> Option<RunVerdict> {
+        self.end_of_run.take_verdict()
+    }
+
+    /// When the next turn is due without an input.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        [self.timers.next_at(), self.wait_until].into_iter().flatten().min()
+    }
+
+    /// The watermark, to be noted when a LIST is sent.
+    pub fn watermark(&self) -> Watermark {
+        self.snapshot.watermark()
+    }
+
+    pub fn had_first_list(&self) -> bool {
+        self.gates.first_list_at().is_some()
+    }
+
+    /// For status and invariant checks.
+    pub fn executors(&self) -> &Executors {
+        &self.executors
+    }
+
+    /// For status and invariant checks.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Sets a group's target, limited to its bounds. Returns the target in force; none if the group
+    /// does not exist.
+    pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
+        let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
+        group.is_target_set = true;
+        self.change_target(name, target, now)
+    }
+
+    /// The same, but adopted surplus stays protected: the target was not set explicitly.
+    fn change_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
+        let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
+        let before = group.target();
+        let spec = &mut group.spec;
+        spec.target = target.max(spec.min).min(spec.max.unwrap_or(u32::MAX));
+        let target = group.target();
+        if target != before {
+            group.on_target_raised(target.saturating_sub(before));
+            self.on_target_changed(name.clone(), target, now);
+        }
+        Some(target)
+    }
+
+    /// Creates no more executors, because the run is about to end.
+    pub fn stop_creates(&mut self) {
+        self.gates.stop_creates();
+        self.report_stopping();
+    }
+
+    fn report_stopping(&mut self) {
+        if self.end_of_run.report_stopping() {
+            self.events.push_back(Event::Run(RunEvent::Stopping));
+        }
+    }
+
+    fn tell(&mut self, subject: Subject, event: ExecutorEvent) {
+        self.events.push_back(Event::Executor(subject, event));
+    }
+
+    fn on_target_changed(&mut self, group: GroupName, target: u32, now: Millis) {
+        self.events.push_back(Event::Group(group, GroupEvent::TargetChanged { target }));
+        self.note_targets(now);
+    }
+
+    fn note_targets(&mut self, now: Millis) {
+        let total = self.executors.groups.values().map(|group| u64::from(group.target())).sum();
+        self.budgets.on_target(total, now);
+    }
+
+    fn pod_name(&self, id: ExecutorId) -> String {
+        format!("{}{id}", self.identity.pod_prefix)
+    }
+
+    fn subject(&self, id: ExecutorId) -> Option<Subject> {
+        let executor = self.executors.get(id)?;
+        let uid = executor.uid.clone();
+        Some(Subject { group: executor.group.clone(), id, uid, pod: self.pod_name(id) })
+    }
+
+    /// Updates an executor's state from its pod.
+    fn refresh_state(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        self.executors.refresh_state(id, pod, now);
+    }
+
+    /// Closes the create of this executor. `is_acknowledged`: by the answer to its last POST.
+    fn close_create_entry(&mut self, id: ExecutorId, is_acknowledged: bool) {
+        self.resolve_retry(id);
+        if let Some(create) = self.executors.take_create(id) {
+            self.unresolved_creates.add(id, &create, is_acknowledged);
+        }
+    }
+
+    /// Removes an executor and retires its id.
+    fn drop_executor(&mut self, id: ExecutorId) {
+        self.close_create_entry(id, false);
+        self.release_task(id);
+        let Some(executor) = self.executors.remove(id) else { return };
+        self.ids.retire(id);
+        self.driver_reports.forget(id);
+        self.retained.forget(id);
+        if let Some(group) = self.executors.groups.get_mut(&executor.group) {
+            group.backoff.discard_probe(id);
+            if group.is_over() {
+                self.executors.groups.remove(&executor.group);
+            }
+        }
+    }
+
+    /// After a resourceVersion rollback the watcher must LIST again, and what was written may have
+    /// been undone.
+    fn on_rollback(&mut self) {
+        self.mutations.on_rollback();
+        self.actions.push_back(Action::Relist);
+        if let Some(up_to) = self.ids.reserved() {
+            self.actions.push_back(Action::ReserveIds { up_to });
+        }
+        let cause = "resourceVersion rollback".to_owned();
+        self.events.push_back(Event::Cluster(ClusterEvent::WatchRestarted {
+            kind: RestartKind::Rollback,
+            cause,
+        }));
+    }
+}

@@ -1,0 +1,144 @@
+//! Deletes and patches of pods: sends them, and draws the consequences of their answers.
+
+use super::Reconciler;
+use super::retries::{RETRY_INITIAL_MS, RETRY_MAX_MS};
+use super::timers::Timer;
+use crate::model::action::{Action, Patch};
+use crate::model::ids::Uid;
+use crate::model::pod::Pod;
+use crate::model::refusal::{Refusal, RefusalClass};
+use crate::state::ledger::{DELETE_SEEN_MS, MutationKind, MutationStep};
+use posse_base::backoff::delay_ms;
+use posse_base::time::Millis;
+
+/// The longest retry delay of a forbidden request: the permission may be granted later.
+const FORBIDDEN_RETRY_MAX_MS: u64 = 300_000;
+/// An annotation or label that cannot be written is given up after this many tries. The cost is a
+/// repeated report, or a drain that is forgotten, after a restart.
+const PATCH_TRIES_MAX: u32 = 5;
+
+impl Reconciler {
+    /// Sends deletes and patches up to the limit in flight.
+    pub(super) fn send_mutations(&mut self, now: Millis) {
+        if !self.gates.is_lease_held() || !self.snapshot.is_synced() {
+            return;
+        }
+        self.request_node();
+        while self.mutations.has_free_slot()
+            && let Some((uid, mutation)) = self.mutations.send_next()
+        {
+            let name = mutation.name.to_string();
+            let kind = mutation.kind;
+            debug_assert!(!self.foreign_pods.contains(&uid), "pod {name} is not ours");
+            self.actions.push_back(match kind {
+                MutationKind::LabelCompleted => {
+                    Action::Patch { uid, name, patch: Patch::Completed }
+                }
+                MutationKind::LabelCounted => Action::Patch { uid, name, patch: Patch::Counted },
+                MutationKind::Delete => {
+                    let grace_s = self.delete_grace_s(&uid, now);
+                    Action::Delete { uid, name, grace_s }
+                }
+                MutationKind::ForceDelete => Action::Delete { uid, name, grace_s: Some(0) },
+                MutationKind::Annotate => {
+                    let patch = self.draining_patch(&uid);
+                    Action::Patch { uid, name, patch }
+                }
+            });
+        }
+    }
+
+    /// It may be time to send a mutation again.
+    pub(super) fn on_mutation_due(&mut self, uid: &Uid, now: Millis) {
+        let Some(mutation) = self.mutations.get(uid) else { return };
+        match mutation.step {
+            // A pod that terminates needs no second delete. It would be ignored if etcd is restored
+            // and the pod lives again, so the first one is forgotten.
+            MutationStep::Accepted(at) if at <= now && self.is_terminating(uid) => {
+                self.mutations.remove(uid);
+            }
+            MutationStep::Accepted(at) | MutationStep::RetryAt(at) if at <= now => {
+                self.mutations.queue(uid);
+            }
+            MutationStep::Accepted(_)
+            | MutationStep::Answer
+            | MutationStep::Queued
+            | MutationStep::RetryAt(_) => {}
+        }
+    }
+
+    /// True if the pod terminates, or is gone or lacks our labels, so that no event will report its
+    /// end.
+    fn is_terminating(&self, uid: &Uid) -> bool {
+        self.snapshot.get(uid).is_none_or(|pod| pod.deleting)
+    }
+
+    pub(super) fn on_deleted(
+        &mut self,
+        uid: &Uid,
+        answer: Result<Option<Pod>, Refusal>,
+        now: Millis,
+    ) {
+        let Some(mutation) = self.mutations.on_answered(uid) else { return };
+        match answer {
+            Ok(pod) => {
+                let at = now.after(DELETE_SEEN_MS);
+                mutation.step = MutationStep::Accepted(at);
+                let change = pod.and_then(|pod| self.snapshot.refresh(pod));
+                if self.is_terminating(uid) {
+                    self.mutations.remove(uid);
+                } else {
+                    self.timers.set(at, Timer::Mutation(uid.clone()));
+                }
+                self.on_change(change, now);
+            }
+            // The pod is gone, or another pod has its name.
+            Err(refusal) if refusal.is_outdated() => self.on_absent(uid, now),
+            Err(refusal) => self.retry_mutation(uid, &refusal, now),
+        }
+    }
+
+    /// The server says that this pod does not exist.
+    pub(super) fn on_absent(&mut self, uid: &Uid, now: Millis) {
+        let change = self.snapshot.forget(uid);
+        self.mutations.remove(uid);
+        self.on_change(change, now);
+    }
+
+    pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
+        let Some(mutation) = self.mutations.on_answered(uid) else { return };
+        // Otherwise a delete was requested meanwhile.
+        let is_patch = mutation.kind.is_patch();
+        let is_drain = mutation.kind == MutationKind::Annotate;
+        let is_given_up = mutation.n_tries >= PATCH_TRIES_MAX;
+        match answer {
+            // A conflict says nothing about whether the pod exists: a retry, or the delete by uid, will.
+            Err(refusal) if refusal.class == RefusalClass::NotFound => self.on_absent(uid, now),
+            Err(refusal)
+                if is_patch && !is_given_up && refusal.class != RefusalClass::Forbidden =>
+            {
+                self.retry_mutation(uid, &refusal, now);
+            }
+            Ok(()) | Err(_) if is_patch => {
+                self.mutations.remove(uid);
+                if is_drain {
+                    self.begin_term(uid, now);
+                }
+            }
+            Ok(()) | Err(_) => self.mutations.queue(uid),
+        }
+    }
+
+    fn retry_mutation(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
+        let Some(mutation) = self.mutations.get(uid) else { return };
+        let max = if refusal.class == RefusalClass::Forbidden {
+            FORBIDDEN_RETRY_MAX_MS
+        } else {
+            RETRY_MAX_MS
+        };
+        let delay = delay_ms(mutation.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
+        let at = now.after(self.within_stop(delay.max(refusal.retry_delay_ms()), now));
+        self.mutations.retry_at(uid, at);
+        self.timers.set(at, Timer::Mutation(uid.clone()));
+    }
+}

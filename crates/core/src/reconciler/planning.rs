@@ -1,0 +1,85 @@
+//! Gathers what the plan of a turn needs to know.
+
+use super::Reconciler;
+use crate::model::ids::GroupName;
+use crate::model::waiting::{RunWait, Waiting};
+use crate::policy::plan::{GroupFacts, GroupPlan, PlanInputs, plan};
+use crate::state::executors::Group;
+use posse_base::time::Millis;
+
+impl Reconciler {
+    pub(super) fn make_plan(&self, now: Millis) -> Vec<GroupPlan> {
+        let inputs = PlanInputs {
+            now,
+            available: self.window.available(now),
+            closed_until: self.window.closed_until(now),
+            pending_max: self.policy.pending_max,
+            adopt_hold_until: self.gates.adopt_hold_until(),
+        };
+        let groups = self.executors.groups.iter();
+        let facts: Vec<GroupFacts<'_>> =
+            groups.map(|(name, group)| self.facts_of(name, group, &inputs)).collect();
+        plan(&facts, &inputs)
+    }
+
+    fn facts_of<'a>(
+        &self,
+        name: &'a GroupName,
+        group: &Group,
+        inputs: &PlanInputs,
+    ) -> GroupFacts<'a> {
+        let (spec, now) = (&group.spec, inputs.now);
+        // Also of groups that create nothing now.
+        let no_credentials =
+            self.credentials_problem(group).map(|_| (Waiting::Run(RunWait::Credentials), None));
+        GroupFacts {
+            name,
+            target: group.target(),
+            wanted: group.wanted(),
+            counts: group.counts,
+            task_counts: group.task_counts,
+            n_in_flight: group.n_in_flight,
+            n_ready_tasks: group.tasks.n_ready(),
+            n_missing_for_tasks: group.n_missing_for_tasks(),
+            n_awaited_ends: group.n_awaited_ends(),
+            slot_room: group.slot_room(),
+            n_beyond_slots: group.n_beyond_slots(),
+            allowance: group.backoff.allowance(now, spec.restarts_whole()),
+            retry_allowance: group.backoff.retry_allowance(now),
+            backoff_cause: group.backoff.cause(),
+            n_due_retries: group.retries.n_due(now, inputs.available),
+            next_retry_at: group.retries.next_at(),
+            is_failing: group.retries.failing_since().is_some(),
+            has_template: spec.pod.is_some(),
+            is_restarting: spec.restarts_whole() && group.attempts.awaits_ends(),
+            is_target_set: group.is_target_set,
+            is_removed: group.is_removed,
+            has_stable_slots: spec.has_stable_slots(),
+            replace: spec.replace,
+            scale_down: spec.scale_down,
+            gate: self.gate(group),
+            is_unschedulable: self.is_unschedulable(group),
+            n_unplaced: self.n_unplaced(group, now),
+            start_problem: no_credentials.or_else(|| self.problem_waiting(group)),
+        }
+    }
+
+    /// Why a group may not create executors.
+    fn gate(&self, group: &Group) -> Option<RunWait> {
+        if self.gates.are_creates_stopped() {
+            Some(RunWait::Stopping)
+        } else if !self.gates.is_lease_held() {
+            Some(RunWait::Lease)
+        } else if !self.had_first_list() {
+            Some(RunWait::FirstList)
+        } else if !self.snapshot.is_synced() {
+            Some(RunWait::StaleSnapshot)
+        } else if self.credentials_problem(group).is_some() {
+            Some(RunWait::Credentials)
+        } else if !self.gates.is_driver_ready() {
+            Some(RunWait::DriverReady)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What follows from a new, changed or deleted pod: adoption, running, losses, and retained pods.
+
+use super::Reconciler;
+use super::retained::has_stopped;
+use super::retries::forget_refusal;
+use super::timers::Timer;
+use crate::model::event::ExecutorEvent;
+use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::input::{List, ListSource};
+use crate::model::pod::{ContainerState, Pod};
+use crate::policy::loss::classify;
+use crate::state::create_backoff::CreateBackoff;
+use crate::state::executors::{Executor, Life, has_ended};
+use crate::state::ledger::MutationKind;
+use crate::state::memory_scaling::MEMORY_PROVEN_MS;
+use crate::state::snapshot::Change;
+use posse_base::time::Millis;
+
+impl Reconciler {
+    pub(super) fn on_list(&mut self, list: List, now: Millis) {
+        let is_stop = list.source == ListSource::Stop;
+        let changes = self.snapshot.replace(list);
+        if is_stop {
+            self.on_stop_listed(changes.is_some(), now);
+        }
+        let Some(changes) = changes else { return };
+        self.overdue.on_update(now);
+        let is_first = !self.had_first_list();
+        if is_first {
+            self.gates.on_first_list(now);
+            self.start_silence_timer(now);
+            self.ids.on_first_list(self.highest_found());
+            self.note_attempts();
+            let has_pods = self.snapshot.pods().any(|pod| !pod.deleting && self.is_ours(pod));
+            if has_pods && self.policy.adopt_hold_ms > 0 {
+                self.gates.hold_adopted(now.after(self.policy.adopt_hold_ms));
+            }
+        }
+        for change in changes {
+            self.on_change(Some(change), now);
+        }
+        if is_first {
+            let names: Vec<GroupName> = self.executors.groups.keys().cloned().collect();
+            names.iter().for_each(|name| self.restart_if_incomplete(name, now));
+        }
+        self.forget_empty_groups();
+    }
+
+    pub(super) fn on_change(&mut self, change: Option<Change>, now: Millis) {
+        match change {
+            None => {}
+            Some(Change::Gone(pod)) => self.on_gone(&pod, now),
+            Some(Change::Updated(uid)) => self.on_seen(&uid, now),
+        }
+    }
+
+    pub(super) fn on_seen(&mut self, uid: &Uid, now: Millis) {
+        let Some(pod) = self.snapshot.get(uid) else { return };
+        self.executors.on_pod_change(&self.identity.pod_prefix, pod);
+        if self.foreign_pods.contains(uid) || !self.is_ours(pod) {
+            self.note_foreign(uid);
+            return;
+        }
+        let (id, name) = (pod.id, pod.name.clone());
+        self.ids.on_seen(id);
+        self.note_terminating(uid, now);
+        self.note_grace_in_stop(uid, now);
+        let Some(pod) = self.snapshot.get(uid) else { return };
+        let is_second = match self.executors.get(id) {
+            // A pod of another group is not the result of this create, even with the same name.
+            Some(executor) => {
+                executor.life == Life::Gone
+                    || executor.uid.as_ref().map_or(executor.group != pod.group, |u| u != uid)
+            }
+            None => self.ids.is_retired(id),
+        };
+        if is_second {
+            // An id has at most one pod. This second one is deleted in any state.
+            self.mutations.request(uid, &name, MutationKind::Delete);
+            return;
+        }
+        if self.executors.get(id).is_none() {
+            self.adopt(id, uid, now);
+        } else if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
+            let is_cancelled = self.executors.get(id).is_some_and(Executor::is_cancelled);
+            self.on_pod_found(id, uid, is_cancelled, now);
+        }
+        self.observe(id, now);
+    }
+
+    /// The pod of a create was seen, before or after the create was answered.
+    pub(super) fn on_pod_found(
+        &mut self,
+        id: ExecutorId,
+        uid: &Uid,
+        is_cancelled: bool,
+        now: Millis,
+    ) {
+        self.on_create_accepted(id);
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.uid = Some(uid.clone());
+        if executor.create.as_ref().is_some_and(|create| !create.is_in_flight()) {
+            self.close_create_entry(id, false);
+        }
+        if is_cancelled {
+            self.end(id, self.cancel_cause(id), now);
+        }
+    }
+
+    /// Reacts to the current state of an executor's pod.
+    fn observe(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
+            return;
+        };
+        let due = self.start_deadline(id);
+        let can_no_longer_run = has_stopped(pod);
+        let is_over = pod.deleting || has_ended(pod);
+        let is_running = pod.container == ContainerState::Running && !is_over;
+        let is_wanted = executor.life == Life::Wanted;
+        let is_new_run = is_running && executor.running_since.is_none() && is_wanted;
+        let was_draining = pod.draining.is_some() && is_wanted;
+        let is_unreported_loss = is_over && is_wanted;
+        let is_completed = is_over && self.completes(executor, pod);
+        let loss =
+            (is_unreported_loss && !was_draining && !is_completed).then(|| classify(pod, false));
+
+        if is_completed {
+            self.complete(id, now);
+        } else if was_draining {
+            self.resume_end(id, now);
+        } else if let Some(loss) = loss {
+            self.lose(id, &loss, now);
+        } else if is_new_run {
+            self.on_running(id, now);
+        }
+        if can_no_longer_run {
+            self.executors.release_slot(id);
+            self.release_task(id);
+        }
+        if is_over {
+            self.refresh_state(id, now);
+            self.retain_or_delete(id, now);
+        } else {
+            self.ensure_deleted(id, now);
+            self.refresh_state(id, now);
+        }
+        self.report_ready(id);
+        self.note_start(id, due, now);
+    }
+
+    /// Reports once that an executor is ready. That does not end a crash loop: without a probe, a pod
+    /// is ready as soon as it runs. A heartbeat ends it.
+    pub(super) fn report_ready(&mut self, id: ExecutorId) {
+        let Some(executor) = self.executors.get(id) else { return };
+        if !executor.is_ready || executor.was_ready {
+            return;
+        }
+        if let Some(executor) = self.executors.get_mut(id) {
+            executor.was_ready = true;
+        }
+        if let Some(subject) = self.subject(id) {
+            self.tell(subject, ExecutorEvent::Ready);
+        }
+    }
+
+    fn on_running(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.running_since = Some(now);
+        self.budgets.on_running();
+        let has_more_memory = executor.memory_step > 0;
+        let is_adopted = executor.is_adopted;
+        let requested_at = (!is_adopted).then_some(executor.known_since);
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
+        let (ip, host_ip) = pod.map_or((None, None), |pod| (pod.ip, pod.host_ip));
+        if let Some(group) = self.executors.group_of(id) {
+            if !is_adopted {
+                group.backoff.on_started(now);
+            }
+            forget_refusal(group);
+            if group.backoff.crash_loop_probe() == Some(id) {
+                let timer = Timer::ProbeProven(group.spec.name.clone(), id);
+                self.timers.set(CreateBackoff::proven_at(now), timer);
+            }
+        }
+        if let Some(node) = &node {
+            self.nodes.add(node);
+        }
+        if has_more_memory {
+            self.timers.set(now.after(MEMORY_PROVEN_MS), Timer::MemoryProven(id));
+        }
+        if let Some(subject) = self.subject(id) {
+            self.tell(subject, ExecutorEvent::Running { node, ip, host_ip, requested_at });
+        }
+    }
+
+    fn on_gone(&mut self, pod: &Pod, now: Millis) {
+        self.executors.on_pod_change(&self.identity.pod_prefix, pod);
+        self.mutations.remove(&pod.uid);
+        self.terminating_pods.forget(&pod.uid);
+        self.forget_log(&pod.uid);
+        self.on_capacity_freed(now);
+        if self.foreign_pods.forget(&pod.uid) || !self.is_ours(pod) {
+            return;
+        }
+        self.ids.on_seen(pod.id);
+        let Some(executor) = self.executors.get(pod.id) else { return };
+        let is_its_pod = match &executor.uid {
+            Some(uid) => *uid == pod.uid && executor.life != Life::Gone,
+            // It came and went before its create was answered.
+            None => executor.group == pod.group,
+        };
+        let is_cancelled = executor.is_cancelled();
+        if is_its_pod {
+            self.on_pod_over(pod, is_cancelled, now);
+        }
+    }
+
+    /// The pod of an executor is gone: reports a loss or a delete, once, and retires the id.
+    pub(super) fn on_pod_over(&mut self, pod: &Pod, is_cancelled: bool, now: Millis) {
+        let id = pod.id;
+        let cancel_cause = self.cancel_cause(id);
+        if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
+            self.on_create_accepted(id);
+        }
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.uid = Some(pod.uid.clone());
+        let was_draining = pod.draining.as_ref().map(|draining| draining.cause);
+        let ending = executor.life.ending().map(|ending| ending.cause);
+        let cause = ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));
+        if !executor.life.is_reported() {
+            match (cause, self.subject(id)) {
+                (Some(cause), Some(subject)) => {
+                    self.tell(subject, ExecutorEvent::Deleted { cause });
+                }
+                (Some(_), None) => {}
+                (None, _) if self.has_done_its_work(id, pod) => self.complete(id, now),
+                (None, _) => self.lose(id, &classify(pod, true), now),
+            }
+        }
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        if executor.create.as_ref().is_some_and(|create| create.is_in_flight()) {
+            // The entry stays until the create is answered, because a second pod may come from it.
+            executor.life = Life::Gone;
+            self.executors.release_slot(id);
+            self.release_task(id);
+            self.forget_record(id);
+            self.refresh_state(id, now);
+        } else {
+            self.drop_executor(id);
+        }
+    }
+
+    pub(super) fn on_capacity_freed(&mut self, now: Millis) {
+        for group in self.executors.groups.values_mut() {
+            group.backoff.on_capacity_freed(now);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The retained failed pods: which ones they are, their order, and which are deleted when there are
+//! too many.
+
+use super::Reconciler;
+use crate::model::ids::ExecutorId;
+use crate::model::pod::Pod;
+use crate::policy::loss::classify;
+use crate::state::executors::{Life, has_ended};
+use crate::state::ledger::MutationKind;
+use posse_base::time::Millis;
+
+/// True if the application itself ended this executor, also if a side-car still runs. The pod of an
+/// eviction, a preemption or an executor at its `max_age` explains nothing. If a side-car ended the
+/// executor, the main container runs on until the pod is deleted.
+fn failed_by_itself(pod: &Pod) -> bool {
+    has_stopped(pod) && !pod.deleting && classify(pod, false).reason.caused_by_app()
+}
+
+/// True if the main container has ended by itself, and not only by the end of a side-car.
+pub(super) fn has_stopped(pod: &Pod) -> bool {
+    let is_of_sidecar = pod.end.as_ref().is_some_and(|end| end.sidecar.is_some());
+    has_ended(pod) && (pod.phase.is_final() || !is_of_sidecar)
+}
+
+impl Reconciler {
+    /// Retains an ended pod or requests its delete.
+    pub(super) fn retain_or_delete(&mut self, id: ExecutorId, now: Millis) {
+        let Some(uid) = self.executors.get(id).and_then(|e| e.uid.clone()) else { return };
+        self.on_capacity_freed(now);
+        let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        match executor.life {
+            Life::Completed => return self.keep_record(id),
+            Life::Retained => return,
+            Life::Cancelled | Life::Ending(_) | Life::Gone | Life::Lost { .. } | Life::Wanted => {}
+        }
+        let is_retained = executor.life.is_lost()
+            && executor.life.ending().is_none()
+            && (self.policy.keep_failed > 0 || executor.is_done)
+            && failed_by_itself(pod);
+        let name = pod.name.clone();
+        if !is_retained {
+            self.mutations.request(&uid, &name, MutationKind::Delete);
+            return;
+        }
+        let is_going = self
+            .mutations
+            .get(&uid)
+            .is_some_and(|mutation| mutation.kind != MutationKind::LabelCounted);
+        if is_going {
+            return;
+        }
+        executor.life = Life::Retained;
+        if executor.is_done {
+            self.keep_record(id);
+        } else {
+            self.retained.push(id);
+        }
+        self.mutations.request(&uid, &name, MutationKind::LabelCounted);
+        self.refresh_state(id, now);
+        self.trim_retained(now);
+    }
+
+    /// Inserts a pod that was retained before a restart, ordered by the time in its label: oldest
+    /// first.
+    pub(super) fn insert_retained(&mut self, id: ExecutorId, at: u64) {
+        let is_later = |other_id: &ExecutorId| {
+            let pod =
+                self.executors.get(*other_id).and_then(|e| self.snapshot.get(e.uid.as_ref()?));
+            pod.and_then(|pod| pod.counted).is_none_or(|other| (other, *other_id) > (at, id))
+        };
+        self.retained.insert(id, is_later);
+    }
+
+    /// Deletes the oldest retained pods while there are more than `keep_failed`.
+    pub(super) fn trim_retained(&mut self, now: Millis) {
+        while let Some(id) = self.retained.pop_beyond(self.policy.keep_failed as usize) {
+            self.delete_pod_of(id);
+            self.refresh_state(id, now);
+        }
+    }
+}

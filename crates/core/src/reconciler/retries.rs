@@ -1,0 +1,148 @@
+//! Creates whose request failed: what a failure slows down, when the request is sent again with the
+//! same name, and how the failure is told.
+
+use super::Reconciler;
+use crate::model::event::{Event, GroupEvent};
+use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::refusal::Refusal;
+use crate::policy::loss::MESSAGE_BYTES_MAX;
+use crate::state::create_backoff::BackoffCause;
+use crate::state::executors::{Group, Life};
+use crate::state::ledger::CreateStep;
+use posse_base::backoff::delay_ms;
+use posse_base::text::sanitize;
+use posse_base::time::Millis;
+
+pub(super) const RETRY_INITIAL_MS: u64 = 500;
+pub(super) const RETRY_MAX_MS: u64 = 30_000;
+
+impl Reconciler {
+    /// The create's request was answered: the group has one less in flight.
+    pub(super) fn on_request_answered(&mut self, id: ExecutorId) {
+        if let Some(group) = self.executors.group_of(id) {
+            group.n_in_flight = group.n_in_flight.saturating_sub(1);
+        }
+    }
+
+    /// The create's request was refused. An overloaded server gets fewer requests from all groups;
+    /// a failure that may be due to the request itself slows down its own group alone.
+    pub(super) fn on_request_refused(
+        &mut self,
+        id: ExecutorId,
+        sent_at: Millis,
+        refusal: &Refusal,
+        now: Millis,
+    ) {
+        let n_in_flight = self.executors.group_of(id).map_or(0, |group| group.n_in_flight);
+        self.on_request_answered(id);
+        if refusal.is_overload() {
+            self.window.on_overload(sent_at, refusal, now, &mut self.rng);
+        } else if refusal.is_failure() {
+            self.window.on_failed();
+            let create = self.executors.get(id).and_then(|executor| executor.create.as_ref());
+            let requested_pod = create.and_then(|create| create.pod.clone());
+            let rng = &mut self.rng;
+            // A failure with an old template says nothing about the new one.
+            if let Some(group) = self.executors.group_of(id)
+                && requested_pod == group.spec.pod
+            {
+                let delay_ms = refusal.retry_delay_ms();
+                group.backoff.on_failed(sent_at, n_in_flight, delay_ms, now, rng);
+            }
+        } else {
+            self.window.on_answered();
+        }
+    }
+
+    /// The request failed and is sent again: reports this once until all creates of the group
+    /// succeed.
+    pub(super) fn report_failure(&mut self, id: ExecutorId, refusal: &Refusal, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let name = executor.group.clone();
+        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        if !group.retries.contains(id) {
+            // It was cancelled meanwhile, or its pod was seen.
+            return;
+        }
+        let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
+        group.refusal = Some(message.clone());
+        if group.retries.note_failure(now) {
+            let cause = BackoffCause::Server.as_str();
+            self.events.push_back(Event::Group(name, GroupEvent::CreateRefused { cause, message }));
+        }
+    }
+
+    /// This create is not sent again.
+    pub(super) fn resolve_retry(&mut self, id: ExecutorId) {
+        if let Some(group) = self.executors.group_of(id)
+            && group.retries.resolve(id)
+        {
+            forget_refusal(group);
+        }
+    }
+
+    pub(super) fn retry_at(&mut self, id: ExecutorId, refusal: &Refusal, now: Millis) -> Millis {
+        let n_tries =
+            self.executors.get(id).and_then(|e| e.create.as_ref()).map_or(1, |c| c.n_tries);
+        let delay = delay_ms(n_tries, RETRY_INITIAL_MS, RETRY_MAX_MS, &mut self.rng);
+        now.after(delay.max(refusal.retry_delay_ms()))
+    }
+
+    /// Sends the POST again at `at` with the same name, unless its pod was seen meanwhile.
+    /// `unknown_since`: when the previous POST was sent, if it may have taken effect.
+    pub(super) fn post_again(
+        &mut self,
+        id: ExecutorId,
+        unknown_since: Option<Millis>,
+        at: Millis,
+        now: Millis,
+    ) {
+        self.schedule_retry(id, unknown_since, CreateStep::PostAt(at), at, now);
+    }
+
+    pub(super) fn check_again(&mut self, id: ExecutorId, at: Millis, now: Millis) {
+        self.schedule_retry(id, None, CreateStep::CheckAt(at), at, now);
+    }
+
+    fn schedule_retry(
+        &mut self,
+        id: ExecutorId,
+        unknown_since: Option<Millis>,
+        step: CreateStep,
+        at: Millis,
+        now: Millis,
+    ) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let (is_seen, is_gone) = (executor.uid.is_some(), executor.life == Life::Gone);
+        let is_cancelled = executor.is_cancelled();
+        let Some(create) = executor.create.as_deref_mut() else { return };
+        create.unknown_since = unknown_since.or(create.unknown_since);
+        create.n_unknown = create.n_unknown.saturating_add(u32::from(unknown_since.is_some()));
+        create.step = step;
+        if is_gone {
+            self.drop_executor(id);
+        } else if is_seen {
+            self.close_create_entry(id, false);
+        } else if is_cancelled || self.stop.is_some() {
+            self.cancel_create(id, now);
+        } else if let Some(group) = self.executors.group_of(id) {
+            group.retries.schedule(id, at);
+        }
+    }
+
+    /// Sends failed creates of a group again.
+    pub(super) fn send_retries(&mut self, name: &GroupName, n: u32, now: Millis) {
+        for _ in 0..n {
+            let group = self.executors.groups.get_mut(name);
+            let Some(id) = group.and_then(|group| group.retries.take_due(now)) else { return };
+            self.send_create(id, now);
+        }
+    }
+}
+
+/// Nothing fails any more, so the server's message is outdated, unless a cause is active.
+pub(super) fn forget_refusal(group: &mut Group) {
+    if group.backoff.cause().is_none() && group.retries.failing_since().is_none() {
+        group.refusal = None;
+    }
+}

@@ -1,0 +1,269 @@
+//! The start of executors: why one does not run, how long that may last, and its end when the time
+//! is up. Sends nothing but a request for a LIST.
+//!
+//! Times are measured by our own clock from when posse first saw the state, so a restart begins
+//! them again. A start is given up only after an input from the server (an event, a bookmark or a
+//! LIST) that is later than its limit: the pod may run by now while the watch is interrupted.
+
+use super::Reconciler;
+use super::timers::Timer;
+use crate::model::action::Action;
+use crate::model::event::{DeleteCause, LossReason};
+use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::pod::StartProblemKind;
+use crate::model::status::State;
+use crate::model::waiting::{GroupWait, RunWait, StartWait, Waiting};
+use crate::policy::loss::Loss;
+use crate::state::executors::{Group, Start};
+use posse_base::time::Millis;
+
+/// An executor counts against `unschedulable_max` after it was Unschedulable for this long.
+const UNSCHEDULABLE_MS: u64 = 120_000;
+/// A group whose executor found no node for this long, or whose creates failed for this long, gives
+/// up places beyond its share.
+const UNPLACED_MS: u64 = UNSCHEDULABLE_MS;
+/// The start problems of executors for which the scheduler has no node.
+const UNPLACED: [StartProblemKind; 2] = [StartProblemKind::Gated, StartProblemKind::Unschedulable];
+
+/// A time limit of a start.
+struct Limit {
+    at: Millis,
+    /// Its key in the configuration; none: the pod avoids a node that may be used again.
+    name: Option<&'static str>,
+    ms: u64,
+}
+
+impl Reconciler {
+    /// Updates how far the start of an executor has come. `due`: its previous deadline.
+    pub(super) fn note_start(&mut self, id: ExecutorId, due: Option<Millis>, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let before = executor.start;
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let start = match pod.filter(|_| executor.state == State::Pending) {
+            None => Start::default(),
+            Some(pod) => {
+                let kind = pod
+                    .start_problem
+                    .as_ref()
+                    .map_or(StartProblemKind::Creating, |problem| problem.kind);
+                let n_started = pod.start_problem.as_ref().map_or(0, |problem| problem.n_started);
+                // The container that had the problem has started since, so this is another problem.
+                let known = before.problem.filter(|_| n_started <= before.n_started);
+                let problem = match known {
+                    Some((known, since)) if known == kind => Some((known, since)),
+                    // Between two tries the kubelet's status does not show the problem.
+                    Some(known @ (StartProblemKind::Config | StartProblemKind::Image, _))
+                        if kind == StartProblemKind::Creating =>
+                    {
+                        Some(known)
+                    }
+                    Some(_) | None => (kind != StartProblemKind::Creating).then_some((kind, now)),
+                };
+                let bound_since = before.bound_since.unwrap_or(now);
+                Start {
+                    bound_since: pod.node.is_some().then_some(bound_since),
+                    problem,
+                    n_started: n_started.max(before.n_started),
+                }
+            }
+        };
+        if start != before {
+            self.executors.set_start(id, start);
+        }
+        let next = self.start_deadline(id);
+        if next != due {
+            if let Some(at) = due {
+                self.timers.cancel(at, Timer::Start(id));
+            }
+            if let Some(at) = next {
+                self.timers.set(at, Timer::Start(id));
+            }
+        }
+        let has_limit = self.policy.unschedulable_max > 0 || self.policy.pending_max > 0;
+        if let Some((StartProblemKind::Unschedulable, since)) = start.problem
+            && has_limit
+            && start.problem != before.problem
+        {
+            self.timers.set(since.after(UNSCHEDULABLE_MS), Timer::Unschedulable(id));
+        }
+    }
+
+    /// When the start of this executor is given up.
+    pub(super) fn start_deadline(&self, id: ExecutorId) -> Option<Millis> {
+        self.start_limit(id).map(|limit| limit.at)
+    }
+
+    fn start_limit(&self, id: ExecutorId) -> Option<Limit> {
+        let executor = self.executors.get(id)?;
+        let Start { bound_since, problem, n_started: _ } = executor.start;
+        let limit = |since: Option<Millis>, name, ms| {
+            let at = since.filter(|_| ms > 0)?.after(ms);
+            Some(Limit { at, name: Some(name), ms })
+        };
+        let since = |wanted| problem.filter(|(kind, _)| *kind == wanted).map(|(_, since)| since);
+        let policy = &self.policy;
+        let whole = limit(bound_since, "start_timeout", policy.start_timeout_ms);
+        let image = since(StartProblemKind::Image);
+        let image = limit(image, "image_timeout", policy.image_timeout_ms);
+        let unschedulable = since(StartProblemKind::Unschedulable);
+        let unschedulable =
+            limit(unschedulable, "unschedulable_timeout", policy.unschedulable_timeout_ms);
+        let end_of_avoidance = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
+        let end_of_avoidance = end_of_avoidance.map(|at| Limit { at, name: None, ms: 0 });
+        [image, whole, unschedulable, end_of_avoidance]
+            .into_iter()
+            .flatten()
+            .min_by_key(|limit| limit.at)
+    }
+
+    /// A start may have reached its limit.
+    pub(super) fn on_start_due(&mut self, id: ExecutorId, now: Millis) {
+        let Some(limit) = self.start_limit(id).filter(|limit| limit.at <= now) else { return };
+        let is_known = self.snapshot.is_synced() && self.overdue.is_updated_since(limit.at);
+        if !is_known || !self.gates.is_lease_held() || self.stop.is_some() {
+            self.overdue.postpone(id);
+            self.ask_for_server_update(id, now);
+            return;
+        }
+        let Some(name) = limit.name else {
+            self.end(id, DeleteCause::Unplaced, now);
+            return;
+        };
+        let loss = self.start_loss(id, name, limit.ms);
+        self.lose_and_delete(id, &loss, now);
+    }
+
+    /// Requests a LIST: without changes a watch sends only a bookmark each minute.
+    fn ask_for_server_update(&mut self, id: ExecutorId, now: Millis) {
+        if !self.snapshot.is_synced() || !self.gates.is_lease_held() || self.stop.is_some() {
+            return;
+        }
+        if let Some(at) = self.request_list(now) {
+            self.timers.set(at, Timer::Start(id));
+        }
+    }
+
+    /// Requests a LIST, unless one was requested a moment ago. Then returns when the next one may be
+    /// requested.
+    pub(super) fn request_list(&mut self, now: Millis) -> Option<Millis> {
+        let next = self.overdue.ask(now);
+        if next.is_none() {
+            self.actions.push_back(Action::Poll);
+        }
+        next
+    }
+
+    /// Judges the starts whose time was up before the last input from the server.
+    pub(super) fn judge_overdue(&mut self, now: Millis) {
+        for id in self.overdue.take_due() {
+            self.on_start_due(id, now);
+        }
+    }
+
+    fn start_loss(&self, id: ExecutorId, name: &str, ms: u64) -> Loss {
+        let kind = self.executors.get(id).and_then(|e| e.start.problem).map(|(kind, _)| kind);
+        let reason = match kind {
+            Some(StartProblemKind::Config) => LossReason::ConfigError,
+            Some(StartProblemKind::Image) => LossReason::ImageError,
+            Some(
+                StartProblemKind::Creating
+                | StartProblemKind::Gated
+                | StartProblemKind::Unschedulable,
+            )
+            | None => LossReason::StartTimeout,
+        };
+        let problem = self.problem_message(id).unwrap_or("no reason in the pod's status");
+        let seconds = ms.div_ceil(1_000);
+        let message = format!("not running within allocation.{name} ({seconds}s): {problem}");
+        Loss { reason, exit_code: None, message }
+    }
+
+    /// The server's message about why an executor does not run.
+    fn problem_message(&self, id: ExecutorId) -> Option<&str> {
+        let uid = self.executors.get(id)?.uid.as_ref()?;
+        Some(&self.snapshot.get(uid)?.start_problem.as_ref()?.message)
+    }
+
+    /// What a group waits for if all its executors are requested and some do not start.
+    pub(super) fn problem_waiting(&self, group: &Group) -> Option<(Waiting, Option<Millis>)> {
+        let id = group.problems.first()?;
+        let waiting = match self.executors.get(id)?.start.problem?.0 {
+            StartProblemKind::Config => Waiting::Start(StartWait::ConfigError),
+            StartProblemKind::Gated => Waiting::Start(StartWait::Gated),
+            StartProblemKind::Image => Waiting::Start(StartWait::ImageError),
+            StartProblemKind::Unschedulable => Waiting::Start(StartWait::Unschedulable),
+            StartProblemKind::Creating => return None,
+        };
+        Some((waiting, self.start_deadline(id)))
+    }
+
+    /// The server's message about what a group waits for.
+    pub(super) fn waiting_message(&self, group: &Group) -> Option<String> {
+        let waiting = group.wait.waiting()?;
+        if waiting == Waiting::Group(GroupWait::ScaleCommand) {
+            return group.scale_error.clone();
+        }
+        if waiting == Waiting::Run(RunWait::Credentials) {
+            return self.credentials_problem(group).cloned();
+        }
+        if waiting == Waiting::Run(RunWait::DriverReady) {
+            return self.gates.driver_port_problem().map(str::to_owned);
+        }
+        if waiting == Waiting::Group(GroupWait::Slot) {
+            let (slot, id) = group.awaited_slot()?;
+            let what = "if it has not ended after slot_wait, the next executor takes another slot";
+            return Some(format!("executor {id} still has slot {slot}; {what}"));
+        }
+        let has_problem = self.problem_waiting(group).is_some_and(|problem| problem.0 == waiting);
+        let problem = group.problems.first().filter(|_| has_problem);
+        let problem_message = || Some(self.problem_message(problem?)?.to_owned());
+        group.refusal.clone().or_else(problem_message).or_else(|| self.server_message(waiting))
+    }
+
+    /// How many executors of the group may be displaced: for long enough no node was found for one
+    /// of them, or its creates failed.
+    pub(super) fn n_unplaced(&self, group: &Group, now: Millis) -> u32 {
+        if self.policy.pending_max == 0 {
+            return 0;
+        }
+        let is_late = |at: Millis| now.since(at) >= UNPLACED_MS;
+        let unplaced = UNPLACED.map(|kind| group.problems.of(kind));
+        let is_unplaced = unplaced.iter().filter_map(|ids| ids.first()).any(|(at, _)| is_late(*at));
+        let n_pods = if is_unplaced { unplaced.iter().map(|ids| ids.len()).sum() } else { 0 };
+        let is_failing = group.retries.failing_since().is_some_and(is_late);
+        let n_creates = if is_failing { group.retries.count() } else { 0 };
+        u32::try_from(n_pods + n_creates).unwrap_or(u32::MAX)
+    }
+
+    /// Ends the youngest executors of a group that have no node or cannot be created.
+    pub(super) fn displace(&mut self, name: &GroupName, n: u32, now: Millis) {
+        let Some(group) = self.executors.groups.get(name) else { return };
+        let unplaced = UNPLACED.into_iter().flat_map(|kind| group.problems.of(kind));
+        let unplaced = unplaced.map(|(_, id)| *id);
+        let mut ids: Vec<ExecutorId> = unplaced.chain(group.retries.ids()).collect();
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        for id in ids.into_iter().take(n as usize) {
+            self.end(id, DeleteCause::Unplaced, now);
+        }
+    }
+
+    /// Counts an executor that was Unschedulable for long enough.
+    pub(super) fn on_unschedulable_due(&mut self, id: ExecutorId, now: Millis) {
+        let problem = self.executors.get(id).and_then(|executor| executor.start.problem);
+        let Some((StartProblemKind::Unschedulable, since)) = problem else { return };
+        if let Some(group) = self.executors.group_of(id)
+            && now.since(since) >= UNSCHEDULABLE_MS
+        {
+            group.problems.note_long_unschedulable(id);
+        }
+    }
+
+    /// True if `unschedulable_max` or more executors of the group were Unschedulable for long
+    /// enough.
+    pub(super) fn is_unschedulable(&self, group: &Group) -> bool {
+        let max = self.policy.unschedulable_max as usize;
+        max > 0
+            && group.counts.capacity() < group.wanted()
+            && group.problems.long_unschedulable().len() >= max
+    }
+}

@@ -1,0 +1,313 @@
+//! Tasks: the calls that add, show and cancel them, and what the ends of their executors mean for
+//! them. A task gets its next executor when the last one can no longer run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Reconciler;
+use crate::model::command::Reply;
+use crate::model::event::{DeleteCause, Event, GroupEvent};
+use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::pod::Pod;
+use crate::model::settings::GroupSpec;
+use crate::model::status::State;
+use crate::model::task::{OPEN_TASKS_MAX, Task, TaskEnd, TaskOutcome, TaskState, TaskStatus};
+use crate::policy::loss::{Loss, classify};
+use crate::state::create_backoff::BackoffCause;
+use crate::state::executors::{Group, Life, has_ended};
+use crate::state::tasks::{Adopted, EndedTask, Tasks};
+use posse_base::time::Millis;
+
+impl Reconciler {
+    /// Adds tasks to a group, all of them or none. A task that is known already stays as it is.
+    pub(super) fn add_tasks(&mut self, name: &GroupName, tasks: Vec<Arc<Task>>) -> Reply {
+        let Some(group) = self.live_group(name) else { return Reply::UnknownGroup };
+        if let Some((_, key)) = needs_slots(&group.spec) {
+            let what =
+                format!("group {name} has {key}, and tasks have no slot: use a group without it");
+            return Reply::Refused { what, field: "executors" };
+        }
+        let mut new: BTreeMap<Arc<str>, Arc<Task>> = BTreeMap::new();
+        for task in &tasks {
+            let before = group.tasks.digest(&task.key);
+            let before = before.or_else(|| new.get(&task.key).map(|other| other.digest()));
+            match before.map(|before| before.difference(&task.digest())) {
+                Some(Some(field)) => {
+                    let key = Arc::clone(&task.key);
+                    return Reply::TaskDiffers { key, field };
+                }
+                Some(None) => {}
+                None => drop(new.insert(Arc::clone(&task.key), Arc::clone(task))),
+            }
+        }
+        let n_open: usize = self.executors.groups.values().map(|group| group.tasks.n_open()).sum();
+        let n_new = new.len();
+        if n_open + n_new > OPEN_TASKS_MAX {
+            let what = format!(
+                "{n_open} tasks are open, {n_new} are new, and the maximum is {OPEN_TASKS_MAX}: add \
+                 fewer, or wait until some have ended"
+            );
+            return Reply::TooMany { what, field: "executors" };
+        }
+        if let Some(group) = self.executors.groups.get_mut(name) {
+            group.on_target_raised(u32::try_from(n_new).unwrap_or(u32::MAX));
+            // In the order of the call.
+            for task in &tasks {
+                if let Some(task) = new.remove(&task.key) {
+                    group.tasks.add(task);
+                }
+            }
+        }
+        for task in &tasks {
+            self.report_recorded(name, &task.key);
+        }
+        let keys = tasks.iter().map(|task| &task.key);
+        Reply::Tasks(keys.filter_map(|key| self.task_status(name, key)).collect())
+    }
+
+    /// One task of a group, or all of them.
+    pub(super) fn show_tasks(&self, name: &GroupName, key: Option<&str>) -> Reply {
+        let Some(group) = self.live_group(name) else { return Reply::UnknownGroup };
+        match key {
+            Some(key) => match self.task_status(name, key) {
+                Some(status) => Reply::Tasks(vec![status]),
+                None => Reply::UnknownTask,
+            },
+            None => {
+                let keys = group.tasks.keys();
+                Reply::Tasks(keys.filter_map(|key| self.task_status(name, key)).collect())
+            }
+        }
+    }
+
+    /// Ends a task and its executor.
+    pub(super) fn cancel_task(&mut self, name: &GroupName, key: &str, now: Millis) -> Reply {
+        let Some(group) = self.live_group(name) else { return Reply::UnknownGroup };
+        let executor = group.tasks.open(key).and_then(|open| open.executor);
+        self.end_task(name, key, TaskEnd::CANCELLED);
+        if let Some(id) = executor {
+            self.decommission(id, DeleteCause::Cancelled, now);
+        }
+        self.show_tasks(name, Some(key))
+    }
+
+    fn live_group(&self, name: &GroupName) -> Option<&Group> {
+        self.executors.groups.get(name).filter(|group| !group.is_removed)
+    }
+
+    fn task_status(&self, name: &GroupName, key: &str) -> Option<TaskStatus> {
+        let tasks = &self.executors.groups.get(name)?.tasks;
+        if let Some(open) = tasks.open(key) {
+            let executor = open.executor.and_then(|id| self.executors.get(id));
+            let state = match executor.map(|executor| executor.state) {
+                Some(State::Requested | State::Pending) => TaskState::Pending,
+                Some(State::Running) => TaskState::Running,
+                Some(State::Completed | State::Draining | State::Failed | State::Terminating)
+                | None => TaskState::Waiting,
+            };
+            let key = Arc::clone(&open.task.key);
+            let (executor, attempts) = (open.executor, open.attempts);
+            return Some(TaskStatus { key, state, executor, attempts, end: None });
+        }
+        let ended = tasks.ended(key)?;
+        Some(TaskStatus {
+            key: Arc::from(key),
+            state: TaskState::Ended(ended.end.outcome),
+            executor: ended.executor,
+            attempts: ended.attempts,
+            end: Some(ended.end),
+        })
+    }
+
+    /// Reports the end of a task, once, and forgets the oldest ended ones.
+    fn end_task(&mut self, name: &GroupName, key: &str, end: TaskEnd) {
+        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let Some((key, ended)) = group.tasks.end(key, end) else { return };
+        self.events.push_back(task_ended(name, &key, ended));
+        self.note_ended_task(name, key);
+    }
+
+    /// Reports an end that only the record of an earlier process tells, to a client that adds the
+    /// task again. A kill may have ended that process before anybody read its event.
+    fn report_recorded(&mut self, name: &GroupName, key: &Arc<str>) {
+        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        if let Some(ended) = group.tasks.report(key) {
+            self.events.push_back(task_ended(name, key, ended));
+        }
+    }
+
+    fn note_ended_task(&mut self, name: &GroupName, key: Arc<str>) {
+        if let Some((name, key)) = self.ended_tasks.push(name.clone(), key)
+            && let Some(group) = self.executors.groups.get_mut(&name)
+        {
+            group.tasks.forget(&key);
+        }
+    }
+
+    /// The task of this executor, if it works on one.
+    fn task_of(&self, id: ExecutorId) -> Option<(GroupName, Arc<str>)> {
+        let executor = self.executors.get(id)?;
+        let run = executor.task.as_ref()?;
+        Some((executor.group.clone(), Arc::clone(&run.task.key)))
+    }
+
+    pub(super) fn has_task(&self, id: ExecutorId) -> bool {
+        self.executors.get(id).is_some_and(|executor| executor.task.is_some())
+    }
+
+    /// The task of this executor is over, so that no executor may work on it again.
+    pub(super) fn has_ended_task(&self, id: ExecutorId) -> bool {
+        self.task_of(id).is_some_and(|(name, key)| {
+            self.executors.groups.get(&name).is_some_and(|group| group.tasks.open(&key).is_none())
+        })
+    }
+
+    /// Ends the task that this executor works on, and keeps the executor's pod as the record. The
+    /// executor of another attempt changes nothing.
+    fn end_task_of(&mut self, id: ExecutorId, end: TaskEnd) {
+        let Some((name, key)) = self.task_of(id) else { return };
+        let tasks = self.executors.groups.get(&name).map(|group| &group.tasks);
+        let is_current = tasks.and_then(|tasks| tasks.open(&key)?.executor) == Some(id);
+        if is_current {
+            self.end_task(&name, &key, end);
+            if let Some(executor) = self.executors.get_mut(id) {
+                executor.is_done = end.outcome != TaskOutcome::Cancelled;
+            }
+        }
+    }
+
+    pub(super) fn complete_task(&mut self, id: ExecutorId) {
+        self.end_task_of(id, TaskEnd::SUCCEEDED);
+    }
+
+    /// A call or a drain of an earlier process cancels the task of this executor.
+    pub(super) fn cancel_task_of(&mut self, id: ExecutorId) {
+        self.end_task_of(id, TaskEnd::CANCELLED);
+    }
+
+    /// The executor of a task was lost. True if the task failed with it.
+    pub(super) fn lose_task(&mut self, id: ExecutorId, loss: &Loss) -> bool {
+        let Some((name, key)) = self.task_of(id).filter(|_| loss.reason.caused_by_app()) else {
+            return false;
+        };
+        let group = self.executors.groups.get_mut(&name);
+        if group.is_none_or(|group| group.tasks.take_retry(&key, id)) {
+            return false;
+        }
+        let (exit_code, reason) = (loss.exit_code, Some(loss.reason.as_str()));
+        self.end_task_of(id, TaskEnd { outcome: TaskOutcome::Failed, exit_code, reason });
+        true
+    }
+
+    /// The server refuses the pod of this executor. None if that is due to its task, because the
+    /// server has accepted another pod of the group since it first refused this one: the task fails,
+    /// and nothing is slowed down.
+    pub(super) fn refuse_task(&mut self, id: ExecutorId) -> Option<BackoffCause> {
+        let Some((name, key)) = self.task_of(id) else { return Some(BackoffCause::Permanent) };
+        let group = self.executors.groups.get_mut(&name)?;
+        let n_before = group.tasks.refuse(&key, group.n_accepted);
+        if group.n_accepted == 0 {
+            return Some(BackoffCause::Permanent);
+        }
+        if n_before.is_none_or(|n| n == group.n_accepted) {
+            // Another task may show soon whose fault it is.
+            return Some(BackoffCause::MayPass);
+        }
+        group.tasks.release(&key, id, false);
+        self.end_task(&name, &key, TaskEnd::REFUSED);
+        None
+    }
+
+    /// This executor can no longer run: its task, if it is open, gets the next one.
+    pub(super) fn release_task(&mut self, id: ExecutorId) {
+        let Some((name, key)) = self.task_of(id) else { return };
+        let had_pod = self.executors.get(id).is_some_and(|executor| executor.uid.is_some());
+        if let Some(group) = self.executors.groups.get_mut(&name) {
+            group.tasks.release(&key, id, had_pod);
+        }
+    }
+
+    /// A pod of an earlier process has a task.
+    pub(super) fn adopt_task(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let (Some(run), Some(uid)) = (executor.task.as_deref(), &executor.uid) else { return };
+        let Some(pod) = self.snapshot.get(uid) else { return };
+        let (run, name) = (run.clone(), executor.group.clone());
+        let is_live = executor.life == Life::Wanted && !has_ended(pod);
+        let (end, is_record) = (end_of_record(pod), executor.is_done);
+        let was_counted = pod.counted.is_some();
+        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        let adopted = if is_record {
+            group.tasks.adopt_record(&run, id, end)
+        } else {
+            group.tasks.adopt(&run, id, is_live)
+        };
+        let key = &run.task.key;
+        match adopted {
+            Adopted::Current if was_counted => {
+                // The earlier process has charged this failure to the retries.
+                if group.tasks.take_retry(key, id) {
+                    group.tasks.release(key, id, true);
+                } else {
+                    self.end_task_of(id, end);
+                }
+            }
+            Adopted::Ended => self.end_task(&name, key, end),
+            Adopted::Recorded => self.note_ended_task(&name, Arc::clone(key)),
+            Adopted::Second => self.end(id, DeleteCause::Condemned, now),
+            Adopted::Current | Adopted::Known => {}
+        }
+    }
+
+    /// The group is deleted, and its tasks with it.
+    pub(super) fn cancel_all_tasks(&mut self, name: &GroupName) {
+        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let keys: Vec<Arc<str>> = group.tasks.open_keys().cloned().collect();
+        for key in keys {
+            // Nobody can ask for it any more, so it takes no place among the remembered ones.
+            if let Some((key, ended)) = group.tasks.end(&key, TaskEnd::CANCELLED) {
+                self.events.push_back(task_ended(name, &key, ended));
+            }
+        }
+        self.ended_tasks.forget_group(name);
+        let Some(group) = self.executors.groups.get(name) else { return };
+        let left = group.members.iter().filter_map(|&id| {
+            let executor = self.executors.get(id).filter(|one| self.can_run(one))?;
+            Some((Arc::clone(&executor.task.as_ref()?.task.key), id))
+        });
+        let leaving = left.collect();
+        if let Some(group) = self.executors.groups.get_mut(name) {
+            group.tasks = Tasks::default();
+            group.tasks.leaving = leaving;
+        }
+    }
+}
+
+/// The key that gives each executor of the group a slot of its own, and its value. By the template a task would
+/// stand for slot 0: it would share the volumes of that slot, or be a second rank 0.
+pub(super) fn needs_slots(group: &GroupSpec) -> Option<(&'static str, &'static str)> {
+    if group.has_volumes() {
+        Some(("volumes_per_slot", "volumes_per_slot"))
+    } else if group.restarts_whole() {
+        Some(("on_loss", "`on_loss: group`"))
+    } else {
+        group.has_stable_slots().then_some(("slots", "`slots: stable`"))
+    }
+}
+
+fn task_ended(group: &GroupName, key: &Arc<str>, ended: &EndedTask) -> Event {
+    let EndedTask { end, executor, attempts, .. } = *ended;
+    Event::Group(
+        group.clone(),
+        GroupEvent::TaskEnded { key: Arc::clone(key), executor, attempts, end },
+    )
+}
+
+/// How the task of a record ended.
+fn end_of_record(pod: &Pod) -> TaskEnd {
+    if pod.completed {
+        return TaskEnd::SUCCEEDED;
+    }
+    let Loss { reason, exit_code, .. } = classify(pod, false);
+    TaskEnd { outcome: TaskOutcome::Failed, exit_code, reason: Some(reason.as_str()) }
+}

@@ -1,0 +1,262 @@
+//! How posse ends executors: at once or with a drain period. Other modules decide which ones.
+
+use super::Reconciler;
+use super::timers::Timer;
+use crate::model::action::Patch;
+use crate::model::event::{DeleteCause, ExecutorEvent};
+use crate::model::ids::{ExecutorId, Uid};
+use crate::model::pod::{ContainerState, Draining};
+use crate::policy::loss::Loss;
+use crate::state::executors::{Ending, Life, has_ended};
+use crate::state::ledger::{CreateStep, MutationKind};
+use posse_base::time::Millis;
+
+/// An executor whose task is over is annotated before it is deleted: a restarted posse that finds only
+/// a terminating pod would run its task again.
+const CANCEL_NOTE_MS: u64 = 1_000;
+
+impl Reconciler {
+    /// Reports the loss of an executor and deletes it without a drain period.
+    pub(super) fn lose_and_delete(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
+        self.lose(id, loss, now);
+        self.end(id, DeleteCause::Killed, now);
+    }
+
+    /// Ends an executor without a drain period.
+    pub(super) fn end(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
+        self.begin_end(id, Ending::now(cause), now);
+    }
+
+    /// Ends an executor. It never counts as capacity again.
+    fn begin_end(&mut self, id: ExecutorId, ending: Ending, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        if executor.life.ending().is_some() {
+            return;
+        }
+        if executor.uid.is_none() {
+            self.cancel_create(id, now);
+            return;
+        }
+        let ending = match ending.drain_until {
+            None if self.has_ended_task(id) => {
+                let drain_until = Some(now.after(CANCEL_NOTE_MS));
+                Ending { cause: DeleteCause::Cancelled, drain_until }
+            }
+            Some(_) | None => ending,
+        };
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.life = executor.life.ended_by(ending);
+        match ending.drain_until {
+            Some(until) => self.begin_drain(id, ending.cause, until, now),
+            None => self.delete_pod_of(id),
+        }
+        if let Some(group) = self.executors.group_of(id) {
+            group.backoff.discard_probe(id);
+        }
+        self.refresh_state(id, now);
+    }
+
+    /// Cancels a create whose pod was not seen.
+    pub(super) fn cancel_create(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(create) = &mut executor.create else { return };
+        if executor.life == Life::Wanted {
+            executor.life = Life::Cancelled;
+        }
+        let unused_step = std::mem::take(&mut executor.memory_step);
+        let (is_in_flight, open_until) = (create.is_in_flight(), create.open_until());
+        let is_unknown = create.unknown_since.is_some();
+        let open_until = open_until.filter(|&until| until > now);
+        if let Some(until) = open_until.filter(|_| !is_in_flight) {
+            create.step = CreateStep::AwaitLateEffect(until);
+            self.timers.set(until, Timer::Create(id));
+        }
+        self.resolve_retry(id);
+        if let Some(group) = self.executors.group_of(id) {
+            group.backoff.discard_probe(id);
+            group.memory_scaling.on_unused(unused_step);
+        }
+        if is_in_flight || open_until.is_some() {
+            self.refresh_state(id, now);
+        } else {
+            if is_unknown {
+                self.note_unlisted(id, now);
+            }
+            self.drop_executor(id);
+        }
+    }
+
+    /// The reason for creates that are cancelled now.
+    pub(super) fn cancel_cause(&self, id: ExecutorId) -> DeleteCause {
+        let executor = self.executors.get(id);
+        let group = executor.and_then(|executor| self.executors.groups.get(&executor.group));
+        let is_earlier =
+            executor.zip(group).is_some_and(|(e, group)| e.attempt < group.attempts.current());
+        match (&self.stop, is_earlier) {
+            (Some(_), _) => DeleteCause::Stopped,
+            (None, true) => DeleteCause::GroupRestarted,
+            (None, false) => DeleteCause::ScaledDown,
+        }
+    }
+
+    /// Ends an executor with the drain period of its group, if it runs.
+    pub(super) fn decommission(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
+        let drain_until = self.executors.get(id).and_then(|executor| {
+            let group = self.executors.groups.get(&executor.group)?;
+            let pod = self.snapshot.get(executor.uid.as_ref()?)?;
+            // An executor that does not run needs no drain period.
+            let runs = pod.container == ContainerState::Running && !pod.deleting && !has_ended(pod);
+            // The next attempt would wait for the drain.
+            let is_restarting = group.spec.restarts_whole() && cause == DeleteCause::Killed;
+            let may_drain = runs && !is_restarting;
+            let decommission = group.spec.decommission.as_ref().filter(|_| may_drain)?;
+            Some(now.after(decommission.after_ms))
+        });
+        self.begin_end(id, Ending { cause, drain_until }, now);
+    }
+
+    fn begin_drain(&mut self, id: ExecutorId, cause: DeleteCause, until: Millis, now: Millis) {
+        let Some(subject) = self.subject(id) else { return };
+        self.timers.set(until, Timer::Drain(id));
+        let pod = subject.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        if let Some(pod) = pod.filter(|pod| pod.draining.is_none()) {
+            self.mutations.request(&pod.uid, &pod.name, MutationKind::Annotate);
+        } else if let Some(uid) = &subject.uid {
+            self.begin_term(uid, now);
+        }
+        self.tell(subject, ExecutorEvent::Draining { cause, until });
+    }
+
+    /// Continues an end that an earlier run began, as recorded in the pod's annotation.
+    pub(super) fn resume_end(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let Some(pod) = pod else { return };
+        let is_over = pod.deleting || has_ended(pod);
+        let Some(Draining { cause, until_unix_ms }) = pod.draining.as_deref().copied() else {
+            return;
+        };
+        if cause == DeleteCause::Cancelled {
+            self.cancel_task_of(id);
+        }
+        // The loss was reported when the kill was decided.
+        if let Some(executor) = self.executors.get_mut(id)
+            && executor.is_adopted
+            && cause == DeleteCause::Killed
+        {
+            executor.life = executor.life.lost();
+        }
+        let until = until_unix_ms.map(|ms| Millis(ms.saturating_sub(self.identity.start_unix_ms)));
+        let drain_until = until.filter(|&until| until > now && !is_over);
+        self.begin_end(id, Ending { cause, drain_until }, now);
+    }
+
+    /// Ends the drain period now.
+    pub(super) fn end_drain(&mut self, id: ExecutorId, now: Millis) {
+        if let Some(executor) = self.executors.get_mut(id)
+            && let Some(ending @ Ending { drain_until: Some(_), .. }) = executor.life.ending()
+        {
+            executor.life = executor.life.ended_by(Ending { drain_until: None, ..ending });
+            self.shorten_grace(id);
+            self.ensure_deleted(id, now);
+        }
+    }
+
+    /// The pod is marked as draining. With `signal: TERM` it is deleted now, and its grace period is the
+    /// drain period: Kubernetes sends SIGTERM at the beginning and SIGKILL at the end.
+    pub(super) fn begin_term(&mut self, uid: &Uid, now: Millis) {
+        let Some(pod) = self.snapshot.get(uid).filter(|pod| !pod.deleting) else { return };
+        if self.term_grace_s(uid, now).is_some() {
+            self.mutations.request(uid, &pod.name, MutationKind::Delete);
+        }
+    }
+
+    /// What is left of a drain period that begins with SIGTERM, in seconds.
+    fn term_grace_s(&self, uid: &Uid, now: Millis) -> Option<u32> {
+        let pod = self.snapshot.get(uid).filter(|pod| pod.container == ContainerState::Running)?;
+        let executor = self.executors.get(pod.id).filter(|e| e.uid.as_ref() == Some(uid))?;
+        let until = executor.life.ending()?.drain_until?;
+        let left_ms = until.0.checked_sub(now.0).filter(|&ms| ms > 0)?;
+        let seconds = u32::try_from(left_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
+        self.is_ended_by_term(pod.id).then_some(seconds)
+    }
+
+    /// The grace period of a delete in seconds; none: the pod's own.
+    pub(super) fn delete_grace_s(&self, uid: &Uid, now: Millis) -> Option<u32> {
+        if let Some(stop) = &self.stop {
+            return Some(stop.grace_s);
+        }
+        let pod = self.snapshot.get(uid).filter(|pod| self.is_ended_by_term(pod.id))?;
+        // Without a number the server does not shorten the grace period of a terminating pod.
+        let shortened = pod.deleting.then_some(pod.grace_s);
+        self.term_grace_s(uid, now).or(shortened)
+    }
+
+    /// True if the drain period of this executor begins with SIGTERM.
+    fn is_ended_by_term(&self, id: ExecutorId) -> bool {
+        let executor = self.executors.get(id);
+        let group = executor.and_then(|executor| self.executors.groups.get(&executor.group));
+        let decommission = group.and_then(|group| group.spec.decommission.as_ref());
+        decommission.is_some_and(|decommission| decommission.by_term)
+    }
+
+    /// The drain period of this executor is over early. If it was the grace period of a delete, the pod is
+    /// deleted again with a shorter one.
+    fn shorten_grace(&mut self, id: ExecutorId) {
+        let uid = self.executors.get(id).and_then(|executor| executor.uid.as_ref());
+        let pod = uid.and_then(|uid| self.snapshot.get(uid));
+        if let Some(pod) = pod.filter(|_| self.is_ended_by_term(id)) {
+            // The delete that was sent before has the long one.
+            self.mutations.remove(&pod.uid);
+            self.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
+        }
+    }
+
+    /// The drain period may be over.
+    pub(super) fn on_drained(&mut self, id: ExecutorId, now: Millis) {
+        let until = self.executors.get(id).and_then(|executor| executor.life.ending()?.drain_until);
+        if until.is_some_and(|until| until <= now) {
+            self.ensure_deleted(id, now);
+        }
+    }
+
+    /// The patch that marks a pod as draining.
+    pub(super) fn draining_patch(&self, uid: &Uid) -> Patch {
+        let executor = self.snapshot.get(uid).and_then(|pod| self.executors.get(pod.id));
+        let ending = executor.and_then(|executor| executor.life.ending());
+        let until = ending.and_then(|ending| ending.drain_until);
+        let group = executor.and_then(|executor| self.executors.groups.get(&executor.group));
+        let decommission = group.and_then(|group| group.spec.decommission.as_ref());
+        let draining = Draining {
+            cause: ending.map_or(DeleteCause::ScaledDown, |ending| ending.cause),
+            until_unix_ms: until.map(|at| self.identity.start_unix_ms.saturating_add(at.0)),
+        };
+        Patch::Draining(draining, decommission.and_then(|decommission| decommission.label.clone()))
+    }
+
+    /// Deletes an executor that is lost or ending, unless it is draining. A resourceVersion
+    /// rollback may have undone its end.
+    pub(super) fn ensure_deleted(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let ending = executor.life.ending();
+        let is_draining = ending.and_then(|e| e.drain_until).is_some_and(|until| until > now);
+        if is_draining || (!executor.life.is_reported() && ending.is_none()) {
+            return;
+        }
+        self.delete_pod_of(id);
+    }
+
+    /// Deletes the pod of an executor, even if it was retained or is a record.
+    pub(super) fn delete_pod_of(&mut self, id: ExecutorId) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        if matches!(executor.life, Life::Completed | Life::Retained) {
+            executor.life = Life::Lost { ending: None };
+        }
+        self.forget_record(id);
+        let Some(executor) = self.executors.get(id) else { return };
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        if let Some(pod) = pod.filter(|pod| !pod.deleting) {
+            self.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
+        }
+    }
+}

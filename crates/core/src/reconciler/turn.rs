@@ -1,0 +1,235 @@
+//! One turn of the run: fires timers, plans, and turns the plan into actions.
+
+use std::sync::Arc;
+
+use super::Reconciler;
+use super::timers::Timer;
+use crate::model::action::Action;
+use crate::model::event::{DeleteCause, Event, ExecutorEvent, GroupEvent};
+use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::pod_text::PodOverrides;
+use crate::model::status::State;
+use crate::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
+use crate::policy::plan::GroupPlan;
+use crate::policy::victims::choose;
+use crate::state::create_backoff::CreateBackoff;
+use crate::state::executors::{Executor, Group};
+use crate::state::ledger::{Create, CreateStep};
+use posse_base::time::Millis;
+
+impl Reconciler {
+    /// Fires the timers that are due. Each handler checks whether its timer still applies.
+    pub(super) fn fire_timers(&mut self, now: Millis) {
+        while let Some((at, timer)) = self.timers.pop_due(now) {
+            match timer {
+                Timer::Mutation(uid) => self.on_mutation_due(&uid, now),
+                Timer::Create(id) => self.on_create_due(id, now),
+                Timer::Disconnected(id) => self.on_reason_wait_over(id, now),
+                Timer::Drain(id) => self.on_drained(id, now),
+                Timer::Heartbeat => self.on_heartbeats_due(at, now),
+                Timer::ProbeProven(group, id) => self.on_proven(&group, id, now),
+                Timer::MemoryProven(id) => self.on_memory_proven_due(id),
+                Timer::Node => {
+                    self.nodes.on_time(now);
+                    // A node that caused more losses meanwhile has a later end.
+                    if let Some(at) = self.nodes.next_expiry() {
+                        self.timers.set(at, Timer::Node);
+                    }
+                }
+                Timer::Start(id) => self.on_start_due(id, now),
+                Timer::Silence => self.on_silence_due(at, now),
+                Timer::Terminating(uid) => self.on_terminating_due(uid, now),
+                Timer::Unschedulable(id) => self.on_unschedulable_due(id, now),
+            }
+        }
+    }
+
+    /// An executor with more memory may have run long enough.
+    fn on_memory_proven_due(&mut self, id: ExecutorId) {
+        let is_running =
+            self.executors.get(id).is_some_and(|executor| executor.state == State::Running);
+        if let Some(group) = self.executors.group_of(id).filter(|_| is_running) {
+            group.memory_scaling.on_proven();
+        }
+    }
+
+    fn on_create_due(&mut self, id: ExecutorId, now: Millis) {
+        let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else { return };
+        if matches!(create.step, CreateStep::AwaitLateEffect(until) if until <= now) {
+            self.note_unlisted(id, now);
+            self.drop_executor(id);
+        }
+    }
+
+    fn on_proven(&mut self, name: &GroupName, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let lives = executor.state == State::Running
+            && executor.running_since.is_some_and(|at| CreateBackoff::proven_at(at) <= now);
+        if executor.state == State::Pending {
+            // A resourceVersion rollback undid its start.
+            self.timers.set(CreateBackoff::proven_at(now), Timer::ProbeProven(name.clone(), id));
+        }
+        if let Some(group) = self.executors.groups.get_mut(name)
+            && lives
+            && group.backoff.crash_loop_probe() == Some(id)
+        {
+            group.backoff.on_probe_proven();
+        }
+    }
+
+    /// Plans once and carries out the plan. Returns when a wait ends by itself, if one does.
+    pub(super) fn turn_run(&mut self, now: Millis) -> Option<Millis> {
+        self.credentials.refresh(now);
+        if let Some(up_to) = self.ids.take_dropped(now) {
+            self.actions.push_back(Action::ReserveIds { up_to });
+        }
+        self.gates.expire(now);
+        self.executors.groups.values_mut().for_each(|group| group.slot_waits.expire(now));
+        let plans = self.make_plan(now);
+        // Starts whose time is up wait for an input from the server, so past times are left out.
+        let times = plans.iter().filter_map(|plan| plan.waiting?.1);
+        let retries = plans.iter().filter_map(|plan| plan.retry_at);
+        let wait_until = times.chain(retries).filter(|until| *until > now).min();
+        // The next turn gives the places of displaced executors to others.
+        let at_once = plans.iter().any(|plan| plan.n_displaced > 0).then_some(now);
+        for plan in plans {
+            self.carry_out(plan, now);
+        }
+        self.executors.groups.values_mut().for_each(Group::note_surplus);
+        let expiry = self.credentials.next_expiry(now);
+        [at_once, wait_until, self.ids.request_again_at(), expiry].into_iter().flatten().min()
+    }
+
+    fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
+        let GroupPlan { group, n_retries, n_creates, n_ends, n_displaced, mut waiting, .. } = plan;
+        let n_own = n_creates - plan.n_task_creates;
+        if n_ends > 0 {
+            self.end_surplus(&group, n_ends, now);
+        }
+        if n_displaced > 0 {
+            self.displace(&group, n_displaced, now);
+        }
+        self.send_retries(&group, n_retries, now);
+        if let Some(up_to) = self.ids.wanted(u64::from(n_creates)) {
+            self.actions.push_back(Action::ReserveIds { up_to });
+        }
+        for i in 0..n_creates {
+            let Some(id) = self.ids.take() else {
+                waiting = Some((Waiting::Run(RunWait::Ids), self.ids.request_again_at()));
+                break;
+            };
+            self.begin_create(id, &group, i >= n_own, now);
+        }
+        let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
+        let is_scale_broken = group_state.scale_error.is_some();
+        waiting = waiting
+            .or_else(|| is_scale_broken.then_some((Waiting::Group(GroupWait::ScaleCommand), None)));
+        let is_new = group_state.wait.set(waiting, now);
+        let group_state = self.executors.groups.get(&group);
+        // A full window or group is the normal pace, not a reason that a person could act on.
+        if let Some((waiting, until)) = waiting
+            && is_new
+            && !matches!(
+                waiting,
+                Waiting::Group(GroupWait::Max) | Waiting::Server(ServerWait::InFlight)
+            )
+        {
+            let message = group_state.and_then(|group| self.waiting_message(group));
+            self.events
+                .push_back(Event::Group(group, GroupEvent::Waiting { waiting, until, message }));
+        }
+    }
+
+    fn begin_create(&mut self, id: ExecutorId, name: &GroupName, is_for_task: bool, now: Millis) {
+        let watermark = self.watermark();
+        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let mut executor = Executor::new(name.clone(), now);
+        let mut skipped = None;
+        executor.awaits_heartbeat = self.policy.heartbeat_timeout_ms > 0 && !is_for_task;
+        executor.attempt = group.attempts.current();
+        debug_assert!(
+            is_for_task || group.own_capacity() < group.target(),
+            "{id} would be above the target of {name}"
+        );
+        if is_for_task {
+            let Some(run) = group.tasks.start_next(id) else { return };
+            executor.task = Some(Box::new(run));
+        } else {
+            let slot = group.slots.take();
+            executor.slot = Some(slot);
+            skipped = group.slot_waits.take_overdue_below(slot).map(|held| (slot, held));
+        }
+        group.backoff.on_sent(id);
+        let step = if executor.has_own_memory() { 0 } else { group.memory_scaling.take() };
+        executor.memory_step = step;
+        let pod = group.spec.pod.as_ref().zip(step.checked_sub(1));
+        let memory = pod.and_then(|(pod, i)| pod.memory_steps().nth(i as usize));
+        let memory = memory.map(str::to_owned);
+        executor.create = Some(Box::new(Create {
+            step: CreateStep::Answer,
+            watermark,
+            sent_at: now,
+            unknown_since: None,
+            n_unknown: 0,
+            n_tries: 0,
+            pod: None,
+        }));
+        self.executors.insert(id, executor, None);
+        if let Some(subject) = self.subject(id) {
+            self.tell(subject.clone(), ExecutorEvent::Requested);
+            if let Some((slot, (skipped, held_by))) = skipped {
+                let subject = subject.clone();
+                self.tell(subject, ExecutorEvent::SlotSkipped { slot, skipped, held_by });
+            }
+            if let Some(memory) = memory {
+                self.tell(subject, ExecutorEvent::MemoryGrown { memory });
+            }
+        }
+        self.send_create(id, now);
+    }
+
+    pub(super) fn send_create(&mut self, id: ExecutorId, now: Millis) {
+        assert!(self.had_first_list(), "{id} is created before the first LIST is applied");
+        assert!(self.gates.is_lease_held(), "{id} is created without the Lease");
+        debug_assert!(!self.gates.are_creates_stopped(), "{id} is created after the end has begun");
+        let watermark = self.watermark();
+        // Each try uses the group's current template.
+        let Some(spec) = self.executors.group_of(id).map(|group| &group.spec) else { return };
+        let (pod, n_steps) = (spec.pod.clone(), spec.n_memory_steps());
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
+        executor.avoids_until = self.nodes.next_expiry();
+        // The template may have changed, and have fewer memory steps.
+        executor.memory_step = executor.memory_step.min(n_steps);
+        let (memory_step, attempt) = (executor.memory_step, executor.attempt);
+        let task = executor.task.clone();
+        let overrides = PodOverrides { avoid: self.nodes.names(), memory_step, attempt, task };
+        debug_assert!(executor.uid.is_none(), "{id} has a pod already");
+        let Some(create) = executor.create.as_deref_mut() else { return };
+        let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };
+        (create.watermark, create.sent_at) = (watermark, now);
+        create.n_tries = create.n_tries.saturating_add(1);
+        let is_check = matches!(create.step, CreateStep::CheckAt(_));
+        if !is_check {
+            create.pod = Some(Arc::clone(&pod));
+        }
+        create.step = if is_check { CreateStep::Check } else { CreateStep::Answer };
+        self.window.on_sent();
+        if let Some(group) = self.executors.group_of(id) {
+            group.n_in_flight += 1;
+        }
+        self.actions.push_back(if is_check {
+            Action::Get { id, watermark }
+        } else {
+            Action::Create { id, group, slot, overrides, watermark, pod }
+        });
+    }
+
+    fn end_surplus(&mut self, name: &GroupName, n: u32, now: Millis) {
+        let Some(group) = self.executors.groups.get(name) else { return };
+        let idle = self.executors.ranks(name, self.driver_reports.idle(now)).collect();
+        for id in choose(&group.order, &idle, n as usize) {
+            self.decommission(id, DeleteCause::ScaledDown, now);
+        }
+    }
+}

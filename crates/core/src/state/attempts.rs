@@ -1,0 +1,53 @@
+//! The attempts of a group whose executors begin together (`on_loss: group`).
+
+use std::collections::BTreeSet;
+
+use crate::model::ids::ExecutorId;
+
+/// The attempt of one group, and what is left of those before.
+#[derive(Clone, Debug)]
+pub struct Attempts {
+    /// From 1: each restart of the whole group begins another one.
+    current: u32,
+    /// Executors of earlier attempts that have not ended.
+    earlier: BTreeSet<ExecutorId>,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self { current: 1, earlier: BTreeSet::new() }
+    }
+}
+
+impl Attempts {
+    /// The number of the attempt.
+    pub fn current(&self) -> u32 {
+        self.current
+    }
+
+    /// The group begins again. The number of the next attempt.
+    pub fn begin_next(&mut self) -> u32 {
+        self.current = self.current.saturating_add(1);
+        self.current
+    }
+
+    /// A pod of this attempt was found.
+    pub fn on_found(&mut self, attempt: u32) {
+        self.current = self.current.max(attempt);
+    }
+
+    /// The current attempt waits for the end of this executor.
+    pub fn await_end(&mut self, id: ExecutorId) {
+        self.earlier.insert(id);
+    }
+
+    /// This executor can no longer run.
+    pub fn on_ended(&mut self, id: ExecutorId) {
+        self.earlier.remove(&id);
+    }
+
+    /// True if executors of earlier attempts have not ended.
+    pub fn awaits_ends(&self) -> bool {
+        !self.earlier.is_empty()
+    }
+}

@@ -1,0 +1,222 @@
+//! Failure budgets: counts losses within a time window and compares the number with a limit.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::model::event::Budget;
+use crate::model::settings::{FailureLimit, Policy};
+use posse_base::time::Millis;
+
+const AUTO_MIN: u64 = 10;
+/// By `auto`, an application whose executors fail to start ends if none has run within this time.
+const NO_START_MS: u64 = 15 * 60_000;
+/// More past targets are not stored.
+const TARGETS_MAX: usize = 10_000;
+
+/// The losses and targets within the window.
+#[derive(Clone, Debug)]
+pub struct Budgets {
+    window_ms: u64,
+    limits: BTreeMap<Budget, FailureLimit>,
+    losses: BTreeMap<Budget, VecDeque<Millis>>,
+    exhausted: BTreeSet<Budget>,
+    /// When the first target was set.
+    began: Option<Millis>,
+    /// An executor has run.
+    has_run: bool,
+    /// The sums of all targets that can still be the highest of the window: each is lower than the
+    /// one before, and the last one holds now.
+    targets: VecDeque<Target>,
+}
+
+/// A sum of all targets.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    total: u64,
+    /// Until when it held; none: it holds now.
+    until: Option<Millis>,
+}
+
+impl Budgets {
+    pub fn new(policy: &Policy) -> Self {
+        let limits = BTreeMap::from([
+            (Budget::App, policy.failures_app),
+            (Budget::Cluster, policy.failures_cluster),
+            (Budget::Start, policy.failures_start),
+        ]);
+        Self {
+            window_ms: policy.failures_window_ms,
+            limits,
+            losses: BTreeMap::new(),
+            exhausted: BTreeSet::new(),
+            began: None,
+            has_run: false,
+            targets: VecDeque::new(),
+        }
+    }
+
+    /// Notes the sum of all targets from now on.
+    pub fn on_target(&mut self, total: u64, now: Millis) {
+        self.began.get_or_insert(now);
+        if let Some(last) = self.targets.back_mut() {
+            last.until.get_or_insert(now);
+        }
+        // Lower ones leave the window earlier, so they never are the highest again.
+        while self.targets.back().is_some_and(|target| target.total <= total) {
+            self.targets.pop_back();
+        }
+        self.targets.push_back(Target { total, until: None });
+        if self.targets.len() > TARGETS_MAX {
+            // The highest stays.
+            self.targets.remove(1);
+        }
+        self.forget_old_targets(now);
+    }
+
+    /// A target that held within the window counts, even if it was set long before.
+    fn forget_old_targets(&mut self, now: Millis) {
+        while self.targets.front().is_some_and(|target| self.is_old(target, now)) {
+            self.targets.pop_front();
+        }
+    }
+
+    fn is_old(&self, target: &Target, now: Millis) -> bool {
+        target.until.is_some_and(|until| now.since(until) > self.window_ms)
+    }
+
+    /// An executor runs, so executors can start.
+    pub fn on_running(&mut self) {
+        self.has_run = true;
+    }
+
+    /// Exhausts a budget, unless it is off. True only once.
+    pub fn exhaust(&mut self, budget: Budget) -> bool {
+        self.limits.get(&budget).is_some_and(|limit| *limit != FailureLimit::Off)
+            && self.exhausted.insert(budget)
+    }
+
+    /// By `auto`, failed starts end only an application none of whose executors has ever run.
+    fn can_never_start(&self, budget: Budget, now: Millis) -> bool {
+        budget == Budget::Start
+            && self.limits.get(&budget) == Some(&FailureLimit::Auto)
+            && !self.has_run
+            && self.began.is_some_and(|began| now.since(began) >= NO_START_MS)
+    }
+
+    /// Charges a loss. True if this exhausts the budget; true only once.
+    pub fn charge(&mut self, budget: Budget, now: Millis) -> bool {
+        self.forget_old_targets(now);
+        if self.can_never_start(budget, now) {
+            return self.exhaust(budget);
+        }
+        let Some(limit) = self.limit(budget, now) else { return false };
+        let losses = self.losses.entry(budget).or_default();
+        losses.push_back(now);
+        while losses.front().is_some_and(|&at| now.since(at) > self.window_ms) {
+            losses.pop_front();
+        }
+        let is_over = losses.len() as u64 > limit;
+        if is_over {
+            // One more than the limit proves that it is exceeded.
+            losses.pop_front();
+        }
+        is_over && self.exhausted.insert(budget)
+    }
+
+    /// The most losses within the window; none: the budget is off.
+    fn limit(&self, budget: Budget, now: Millis) -> Option<u64> {
+        match self.limits.get(&budget)? {
+            FailureLimit::Max(max) => Some(u64::from(*max)),
+            FailureLimit::Auto if budget == Budget::Start => None,
+            FailureLimit::Auto => {
+                let highest = self.targets.iter().find(|target| !self.is_old(target, now));
+                let total = highest.map_or(0, |target| target.total);
+                Some(AUTO_MIN.max(total.saturating_mul(2)))
+            }
+            FailureLimit::Off => None,
+        }
+    }
+
+    /// The budgets that are not off.
+    pub fn status(&self, now: Millis) -> impl Iterator<Item = BudgetStatus> {
+        self.limits.keys().filter_map(move |&budget| {
+            let limit = self.limit(budget, now)?;
+            let losses = self.losses.get(&budget);
+            // The oldest come first.
+            let is_old = |&at: &Millis| now.since(at) > self.window_ms;
+            let n = losses.map_or(0, |losses| losses.len() - losses.partition_point(is_old));
+            Some(BudgetStatus { budget, limit, left: limit.saturating_sub(n as u64) })
+        })
+    }
+}
+
+/// What is left of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetStatus {
+    pub budget: Budget,
+    /// The most losses within the window. One more ends the application.
+    pub limit: u64,
+    /// How many more losses the window takes.
+    pub left: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(
+        limit: FailureLimit,
+        losses_at: &[u64],
+        target: u64,
+        want_exhausted_at: Option<usize>,
+    ) {
+        let policy = Policy { failures_app: limit, failures_window_ms: 2_000, ..Policy::default() };
+        let mut budgets = Budgets::new(&policy);
+        budgets.on_target(target, Millis(0));
+        let exhausted: Vec<bool> =
+            losses_at.iter().map(|&at| budgets.charge(Budget::App, Millis(at))).collect();
+        let want: Vec<bool> = (0..losses_at.len()).map(|i| Some(i) == want_exhausted_at).collect();
+        assert_eq!(exhausted, want, "{limit:?} {losses_at:?}");
+    }
+
+    /// Spark's "SPARK-41210: Window based executor failure tracking mechanism".
+    #[test]
+    fn only_losses_within_the_window_count() {
+        check(FailureLimit::Max(2), &[0, 100, 5_000, 5_100, 5_200], 1, Some(4));
+        check(FailureLimit::Max(2), &[0, 2_100, 4_200, 6_300, 8_400], 1, None);
+        check(FailureLimit::Max(0), &[7], 1, Some(0));
+        check(FailureLimit::Off, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 1, None);
+    }
+
+    #[test]
+    fn what_is_left_grows_again_when_losses_are_old() {
+        let (app, cluster) = (FailureLimit::Max(3), FailureLimit::Auto);
+        let policy = Policy {
+            failures_app: app,
+            failures_cluster: cluster,
+            failures_start: FailureLimit::Off,
+            failures_window_ms: 1_000,
+            ..Policy::default()
+        };
+        let mut budgets = Budgets::new(&policy);
+        budgets.on_target(20, Millis(0));
+        budgets.charge(Budget::App, Millis(100));
+        budgets.charge(Budget::App, Millis(600));
+        budgets.on_target(1, Millis(700));
+        let left = |at| {
+            let each = |one: BudgetStatus| (one.budget, one.limit, one.left);
+            budgets.status(Millis(at)).map(each).collect::<Vec<_>>()
+        };
+        assert_eq!(left(700), [(Budget::App, 3, 1), (Budget::Cluster, 40, 40)]);
+        assert_eq!(left(1_101), [(Budget::App, 3, 2), (Budget::Cluster, 40, 40)]);
+        // The high target does not count any more.
+        assert_eq!(left(1_701), [(Budget::App, 3, 3), (Budget::Cluster, 10, 10)]);
+    }
+
+    #[test]
+    fn auto_is_ten_or_twice_the_highest_target() {
+        let losses: Vec<u64> = (0..30).collect();
+        check(FailureLimit::Auto, &losses, 1, Some(10));
+        check(FailureLimit::Auto, &losses, 12, Some(24));
+    }
+}

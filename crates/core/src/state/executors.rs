@@ -1,0 +1,497 @@
+//! The table of executors and groups. Keeps the counts by state current, so that the cost of a turn
+//! depends only on what changed.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::pod::{ContainerState, Pod};
+use crate::model::settings::GroupSpec;
+use crate::model::status::{ExecutorBlock, ExecutorStatus, State};
+use crate::model::task::TaskRun;
+use crate::state::attempts::Attempts;
+use crate::state::counts::Counts;
+use crate::state::create_backoff::CreateBackoff;
+use crate::state::ledger::Create;
+pub use crate::state::life::{Ending, Life, Start};
+use crate::state::memory_scaling::MemoryScaling;
+use crate::state::plan_wait::PlanWait;
+use crate::state::records::Records;
+use crate::state::retries::Retries;
+use crate::state::slot_waits::SlotWaits;
+use crate::state::slots::Slots;
+use crate::state::snapshot::Snapshot;
+use crate::state::start_problems::StartProblems;
+use crate::state::tasks::Tasks;
+use crate::state::victim_rank::Rank;
+use crate::state::work::Work;
+use posse_base::time::Millis;
+
+/// One executor, from before its create is sent until its pod is gone.
+#[derive(Clone, Debug)]
+pub struct Executor {
+    pub group: GroupName,
+    /// None after it has ended, if another executor has the same slot, or if an adopted pod has no
+    /// slot label.
+    pub slot: Option<u32>,
+    /// The uid of its only pod.
+    pub uid: Option<Uid>,
+    /// The attempt of its group, from 1.
+    pub attempt: u32,
+    /// Set before `Executors::insert`, removed by `Executors::take_create`.
+    pub create: Option<Box<Create>>,
+    pub life: Life,
+    /// When its main container was first seen running.
+    pub running_since: Option<Millis>,
+    pub is_adopted: bool,
+    /// When its entry was made: when it was requested, or adopted.
+    pub known_since: Millis,
+    /// Its work is done or given up, so nothing takes its place, and it keeps its slot.
+    pub is_done: bool,
+    /// The task that it works on, beside the group's target. It has no slot.
+    pub task: Option<Box<TaskRun>>,
+    /// Default unless the state is pending.
+    pub start: Start,
+    /// When the first node may be used again that it was created to avoid.
+    pub avoids_until: Option<Millis>,
+    /// The memory step with which it was created; 0: the template's own memory.
+    pub memory_step: u32,
+    pub state: State,
+    /// The driver is to report it, and has not done so yet. Until then it is not ready.
+    pub awaits_heartbeat: bool,
+    /// It runs, its pod is ready, and no heartbeat is awaited.
+    pub is_ready: bool,
+    /// It was reported as ready.
+    pub was_ready: bool,
+    pub since: Millis,
+    /// Its rank in its group's order; none if it is ending.
+    rank: Option<Rank>,
+}
+
+impl Executor {
+    /// A new entry, which is not counted yet.
+    pub fn new(group: GroupName, now: Millis) -> Self {
+        Self {
+            group,
+            slot: None,
+            uid: None,
+            attempt: 1,
+            create: None,
+            life: Life::Wanted,
+            running_since: None,
+            is_adopted: false,
+            known_since: now,
+            is_done: false,
+            task: None,
+            start: Start::default(),
+            avoids_until: None,
+            memory_step: 0,
+            state: State::Requested,
+            awaits_heartbeat: false,
+            is_ready: false,
+            was_ready: false,
+            since: now,
+            rank: None,
+        }
+    }
+
+    /// The state that follows from the entry and its pod.
+    pub fn derive_state(&self, pod: Option<&Pod>) -> State {
+        match (self.life, pod) {
+            (Life::Retained, _) => State::Failed,
+            (Life::Completed, Some(pod)) if !pod.deleting => State::Completed,
+            // After a resourceVersion rollback the pod may exist again, to be deleted once more.
+            (Life::Completed | Life::Gone, _) | (Life::Lost { .. }, None) => State::Terminating,
+            (_, Some(pod)) if has_ended(pod) || pod.deleting => State::Terminating,
+            (Life::Cancelled | Life::Ending(_), _) | (Life::Lost { .. }, Some(_)) => {
+                State::Draining
+            }
+            (Life::Wanted, None) => State::Requested,
+            (Life::Wanted, Some(pod)) => match pod.container {
+                ContainerState::Running => State::Running,
+                ContainerState::Ended | ContainerState::Waiting => State::Pending,
+            },
+        }
+    }
+
+    fn note_ready(&mut self, pod: Option<&Pod>, n_ready: &mut u32) {
+        let was_ready = self.is_ready;
+        self.is_ready = self.state == State::Running
+            && !self.awaits_heartbeat
+            && pod.is_some_and(|pod| pod.ready);
+        *n_ready = *n_ready + u32::from(self.is_ready) - u32::from(was_ready);
+    }
+
+    /// Its rank in the order of victims; none if it is ending, or works on a task.
+    pub fn derive_rank(&self, id: ExecutorId, pod: Option<&Pod>, spec: &GroupSpec) -> Option<Rank> {
+        if self.task.is_some() {
+            return None;
+        }
+        let cost = pod.map(|pod| pod.deletion_cost);
+        let rank = Rank::of(id, self.state, self.is_ready, cost)?;
+        Some(if spec.has_stable_slots() { Rank::by_slot(id, self.slot) } else { rank })
+    }
+
+    /// What the status shows of it.
+    pub fn status(&self, id: ExecutorId, pod: Option<&Pod>) -> ExecutorStatus {
+        ExecutorStatus {
+            id,
+            group: self.group.clone(),
+            slot: self.slot,
+            key: self.task.as_ref().map(|run| Arc::clone(&run.task.key)),
+            uid: self.uid.clone(),
+            state: self.state,
+            ready: self.is_ready,
+            node: pod.and_then(|pod| pod.node.clone()),
+            ip: pod.and_then(|pod| pod.ip),
+            host_ip: pod.and_then(|pod| pod.host_ip),
+            since: self.since,
+        }
+    }
+
+    /// True if the create was cancelled before its pod was seen: such a pod is deleted.
+    pub fn is_cancelled(&self) -> bool {
+        self.uid.is_none() && matches!(self.life, Life::Cancelled | Life::Lost { .. })
+    }
+}
+
+/// True if the pod or its main container has ended, or a side-car whose end ends the executor.
+pub fn has_ended(pod: &Pod) -> bool {
+    pod.phase.is_final() || pod.container == ContainerState::Ended
+}
+
+/// The highest id that belongs to the same block of the status.
+fn highest_in_block(id: ExecutorId) -> ExecutorId {
+    ExecutorId(id.0 | (BLOCK_IDS - 1))
+}
+
+/// The ids of a block of the status; a power of two.
+const BLOCK_IDS: u64 = 64;
+
+/// One group.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    pub spec: GroupSpec,
+    /// The target was set in this run, so surplus executors may be ended.
+    pub is_target_set: bool,
+    /// The group comes from the file or was created in this run; false: it is known only from
+    /// adopted pods.
+    pub is_known: bool,
+    /// The group was deleted: it is removed once its executors are gone.
+    pub is_removed: bool,
+    /// How many of its creates the server accepted, and how many pods were adopted.
+    pub n_accepted: u64,
+    pub counts: Counts,
+    /// Those of `counts` that work on tasks.
+    pub task_counts: Counts,
+    pub tasks: Tasks,
+    /// The running executors whose pods are ready.
+    pub n_ready: u32,
+    pub members: BTreeSet<ExecutorId>,
+    /// The executors that may be ended when the target falls, in this order.
+    pub order: BTreeSet<Rank>,
+    /// The number of ending members that nothing replaces, because the target fell.
+    n_surplus: u32,
+    /// Losses reported since the start of the run.
+    pub n_lost: u64,
+    /// Create requests in flight.
+    pub n_in_flight: u32,
+    /// Failed creates that are sent again.
+    pub retries: Retries,
+    pub slots: Slots,
+    pub slot_waits: SlotWaits,
+    pub attempts: Attempts,
+    pub backoff: CreateBackoff,
+    pub problems: StartProblems,
+    pub memory_scaling: MemoryScaling,
+    pub work: Work,
+    /// The pods that stay as the records of work that has ended.
+    pub records: Records,
+    /// When executors were lost because of missing heartbeats, within the timeout.
+    pub heartbeat_losses: VecDeque<Millis>,
+    pub wait: PlanWait,
+    /// Why the command that sets the target failed.
+    pub scale_error: Option<String>,
+    /// The server's message for the refusal or failure that slows the group down.
+    pub refusal: Option<String>,
+}
+
+impl Group {
+    /// A group without executors.
+    pub fn new(spec: GroupSpec, is_known: bool) -> Self {
+        Self { spec, is_known, ..Self::default() }
+    }
+
+    /// The target in force; 0 for a deleted group, and never more than the work that is left.
+    pub fn target(&self) -> u32 {
+        if self.is_removed { 0 } else { self.spec.target.min(self.n_left()) }
+    }
+
+    /// How many executors must still end for `completions`; `u32::MAX` without it.
+    pub fn n_left(&self) -> u32 {
+        self.spec.completions.map_or(u32::MAX, |n| n.saturating_sub(self.work.n_ended()))
+    }
+
+    /// The counts in which this executor is.
+    fn counts_of(&mut self, executor: &Executor) -> impl Iterator<Item = &mut Counts> {
+        let of_tasks = executor.task.is_some().then_some(&mut self.task_counts);
+        [&mut self.counts].into_iter().chain(of_tasks)
+    }
+
+    /// The number of pods that must go before executors are created with `replace: gone`. The pods of
+    /// the group are then never more than they were, so a full quota suffices.
+    pub fn n_awaited_ends(&self) -> u32 {
+        self.n_ending().saturating_sub(self.n_surplus)
+    }
+
+    /// Call it after each plan: ending members beyond the missing ones are surplus, which replacements of
+    /// others must not wait for (a drain may take hours).
+    pub fn note_surplus(&mut self) {
+        let missing = self.wanted().saturating_sub(self.counts.capacity());
+        let n_unneeded = self.n_ending().saturating_sub(missing);
+        self.n_surplus = self.n_surplus.min(self.n_ending()).max(n_unneeded);
+    }
+
+    /// The target rose by `n`: as many new executors wait for surplus ones that still end.
+    pub fn on_target_raised(&mut self, n: u32) {
+        self.n_surplus = self.n_surplus.saturating_sub(n);
+    }
+
+    fn n_ending(&self) -> u32 {
+        self.counts.of(State::Terminating) + self.counts.of(State::Draining)
+    }
+}
+
+/// Executors by id, groups by name.
+#[derive(Clone, Debug, Default)]
+pub struct Executors {
+    by_id: BTreeMap<ExecutorId, Executor>,
+    /// Executors with a create in the ledger.
+    open_creates: BTreeSet<ExecutorId>,
+    /// How many executors were given out: tests check that a turn does not visit all.
+    n_visits: Cell<u64>,
+    /// The blocks of the status in which nothing has changed, by the highest id that belongs to each.
+    status_blocks: BTreeMap<ExecutorId, ExecutorBlock>,
+    pub groups: BTreeMap<GroupName, Group>,
+}
+
+impl Executors {
+    pub fn get(&self, id: ExecutorId) -> Option<&Executor> {
+        self.n_visits.set(self.n_visits.get() + 1);
+        self.by_id.get(&id)
+    }
+
+    /// The executor, to be changed. Call `refresh_state` afterwards if its state may change.
+    pub fn get_mut(&mut self, id: ExecutorId) -> Option<&mut Executor> {
+        self.on_change(id);
+        self.by_id.get_mut(&id)
+    }
+
+    /// Every executor, by id.
+    pub fn iter(&self) -> impl Iterator<Item = (ExecutorId, &Executor)> {
+        let n_visits = &self.n_visits;
+        self.by_id.iter().inspect(|_| n_visits.set(n_visits.get() + 1)).map(|(&id, one)| (id, one))
+    }
+
+    /// How many executors `get` and `iter` have given out so far.
+    pub fn n_visits(&self) -> u64 {
+        self.n_visits.get()
+    }
+
+    /// The creates in the ledger.
+    pub fn creates(&self) -> impl Iterator<Item = &Create> {
+        self.open_creates.iter().filter_map(|id| self.by_id.get(id)?.create.as_deref())
+    }
+
+    /// Removes an executor's create from the ledger.
+    pub fn take_create(&mut self, id: ExecutorId) -> Option<Box<Create>> {
+        self.open_creates.remove(&id);
+        self.by_id.get_mut(&id)?.create.take()
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// The executor or its pod has changed, so the status has to show it anew.
+    pub fn on_change(&mut self, id: ExecutorId) {
+        self.status_blocks.remove(&highest_in_block(id));
+    }
+
+    /// A pod has changed. Its name tells of which executor it is; anybody can change its labels.
+    pub fn on_pod_change(&mut self, pod_prefix: &str, pod: &Pod) {
+        let id = pod.name.strip_prefix(pod_prefix).and_then(|id| id.parse().ok());
+        if let Some(id) = id {
+            self.on_change(ExecutorId(id));
+        }
+    }
+
+    /// What the status shows of all executors. Only blocks with a change are built.
+    pub fn status_blocks(&mut self, snapshot: &Snapshot) -> Vec<ExecutorBlock> {
+        let Self { by_id, n_visits, status_blocks, .. } = self;
+        let mut blocks = Vec::with_capacity(status_blocks.len());
+        let mut after = Bound::Unbounded;
+        while let Some((&first, _)) = by_id.range((after, Bound::Unbounded)).next() {
+            let last = highest_in_block(first);
+            let build = || {
+                let block = by_id.range(first..=last).map(|(&id, executor)| {
+                    n_visits.set(n_visits.get() + 1);
+                    executor.status(id, executor.uid.as_ref().and_then(|uid| snapshot.get(uid)))
+                });
+                block.collect()
+            };
+            blocks.push(Arc::clone(status_blocks.entry(last).or_insert_with(build)));
+            after = Bound::Excluded(last);
+        }
+        blocks
+    }
+
+    /// Inserts a new executor into its group, which must exist.
+    pub fn insert(&mut self, id: ExecutorId, mut executor: Executor, pod: Option<&Pod>) {
+        self.on_change(id);
+        executor.state = executor.derive_state(pod);
+        let group = self.groups.get_mut(&executor.group).expect("the group exists");
+        executor.note_ready(pod, &mut group.n_ready);
+        executor.rank = executor.derive_rank(id, pod, &group.spec);
+        group.counts_of(&executor).for_each(|counts| counts.add(executor.state));
+        group.members.insert(id);
+        group.note_slot_wait(id, &executor, State::Requested, executor.known_since);
+        group.order.extend(executor.rank);
+        if executor.create.is_some() {
+            self.open_creates.insert(id);
+        }
+        let before = self.by_id.insert(id, executor);
+        debug_assert!(before.is_none(), "executor {id} is in the table already");
+    }
+
+    /// Updates the executor's state and the counts after a change of the executor or its pod.
+    /// Returns the previous state if it changed.
+    pub fn refresh_state(
+        &mut self,
+        id: ExecutorId,
+        pod: Option<&Pod>,
+        now: Millis,
+    ) -> Option<State> {
+        let executor = self.by_id.get_mut(&id)?;
+        let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
+        let (before, state) = (executor.state, executor.derive_state(pod));
+        executor.state = state;
+        executor.note_ready(pod, &mut group.n_ready);
+        let rank = executor.derive_rank(id, pod, &group.spec);
+        if before == state && executor.rank == rank {
+            return None;
+        }
+        if let Some(rank) = std::mem::replace(&mut executor.rank, rank) {
+            group.order.remove(&rank);
+        }
+        group.order.extend(rank);
+        if before == state {
+            return None;
+        }
+        self.status_blocks.remove(&highest_in_block(id));
+        executor.since = now;
+        let start = std::mem::take(&mut executor.start);
+        group.problems.on_change(id, start, Start::default());
+        for counts in group.counts_of(executor) {
+            counts.remove(before);
+            counts.add(state);
+        }
+        group.note_slot_wait(id, executor, before, now);
+        Some(before)
+    }
+
+    /// Updates how far a pending executor has come.
+    pub fn set_start(&mut self, id: ExecutorId, start: Start) {
+        let Some(executor) = self.by_id.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut executor.start, start);
+        if let Some(group) = self.groups.get_mut(&executor.group) {
+            group.problems.on_change(id, before, start);
+        }
+    }
+
+    /// Frees the slot of an executor that has ended, unless its work is done: its successor has the
+    /// same rank.
+    pub fn release_slot(&mut self, id: ExecutorId) {
+        let Some(executor) = self.by_id.get_mut(&id) else { return };
+        let Some(group) = self.groups.get_mut(&executor.group) else { return };
+        group.attempts.on_ended(id);
+        if !executor.is_done
+            && let Some(slot) = executor.slot.take()
+        {
+            group.slots.release(slot);
+            group.slot_waits.end(slot);
+            self.on_change(id);
+        }
+    }
+
+    /// Removes the executor and frees its slot, unless that is the index of work that is done.
+    pub fn remove(&mut self, id: ExecutorId) -> Option<Executor> {
+        let is_indexed = self.group_of(id).is_some_and(|group| group.spec.completions.is_some());
+        if let Some(executor) = self.by_id.get_mut(&id) {
+            executor.is_done &= is_indexed;
+        }
+        self.release_slot(id);
+        self.on_change(id);
+        self.open_creates.remove(&id);
+        let executor = self.by_id.remove(&id)?;
+        let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
+        group.counts_of(&executor).for_each(|counts| counts.remove(executor.state));
+        group.n_ready -= u32::from(executor.is_ready);
+        group.members.remove(&id);
+        group.records.remove(id);
+        group.tasks.records.remove(id);
+        if let Some(rank) = &executor.rank {
+            group.order.remove(rank);
+        }
+        group.problems.on_change(id, executor.start, Start::default());
+        Some(executor)
+    }
+
+    /// Sorts the group's victims again, because its settings have changed.
+    pub fn sort_victims(&mut self, name: &GroupName, snapshot: &Snapshot) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        group.order.clear();
+        for id in &group.members {
+            let Some(executor) = self.by_id.get_mut(id) else { continue };
+            let pod = executor.uid.as_ref().and_then(|uid| snapshot.get(uid));
+            executor.rank = executor.derive_rank(*id, pod, &group.spec);
+            group.order.extend(executor.rank);
+        }
+    }
+
+    /// The ranks of these executors that belong to the group.
+    pub fn ranks<'a>(
+        &'a self,
+        group: &'a GroupName,
+        ids: impl Iterator<Item = ExecutorId> + 'a,
+    ) -> impl Iterator<Item = Rank> + 'a {
+        let executors = ids.filter_map(|id| self.by_id.get(&id));
+        executors.filter(move |executor| executor.group == *group).filter_map(|one| one.rank)
+    }
+
+    /// Forgets what a group has done: it is deleted, or restarted as a whole. A new group with its name,
+    /// or its next attempt, begins anew.
+    pub fn forget_work(&mut self, name: &GroupName) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        group.work = Work::default();
+        group.slots = Slots::default();
+        for id in &group.members {
+            let Some(executor) = self.by_id.get_mut(id).filter(|one| one.task.is_none()) else {
+                continue;
+            };
+            executor.is_done = false;
+            executor.slot = executor.slot.filter(|&slot| group.slots.claim(slot));
+        }
+    }
+
+    pub fn group_of(&mut self, id: ExecutorId) -> Option<&mut Group> {
+        let executor = self.by_id.get(&id)?;
+        self.groups.get_mut(&executor.group)
+    }
+}

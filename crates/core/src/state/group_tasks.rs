@@ -1,0 +1,31 @@
+//! How a group shares its executors, and their memory, between its own target and its tasks.
+
+use crate::state::executors::{Executor, Group};
+
+impl Group {
+    /// The number of executors that count towards the target: those that work on no task.
+    pub fn own_capacity(&self) -> u32 {
+        self.counts.capacity() - self.task_counts.capacity()
+    }
+
+    /// How many executors for tasks may be created: `max` leaves them what the target does not need.
+    pub fn n_missing_for_tasks(&self) -> u32 {
+        let own = self.target().max(self.own_capacity());
+        let room = self.spec.max.map_or(u32::MAX, |max| max.saturating_sub(own));
+        self.tasks.n_ready().min(room.saturating_sub(self.task_counts.capacity()))
+    }
+
+    /// How many executors the group should have: its target and one for each open task, up to `max`.
+    pub fn wanted(&self) -> u32 {
+        let n_open = u32::try_from(self.tasks.n_open()).unwrap_or(u32::MAX);
+        let room = self.spec.max.map_or(u32::MAX, |max| max.saturating_sub(self.target()));
+        self.target().saturating_add(n_open.min(room))
+    }
+}
+
+impl Executor {
+    /// Its task says how much memory it has, so the group's memory does not grow with it.
+    pub fn has_own_memory(&self) -> bool {
+        self.task.as_ref().is_some_and(|run| run.task.memory.is_some())
+    }
+}

@@ -1,0 +1,90 @@
+//! Memory scaling after OOM: the replacement of an executor that was OOM-killed gets more memory.
+//! Once such an executor has run long enough, the group starts from the template's memory again.
+
+/// An executor with more memory that has run for this long has proven that the memory suffices.
+pub const MEMORY_PROVEN_MS: u64 = 600_000;
+
+/// The memory scaling of one group. A step counts the entries of `PodText::memory_steps` from 1;
+/// 0 is the template's own memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryScaling {
+    step: u32,
+    /// How many next creates get `step`: one for each OOM-killed executor.
+    n_pending: u32,
+}
+
+impl MemoryScaling {
+    /// An executor that was created with `step` was OOM-killed. `n_steps`: how many steps there
+    /// are.
+    pub fn on_oom(&mut self, step: u32, n_steps: u32) {
+        if n_steps > 0 {
+            self.step = self.step.max(step.saturating_add(1)).min(n_steps);
+            self.n_pending = self.n_pending.saturating_add(1);
+        }
+    }
+
+    pub fn take(&mut self) -> u32 {
+        if self.n_pending == 0 {
+            return 0;
+        }
+        self.n_pending -= 1;
+        self.step
+    }
+
+    /// A create with `step` produced no pod, so another create gets the memory.
+    pub fn on_unused(&mut self, step: u32) {
+        if step > 0 && step <= self.step {
+            self.n_pending = self.n_pending.saturating_add(1);
+        }
+    }
+
+    /// An executor with more memory has run for `MEMORY_PROVEN_MS`.
+    pub fn on_proven(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    enum Stage {
+        Oom(u32),
+        Create(u32),
+        Unused(u32),
+        Proven,
+    }
+
+    #[test]
+    fn memory_grows_with_each_oom_only_for_the_replacement() {
+        use Stage::{Create, Oom, Proven, Unused};
+        for steps in [
+            &[Create(0)][..],
+            &[Oom(0), Create(1), Create(0)],
+            // Several OOM kills at a time are one step, each for its own replacement.
+            &[Oom(0), Oom(0), Create(1), Create(1), Create(0)],
+            &[Oom(0), Create(1), Oom(1), Create(2), Oom(2), Create(3), Oom(3), Create(3)],
+            // An executor with the template's memory gets the last known step.
+            &[Oom(0), Create(1), Oom(1), Create(2), Oom(0), Create(2)],
+            &[Oom(0), Create(1), Proven, Create(0), Oom(0), Create(1)],
+            &[Oom(0), Create(1), Unused(1), Create(1), Create(0), Unused(0), Create(0)],
+            &[Oom(0), Create(1), Proven, Unused(1), Create(0)],
+        ] {
+            let mut memory_scaling = MemoryScaling::default();
+            for (i, step) in steps.iter().enumerate() {
+                match *step {
+                    Oom(of) => memory_scaling.on_oom(of, 3),
+                    Create(want) => {
+                        assert_eq!(memory_scaling.take(), want, "step {i} of {}", steps.len())
+                    }
+                    Unused(of) => memory_scaling.on_unused(of),
+                    Proven => memory_scaling.on_proven(),
+                }
+            }
+        }
+        let mut memory_scaling = MemoryScaling::default();
+        memory_scaling.on_oom(0, 0);
+        assert_eq!(memory_scaling.take(), 0, "memory scaling is off");
+    }
+}

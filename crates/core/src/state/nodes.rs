@@ -1,0 +1,173 @@
+//! Counts losses by node and decides which nodes new executors avoid for a time. Not kept over a
+//! restart.
+
+use std::sync::Arc;
+
+use crate::model::settings::BadNodes;
+use posse_base::time::Millis;
+
+/// At most this many nodes are avoided: each one is an affinity expression in every pod.
+pub const AVOIDED_MAX: usize = 20;
+/// At most this many nodes are remembered; Kubernetes supports clusters of up to 5,000 nodes.
+const NODES_MAX: usize = 5_000;
+
+#[derive(Clone, Debug)]
+struct Node {
+    name: Box<str>,
+    /// Losses within the window, oldest first.
+    losses: Vec<Millis>,
+}
+
+/// The nodes on which executors were seen, and those that are avoided.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    policy: BadNodes,
+    /// Sorted by name.
+    nodes: Vec<Node>,
+    /// Name and end of that time, oldest first.
+    avoided: Vec<(String, Millis)>,
+    /// The names of the avoided nodes, shared with the creates.
+    names: Arc<Vec<String>>,
+}
+
+impl Nodes {
+    pub fn new(policy: BadNodes) -> Self {
+        Self { policy, nodes: Vec::new(), avoided: Vec::new(), names: Arc::default() }
+    }
+
+    /// An executor was seen on this node.
+    pub fn add(&mut self, name: &str) {
+        if self.policy.losses > 0 {
+            self.find_or_add(name);
+        }
+    }
+
+    /// This node caused a loss. The end of the time in which it is avoided, if that starts now.
+    pub fn on_loss(&mut self, name: &str, now: Millis) -> Option<Millis> {
+        let most = self.policy.losses as usize;
+        if most == 0 {
+            return None;
+        }
+        let window_ms = self.policy.window_ms;
+        let index = self.find_or_add(name)?;
+        let losses = &mut self.nodes[index].losses;
+        losses.push(now);
+        losses.retain(|&at| now.since(at) <= window_ms);
+        if losses.len() < most {
+            return None;
+        }
+        losses.clear();
+        let until = now.after(self.policy.avoid_for_ms);
+        if let Some(index) = self.avoided.iter().position(|(known, _)| known == name) {
+            let (name, _) = self.avoided.remove(index);
+            self.avoided.push((name, until));
+            return None;
+        }
+        let share = self.nodes.len() as u64 * u64::from(self.policy.share_permille) / 1_000;
+        if self.avoided.len() as u64 >= share {
+            return None;
+        }
+        if self.avoided.len() == AVOIDED_MAX {
+            self.avoided.remove(0);
+        }
+        self.avoided.push((name.to_owned(), until));
+        self.refresh_names();
+        Some(until)
+    }
+
+    /// Stops avoiding nodes whose time is over.
+    pub fn on_time(&mut self, now: Millis) {
+        self.avoided.retain(|(_, until)| *until > now);
+        self.refresh_names();
+    }
+
+    /// The names of the nodes that a new pod must avoid.
+    pub fn names(&self) -> Arc<Vec<String>> {
+        Arc::clone(&self.names)
+    }
+
+    /// The avoided nodes, each with the end of that time.
+    pub fn avoided(&self) -> &[(String, Millis)] {
+        &self.avoided
+    }
+
+    /// When the first avoided node may be used again.
+    pub fn next_expiry(&self) -> Option<Millis> {
+        self.avoided.iter().map(|(_, until)| *until).min()
+    }
+
+    fn refresh_names(&mut self) {
+        if self.names.len() != self.avoided.len() || !self.avoided.is_empty() {
+            self.names = Arc::new(self.avoided.iter().map(|(name, _)| name.clone()).collect());
+        }
+    }
+
+    /// The index of the node, which is added if it is new; none if there are too many.
+    fn find_or_add(&mut self, name: &str) -> Option<usize> {
+        let found = self.nodes.binary_search_by(|node| (*node.name).cmp(name));
+        match found {
+            Ok(index) => Some(index),
+            Err(_) if self.nodes.len() == NODES_MAX => None,
+            Err(index) => {
+                self.nodes.insert(index, Node { name: name.into(), losses: Vec::new() });
+                Some(index)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: BadNodes =
+        BadNodes { losses: 2, window_ms: 1_000, avoid_for_ms: 5_000, share_permille: 500 };
+
+    /// `losses` are (node, time) in a cluster of `n_seen` nodes; `want` is what is avoided at 4 s.
+    #[track_caller]
+    fn check(policy: BadNodes, n_seen: u32, losses: &[(&str, u64)], want: &[(&str, u64)]) {
+        let mut nodes = Nodes::new(policy);
+        (0..n_seen).for_each(|i| nodes.add(&format!("n{i}")));
+        for &(name, at) in losses {
+            nodes.on_loss(name, Millis(at));
+        }
+        nodes.on_time(Millis(4_000));
+        let got: Vec<(&str, u64)> =
+            nodes.avoided().iter().map(|(name, until)| (name.as_str(), until.0)).collect();
+        assert_eq!(got, want, "{losses:?}");
+        assert_eq!(*nodes.names(), got.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn nodes_are_avoided_for_a_time_and_only_a_share_of_them() {
+        let off = BadNodes { losses: 0, ..POLICY };
+        let short = BadNodes { avoid_for_ms: 100, ..POLICY };
+        for (policy, n_seen, losses, want) in [
+            (POLICY, 4, &[("n1", 0)][..], &[][..]),
+            (POLICY, 4, &[("n1", 0), ("n2", 1)], &[]),
+            (POLICY, 4, &[("n1", 0), ("n1", 1_000)], &[("n1", 6_000)]),
+            (POLICY, 4, &[("n1", 0), ("n1", 1_001)], &[]),
+            (POLICY, 4, &[("n1", 0), ("n1", 1), ("n1", 2), ("n1", 3)], &[("n1", 5_003)]),
+            (short, 4, &[("n1", 0), ("n1", 1)], &[]),
+            (off, 4, &[("n1", 0), ("n1", 1)], &[]),
+            // At most half of the nodes; of one node that is none.
+            (POLICY, 1, &[("n0", 0), ("n0", 1)], &[]),
+            (POLICY, 2, &[("n0", 0), ("n0", 1), ("n1", 2), ("n1", 3)], &[("n0", 5_001)]),
+        ] {
+            check(policy, n_seen, losses, want);
+        }
+    }
+
+    #[test]
+    fn the_oldest_avoided_node_is_dropped_at_the_limit() {
+        let mut nodes = Nodes::new(POLICY);
+        (0..100).for_each(|i| nodes.add(&format!("n{i}")));
+        for i in 0..=AVOIDED_MAX as u64 {
+            for _ in 0..2 {
+                nodes.on_loss(&format!("n{i}"), Millis(i));
+            }
+        }
+        assert_eq!(nodes.names().len(), AVOIDED_MAX);
+        assert!(!nodes.names().contains(&"n0".to_owned()));
+    }
+}

@@ -1,0 +1,40 @@
+//! Whether and why the run ends.
+
+use crate::model::action::RunVerdict;
+use posse_base::time::Millis;
+
+/// The decision that ends the run, and what leads to it.
+#[derive(Clone, Debug, Default)]
+pub struct RunEnd {
+    verdict: Option<RunVerdict>,
+    /// When the work of all groups had ended.
+    work_ended_at: Option<Millis>,
+    is_stopping_reported: bool,
+}
+
+impl RunEnd {
+    /// The run ends for this reason, unless another came first.
+    pub fn decide(&mut self, verdict: RunVerdict) {
+        self.verdict.get_or_insert(verdict);
+    }
+
+    /// The decision, once.
+    pub fn take_verdict(&mut self) -> Option<RunVerdict> {
+        self.verdict.take()
+    }
+
+    /// No work is left. Since when that is so.
+    pub fn on_work_ended(&mut self, now: Millis) -> Millis {
+        *self.work_ended_at.get_or_insert(now)
+    }
+
+    /// Work is left, or work may come.
+    pub fn on_work_left(&mut self) {
+        self.work_ended_at = None;
+    }
+
+    /// True if the end is to be reported now: it was not before.
+    pub fn report_stopping(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_stopping_reported, true)
+    }
+}

@@ -1,0 +1,98 @@
+//! Which slots the executors of a group may have, and for which ones new executors wait.
+
+use crate::model::ids::ExecutorId;
+use crate::model::status::State;
+use crate::state::executors::{Executor, Group};
+use posse_base::time::Millis;
+
+/// How many new executors can have slots now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotRoom {
+    /// All of them.
+    Unlimited,
+    /// Slots stay below a limit, and so many of these are free.
+    Free(u32),
+    /// Slots whose executors still end are waited for.
+    Awaited {
+        n_awaited: u32,
+        /// How many slots are free below the lowest of them.
+        n_free_below: u32,
+        /// When the next wait ends.
+        until: Option<Millis>,
+    },
+}
+
+impl SlotRoom {
+    /// How many of `n` executors may be created now.
+    pub fn limit(self, n: u32) -> u32 {
+        match self {
+            Self::Unlimited => n,
+            Self::Free(n_free) => n.min(n_free),
+            // Each awaited slot is for one new executor. A slot that is free and lower is better.
+            Self::Awaited { n_awaited, n_free_below, .. } => {
+                n.min(n.saturating_sub(n_awaited).max(n_free_below))
+            }
+        }
+    }
+}
+
+impl Group {
+    /// All slots must stay below this. `completions`: a slot is an index of the work, and no two
+    /// executors may work on one index.
+    fn slot_limit(&self) -> Option<u32> {
+        let target = self.spec.has_stable_slots().then(|| self.target());
+        self.spec.completions.or(target)
+    }
+
+    /// The slots that new executors may have now.
+    pub fn slot_room(&self) -> SlotRoom {
+        if let Some(limit) = self.slot_limit() {
+            return SlotRoom::Free(self.slots.n_free_below(limit));
+        }
+        let Some((lowest, _)) = self.awaited_slot() else { return SlotRoom::Unlimited };
+        SlotRoom::Awaited {
+            n_awaited: self.slot_waits.count(),
+            n_free_below: self.slots.n_free_below(lowest),
+            until: self.slot_waits.next_end(),
+        }
+    }
+
+    /// The lowest slot that is waited for, and the executor that still has it.
+    pub fn awaited_slot(&self) -> Option<(u32, ExecutorId)> {
+        self.slot_waits.lowest().filter(|_| self.waits_for_slots())
+    }
+
+    /// True if a new executor waits for a slot for a limited time only.
+    pub fn waits_for_slots(&self) -> bool {
+        self.spec.slot_wait_ms > 0 && self.slot_limit().is_none()
+    }
+
+    /// Call it after the state of an executor has changed. `before`: a new one was requested.
+    pub fn note_slot_wait(
+        &mut self,
+        id: ExecutorId,
+        executor: &Executor,
+        before: State,
+        now: Millis,
+    ) {
+        let is_ending = |state| matches!(state, State::Draining | State::Terminating);
+        let Some(slot) = executor.slot.filter(|_| self.waits_for_slots() && !executor.is_done)
+        else {
+            return;
+        };
+        match (is_ending(before), is_ending(executor.state)) {
+            (false, true) => self.slot_waits.begin(slot, id, now.after(self.spec.slot_wait_ms)),
+            (true, false) => self.slot_waits.end(slot),
+            (false, false) | (true, true) => {}
+        }
+    }
+
+    /// How many executors that count as capacity must end because their slots are not below the limit.
+    pub fn n_beyond_slots(&self) -> u32 {
+        let limit = self.slot_limit().filter(|_| self.spec.has_stable_slots());
+        let beyond = limit.map_or(0, |limit| {
+            self.order.iter().take_while(|rank| rank.is_slot_from(limit)).count()
+        });
+        u32::try_from(beyond).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,256 @@
+//! The snapshot: pods by uid, and the position. Applies lists, events and answers by
+//! resourceVersion, and never moves a pod back.
+//!
+//! If etcd is restored to an older state, versions go back (a rollback). This module alone notices
+//! that and forgets all versions. The pods stay until the next LIST replaces them all. What no LIST
+//! can show is not here and stays as it is: targets, retired ids, reported losses, open creates.
+//! Requests may still be in flight, and their answers have versions that no longer count: each
+//! carries the epoch in which it was sent, and an answer of another epoch is void.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::ids::{Uid, Version};
+use crate::model::input::{List, PodEvent, Watermark};
+use crate::model::pod::Pod;
+
+/// A change of the snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The pod is gone; its last known state.
+    Gone(Box<Pod>),
+    /// The pod is new or has changed.
+    Updated(Uid),
+}
+
+/// How the pod in an answer relates to the snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnswerAge {
+    /// The pod is in the snapshot, in this or a newer version.
+    Current,
+    /// The pod's end was seen already, or the position has passed the answer's version and the pod
+    /// is not in the snapshot: it came and went unseen.
+    Gone,
+    /// The request was sent before a resourceVersion rollback, or its answer is the first to show
+    /// one: it proves nothing.
+    Void,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The number of resourceVersion rollbacks so far.
+    epoch: u32,
+    /// All events up to this version were applied.
+    position: Option<Version>,
+    /// The highest version in any event, list or answer: no later request may return an older
+    /// state.
+    highest: Option<Version>,
+    synced: bool,
+    pods: BTreeMap<Uid, Pod>,
+    /// How many pods were given out: tests check that a turn does not visit all.
+    n_visits: Cell<u64>,
+    /// Uids of pods that are gone, if the version of their end is unknown (a 404, or versions that
+    /// are not numbers), with the pod's last known version. Kept until a LIST of a later version
+    /// does not contain the pod.
+    tombstones: BTreeMap<Uid, Option<Version>>,
+}
+
+impl Snapshot {
+    /// The epoch and the highest version, to be noted when a request is sent.
+    pub fn watermark(&self) -> Watermark {
+        Watermark { epoch: self.epoch, position: self.highest }
+    }
+
+    /// Up to which version all events were applied.
+    pub fn position(&self) -> Option<Version> {
+        self.position
+    }
+
+    /// True once a complete LIST of this epoch was applied. Before that nothing may be decided.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    pub fn get(&self, uid: &Uid) -> Option<&Pod> {
+        self.n_visits.set(self.n_visits.get() + 1);
+        self.pods.get(uid)
+    }
+
+    /// Every pod, by uid.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values().inspect(|_| self.n_visits.set(self.n_visits.get() + 1))
+    }
+
+    /// How many pods `get` and `pods` have given out so far.
+    pub fn n_visits(&self) -> u64 {
+        self.n_visits.get()
+    }
+
+    /// The number of pods.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// True if no pod is known.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// Applies one event of a watch that began in this epoch.
+    pub fn apply(&mut self, event: PodEvent) -> Option<Change> {
+        match event {
+            PodEvent::Applied(pod) => {
+                let is_old = self.has_passed(pod.version);
+                self.advance(pod.version);
+                self.put(pod, is_old)
+            }
+            PodEvent::Bookmark(version) => {
+                self.advance(Some(version));
+                None
+            }
+            PodEvent::Deleted(pod) => {
+                let is_old = self.has_passed(pod.version);
+                self.advance(pod.version);
+                if self.pods.remove(&pod.uid).is_none() && is_old {
+                    return None;
+                }
+                let is_first_report = self.tombstones.remove(&pod.uid).is_none();
+                if pod.version.is_none() {
+                    self.tombstones.insert(pod.uid.clone(), None);
+                }
+                is_first_report.then(|| Change::Gone(Box::new(pod)))
+            }
+        }
+    }
+
+    /// Applies a complete LIST in one step. Returns none if it is void: it was sent before a
+    /// resourceVersion rollback, or is the first to show one, because it is older than what was
+    /// applied before it was sent.
+    pub fn replace(&mut self, list: List) -> Option<Vec<Change>> {
+        if list.watermark.epoch != self.epoch {
+            return None;
+        }
+        if is_before(list.version, list.watermark.position) || self.is_contradicted_by(&list) {
+            self.roll_back();
+            return None;
+        }
+        // A list may be older than the last watch event.
+        let is_old = is_before(list.version, self.position);
+        let listed = list.pods.iter().map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>();
+        let mut changes = Vec::new();
+        let gone: Vec<Uid> = self
+            .pods
+            .values()
+            .filter(|pod| !listed.contains(&pod.uid))
+            .filter(|pod| !is_before(list.version, pod.version))
+            .map(|pod| pod.uid.clone())
+            .collect();
+        changes.extend(
+            gone.iter().filter_map(|uid| self.pods.remove(uid)).map(|pod| Change::Gone(pod.into())),
+        );
+        self.tombstones.retain(|uid, last| listed.contains(uid) || is_before(list.version, *last));
+        changes.extend(list.pods.into_iter().filter_map(|pod| self.put(pod, is_old)));
+        self.advance(list.version);
+        self.synced = true;
+        Some(changes)
+    }
+
+    /// True if the list has a pod in an older version than the snapshot, although the snapshot's
+    /// version is not newer than the list: a resourceVersion rollback, after which the versions
+    /// have passed their former value.
+    fn is_contradicted_by(&self, list: &List) -> bool {
+        list.pods.iter().any(|pod| {
+            self.pods.get(&pod.uid).is_some_and(|stored| {
+                is_before(pod.version, stored.version)
+                    && !is_before(list.version, stored.version)
+                    && list.version.is_some()
+            })
+        })
+    }
+
+    /// Applies the pod in the answer to a create (`is_new`) or to a GET. The pod in a GET's answer
+    /// may have an old version without a rollback: it has not changed since.
+    pub fn apply_answer(&mut self, pod: &Pod, watermark: Watermark, is_new: bool) -> AnswerAge {
+        if watermark.epoch != self.epoch {
+            return AnswerAge::Void;
+        }
+        if is_new && !is_after(pod.version, watermark.position) {
+            self.roll_back();
+            return AnswerAge::Void;
+        }
+        let is_known = self.pods.contains_key(&pod.uid);
+        if self.tombstones.contains_key(&pod.uid) || !is_known && self.has_passed(pod.version) {
+            return AnswerAge::Gone;
+        }
+        self.put(pod.clone(), false);
+        AnswerAge::Current
+    }
+
+    /// Updates a terminating pod, if it is in the snapshot.
+    pub fn refresh(&mut self, pod: Pod) -> Option<Change> {
+        self.pods.contains_key(&pod.uid).then(|| self.put(pod, true)).flatten()
+    }
+
+    /// The server says that this pod does not exist.
+    pub fn forget(&mut self, uid: &Uid) -> Option<Change> {
+        let pod = self.pods.remove(uid)?;
+        self.tombstones.insert(uid.clone(), pod.version);
+        Some(Change::Gone(Box::new(pod)))
+    }
+
+    /// After a resourceVersion rollback no version, watermark or tombstone is valid. Until the next
+    /// LIST nothing may be decided.
+    fn roll_back(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        (self.position, self.highest) = (None, None);
+        self.synced = false;
+        self.tombstones.clear();
+        for pod in self.pods.values_mut() {
+            pod.version = None;
+        }
+    }
+
+    fn put(&mut self, pod: Pod, is_old: bool) -> Option<Change> {
+        self.highest = self.highest.max(pod.version);
+        match self.pods.get_mut(&pod.uid) {
+            Some(stored) => {
+                if !is_before(stored.version, pod.version)
+                    && stored.version.is_some()
+                    && pod.version.is_some()
+                {
+                    return None;
+                }
+                let uid = pod.uid.clone();
+                *stored = pod;
+                Some(Change::Updated(uid))
+            }
+            // The position has passed this version and the pod is not in the snapshot: it is gone
+            // since.
+            None if is_old || self.tombstones.contains_key(&pod.uid) => None,
+            None => {
+                let uid = pod.uid.clone();
+                self.pods.insert(uid.clone(), pod);
+                Some(Change::Updated(uid))
+            }
+        }
+    }
+
+    fn has_passed(&self, version: Option<Version>) -> bool {
+        matches!((version, self.position), (Some(v), Some(position)) if v <= position)
+    }
+
+    fn advance(&mut self, version: Option<Version>) {
+        self.position = self.position.max(version);
+        self.highest = self.highest.max(version);
+    }
+}
+
+/// False if both are comparable and `a` is not after `b`.
+fn is_after(a: Option<Version>, b: Option<Version>) -> bool {
+    !matches!((a, b), (Some(a), Some(b)) if a <= b)
+}
+
+/// True if both are comparable and `a` is before `b`.
+fn is_before(a: Option<Version>, b: Option<Version>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if a < b)
+}

@@ -1,0 +1,55 @@
+//! The executors of a group that do not start.
+
+use std::collections::BTreeSet;
+
+use crate::model::ids::ExecutorId;
+use crate::model::pod::StartProblemKind;
+use crate::state::life::Start;
+use posse_base::time::Millis;
+
+/// The number of start problem kinds; none has the last, `Creating`.
+const KINDS: usize = StartProblemKind::Creating as usize + 1;
+
+/// Pending executors with a start problem.
+#[derive(Clone, Debug, Default)]
+pub struct StartProblems {
+    /// By `StartProblemKind`, and since when they have it.
+    by_kind: [BTreeSet<(Millis, ExecutorId)>; KINDS],
+    /// Those that are Unschedulable for longer than a group should wait for them.
+    long_unschedulable: BTreeSet<ExecutorId>,
+}
+
+impl StartProblems {
+    /// An executor with the most important problem, if any.
+    pub fn first(&self) -> Option<ExecutorId> {
+        self.by_kind.iter().find_map(|ids| Some(ids.first()?.1))
+    }
+
+    /// The executors with this problem; the one that has it for longest comes first.
+    pub fn of(&self, kind: StartProblemKind) -> &BTreeSet<(Millis, ExecutorId)> {
+        &self.by_kind[kind as usize]
+    }
+
+    /// This executor is Unschedulable for too long.
+    pub fn note_long_unschedulable(&mut self, id: ExecutorId) {
+        self.long_unschedulable.insert(id);
+    }
+
+    pub fn long_unschedulable(&self) -> &BTreeSet<ExecutorId> {
+        &self.long_unschedulable
+    }
+
+    /// An executor has come further, or is gone.
+    pub fn on_change(&mut self, id: ExecutorId, before: Start, after: Start) {
+        if before.problem == after.problem {
+            return;
+        }
+        self.long_unschedulable.remove(&id);
+        if let Some((kind, since)) = before.problem {
+            self.by_kind[kind as usize].remove(&(since, id));
+        }
+        if let Some((kind, since)) = after.problem {
+            self.by_kind[kind as usize].insert((since, id));
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The tasks of one group: those that are open, and the end of those that are over.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use crate::model::ids::ExecutorId;
+use crate::model::task::{Task, TaskDigest, TaskEnd, TaskRun};
+use crate::state::records::Records;
+
+/// A task that has not ended.
+#[derive(Clone, Debug)]
+pub struct OpenTask {
+    pub task: Arc<Task>,
+    /// The executor that works on it. It stays until its pod can no longer run, so that no two
+    /// executors ever work on one task.
+    pub executor: Option<ExecutorId>,
+    pub attempts: u32,
+    retries_left: u32,
+    /// Its place in the order in which executors are created.
+    place: u64,
+    /// How many pods of the group were accepted when its own was first refused.
+    accepted_when_refused: Option<u64>,
+}
+
+/// A task that is over. Its contents are forgotten.
+#[derive(Clone, Debug)]
+pub struct EndedTask {
+    digest: TaskDigest,
+    pub end: TaskEnd,
+    pub executor: Option<ExecutorId>,
+    pub attempts: u32,
+    /// This process has reported the end.
+    is_reported: bool,
+}
+
+/// What an adopted pod is to its task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adopted {
+    /// It works on the task.
+    Current,
+    /// The call that names the task came before the pod was seen, and the pod has ended it.
+    Ended,
+    /// The task is known already, and needs nothing more.
+    Known,
+    /// The pod is the record of a task that was not known: an earlier process has reported its end.
+    Recorded,
+    /// Another executor works on the task, or the task is over: this one must end.
+    Second,
+}
+
+/// The tasks of one group, by key.
+#[derive(Clone, Debug, Default)]
+pub struct Tasks {
+    open: BTreeMap<Arc<str>, OpenTask>,
+    ended: BTreeMap<Arc<str>, EndedTask>,
+    /// Open tasks without an executor, by place.
+    ready: BTreeMap<u64, Arc<str>>,
+    next_place: u64,
+    /// The executors of a deleted group of this name that can still run, by the key of their task.
+    pub leaving: BTreeMap<Arc<str>, ExecutorId>,
+    /// The pods that stay as the records of ended tasks.
+    pub records: Records,
+}
+
+impl Tasks {
+    pub fn n_open(&self) -> usize {
+        self.open.len()
+    }
+
+    pub fn n_ended(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// How many tasks need an executor.
+    pub fn n_ready(&self) -> u32 {
+        u32::try_from(self.ready.len()).unwrap_or(u32::MAX)
+    }
+
+    pub fn open(&self, key: &str) -> Option<&OpenTask> {
+        self.open.get(key)
+    }
+
+    pub fn ended(&self, key: &str) -> Option<&EndedTask> {
+        self.ended.get(key)
+    }
+
+    /// The keys of all tasks: the open ones first.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.open.keys().chain(self.ended.keys())
+    }
+
+    pub fn open_keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.open.keys()
+    }
+
+    /// The contents that the key was given with before; none: it is new.
+    pub fn digest(&self, key: &str) -> Option<TaskDigest> {
+        let open = || self.open.get(key).map(|open| open.task.digest());
+        self.ended.get(key).map(|ended| ended.digest).or_else(open)
+    }
+
+    /// Adds a task whose key is new. It waits for the executor that an older one with its key left.
+    pub fn add(&mut self, task: Arc<Task>) {
+        let place = self.take_place();
+        let key = Arc::clone(&task.key);
+        let retries_left = task.retries;
+        let (executor, accepted_when_refused) = (self.leaving.remove(&key), None);
+        let open =
+            OpenTask { task, executor, attempts: 0, retries_left, place, accepted_when_refused };
+        self.open.insert(Arc::clone(&key), open);
+        if executor.is_none() {
+            self.ready.insert(place, key);
+        }
+    }
+
+    fn take_place(&mut self) -> u64 {
+        self.next_place += 1;
+        self.next_place
+    }
+
+    /// The next attempt, for this new executor.
+    pub fn start_next(&mut self, id: ExecutorId) -> Option<TaskRun> {
+        let (_, key) = self.ready.pop_first()?;
+        let open = self.open.get_mut(&key)?;
+        open.executor = Some(id);
+        open.attempts = open.attempts.saturating_add(1);
+        let (attempt, retries_left) = (open.attempts, open.retries_left);
+        Some(TaskRun { task: Arc::clone(&open.task), attempt, retries_left })
+    }
+
+    /// This executor can no longer run, so the task may get the next one. `had_pod`: it was an
+    /// attempt.
+    pub fn release(&mut self, key: &str, id: ExecutorId, had_pod: bool) {
+        if self.leaving.get(key) == Some(&id) {
+            self.leaving.remove(key);
+        }
+        let Some(open) = self.open.get_mut(key).filter(|open| open.executor == Some(id)) else {
+            return;
+        };
+        open.executor = None;
+        open.attempts = open.attempts.saturating_sub(u32::from(!had_pod));
+        self.ready.insert(open.place, Arc::clone(&open.task.key));
+    }
+
+    /// The pod of this task was refused: puts it behind all others, so that it does not hold them up.
+    /// `n_accepted`: how many pods of the group were accepted so far. Returns how many these were at its
+    /// first refusal, if it was refused before.
+    pub fn refuse(&mut self, key: &str, n_accepted: u64) -> Option<u64> {
+        let place = self.take_place();
+        let open = self.open.get_mut(key)?;
+        open.place = place;
+        let before = open.accepted_when_refused;
+        open.accepted_when_refused = before.or(Some(n_accepted));
+        before
+    }
+
+    /// The application failed. True if the task gets another attempt.
+    pub fn take_retry(&mut self, key: &str, id: ExecutorId) -> bool {
+        match self.open.get_mut(key).filter(|open| open.executor == Some(id)) {
+            Some(open) if open.retries_left > 0 => {
+                open.retries_left -= 1;
+                true
+            }
+            Some(_) => false,
+            // Another executor works on it, or it is over.
+            None => true,
+        }
+    }
+
+    /// The task is over. None if it is not open.
+    pub fn end(&mut self, key: &str, end: TaskEnd) -> Option<(Arc<str>, &EndedTask)> {
+        let OpenTask { task, executor, attempts, place, .. } = self.open.remove(key)?;
+        self.ready.remove(&place);
+        let ended = EndedTask { digest: task.digest(), end, executor, attempts, is_reported: true };
+        let key = Arc::clone(&task.key);
+        let ended = self.ended.entry(Arc::clone(&key)).or_insert(ended);
+        Some((key, ended))
+    }
+
+    /// Marks the end of this task as reported. None if it is open, or if this process has reported
+    /// it before.
+    pub fn report(&mut self, key: &str) -> Option<&EndedTask> {
+        let ended = self.ended.get_mut(key).filter(|ended| !ended.is_reported)?;
+        ended.is_reported = true;
+        Some(ended)
+    }
+
+    /// Forgets an ended task.
+    pub fn forget(&mut self, key: &str) {
+        self.ended.remove(key);
+    }
+
+    /// A pod of an earlier process works or worked on this task. `is_live`: it has not ended.
+    pub fn adopt(&mut self, run: &TaskRun, id: ExecutorId, is_live: bool) -> Adopted {
+        let key = &run.task.key;
+        if self.ended.contains_key(key) {
+            return if is_live { Adopted::Second } else { Adopted::Known };
+        }
+        if !self.open.contains_key(key) {
+            self.add(Arc::clone(&run.task));
+        }
+        let Some(open) = self.open.get_mut(key) else { return Adopted::Known };
+        if open.executor.is_some() {
+            return if is_live { Adopted::Second } else { Adopted::Known };
+        }
+        if run.attempt < open.attempts {
+            return Adopted::Known;
+        }
+        open.task = Arc::clone(&run.task);
+        (open.attempts, open.retries_left) = (run.attempt, run.retries_left);
+        open.executor = Some(id);
+        self.ready.remove(&open.place);
+        Adopted::Current
+    }
+
+    /// The pod of an earlier process is the record of this task, whose end was reported.
+    pub fn adopt_record(&mut self, run: &TaskRun, id: ExecutorId, end: TaskEnd) -> Adopted {
+        let key = &run.task.key;
+        match self.open.get_mut(key) {
+            Some(open) if open.executor.is_none() => {
+                (open.attempts, open.executor) = (run.attempt, Some(id));
+                Adopted::Ended
+            }
+            Some(_) => Adopted::Known,
+            None => {
+                let Entry::Vacant(place) = self.ended.entry(Arc::clone(key)) else {
+                    return Adopted::Known;
+                };
+                let (digest, executor) = (run.task.digest(), Some(id));
+                let attempts = run.attempt;
+                place.insert(EndedTask { digest, end, executor, attempts, is_reported: false });
+                Adopted::Recorded
+            }
+        }
+    }
+}

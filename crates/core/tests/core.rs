@@ -1,0 +1,44 @@
+//! Tests of `posse_core`, which does no I/O: tables over its rules, the simulator, and the rules
+//! for the source tree.
+
+// The modules share helpers with each other and with nobody else.
+#![allow(unreachable_pub)]
+
+// Only this part of `support`: the others need a server.
+#[path = "support/core_run.rs"]
+mod core_run;
+
+mod core {
+    mod completions;
+    mod costs;
+    mod creates;
+    mod credentials;
+    mod decommission_by_term;
+    mod disconnects;
+    mod driver_calls;
+    mod first_heartbeats;
+    mod foreign_pods;
+    mod group_restarts;
+    mod groups;
+    mod losses;
+    mod plain_files;
+    mod queue_scaling;
+    mod readiness;
+    mod replace_gone;
+    mod retained_pods;
+    mod reviews;
+    mod rules;
+    mod sim;
+    mod slot_waits;
+    mod slots;
+    mod spark_scenarios;
+    mod stable_slots;
+    mod starts;
+    mod stop_waits;
+    mod task_restarts;
+    mod tasks;
+    mod tidy;
+    mod wall_clock;
+    mod window;
+    mod writes;
+}

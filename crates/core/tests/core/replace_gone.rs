@@ -1,0 +1,81 @@
+//! `replace: gone` beside executors that end because the target fell.
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+use crate::core_run::{Run, policy, set, spec};
+use posse_core::model::action::Action;
+use posse_core::model::command::{AfterKill, Command};
+use posse_core::model::settings::{Decommission, GroupSpec, Replace};
+use posse_core::model::waiting::{GroupWait, Waiting};
+
+const HOUR_MS: u64 = 3_600_000;
+
+fn draining(target: u32) -> GroupSpec {
+    let decommission = Some(Decommission { after_ms: HOUR_MS, label: None, by_term: false });
+    GroupSpec { decommission, replace: Replace::Gone, ..spec("g", target) }
+}
+
+fn creates(run: &mut Run) -> usize {
+    run.take().iter().filter(|action| matches!(action, Action::Create { .. })).count()
+}
+
+fn kill(ids: &[u64], after: AfterKill) -> Command {
+    Command::Kill { executors: set(ids), after, force: false, reason: None }
+}
+
+#[test]
+fn drains_of_a_scale_down_do_not_hold_back_replacements() {
+    let shrink: [fn(&mut Run); 3] = [
+        |run| run.target("g", 8),
+        |run| drop(run.call(kill(&[9, 10], AfterKill::Lower))),
+        |run| drop(run.call(kill(&[9, 10], AfterKill::Target(8)))),
+    ];
+    for (i, shrink) in shrink.into_iter().enumerate() {
+        let mut run = Run::with_running(policy(), vec![draining(10)]);
+        shrink(&mut run);
+        assert_eq!(creates(&mut run), 0, "{i}");
+        let left: Vec<u64> = run
+            .core
+            .executors()
+            .iter()
+            .filter(|(_, e)| e.life.ending().is_none())
+            .map(|(id, _)| id.0)
+            .collect();
+        assert_eq!(left.len(), 8, "{i}");
+        // One of the others fails: its replacement waits for its own pod alone.
+        run.watch(&left[..1], |pod| pod.deleting = true);
+        assert_eq!(
+            (creates(&mut run), run.waits_for("g")),
+            (0, Some(Waiting::Group(GroupWait::ReplaceGone))),
+            "{i}"
+        );
+        run.gone(&left[..1]);
+        assert_eq!(creates(&mut run), 1, "{i}");
+    }
+}
+
+#[test]
+fn a_killed_executor_is_replaced_when_its_drain_has_ended() {
+    let mut run = Run::with_running(policy(), vec![draining(3)]);
+    run.call(kill(&[1], AfterKill::Replace));
+    assert_eq!(
+        (creates(&mut run), run.waits_for("g")),
+        (0, Some(Waiting::Group(GroupWait::ReplaceGone)))
+    );
+    run.gone(&[1]);
+    assert_eq!(creates(&mut run), 1);
+}
+
+#[test]
+fn a_target_that_rises_again_waits_for_the_drains() {
+    let mut run = Run::with_running(policy(), vec![draining(10)]);
+    run.target("g", 8);
+    run.target("g", 9);
+    assert_eq!(
+        (creates(&mut run), run.waits_for("g")),
+        (0, Some(Waiting::Group(GroupWait::ReplaceGone)))
+    );
+    let ending = run.core.executors().iter().find(|(_, e)| e.life.ending().is_some());
+    let id = ending.unwrap().0.0;
+    run.gone(&[id]);
+    assert_eq!(creates(&mut run), 1, "the quota has room for ten");
+}

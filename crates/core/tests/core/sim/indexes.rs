@@ -1,0 +1,103 @@
+//! What the core keeps so that a turn need not visit every executor must equal a recount.
+
+use std::collections::BTreeSet;
+
+use posse_core::model::ids::{ExecutorId, GroupName};
+use posse_core::model::pod::StartProblemKind;
+use posse_core::model::status::{ExecutorStatus, State};
+use posse_core::reconciler::Reconciler;
+use posse_core::state::executors::{Executors, Group};
+use posse_core::state::victim_rank::Rank;
+
+use super::check::{CheckResult, fail};
+
+const START_PROBLEMS: [StartProblemKind; 4] = [
+    StartProblemKind::Config,
+    StartProblemKind::Image,
+    StartProblemKind::Unschedulable,
+    StartProblemKind::Gated,
+];
+
+/// What the status keeps of earlier ones is right for every executor.
+pub fn status_is_current(core: &mut Reconciler) -> CheckResult {
+    let status = core.status();
+    let shown: Vec<&ExecutorStatus> = status.executors.iter().flat_map(|block| &**block).collect();
+    let executors = core.executors().iter().map(|(id, executor)| {
+        let pod = executor.uid.as_ref().and_then(|uid| core.snapshot().get(uid));
+        executor.status(id, pod)
+    });
+    let fresh: Vec<ExecutorStatus> = executors.collect();
+    if !shown.iter().copied().eq(&fresh) {
+        return fail(format!("the status shows {shown:?}, but the executors are {fresh:?}"));
+    }
+    Ok(())
+}
+
+pub fn indexes_are_right(core: &Reconciler) -> CheckResult {
+    let executors = core.executors();
+    let known = executors.creates().count();
+    let creates = executors.iter().filter(|(_, executor)| executor.create.is_some()).count();
+    if known != creates {
+        return fail(format!("the ledger has {creates} creates, {known} are known"));
+    }
+    let (known, ours) = (core.n_our_pods(), core.our_pods().count());
+    if known != ours {
+        return fail(format!("{ours} pods are ours, {known} are known"));
+    }
+    for (name, group) in &executors.groups {
+        order_is_right(name, group, core)?;
+        ready_is_right(name, group, core)?;
+        problems_are_right(name, group, executors)?;
+    }
+    Ok(())
+}
+
+fn order_is_right(name: &GroupName, group: &Group, core: &Reconciler) -> CheckResult {
+    let rank = |&id| {
+        let executor = core.executors().get(id)?;
+        let pod = executor.uid.as_ref().and_then(|uid| core.snapshot().get(uid));
+        executor.derive_rank(id, pod, &group.spec)
+    };
+    let want: BTreeSet<Rank> = group.members.iter().filter_map(rank).collect();
+    if group.order != want {
+        return fail(format!("the order of {name} is {:?}, not {want:?}", group.order));
+    }
+    Ok(())
+}
+
+fn ready_is_right(name: &GroupName, group: &Group, core: &Reconciler) -> CheckResult {
+    let is_ready = |&&id: &&ExecutorId| {
+        let executor = core.executors().get(id);
+        let pod = executor.and_then(|e| core.snapshot().get(e.uid.as_ref()?));
+        let runs = executor.is_some_and(|e| e.state == State::Running && !e.awaits_heartbeat);
+        runs && pod.is_some_and(|pod| pod.ready)
+    };
+    let n_ready = group.members.iter().filter(is_ready).count();
+    if group.n_ready as usize != n_ready {
+        return fail(format!("{name}: {} are ready, not {n_ready}", group.n_ready));
+    }
+    Ok(())
+}
+
+fn problems_are_right(name: &GroupName, group: &Group, executors: &Executors) -> CheckResult {
+    for kind in START_PROBLEMS {
+        let since = |&id| match executors.get(id)?.start.problem? {
+            (found, since) if found == kind => Some((since, id)),
+            _ => None,
+        };
+        let want: BTreeSet<_> = group.members.iter().filter_map(since).collect();
+        let known = group.problems.of(kind);
+        if *known != want {
+            return fail(format!("{name}, {kind:?}: {known:?}, not {want:?}"));
+        }
+    }
+    let unschedulable = group.problems.of(StartProblemKind::Unschedulable);
+    let ids: BTreeSet<_> = unschedulable.iter().map(|(_, id)| *id).collect();
+    if !group.problems.long_unschedulable().is_subset(&ids) {
+        return fail(format!(
+            "{name}: {:?} of {ids:?} for long",
+            group.problems.long_unschedulable()
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! Tasks in a simulated cluster: a driver that says its keys again and again, and what must hold for
+//! each key.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use posse_base::rng::Rng;
+use posse_base::time::Millis;
+use posse_core::model::action::Action;
+use posse_core::model::command::{Command, GroupCommand, Reply};
+use posse_core::model::event::{Event, GroupEvent};
+use posse_core::model::ids::{GroupName, Uid};
+use posse_core::model::pod::{ContainerState, Pod};
+use posse_core::model::settings::{FailureLimit, GroupSpec};
+use posse_core::model::task::{Task, TaskOutcome, TaskState};
+use posse_core::reconciler::Reconciler;
+use posse_core::state::executors::{Executor, has_ended};
+
+use super::check::{CheckResult, fail};
+use super::cluster::Cluster;
+use super::faults::{Profile, at, policy};
+use super::groups::group;
+use super::trace::trace;
+use super::world::{CALM_MS, Happening, World};
+
+/// The most keys of a world.
+const KEYS_MAX: usize = 40;
+
+type Key = (GroupName, Arc<str>);
+
+/// The driver's side: what it has said, and what it was told.
+#[derive(Debug, Default)]
+pub struct TaskDriver {
+    pub is_there: bool,
+    said: Vec<(GroupName, Arc<Task>)>,
+    /// The keys whose end this process has told.
+    told: BTreeSet<Key>,
+    cancelled: BTreeSet<Key>,
+}
+
+impl TaskDriver {
+    /// Another process may tell an end again.
+    pub fn on_start(&mut self) {
+        self.told.clear();
+    }
+
+    pub fn on_event(&mut self, event: &Event, cluster: &Cluster) -> CheckResult {
+        let Event::Group(group, GroupEvent::TaskEnded { key, executor, end, .. }) = event else {
+            return Ok(());
+        };
+        let key = (group.clone(), Arc::clone(key));
+        if !self.told.insert(key.clone()) {
+            return fail(format!("{event:?} was told before"));
+        }
+        if cluster.n_restores == 0 && end.outcome == TaskOutcome::Succeeded {
+            let code = |pod: &Pod| pod.end.as_ref().and_then(|end| end.exit_code);
+            let of_it = cluster.pods.values().map(|s| &s.pod).find(|pod| Some(pod.id) == *executor);
+            if of_it.is_some_and(|pod| code(pod) != Some(0)) {
+                return fail(format!("{event:?}, but {of_it:?}"));
+            }
+        }
+        if end.outcome == TaskOutcome::Cancelled && !self.cancelled.contains(&key) {
+            return fail(format!("{event:?}, but nobody has cancelled it"));
+        }
+        Ok(())
+    }
+
+    /// No executor is created for a task while another one can still run, as far as the core knows.
+    pub fn on_action(&self, action: &Action, core: &Reconciler, cluster: &Cluster) -> CheckResult {
+        let Action::Create { id, group: name, overrides, .. } = action else { return Ok(()) };
+        let Some(run) = &overrides.task else { return Ok(()) };
+        if cluster.n_restores > 0 {
+            return Ok(());
+        }
+        let key = &run.task.key;
+        if self.told.contains(&(name.clone(), Arc::clone(key))) {
+            return fail(format!("{action:?}, but the task has ended"));
+        }
+        let is_of_it = |executor: &Executor| {
+            let is_key = executor.task.as_ref().is_some_and(|run| run.task.key == *key);
+            is_key && executor.group == *name
+        };
+        for (other_id, other) in core.executors().iter().filter(|(_, other)| is_of_it(other)) {
+            let pod = other.uid.as_ref().and_then(|uid| core.snapshot().get(uid));
+            let can_run = match pod {
+                Some(pod) => !has_ended(pod),
+                None => other.create.is_some() && other.uid.is_none(),
+            };
+            // A second pod that came late is being ended.
+            if other_id != *id && can_run && other.life.ending().is_none() {
+                return fail(format!("{action:?}, but {other_id} works on it: {other:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the core keeps about tasks equals a recount.
+pub fn tasks_are_right(core: &Reconciler) -> CheckResult {
+    let executors = core.executors();
+    for (name, group) in &executors.groups {
+        let with_task = |id: &&_| executors.get(**id).is_some_and(|one| one.task.is_some());
+        let states = group.members.iter().filter(with_task);
+        let capacity = states.filter(|id| {
+            use posse_core::model::status::State::{Pending, Requested, Running};
+            let state = executors.get(**id).map(|one| one.state);
+            matches!(state, Some(Pending | Requested | Running))
+        });
+        let (n, known) = (u32::try_from(capacity.count()).unwrap(), group.task_counts.capacity());
+        if n != known {
+            return fail(format!("{name}: {known} work on tasks, a recount says {n}"));
+        }
+        let tasks = &group.tasks;
+        let mut n_ready = 0;
+        for key in tasks.open_keys() {
+            let open = tasks.open(key).unwrap();
+            let Some(id) = open.executor else {
+                n_ready += 1;
+                continue;
+            };
+            let of_it = executors.get(id).and_then(|one| one.task.as_ref());
+            if of_it.is_none_or(|run| run.task.key != *key) {
+                return fail(format!("{name}: {key} has executor {id}, which has {of_it:?}"));
+            }
+        }
+        if n_ready != tasks.n_ready() {
+            return fail(format!("{name}: {} ready, a recount says {n_ready}", tasks.n_ready()));
+        }
+    }
+    Ok(())
+}
+
+fn is_running(pod: &Pod) -> bool {
+    pod.container == ContainerState::Running && !has_ended(pod)
+}
+
+impl World {
+    /// A world of groups that get tasks, with all faults but a stop.
+    pub fn with_tasks(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x7461_736B);
+        let mut profile = Profile::draw(&mut rng);
+        (profile.stuck, profile.early_stop, profile.keep) = (0, false, false);
+        (profile.die_ms, profile.has_work) = ([1_000, 10_000, 30_000][at(&mut rng, 3)], true);
+        profile.kills += rng.below(4);
+        profile.crashes += rng.below(4);
+        profile.group_calls = 4 + rng.below(20);
+        let policy = policy(&mut rng);
+        let policy =
+            posse_core::model::settings::Policy { failures_app: FailureLimit::Off, ..policy };
+        let groups = (0..profile.n_groups).map(|i| {
+            let target = u32::try_from(rng.below(3)).unwrap();
+            let max = rng.chance(40).then(|| target + 1 + u32::try_from(rng.below(6)).unwrap());
+            GroupSpec { target, min: 0, max, ..group(&format!("g{i}"), &mut rng) }
+        });
+        let groups: Vec<GroupSpec> = groups.collect();
+        let mut world = Self::with(rng, profile, policy, groups);
+        world.calls_rng = Rng::new(seed.rotate_left(16));
+        world.tasks.is_there = true;
+        // With an owner a process knows a pod that a request of the process before makes late.
+        world.cluster.owner = Some(Uid::new("driver"));
+        world
+    }
+
+    /// The driver says some new keys, and all that it has said before. Now and then it cancels one.
+    pub fn say_tasks(&mut self, n_new: u64) -> CheckResult {
+        let rng = &mut self.calls_rng;
+        for _ in 0..n_new {
+            let name = self.groups[at(rng, self.groups.len() as u64)].name.clone();
+            let n = self.tasks.said.len();
+            if n < KEYS_MAX {
+                let retries = [0, 0, 1, 5][at(rng, 4)];
+                let task = Task { key: format!("t{n}").into(), retries, ..Task::default() };
+                self.tasks.said.push((name, Arc::new(task)));
+            }
+        }
+        let n_said = self.tasks.said.len();
+        let cancelled = (n_new > 0 && n_said > 0 && rng.chance(20)).then(|| at(rng, n_said as u64));
+        let Some(core) = &mut self.core else { return Ok(()) };
+        let now = Millis(self.now);
+        for spec in &self.groups {
+            let of_group = self.tasks.said.iter().filter(|(name, _)| *name == spec.name);
+            let tasks: Vec<Arc<Task>> = of_group.map(|(_, task)| Arc::clone(task)).collect();
+            let reply = core
+                .command(Command::Group(spec.name.clone(), GroupCommand::AddTasks { tasks }), now);
+            if !matches!(reply, Reply::Tasks(_)) {
+                return fail(format!("{reply:?} to known and new keys"));
+            }
+        }
+        if let Some((group, task)) = cancelled.map(|i| self.tasks.said[i].clone()) {
+            trace(|| format!("{:>9}   <- cancel {}", self.now, task.key));
+            let key = Arc::clone(&task.key);
+            self.tasks.cancelled.insert((group.clone(), Arc::clone(&key)));
+            core.command(Command::Group(group, GroupCommand::CancelTask { key }), now);
+        }
+        self.wake();
+        Ok(())
+    }
+
+    /// Faults, and then time for all tasks.
+    pub fn run_tasks(&mut self) -> CheckResult {
+        self.schedule_faults();
+        self.at(0, Happening::Start);
+        let calm = self.profile.faulty_ms;
+        self.at(calm, Happening::Calm);
+        self.run_until(calm)?;
+        self.say_tasks(5)?;
+        // The last call may have set a target that leaves no room.
+        for i in 0..self.groups.len() {
+            let name = self.groups[i].name.clone();
+            self.core.as_mut().unwrap().set_target(&name, 0, Millis(self.now));
+        }
+        self.run_until(calm + 3 * CALM_MS)?;
+        self.all_have_ended()?;
+        self.check.n_actions = 0;
+        self.at(self.now, Happening::LastStop);
+        self.run_until(u64::MAX)
+    }
+
+    fn all_have_ended(&mut self) -> CheckResult {
+        let Some(core) = &mut self.core else { return fail("no process".to_owned()) };
+        for (group, task) in &self.tasks.said {
+            let (name, key) = (group.clone(), Some(Arc::clone(&task.key)));
+            let reply = core
+                .command(Command::Group(name, GroupCommand::ShowTasks { key }), Millis(self.now));
+            let Reply::Tasks(all) = &reply else { return fail(format!("{}: {reply:?}", task.key)) };
+            let key = (group.clone(), Arc::clone(&task.key));
+            if !matches!(all[0].state, TaskState::Ended(_)) {
+                let waiting = core.executors().groups.get(group).map(|g| (g.wait, g.counts));
+                return fail(format!("{reply:?}: not ended, {waiting:?}"));
+            }
+            // All were said again after the last start.
+            if !self.tasks.told.contains(&key) {
+                return fail(format!("{reply:?}: the end was not told"));
+            }
+        }
+        // Each task has had its time, so nothing works on one.
+        let left = self.cluster.pods.values().map(|s| &s.pod);
+        let working = left.filter(|pod| pod.task.is_some() && is_running(pod)).count();
+        if working > 0 {
+            return fail(format!("{working} pods still work on tasks"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! The simulated watch stream and LISTs, with their faults.
+
+use posse_core::model::ids::Version;
+use posse_core::model::input::{Input, List, ListSource, PodEvent, Watermark};
+
+use super::super::check::CheckResult;
+use super::super::cluster::coalesce;
+use super::super::faults::at;
+use super::super::trace::trace;
+use super::{Happening, Stream, World};
+
+impl World {
+    pub fn open_stream(&mut self) {
+        self.n_streams += 1;
+        let (number, gen_) = (self.n_streams, self.gen_);
+        self.stream =
+            Some(Stream { number, epoch: 0, cursor: 0, is_open: false, is_pumping: false });
+        let source = ListSource::Watch;
+        let ms = self.rng.below(50);
+        self.after(ms, Happening::ListSent { gen_, stream: Some(number), source });
+    }
+
+    pub fn take_list(&mut self, stream: Option<u64>, source: ListSource, watermark: Watermark) {
+        if self.is_silent() {
+            return self.time_out_list(stream, source);
+        }
+        let gen_ = self.gen_;
+        let ms = 1 + self.rng.below(self.profile.answer_ms);
+        if self.rng.chance(self.profile.list_expired) {
+            // 410 on a page: the whole LIST is repeated.
+            self.after(ms + 100, Happening::ListSent { gen_, stream, source });
+            return;
+        }
+        let (pods, version) = self.cluster.list();
+        let list = Box::new(List { source, pods, version: Some(version), watermark });
+        let late = if self.rng.chance(self.profile.list_late) { self.rng.below(8_000) } else { 0 };
+        self.after(ms + late, Happening::ListIn { gen_, stream, list });
+    }
+
+    pub(super) fn list_in(&mut self, stream: Option<u64>, list: List) -> CheckResult {
+        let (epoch, version) = (list.watermark.epoch, list.version);
+        if let Some(open) = &mut self.stream
+            && stream == Some(open.number)
+        {
+            (open.is_open, open.epoch) = (true, epoch);
+            open.cursor = version.map_or(0, |version| version.0);
+        }
+        self.input(Input::List(list))
+    }
+
+    pub(super) fn wake_watch(&mut self) {
+        let Some(stream) = &mut self.stream else { return };
+        if stream.is_open && !stream.is_pumping && self.cluster.version > stream.cursor {
+            stream.is_pumping = true;
+            let (gen_, stream) = (self.gen_, stream.number);
+            let ms = 1 + self.rng.below(self.profile.watch_gap_ms);
+            self.after(ms, Happening::Pump { gen_, stream });
+        }
+    }
+
+    pub(super) fn pump(&mut self, number: u64) -> CheckResult {
+        let again = self.rng.chance(self.profile.watch_again);
+        let (cut, n) = (self.rng.chance(self.profile.watch_cut), 1 + at(&mut self.rng, 20));
+        let Some(stream) = self.stream.as_mut().filter(|s| s.number == number && s.is_open) else {
+            return Ok(());
+        };
+        stream.is_pumping = false;
+        if cut {
+            trace(|| format!("{:>9} the watch is cut", self.now));
+            if self.rng.chance(50) {
+                self.open_stream();
+            }
+            return Ok(());
+        }
+        let from = if again { stream.cursor.saturating_sub(n as u64) } else { stream.cursor };
+        let Some((told, upto)) = self.cluster.watch(from, n) else {
+            trace(|| format!("{:>9} the watch gets 410", self.now));
+            if !again {
+                self.open_stream();
+            }
+            return Ok(());
+        };
+        let epoch = stream.epoch;
+        stream.cursor = stream.cursor.max(upto);
+        let mut events: Vec<PodEvent> = told.into_iter().map(|(_, event)| event).collect();
+        if self.rng.chance(self.profile.coalesce) {
+            coalesce(&mut events);
+        }
+        if events.is_empty() && self.rng.chance(30) {
+            events.push(PodEvent::Bookmark(Version(upto)));
+        }
+        if events.is_empty() { Ok(()) } else { self.input(Input::Watch { epoch, events }) }
+    }
+}

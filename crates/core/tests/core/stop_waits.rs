@@ -1,0 +1,84 @@
+//! How long a stop waits for pods whose grace period is longer than its own.
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+use crate::core_run::{Run, policy, spec};
+use posse_base::time::Millis;
+use posse_core::model::action::Action;
+use posse_core::model::command::{AfterKill, Command};
+use posse_core::model::input::Input;
+use posse_core::model::stop::StopOrder;
+
+const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
+
+fn stopped_after(run: &mut Run) -> u64 {
+    let began = run.now;
+    for action in run.take() {
+        if matches!(action, Action::DeleteAll { .. }) {
+            run.tell(Input::DeletedAll { answer: Ok(()) });
+        }
+    }
+    while run.core.stop_result().is_none() {
+        run.wait(1_000);
+        assert!(run.now < began + 3_600_000, "the stop does not end");
+    }
+    run.now - began
+}
+
+/// Seen on a real node: the stop shortens `deletionGracePeriodSeconds` to 10, and the node goes on with
+/// the 30 s that it began with.
+#[test]
+fn a_stop_waits_for_the_grace_period_that_a_terminating_pod_began_with() {
+    for (grace_s, deletion_grace_s, want_s) in
+        [(30, 30, 35), (30, 10, 35), (5, 5, 15), (30, 60, 65), (600, 600, 605)]
+    {
+        let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+        run.core.stop_creates();
+        run.watch(&[1], |pod| {
+            (pod.deleting, pod.grace_s) = (true, grace_s);
+            pod.deletion_grace_s = deletion_grace_s;
+        });
+        run.take();
+        run.core.begin_stop(STOP, Millis(run.now));
+        run.turn();
+        // The server reports the shortened grace period.
+        run.watch(&[1], |pod| pod.deletion_grace_s = 10);
+        assert_eq!(stopped_after(&mut run), want_s * 1_000, "{grace_s} {deletion_grace_s}");
+        let result = run.core.stop_result().unwrap();
+        assert_eq!(result.terminating.len(), 1, "{result:?}");
+    }
+}
+
+#[test]
+fn a_stop_waits_for_a_pod_whose_delete_was_sent_just_before() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    run.call(Command::Kill {
+        executors: crate::core_run::set(&[1]),
+        after: AfterKill::Lower,
+        force: true,
+        reason: None,
+    });
+    run.core.begin_stop(STOP, Millis(run.now));
+    run.turn();
+    assert_eq!(stopped_after(&mut run), 35_000);
+}
+
+#[test]
+fn a_pod_that_the_stop_itself_deletes_has_the_grace_period_of_the_stop() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.core.begin_stop(STOP, Millis(run.now));
+    run.turn();
+    run.watch(&[1], |pod| (pod.deleting, pod.deletion_grace_s) = (true, 10));
+    assert_eq!(stopped_after(&mut run), 15_000);
+}
+
+#[test]
+fn the_wait_ends_with_the_pod() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    run.core.stop_creates();
+    run.watch(&[1], |pod| (pod.deleting, pod.deletion_grace_s) = (true, 30));
+    run.take();
+    run.core.begin_stop(STOP, Millis(run.now));
+    run.turn();
+    run.gone(&[1]);
+    assert_eq!(stopped_after(&mut run), 15_000, "only the other one is left");
+}

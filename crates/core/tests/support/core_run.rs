@@ -1,0 +1,393 @@
+//! One run of the core by hand: a test provides the inputs and reads the actions and events.
+#![allow(dead_code, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+use std::collections::BTreeSet;
+
+use std::sync::Arc;
+
+use posse_base::time::Millis;
+use posse_core::model::action::Action;
+use posse_core::model::command::{Command, Reply};
+use posse_core::model::event::{Event, ExecutorEvent, LossReason};
+use posse_core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use posse_core::model::input::{Input, List, ListSource, PodAnswer, PodEvent};
+use posse_core::model::pod::{ContainerState, End, Phase, Pod};
+use posse_core::model::pod_text::PodText;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::model::settings::{FailureLimit, GroupSpec, Policy, Restart};
+use posse_core::model::status::GroupStatus;
+use posse_core::model::waiting::Waiting;
+use posse_core::reconciler::{InstanceIdentity, Reconciler};
+
+pub const PREFIX: &str = "app-x-exec-";
+
+pub fn spec(name: &str, target: u32) -> GroupSpec {
+    GroupSpec { target, pod: Some(Arc::default()), ..GroupSpec::bare(GroupName::from(name)) }
+}
+
+/// A pod whose slot has a claim of its own.
+pub fn pod_with_claims() -> Option<Arc<PodText>> {
+    Some(Arc::new(PodText::default().with_claims(vec![Vec::new()])))
+}
+
+/// The same pod, whose memory may grow by these steps.
+pub fn with_memory(pod: PodText, steps: &[&str]) -> Option<Arc<PodText>> {
+    let memory = ["1Gi"].iter().chain(steps).map(|step| ((*step).to_owned(), (*step).to_owned()));
+    Some(Arc::new(pod.with_memory_steps(memory.collect())))
+}
+
+/// The default policy without the `app` budget, which most rules do not need.
+pub fn policy() -> Policy {
+    Policy { failures_app: FailureLimit::Off, ..Policy::default() }
+}
+
+pub fn refusal(class: RefusalClass, code: u16) -> Refusal {
+    let (reason, message) = (String::new(), "the server's own words".to_owned());
+    Refusal { class, code, reason, message, retry_after_ms: None }
+}
+
+/// An instance outside of a cluster, without a stored id high water.
+pub fn identity() -> InstanceIdentity {
+    InstanceIdentity {
+        pod_prefix: PREFIX.to_owned(),
+        owner: None,
+        id_high_water: 0,
+        is_id_high_water_stored: false,
+        start_unix_ms: 1_000_000,
+        is_lease_held: true,
+        is_driver_ready: true,
+    }
+}
+
+/// A side-car with `sidecar_failure: fail` has failed, and the main container still runs.
+pub fn sidecar_failed(pod: &mut Pod) {
+    (pod.phase, pod.container) = (Phase::Running, ContainerState::Ended);
+    let (sidecar, exit_code) = (Some("logs".into()), Some(3));
+    pod.end = Some(Box::new(End { sidecar, exit_code, ..End::default() }));
+}
+
+/// The main container has ended with this code, and the pod with it.
+pub fn end_with(code: i32) -> impl Fn(&mut Pod) {
+    move |pod| {
+        pod.phase = if code == 0 { Phase::Succeeded } else { Phase::Failed };
+        pod.container = ContainerState::Ended;
+        pod.end = Some(Box::new(End { exit_code: Some(code), ..End::default() }));
+    }
+}
+
+/// Executor ids as calls contain them.
+pub fn set(ids: &[u64]) -> BTreeSet<ExecutorId> {
+    ids.iter().copied().map(ExecutorId).collect()
+}
+
+pub struct Run {
+    pub core: Reconciler,
+    pub now: u64,
+    pub version: u64,
+    pub pods: Vec<Pod>,
+    pub events: Vec<Event>,
+    pub asked: Vec<Action>,
+    /// Requested LISTs beside the watch; they change nothing.
+    pub n_polls: u32,
+}
+
+impl Run {
+    /// A run whose first LIST was empty and whose ids are reserved on the server.
+    pub fn reserving(policy: Policy, groups: Vec<GroupSpec>) -> Self {
+        let mut run = Self::before_list(policy, groups, true);
+        run.list();
+        run
+    }
+
+    /// A run before its first LIST.
+    pub fn unlisted(policy: Policy, groups: Vec<GroupSpec>) -> Self {
+        Self::with_identity(identity(), policy, groups)
+    }
+
+    fn before_list(policy: Policy, groups: Vec<GroupSpec>, is_stored: bool) -> Self {
+        let identity = InstanceIdentity { is_id_high_water_stored: is_stored, ..identity() };
+        Self::with_identity(identity, policy, groups)
+    }
+
+    /// The same with another identity.
+    pub fn with_identity(
+        identity: InstanceIdentity,
+        policy: Policy,
+        groups: Vec<GroupSpec>,
+    ) -> Self {
+        let core = Reconciler::new(identity, policy, groups, 1, Millis(0));
+        Self { core, now: 0, version: 10, pods: vec![], events: vec![], asked: vec![], n_polls: 0 }
+    }
+
+    /// A run whose first LIST was empty.
+    pub fn new(policy: Policy, groups: Vec<GroupSpec>) -> Self {
+        let mut run = Self::unlisted(policy, groups);
+        run.list();
+        run
+    }
+
+    pub fn tell(&mut self, input: Input) {
+        self.core.handle(input, Millis(self.now));
+        self.turn();
+    }
+
+    pub fn turn(&mut self) {
+        self.core.turn(Millis(self.now));
+        while let Some(event) = self.core.poll_event() {
+            self.events.push(event);
+        }
+        while let Some(action) = self.core.poll_action() {
+            if action == Action::Poll {
+                self.n_polls += 1;
+            } else {
+                self.asked.push(action);
+            }
+        }
+    }
+
+    /// Lets time pass, with a turn at every deadline.
+    pub fn wait(&mut self, ms: u64) {
+        let end = self.now + ms;
+        for _ in 0..10_000 {
+            match self.core.next_deadline().filter(|at| at.0 <= end) {
+                Some(at) => self.now = self.now.max(at.0),
+                None => break,
+            }
+            self.turn();
+        }
+        self.now = end;
+        self.turn();
+    }
+
+    /// The actions since the last call.
+    pub fn take(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.asked)
+    }
+
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// The ids of the creates since the last call; there may be no other actions.
+    pub fn creates(&mut self) -> Vec<u64> {
+        let ids = self.take().into_iter().map(|action| match action {
+            Action::Create { id, .. } => id.0,
+            other => panic!("a create was due, not {other:?}"),
+        });
+        ids.collect()
+    }
+
+    /// The ids and slots of the creates since the last call. Other actions are discarded.
+    pub fn slots_created(&mut self) -> Vec<(u64, u32)> {
+        let creates = self.take().into_iter().filter_map(|action| match action {
+            Action::Create { id, slot, .. } => Some((id.0, slot)),
+            _ => None,
+        });
+        creates.collect()
+    }
+
+    /// The uids of the deletes and drain annotations since the last call; there may be no other
+    /// actions.
+    pub fn ends(&mut self) -> Vec<String> {
+        let mut uids: Vec<String> = self
+            .take()
+            .into_iter()
+            .map(|action| match action {
+                Action::Delete { uid, .. } | Action::Patch { uid, .. } => uid.to_string(),
+                other => panic!("an end was due, not {other:?}"),
+            })
+            .collect();
+        uids.sort();
+        uids
+    }
+
+    fn next_version(&mut self) -> Option<Version> {
+        self.version += 1;
+        Some(Version(self.version))
+    }
+
+    pub fn pod(&mut self, group: &str, id: u64) -> Pod {
+        Pod {
+            uid: Uid::new(&format!("u{id}")),
+            name: format!("{PREFIX}{id}").into(),
+            version: self.next_version(),
+            id: ExecutorId(id),
+            group: GroupName::from(group),
+            slot: None,
+            attempt: 1,
+            owner: None,
+            phase: Phase::Pending,
+            deleting: false,
+            grace_s: 30,
+            deletion_grace_s: 0,
+            container: ContainerState::Waiting,
+            main_container: None,
+            start_problem: None,
+            ready: false,
+            draining: None,
+            counted: None,
+            completed: false,
+            restart: Restart::Always,
+            task: None,
+            deletion_cost: 0,
+            node: None,
+            ip: None,
+            host_ip: None,
+            end: None,
+        }
+    }
+
+    /// The group of an executor.
+    pub fn group_of(&self, id: u64) -> String {
+        let executor = self.core.executors().get(ExecutorId(id)).expect("an executor");
+        executor.group.as_str().to_owned()
+    }
+
+    /// The server accepts these creates.
+    pub fn created(&mut self, ids: &[u64]) {
+        for &id in ids {
+            let group = self.group_of(id);
+            let task = self.core.executors().get(ExecutorId(id)).unwrap().task.clone();
+            let pod = Pod { task, ..self.pod(&group, id) };
+            self.pods.push(pod.clone());
+            let executor = self.core.executors().get(ExecutorId(id)).unwrap();
+            let watermark =
+                executor.create.as_ref().map(|create| create.watermark).unwrap_or_default();
+            let answer = Ok(PodAnswer::Ours(pod));
+            self.core
+                .handle(Input::Created { id: ExecutorId(id), watermark, answer }, Millis(self.now));
+        }
+        self.turn();
+    }
+
+    pub fn refused(&mut self, id: u64, refusal: Refusal) {
+        let watermark = self.core.watermark();
+        self.tell(Input::Created { id: ExecutorId(id), watermark, answer: Err(refusal) });
+    }
+
+    /// The watch reports a change of these executors' pods.
+    pub fn watch(&mut self, ids: &[u64], change: impl Fn(&mut Pod)) {
+        let mut events = Vec::new();
+        for &id in ids {
+            let version = self.next_version();
+            let pod = self.pods.iter_mut().find(|pod| pod.id.0 == id).expect("a pod");
+            change(pod);
+            pod.version = version;
+            events.push(PodEvent::Applied(pod.clone()));
+        }
+        let epoch = self.core.watermark().epoch;
+        self.tell(Input::Watch { epoch, events });
+    }
+
+    pub fn running(&mut self, ids: &[u64]) {
+        self.watch(ids, |pod| {
+            (pod.phase, pod.container) = (Phase::Running, ContainerState::Running);
+            (pod.ready, pod.node) = (true, Some("node".into()));
+        });
+    }
+
+    /// The server accepts these creates, and the pods run.
+    pub fn start(&mut self, ids: &[u64]) {
+        self.created(ids);
+        self.running(ids);
+    }
+
+    pub fn failed(&mut self, ids: &[u64]) {
+        self.watch(ids, end_with(1));
+    }
+
+    /// The watch reports that these pods are deleted.
+    pub fn gone(&mut self, ids: &[u64]) {
+        let mut events = Vec::new();
+        for &id in ids {
+            let version = self.next_version();
+            let at = self.pods.iter().position(|pod| pod.id.0 == id).expect("a pod");
+            let mut pod = self.pods.remove(at);
+            pod.version = version;
+            events.push(PodEvent::Deleted(pod));
+        }
+        let epoch = self.core.watermark().epoch;
+        self.tell(Input::Watch { epoch, events });
+    }
+
+    /// A LIST shows a resourceVersion rollback.
+    pub fn refused_by_history(&mut self) {
+        let (watermark, version) = (self.core.watermark(), Some(Version(1)));
+        let list = List { source: ListSource::Poll, pods: vec![], version, watermark };
+        self.tell(Input::List(list));
+    }
+
+    /// A LIST of the existing pods.
+    pub fn list(&mut self) {
+        let version = self.next_version();
+        let (pods, watermark) = (self.pods.clone(), self.core.watermark());
+        self.tell(Input::List(List { source: ListSource::Poll, pods, version, watermark }));
+    }
+
+    /// Answers the due read of this executor's pod with the pod as it was last seen.
+    pub fn read_pod(&mut self, id: u64) {
+        let id = ExecutorId(id);
+        let is_read =
+            |action: &Action| matches!(action, Action::ReadPod { id: of, .. } if *of == id);
+        let at = self.asked.iter().position(is_read).expect("a read is due");
+        self.asked.remove(at);
+        let pod = self.pods.iter().find(|pod| pod.id == id).expect("a pod").clone();
+        let watermark = self.core.watermark();
+        self.tell(Input::PodRead { id, watermark, answer: Ok(PodAnswer::Ours(pod)) });
+    }
+
+    /// A call of the driver; returns the answer.
+    pub fn call(&mut self, command: Command) -> Reply {
+        let reply = self.core.command(command, Millis(self.now));
+        self.turn();
+        reply
+    }
+
+    /// The driver reports heartbeats of these executors every `every_ms` until `ms` have passed.
+    pub fn beat(&mut self, executors: &[u64], every_ms: u64, ms: u64) {
+        for _ in 0..ms / every_ms {
+            self.call(Command::Heartbeat { executors: set(executors) });
+            self.wait(every_ms);
+        }
+    }
+
+    /// The losses since the last call, with their reasons.
+    pub fn losses(&mut self) -> Vec<(u64, LossReason)> {
+        let losses = self.take_events().into_iter().filter_map(|event| match event {
+            Event::Executor(subject, ExecutorEvent::Lost { reason, .. }) => {
+                Some((subject.id.0, reason))
+            }
+            _ => None,
+        });
+        losses.collect()
+    }
+
+    pub fn target(&mut self, group: &str, target: u32) {
+        self.core.set_target(&GroupName::from(group), target, Millis(self.now));
+        self.turn();
+    }
+
+    pub fn group(&self, name: &str) -> GroupStatus {
+        let groups = self.core.group_statuses();
+        groups.into_iter().find(|group| group.group.as_str() == name).expect("a group")
+    }
+
+    pub fn waits_for(&self, name: &str) -> Option<Waiting> {
+        self.group(name).waiting
+    }
+
+    /// `n` running executors of that group; other actions are discarded.
+    pub fn with_running(policy: Policy, groups: Vec<GroupSpec>) -> Self {
+        let mut run = Self::new(policy, groups);
+        for _ in 0..100 {
+            let ids = run.creates();
+            if ids.is_empty() {
+                break;
+            }
+            run.created(&ids);
+            run.running(&ids);
+        }
+        run.events.clear();
+        run
+    }
+}

@@ -1,0 +1,252 @@
+//! The admission plugin LimitRanger: defaults for containers, minimums and maximums.
+
+use serde_json::{Map, Value};
+
+use crate::schema::kind::Kind;
+use crate::storage::object::{array_at, metadata_mut, object_mut, text_at};
+use posse_encoding::amounts::Amounts;
+
+/// The annotation that lists the defaults which the plugin set.
+const ANNOTATION: &str = "kubernetes.io/limit-ranger";
+
+/// Sets a LimitRange's defaults in a new pod; true if it changed anything.
+pub(super) fn set_defaults(range: &Value, pod: &mut Value) -> bool {
+    let mut requests = Amounts::default();
+    let mut limits = Amounts::default();
+    for limit in array_at(range, "/spec/limits") {
+        if text_at(limit, "/type") == "Container" {
+            requests.0.extend(Amounts::read(limit, "/defaultRequest").0);
+            limits.0.extend(Amounts::read(limit, "/default").0);
+        }
+    }
+    let mut messages = Vec::new();
+    let spec = object_mut(pod, "spec");
+    for (list, word) in [("containers", "container"), ("initContainers", "init container")] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let name = text_at(container, "/name").to_owned();
+            let resources = object_mut(container, "resources");
+            let missing_requests = merge(resources, "requests", &requests);
+            let missing_limits = merge(resources, "limits", &limits);
+            for (names, what) in [(missing_requests, "request"), (missing_limits, "limit")] {
+                if !names.is_empty() {
+                    messages.push(format!("{} {what} for {word} {name}", names.join(", ")));
+                }
+            }
+        }
+    }
+    if messages.is_empty() {
+        return false;
+    }
+    let metadata = metadata_mut(pod);
+    let annotations = metadata.entry("annotations").or_insert_with(|| Map::new().into());
+    if let Some(annotations) = annotations.as_object_mut() {
+        let text = format!("LimitRanger plugin set: {}", messages.join("; "));
+        annotations.insert(ANNOTATION.to_owned(), text.into());
+    }
+    true
+}
+
+/// Sets the amounts that a container lacks; returns their names.
+fn merge(resources: &mut Map<String, Value>, list: &str, defaults: &Amounts) -> Vec<String> {
+    let mut set = Vec::new();
+    for (name, amount) in &defaults.0 {
+        let present = resources.entry(list).or_insert_with(|| Map::new().into());
+        let Some(present) = present.as_object_mut() else { continue };
+        if !present.contains_key(name) {
+            present.insert(name.clone(), amount.canonical().into());
+            set.push(name.clone());
+        }
+    }
+    set
+}
+
+/// The violation of a LimitRange by an object; `None` if there is none.
+pub(super) fn check(range: &Value, kind: Kind, value: &Value) -> Option<String> {
+    let mut wrong = Vec::new();
+    for limit in array_at(range, "/spec/limits") {
+        let of = text_at(limit, "/type");
+        if kind == Kind::PersistentVolumeClaim && of == "PersistentVolumeClaim" {
+            check_claim(limit, value, &mut wrong);
+        } else if kind == Kind::Pod && of == "Container" {
+            let lists = ["/spec/containers", "/spec/initContainers"];
+            for container in lists.into_iter().flat_map(|list| array_at(value, list)) {
+                let requests = Amounts::read(container, "/resources/requests");
+                let limits = Amounts::read(container, "/resources/limits");
+                check_amounts(limit, of, &requests, &limits, &mut wrong);
+            }
+        } else if kind == Kind::Pod && of == "Pod" {
+            let requests = pod_total(value, "/resources/requests");
+            let limits = pod_total(value, "/resources/limits");
+            check_amounts(limit, of, &requests, &limits, &mut wrong);
+        }
+    }
+    // The real server reports a repeated violation once.
+    let mut messages: Vec<String> = Vec::new();
+    for text in wrong {
+        if !messages.contains(&text) {
+            messages.push(text);
+        }
+    }
+    match messages.as_slice() {
+        [] => None,
+        [one] => Some(one.clone()),
+        several => Some(format!("[{}]", several.join(", "))),
+    }
+}
+
+/// The effective amounts of a pod: the sum of its containers, or those of an init container that
+/// needs more.
+fn pod_total(pod: &Value, list: &str) -> Amounts {
+    let of = |containers: &str| -> Vec<Amounts> {
+        array_at(pod, containers).iter().map(|container| Amounts::read(container, list)).collect()
+    };
+    let main = of("/spec/containers");
+    let mut total = Amounts::default();
+    main.iter().for_each(|amounts| total.add(amounts));
+    let mut total = total.only(|name| main.iter().all(|amounts| amounts.get(name).is_some()));
+    total.0.values_mut().for_each(|amount| *amount = amount.decimal());
+    of("/spec/initContainers").iter().for_each(|amounts| total.raise_to(amounts));
+    total
+}
+
+fn check_claim(limit: &Value, claim: &Value, wrong: &mut Vec<String>) {
+    const OF: &str = "PersistentVolumeClaim";
+    let requests = Amounts::read(claim, "/spec/resources/requests");
+    check_min(limit, OF, &requests, &Amounts::default(), wrong);
+    for (name, bound) in Amounts::read(limit, "/max").0 {
+        let head = format!("maximum {name} usage per {OF} is {}", bound.canonical());
+        match requests.get(&name) {
+            None => wrong.push(format!("{head}.  No request is specified")),
+            Some(request) if request.exceeds(bound) => {
+                wrong.push(format!("{head}, but request is {}", request.canonical()));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn check_amounts(
+    limit: &Value,
+    of: &str,
+    requests: &Amounts,
+    limits: &Amounts,
+    wrong: &mut Vec<String>,
+) {
+    check_min(limit, of, requests, limits, wrong);
+    for (name, bound) in Amounts::read(limit, "/max").0 {
+        let head = format!("maximum {name} usage per {of} is {}", bound.canonical());
+        let request = requests.get(&name).filter(|request| request.exceeds(bound));
+        match (limits.get(&name), request) {
+            (None, _) => wrong.push(format!("{head}.  No limit is specified")),
+            (Some(limit), _) if limit.exceeds(bound) => {
+                wrong.push(format!("{head}, but limit is {}", limit.canonical()));
+            }
+            (Some(_), Some(request)) => {
+                wrong.push(format!("{head}, but request is {}", request.canonical()));
+            }
+            (Some(_), None) => {}
+        }
+    }
+}
+
+fn check_min(
+    limit: &Value,
+    of: &str,
+    requests: &Amounts,
+    limits: &Amounts,
+    wrong: &mut Vec<String>,
+) {
+    for (name, bound) in Amounts::read(limit, "/min").0 {
+        let head = format!("minimum {name} usage per {of} is {}", bound.canonical());
+        let less = |list: &Amounts| list.get(&name).filter(|amount| bound.exceeds(*amount));
+        match (requests.get(&name), less(requests), less(limits)) {
+            (None, _, _) => wrong.push(format!("{head}.  No request is specified")),
+            (Some(_), Some(request), _) => {
+                wrong.push(format!("{head}, but request is {}", request.canonical()));
+            }
+            (Some(_), None, Some(limit)) => {
+                wrong.push(format!("{head}, but limit is {}", limit.canonical()));
+            }
+            (Some(_), None, None) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(resources: &Value, init: &Value) -> Value {
+        json!({ "spec": {
+            "containers": [
+                { "name": "c", "resources": resources }, { "name": "d", "resources": resources },
+            ],
+            "initContainers": [{ "name": "i", "resources": init }],
+        }})
+    }
+
+    #[test]
+    fn violations_are_worded_like_those_of_the_real_server() {
+        let both = |cpu: &str| json!({ "limits": { "cpu": cpu }, "requests": { "cpu": cpu } });
+        for (limit, resources, want) in [
+            (
+                json!({ "type": "Container", "max": { "cpu": "1" } }),
+                both("2"),
+                "maximum cpu usage per Container is 1, but limit is 2",
+            ),
+            (
+                json!({ "type": "Container", "max": { "cpu": "1" } }),
+                json!({}),
+                "maximum cpu usage per Container is 1.  No limit is specified",
+            ),
+            (json!({ "type": "Container", "max": { "cpu": "2" } }), both("2"), ""),
+            (
+                json!({ "type": "Container", "min": { "cpu": "100m", "memory": "1Mi" } }),
+                both("10m"),
+                "[minimum cpu usage per Container is 100m, but request is 10m, minimum memory \
+                 usage per Container is 1Mi.  No request is specified]",
+            ),
+            (
+                json!({ "type": "Pod", "max": { "memory": "1Gi" } }),
+                json!({ "limits": { "memory": "1Gi" }, "requests": { "memory": "1Gi" } }),
+                "maximum memory usage per Pod is 1Gi, but limit is 2147483648",
+            ),
+        ] {
+            let range = json!({ "spec": { "limits": [limit] } });
+            let pod = pod(&resources, &resources);
+            assert_eq!(check(&range, Kind::Pod, &pod).unwrap_or_default(), want, "{range}");
+        }
+        let range = json!({ "spec": { "limits": [
+            { "type": "PersistentVolumeClaim", "max": { "storage": "1Gi" } },
+        ]}});
+        let claim = json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
+        assert_eq!(
+            check(&range, Kind::PersistentVolumeClaim, &claim).as_deref(),
+            Some("maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi")
+        );
+    }
+
+    #[test]
+    fn defaults_are_set_and_listed_in_the_annotation() {
+        let range = json!({ "spec": { "limits": [{
+            "type": "Container",
+            "default": { "cpu": "1", "memory": "1Gi" }, "defaultRequest": { "cpu": "500m" },
+        }]}});
+        let mut pod = pod(&json!({ "limits": { "memory": "2Gi" } }), &json!({}));
+        assert!(set_defaults(&range, &mut pod));
+        let resources = &pod["spec"]["containers"][0]["resources"];
+        assert_eq!(
+            *resources,
+            json!({ "limits": { "cpu": "1", "memory": "2Gi" }, "requests": { "cpu": "500m" } })
+        );
+        assert_eq!(
+            pod["metadata"]["annotations"][ANNOTATION],
+            "LimitRanger plugin set: cpu request for container c; cpu limit for container c; cpu \
+             request for container d; cpu limit for container d; cpu request for init container \
+             i; cpu, memory limit for init container i"
+        );
+        assert!(!set_defaults(&range, &mut pod));
+    }
+}

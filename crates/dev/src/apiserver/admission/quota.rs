@@ -1,0 +1,219 @@
+//! The rules of ResourceQuotas: what a pod or a claim uses, and whether the quota allows more. Objects
+//! of other kinds are not counted.
+
+use serde_json::Value;
+
+use super::Quantity;
+use crate::schema::kind::Kind;
+use crate::storage::object::{array_at, is_terminal, text_at};
+use crate::time;
+use posse_encoding::amounts::{Amounts, REQUESTS, named, pod_usage};
+
+const OF_PODS: [&str; 11] = [
+    "count/pods",
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+];
+const OF_CLAIMS: [&str; 3] =
+    ["count/persistentvolumeclaims", "persistentvolumeclaims", "requests.storage"];
+/// The resources that each container has to set if a quota limits them.
+const NEEDED: [&str; 6] =
+    ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+
+/// True if objects of the kind use the resource.
+pub(crate) fn counts(kind: Kind, resource: &str) -> bool {
+    if kind == Kind::Pod {
+        let name = resource.strip_prefix(REQUESTS);
+        let extended = name.is_some_and(|name| name.contains('/'));
+        let pages = name.unwrap_or(resource).starts_with("hugepages-");
+        return OF_PODS.contains(&resource) || extended || pages;
+    }
+    kind == Kind::PersistentVolumeClaim && OF_CLAIMS.contains(&resource)
+}
+
+/// The usage of one object.
+pub(crate) fn usage(kind: Kind, value: &Value, now: &str) -> Amounts {
+    let mut used = Amounts::default();
+    if kind == Kind::Pod {
+        used.set("count/pods", Quantity::whole(1));
+        if !has_ended(value, now) {
+            used.add(&pod_usage(value));
+        }
+    } else if kind == Kind::PersistentVolumeClaim {
+        for name in ["count/persistentvolumeclaims", "persistentvolumeclaims"] {
+            used.set(name, Quantity::whole(1));
+        }
+        if let Some(size) = Amounts::read(value, "/spec/resources/requests").get("storage") {
+            used.set("requests.storage", size.rounded_to_whole());
+        }
+    }
+    used
+}
+
+/// True if the pod has ended, or its deletion is overdue.
+fn has_ended(pod: &Value, now: &str) -> bool {
+    let grace = pod.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
+    let overdue = grace.is_some_and(|grace| {
+        let at = time::seconds(text_at(pod, "/metadata/deletionTimestamp"));
+        at != 0 && time::seconds(now) > at.saturating_add(grace)
+    });
+    overdue || is_terminal(text_at(pod, "/status/phase"))
+}
+
+/// The quota's usage after a new object of usage `delta`; `None` if the quota does not apply. The
+/// error is the text after `is forbidden: `.
+pub(super) fn charge(
+    quota: &Value,
+    kind: Kind,
+    value: &Value,
+    delta: &Amounts,
+) -> Result<Option<Amounts>, String> {
+    let name = text_at(quota, "/metadata/name");
+    let hard = Amounts::read(quota, "/status/hard");
+    let mut used = Amounts::read(quota, "/status/used");
+    let concerned: Vec<&str> =
+        hard.0.keys().map(String::as_str).filter(|name| counts(kind, name)).collect();
+    if concerned.is_empty() {
+        return Ok(None);
+    }
+    let missing = if kind == Kind::Pod { unset_resources(value, &concerned) } else { Vec::new() };
+    if !missing.is_empty() {
+        return Err(format!("failed quota: {name}: must specify {}", missing.join(",")));
+    }
+    if concerned.iter().any(|resource| used.get(resource).is_none()) {
+        let resources = concerned.join(",");
+        return Err(format!("status unknown for quota: {name}, resources: {resources}"));
+    }
+    let requested = delta.only(|name| hard.get(name).is_some());
+    let before = used.clone();
+    used.add(&requested);
+    let exceeded = |name: &str| {
+        requested.get(name).is_some()
+            && used.get(name).zip(hard.get(name)).is_some_and(|(used, hard)| used.exceeds(hard))
+    };
+    let over = requested.only(exceeded);
+    if over.0.is_empty() {
+        return Ok(Some(used));
+    }
+    Err(format!(
+        "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
+        over.text(),
+        before.only(exceeded).text(),
+        hard.only(exceeded).text()
+    ))
+}
+
+/// The resources that a quota limits and that some container of the pod does not set.
+fn unset_resources(pod: &Value, concerned: &[&str]) -> Vec<String> {
+    let lists = ["/spec/containers", "/spec/initContainers"];
+    let of = |container: &Value| {
+        let requests = Amounts::read(container, "/resources/requests");
+        named(&requests, &Amounts::read(container, "/resources/limits"))
+    };
+    let all: Vec<Amounts> =
+        lists.into_iter().flat_map(|list| array_at(pod, list)).map(of).collect();
+    let needed = concerned.iter().filter(|name| NEEDED.contains(name));
+    needed
+        .filter(|name| all.iter().any(|named| named.get(name).is_none()))
+        .map(|name| (*name).to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn quota(hard: &Value, used: &Value) -> Value {
+        json!({ "metadata": { "name": "q" }, "status": { "hard": hard, "used": used } })
+    }
+
+    fn pod(requests: &Value, limits: &Value) -> Value {
+        let resources = json!({ "requests": requests, "limits": limits });
+        json!({ "spec": { "containers": [{ "name": "c", "resources": resources }] } })
+    }
+
+    fn ask(quota: &Value, pod: &Value) -> String {
+        let delta = usage(Kind::Pod, pod, "2026-01-01T00:00:00Z");
+        match charge(quota, Kind::Pod, pod, &delta) {
+            Ok(None) => "-".to_owned(),
+            Ok(Some(used)) => used.text(),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn quotas_refuse_like_those_of_the_real_server() {
+        let none = json!({});
+        let plain = pod(&none, &none);
+        let sized = pod(&json!({ "cpu": "500m" }), &json!({ "cpu": "1", "memory": "1Gi" }));
+        for (hard, used, pod, want) in [
+            (json!({ "pods": "3" }), json!({ "pods": "2" }), &plain, "pods=3"),
+            (
+                json!({ "pods": "3" }),
+                json!({ "pods": "3" }),
+                &plain,
+                "exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3",
+            ),
+            (json!({ "secrets": "3" }), json!({ "secrets": "3" }), &plain, "-"),
+            (
+                json!({ "limits.cpu": "4", "requests.memory": "1Gi" }),
+                json!({ "limits.cpu": "0", "requests.memory": "0" }),
+                &plain,
+                "failed quota: q: must specify limits.cpu,requests.memory",
+            ),
+            (
+                json!({ "pods": "4", "count/pods": "4" }),
+                none.clone(),
+                &plain,
+                "status unknown for quota: q, resources: count/pods,pods",
+            ),
+            (
+                json!({ "requests.cpu": "1", "limits.memory": "1Gi", "pods": "9" }),
+                json!({ "requests.cpu": "600m", "limits.memory": "512Mi", "pods": "1" }),
+                &sized,
+                "exceeded quota: q, requested: limits.memory=1Gi,requests.cpu=500m, used: \
+                 limits.memory=512Mi,requests.cpu=600m, limited: \
+                 limits.memory=1Gi,requests.cpu=1",
+            ),
+        ] {
+            assert_eq!(ask(&quota(&hard, &used), pod), want, "{hard}");
+        }
+    }
+
+    #[test]
+    fn each_kind_has_its_usage() {
+        let now = "2026-01-01T00:10:00Z";
+        let claim = json!({ "spec": {
+            "resources": { "requests": { "storage": "1Gi" } },
+        }});
+        let ended = json!({ "status": { "phase": "Failed" } });
+        let lost = json!({ "metadata": {
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30,
+        }});
+        for (kind, value, want) in [
+            (
+                Kind::PersistentVolumeClaim,
+                &claim,
+                "count/persistentvolumeclaims=1,persistentvolumeclaims=1,requests.storage=1Gi",
+            ),
+            (Kind::Job, &json!({}), ""),
+            (Kind::Pod, &ended, "count/pods=1"),
+            (Kind::Pod, &lost, "count/pods=1"),
+            (Kind::Pod, &json!({}), "count/pods=1,pods=1"),
+        ] {
+            let used = usage(kind, value, now);
+            assert_eq!(used.text(), want, "{kind:?}");
+            assert!(used.0.keys().all(|name| counts(kind, name)), "{kind:?}");
+        }
+    }
+}

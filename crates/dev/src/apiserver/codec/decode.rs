@@ -1,0 +1,252 @@
+//! Decodes JSON bodies: syntax, kind and version, types of fields. Errors are in the words of Go's
+//! decoder.
+
+use serde_json::{Map, Value};
+
+use crate::apiserver::defaults;
+use crate::schema::kind::Kind;
+use crate::schema::status::{Cause, StatusError};
+use crate::schema::{self, type_word};
+
+/// Decodes a body into an object of `kind` with defaults. `kind` and `apiVersion` may be absent.
+pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, StatusError> {
+    let mut value = typed(kind.name(), &kind.api_version(), tree(body, kind.name())?)?;
+    defaults::fill(kind, &mut value);
+    Ok(value)
+}
+
+/// Decodes JSON; `kind` is only for the error message.
+pub(crate) fn tree(body: &[u8], kind: &str) -> Result<Value, StatusError> {
+    value(body).map_err(|error| {
+        let detail = format!("couldn't get version/kind; json parse error: {error}");
+        unrecognized(kind, body, &detail)
+    })
+}
+
+/// 400 for a body that cannot be parsed.
+pub(crate) fn unrecognized(kind: &str, body: &[u8], detail: &str) -> StatusError {
+    StatusError::bad_request(format!(
+        "the object provided is unrecognized (must be of type {kind}): {detail} ({})",
+        shown(body)
+    ))
+}
+
+/// Checks the types of a decoded body and converts it to the canonical form.
+pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<Value, StatusError> {
+    check_type(kind, api_version, &value)?;
+    if let Some(of) = schema::of_body(api_version, kind) {
+        schema::check(of, &value)
+            .map_err(|error| cannot_be_handled(kind, api_version, kind, &error))?;
+        schema::canonical(of, &mut value);
+    }
+    Ok(value)
+}
+
+/// Decodes a body of a kind that is not stored, in any of `versions`; without a known version the
+/// last one is used.
+pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, StatusError> {
+    let value = tree(body, kind)?;
+    let given = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    let known = versions.iter().find(|version| !given.is_empty() && **version == given);
+    let version = known.or_else(|| versions.last()).copied().unwrap_or_default();
+    typed(kind, version, value)
+}
+
+/// Checks the result of a patch, converts it to the canonical form and sets defaults.
+pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, StatusError> {
+    let of = schema::of(kind);
+    if let Err(error) = schema::check(of, &value) {
+        let cause = Cause::invalid("patch", &value.to_string(), &error);
+        return Err(StatusError::invalid_kind("", "", "", &[cause]));
+    }
+    schema::canonical(of, &mut value);
+    defaults::fill(kind, &mut value);
+    Ok(value)
+}
+
+/// Parses JSON that has to be an object; the error is Go's message.
+pub(crate) fn value(body: &[u8]) -> Result<Value, String> {
+    match serde_json::from_slice(body) {
+        Ok(Value::Null) => Ok(Value::Object(Map::new())),
+        Ok(Value::Object(members)) => {
+            let wrong = ["apiVersion", "kind"].into_iter().find_map(|name| {
+                let value = members.get(name).filter(|v| !v.is_string() && !v.is_null())?;
+                Some((name, type_word(value)))
+            });
+            match wrong {
+                Some((name, found)) => Err(format!(
+                    "json: cannot unmarshal {found} into Go struct field .{name} of type string"
+                )),
+                None => Ok(Value::Object(members)),
+            }
+        }
+        Ok(other) => Err(format!(
+            "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
+             \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+            type_word(&other)
+        )),
+        Err(error) if error.is_eof() => Err("unexpected end of JSON input".to_owned()),
+        Err(error) => Err(go_syntax_error(body, &error)),
+    }
+}
+
+/// Go's message for a JSON syntax error.
+pub(crate) fn go_syntax_error(body: &[u8], error: &serde_json::Error) -> String {
+    // Longer texts before their prefixes.
+    const WORDS: [(&str, &str); 11] = [
+        ("control character", "in string literal"),
+        ("expected `,` or `]`", "after array element"),
+        ("expected `,` or `}`", "after object key:value pair"),
+        ("expected `:`", "after object key"),
+        ("expected ident", "looking for beginning of value"),
+        ("invalid escape", "in string escape code"),
+        ("invalid number", "in numeric literal"),
+        ("key must be a string", "looking for beginning of object key string"),
+        ("recursion limit exceeded", "exceeded max depth"),
+        ("trailing characters", "after top-level value"),
+        ("trailing comma", "looking for beginning of value"),
+    ];
+    let line = body.split(|c| *c == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let text = error.to_string();
+    let found = line.get(error.column().saturating_sub(1)).copied();
+    let words = WORDS.iter().find(|(theirs, _)| text.starts_with(theirs));
+    let words = words.map_or("looking for beginning of value", |(_, words)| *words);
+    match found {
+        Some(b'}') if text.starts_with("trailing comma") => {
+            "invalid character '}' looking for beginning of object key string".to_owned()
+        }
+        Some(c) if c.is_ascii_control() => format!("invalid character '\\x{c:02x}' {words}"),
+        Some(c) => format!("invalid character '{}' {words}", char::from(c)),
+        None => format!("invalid JSON: {error}"),
+    }
+}
+
+/// A body in an error message: text if it looks like JSON, else hexadecimal, as in Go.
+fn shown(body: &[u8]) -> String {
+    const BYTES_MAX: usize = 30;
+    let cut = body.get(..BYTES_MAX).unwrap_or(body);
+    let dots = if cut.len() < body.len() { " ..." } else { "" };
+    let text = match cut.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(cut).into_owned(),
+        Some(_) => cut.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    text + dots
+}
+
+fn check_type(kind: &str, api_version: &str, value: &Value) -> Result<(), StatusError> {
+    let given = |name: &str, default: &str| match value.get(name).and_then(Value::as_str) {
+        None | Some("") => default.to_owned(),
+        Some(given) => given.to_owned(),
+    };
+    let (given_kind, given_version) = (given("kind", kind), given("apiVersion", api_version));
+    if given_kind == kind && given_version == api_version {
+        return Ok(());
+    }
+    let refuse = |detail: &str| Err(cannot_be_handled(&given_kind, &given_version, kind, detail));
+    if schema::of_body(&given_version, &given_kind).is_none() {
+        return refuse(&format!(
+            "no kind \"{given_kind}\" is registered for version \"{given_version}\" in scheme \
+             \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+        ));
+    }
+    if given_kind != kind {
+        return refuse(&format!(
+            "converting ({}.{given_kind}) to ({}.{kind}): unknown conversion",
+            version_of(&given_version),
+            internal_package(api_version, kind)
+        ));
+    }
+    Err(StatusError::bad_request(format!(
+        "the API version in the data ({given_version}) does not match the expected API version \
+         ({api_version})"
+    )))
+}
+
+/// The version without its group.
+fn version_of(api_version: &str) -> &str {
+    api_version.rsplit('/').next().unwrap_or_default()
+}
+
+/// The Go package of kube-apiserver's internal type; events belong to the core group.
+fn internal_package<'a>(api_version: &'a str, kind: &str) -> &'a str {
+    match api_version.split_once('/') {
+        Some((group, _)) if kind != Kind::Event.name() => {
+            group.split('.').next().unwrap_or_default()
+        }
+        _ => "core",
+    }
+}
+
+/// 400 for a body of a wrong type.
+pub(crate) fn cannot_be_handled(
+    given: &str,
+    api_version: &str,
+    wanted: &str,
+    error: &str,
+) -> StatusError {
+    let version = version_of(api_version);
+    StatusError::bad_request(format!(
+        "{given} in version \"{version}\" cannot be handled as a {wanted}: {error}"
+    ))
+}
+
+/// Applies a JSON merge patch (RFC 7386) to `target`.
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(changes) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(serde_json::Map::new());
+    }
+    let members = target.as_object_mut().expect("it was made one above");
+    for (key, change) in changes {
+        if change.is_null() {
+            members.remove(key);
+        } else {
+            merge(members.entry(key.clone()).or_insert(Value::Null), change);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn merge_patches_follow_rfc_7386() {
+        for (target, patch, want) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b", "b": 1}), json!({"a": null}), json!({"b": 1})),
+            (json!({"a": [1, 2]}), json!({"a": [3]}), json!({"a": [3]})),
+            (
+                json!({"a": {"b": 1}}),
+                json!({"a": {"c": null, "d": 2}}),
+                json!({"a": {"b": 1, "d": 2}}),
+            ),
+            (json!({"a": "x"}), json!({"a": {"b": {"c": null}}}), json!({"a": {"b": {}}})),
+        ] {
+            let mut got = target.clone();
+            merge(&mut got, &patch);
+            assert_eq!(got, want, "{target} + {patch}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_a_wrong_type_is_reported_with_its_path() {
+        let body = br#"{"spec":{"containers":[{"name":"c","image":5}]}}"#;
+        let error = object(Kind::Pod, body).expect_err("a number for an image");
+        assert_eq!(error.code, 400);
+        assert!(
+            error.message.ends_with(
+                "cannot unmarshal number into Go struct field Container.spec.containers.image of \
+                 type string"
+            ),
+            "{}",
+            error.message
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! Conversion between the stored version of a kind and the other versions that the server offers.
+
+use serde_json::{Map, Value};
+
+use crate::apiserver::route::Target;
+use crate::schema::kind::Kind;
+use crate::schema::status::StatusError;
+
+/// The fields with another name in `events.k8s.io`: the name there, the stored name.
+const EVENT_FIELDS: [(&str, &str); 7] = [
+    ("deprecatedCount", "count"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedSource", "source"),
+    ("note", "message"),
+    ("regarding", "involvedObject"),
+    ("reportingController", "reportingComponent"),
+];
+
+/// Converts an error to the request's version: messages about events name the requested group.
+pub(crate) fn error(target: &Target, mut error: StatusError) -> StatusError {
+    let kind = target.kind;
+    // Errors of a field name the internal type.
+    if kind == Kind::Event && !is_stored(target) && error.code != 422 {
+        for (here, there) in
+            [(kind.plural(), "events.events.k8s.io"), (kind.name(), "Event.events.k8s.io")]
+        {
+            if let Some(rest) = error.message.strip_prefix(here).filter(|r| r.starts_with(' ')) {
+                error.message = format!("{there}{rest}");
+            }
+        }
+        if let Some(details) = error.details.as_mut().filter(|details| details["name"].is_string())
+        {
+            details["group"] = group_of(target.api_version).into();
+        }
+    }
+    error
+}
+
+/// Converts the JSON of an object or a list to another version.
+pub(crate) fn convert_body(kind: Kind, api_version: &'static str, body: Vec<u8>) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice::<Value>(&body) else { return body };
+    let given = value["kind"].as_str().unwrap_or_default();
+    if given == "Status" && kind == Kind::Event && value["details"]["kind"].is_string() {
+        value["details"]["group"] = group_of(api_version).into();
+        return value.to_string().into_bytes();
+    }
+    if given != kind.name() && given.strip_suffix("List") != Some(kind.name()) {
+        return body;
+    }
+    if let Some(items) = value.get_mut("items").and_then(Value::as_array_mut) {
+        items.iter_mut().for_each(|item| convert_object(kind, item));
+    }
+    convert_object(kind, &mut value);
+    value["apiVersion"] = api_version.into();
+    value.to_string().into_bytes()
+}
+
+pub(crate) fn is_stored(target: &Target) -> bool {
+    target.api_version == target.kind.api_version()
+}
+
+type Names = (&'static str, &'static str);
+
+/// Only events have fields with two names. The other versions do not differ from the stored ones.
+pub(crate) fn rename_fields(kind: Kind, value: &mut Value, from_to: impl Fn(Names) -> Names) {
+    let Some(members) = value.as_object_mut().filter(|_| kind == Kind::Event) else { return };
+    for (from, to) in EVENT_FIELDS.into_iter().map(from_to) {
+        if let Some(moved) = members.remove(from) {
+            members.insert(to.to_owned(), moved);
+        }
+    }
+}
+
+/// Renames the fields to another version's names and removes empty ones.
+pub(crate) fn convert_object(kind: Kind, value: &mut Value) {
+    rename_fields(kind, value, |(there, here)| (here, there));
+    if let Some(members) = value.as_object_mut().filter(|_| kind == Kind::Event) {
+        let given = |name: &str, value: &Value| !name.starts_with("reporting") || *value != "";
+        members.retain(|name, value| given(name, value));
+    }
+}
+
+pub(crate) fn group_of(api_version: &str) -> &str {
+    api_version.split('/').next().unwrap_or_default()
+}
+
+/// Renames the paths in an operation of a JSON patch.
+pub(crate) fn rename_paths(kind: Kind, operation: &mut Map<String, Value>) {
+    for name in ["from", "path"] {
+        let Some(Value::String(path)) = operation.get_mut(name) else { continue };
+        let first = path.strip_prefix('/').unwrap_or(path).split('/').next().unwrap_or_default();
+        let known = EVENT_FIELDS.iter().find(|(there, _)| *there == first);
+        if let Some((there, here)) = known.filter(|_| kind == Kind::Event) {
+            *path = path.replacen(there, here, 1);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The discovery documents: groups, resources and the server's version.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::apiserver::health;
+use crate::apiserver::table::accept;
+use crate::schema;
+use crate::schema::kind::{Kind, Subresource};
+use crate::schema::reviews::REVIEWS;
+use crate::storage::object::{array_at, text_at};
+use posse_serve::Request;
+
+/// A group without resources: helm, Fabric8 and others look for it before anything else.
+const APPS: &str = "apps/v1";
+
+/// The kinds that `kubectl get all` shows.
+const ALL: [Kind; 3] = [Kind::Job, Kind::Pod, Kind::Service];
+
+/// True if a document exists at the path.
+pub(crate) fn has(path: &str) -> bool {
+    document(path, "").is_some()
+}
+
+/// The served paths.
+pub(crate) fn paths() -> Value {
+    let mut paths: BTreeSet<String> = health::paths().collect();
+    for api_version in versions() {
+        paths.insert(format!("/apis/{api_version}"));
+        paths.insert(format!("/apis/{}", api_version.split('/').next().unwrap_or_default()));
+    }
+    paths.extend(["/api", "/api/v1", "/apis", "/openapi/v2", "/version"].map(str::to_owned));
+    json!({ "paths": paths })
+}
+
+/// The document at a path.
+pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
+    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    match segments.as_slice() {
+        [] => Some(paths()),
+        ["version"] => Some(version()),
+        ["api"] => Some(json!({
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [
+                { "clientCIDR": "0.0.0.0/0", "serverAddress": address },
+            ],
+        })),
+        ["apis"] => {
+            let groups: Vec<Value> = groups().into_iter().map(group).collect();
+            Some(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
+        }
+        ["apis", name] if is_group(name) => {
+            let mut group = group(name);
+            group["kind"] = "APIGroup".into();
+            group["apiVersion"] = "v1".into();
+            Some(group)
+        }
+        ["api", "v1"] => resources("v1"),
+        ["apis", name, version] => resources(&format!("{name}/{version}")),
+        _ => None,
+    }
+}
+
+/// All resources of the core group (`/api`) or of the others (`/apis`) in one document, if the client
+/// prefers that (KEP-3352), with its media type.
+pub(crate) fn aggregated(request: &Request) -> Option<(&'static str, Value)> {
+    let names = match request.path.trim_end_matches('/') {
+        "/api" => BTreeSet::from([""]),
+        "/apis" => groups(),
+        _ => return None,
+    };
+    let version = accept::discovery_version(request)?;
+    let media_type = match version {
+        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+    };
+    let list = json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "metadata": {},
+        "items": names.into_iter().map(aggregated_group).collect::<Vec<_>>(),
+    });
+    Some((media_type, list))
+}
+
+fn aggregated_group(name: &str) -> Value {
+    let of_group = |version: &str| version.rsplit_once('/').unwrap_or(("", version)).0 == name;
+    let versions = versions().into_iter().chain(["v1"]).filter(|version| of_group(version));
+    let versions: Vec<Value> = versions.map(aggregated_version).collect();
+    let mut group = json!({ "metadata": { "creationTimestamp": null }, "versions": versions });
+    if !name.is_empty() {
+        group["metadata"]["name"] = name.into();
+    }
+    group
+}
+
+/// The resources of a version, each with its subresources.
+fn aggregated_version(api_version: &str) -> Value {
+    let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+    let mut resources: Vec<Value> = Vec::new();
+    for entry in array_at(&self::resources(api_version).unwrap_or_default(), "/resources") {
+        let of = |field: &str, own: &str| match text_at(entry, field) {
+            "" => own.to_owned(),
+            given => given.to_owned(),
+        };
+        let kind = json!({
+            "group": of("/group", group), "version": of("/version", version), "kind": entry["kind"],
+        });
+        let mut one = json!({ "responseKind": kind, "verbs": entry["verbs"] });
+        let name = text_at(entry, "/name");
+        let Some((_, name)) = name.split_once('/') else {
+            let namespaced = entry["namespaced"] == true;
+            one["resource"] = name.into();
+            one["scope"] = if namespaced { "Namespaced" } else { "Cluster" }.into();
+            one["singularResource"] = entry["singularName"].clone();
+            for field in ["categories", "shortNames"] {
+                if let Some(names) = entry.get(field) {
+                    one[field] = names.clone();
+                }
+            }
+            resources.push(one);
+            continue;
+        };
+        one["subresource"] = name.into();
+        // A resource stands before its subresources.
+        if let Some(owner) = resources.last_mut().and_then(Value::as_object_mut) {
+            let list = owner.entry("subresources").or_insert_with(|| json!([]));
+            list.as_array_mut().into_iter().for_each(|list| list.push(one.clone()));
+        }
+    }
+    json!({ "version": version, "resources": resources, "freshness": "Current" })
+}
+
+pub(crate) fn is_group(name: &str) -> bool {
+    groups().contains(name)
+}
+
+/// The machine's architecture by Kubernetes' names.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// The API version that the embedded cluster follows; clients read major and minor.
+fn version() -> Value {
+    json!({
+        "major": "1",
+        "minor": "20",
+        "gitVersion": concat!("v1.20.0+posse-", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("linux/{}", architecture()),
+    })
+}
+
+/// The versions of all groups except the core group; the preferred version of a group comes first.
+fn versions() -> BTreeSet<&'static str> {
+    let stored = Kind::all().flat_map(schema::versions).filter(|version| version.contains('/'));
+    stored.chain(REVIEWS.iter().map(|review| review.api_version)).chain([APPS]).collect()
+}
+
+fn groups() -> BTreeSet<&'static str> {
+    versions().into_iter().filter_map(|version| version.split('/').next()).collect()
+}
+
+fn group(name: &str) -> Value {
+    let of_group = |version: &&str| version.split('/').next() == Some(name);
+    let versions: Vec<Value> = versions()
+        .into_iter()
+        .filter(of_group)
+        .map(|version| {
+            let short = version.rsplit('/').next();
+            json!({ "groupVersion": version, "version": short })
+        })
+        .collect();
+    json!({ "name": name, "versions": versions, "preferredVersion": versions.first() })
+}
+
+/// The resources of a version in the order of their names; `None` if the version is unknown.
+fn resources(api_version: &str) -> Option<Value> {
+    let served = |kind: &Kind| schema::versions(*kind).any(|version| version == api_version);
+    let stored = Kind::all().filter(served).flat_map(|kind| {
+        let whole = [(kind.plural().to_owned(), resource(kind))];
+        // The subresources are the same in each group that serves the kind.
+        whole.into_iter().chain(subresources(kind))
+    });
+    let reviews = REVIEWS.iter().filter(|review| review.api_version == api_version).map(|review| {
+        let plural = review.plural.to_owned();
+        (plural, entry(review.plural, review.kind, review.namespaced, &["create"]))
+    });
+    let mut by_name: Map<String, Value> = stored.chain(reviews).collect();
+    if api_version == "v1" {
+        by_name.insert("bindings".to_owned(), entry("bindings", "Binding", true, &["create"]));
+    }
+    let resources: Vec<Value> = by_name.into_iter().map(|(_, entry)| entry).collect();
+    if resources.is_empty() && api_version != APPS {
+        return None;
+    }
+    let mut list = json!({
+        "kind": "APIResourceList", "groupVersion": api_version, "resources": resources,
+    });
+    // kube-apiserver omits `apiVersion` in the core group's list.
+    if api_version != "v1" {
+        list["apiVersion"] = "v1".into();
+    }
+    Some(list)
+}
+
+fn resource(kind: Kind) -> Value {
+    let mut entry = entry(kind.plural(), kind.name(), kind.is_namespaced(), kind.verbs());
+    if !kind.short().is_empty() {
+        entry["shortNames"] = kind.short().into();
+    }
+    if ALL.contains(&kind) {
+        entry["categories"] = json!(["all"]);
+    }
+    entry
+}
+
+fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
+    kind.subresources().iter().map(move |subresource| {
+        let verbs: &[&str] = match subresource {
+            Subresource::Binding | Subresource::Eviction | Subresource::Token => &["create"],
+            Subresource::Attach | Subresource::Exec | Subresource::PortForward => {
+                &["create", "get"]
+            }
+            Subresource::Log => &["get"],
+            Subresource::EphemeralContainers
+            | Subresource::Resize
+            | Subresource::Status
+            | Subresource::None => &["get", "patch", "update"],
+        };
+        let name = format!("{}/{}", kind.plural(), subresource.path_segment());
+        let body = subresource.body_kind().unwrap_or_else(|| kind.name());
+        let mut entry = entry(&name, body, kind.is_namespaced(), verbs);
+        // An entry names the group of the posted body if it is not the resource's group.
+        let group = match subresource {
+            Subresource::Eviction => "policy",
+            Subresource::Token => "authentication.k8s.io",
+            Subresource::Attach
+            | Subresource::Binding
+            | Subresource::EphemeralContainers
+            | Subresource::Exec
+            | Subresource::Log
+            | Subresource::PortForward
+            | Subresource::Resize
+            | Subresource::Status
+            | Subresource::None => "",
+        };
+        if !group.is_empty() {
+            entry["group"] = group.into();
+            entry["version"] = "v1".into();
+        }
+        (name, entry)
+    })
+}
+
+fn entry(name: &str, kind: &str, namespaced: bool, verbs: &[&str]) -> Value {
+    json!({
+        "name": name,
+        "singularName": if name.contains('/') { String::new() } else { kind.to_lowercase() },
+        "namespaced": namespaced,
+        "kind": kind,
+        "verbs": verbs,
+    })
+}

@@ -1,0 +1,35 @@
+//! The API server: authentication, authorization, admission, validation, and the verbs.
+
+pub(crate) mod admission;
+pub(crate) mod answer;
+pub(crate) mod api;
+pub(crate) mod authn;
+pub(crate) mod authz;
+mod channels;
+mod codec;
+mod defaults;
+pub(crate) mod discovery;
+mod dispatch;
+pub(crate) mod evict;
+pub(crate) mod exec_orders;
+pub(crate) mod exec_subresource;
+pub(crate) mod fault_endpoint;
+mod health;
+mod logs;
+mod openapi;
+mod options;
+mod patch;
+pub(crate) mod port_forward;
+mod read;
+mod review;
+mod route;
+pub(crate) mod selector;
+pub(crate) mod server;
+mod spdy;
+mod spdy_headers;
+mod strategy;
+mod table;
+pub(crate) mod validate;
+mod watch;
+mod web_socket;
+pub(crate) mod write;

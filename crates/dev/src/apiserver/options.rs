@@ -1,0 +1,492 @@
+//! Parses the query parameters and option bodies of requests, with kube-apiserver's errors.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::alphabet::URL_SAFE;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+
+use crate::apiserver::codec::{decode, versions};
+use crate::apiserver::route::Target;
+use crate::apiserver::selector::{FieldSelector, FieldTerm, LabelSelector};
+use crate::apiserver::table::Form;
+use crate::schema::kind::{Kind, Subresource};
+use crate::schema::status::{Cause, StatusError, go_quoted};
+use crate::storage::deletion::{DeleteOptions, Propagation};
+use crate::storage::object::{Object, array_at};
+use posse_serve::Request;
+
+/// The version of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VersionMatch {
+    /// The newest version.
+    Now,
+    /// Exactly this version.
+    Exact(u64),
+    /// This version or a newer one; 0 is any version.
+    NotOlderThan(u64),
+}
+
+/// The options of a list or a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListOptions {
+    pub(crate) labels: LabelSelector,
+    pub(crate) fields: FieldSelector,
+    pub(crate) at: VersionMatch,
+    pub(crate) limit: usize,
+    pub(crate) page: Option<ContinueToken>,
+    pub(crate) watch: bool,
+    pub(crate) bookmarks: bool,
+    /// Of a watch; zero for a negative `timeoutSeconds`.
+    pub(crate) timeout: Option<Duration>,
+    /// `sendInitialEvents`; if absent, the version decides.
+    pub(crate) initial_events: Option<bool>,
+    pub(crate) form: Form,
+}
+
+/// A continue token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ContinueToken {
+    /// `None` continues with the newest version.
+    pub(crate) version: Option<u64>,
+    /// The last name of the page before, with its namespace if the list is over all namespaces.
+    pub(crate) after: String,
+}
+
+impl ContinueToken {
+    pub(crate) fn encode(&self) -> String {
+        let version = self.version.map_or_else(|| json!(-1), |version| json!(version));
+        let start = format!("{}\u{0}", self.after);
+        let token = json!({ "v": "meta.k8s.io/v1", "rv": version, "start": start });
+        URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    fn parse(token: &str) -> Result<Self, StatusError> {
+        let refuse_with = |detail: &str| {
+            let message = format!("invalid continue token: continue key is not valid{detail}");
+            Err(StatusError::bad_request(message))
+        };
+        let refuse = || refuse_with("");
+        // Go ignores unused bits of the last character.
+        let lenient = GeneralPurpose::new(
+            &URL_SAFE,
+            GeneralPurposeConfig::new()
+                .with_decode_allow_trailing_bits(true)
+                .with_decode_padding_mode(DecodePaddingMode::Indifferent),
+        );
+        let Ok(bytes) = lenient.decode(token) else { return refuse() };
+        let value: Value = match serde_json::from_slice(&bytes) {
+            Ok(value) => value,
+            Err(error) => {
+                return refuse_with(&format!(": {}", decode::go_syntax_error(&bytes, &error)));
+            }
+        };
+        let (Some(version), Some(start)) =
+            (value.get("rv").and_then(Value::as_i64), value.get("start").and_then(Value::as_str))
+        else {
+            return refuse();
+        };
+        let version = match version {
+            -1 => None,
+            version => match u64::try_from(version) {
+                Ok(version) => Some(version),
+                Err(_) => return refuse(),
+            },
+        };
+        Ok(Self { version, after: start.trim_end_matches('\u{0}').to_owned() })
+    }
+}
+
+impl ListOptions {
+    pub(crate) fn parse(target: &Target, request: &Request) -> Result<Self, StatusError> {
+        let text = |name: &str| request.query(name).unwrap_or_default();
+        let limit = whole_number(text("limit"))?.unwrap_or_default();
+        let timeout = whole_number(text("timeoutSeconds"))?;
+        let watch = request.query("watch").is_some_and(is_true);
+        let labels = LabelSelector::parse(text("labelSelector"))?;
+        let mut fields = FieldSelector::parse(text("fieldSelector"))?;
+        if target.kind == Kind::Event && !versions::is_stored(target) {
+            fields.terms.iter_mut().try_for_each(rename_event_field)?;
+        }
+        check_fields(target.kind, &fields)?;
+        let initial_events = request.query("sendInitialEvents").map(is_true);
+        check_match(watch, initial_events.is_some(), text)?;
+        let version = resource_version(text("resourceVersion"))?;
+        let page = match text("continue") {
+            "" => None,
+            _ if watch => None,
+            token => Some(ContinueToken::parse(token)?),
+        };
+        // An empty version is none; the real server also accepts 0.
+        if page.is_some() && version.is_some_and(|version| version > 0) {
+            let message = "specifying resource version is not allowed when using continue";
+            return Err(StatusError::bad_request(message));
+        }
+        // A list at any version comes from the real server's cache, which has no pages.
+        let unlimited = page.is_none() && version == Some(0);
+        let limit = if unlimited { 0 } else { usize::try_from(limit).unwrap_or_default() };
+        let at = match (text("resourceVersionMatch"), version) {
+            (_, None) => VersionMatch::Now,
+            ("Exact", Some(version)) => VersionMatch::Exact(version),
+            // The legacy rule: a list with a limit and a version means exactly that version.
+            ("", Some(version)) if limit > 0 && version > 0 && !watch => {
+                VersionMatch::Exact(version)
+            }
+            (_, Some(version)) => VersionMatch::NotOlderThan(version),
+        };
+        Ok(Self {
+            labels,
+            fields,
+            at,
+            limit,
+            page,
+            watch,
+            bookmarks: request.query("allowWatchBookmarks").is_some_and(is_true),
+            timeout: timeout
+                .filter(|seconds| *seconds != 0)
+                .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
+            initial_events,
+            form: Form::of(request, Subresource::None)?,
+        })
+    }
+
+    /// Restricts the options to one object; a field selector may name only this object.
+    pub(crate) fn restrict_to(&mut self, name: &str) -> Result<(), StatusError> {
+        let names = |term: &&FieldTerm| term.field == "metadata.name" && term.equal;
+        if self.fields.terms.iter().filter(names).any(|term| term.value != name) {
+            let message = "fieldSelector metadata.name doesn't match requested name";
+            return Err(StatusError::bad_request(message));
+        }
+        self.fields.terms.push(FieldTerm {
+            field: "metadata.name".to_owned(),
+            value: name.to_owned(),
+            equal: true,
+        });
+        Ok(())
+    }
+
+    /// True if the list has no selector, so that the server knows `remainingItemCount`.
+    pub(crate) fn selects_all(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    pub(crate) fn matches(&self, object: &Object) -> bool {
+        self.labels.matches(|name| object.label(name))
+            && self.fields.matches(|name| object.field(name))
+    }
+}
+
+/// The selectable fields besides `metadata.name` and `metadata.namespace`. Kinds without a row have
+/// another error message.
+const SELECTABLE: [(Kind, &[&str]); 6] = [
+    (
+        Kind::Event,
+        &[
+            "involvedObject.apiVersion",
+            "involvedObject.fieldPath",
+            "involvedObject.kind",
+            "involvedObject.name",
+            "involvedObject.namespace",
+            "involvedObject.resourceVersion",
+            "involvedObject.uid",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+    ),
+    (Kind::Job, &["status.successful"]),
+    (Kind::Namespace, &["status.phase"]),
+    (Kind::Node, &["spec.unschedulable"]),
+    (
+        Kind::Pod,
+        &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "status.nominatedNodeName",
+            "status.phase",
+            "status.podIP",
+        ],
+    ),
+    (Kind::Secret, &["type"]),
+];
+
+/// Replaces a field of `events.k8s.io` by the stored one.
+fn rename_event_field(term: &mut FieldTerm) -> Result<(), StatusError> {
+    let field = term.field.as_str();
+    let stored = match (field, field.strip_prefix("regarding.")) {
+        ("metadata.name" | "metadata.namespace" | "reason" | "type", _) => return Ok(()),
+        ("reportingController", _) => "reportingComponent".to_owned(),
+        (_, Some(rest)) => format!("involvedObject.{rest}"),
+        (_, None) => {
+            return Err(StatusError::bad_request(format!("field label not supported: {field}")));
+        }
+    };
+    term.field = stored;
+    Ok(())
+}
+
+fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), StatusError> {
+    const COMMON: [&str; 2] = ["metadata.name", "metadata.namespace"];
+    let own = SELECTABLE.iter().find(|(known, _)| *known == kind).map(|(_, fields)| *fields);
+    let known =
+        |field: &str| COMMON.contains(&field) || own.is_some_and(|fields| fields.contains(&field));
+    let Some(term) = fields.terms.iter().find(|term| !known(&term.field)) else { return Ok(()) };
+    let quoted = go_quoted(&term.field);
+    Err(StatusError::bad_request(match own {
+        Some(_) if kind == Kind::Job => {
+            format!("field label {quoted} not supported for batchv1.Job")
+        }
+        Some(_) => format!("field label not supported: {}", term.field),
+        None => format!(
+            "{quoted} is not a known field selector: only \"metadata.name\", \
+             \"metadata.namespace\""
+        ),
+    }))
+}
+
+fn check_match<'a>(
+    watch: bool,
+    initial_events: bool,
+    text: impl Fn(&str) -> &'a str,
+) -> Result<(), StatusError> {
+    const FIELD: &str = "resourceVersionMatch";
+    const NOT_OLDER: &str = "NotOlderThan";
+    let rule = text(FIELD);
+    let version = text("resourceVersion");
+    let mut causes = Vec::new();
+    let mut forbid = |detail: &str| causes.push(Cause::forbidden(FIELD, detail));
+    if initial_events && watch {
+        // As in servers that support `sendInitialEvents`.
+        if rule != NOT_OLDER {
+            forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+        }
+    } else if !rule.is_empty() {
+        if watch {
+            forbid("resourceVersionMatch is forbidden for watch");
+        }
+        if version.is_empty() {
+            forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if !text("continue").is_empty() {
+            forbid("resourceVersionMatch is forbidden when continue is provided");
+        }
+        if rule == "Exact" && version == "0" {
+            forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+    }
+    if initial_events && !watch {
+        let detail = "sendInitialEvents is forbidden for list";
+        causes.push(Cause::forbidden("sendInitialEvents", detail));
+    }
+    if !matches!(rule, "" | "Exact" | NOT_OLDER) {
+        causes.push(Cause::not_supported(FIELD, rule, &["Exact", NOT_OLDER, ""]));
+    }
+    match causes.as_slice() {
+        [] => Ok(()),
+        causes => Err(StatusError::invalid_kind("ListOptions", "meta.k8s.io", "", causes)),
+    }
+}
+
+/// Parses a `resourceVersion`; `None` if empty.
+pub(crate) fn resource_version(text: &str) -> Result<Option<u64>, StatusError> {
+    match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            let text = go_quoted(text);
+            StatusError::internal(format!(
+                "resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: \
+                 invalid syntax"
+            ))
+        }),
+    }
+}
+
+/// Parses an integer of a query; `None` if empty.
+pub(crate) fn whole_number(text: &str) -> Result<Option<i64>, StatusError> {
+    match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            let message = format!("strconv.ParseInt: parsing {}: invalid syntax", go_quoted(text));
+            StatusError::bad_request(message)
+        }),
+    }
+}
+
+/// Go's conversion: each value but `0` and `false` is true.
+fn is_true(text: &str) -> bool {
+    !(text == "0" || text.eq_ignore_ascii_case("false"))
+}
+
+/// The options of a create, an update or a patch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WriteOptions {
+    pub(crate) dry_run: bool,
+    /// An apply takes over fields of other managers.
+    pub(crate) force: bool,
+    /// The field manager.
+    pub(crate) manager: String,
+}
+
+/// An apply requires a field manager; other patches must not set `force`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applies {
+    No,
+    Yes,
+}
+
+const MANAGER_BYTES_MAX: usize = 128;
+
+/// Parses the options of a create or an update.
+pub(crate) fn write(request: &Request, options: &str) -> Result<WriteOptions, StatusError> {
+    write_options(request, options, Vec::new())
+}
+
+/// Parses the options of a patch.
+pub(crate) fn patch(request: &Request, applies: Applies) -> Result<WriteOptions, StatusError> {
+    let manager = request.query("fieldManager").unwrap_or_default();
+    let causes = match applies {
+        Applies::No if request.query("force").is_some() => {
+            vec![Cause::forbidden("force", "may not be specified for non-apply patch")]
+        }
+        Applies::Yes if manager.is_empty() => {
+            vec![Cause::required(MANAGER, "is required for apply patch")]
+        }
+        Applies::No | Applies::Yes => Vec::new(),
+    };
+    write_options(request, "PatchOptions", causes)
+}
+
+const MANAGER: &str = "fieldManager";
+
+fn write_options(
+    request: &Request,
+    options: &str,
+    mut causes: Vec<Cause>,
+) -> Result<WriteOptions, StatusError> {
+    let manager = request.query(MANAGER).unwrap_or_default();
+    if manager.len() > MANAGER_BYTES_MAX {
+        causes.push(Cause::too_long(MANAGER, MANAGER_BYTES_MAX));
+    }
+    for (i, c) in manager.char_indices().filter(|(_, c)| c.is_control()) {
+        let detail = format!("invalid character U+{:04X} (at position {i})", u32::from(c));
+        causes.push(Cause::invalid(MANAGER, manager, &detail));
+    }
+    let values: Vec<&str> = request
+        .query
+        .iter()
+        .filter(|(name, value)| name == "dryRun" && !value.is_empty())
+        .map(|(_, value)| value.as_str())
+        .collect();
+    causes.extend(check_dry_run(&values));
+    if !causes.is_empty() {
+        return Err(StatusError::invalid_kind(options, "meta.k8s.io", "", &causes));
+    }
+    let manager = match manager {
+        "" => agent(request.header("user-agent").unwrap_or_default()),
+        given => given.to_owned(),
+    };
+    let force = request.query("force").is_some_and(is_true);
+    Ok(WriteOptions { dry_run: !values.is_empty(), force, manager })
+}
+
+/// The first product of a `User-Agent`.
+fn agent(header: &str) -> String {
+    let word = header.split('/').next().unwrap_or_default();
+    let mut agent: String = word.chars().filter(|c| !c.is_control()).collect();
+    agent.truncate(agent.floor_char_boundary(MANAGER_BYTES_MAX));
+    agent
+}
+
+fn check_dry_run(values: &[&str]) -> Option<Cause> {
+    if values.iter().all(|value| *value == "All") {
+        return None;
+    }
+    let shown: Vec<String> = values.iter().map(|value| go_quoted(value)).collect();
+    let shown = format!("[]string{{{}}}", shown.join(", "));
+    Some(Cause::not_supported_raw("dryRun", &shown, &["All"]))
+}
+
+/// Parses the options of a delete: the body if there is one, else the query.
+pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, StatusError> {
+    let given = match request.body.is_empty() {
+        true => query_options(request)?,
+        false => decode::value(&request.body).map_err(|error| {
+            StatusError::internal(format!("couldn't get version/kind; json parse error: {error}"))
+        })?,
+    };
+    let kind = given.get("kind").and_then(Value::as_str).unwrap_or("DeleteOptions");
+    if kind != "DeleteOptions" {
+        return Err(StatusError::internal(format!(
+            "no kind {} is registered for version \"meta.k8s.io/v1\" in scheme \
+             \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
+            go_quoted(kind)
+        )));
+    }
+    let grace = match given.get("gracePeriodSeconds") {
+        None | Some(Value::Null) => None,
+        Some(value) => Some(value.as_i64().ok_or_else(|| {
+            StatusError::internal(format!(
+                "v1.DeleteOptions.GracePeriodSeconds: readUint64: unexpected value: {value}"
+            ))
+        })?),
+    };
+    let values: Vec<&str> = array_at(&given, "/dryRun").iter().filter_map(Value::as_str).collect();
+    let mut causes = Vec::new();
+    let propagation = propagation(&given).map_err(|cause| causes.push(cause)).unwrap_or_default();
+    causes.extend(check_dry_run(&values));
+    if !causes.is_empty() {
+        return Err(StatusError::invalid_kind("DeleteOptions", "meta.k8s.io", "", &causes));
+    }
+    let text = |pointer: &str| given.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    Ok(DeleteOptions {
+        grace_seconds: grace,
+        uid: text("/preconditions/uid"),
+        version: text("/preconditions/resourceVersion"),
+        dry_run: !values.is_empty(),
+        propagation,
+    })
+}
+
+/// The options of the query in the form of a body.
+fn query_options(request: &Request) -> Result<Value, StatusError> {
+    let mut given = json!({});
+    for (name, text) in &request.query {
+        match name.as_str() {
+            "gracePeriodSeconds" => given[name] = json!(whole_number(text)?),
+            "orphanDependents" => given[name] = is_true(text).into(),
+            "propagationPolicy" if !text.is_empty() => given[name] = text.as_str().into(),
+            "dryRun" if !text.is_empty() => match given[name].as_array_mut() {
+                Some(values) => values.push(text.as_str().into()),
+                None => given[name] = json!([text]),
+            },
+            _ => {}
+        }
+    }
+    Ok(given)
+}
+
+/// The propagation policy.
+fn propagation(given: &Value) -> Result<Option<Propagation>, Cause> {
+    const FIELD: &str = "propagationPolicy";
+    let policy = given.get(FIELD).and_then(Value::as_str);
+    let orphan = given.get("orphanDependents").and_then(Value::as_bool);
+    match (policy, orphan) {
+        (Some(policy), Some(_)) => {
+            let detail = "orphanDependents and deletionPropagation cannot be both set";
+            Err(Cause::invalid(FIELD, policy, detail))
+        }
+        (Some("Foreground"), None) => Ok(Some(Propagation::Foreground)),
+        (Some("Background"), None) | (None, Some(false)) => Ok(Some(Propagation::Background)),
+        (Some("Orphan"), None) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
+        (Some(other), None) => {
+            let known = ["Foreground", "Background", "Orphan", "nil"];
+            Err(Cause::not_supported(FIELD, other, &known))
+        }
+        (None, None) => Ok(None),
+    }
+}

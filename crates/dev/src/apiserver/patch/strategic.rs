@@ -1,0 +1,410 @@
+//! Strategic merge patches: lists are merged by the keys of the schema, and the directives
+//! `$patch`, `$retainKeys`, `$setElementOrder` and `$deleteFromPrimitiveList` are applied.
+
+use serde_json::{Map, Value};
+
+use super::go_shown;
+use crate::schema::status::StatusError;
+use crate::schema::type_word;
+use crate::schema::{Field, Shape, Type};
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN: &str = "$retainKeys";
+const ORDER: &str = "$setElementOrder/";
+const DELETE: &str = "$deleteFromPrimitiveList/";
+
+type Members = Map<String, Value>;
+
+/// Applies a patch to an object of the type.
+pub(crate) fn apply(
+    of: &'static Type,
+    target: &Value,
+    patch: &Members,
+) -> Result<Value, StatusError> {
+    let target = target.as_object().cloned().unwrap_or_default();
+    merge_members(Some(of), target, patch.clone()).map(Value::Object)
+}
+
+fn merge_members(
+    of: Option<&'static Type>,
+    mut target: Members,
+    mut patch: Members,
+) -> Result<Members, StatusError> {
+    // In a map `$patch` may also be a key.
+    match patch.get(DIRECTIVE).and_then(Value::as_str) {
+        Some("replace") => {
+            patch.remove(DIRECTIVE);
+            return Ok(patch);
+        }
+        Some("delete") => return Ok(Members::new()),
+        Some(other) if of.is_some() && other != "merge" => {
+            return Err(unknown_directive(other, &patch));
+        }
+        Some(_) if of.is_some() => drop(patch.remove(DIRECTIVE)),
+        Some(_) | None => {}
+    }
+    retain_keys(&mut target, &mut patch)?;
+    set_order(of, &mut target, &mut patch)?;
+    for (name, change) in patch {
+        if let Some(name) = name.strip_prefix(DELETE) {
+            delete_from(&mut target, name, &change)?;
+            continue;
+        }
+        let field = of.and_then(|of| of.field(&name));
+        let merged = match (target.remove(&name), change) {
+            (Some(_), Value::Null) => continue,
+            (Some(Value::Object(present)), Value::Object(change)) => {
+                Value::Object(merge_members(type_of(field), present, change)?)
+            }
+            (Some(Value::Array(present)), Value::Array(change)) => {
+                Value::Array(merge_list(field, present, change)?)
+            }
+            (_, change) => without_directives(change),
+        };
+        target.insert(name, merged);
+    }
+    Ok(target)
+}
+
+/// The type of a field's value, or of its items.
+fn type_of(field: Option<&'static Field>) -> Option<&'static Type> {
+    let mut shape = &field?.shape;
+    if let Shape::List(item) | Shape::Map(item) = shape {
+        shape = item;
+    }
+    match (&field?.shape, shape) {
+        // The members of a map have the type, not the map itself.
+        (Shape::Map(_), _) => None,
+        (_, Shape::Object(inner)) => Some(inner.get()),
+        _ => None,
+    }
+}
+
+/// A new value without its directives.
+fn without_directives(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let kept = members.into_iter().filter(|(name, _)| !is_directive(name));
+            Value::Object(kept.map(|(name, value)| (name, without_directives(value))).collect())
+        }
+        Value::Array(items) => {
+            let kept = items.into_iter().filter(|item| item.get(DIRECTIVE).is_none());
+            Value::Array(kept.map(without_directives).collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
+    }
+}
+
+fn is_directive(name: &str) -> bool {
+    name == DIRECTIVE || name == RETAIN || name.starts_with(ORDER) || name.starts_with(DELETE)
+}
+
+fn retain_keys(target: &mut Members, patch: &mut Members) -> Result<(), StatusError> {
+    let Some(retained) = patch.remove(RETAIN) else { return Ok(()) };
+    let wrong = || StatusError::bad_request("invalid patch format of retainKeys");
+    let Value::Array(retained) = retained else { return Err(wrong()) };
+    let is_retained = |name: &str| retained.iter().any(|key| key.as_str() == Some(name));
+    if !patch.keys().all(|name| is_directive(name) || is_retained(name)) {
+        return Err(wrong());
+    }
+    target.retain(|name, _| is_retained(name));
+    Ok(())
+}
+
+fn delete_from(target: &mut Members, name: &str, deleted: &Value) -> Result<(), StatusError> {
+    let Some(Value::Array(present)) = target.get_mut(name) else { return Ok(()) };
+    let Value::Array(deleted) = deleted else {
+        let detail = format!("cannot restore slice from {}", type_word(deleted));
+        return Err(unrestorable(&detail));
+    };
+    present.retain(|item| !deleted.contains(item));
+    Ok(())
+}
+
+/// The error for a result that does not fit the type.
+fn unrestorable(detail: &str) -> StatusError {
+    let cause = crate::schema::status::Cause::invalid("patch", "", detail);
+    StatusError::invalid_kind("", "", "", &[cause])
+}
+
+/// Merges the lists with a `$setElementOrder` and sorts them by it.
+fn set_order(
+    of: Option<&'static Type>,
+    target: &mut Members,
+    patch: &mut Members,
+) -> Result<(), StatusError> {
+    let names: Vec<String> =
+        patch.keys().filter_map(|name| name.strip_prefix(ORDER)).map(str::to_owned).collect();
+    for name in names {
+        let order = match patch.remove(&format!("{ORDER}{name}")) {
+            Some(Value::Array(order)) => order,
+            other => {
+                let found = other.as_ref().map_or("null", type_word);
+                let message = format!("expected a []interface {{}}, but received a {found}");
+                return Err(StatusError::internal(message));
+            }
+        };
+        let field = of.and_then(|of| of.field(&name));
+        let key = merge_key(field);
+        let list = |value: Option<Value>| match value {
+            Some(Value::Array(items)) => Some(items),
+            Some(_) | None => None,
+        };
+        let (present, change) = (list(target.remove(&name)), list(patch.remove(&name)));
+        if let Some(change) = &change {
+            check_order(change, &order, key)?;
+        }
+        let merged = match (present.clone(), change) {
+            (Some(present), Some(change)) => merge_list(field, present, change)?,
+            (Some(only), None) | (None, Some(only)) => only,
+            (None, None) => continue,
+        };
+        target.insert(name, ordered(merged, &order, &present.unwrap_or_default(), key).into());
+    }
+    Ok(())
+}
+
+/// The patch's items must be in the order of `$setElementOrder`.
+fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(), StatusError> {
+    let mut left = order.iter();
+    let is_special = |item: &Value| item.get(DIRECTIVE).is_some();
+    let in_order = change
+        .iter()
+        .filter(|item| !is_special(item))
+        .all(|item| left.any(|known| is_same_item(known, item, key)));
+    if in_order {
+        return Ok(());
+    }
+    let lines =
+        |list: &[Value]| format!("[{}]", list.iter().map(go_shown).collect::<Vec<_>>().join(" "));
+    Err(StatusError::internal(format!(
+        "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
+        lines(change),
+        lines(order)
+    )))
+}
+
+fn merge_key(field: Option<&'static Field>) -> Option<&'static str> {
+    field.and_then(|field| field.merge).filter(|key| !key.is_empty())
+}
+
+/// True if both have the same key, or are equal if the list has no key.
+fn is_same_item(one: &Value, other: &Value, key: Option<&str>) -> bool {
+    match key {
+        Some(key) => one.get(key).is_some_and(|value| other.get(key) == Some(value)),
+        None => one == other,
+    }
+}
+
+fn merge_list(
+    field: Option<&'static Field>,
+    present: Vec<Value>,
+    change: Vec<Value>,
+) -> Result<Vec<Value>, StatusError> {
+    let Some(merge) = field.and_then(|field| field.merge) else {
+        return Ok(change.into_iter().map(without_directives).collect());
+    };
+    if present.is_empty() && change.is_empty() {
+        return Ok(present);
+    }
+    let n_objects = present.iter().chain(&change).filter(|item| item.is_object()).count();
+    if n_objects > 0 && n_objects < present.len() + change.len() {
+        return Err(StatusError::internal(format!(
+            "list element types are not identical: [{} {}]",
+            go_shown(&present.into()),
+            go_shown(&change.into())
+        )));
+    }
+    let before = present.clone();
+    if n_objects == 0 {
+        let mut merged = present;
+        for item in &change {
+            if !merged.contains(item) {
+                merged.push(item.clone());
+            }
+        }
+        return Ok(ordered(merged, &change, &before, None));
+    }
+    let (present, change) = perform_directives(present, change, merge)?;
+    let Some(present) = present else { return Ok(change) };
+    let merged = merge_items(type_of(field), present, &change, merge)?;
+    Ok(ordered(merged, &change, &before, Some(merge)))
+}
+
+/// Applies the items with a directive. Returns `None` as the target if the list is replaced.
+fn perform_directives(
+    mut present: Vec<Value>,
+    change: Vec<Value>,
+    key: &str,
+) -> Result<(Option<Vec<Value>>, Vec<Value>), StatusError> {
+    let mut plain = Vec::new();
+    let mut replaced = false;
+    for item in change {
+        match item.get(DIRECTIVE).map(|word| (word, word.as_str())) {
+            None => plain.push(item),
+            Some((_, Some("delete"))) => {
+                check_key(&item, key)?;
+                present.retain(|one| !is_same_item(one, &item, Some(key)));
+            }
+            Some((_, Some("replace"))) => replaced = true,
+            Some((_, Some("merge"))) => {
+                let message = "merging lists cannot yet be specified in the patch";
+                return Err(StatusError::internal(message));
+            }
+            Some((word, _)) => {
+                let members = item.as_object().cloned().unwrap_or_default();
+                return Err(unknown_directive(&go_shown(word), &members));
+            }
+        }
+    }
+    Ok((Some(present).filter(|_| !replaced), plain))
+}
+
+fn unknown_directive(word: &str, members: &Members) -> StatusError {
+    let shown = go_shown(&Value::Object(members.clone()));
+    StatusError::internal(format!("unknown patch type: {word} in map: {shown}"))
+}
+
+fn check_key(item: &Value, key: &str) -> Result<(), StatusError> {
+    match item.get(key) {
+        Some(_) => Ok(()),
+        None => Err(StatusError::internal(format!(
+            "map: {} does not contain declared merge key: {key}",
+            go_shown(item)
+        ))),
+    }
+}
+
+fn merge_items(
+    of: Option<&'static Type>,
+    mut present: Vec<Value>,
+    change: &[Value],
+    key: &str,
+) -> Result<Vec<Value>, StatusError> {
+    for item in change {
+        check_key(item, key)?;
+        let Some(found) = present.iter_mut().find(|one| is_same_item(one, item, Some(key))) else {
+            present.push(without_directives(item.clone()));
+            continue;
+        };
+        if let (Value::Object(target), Value::Object(change)) = (&mut *found, item) {
+            *target = merge_members(of, std::mem::take(target), change.clone())?;
+        }
+    }
+    Ok(present)
+}
+
+/// Sorts the merged items: those of the patch by its order, the others by their old positions.
+fn ordered(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
+    let place =
+        |list: &[Value], item: &Value| list.iter().position(|one| is_same_item(one, item, key));
+    let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
+        merged.into_iter().partition(|item| place(order, item).is_some());
+    for (items, list) in [(&mut patched, order), (&mut others, before)] {
+        items.sort_by_key(|item| place(list, item).unwrap_or(usize::MAX));
+    }
+    let mut all = Vec::with_capacity(patched.len() + others.len());
+    let (mut patched, mut others) = (patched.into_iter().peekable(), others.into_iter().peekable());
+    while let (Some(own), Some(other)) = (patched.peek(), others.peek()) {
+        let other_first = match (place(before, other), place(before, own)) {
+            (Some(other), Some(own)) => other < own,
+            _ => false,
+        };
+        all.extend(if other_first { others.next() } else { patched.next() });
+    }
+    all.extend(patched);
+    all.extend(others);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema;
+    use crate::schema::kind::Kind;
+
+    #[track_caller]
+    fn check(target: &Value, patch: &Value, want: &Value) {
+        let members = patch.as_object().expect("an object");
+        let got = super::apply(schema::of(Kind::Pod), target, members).expect("a patch");
+        assert_eq!(got, *want, "{target} + {patch}");
+    }
+
+    #[test]
+    fn lists_of_objects_are_merged_by_key() {
+        let pod = json!({ "spec": { "containers": [
+            { "name": "a", "image": "1", "env": [{ "name": "X", "value": "1" }] },
+            { "name": "b", "image": "2" },
+        ] } });
+        let containers = |list: Value| json!({ "spec": { "containers": list } });
+        for (patch, want) in [
+            (
+                json!([{ "name": "b", "image": "3" }]),
+                json!([pod["spec"]["containers"][0], { "name": "b", "image": "3" }]),
+            ),
+            (
+                json!([{ "name": "c", "image": "3" }]),
+                json!([
+                    { "name": "c", "image": "3" },
+                    pod["spec"]["containers"][0],
+                    pod["spec"]["containers"][1],
+                ]),
+            ),
+            (
+                json!([{ "name": "a", "env": [{ "name": "X", "$patch": "delete" }] }]),
+                json!([
+                    { "name": "a", "image": "1", "env": [] },
+                    { "name": "b", "image": "2" },
+                ]),
+            ),
+            (json!([{ "$patch": "replace" }, { "name": "z" }]), json!([{ "name": "z" }])),
+            (json!([{ "name": "a", "$patch": "delete" }]), json!([{ "name": "b", "image": "2" }])),
+        ] {
+            check(&pod, &containers(patch), &containers(want));
+        }
+        let order = json!({ "spec": {
+            "$setElementOrder/containers": [{ "name": "b" }, { "name": "a" }],
+            "containers": [{ "name": "a", "image": "9" }],
+        } });
+        let want = json!([
+            { "name": "b", "image": "2" },
+            { "name": "a", "image": "9", "env": [{ "name": "X", "value": "1" }] },
+        ]);
+        check(&pod, &order, &containers(want));
+    }
+
+    #[test]
+    fn maps_sets_and_volumes_follow_the_directives() {
+        let meta = |value: Value| json!({ "metadata": value });
+        let labels = meta(json!({ "labels": { "a": "1", "b": "2" } }));
+        for (patch, want) in [
+            (json!({ "a": null }), json!({ "b": "2" })),
+            (json!({ "$patch": "replace", "c": "3" }), json!({ "c": "3" })),
+            (json!({ "$patch": "delete" }), json!({})),
+            (json!({ "$retainKeys": ["c"], "c": "3" }), json!({ "c": "3" })),
+        ] {
+            check(&labels, &meta(json!({ "labels": patch })), &meta(json!({ "labels": want })));
+        }
+        let set = meta(json!({ "finalizers": ["a", "b"] }));
+        for (patch, want) in [
+            (json!({ "finalizers": ["c"] }), json!(["c", "a", "b"])),
+            (json!({ "$deleteFromPrimitiveList/finalizers": ["a"] }), json!(["b"])),
+            (
+                json!({ "$setElementOrder/finalizers": ["b", "a", "c"], "finalizers": ["c"] }),
+                json!(["b", "a", "c"]),
+            ),
+        ] {
+            check(&set, &meta(patch), &meta(json!({ "finalizers": want })));
+        }
+        let volumes = |value: Value| json!({ "spec": { "volumes": [value] } });
+        check(
+            &volumes(json!({ "name": "v", "emptyDir": {} })),
+            &volumes(json!({
+                "$retainKeys": ["name", "configMap"], "name": "v", "configMap": { "name": "c" },
+            })),
+            &volumes(json!({ "name": "v", "configMap": { "name": "c" } })),
+        );
+    }
+}

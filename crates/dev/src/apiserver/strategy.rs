@@ -1,0 +1,240 @@
+//! What Kubernetes calls PrepareForCreate and PrepareForUpdate: resets fields that clients cannot
+//! set, and derives fields from others.
+
+use serde_json::{Map, Value, json};
+
+use crate::apiserver::defaults;
+use crate::schema::kind::{Kind, Subresource};
+use crate::schema::status::StatusError;
+use crate::storage::object::{array_at, metadata_mut, object_mut, text_at};
+use crate::storage::pods::GATED;
+
+/// The admission plugins that look at the new object only.
+pub(crate) fn admit(kind: Kind, name: &str, value: &mut Value) -> Result<(), StatusError> {
+    if kind == Kind::Pod {
+        priority(name, value)?;
+        tolerations(object_mut(value, "spec"));
+        runtime_class(name, value)?;
+    } else if kind == Kind::Node {
+        add_not_ready_taint(object_mut(value, "spec"));
+    }
+    Ok(())
+}
+
+fn priority(name: &str, pod: &mut Value) -> Result<(), StatusError> {
+    let priority = match text_at(pod, "/spec/priorityClassName") {
+        "" => 0,
+        "system-cluster-critical" => 2_000_000_000_i64,
+        "system-node-critical" => 2_000_001_000,
+        other => {
+            let detail = format!("no PriorityClass with name {other} was found");
+            return Err(StatusError::forbidden(Kind::Pod, name, &detail));
+        }
+    };
+    let policy = "PreemptLowerPriority";
+    let spec = object_mut(pod, "spec");
+    let computed = "must not be provided in pod spec; priority admission controller computed";
+    let from = "from the given PriorityClass name";
+    let given = spec.insert("priority".to_owned(), priority.into());
+    if let Some(given) = given.filter(|given| *given != priority) {
+        let detail =
+            format!("the integer value of priority ({given}) {computed} {priority} {from}");
+        return Err(StatusError::forbidden(Kind::Pod, name, &detail));
+    }
+    let given = spec.insert("preemptionPolicy".to_owned(), policy.into());
+    if let Some(given) = given.as_ref().and_then(Value::as_str).filter(|given| *given != policy) {
+        let what = "the string value of PreemptionPolicy";
+        let detail = format!("{what} ({given}) {computed} {policy} {from}");
+        return Err(StatusError::forbidden(Kind::Pod, name, &detail));
+    }
+    Ok(())
+}
+
+/// There are no runtime classes here.
+fn runtime_class(name: &str, pod: &Value) -> Result<(), StatusError> {
+    let class = text_at(pod, "/spec/runtimeClassName");
+    let detail = if !class.is_empty() {
+        format!("pod rejected: RuntimeClass {class:?} not found")
+    } else if pod.pointer("/spec/overhead").is_some() {
+        "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead".into()
+    } else {
+        return Ok(());
+    };
+    Err(StatusError::forbidden(Kind::Pod, name, &detail))
+}
+
+/// The plugin DefaultTolerationSeconds: pods tolerate not-ready and unreachable nodes for five
+/// minutes by default.
+fn tolerations(spec: &mut Map<String, Value>) {
+    const SECONDS: i64 = 300;
+    let list = spec.entry("tolerations").or_insert_with(|| json!([]));
+    let Some(list) = list.as_array_mut() else { return };
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let tolerated = list.iter().any(|toleration| {
+            matches!(text_at(toleration, "/effect"), "" | "NoExecute")
+                && (text_at(toleration, "/key") == key || text_at(toleration, "/key").is_empty())
+        });
+        if !tolerated {
+            list.push(json!({
+                "key": key,
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": SECONDS,
+            }));
+        }
+    }
+}
+
+/// The plugin TaintNodesByCondition: a new node is not ready.
+fn add_not_ready_taint(spec: &mut Map<String, Value>) {
+    const KEY: &str = "node.kubernetes.io/not-ready";
+    let taints = spec.entry("taints").or_insert_with(|| json!([]));
+    let Some(taints) = taints.as_array_mut() else { return };
+    let has =
+        |taint: &Value| text_at(taint, "/key") == KEY && text_at(taint, "/effect") == "NoSchedule";
+    if !taints.iter().any(has) {
+        taints.push(json!({ "key": KEY, "effect": "NoSchedule" }));
+    }
+}
+
+/// Resets and derives fields of a new object.
+pub(crate) fn create(kind: Kind, value: &mut Value) {
+    let status = if kind == Kind::Job || kind == Kind::ResourceQuota {
+        Some(json!({}))
+    } else if kind == Kind::Namespace {
+        Some(json!({ "phase": "Active" }))
+    } else if kind == Kind::PersistentVolume || kind == Kind::PersistentVolumeClaim {
+        Some(json!({ "phase": "Pending" }))
+    } else if kind == Kind::Pod {
+        // They are added to a pod that exists, by a subresource.
+        object_mut(value, "spec").remove("ephemeralContainers");
+        let quality = defaults::quality_of_service(value);
+        let mut status = json!({ "phase": "Pending", "qosClass": quality });
+        if !array_at(value, "/spec/schedulingGates").is_empty() {
+            status["conditions"] = json!([{
+                "type": "PodScheduled", "status": "False", "lastProbeTime": null,
+                "lastTransitionTime": null, "reason": "SchedulingGated", "message": GATED,
+            }]);
+        }
+        Some(status)
+    } else if kind == Kind::PodDisruptionBudget {
+        metadata_mut(value).insert("generation".to_owned(), 1.into());
+        Some(json!({
+            "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
+        }))
+    } else if kind == Kind::Service {
+        Some(json!({ "loadBalancer": {} }))
+    } else {
+        None
+    };
+    if let Some(status) = status {
+        value["status"] = status;
+    }
+    if kind == Kind::Job {
+        select_by_uid(value);
+    } else if kind == Kind::Namespace {
+        let finalizers = object_mut(value, "spec").entry("finalizers").or_insert_with(|| json!([]));
+        if let Some(list) = finalizers.as_array_mut()
+            && !list.contains(&json!("kubernetes"))
+        {
+            list.push("kubernetes".into());
+        }
+    } else if kind == Kind::Service {
+        service_addresses(object_mut(value, "spec"));
+    } else if kind == Kind::ServiceAccount {
+        keep_secret_names(value);
+    }
+}
+
+/// Resets and derives fields of a changed object.
+pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
+    if kind == Kind::Namespace {
+        value["spec"] = before["spec"].clone();
+    } else if kind == Kind::Pod {
+        let spec = object_mut(value, "spec");
+        spec.remove("ephemeralContainers");
+        for field in ["ephemeralContainers", "preemptionPolicy", "priority"] {
+            if let Some(kept) = before.pointer(&format!("/spec/{field}")) {
+                spec.entry(field).or_insert_with(|| kept.clone());
+            }
+        }
+        tolerations(spec);
+    } else if kind == Kind::PodDisruptionBudget && before["spec"] != value["spec"] {
+        let generation = before.pointer("/metadata/generation").and_then(Value::as_i64);
+        let next = generation.unwrap_or_default() + 1;
+        metadata_mut(value).insert("generation".to_owned(), next.into());
+    } else if kind == Kind::Service {
+        service_addresses(object_mut(value, "spec"));
+    } else if kind == Kind::ServiceAccount {
+        keep_secret_names(value);
+    }
+}
+
+/// A change of a pod by `ephemeralcontainers` or `resize`: all other fields stay.
+pub(crate) fn keep_all_but(part: Subresource, before: &Value, pod: &mut Value) {
+    let given = std::mem::replace(pod, before.clone());
+    let copy = |from: &Value, to: &mut Map<String, Value>, field: &str| match from.get(field) {
+        Some(value) => to.insert(field.to_owned(), value.clone()),
+        None => to.remove(field),
+    };
+    let spec = object_mut(pod, "spec");
+    if part == Subresource::EphemeralContainers {
+        copy(&given["spec"], spec, "ephemeralContainers");
+        return;
+    }
+    for list in ["initContainers", "containers"] {
+        let changed = array_at(&given["spec"], &format!("/{list}"));
+        let own = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for fields in own.filter_map(Value::as_object_mut) {
+            let same = |one: &&Value| one.get("name") == fields.get("name");
+            if let Some(container) = changed.iter().find(same) {
+                copy(container, fields, "resizePolicy");
+                copy(container, fields, "resources");
+            }
+        }
+    }
+}
+
+/// A job selects its pods by its own uid unless `manualSelector` is set.
+fn select_by_uid(job: &mut Value) {
+    if job.pointer("/spec/manualSelector") == Some(&Value::Bool(true)) {
+        return;
+    }
+    let uid = job["metadata"]["uid"].clone();
+    let name = job["metadata"]["name"].clone();
+    // A job without labels shares those of its template: in Go both are one map, so that labels
+    // added to the template appear on the job too.
+    let own = job["metadata"].get("labels").cloned();
+    let shared = own.is_some() && own.as_ref() == job.pointer("/spec/template/metadata/labels");
+    let spec = object_mut(job, "spec");
+    let selector = spec.entry("selector").or_insert_with(|| json!({}));
+    object_mut(selector, "matchLabels").entry("controller-uid").or_insert_with(|| uid.clone());
+    let template = spec.entry("template").or_insert_with(|| json!({}));
+    let metadata = object_mut(template, "metadata").entry("labels").or_insert_with(|| json!({}));
+    if let Some(labels) = metadata.as_object_mut() {
+        labels.entry("controller-uid").or_insert(uid);
+        labels.entry("job-name").or_insert(name);
+        if shared {
+            let labels = labels.clone();
+            metadata_mut(job).insert("labels".to_owned(), labels.into());
+        }
+    }
+}
+
+/// Keeps only the names of a service account's secrets.
+fn keep_secret_names(account: &mut Value) {
+    let secrets = account.get_mut("secrets").and_then(Value::as_array_mut);
+    for secret in secrets.into_iter().flatten() {
+        *secret = match text_at(secret, "/name") {
+            "" => json!({}),
+            name => json!({ "name": name }),
+        };
+    }
+}
+
+/// `clusterIP` is the first of `clusterIPs`; clients that know only one of them get the other.
+fn service_addresses(spec: &mut Map<String, Value>) {
+    if let Some(address) = spec.get("clusterIP").cloned() {
+        spec.insert("clusterIPs".to_owned(), json!([address]));
+    }
+}

@@ -1,0 +1,535 @@
+//! The columns and cells of each kind's Table.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::age::{age, human};
+use super::fields::{condition, or, texts};
+use super::pods;
+
+use crate::schema::kind::Kind;
+use crate::storage::object::{array_at, text_at};
+use crate::time;
+
+/// The cells of an object; the text is the current time.
+type Cells = fn(&Value, &str) -> Vec<Value>;
+
+/// Kind, columns, cells. `+`: only in wide tables; `#`: an integer.
+const PRINTERS: [(Kind, &str, Cells); 17] = [
+    (Kind::ClusterRoleBinding, BINDING, binding),
+    (Kind::ConfigMap, "Name,Data,Age", config_map),
+    (
+        Kind::Event,
+        "Last Seen,Type,Reason,Object,Subobject+,Source+,Message,First Seen+,Count+,Name+",
+        event,
+    ),
+    (Kind::Job, "Name,Completions,Duration,Age,Containers+,Images+,Selector+", job),
+    (Kind::Lease, "Name,Holder,Age", lease),
+    (Kind::Namespace, "Name,Status,Age", namespace),
+    (
+        Kind::Node,
+        "Name,Status,Roles,Age,Version,Internal-IP+,External-IP+,OS-Image+,Kernel-Version+,\
+         Container-Runtime+",
+        node,
+    ),
+    (
+        Kind::PersistentVolume,
+        "Name,Capacity,Access Modes,Reclaim Policy,Status,Claim,StorageClass,Reason,Age,\
+         VolumeMode+",
+        volume,
+    ),
+    (
+        Kind::PersistentVolumeClaim,
+        "Name,Status,Volume,Capacity,Access Modes,StorageClass,Age,VolumeMode+",
+        claim,
+    ),
+    (
+        Kind::Pod,
+        "Name,Ready,Status,Restarts#,Age,IP+,Node+,Nominated Node+,Readiness Gates+",
+        pods::cells,
+    ),
+    (
+        Kind::PodDisruptionBudget,
+        "Name,Min Available,Max Unavailable,Allowed Disruptions#,Age",
+        disruption_budget,
+    ),
+    (Kind::ResourceQuota, "Name,Age,Request,Limit", quota),
+    (Kind::RoleBinding, BINDING, binding),
+    (Kind::Secret, "Name,Type,Data,Age", secret),
+    (Kind::Service, "Name,Type,Cluster-IP,External-IP,Port(s),Age,Selector+", service),
+    (Kind::ServiceAccount, "Name,Secrets,Age", service_account),
+    // The other kinds have no columns of their own.
+    (Kind::Role, "Name,Created At", plain),
+];
+const BINDING: &str = "Name,Role,Age,Users+,Groups+,ServiceAccounts+";
+
+fn printer(kind: Kind) -> (&'static str, Cells) {
+    let own = PRINTERS.iter().find(|(of, _, _)| *of == kind);
+    own.map_or(("Name,Created At", plain), |(_, columns, cells)| (columns, *cells))
+}
+
+/// `columnDefinitions` without descriptions, which no client shows.
+pub(super) fn columns(kind: Kind) -> Value {
+    let column = |word: &str| {
+        let name = word.trim_end_matches(['+', '#']);
+        json!({
+            "name": name,
+            "type": match name {
+                "Created At" => "date",
+                _ if word.ends_with('#') => "integer",
+                _ => "string",
+            },
+            "format": if name == "Name" { "name" } else { "" },
+            "description": "",
+            "priority": i32::from(word.ends_with('+')),
+        })
+    };
+    printer(kind).0.split(',').map(column).collect()
+}
+
+pub(super) fn row(kind: Kind, object: &Value, now: &str) -> Vec<Value> {
+    printer(kind).1(object, now)
+}
+
+fn name(object: &Value) -> &str {
+    text_at(object, "/metadata/name")
+}
+
+fn since_created(object: &Value, now: &str) -> String {
+    age(text_at(object, "/metadata/creationTimestamp"), now)
+}
+
+fn length(object: &Value, pointer: &str) -> usize {
+    match object.pointer(pointer) {
+        Some(Value::Array(items)) => items.len(),
+        Some(Value::Object(members)) => members.len(),
+        _ => 0,
+    }
+}
+
+/// A number or a text.
+fn either(object: &Value, pointer: &str, otherwise: &str) -> String {
+    match object.pointer(pointer) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(number)) => number.to_string(),
+        _ => otherwise.to_owned(),
+    }
+}
+
+fn joined(items: &[Value], pointer: &str, separator: &str) -> String {
+    let texts: Vec<&str> = items.iter().map(|item| text_at(item, pointer)).collect();
+    texts.join(separator)
+}
+
+fn plain(object: &Value, _now: &str) -> Vec<Value> {
+    texts([name(object), text_at(object, "/metadata/creationTimestamp")])
+}
+
+fn config_map(object: &Value, now: &str) -> Vec<Value> {
+    let n_keys = length(object, "/data") + length(object, "/binaryData");
+    vec![name(object).into(), n_keys.into(), since_created(object, now).into()]
+}
+
+fn secret(object: &Value, now: &str) -> Vec<Value> {
+    let n_keys = length(object, "/data");
+    let age = since_created(object, now);
+    vec![name(object).into(), text_at(object, "/type").into(), n_keys.into(), age.into()]
+}
+
+fn service_account(object: &Value, now: &str) -> Vec<Value> {
+    let n_secrets = length(object, "/secrets");
+    vec![name(object).into(), n_secrets.into(), since_created(object, now).into()]
+}
+
+fn lease(object: &Value, now: &str) -> Vec<Value> {
+    texts([name(object), text_at(object, "/spec/holderIdentity"), &since_created(object, now)])
+}
+
+fn namespace(object: &Value, now: &str) -> Vec<Value> {
+    texts([name(object), text_at(object, "/status/phase"), &since_created(object, now)])
+}
+
+fn binding(object: &Value, now: &str) -> Vec<Value> {
+    let role = format!("{}/{}", text_at(object, "/roleRef/kind"), text_at(object, "/roleRef/name"));
+    let of_kind = |kind: &str| {
+        let subjects = array_at(object, "/subjects").iter();
+        let subjects = subjects.filter(|subject| text_at(subject, "/kind") == kind);
+        let names = subjects.map(|subject| match kind {
+            "ServiceAccount" => {
+                format!("{}/{}", text_at(subject, "/namespace"), text_at(subject, "/name"))
+            }
+            _ => text_at(subject, "/name").to_owned(),
+        });
+        names.collect::<Vec<String>>().join(", ")
+    };
+    texts([
+        name(object),
+        &role,
+        &since_created(object, now),
+        &of_kind("User"),
+        &of_kind("Group"),
+        &of_kind("ServiceAccount"),
+    ])
+}
+
+fn event(object: &Value, now: &str) -> Vec<Value> {
+    let text = |pointer| text_at(object, pointer);
+    let first = age(or(text("/firstTimestamp"), text("/eventTime")), now);
+    let last = match (text("/series/lastObservedTime"), text("/lastTimestamp")) {
+        ("", "") => first.clone(),
+        ("", last) => age(last, now),
+        (observed, _) => age(observed, now),
+    };
+    let number = |pointer| object.pointer(pointer).and_then(Value::as_i64);
+    // A series does not count its first event.
+    let count = match number("/series/count") {
+        Some(count) => count.saturating_add(1),
+        None => number("/count").filter(|count| *count != 0).unwrap_or(1),
+    };
+    let mut target = text("/involvedObject/kind").to_lowercase();
+    if !text("/involvedObject/name").is_empty() {
+        target = format!("{target}/{}", text("/involvedObject/name"));
+    }
+    let component = or(text("/source/component"), text("/reportingComponent"));
+    let host = or(text("/source/host"), text("/reportingInstance"));
+    let source = match host {
+        "" => component.to_owned(),
+        host => format!("{component}, {host}"),
+    };
+    let mut cells = texts([
+        &last,
+        text("/type"),
+        text("/reason"),
+        &target,
+        text("/involvedObject/fieldPath"),
+        &source,
+        text("/message").trim(),
+        &first,
+    ]);
+    cells.extend([count.into(), name(object).into()]);
+    cells
+}
+
+fn job(object: &Value, now: &str) -> Vec<Value> {
+    let number = |pointer| object.pointer(pointer).and_then(Value::as_i64);
+    let succeeded = number("/status/succeeded").unwrap_or_default();
+    let parallelism = number("/spec/parallelism").unwrap_or_default();
+    let completions = match number("/spec/completions") {
+        Some(completions) => format!("{succeeded}/{completions}"),
+        None if parallelism > 1 => format!("{succeeded}/1 of {parallelism}"),
+        None => format!("{succeeded}/1"),
+    };
+    let (started, completed) =
+        (text_at(object, "/status/startTime"), text_at(object, "/status/completionTime"));
+    let duration = time::seconds_between(started, or(completed, now));
+    let containers = array_at(object, "/spec/template/spec/containers");
+    texts([
+        name(object),
+        &completions,
+        &duration.map(human).unwrap_or_default(),
+        &since_created(object, now),
+        &joined(containers, "/name", ","),
+        &joined(containers, "/image", ","),
+        &selector(&object["spec"]["selector"]),
+    ])
+}
+
+fn labels(labels: &Value) -> Vec<String> {
+    let labels = labels.as_object().into_iter().flatten();
+    labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect()
+}
+
+fn or_none(text: String) -> String {
+    if text.is_empty() { "<none>".to_owned() } else { text }
+}
+
+/// A label selector in the syntax of `-l`.
+fn selector(selector: &Value) -> String {
+    let mut terms = labels(&selector["matchLabels"]);
+    for expression in array_at(selector, "/matchExpressions") {
+        let key = text_at(expression, "/key");
+        let mut values: Vec<&str> =
+            array_at(expression, "/values").iter().filter_map(Value::as_str).collect();
+        values.sort_unstable();
+        let values = values.join(",");
+        terms.push(match text_at(expression, "/operator") {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "Exists" => key.to_owned(),
+            "DoesNotExist" => format!("!{key}"),
+            _ => return "<error>".to_owned(),
+        });
+    }
+    terms.sort_by(|a, b| term_key(a).cmp(term_key(b)));
+    or_none(terms.join(","))
+}
+
+fn term_key(term: &str) -> &str {
+    let term = term.trim_start_matches('!');
+    term.split(['=', ' ']).next().unwrap_or_default()
+}
+
+fn node(object: &Value, now: &str) -> Vec<Value> {
+    let mut status = match condition(object, "Ready") {
+        "" => "Unknown",
+        "True" => "Ready",
+        _ => "NotReady",
+    }
+    .to_owned();
+    if object.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
+        status.push_str(",SchedulingDisabled");
+    }
+    let empty = Map::new();
+    let labels = object.pointer("/metadata/labels").and_then(Value::as_object).unwrap_or(&empty);
+    let roles = labels.iter().filter_map(|(key, value)| {
+        match key.strip_prefix("node-role.kubernetes.io/") {
+            Some(role) => Some(role),
+            None if key == "kubernetes.io/role" => value.as_str(),
+            None => None,
+        }
+    });
+    let roles = roles.filter(|role| !role.is_empty()).collect::<BTreeSet<_>>();
+    let roles: Vec<&str> = roles.into_iter().collect();
+    let address = |kind: &str| {
+        let addresses = array_at(object, "/status/addresses");
+        let found = addresses.iter().find(|address| text_at(address, "/type") == kind);
+        found.map_or("<none>", |address| text_at(address, "/address"))
+    };
+    let info = |name: &str| text_at(&object["status"]["nodeInfo"], name);
+    texts([
+        name(object),
+        &status,
+        or(&roles.join(","), "<none>"),
+        &since_created(object, now),
+        info("/kubeletVersion"),
+        address("InternalIP"),
+        address("ExternalIP"),
+        or(info("/osImage"), "<unknown>"),
+        or(info("/kernelVersion"), "<unknown>"),
+        or(info("/containerRuntimeVersion"), "<unknown>"),
+    ])
+}
+
+fn access_modes(modes: &[Value]) -> String {
+    const SHORT: [(&str, &str); 4] = [
+        ("ReadWriteOnce", "RWO"),
+        ("ReadOnlyMany", "ROX"),
+        ("ReadWriteMany", "RWX"),
+        ("ReadWriteOncePod", "RWOP"),
+    ];
+    let known = SHORT.iter().filter(|(mode, _)| modes.iter().any(|given| given == mode));
+    known.map(|(_, short)| *short).collect::<Vec<_>>().join(",")
+}
+
+/// The annotation is older than the field and takes precedence.
+fn storage_class(object: &Value) -> &str {
+    let annotation = "/metadata/annotations/volume.beta.kubernetes.io~1storage-class";
+    match object.pointer(annotation) {
+        Some(class) => class.as_str().unwrap_or_default(),
+        None => text_at(object, "/spec/storageClassName"),
+    }
+}
+
+fn volume_phase(object: &Value) -> &str {
+    match object.pointer("/metadata/deletionTimestamp") {
+        Some(_) => "Terminating",
+        None => text_at(object, "/status/phase"),
+    }
+}
+
+fn volume(object: &Value, now: &str) -> Vec<Value> {
+    let claim = object.pointer("/spec/claimRef");
+    let claim =
+        claim.map(|claim| format!("{}/{}", text_at(claim, "/namespace"), text_at(claim, "/name")));
+    texts([
+        name(object),
+        &either(object, "/spec/capacity/storage", "0"),
+        &access_modes(array_at(object, "/spec/accessModes")),
+        text_at(object, "/spec/persistentVolumeReclaimPolicy"),
+        volume_phase(object),
+        &claim.unwrap_or_default(),
+        storage_class(object),
+        text_at(object, "/status/reason"),
+        &since_created(object, now),
+        or(text_at(object, "/spec/volumeMode"), "<unset>"),
+    ])
+}
+
+fn claim(object: &Value, now: &str) -> Vec<Value> {
+    let volume = text_at(object, "/spec/volumeName");
+    let (capacity, modes) = match volume {
+        "" => (String::new(), String::new()),
+        _ => (
+            either(object, "/status/capacity/storage", "0"),
+            access_modes(array_at(object, "/status/accessModes")),
+        ),
+    };
+    texts([
+        name(object),
+        volume_phase(object),
+        volume,
+        &capacity,
+        &modes,
+        storage_class(object),
+        &since_created(object, now),
+        or(text_at(object, "/spec/volumeMode"), "<unset>"),
+    ])
+}
+
+fn disruption_budget(object: &Value, now: &str) -> Vec<Value> {
+    let allowed = object.pointer("/status/disruptionsAllowed").and_then(Value::as_i64);
+    vec![
+        name(object).into(),
+        either(object, "/spec/minAvailable", "N/A").into(),
+        either(object, "/spec/maxUnavailable", "N/A").into(),
+        allowed.unwrap_or_default().into(),
+        since_created(object, now).into(),
+    ]
+}
+
+fn quota(object: &Value, now: &str) -> Vec<Value> {
+    let (mut requests, mut limits) = (String::new(), String::new());
+    let hard = object.pointer("/status/hard").and_then(Value::as_object);
+    for (resource, bound) in hard.into_iter().flatten() {
+        let used = text_at(&object["status"]["used"][resource], "");
+        let column = if resource.starts_with("limits.") { &mut limits } else { &mut requests };
+        let separator = if column.is_empty() { "" } else { ", " };
+        let bound = bound.as_str().unwrap_or_default();
+        // Writing to a String does not fail.
+        let _ = write!(column, "{separator}{resource}: {}/{bound}", or(used, "0"));
+    }
+    texts([name(object), &since_created(object, now), &requests, &limits])
+}
+
+fn service(object: &Value, now: &str) -> Vec<Value> {
+    let ports = array_at(object, "/spec/ports").iter().map(|port| {
+        let (number, protocol) = (&port["port"], text_at(port, "/protocol"));
+        match port["nodePort"].as_i64() {
+            Some(node_port) if node_port > 0 => format!("{number}:{node_port}/{protocol}"),
+            _ => format!("{number}/{protocol}"),
+        }
+    });
+    let ports = ports.collect::<Vec<_>>().join(",");
+    let ip = object.pointer("/spec/clusterIPs/0").and_then(Value::as_str);
+    texts([
+        name(object),
+        text_at(object, "/spec/type"),
+        ip.unwrap_or("<none>"),
+        &external_ip(object),
+        or(&ports, "<none>"),
+        &since_created(object, now),
+        &or_none(labels(&object["spec"]["selector"]).join(",")),
+    ])
+}
+
+fn external_ip(service: &Value) -> String {
+    let own = joined(array_at(service, "/spec/externalIPs"), "", ",");
+    match text_at(service, "/spec/type") {
+        "ClusterIP" | "NodePort" => or_none(own),
+        "ExternalName" => text_at(service, "/spec/externalName").to_owned(),
+        "LoadBalancer" => {
+            let ingress = array_at(service, "/status/loadBalancer/ingress").iter();
+            let given = ingress.map(|point| or(text_at(point, "/ip"), text_at(point, "/hostname")));
+            let given = given.filter(|address| !address.is_empty()).collect::<BTreeSet<_>>();
+            let all: Vec<&str> =
+                given.into_iter().chain([own.as_str()]).filter(|a| !a.is_empty()).collect();
+            or(&all.join(","), "<pending>").to_owned()
+        }
+        _ => "<unknown>".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-01-01T00:10:00Z";
+
+    #[track_caller]
+    fn check(kind: Kind, mut object: Value, expected: &str) {
+        object["metadata"]["name"] = "n".into();
+        object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+        let cells: Vec<String> = row(kind, &object, NOW)
+            .iter()
+            .map(|cell| cell.as_str().map_or_else(|| cell.to_string(), str::to_owned))
+            .collect();
+        assert_eq!(cells.join("|"), expected, "{kind:?} {object}");
+    }
+
+    /// Cells that the comparison with a real server cannot cover: they vary, or kube-apiserver 1.20
+    /// does not know them.
+    #[test]
+    fn cells_show_the_state() {
+        let claim = json!({
+            "spec": { "volumeName": "v", "storageClassName": "fast", "volumeMode": "Block" },
+            "status": {
+                "phase": "Bound", "capacity": { "storage": "2Gi" },
+                "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
+            },
+        });
+        check(Kind::PersistentVolumeClaim, claim.clone(), "n|Bound|v|2Gi|RWO,RWX|fast|10m|Block");
+        let mut ending = claim;
+        ending["metadata"]["deletionTimestamp"] = NOW.into();
+        let expected = "n|Terminating|v|2Gi|RWO,RWX|fast|10m|Block";
+        check(Kind::PersistentVolumeClaim, ending, expected);
+        let quota = json!({ "status": {
+            "hard": { "limits.cpu": "2", "pods": "5", "limits.memory": "1Gi", "secrets": "9" },
+            "used": { "limits.cpu": "500m", "pods": "3" },
+        }});
+        let expected = "n|10m|pods: 3/5, secrets: 0/9|limits.cpu: 500m/2, limits.memory: 0/1Gi";
+        check(Kind::ResourceQuota, quota, expected);
+        let job = json!({
+            "spec": { "completions": 3, "selector": null },
+            "status": { "succeeded": 1, "startTime": "2026-01-01T00:05:00Z" },
+        });
+        check(Kind::Job, job, "n|1/3|5m|10m|||<none>");
+        let balanced = json!({
+            "spec": {
+                "type": "LoadBalancer", "clusterIPs": ["10.0.0.1"], "externalIPs": ["9.9.9.9"],
+                "ports": [{ "port": 80, "nodePort": 30080, "protocol": "TCP" }],
+            },
+            "status": { "loadBalancer": { "ingress": [{ "hostname": "b.c" }, { "ip": "1.1.1.1" }] } },
+        });
+        let expected = "n|LoadBalancer|10.0.0.1|1.1.1.1,b.c,9.9.9.9|80:30080/TCP|10m|<none>";
+        check(Kind::Service, balanced, expected);
+        let waiting = json!({ "spec": { "type": "LoadBalancer" } });
+        check(Kind::Service, waiting, "n|LoadBalancer|<none>|<pending>|<none>|10m|<none>");
+        let account = json!({ "secrets": [{ "name": "s" }, { "name": "t" }] });
+        check(Kind::ServiceAccount, account, "n|2|10m");
+    }
+
+    #[test]
+    fn sidecars_count_among_the_containers() {
+        let status = |name: &str, state: Value| json!({ "name": name, "ready": true, "started": true, "restartCount": 1, "state": state });
+        let running = || json!({ "running": {} });
+        let mut pod = json!({
+            "spec": {
+                "initContainers": [
+                    { "name": "side", "restartPolicy": "Always" }, { "name": "once" },
+                ],
+                "containers": [{ "name": "c" }],
+            },
+            "status": {
+                "phase": "Pending",
+                "initContainerStatuses": [status("side", running()), status("once", running())],
+                "containerStatuses": [status("c", json!({ "waiting": { "reason": "PodInitializing" } }))],
+            },
+        });
+        let rest = "10m|<none>|<none>|<none>|<none>";
+        check(Kind::Pod, pod.clone(), &format!("n|1/2|Init:1/2|2|{rest}"));
+        pod["status"]["phase"] = "Running".into();
+        pod["status"]["initContainerStatuses"][1]["state"] =
+            json!({ "terminated": { "exitCode": 0, "reason": "Completed" } });
+        pod["status"]["containerStatuses"] = json!([status("c", running())]);
+        check(Kind::Pod, pod, &format!("n|2/2|Running|2|{rest}"));
+        let gated = json!({
+            "spec": { "containers": [{ "name": "c" }] },
+            "status": { "phase": "Pending", "conditions": [
+                { "type": "PodScheduled", "status": "False", "reason": "SchedulingGated" },
+            ]},
+        });
+        check(Kind::Pod, gated, &format!("n|0/1|SchedulingGated|0|{rest}"));
+    }
+}

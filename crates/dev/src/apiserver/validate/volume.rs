@@ -1,0 +1,213 @@
+//! Validates the volumes of a pod. Disk and cloud volumes that no node here supports are not
+//! checked.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::container::{Volumes, field_ref, resource_ref};
+use super::{Causes, join, rules};
+use crate::schema::names;
+use crate::schema::status::Cause;
+use crate::storage::object::{array_at, text_at};
+use posse_encoding::quantity::Quantity;
+
+/// In the order in which the real server looks for a second source.
+const SOURCES: [(&str, &str); 8] = [
+    ("emptyDir", ""),
+    ("hostPath", "HostPathVolumeSource"),
+    ("secret", "SecretVolumeSource"),
+    ("persistentVolumeClaim", "PersistentVolumeClaimVolumeSource"),
+    ("downwardAPI", "DownwardAPIVolumeSource"),
+    ("configMap", "ConfigMapVolumeSource"),
+    ("projected", "ProjectedVolumeSource"),
+    ("ephemeral", "EphemeralVolumeSource"),
+];
+/// The fields that a downward API file may show.
+const FILE_FIELDS: [&str; 5] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
+
+/// Validates all volumes of a pod, or of a template if `pod` is empty; returns the valid ones.
+pub(super) fn check_all<'a>(
+    spec: &'a Value,
+    pod: &str,
+    path: &str,
+    causes: &mut Causes,
+) -> Volumes<'a> {
+    let volumes = array_at(spec, "/volumes");
+    let mut taken = BTreeSet::new();
+    let mut good = Volumes::new();
+    let own_claims: BTreeSet<String> = volumes
+        .iter()
+        .filter(|volume| !pod.is_empty() && volume.get("ephemeral").is_some())
+        .map(|volume| format!("{pod}-{}", text_at(volume, "/name")))
+        .collect();
+    for (i, volume) in volumes.iter().enumerate() {
+        let path = format!("{path}[{i}]");
+        let field = join(&path, "name");
+        let name = text_at(volume, "/name");
+        let mut wrong = Vec::new();
+        source(volume, pod, &path, &mut wrong);
+        rules::check("NamedItem", volume, &path, &mut wrong);
+        if taken.contains(name) {
+            wrong.push(Cause::duplicate(field, name));
+        }
+        if wrong.is_empty() {
+            taken.insert(name);
+            good.insert(name);
+        }
+        causes.append(&mut wrong);
+        let claim = text_at(volume, "/persistentVolumeClaim/claimName");
+        if own_claims.contains(claim) {
+            let field = join(&path, "persistentVolumeClaim.claimName");
+            let detail = "must not reference a PVC that gets created for an ephemeral volume";
+            causes.push(Cause::invalid(field, claim, detail));
+        }
+    }
+    good
+}
+
+fn source(volume: &Value, pod: &str, path: &str, causes: &mut Causes) {
+    let n_all = volume.as_object().map_or(0, |members| members.len());
+    let mut n_given = 0;
+    for (name, of) in SOURCES {
+        let Some(source) = volume.get(name) else { continue };
+        n_given += 1;
+        if n_given > 1 {
+            // The real server's spelling.
+            let name = if name == "downwardAPI" { "downwarAPI" } else { name };
+            let detail = "may not specify more than 1 volume type";
+            causes.push(Cause::forbidden(join(path, name), detail));
+            continue;
+        }
+        rules::check(of, source, &join(path, name), causes);
+        if name == "emptyDir"
+            && Quantity::of(&source["sizeLimit"]).is_some_and(Quantity::is_negative)
+        {
+            let field = join(path, "emptyDir.sizeLimit");
+            let detail = "SizeLimit field must be a valid resource quantity";
+            causes.push(Cause::forbidden(field, detail));
+        } else if name == "ephemeral" {
+            own_claim(volume, pod, path, causes);
+        }
+    }
+    // Any other member except the name is a source that is not checked here.
+    if n_given == 0 && n_all < 2 {
+        causes.push(Cause::required(path, "must specify a volume type"));
+    }
+}
+
+/// The claim of an ephemeral volume is named after the pod and the volume.
+fn own_claim(volume: &Value, pod: &str, path: &str, causes: &mut Causes) {
+    let metadata = volume.pointer("/ephemeral/volumeClaimTemplate/metadata");
+    for field in metadata.and_then(Value::as_object).into_iter().flat_map(|members| members.keys())
+    {
+        if !matches!(field.as_str(), "annotations" | "creationTimestamp" | "labels") {
+            let field = format!("{path}.ephemeral.volumeClaimTemplate.metadata.{field}");
+            causes.push(Cause::forbidden(field, "cannot be set for an ephemeral volume"));
+        }
+    }
+    let name = text_at(volume, "/name");
+    let claim = format!("{pod}-{name}");
+    if !pod.is_empty() && !name.is_empty() {
+        for wrong in names::dns_subdomain(&claim) {
+            let detail = format!("PVC name \"{claim}\": {wrong}");
+            causes.push(Cause::invalid(join(path, "name"), name, &detail));
+        }
+    }
+}
+
+pub(super) fn downward_source(file: &Value, path: &str, causes: &mut Causes) {
+    match (file.get("fieldRef"), file.get("resourceFieldRef")) {
+        (Some(field), amount) => {
+            field_ref(field, &FILE_FIELDS, &join(path, "fieldRef"), causes);
+            if amount.is_some() {
+                let detail = "fieldRef and resourceFieldRef can not be specified simultaneously";
+                causes.push(Cause::invalid(path, "resource", detail));
+            }
+        }
+        (None, Some(amount)) => {
+            resource_ref(amount, true, &join(path, "resourceFieldRef"), causes);
+        }
+        (None, None) => {
+            let detail = "one of fieldRef and resourceFieldRef is required";
+            causes.push(Cause::required(path, detail));
+        }
+    }
+}
+
+/// The sources of a projected volume must not write the same file.
+pub(super) fn projected(volume: &Value, path: &str, causes: &mut Causes) {
+    let mut taken = BTreeSet::new();
+    for (i, source) in array_at(volume, "/sources").iter().enumerate() {
+        let at = format!("{path}.sources[{i}]");
+        for (kind, of) in [
+            ("secret", "KeyToPath"),
+            ("configMap", "KeyToPath"),
+            ("downwardAPI", "DownwardAPIVolumeFile"),
+        ] {
+            let Some(source) = source.get(kind) else { continue };
+            let field = join(&at, kind);
+            let name = text_at(source, "/name");
+            let of_keys = of == "KeyToPath";
+            if of_keys && name.is_empty() {
+                causes.push(Cause::required(join(&field, "name"), ""));
+            }
+            for (k, file) in array_at(source, "/items").iter().enumerate() {
+                let item = if of_keys { format!("{field}.items[{k}]") } else { field.clone() };
+                rules::check(of, file, &item, causes);
+                let file = text_at(file, "/path");
+                if !file.is_empty() && !taken.insert(file) {
+                    let shown = if of_keys { name } else { file };
+                    causes.push(Cause::invalid(path, shown, "conflicting duplicate paths"));
+                }
+            }
+        }
+        if let Some(token) = source.get("serviceAccountToken") {
+            token_source(token, path, &join(&at, "serviceAccountToken"), causes);
+        }
+        if source.as_object().is_some_and(|members| members.len() > 1) {
+            causes.push(Cause::forbidden(at, "may not specify more than 1 volume type"));
+        }
+    }
+}
+
+fn token_source(token: &Value, volume: &str, path: &str, causes: &mut Causes) {
+    const SECONDS_MIN: i64 = 600;
+    const SECONDS_MAX: i64 = 1 << 32;
+    let seconds = token["expirationSeconds"].as_i64().unwrap_or_default();
+    let field = join(path, "expirationSeconds");
+    if seconds < SECONDS_MIN {
+        let detail = "may not specify a duration less than 10 minutes";
+        causes.push(Cause::invalid_raw(&field, &seconds, detail));
+    }
+    if seconds > SECONDS_MAX {
+        let detail = "may not specify a duration larger than 2^32 seconds";
+        causes.push(Cause::invalid_raw(&field, &seconds, detail));
+    }
+    if text_at(token, "/path").is_empty() {
+        causes.push(Cause::required(join(volume, "path"), ""));
+    }
+}
+
+/// For pods but not for templates: a token volume needs a service account.
+pub(super) fn tokens_without_account(spec: &Value, path: &str, causes: &mut Causes) {
+    if !text_at(spec, "/serviceAccountName").is_empty() {
+        return;
+    }
+    for (i, volume) in array_at(spec, "/volumes").iter().enumerate() {
+        for (k, source) in array_at(volume, "/projected/sources").iter().enumerate() {
+            if source.get("serviceAccountToken").is_some() {
+                let field =
+                    format!("{path}.volumes[{i}].projected.sources[{k}].serviceAccountToken");
+                let detail = "must not be specified when serviceAccountName is not set";
+                causes.push(Cause::forbidden(field, detail));
+            }
+        }
+    }
+}

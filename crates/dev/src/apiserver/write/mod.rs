@@ -1,0 +1,98 @@
+//! The writing verbs, in the order in which kube-apiserver checks, admits and stores. This file has
+//! what they share, and the binding of pods.
+
+mod create;
+mod patch;
+mod update;
+
+pub(crate) use create::{create, create_event};
+pub(crate) use patch::patch;
+pub(crate) use update::put;
+
+use serde_json::Value;
+
+use crate::apiserver::answer::{Answer, success};
+use crate::apiserver::api::Api;
+use crate::apiserver::codec::decode;
+use crate::apiserver::route::Target;
+use crate::schema::kind::{Key, Kind};
+use crate::schema::status::{Cause, StatusError};
+use crate::storage::object::{Object, metadata_mut, text_at};
+use crate::storage::pods::bind_to;
+use posse_serve::Request;
+
+fn object_answer(code: u16, object: &Object) -> Answer {
+    let mut body = Vec::new();
+    object.write_json(&mut body);
+    Answer::body(code, body)
+}
+
+fn refuse_invalid(kind: Kind, name: &str, causes: &[Cause]) -> Result<(), StatusError> {
+    match causes {
+        [] => Ok(()),
+        causes => Err(StatusError::invalid(kind, name, causes)),
+    }
+}
+
+/// etcd's limit for a request and the limit of its client library, in bytes.
+const STORED_BYTES_MAX: usize = 3 << 19;
+const SENT_BYTES_MAX: usize = 2 << 20;
+
+/// Refuses objects above etcd's limits, in the words of etcd and its client.
+fn check_size(value: &Value) -> Result<(), StatusError> {
+    let length = value.to_string().len();
+    if length > SENT_BYTES_MAX {
+        return Err(StatusError::internal(format!(
+            "rpc error: code = ResourceExhausted desc = trying to send message larger than max \
+             ({length} vs. {SENT_BYTES_MAX})"
+        )));
+    }
+    match length > STORED_BYTES_MAX {
+        true => Err(StatusError::internal("etcdserver: request is too large")),
+        false => Ok(()),
+    }
+}
+
+/// Sets managedFields.
+fn set_managed(value: &mut Value, managed: Value) {
+    metadata_mut(value).insert("managedFields".to_owned(), managed);
+}
+
+/// The name in the body must be the name in the path.
+fn check_name(value: &Value, key: &Key) -> Result<(), StatusError> {
+    match text_at(value, "/metadata/name") {
+        name if name == key.name => Ok(()),
+        "" => Err(name_missing(key)),
+        name => Err(StatusError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            key.name
+        ))),
+    }
+}
+
+fn name_missing(key: &Key) -> StatusError {
+    StatusError::bad_request(format!(
+        "the name of the object ({} based on URL) was undeterminable: name must be provided",
+        key.name
+    ))
+}
+
+/// Answers `POST pods/NAME/binding` and `POST bindings`, whose body names the pod.
+pub(crate) fn bind(api: &Api, request: &Request, target: &Target) -> Result<Answer, StatusError> {
+    let body = decode::value(&request.body).map_err(StatusError::bad_request)?;
+    let named = text_at(&body, "/metadata/name");
+    let name = target.name.as_deref().unwrap_or(named);
+    if name.is_empty() {
+        return Err(StatusError::bad_request("Name parameter required."));
+    }
+    if name != named {
+        let message = "name in URL does not match name in Binding object";
+        return Err(StatusError::bad_request(message));
+    }
+    let node = text_at(&body, "/target/name");
+    if node.is_empty() {
+        return Err(StatusError::internal("target.name: Required value"));
+    }
+    bind_to(&mut api.lock(), &Key::new(Kind::Pod, &target.namespace, name), node)?;
+    Ok(Answer::json(201, &success(201)))
+}

@@ -1,0 +1,236 @@
+//! The verb patch: the media types, and the errors of each.
+
+use serde_json::{Map, Value};
+
+use super::create::insert;
+use super::update::{NewVersion, update};
+use super::{check_name, name_missing, set_managed};
+use crate::apiserver::answer::Answer;
+use crate::apiserver::api::Api;
+use crate::apiserver::codec;
+use crate::apiserver::codec::decode;
+use crate::apiserver::defaults;
+use crate::apiserver::options::{self, Applies, WriteOptions};
+use crate::apiserver::patch::managed::{self, Writer};
+use crate::apiserver::patch::{self, go_shown, json, strategic};
+use crate::schema;
+use crate::schema::kind::{Key, Kind, Subresource};
+use crate::schema::status::{Cause, StatusError};
+use crate::storage::State;
+use crate::storage::object::{Object, metadata_mut, set_type, text_at};
+use posse_serve::Request;
+
+/// The media types of patches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PatchType {
+    Apply,
+    Json,
+    Merge,
+    Strategic,
+}
+
+impl PatchType {
+    fn of(request: &Request) -> Result<Self, StatusError> {
+        let given = request.header("content-type").unwrap_or_default();
+        match given.split(';').next().unwrap_or_default().trim() {
+            "application/apply-patch+yaml" => Ok(Self::Apply),
+            "application/json-patch+json" => Ok(Self::Json),
+            "application/merge-patch+json" => Ok(Self::Merge),
+            "application/strategic-merge-patch+json" => Ok(Self::Strategic),
+            _ => Err(StatusError::unsupported_patch()),
+        }
+    }
+}
+
+pub(crate) fn patch(
+    api: &Api,
+    request: &Request,
+    key: &Key,
+    subresource: Subresource,
+) -> Result<Answer, StatusError> {
+    let media = PatchType::of(request)?;
+    let applies = if media == PatchType::Apply { Applies::Yes } else { Applies::No };
+    let options = options::patch(request, applies)?;
+    let mut state = api.lock();
+    let old = state.store.get(key).cloned();
+    if media == PatchType::Apply {
+        let target = ApplyTarget { key, subresource, old: old.as_deref() };
+        return apply(api, &mut state, &target, &request.body, &options);
+    }
+    let old = old.ok_or_else(|| StatusError::not_found(key.kind, &key.name))?;
+    let mut whole = old.value();
+    if old.is_managed() {
+        set_managed(&mut whole, old.managed());
+    }
+    let body = request.body.as_slice();
+    let value = match media {
+        PatchType::Apply | PatchType::Json => checked(key, json::apply(&whole, &json_of(body)?)?)?,
+        PatchType::Merge => checked(key, merged(whole, body)?)?,
+        PatchType::Strategic => strategic(key.kind, &whole, body)?,
+    };
+    check_name(&value, key)?;
+    update(&mut state, &old, NewVersion { value, subresource, options: &options, managed: None })
+}
+
+fn json_of(body: &[u8]) -> Result<Value, StatusError> {
+    serde_json::from_slice(body).map_err(|error| {
+        StatusError::bad_request(match error.is_eof() {
+            true => "unexpected end of JSON input".to_owned(),
+            false => decode::go_syntax_error(body, &error),
+        })
+    })
+}
+
+fn merged(mut whole: Value, body: &[u8]) -> Result<Value, StatusError> {
+    match serde_json::from_slice(body) {
+        Ok(patch @ (Value::Object(_) | Value::Array(_))) => decode::merge(&mut whole, &patch),
+        Ok(_) | Err(_) => return Err(StatusError::internal("Invalid JSON Patch")),
+    }
+    Ok(whole)
+}
+
+fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, StatusError> {
+    let patch: Value = serde_json::from_slice(body).map_err(|error| {
+        StatusError::bad_request(match error.is_eof() {
+            true if body.is_empty() => "EOF".to_owned(),
+            true => "unexpected EOF".to_owned(),
+            false => decode::go_syntax_error(body, &error),
+        })
+    })?;
+    let members = match &patch {
+        Value::Object(members) => members.clone(),
+        Value::Null => Map::new(),
+        Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            let found = schema::type_word(&patch);
+            let wanted = "map[string]interface {}";
+            let message = format!("json: cannot unmarshal {found} into Go value of type {wanted}");
+            return Err(StatusError::bad_request(message));
+        }
+    };
+    let of = schema::of(kind);
+    let mut value = strategic::apply(of, whole, &members)?;
+    set_type(&mut value, kind);
+    let wrong = patch::unrestorable(of, &value).or_else(|| schema::check(of, &value).err());
+    if let Some(wrong) = wrong {
+        let cause = Cause::invalid("patch", &go_shown(&patch), &wrong);
+        return Err(StatusError::invalid_kind("", "", "", &[cause]));
+    }
+    schema::canonical(of, &mut value);
+    defaults::fill(kind, &mut value);
+    Ok(value)
+}
+
+/// The result of a patch must be an object of the kind.
+fn checked(key: &Key, value: Value) -> Result<Value, StatusError> {
+    let kind = key.kind;
+    let refuse = |detail: &str| {
+        let cause = Cause::invalid("patch", &value.to_string(), detail);
+        Err(StatusError::invalid_kind("", "", "", &[cause]))
+    };
+    if !value.is_object() {
+        let error = decode::value(value.to_string().as_bytes()).err().unwrap_or_default();
+        return refuse(&format!("couldn't get version/kind; json parse error: {error}"));
+    }
+    let (version, name) = (text_at(&value, "/apiVersion"), text_at(&value, "/kind"));
+    if version.is_empty() {
+        return Err(name_missing(key));
+    }
+    if !name.is_empty() && (version != kind.api_version() || name != kind.name()) {
+        return match Kind::of_reference(version, name) {
+            Some(other) => refuse(&format!(
+                "converting (v1.{}) to (core.{}): unknown conversion",
+                other.name(),
+                kind.name()
+            )),
+            None => refuse(&format!(
+                "no kind \"{name}\" is registered for version \"{version}\" in scheme \
+                 \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+            )),
+        };
+    }
+    decode::patched(kind, value)
+}
+
+/// The target of an apply.
+struct ApplyTarget<'a> {
+    key: &'a Key,
+    subresource: Subresource,
+    old: Option<&'a Object>,
+}
+
+fn apply(
+    api: &Api,
+    state: &mut State,
+    target: &ApplyTarget<'_>,
+    body: &[u8],
+    options: &WriteOptions,
+) -> Result<Answer, StatusError> {
+    let &ApplyTarget { key, subresource, old } = target;
+    if old.is_none() && subresource != Subresource::None {
+        return Err(StatusError::not_found(key.kind, &key.name));
+    }
+    let config = configuration(key.kind, body)?;
+    let now = state.now.clone();
+    let writer = Writer { manager: &options.manager, now: &now };
+    let live = old.map(|old| (old.value(), old.managed()));
+    let live = live.as_ref().map(|(value, managed)| (value, managed));
+    let applied = managed::apply(key.kind, live, &config, writer, options.force)?;
+    let mut value = applied.value;
+    set_type(&mut value, key.kind);
+    let value = decode::patched(key.kind, value)?;
+    check_name(&value, key)?;
+    let managed = Some(applied.managed);
+    let uid = text_at(&value, "/metadata/uid");
+    if old.is_none() && !uid.is_empty() {
+        let detail = format!(
+            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        );
+        let kind = key.kind;
+        return Err(StatusError::conflict(kind.plural(), kind.group(), &key.name, &detail));
+    }
+    match old {
+        Some(old) => update(state, old, NewVersion { value, subresource, options, managed }),
+        None => insert(api, state, (key.kind, &key.namespace), value, options, managed),
+    }
+}
+
+/// Parses the configuration of an apply: YAML, or JSON as a subset of it.
+fn configuration(kind: Kind, body: &[u8]) -> Result<Value, StatusError> {
+    let wrong = |detail: &str| StatusError::bad_request(format!("error decoding YAML: {detail}"));
+    let mut config: Value = match serde_json::from_slice(body) {
+        Ok(config) => config,
+        Err(_) => codec::read_yaml(body)
+            .map_err(|error| wrong(&format!("error converting YAML to JSON: {error}")))?,
+    };
+    if config.is_null() {
+        config = Value::Object(Map::new());
+    }
+    if !config.is_object() {
+        return Err(wrong(&format!(
+            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go \
+             value of type map[string]interface {{}}",
+            schema::type_word(&config)
+        )));
+    }
+    let (version, name) = (text_at(&config, "/apiVersion"), text_at(&config, "/kind"));
+    if version != kind.api_version() {
+        return Err(StatusError::bad_request(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {version}, \
+             expected: {}",
+            kind.api_version()
+        )));
+    }
+    if metadata_mut(&mut config.clone()).contains_key("managedFields") {
+        return Err(StatusError::bad_request("metadata.managedFields must be nil"));
+    }
+    if name.is_empty() {
+        return Err(StatusError::internal(format!(
+            "failed to create typed patch object: no corresponding type for /{version}, Kind="
+        )));
+    }
+    if name != kind.name() {
+        let message = "failed to merge config: expected objects of the same type";
+        return Err(StatusError::internal(message));
+    }
+    Ok(config)
+}

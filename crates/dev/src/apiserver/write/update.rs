@@ -1,0 +1,234 @@
+//! Updates an object: PUT, and what each update keeps of the old version.
+
+use serde_json::{Value, json};
+
+use super::create::insert;
+use super::{check_name, check_size, object_answer, refuse_invalid, set_managed};
+use crate::apiserver::admission::{self, Charges};
+use crate::apiserver::answer::Answer;
+use crate::apiserver::api::Api;
+use crate::apiserver::codec::{self, decode};
+use crate::apiserver::defaults;
+use crate::apiserver::options::{self, WriteOptions};
+use crate::apiserver::patch::managed::{self, Writer};
+use crate::apiserver::strategy;
+use crate::apiserver::validate;
+use crate::schema::kind::{Key, Kind, Subresource};
+use crate::schema::status::{Cause, StatusError};
+use crate::storage::State;
+use crate::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
+use posse_serve::Request;
+
+/// A new version of an object or a subresource.
+#[derive(Debug)]
+pub(super) struct NewVersion<'a> {
+    pub(super) value: Value,
+    pub(super) subresource: Subresource,
+    pub(super) options: &'a WriteOptions,
+    /// Its managedFields, if already known.
+    pub(super) managed: Option<Value>,
+}
+
+pub(crate) fn put(
+    api: &Api,
+    request: &Request,
+    key: &Key,
+    subresource: Subresource,
+) -> Result<Answer, StatusError> {
+    let options = options::write(request, "UpdateOptions")?;
+    codec::format(request)?;
+    let mut value = decode::object(key.kind, &request.body)?;
+    check_name(&value, key)?;
+    let mut state = api.lock();
+    let uid = text_at(&value, "/metadata/uid").to_owned();
+    let Some(old) = state.store.get(key).cloned() else {
+        if !uid.is_empty() && key.kind != Kind::Service {
+            return Err(other_uid(key, &uid, ""));
+        }
+        return match key.kind.is_created_by_update() && subresource == Subresource::None {
+            true => {
+                // A version cannot match an object that does not exist.
+                metadata_mut(&mut value).remove("resourceVersion");
+                insert(api, &mut state, (key.kind, &key.namespace), value, &options, None)
+            }
+            false => Err(StatusError::not_found(key.kind, &key.name)),
+        };
+    };
+    if !uid.is_empty() && uid != *old.uid && key.kind != Kind::Service {
+        return Err(other_uid(key, &uid, &old.uid));
+    }
+    update(&mut state, &old, NewVersion { value, subresource, options: &options, managed: None })
+}
+
+fn other_uid(key: &Key, uid: &str, found: &str) -> StatusError {
+    let plural = key.kind.plural();
+    let folder = if key.kind == Kind::Node { "minions" } else { plural };
+    let place = match key.namespace.as_str() {
+        "" => format!("{folder}/{}", key.name),
+        namespace => format!("{folder}/{namespace}/{}", key.name),
+    };
+    let detail = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{place}, ResourceVersion: 0, \
+         AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: \
+         {found}"
+    );
+    StatusError::conflict(plural, key.kind.group(), &key.name, &detail)
+}
+
+/// Validates and stores a new version of an object.
+pub(super) fn update(
+    state: &mut State,
+    old: &Object,
+    change: NewVersion<'_>,
+) -> Result<Answer, StatusError> {
+    let key = &old.key;
+    let NewVersion { mut value, subresource, options, managed } = change;
+    check_namespace_and_version(old, &value)?;
+    let before = old.value();
+    if matches!(subresource, Subresource::EphemeralContainers | Subresource::Resize) {
+        strategy::keep_all_but(subresource, &before, &mut value);
+    }
+    let managed = managed.unwrap_or_else(|| {
+        let writer = Writer { manager: &options.manager, now: &state.now };
+        managed_after(old, &before, &value, writer)
+    });
+    metadata_mut(&mut value).remove("managedFields");
+    restore_immutable_fields(&before, &mut value, subresource);
+    if subresource == Subresource::None {
+        strategy::update(key.kind, &before, &mut value);
+    }
+    refuse_invalid(key.kind, &key.name, &validate::update(key.kind, subresource, &before, &value))?;
+    if key.kind == Kind::Job {
+        defaults::take_labels_of_template(&mut value);
+    }
+    check_size(&value)?;
+    let place = (key.namespace.as_str(), key.name.as_str());
+    let charges = match subresource == Subresource::None && !old.deleting {
+        true => admission::check(state, key.kind, Some(&before), &value, place)?,
+        false => Charges::default(),
+    };
+    if value == before && managed == old.managed() {
+        return Ok(object_answer(200, old));
+    }
+    set_managed(&mut value, managed);
+    if options.dry_run {
+        return Ok(Answer::json(200, &value));
+    }
+    let released = old.deleting && array_at(&value, "/metadata/finalizers").is_empty();
+    let object = state.replace(key.kind, value.clone());
+    charges.apply(state);
+    // For an object that is removed with its last finalizer the real server shows the old version.
+    match released && state.store.get(key).is_none() {
+        true => Ok(Answer::json(200, &value)),
+        false => Ok(object_answer(200, &object)),
+    }
+}
+
+/// The namespace and the resourceVersion must be those of the old object.
+fn check_namespace_and_version(old: &Object, value: &Value) -> Result<(), StatusError> {
+    let key = &old.key;
+    let namespace = text_at(value, "/metadata/namespace");
+    if !namespace.is_empty() && namespace != key.namespace {
+        return Err(StatusError::bad_request(format!(
+            "the namespace of the object ({namespace}) does not match the namespace on the \
+             request ({})",
+            key.namespace
+        )));
+    }
+    match text_at(value, "/metadata/resourceVersion") {
+        "" | "0" if key.kind == Kind::Service => {
+            let field = "metadata.resourceVersion";
+            let cause = Cause::invalid(field, "", "must be specified for an update");
+            let mut causes = vec![cause];
+            let uid = text_at(value, "/metadata/uid");
+            if !uid.is_empty() && uid != &*old.uid {
+                causes.push(Cause::invalid("metadata.uid", uid, "field is immutable"));
+            }
+            // The real server reports these errors twice.
+            causes.extend(causes.clone());
+            // "0" counts as a version here.
+            match text_at(value, "/metadata/resourceVersion").is_empty() {
+                true => Err(StatusError::invalid(key.kind, &key.name, &causes)),
+                false => Ok(()),
+            }
+        }
+        "" | "0" if key.kind.needs_version() => {
+            let detail = "must be specified for an update";
+            let cause = Cause::invalid_raw("metadata.resourceVersion", &"0x0", detail);
+            let (plural, group) = (key.kind.plural(), key.kind.group());
+            Err(StatusError::invalid_kind(plural, group, &key.name, &[cause]))
+        }
+        "" | "0" => Ok(()),
+        version => match version.parse::<u64>() {
+            Ok(version) if version == old.version => Ok(()),
+            Ok(_) => Err(StatusError::modified(key.kind, &key.name)),
+            Err(_) => Err(StatusError::internal(format!(
+                "strconv.ParseUint: parsing {version:?}: invalid syntax"
+            ))),
+        },
+    }
+}
+
+/// The managedFields after a write. A list in the body replaces the old list; an empty one removes
+/// it.
+fn managed_after(old: &Object, before: &Value, value: &Value, writer: Writer<'_>) -> Value {
+    let known = match value.pointer("/metadata/managedFields") {
+        None => old.managed(),
+        Some(given) => match array_at(given, "") {
+            [] => return json!([]),
+            [one] if text_at(one, "/manager").is_empty() => return json!([]),
+            given => given.into(),
+        },
+    };
+    managed::updated(old.key.kind, before, value, &known, writer)
+}
+
+/// Restores what an update cannot change: the server's metadata, and the spec or the status.
+fn restore_immutable_fields(before: &Value, value: &mut Value, subresource: Subresource) {
+    for field in ["kind", "apiVersion"] {
+        value[field] = before[field].clone();
+    }
+    let metadata = metadata_mut(value);
+    metadata.remove("selfLink");
+    metadata.remove("generation");
+    for field in [
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generateName",
+        "generation",
+    ] {
+        let Some(kept) = before.pointer(&format!("/metadata/{field}")) else { continue };
+        match field {
+            // A changed value is reported by the validation.
+            "uid" | "deletionGracePeriodSeconds" if metadata.contains_key(field) => {}
+            _ => {
+                metadata.insert(field.to_owned(), kept.clone());
+            }
+        }
+    }
+    let other = if subresource == Subresource::Status { "spec" } else { "status" };
+    match before.get(other) {
+        Some(kept) => value[other] = kept.clone(),
+        None => {
+            if let Some(members) = value.as_object_mut() {
+                members.remove(other);
+            }
+        }
+    }
+    if subresource == Subresource::Status {
+        complete_status(value);
+    }
+}
+
+/// Completes `podIPs` from `podIP`, and the times of conditions, with `null` if absent.
+fn complete_status(value: &mut Value) {
+    let ip = text_at(value, "/status/podIP").to_owned();
+    let status = object_mut(value, "status");
+    if !ip.is_empty() && !status.contains_key("podIPs") {
+        status.insert("podIPs".to_owned(), json!([{ "ip": ip }]));
+    }
+}

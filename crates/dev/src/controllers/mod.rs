@@ -1,0 +1,158 @@
+//! The controllers, all on one thread. They are level-triggered: what they do follows from the
+//! present state, and a controller that missed changes reads everything again.
+
+mod budgets;
+mod claims;
+mod jobs;
+mod namespaces;
+mod nodes;
+mod orphans;
+mod quotas;
+mod taints;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, bounded, never, select};
+
+use self::budgets::Budgets;
+use self::claims::Claims;
+use self::jobs::Jobs;
+use self::namespaces::Namespaces;
+use self::nodes::Nodes;
+use self::orphans::Orphans;
+use self::quotas::Quotas;
+use crate::apiserver::api::Api;
+use crate::faults::Fault;
+use crate::schema::kind::Kind;
+use crate::storage::events::Ages;
+use crate::storage::store::{Change, Seen};
+use posse_base::time::Millis;
+
+/// How often expired Events are removed.
+const EVENTS_EVERY_MS: u64 = 60_000;
+
+/// The running controllers.
+#[derive(Debug)]
+pub(crate) struct Controllers {
+    thread: JoinHandle<()>,
+    stop: Sender<()>,
+}
+
+impl Controllers {
+    /// `volumes` is the folder for provisioned volumes.
+    pub(crate) fn start(api: Arc<Api>, volumes: PathBuf) -> io::Result<Self> {
+        let (stop, stopped) = bounded(1);
+        let changed = api.lock().store.subscribe_to(Kind::all());
+        let mut controllers = ControllerLoop::new(api, volumes);
+        let builder = thread::Builder::new().name("dev-controllers".to_owned());
+        let thread = builder.spawn(move || controllers.run(&changed, &stopped))?;
+        Ok(Self { thread, stop })
+    }
+
+    pub(crate) fn stop(self) {
+        drop(self.stop);
+        if self.thread.join().is_err() {
+            log::error!("the embedded controllers' thread panicked");
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ControllerLoop {
+    api: Arc<Api>,
+    /// The store changes that have been handled.
+    seen: Seen,
+    event_ages: Ages,
+    next_expiry: Millis,
+    budgets: Budgets,
+    claims: Claims,
+    jobs: Jobs,
+    namespaces: Namespaces,
+    nodes: Nodes,
+    orphans: Orphans,
+    quotas: Quotas,
+}
+
+impl ControllerLoop {
+    fn new(api: Arc<Api>, volumes: PathBuf) -> Self {
+        Self {
+            api,
+            seen: Seen::default(),
+            event_ages: Ages::default(),
+            next_expiry: Millis(0),
+            budgets: Budgets::default(),
+            claims: Claims::new(volumes),
+            jobs: Jobs::default(),
+            namespaces: Namespaces::default(),
+            nodes: Nodes::default(),
+            orphans: Orphans::default(),
+            quotas: Quotas::default(),
+        }
+    }
+
+    fn run(&mut self, changed: &Receiver<()>, stopped: &Receiver<()>) {
+        loop {
+            let due = self.run_once();
+            let at = due.and_then(|due| self.api.clock.instant(due));
+            let timer = at.map_or_else(never, crossbeam_channel::at);
+            select! {
+                recv(changed) -> _ => {}
+                recv(timer) -> _ => {}
+                // Nothing is sent: `Controllers::stop` drops the sender.
+                recv(stopped) -> _ => return,
+            }
+        }
+    }
+
+    /// Handles all changes. Returns when to run again even if nothing changes.
+    fn run_once(&mut self) -> Option<Millis> {
+        let now = self.api.clock.now();
+        let changes = self.changes();
+        if !changes.is_empty() {
+            let api = Arc::clone(&self.api);
+            let state = api.lock();
+            for change in &changes {
+                self.budgets.on_change(change, &state);
+                self.claims.on_change(change, &state);
+                self.jobs.on_change(change);
+                self.namespaces.on_change(change);
+                self.nodes.on_change(change);
+                self.orphans.on_change(change, &state, now);
+                self.quotas.on_change(change);
+            }
+        }
+        self.namespaces.run(&mut self.api.lock());
+        self.claims.run(&self.api);
+        // A deleted node gets the same grace period as a lost one.
+        let grace = self.api.faults.number(Fault::NodeGrace).unwrap_or(nodes::GRACE_MS);
+        let orphans = self.orphans.run(&mut self.api.lock(), now, grace);
+        let jobs = self.jobs.run(&self.api);
+        let budgets = self.budgets.run(&mut self.api.lock());
+        let quotas = self.quotas.run(&self.api);
+        let nodes = self.nodes.run(&self.api);
+        if self.next_expiry <= now {
+            self.event_ages.expire(&mut self.api.lock(), now);
+            self.next_expiry = now.after(EVENTS_EVERY_MS);
+        }
+        let budgets = budgets.map(|seconds| now.after(seconds.saturating_mul(1000)));
+        let due = [orphans, jobs, budgets, quotas, nodes, Some(self.next_expiry)];
+        due.into_iter().flatten().min()
+    }
+
+    /// The changes since the last call. If the history no longer reaches back that far, all
+    /// objects.
+    fn changes(&mut self) -> Vec<Change> {
+        let state = self.api.lock();
+        if let Ok(changes) = state.store.unseen(&mut self.seen) {
+            return changes.cloned().collect();
+        }
+        self.quotas.mark_all_dirty();
+        self.nodes.mark_all_dirty();
+        let objects = Kind::all().flat_map(|kind| state.store.objects(kind, ""));
+        let change = |now| Change { version: 0, before: None, now, gone: false };
+        objects.cloned().map(change).collect()
+    }
+}

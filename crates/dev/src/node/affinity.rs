@@ -1,0 +1,316 @@
+//! Affinity and anti-affinity between pods, as the plugin InterPodAffinity of kube-scheduler judges
+//! them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::apiserver::selector::LabelSelector;
+use crate::storage::object::{array_at, text_at};
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+type Labels = BTreeMap<String, String>;
+
+/// A label of nodes and its value: the nodes that have it are one place.
+type TopologyPair = (String, String);
+
+/// What other pods' terms look at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PodLabels {
+    namespace: Box<str>,
+    labels: Box<[(Box<str>, Box<str>)]>,
+}
+
+/// The affinity of a pod to other pods.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PodAffinity {
+    required: Vec<Term>,
+    /// The required anti-affinity.
+    excluded: Vec<Term>,
+    /// With their weights; those of the anti-affinity are negative.
+    preferred: Vec<(i64, Term)>,
+}
+
+#[derive(Clone, Debug)]
+struct Term {
+    /// `None` if it is absent or cannot be parsed: it matches no pod.
+    selector: Option<LabelSelector>,
+    namespaces: BTreeSet<String>,
+    all_namespaces: bool,
+    topology_key: String,
+}
+
+/// Where one new pod may be placed because of the pods that have a node.
+#[derive(Debug, Default)]
+pub(super) struct Surroundings {
+    /// Each required topology label, and the places that have a matching pod.
+    required: Vec<(String, BTreeSet<TopologyPair>)>,
+    /// No pod matches the required terms except the new one: it may be the first.
+    is_first: bool,
+    excluded: BTreeSet<TopologyPair>,
+    /// The places that pods of other nodes keep free of this one.
+    excluded_by_others: BTreeSet<TopologyPair>,
+    scores: BTreeMap<TopologyPair, i64>,
+}
+
+impl PodLabels {
+    pub(super) fn from_pod(pod: &Value) -> Self {
+        let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
+        let labels = labels.into_iter().flatten();
+        Self {
+            namespace: text_at(pod, "/metadata/namespace").into(),
+            labels: labels
+                .map(|(key, value)| {
+                    (key.as_str().into(), value.as_str().unwrap_or_default().into())
+                })
+                .collect(),
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        self.labels.iter().find(|(name, _)| **name == *key).map(|(_, value)| &**value)
+    }
+}
+
+impl PodAffinity {
+    /// None if the pod has no affinity to other pods.
+    pub(super) fn from_pod(pod: &Value) -> Option<Self> {
+        let affinity = pod.pointer("/spec/affinity")?;
+        let namespace = text_at(pod, "/metadata/namespace");
+        let terms = |kind: &str| -> Vec<Term> {
+            let terms = array_at(affinity, &format!("/{kind}/{REQUIRED}"));
+            terms.iter().map(|term| Term::parse(term, namespace)).collect()
+        };
+        let preferred = |kind: &str, sign: i64| -> Vec<(i64, Term)> {
+            let terms = array_at(affinity, &format!("/{kind}/{PREFERRED}"));
+            let parsed = terms.iter().map(|term| {
+                let weight = term["weight"].as_i64().unwrap_or_default();
+                (sign * weight, Term::parse(&term["podAffinityTerm"], namespace))
+            });
+            parsed.collect()
+        };
+        let mut all = preferred("podAffinity", 1);
+        all.extend(preferred("podAntiAffinity", -1));
+        let affinity = Self {
+            required: terms("podAffinity"),
+            excluded: terms("podAntiAffinity"),
+            preferred: all,
+        };
+        let Self { required, excluded, preferred } = &affinity;
+        let is_empty = required.is_empty() && excluded.is_empty() && preferred.is_empty();
+        (!is_empty).then_some(affinity)
+    }
+
+    /// True if pods of other nodes cannot be placed everywhere because of this one.
+    pub(super) fn excludes_others(&self) -> bool {
+        !self.excluded.is_empty()
+    }
+}
+
+impl Term {
+    /// `namespace`: that of the pod that has the term.
+    fn parse(term: &Value, namespace: &str) -> Self {
+        let selector = term.get("labelSelector").filter(|selector| selector.is_object());
+        let of_namespaces = term.get("namespaceSelector").filter(|selector| selector.is_object());
+        let listed = array_at(term, "/namespaces").iter().filter_map(Value::as_str);
+        let mut namespaces: BTreeSet<String> = listed.map(str::to_owned).collect();
+        if namespaces.is_empty() && of_namespaces.is_none() {
+            namespaces.insert(namespace.to_owned());
+        }
+        Self {
+            selector: selector.and_then(LabelSelector::of_object),
+            namespaces,
+            // The embedded scheduler does not look at labels of namespaces.
+            all_namespaces: of_namespaces
+                .and_then(LabelSelector::of_object)
+                .is_some_and(|selector| selector.is_empty()),
+            topology_key: text_at(term, "/topologyKey").to_owned(),
+        }
+    }
+
+    fn matches(&self, pod: &PodLabels) -> bool {
+        (self.all_namespaces || self.namespaces.contains(&*pod.namespace))
+            && self.selector.as_ref().is_some_and(|selector| selector.matches(|key| pod.get(key)))
+    }
+
+    /// The place of a node, if the node has the label.
+    fn place(&self, node: &Labels) -> Option<TopologyPair> {
+        place(&self.topology_key, node)
+    }
+}
+
+fn place(key: &str, node: &Labels) -> Option<TopologyPair> {
+    node.get(key).map(|value| (key.to_owned(), value.clone()))
+}
+
+impl Surroundings {
+    /// `others`: the pods that have a node, with the labels of the node.
+    pub(super) fn of<'a>(
+        pod: &PodLabels,
+        affinity: Option<&PodAffinity>,
+        others: impl Iterator<Item = (&'a Labels, &'a PodLabels, Option<&'a PodAffinity>)>,
+    ) -> Self {
+        let none = PodAffinity::default();
+        let PodAffinity { required, excluded, preferred } = affinity.unwrap_or(&none);
+        let mut around = Self {
+            required: required
+                .iter()
+                .map(|term| (term.topology_key.clone(), BTreeSet::new()))
+                .collect(),
+            ..Self::default()
+        };
+        // kube-scheduler counts only pods that match all required terms.
+        let matches_required = |pod: &PodLabels| required.iter().all(|term| term.matches(pod));
+        for (node, other, theirs) in others {
+            if matches_required(other) {
+                for (term, (_, places)) in required.iter().zip(&mut around.required) {
+                    places.extend(term.place(node));
+                }
+            }
+            let apart = excluded.iter().filter(|term| term.matches(other));
+            around.excluded.extend(apart.filter_map(|term| term.place(node)));
+            let theirs = theirs.map_or(&[][..], |affinity| &affinity.excluded);
+            let apart = theirs.iter().filter(|term| term.matches(pod));
+            around.excluded_by_others.extend(apart.filter_map(|term| term.place(node)));
+            for (weight, term) in preferred.iter().filter(|(_, term)| term.matches(other)) {
+                if let Some(place) = term.place(node) {
+                    *around.scores.entry(place).or_default() += weight;
+                }
+            }
+        }
+        let is_alone = around.required.iter().all(|(_, places)| places.is_empty());
+        around.is_first = is_alone && matches_required(pod);
+        around
+    }
+
+    /// Why the node does not fit, in the words of kube-scheduler.
+    pub(super) fn unfit_reason(&self, node: &Labels) -> Option<&'static str> {
+        let has_label = |(key, _): &(String, BTreeSet<TopologyPair>)| node.contains_key(key);
+        let has_pod = |(key, places): &(String, BTreeSet<TopologyPair>)| {
+            place(key, node).is_some_and(|place| places.contains(&place))
+        };
+        let fits = self.required.iter().all(has_label)
+            && (self.is_first || self.required.iter().all(has_pod));
+        let holds = |places: &BTreeSet<TopologyPair>| {
+            places.iter().any(|(key, value)| node.get(key) == Some(value))
+        };
+        if !fits {
+            Some("node(s) didn't match pod affinity rules")
+        } else if holds(&self.excluded) {
+            Some("node(s) didn't match pod anti-affinity rules")
+        } else if holds(&self.excluded_by_others) {
+            Some("node(s) didn't satisfy existing pods anti-affinity rules")
+        } else {
+            None
+        }
+    }
+
+    /// True if the pod prefers some nodes.
+    pub(super) fn has_scores(&self) -> bool {
+        !self.scores.is_empty()
+    }
+
+    /// How much the pod prefers the node.
+    pub(super) fn score(&self, node: &Labels) -> i64 {
+        let here = self.scores.iter().filter(|((key, value), _)| node.get(key) == Some(value));
+        here.map(|(_, weight)| weight).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(namespace: &str, labels: Value, affinity: Value) -> Value {
+        json!({"metadata": {"namespace": namespace, "labels": labels}, "spec": {"affinity": affinity}})
+    }
+
+    fn term(app: &str, key: &str) -> Value {
+        json!({"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": key})
+    }
+
+    /// What a new pod with this affinity meets on the nodes a (zone 1), b and c (zone 2), and its score.
+    /// On a is a pod `app: x`, on b one `app: y` that keeps pods of its zone with `app: loud` away.
+    #[track_caller]
+    fn check(labels: Value, affinity: Value, want: [(&str, i64); 3]) {
+        let nodes: Vec<Labels> = [("a", "1"), ("b", "2"), ("c", "2")]
+            .into_iter()
+            .map(|(name, zone)| [("host", name), ("zone", zone)])
+            .map(|labels| labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
+            .collect();
+        let quiet = json!({"podAntiAffinity": {REQUIRED: [term("loud", "zone")]}});
+        let others = [
+            (&nodes[0], pod("n", json!({"app": "x", "both": "1"}), Value::Null)),
+            (&nodes[1], pod("n", json!({"app": "y"}), quiet)),
+        ];
+        let others: Vec<_> = others
+            .iter()
+            .map(|(node, pod)| (*node, PodLabels::from_pod(pod), PodAffinity::from_pod(pod)))
+            .collect();
+        let others = others.iter().map(|(node, labels, theirs)| (*node, labels, theirs.as_ref()));
+        let new = pod("n", labels, affinity.clone());
+        let own = PodAffinity::from_pod(&new);
+        let around = Surroundings::of(&PodLabels::from_pod(&new), own.as_ref(), others);
+        for (node, (reason, score)) in nodes.iter().zip(want) {
+            let got = around.unfit_reason(node).unwrap_or_default();
+            assert!(
+                got.contains(reason) && got.is_empty() == reason.is_empty(),
+                "{affinity}: {got}"
+            );
+            assert_eq!(around.score(node), score, "{affinity} on {node:?}");
+        }
+    }
+
+    #[test]
+    fn required_terms_choose_among_nodes() {
+        let (far, fits) = (("didn't match pod affinity", 0), ("", 0));
+        let needs = |terms: Value| json!({"podAffinity": {REQUIRED: terms}});
+        check(json!({}), Value::Null, [fits; 3]);
+        check(json!({}), needs(json!([term("x", "host")])), [fits, far, far]);
+        check(json!({}), needs(json!([term("y", "zone")])), [far, fits, fits]);
+        check(json!({}), needs(json!([term("y", "rack")])), [far; 3]);
+        check(json!({}), needs(json!([term("z", "host")])), [far; 3]);
+        // One pod has to match all terms.
+        check(json!({}), needs(json!([term("x", "host"), term("y", "zone")])), [far; 3]);
+        // The first pod of a series that wants to be together.
+        check(json!({"app": "z"}), needs(json!([term("z", "host")])), [fits; 3]);
+        check(json!({"app": "z"}), needs(json!([term("z", "rack")])), [far; 3]);
+        let mut elsewhere = term("x", "host");
+        elsewhere["namespaces"] = json!(["other"]);
+        check(json!({}), needs(json!([elsewhere])), [far; 3]);
+        elsewhere["namespaceSelector"] = json!({});
+        check(json!({}), needs(json!([elsewhere])), [fits, far, far]);
+        check(json!({}), needs(json!([{"topologyKey": "host"}])), [far; 3]);
+    }
+
+    #[test]
+    fn anti_affinity_counts_in_both_directions() {
+        let (near, kept_away, fits) =
+            (("didn't match pod anti-affinity", 0), ("existing pods anti-affinity", 0), ("", 0));
+        let avoids = |term: Value| json!({"podAntiAffinity": {REQUIRED: [term]}});
+        check(json!({}), avoids(term("x", "host")), [near, fits, fits]);
+        check(json!({}), avoids(term("y", "zone")), [fits, near, near]);
+        check(json!({}), avoids(term("y", "host")), [fits, near, fits]);
+        check(json!({"app": "loud"}), Value::Null, [fits, kept_away, kept_away]);
+    }
+
+    #[test]
+    fn preferences_are_scores() {
+        let prefers = |kind: &str, weight: i64, term: Value| json!({kind: {PREFERRED: [{"weight": weight, "podAffinityTerm": term}]}});
+        check(
+            json!({}),
+            prefers("podAffinity", 100, term("y", "zone")),
+            [("", 0), ("", 100), ("", 100)],
+        );
+        check(
+            json!({}),
+            prefers("podAntiAffinity", 3, term("x", "host")),
+            [("", -3), ("", 0), ("", 0)],
+        );
+        check(json!({}), prefers("podAffinity", 5, term("z", "host")), [("", 0); 3]);
+    }
+}

@@ -1,0 +1,11 @@
+//! The encodings of what posse reads and writes: JSON, YAML, protobuf, quantities. The embedded cluster and the client
+//! of a cluster read the same bytes, and know nothing of each other, so this room is below both.
+
+pub mod amounts;
+pub mod fields;
+pub mod json;
+pub mod pod_fields;
+pub mod protobuf;
+pub mod quantity;
+pub mod strict_json;
+pub mod yaml;

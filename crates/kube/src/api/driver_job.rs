@@ -1,0 +1,79 @@
+//! The Job of the driver's pod: its other pods, and its `backoffLimit`.
+
+use serde_json::json;
+
+use super::objects::{Kind, Objects};
+use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, call, get, object_path};
+use crate::http::Http;
+use posse_core::model::ids::Uid;
+use posse_core::model::pod::Pod;
+use posse_core::model::refusal::Refusal;
+use posse_wire::k8s::labels::EXIT_CODE;
+use posse_wire::k8s::orphan::parse_owner;
+use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::pod::JobName;
+use posse_wire::pod::build::OwnerRef;
+use posse_wire::pod::details::PodDetails;
+
+/// The label that the Job controller gives to a Job's pods.
+const JOB_LABEL: &str = "job-name";
+
+/// The Job that controls the driver's pod.
+#[derive(Clone, Debug)]
+pub struct DriverJob {
+    objects: Objects,
+    job: JobName,
+    /// The uid of the driver's pod.
+    pod: Uid,
+}
+
+impl DriverJob {
+    /// The Job that controls this pod; `None` if no Job does.
+    pub fn find(http: &Http, namespace: &str, pod: &OwnerRef) -> Result<Option<Self>, Refusal> {
+        let path = object_path("/api/v1", namespace, "pods", Some(&pod.name));
+        let (status, body) = call(http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get)?;
+        let facts =
+            parse_owner(&body).map_err(|problem| unreadable(status, &problem.to_string()))?;
+        let pod = Uid::new(&pod.uid);
+        let objects = Objects::new(http.clone(), Some(namespace));
+        Ok(facts.job.filter(|_| facts.uid == pod).map(|job| Self { objects, job, pod }))
+    }
+
+    /// The Job's name.
+    pub fn name(&self) -> &str {
+        &self.job.name
+    }
+
+    /// The Job's uid.
+    pub fn uid(&self) -> &Uid {
+        &self.job.uid
+    }
+
+    /// The uid of the driver's pod.
+    pub fn pod(&self) -> &Uid {
+        &self.pod
+    }
+
+    /// The pods of Jobs with this name, ours included.
+    pub fn pods(&self) -> Result<Vec<Pod>, Refusal> {
+        let selector = format!("{JOB_LABEL}={}", self.job.name);
+        let facts = |pod: &[u8]| Ok(PodDetails::parse(pod)?.facts);
+        self.objects.list(Kind::Pod, &selector, &facts).map(|(pods, _)| pods)
+    }
+
+    /// How many pods have failed, as the Job counts them.
+    pub fn n_failed(&self) -> Result<u64, Refusal> {
+        Ok(self.objects.job(&self.job.name)?.map_or(0, |job| job.status.failed))
+    }
+
+    /// Sets the number of failed pods after which the Job fails. `exit_code`: the application's, if the
+    /// Job has to end.
+    pub fn set_backoff_limit(&self, limit: u64, exit_code: Option<u8>) -> Result<(), Refusal> {
+        let annotations = json!({ EXIT_CODE: exit_code.map(|code| code.to_string()) });
+        let patch = json!({
+            "metadata": { "uid": self.job.uid.to_string(), "annotations": annotations },
+            "spec": { "backoffLimit": limit },
+        });
+        self.objects.patch(Kind::Job, &self.job.name, &patch)
+    }
+}

@@ -1,0 +1,375 @@
+//! The driver's pod: which pod we run in, whether it is fit to own executors, and the id high
+//! water mark that its annotation stores.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use log::{debug, warn};
+use serde::Deserialize;
+
+use super::{MERGE_PATCH, call, get, object_path, write, write_path};
+use crate::config::BoundPod;
+use crate::http::{Http, Method};
+use posse_core::machines::own_deletion::OwnPod;
+use posse_core::model::ids::{ExecutorId, STORED_ID_MAX};
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_wire::k8s::labels;
+use posse_wire::k8s::status::Verb;
+use posse_wire::pod::build::OwnerRef;
+
+const POD_BYTES_MAX: u64 = 4 << 20;
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long we wait for the address of our own pod. A kubelet reports it after it has started the
+/// containers, and posse may ask before that.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(10);
+const ADDRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// Kubernetes' default for terminationGracePeriodSeconds.
+const GRACE_DEFAULT_S: u64 = 30;
+
+/// From what we find out which pod we run in.
+#[expect(missing_debug_implementations, reason = "a closure has nothing to show")]
+#[derive(Clone, Copy)]
+pub struct Hints<'a> {
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    /// If the service account is used: the pod that its token is bound to, and its namespace.
+    pub account: Option<(Option<&'a BoundPod>, &'a str)>,
+    /// The namespace of the executors.
+    pub namespace: &'a str,
+}
+
+/// Finds the driver's pod, in this order: POD_NAME and POD_UID, the pod that the token is bound to,
+/// the pod with the name in HOSTNAME if it has our IP address. `None` if we do not run in a pod of
+/// the executors' namespace.
+pub fn find(hints: Hints<'_>, http: &Http) -> Option<OwnerRef> {
+    let var = |name: &str| (hints.env)(name).filter(|value| !value.is_empty());
+    if let Some((_, ours)) = hints.account
+        && ours != hints.namespace
+    {
+        // The garbage collector deletes an object whose owner is not in the same namespace.
+        warn!(
+            "this pod is in namespace {ours}, the executors are in {}: they get no owner and are \
+             not deleted if this pod is killed",
+            hints.namespace
+        );
+        return None;
+    }
+    if let (Some(name), Some(uid)) = (var("POD_NAME"), var("POD_UID")) {
+        return Some(owner(name, uid));
+    }
+    let (bound, _) = hints.account?;
+    match bound {
+        Some(pod) => Some(owner(pod.name.clone(), pod.uid.clone())),
+        None => from_host_name(&var("HOSTNAME")?, hints.namespace, http),
+    }
+}
+
+fn owner(name: String, uid: String) -> OwnerRef {
+    OwnerRef { api_version: "v1".to_owned(), kind: "Pod".to_owned(), name, uid }
+}
+
+/// The driver's pod. It stores the id high water mark if there is no Lease.
+#[derive(Clone, Debug)]
+pub struct DriverPod {
+    http: Http,
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+impl DriverPod {
+    /// The pod that `owner` names, in `namespace`.
+    pub fn new(http: Http, namespace: &str, owner: &OwnerRef) -> Self {
+        let namespace = namespace.to_owned();
+        Self { http, namespace, name: owner.name.clone(), uid: owner.uid.clone() }
+    }
+
+    /// The highest executor id that an earlier run may have used; 0 if no run stored one.
+    ///
+    /// # Errors
+    /// The server's refusal, or that the pod has another uid now.
+    pub fn id_high_water(&self) -> Result<u64, Refusal> {
+        let pod = self.read()?;
+        if pod.metadata.uid != self.uid {
+            return Err(unusable("the driver pod has another uid than POD_UID says"));
+        }
+        let text = pod.metadata.annotations.get(labels::ID_HIGH_WATER);
+        // Anybody who may change the pod can write anything.
+        let stored = text.and_then(|text| text.parse().ok()).filter(|id| *id <= STORED_ID_MAX);
+        Ok(stored.unwrap_or(0))
+    }
+
+    /// Why this pod cannot own the executors of a run that needs `needed_s` seconds to shut down.
+    /// `None` if it can, or if we have no permission to read the pod.
+    pub fn problem(&self, needed_s: u64) -> Option<String> {
+        let name = &self.name;
+        let pod = match self.read() {
+            Ok(pod) => pod,
+            Err(refusal) if refusal.class == RefusalClass::NotFound => {
+                return Some(format!(
+                    "there is no pod {name} in this namespace, so Kubernetes will delete the \
+                     executors, whose owner it should be: check POD_NAME, POD_UID and the namespace"
+                ));
+            }
+            Err(refusal) => {
+                debug!("the driver pod {name} cannot be read: {refusal}");
+                return None;
+            }
+        };
+        if pod.metadata.uid != self.uid {
+            return Some(format!(
+                "pod {name} has uid {}, not {}, so Kubernetes will delete the executors, whose \
+                 owner it should be: check POD_UID",
+                pod.metadata.uid, self.uid
+            ));
+        }
+        let grace_s = pod.spec.grace_s.unwrap_or(GRACE_DEFAULT_S);
+        (grace_s < needed_s).then(|| {
+            format!(
+                "pod {name} has a terminationGracePeriodSeconds of {grace_s}, but shutdown.grace \
+                 and shutdown.timeout need {needed_s} s: executors may be left for the garbage \
+                 collector; set at least {needed_s}"
+            )
+        })
+    }
+
+    /// Whether the pod is being deleted.
+    pub fn deletion(&self) -> Result<OwnPod, Refusal> {
+        let meta = match self.read() {
+            Ok(pod) if pod.metadata.uid != self.uid => return Ok(OwnPod::Gone),
+            Ok(pod) => pod.metadata,
+            Err(refusal) if refusal.class == RefusalClass::NotFound => return Ok(OwnPod::Gone),
+            Err(refusal) => return Err(refusal),
+        };
+        let grace_s = meta.deletion_grace_s.unwrap_or(GRACE_DEFAULT_S);
+        Ok(meta.deletion_timestamp.map_or(OwnPod::Alive, |_| OwnPod::Deleting { grace_s }))
+    }
+
+    /// Stores that ids up to `up_to` may be used.
+    pub fn save_id_high_water(&self, up_to: ExecutorId) -> Result<(), Refusal> {
+        let patch = serde_json::json!({"metadata": {
+            "uid": self.uid, "annotations": {labels::ID_HIGH_WATER: up_to.to_string()},
+        }});
+        let body = patch.to_string();
+        let path = write_path(&self.path());
+        let mut request = write(Method::Patch, path, body.as_bytes(), POD_BYTES_MAX);
+        request.content_type = MERGE_PATCH;
+        request.timeout = TIMEOUT;
+        call(&self.http, &request, Verb::Patch).map(drop)
+    }
+
+    fn read(&self) -> Result<RawPod, Refusal> {
+        read_pod(&self.http, self.path())
+    }
+
+    fn path(&self) -> String {
+        object_path("/api/v1", &self.namespace, "pods", Some(&self.name))
+    }
+}
+
+fn read_pod(http: &Http, path: String) -> Result<RawPod, Refusal> {
+    let (_, body) = call(http, &get(path, TIMEOUT, POD_BYTES_MAX), Verb::Get)?;
+    serde_json::from_slice(&body).map_err(|e| unusable(&e.to_string()))
+}
+
+fn unusable(problem: &str) -> Refusal {
+    Refusal::local(RefusalClass::OutcomeUnknown, problem)
+}
+
+#[derive(Deserialize)]
+struct RawPod {
+    metadata: RawMetadata,
+    #[serde(default)]
+    spec: RawSpec,
+    #[serde(default)]
+    status: RawStatus,
+}
+
+#[derive(Deserialize)]
+struct RawMetadata {
+    name: String,
+    uid: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    #[serde(rename = "deletionTimestamp")]
+    deletion_timestamp: Option<String>,
+    #[serde(rename = "deletionGracePeriodSeconds")]
+    deletion_grace_s: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+struct RawSpec {
+    #[serde(rename = "terminationGracePeriodSeconds")]
+    grace_s: Option<u64>,
+}
+
+#[derive(Default, Deserialize)]
+struct RawStatus {
+    #[serde(rename = "podIP")]
+    pod_ip: Option<IpAddr>,
+}
+
+fn from_host_name(host_name: &str, namespace: &str, http: &Http) -> Option<OwnerRef> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    if !host_name.chars().all(is_allowed) {
+        return None;
+    }
+    let ours = http.local_address().ok()?;
+    let deadline = Instant::now() + ADDRESS_TIMEOUT;
+    loop {
+        let path = object_path("/api/v1", namespace, "pods", Some(host_name));
+        let problem = match read_pod(http, path) {
+            Ok(pod) if pod.status.pod_ip == Some(ours) => {
+                return Some(owner(pod.metadata.name, pod.metadata.uid));
+            }
+            Ok(pod) if pod.status.pod_ip.is_some() => {
+                debug!("pod {host_name} does not have our address {ours}: it is not our pod");
+                return None;
+            }
+            Ok(_) => "it has no address yet".to_owned(),
+            Err(refusal) if is_final(refusal.class) => return None,
+            Err(refusal) => refusal.to_string(),
+        };
+        if Instant::now() >= deadline {
+            warn!(
+                "cannot find out whether pod {host_name} is this pod ({problem}): the executors \
+                 get no owner and are not deleted if this pod is killed; set POD_NAME and POD_UID"
+            );
+            return None;
+        }
+        thread::sleep(ADDRESS_INTERVAL);
+    }
+}
+
+/// Whether the same question would get the same answer: we may not read pods, or there is no such pod.
+fn is_final(class: RefusalClass) -> bool {
+    use RefusalClass::{Forbidden, NotFound, Unauthorized};
+    matches!(class, Forbidden | NotFound | Unauthorized)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::testing::plain_client;
+    use posse_testing::{Answer, TestServer};
+
+    fn server(body: &str, status: u16) -> TestServer {
+        let body = body.to_owned();
+        TestServer::start(None, move |_| {
+            Answer::Reply(status, "Content-Type: application/json\r\n", body.clone().into_bytes())
+        })
+    }
+
+    const POD: &str = r#"{"metadata":{"name":"driver","uid":"u-1",
+        "annotations":{"posse.dev/id-high-water":"3000"}},
+        "spec":{"terminationGracePeriodSeconds":30},"status":{"podIP":"127.0.0.1"}}"#;
+
+    #[test]
+    fn the_driver_pod_is_found_by_name_token_or_address() {
+        let server = server(POD, 200);
+        let http = plain_client(server.address);
+        let bound = BoundPod { name: "driver".to_owned(), uid: "u-2".to_owned() };
+        let named: &[(&str, &str)] = &[("POD_NAME", "driver"), ("POD_UID", "u-3")];
+        let hosted: &[(&str, &str)] = &[("HOSTNAME", "driver")];
+        let strange: &[(&str, &str)] = &[("HOSTNAME", "../driver")];
+        let half: &[(&str, &str)] = &[("POD_NAME", "driver"), ("POD_UID", "")];
+        for (vars, account, want) in [
+            (named, None, Some("u-3")),
+            (named, Some((Some(&bound), "ns")), Some("u-3")),
+            (named, Some((Some(&bound), "other")), None),
+            (half, Some((Some(&bound), "ns")), Some("u-2")),
+            (half, None, None),
+            (hosted, Some((Some(&bound), "ns")), Some("u-2")),
+            (hosted, Some((None, "ns")), Some("u-1")),
+            (hosted, None, None),
+            (strange, Some((None, "ns")), None),
+            (&[], Some((None, "ns")), None),
+        ] {
+            let env = |name: &str| {
+                vars.iter().find(|(given, _)| *given == name).map(|(_, v)| (*v).to_owned())
+            };
+            let found = find(Hints { env: &env, account, namespace: "ns" }, &http);
+            assert_eq!(found.map(|owner| owner.uid).as_deref(), want, "{vars:?} {account:?}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_the_driver_pod_is_awaited() {
+        let n_reads = AtomicUsize::new(0);
+        let server = TestServer::start(None, move |_| {
+            let (status, body) = match n_reads.fetch_add(1, Ordering::SeqCst) {
+                0 => (503, r#"{"kind":"Status","code":503,"message":"later"}"#),
+                1 => (200, r#"{"metadata":{"name":"driver","uid":"u-1"}}"#),
+                _ => (200, POD),
+            };
+            Answer::Reply(status, "Content-Type: application/json\r\n", body.as_bytes().to_vec())
+        });
+        let env = |name: &str| (name == "HOSTNAME").then(|| "driver".to_owned());
+        let hints = Hints { env: &env, account: Some((None, "ns")), namespace: "ns" };
+        let found = find(hints, &plain_client(server.address));
+        assert_eq!(found.map(|owner| owner.uid).as_deref(), Some("u-1"));
+    }
+
+    #[test]
+    fn an_unfit_driver_pod_is_reported() {
+        let forbidden = r#"{"kind":"Status","reason":"Forbidden","message":"no","code":403}"#;
+        let absent = r#"{"kind":"Status","reason":"NotFound","message":"no","code":404}"#;
+        for (body, status, uid, needed_s, want) in [
+            (POD, 200, "u-1", 30, None),
+            (POD, 200, "u-1", 31, Some("set at least 31")),
+            (POD, 200, "u-9", 1, Some("check POD_UID")),
+            (absent, 404, "u-1", 1, Some("no pod driver")),
+            (forbidden, 403, "u-1", 99, None),
+            (r#"{"metadata":{"name":"driver","uid":"u-1"}}"#, 200, "u-1", 25, None),
+        ] {
+            let server = server(body, status);
+            let owner = owner("driver".to_owned(), uid.to_owned());
+            let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
+            let problem = pod.problem(needed_s);
+            match want {
+                None => assert_eq!(problem, None),
+                Some(part) => {
+                    assert!(problem.as_ref().is_some_and(|m| m.contains(part)), "{problem:?}")
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_deletion_of_the_pod_is_seen() {
+        let absent = r#"{"kind":"Status","reason":"NotFound","message":"no","code":404}"#;
+        let deleted = r#"{"metadata":{"name":"driver","uid":"u-1",
+            "deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":7}}"#;
+        for (body, status, uid, want) in [
+            (POD, 200, "u-1", OwnPod::Alive),
+            (deleted, 200, "u-1", OwnPod::Deleting { grace_s: 7 }),
+            (POD, 200, "u-2", OwnPod::Gone),
+            (absent, 404, "u-1", OwnPod::Gone),
+        ] {
+            let server = server(body, status);
+            let owner = owner("driver".to_owned(), uid.to_owned());
+            let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
+            assert_eq!(pod.deletion(), Ok(want), "{body}");
+        }
+    }
+
+    #[test]
+    fn the_high_water_mark_is_read_and_saved_with_the_uid() {
+        let server = server(POD, 200);
+        let pod = |uid: &str| {
+            let owner = owner("driver".to_owned(), uid.to_owned());
+            DriverPod::new(plain_client(server.address), "ns", &owner)
+        };
+        assert_eq!(pod("u-1").id_high_water(), Ok(3_000));
+        assert!(pod("u-2").id_high_water().is_err(), "another pod's mark is not used");
+        pod("u-1").save_id_high_water(ExecutorId(4_000)).unwrap();
+        let last = server.seen().pop().unwrap();
+        assert!(last.line().starts_with("PATCH /api/v1/namespaces/ns/pods/driver?"), "{last:?}");
+        let body: serde_json::Value = serde_json::from_slice(&last.body).unwrap();
+        assert_eq!(body["metadata"]["uid"], "u-1");
+        assert_eq!(body["metadata"]["annotations"][labels::ID_HIGH_WATER], "4000");
+    }
+}

@@ -1,0 +1,103 @@
+//! The Leases of one namespace.
+
+use std::time::Duration;
+
+use super::{
+    LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, Preconditions, call, delete_options, get,
+    managed_selector, object_path, percent_encode, write, write_path,
+};
+use crate::http::{Http, Method};
+use posse_core::model::lease::Record;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_wire::k8s::lease::{self, LeaseObject, NamedLease};
+use posse_wire::k8s::status::{Verb, unreadable};
+
+const ROOT: &str = "/apis/coordination.k8s.io/v1";
+/// Shorter than the timeout of other requests: a renewal must not arrive after the Lease has expired.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The Leases of one namespace.
+#[derive(Clone, Debug)]
+pub struct Leases {
+    http: Http,
+    namespace: String,
+}
+
+impl Leases {
+    pub fn new(http: Http, namespace: impl Into<String>) -> Self {
+        Self { http, namespace: namespace.into() }
+    }
+
+    /// Reads a Lease; `None` if it does not exist.
+    pub fn get(&self, name: &str) -> Result<Option<Record>, Refusal> {
+        let request = get(self.path(Some(name)), LEASE_TIMEOUT, OBJECT_BYTES_MAX);
+        match call(&self.http, &request, Verb::Get) {
+            Ok((status, answer)) => record(status, &answer).map(Some),
+            Err(refusal) if refusal.class == RefusalClass::NotFound => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Creates a Lease.
+    pub fn create(&self, object: &LeaseObject<'_>) -> Result<Record, Refusal> {
+        self.send(Method::Post, self.path(None), object, Verb::Create)
+    }
+
+    /// Replaces a Lease. If `object` has a resourceVersion, the server replaces this version only.
+    pub fn update(&self, object: &LeaseObject<'_>) -> Result<Record, Refusal> {
+        self.send(Method::Put, self.path(Some(object.name)), object, Verb::Update)
+    }
+
+    /// Deletes a Lease if its uid and resourceVersion are still those of `record`.
+    pub fn delete(&self, name: &str, record: &Record) -> Result<(), Refusal> {
+        let preconditions = Preconditions {
+            uid: Some(record.uid.to_string()),
+            resource_version: Some(record.version_text.clone()),
+        };
+        let body = delete_options(None, Some(preconditions));
+        let path = write_path(&self.path(Some(name)));
+        let mut request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
+        request.timeout = LEASE_TIMEOUT;
+        call(&self.http, &request, Verb::Delete).map(drop)
+    }
+
+    /// Reads the Leases that posse created for `app`, or for all applications.
+    pub fn list(&self, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {
+        self.list_at(&self.path(None), app)
+    }
+
+    /// The same in all namespaces.
+    pub fn list_everywhere(&self, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {
+        self.list_at(&format!("{ROOT}/leases"), app)
+    }
+
+    fn list_at(&self, path: &str, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {
+        let selector = percent_encode(&managed_selector(app));
+        let path = format!("{path}?labelSelector={selector}");
+        let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
+        let (status, answer) = call(&self.http, &request, Verb::List)?;
+        lease::parse_list(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+    }
+
+    fn send(
+        &self,
+        method: Method,
+        path: String,
+        object: &LeaseObject<'_>,
+        verb: Verb,
+    ) -> Result<Record, Refusal> {
+        let body = object.to_json();
+        let mut request = write(method, write_path(&path), &body, OBJECT_BYTES_MAX);
+        request.timeout = LEASE_TIMEOUT;
+        let (status, answer) = call(&self.http, &request, verb)?;
+        record(status, &answer)
+    }
+
+    fn path(&self, name: Option<&str>) -> String {
+        object_path(ROOT, &self.namespace, "leases", name)
+    }
+}
+
+fn record(status: u16, answer: &[u8]) -> Result<Record, Refusal> {
+    lease::parse(answer).map_err(|problem| unreadable(status, &problem.to_string()))
+}

@@ -1,0 +1,86 @@
+//! All executors of an application, whichever instance created them, and the pods that own them.
+//! The orphan cleanup decides which of these executors are orphans.
+
+use super::{
+    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS, call,
+    delete_options, get, managed_selector, object_path, percent_encode, read_pages,
+    restart_expired, uid_precondition, write, write_path,
+};
+use crate::http::{Http, Method};
+use posse_core::model::pod::OwnerPod;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::policy::orphans::{OrphanCandidate, OwnerState};
+use posse_wire::k8s::labels::{COMPONENT, INSTANCE};
+use posse_wire::k8s::orphan;
+use posse_wire::k8s::status::{Verb, unreadable};
+
+/// The executors of one application, or of all applications, in one namespace.
+#[derive(Clone, Debug)]
+pub struct AppExecutors {
+    http: Http,
+    namespace: String,
+    app: Option<String>,
+}
+
+impl AppExecutors {
+    /// The executors of `app`, or of every application if `app` is `None`.
+    pub fn new(http: Http, namespace: &str, app: Option<&str>) -> Self {
+        Self { http, namespace: namespace.to_owned(), app: app.map(str::to_owned) }
+    }
+
+    /// Reads the executors of all instances.
+    pub fn list(&self) -> Result<Vec<OrphanCandidate>, Refusal> {
+        self.list_matching(&self.selector())
+    }
+
+    /// Reads the executors of every instance but `ours`.
+    pub fn list_others(&self, ours: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
+        self.list_matching(&format!("{},{INSTANCE}!={ours}", self.selector()))
+    }
+
+    /// Deletes this pod, if it still has the same uid.
+    pub fn delete(&self, pod: &OrphanCandidate) -> Result<(), Refusal> {
+        let body = delete_options(None, Some(uid_precondition(&pod.uid)));
+        let path = write_path(&object_path("/api/v1", &self.namespace, "pods", Some(&pod.name)));
+        let request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
+        call(&self.http, &request, Verb::Delete).map(drop)
+    }
+
+    /// The state of a pod that executors name as their owner.
+    pub fn owner(&self, named: &OwnerPod) -> OwnerState {
+        let path = object_path("/api/v1", &self.namespace, "pods", Some(&named.name));
+        match call(&self.http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get) {
+            Ok((_, answer)) => match orphan::parse_owner(&answer) {
+                Ok(pod) if pod.uid != named.uid => OwnerState::Replaced,
+                Ok(pod) if pod.is_deleting && !pod.phase.is_final() => OwnerState::Terminating,
+                Ok(pod) => OwnerState::Found(pod.phase),
+                Err(problem) => OwnerState::Unknown(problem.to_string()),
+            },
+            Err(refusal) if refusal.class == RefusalClass::NotFound => OwnerState::Absent,
+            Err(refusal) => OwnerState::Unknown(refusal.to_string()),
+        }
+    }
+
+    fn selector(&self) -> String {
+        format!("{},{}={}", managed_selector(self.app.as_deref()), COMPONENT.0, COMPONENT.1)
+    }
+
+    fn list_matching(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
+        restart_expired(|| self.list_pages(selector))
+    }
+
+    fn list_pages(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
+        let pods = object_path("/api/v1", &self.namespace, "pods", None);
+        let first = format!("{pods}?labelSelector={}&limit={PAGE_ITEMS}", percent_encode(selector));
+        let mut all = Vec::new();
+        read_pages(&first, |path| {
+            let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
+            let (status, answer) = call(&self.http, &request, Verb::List)?;
+            let mut page = orphan::parse_page(&answer)
+                .map_err(|problem| unreadable(status, &problem.to_string()))?;
+            all.append(&mut page.pods);
+            Ok(page.next)
+        })?;
+        Ok(all)
+    }
+}

@@ -1,0 +1,276 @@
+//! The pods of one instance: create, get, list, watch, patch and delete.
+
+use std::time::Duration;
+
+use super::{
+    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, MERGE_PATCH, OBJECT_BYTES_MAX, PAGE_ITEMS,
+    PROTOBUF, call, delete_options, get, object_path, open_stream, percent_encode, read_pages,
+    read_to_end, require_success, restart_expired, transport_refusal, uid_precondition, write,
+    write_path,
+};
+use crate::api::field_check::{STRICT, check_fields};
+use crate::http::{Http, Method, Stream, StreamHandle, WriteLimit};
+use posse_core::model::ids::{Uid, Version};
+use posse_core::model::input::PodAnswer;
+use posse_core::model::pod::Pod;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_wire::k8s::labels::Selection;
+use posse_wire::k8s::list::{Page, parse_page};
+use posse_wire::k8s::log::{LOG_BYTES_MAX, last_lines};
+use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::pod;
+
+/// A watch ends if no byte arrives for this long. The server sends a bookmark about every minute.
+pub const WATCH_IDLE: Duration = Duration::from_secs(120);
+
+/// A complete LIST.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodList {
+    pub pods: Vec<Pod>,
+    /// The resourceVersion of the list; `None` if it is not a number.
+    pub version: Option<Version>,
+    /// The resourceVersion as the server wrote it. A watch starts from this text.
+    pub version_text: String,
+}
+
+/// The pods of one instance in one namespace.
+#[derive(Clone, Debug)]
+pub struct Pods {
+    http: Http,
+    namespace: String,
+    selection: Selection,
+    watch_idle: Duration,
+    /// Use a stream for LIST requests too, so that a `StreamHandle` can end them.
+    lists_stream: bool,
+}
+
+impl Pods {
+    /// The pods that `selection` matches.
+    pub fn new(http: Http, namespace: impl Into<String>, selection: Selection) -> Self {
+        Self {
+            http,
+            namespace: namespace.into(),
+            selection,
+            watch_idle: WATCH_IDLE,
+            lists_stream: false,
+        }
+    }
+
+    /// The labels by which these pods are found.
+    pub fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    /// The same pods, and a handle that ends their watches and lists. A thread that is blocked in
+    /// one of them must not delay the shutdown.
+    #[must_use]
+    pub fn with_own_streams(&self) -> (Self, StreamHandle) {
+        let http = self.http.with_own_streams();
+        let handle = http.stream_handle();
+        (Self { http, lists_stream: true, ..self.clone() }, handle)
+    }
+
+    /// The same pods with another idle timeout for watches than `WATCH_IDLE`.
+    #[must_use]
+    pub fn with_watch_idle(self, idle: Duration) -> Self {
+        Self { watch_idle: idle, ..self }
+    }
+
+    /// The same pods, with a latest time for writes.
+    #[must_use]
+    pub fn with_write_limit(self, limit: Option<WriteLimit>) -> Self {
+        let http = limit.map(|limit| self.http.with_write_limit(limit));
+        Self { http: http.unwrap_or_else(|| self.http.clone()), ..self }
+    }
+
+    /// Creates a pod; with `dry_run` the server only checks it.
+    ///
+    /// # Errors
+    /// The server's refusal. The class is `OutcomeUnknown` if the answer is lost or cannot be read.
+    pub fn create(&self, body: &[u8], dry_run: bool) -> Result<PodAnswer, Refusal> {
+        let (status, answer) = self.post(&self.protobuf(), body, dry_run)?;
+        self.parse(status, &answer)
+    }
+
+    /// Creates a pod and returns the JSON of the answer unparsed.
+    pub fn create_raw(&self, body: &[u8], dry_run: bool) -> Result<Vec<u8>, Refusal> {
+        self.post(&self.http, body, dry_run).map(|(_, answer)| answer)
+    }
+
+    /// Reads one pod.
+    pub fn get(&self, name: &str) -> Result<PodAnswer, Refusal> {
+        let request = get(self.path(Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
+        let (status, answer) = call(&self.protobuf(), &request, Verb::Get)?;
+        self.parse(status, &answer)
+    }
+
+    /// Checks whether a node exists. Needs a permission on cluster scope, which few service
+    /// accounts have.
+    ///
+    /// # Errors
+    /// The server's refusal; `NotFound` if the node does not exist.
+    pub fn get_node(&self, name: &str) -> Result<(), Refusal> {
+        let path = format!("/api/v1/nodes/{}", percent_encode(name));
+        call(&self.http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get).map(drop)
+    }
+
+    /// Reads the last `n_lines` lines of a container's log. `container` may be `None` if the pod
+    /// has only one container.
+    ///
+    /// # Errors
+    /// The server's refusal, or no complete answer within `timeout`.
+    pub fn log(
+        &self,
+        name: &str,
+        container: Option<&str>,
+        n_lines: u32,
+        timeout: Duration,
+    ) -> Result<Vec<String>, Refusal> {
+        let container =
+            container.map_or_else(String::new, |c| format!("&container={}", percent_encode(c)));
+        let path = format!(
+            "{}/log?tailLines={n_lines}&limitBytes={LOG_BYTES_MAX}{container}",
+            self.path(Some(name))
+        );
+        let request = get(path, timeout, 2 * LOG_BYTES_MAX);
+        call(&self.http, &request, Verb::Get).map(|(_, bytes)| last_lines(&bytes, n_lines))
+    }
+
+    /// Reads all pods from a single, consistent state of the cluster. If the page tokens keep
+    /// expiring, it asks for all pods in one answer. Pages of different versions are never mixed.
+    pub fn list(&self) -> Result<PodList, Refusal> {
+        match restart_expired(|| self.list_pages()) {
+            Err(refusal) if refusal.class == RefusalClass::Expired => {
+                let page = self.page(format!("{}?{}", self.path(None), self.selector(None)))?;
+                Ok(PodList {
+                    pods: page.pods,
+                    version: page.version,
+                    version_text: page.version_text,
+                })
+            }
+            result => result,
+        }
+    }
+
+    /// Opens a watch that starts after `version_text`. The server ends it after `timeout_s`.
+    ///
+    /// # Errors
+    /// The server's refusal, or why no connection was made.
+    pub fn open_watch(&self, version_text: &str, timeout_s: u32) -> Result<Stream, Refusal> {
+        let path = format!(
+            "{}?watch=1&{}&resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds={timeout_s}",
+            self.path(None),
+            self.selector(None),
+            percent_encode(version_text),
+        );
+        open_stream(&self.protobuf(), &path, self.watch_idle, Verb::Watch)
+    }
+
+    /// Deletes one pod; with `uid` only if the pod still has this uid. Returns the terminating pod,
+    /// or `None` if the server answers without it.
+    pub fn delete(
+        &self,
+        name: &str,
+        uid: Option<&Uid>,
+        grace_s: Option<u32>,
+    ) -> Result<Option<Pod>, Refusal> {
+        let body = delete_options(grace_s, uid.map(uid_precondition));
+        let request =
+            write(Method::Delete, write_path(&self.path(Some(name))), &body, OBJECT_BYTES_MAX);
+        let (_, answer) = call(&self.protobuf(), &request, Verb::Delete)?;
+        Ok(match pod::parse(&answer, &self.selection) {
+            Ok(PodAnswer::Ours(pod)) => Some(pod),
+            // A 2xx answer with any other body, for example a Status, also means success.
+            Ok(PodAnswer::Foreign(_)) | Err(_) => None,
+        })
+    }
+
+    /// Deletes all pods, or only those that `extra_selector` matches too.
+    pub fn delete_collection(
+        &self,
+        grace_s: Option<u32>,
+        extra_selector: Option<&str>,
+    ) -> Result<(), Refusal> {
+        let body = delete_options(grace_s, None);
+        let path = write_path(&self.path(None));
+        let path = format!("{path}&{}", self.selector(extra_selector));
+        let request = write(Method::Delete, path, &body, LIST_BYTES_MAX);
+        call(&self.http, &request, Verb::Delete).map(drop)
+    }
+
+    /// Changes one pod with a JSON merge patch (RFC 7386).
+    pub fn patch(&self, name: &str, merge_patch: &[u8]) -> Result<PodAnswer, Refusal> {
+        let path = write_path(&self.path(Some(name)));
+        let mut request = write(Method::Patch, path, merge_patch, OBJECT_BYTES_MAX);
+        request.content_type = MERGE_PATCH;
+        let (status, answer) = call(&self.protobuf(), &request, Verb::Patch)?;
+        self.parse(status, &answer)
+    }
+
+    /// Refuses a pod with misspelt fields if the server would drop them silently. Newer servers refuse
+    /// such a pod themselves when it is created.
+    pub fn check_fields(&self, body: &[u8]) -> Result<(), Refusal> {
+        check_fields(&self.http, body)
+    }
+
+    fn post(&self, http: &Http, body: &[u8], dry_run: bool) -> Result<(u16, Vec<u8>), Refusal> {
+        if dry_run {
+            self.check_fields(body)?;
+        }
+        let dry_run = if dry_run { "&dryRun=All" } else { "" };
+        let path = format!("{}{STRICT}{dry_run}", write_path(&self.path(None)));
+        let request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
+        call(http, &request, Verb::Create)
+    }
+
+    fn list_pages(&self) -> Result<PodList, Refusal> {
+        let first = format!("{}?{}&limit={PAGE_ITEMS}", self.path(None), self.selector(None));
+        let mut list: Option<PodList> = None;
+        read_pages(&first, |path| {
+            let Page { mut pods, version, version_text, next, .. } = self.page(path)?;
+            match &mut list {
+                None => list = Some(PodList { pods, version, version_text }),
+                Some(list) if list.version_text == version_text => list.pods.append(&mut pods),
+                Some(_) => {
+                    let message = "the pages of the list are of different versions";
+                    let refusal = Refusal::local(RefusalClass::Expired, message);
+                    return Err(Refusal { code: 410, ..refusal });
+                }
+            }
+            Ok(next)
+        })?;
+        Ok(list.unwrap_or_default())
+    }
+
+    fn page(&self, path: String) -> Result<Page, Refusal> {
+        log::debug!("list {path}");
+        let (status, answer) = if self.lists_stream {
+            let mut stream =
+                self.protobuf().open_stream(&path, LIST_PAGE_TIMEOUT).map_err(transport_refusal)?;
+            require_success(read_to_end(&mut stream, LIST_BYTES_MAX)?, Verb::List)?
+        } else {
+            call(&self.protobuf(), &get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX), Verb::List)?
+        };
+        parse_page(&answer, &self.selection)
+            .map_err(|problem| unreadable(status, &problem.to_string()))
+    }
+
+    fn parse(&self, status: u16, answer: &[u8]) -> Result<PodAnswer, Refusal> {
+        pod::parse(answer, &self.selection)
+            .map_err(|problem| unreadable(status, &problem.to_string()))
+    }
+
+    fn protobuf(&self) -> Http {
+        self.http.with_accept(PROTOBUF)
+    }
+
+    fn path(&self, name: Option<&str>) -> String {
+        object_path("/api/v1", &self.namespace, "pods", name)
+    }
+
+    fn selector(&self, extra: Option<&str>) -> String {
+        let ours = self.selection.selector();
+        let all = extra.map_or_else(|| ours.clone(), |extra| format!("{ours},{extra}"));
+        format!("labelSelector={}", percent_encode(&all))
+    }
+}

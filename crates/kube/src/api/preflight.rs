@@ -1,0 +1,90 @@
+//! What `posse check` reads and a run does not: the server's version, our user, the namespace and
+//! its quotas and limits.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    CALL_TIMEOUT, OBJECT_BYTES_MAX, call, get, object_path, percent_encode, write, write_path,
+};
+use crate::http::{Http, Method, TransportError};
+use posse_core::model::refusal::Refusal;
+use posse_wire::k8s::preflight::{self, Namespace, Quota};
+use posse_wire::k8s::review;
+use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::pod::WireError;
+
+/// Shorter than the timeout of a run's requests, because a person waits for the answer.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The server's answer to GET /version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerProbe {
+    /// The HTTP status.
+    pub status: u16,
+    /// The server's version, for example `v1.36.2`; `None` if it does not tell us.
+    pub version: Option<String>,
+    /// The `Date` header.
+    pub date: Option<String>,
+    /// The time from the request to the answer, including the connection setup.
+    pub elapsed: Duration,
+}
+
+/// Sends GET /version and accepts any status.
+pub fn probe_server(http: &Http) -> Result<ServerProbe, TransportError> {
+    let mut request = get("/version".to_owned(), TIMEOUT, OBJECT_BYTES_MAX);
+    request.content_type = "";
+    let sent_at = Instant::now();
+    let answer = http.call(&request)?;
+    Ok(ServerProbe {
+        status: answer.status,
+        version: review::git_version(&answer.body).ok(),
+        date: answer.date,
+        elapsed: sent_at.elapsed(),
+    })
+}
+
+/// The server's version, for example `v1.36.2`.
+pub fn version(http: &Http) -> Result<String, Refusal> {
+    let request = get("/version".to_owned(), CALL_TIMEOUT, OBJECT_BYTES_MAX);
+    let (status, answer) = call(http, &request, Verb::Get)?;
+    review::git_version(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+}
+
+/// Our user name (SelfSubjectReview).
+///
+/// # Errors
+/// The server's refusal; `NotFound` if it is older than Kubernetes 1.28.
+pub fn whoami(http: &Http) -> Result<String, Refusal> {
+    let body = br#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
+    let path = write_path("/apis/authentication.k8s.io/v1/selfsubjectreviews");
+    let mut request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
+    request.timeout = TIMEOUT;
+    let (status, answer) = call(http, &request, Verb::Create)?;
+    preflight::user(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+}
+
+pub fn namespace(http: &Http, name: &str) -> Result<Namespace, Refusal> {
+    let path = format!("/api/v1/namespaces/{}", percent_encode(name));
+    read(http, path, Verb::Get, preflight::namespace)
+}
+
+pub fn quotas(http: &Http, namespace: &str) -> Result<Vec<Quota>, Refusal> {
+    let path = object_path("/api/v1", namespace, "resourcequotas", None);
+    read(http, path, Verb::List, preflight::quotas)
+}
+
+/// The limit ranges of a namespace, one line of text for each.
+pub fn limit_ranges(http: &Http, namespace: &str) -> Result<Vec<String>, Refusal> {
+    let path = object_path("/api/v1", namespace, "limitranges", None);
+    read(http, path, Verb::List, preflight::limit_ranges)
+}
+
+fn read<T>(
+    http: &Http,
+    path: String,
+    verb: Verb,
+    parse: impl Fn(&[u8]) -> Result<T, WireError>,
+) -> Result<T, Refusal> {
+    let (status, answer) = call(http, &get(path, TIMEOUT, OBJECT_BYTES_MAX), verb)?;
+    parse(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+}

@@ -1,0 +1,371 @@
+//! Runs credential plugins (no shell, limited time and output) and reads the ExecCredential that they
+//! print.
+
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+
+use crate::config::exec_plugin::ExecPlugin;
+use crate::config::pem::{CertPair, check_pair};
+use crate::config::{Secret, header_value};
+
+/// The largest output of a plugin, in bytes. A longer output is an error.
+const STDOUT_BYTES_MAX: u64 = 1 << 20;
+
+/// How much of a plugin's standard error is kept for the error message, in bytes.
+const STDERR_BYTES_MAX: u64 = 2 << 10;
+
+/// How often we check whether a plugin that has closed its output has exited.
+const REAP_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The credentials that a plugin printed.
+#[derive(Debug)]
+pub(super) struct PluginCredentials {
+    pub(super) token: Option<Secret>,
+    pub(super) client_cert: Option<CertPair>,
+    pub(super) expires: Option<SystemTime>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawCredential {
+    api_version: Option<String>,
+    kind: Option<String>,
+    status: Option<RawStatus>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawStatus {
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+    expiration_timestamp: Option<String>,
+}
+
+/// Runs a plugin and reads what it prints. The error contains nothing of its standard output.
+pub(super) fn run(plugin: &ExecPlugin) -> Result<PluginCredentials, String> {
+    let output = plugin.output().map_err(|problem| plugin.error(&problem))?;
+    plugin.read(&output).map_err(|problem| plugin.error(&problem))
+}
+
+impl ExecPlugin {
+    fn error(&self, problem: &str) -> String {
+        let command = self.command.display();
+        match &self.install_hint {
+            Some(hint) => format!("credential plugin {command}: {problem}; {}", hint.trim()),
+            None => format!("credential plugin {command}: {problem}"),
+        }
+    }
+
+    fn output(&self) -> Result<Vec<u8>, String> {
+        let mut child = self.spawn().map_err(|e| format!("cannot be run: {e}"))?;
+        let deadline = Instant::now() + self.timeout;
+        let ended = self.collect(&mut child, deadline);
+        if ended.is_err() {
+            kill(&mut child);
+        }
+        ended
+    }
+
+    fn spawn(&self) -> io::Result<Child> {
+        let mut info = serde_json::json!({
+            "apiVersion": self.version.as_str(),
+            "kind": "ExecCredential",
+            "spec": {"interactive": false},
+        });
+        if let Some(cluster) = &self.cluster {
+            info["spec"]["cluster"] = cluster.clone();
+        }
+        Command::new(&self.command)
+            .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .env("KUBERNETES_EXEC_INFO", info.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // After a timeout, its child processes are killed too.
+            .process_group(0)
+            .spawn()
+    }
+
+    fn collect(&self, child: &mut Child, deadline: Instant) -> Result<Vec<u8>, String> {
+        let stdout = drain(child.stdout.take(), STDOUT_BYTES_MAX)?;
+        let stderr = drain(child.stderr.take(), STDERR_BYTES_MAX)?;
+        let late = || format!("did not exit within {} s", self.timeout.as_secs_f32());
+        let wait = |pipe: &mpsc::Receiver<Drained>| {
+            pipe.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                .map_err(|_| late())
+        };
+        let output = wait(&stdout)?;
+        let errors = wait(&stderr)?;
+        match reap(child, deadline).map_err(|_| late())? {
+            Some(status) if !status.success() => {
+                let errors = String::from_utf8_lossy(&errors.bytes);
+                Err(match errors.trim() {
+                    "" => status.to_string(),
+                    errors => format!("{status}: {errors}"),
+                })
+            }
+            // Another thread may have reaped it, as PID 1 does. Then only the output counts.
+            Some(_) | None if output.whole => Ok(output.bytes),
+            Some(_) | None => Err(format!("printed more than {STDOUT_BYTES_MAX} bytes")),
+        }
+    }
+
+    fn read(&self, output: &[u8]) -> Result<PluginCredentials, String> {
+        // serde's message may contain the value, which may be a secret.
+        let raw: RawCredential = serde_json::from_slice(output).map_err(|e| {
+            format!("printed no ExecCredential (line {}, column {})", e.line(), e.column())
+        })?;
+        let version = self.version.as_str();
+        if raw.kind.as_deref() != Some("ExecCredential") {
+            return Err("printed something whose kind is not ExecCredential".to_owned());
+        }
+        if raw.api_version.as_deref() != Some(version) {
+            return Err(format!("printed another apiVersion than the {version} of the kubeconfig"));
+        }
+        let status = raw.status.ok_or_else(|| "printed no status".to_owned())?;
+        let expires = status.expiration_timestamp.as_deref().map(timestamp).transpose()?;
+        let client_cert = pair(status.client_certificate_data, status.client_key_data)?;
+        let token = status.token.filter(|token| !token.is_empty()).map(Secret::new);
+        if let Some(token) = &token {
+            header_value(token.reveal()).map_err(|e| format!("status.token {e}"))?;
+        }
+        if token.is_none() && client_cert.is_none() {
+            return Err("printed neither status.token nor status.clientCertificateData".to_owned());
+        }
+        Ok(PluginCredentials { token, client_cert, expires })
+    }
+}
+
+fn timestamp(text: &str) -> Result<SystemTime, String> {
+    text.parse::<jiff::Timestamp>()
+        .map(SystemTime::from)
+        .map_err(|_| "status.expirationTimestamp is not an RFC 3339 time".to_owned())
+}
+
+fn pair(chain: Option<String>, key: Option<String>) -> Result<Option<CertPair>, String> {
+    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+    match (given(chain), given(key)) {
+        (Some(chain), Some(key)) => {
+            let pair = CertPair { chain: chain.into_bytes(), key: key.into_bytes() };
+            check_pair(&pair, ("status.clientCertificateData", "status.clientKeyData"))
+                .map_err(|e| e.to_string())?;
+            Ok(Some(pair))
+        }
+        (None, None) => Ok(None),
+        (Some(_), None) | (None, Some(_)) => {
+            Err("printed a client certificate without its key, or the key alone".to_owned())
+        }
+    }
+}
+
+struct Drained {
+    bytes: Vec<u8>,
+    /// False if the output was longer than the limit.
+    whole: bool,
+}
+
+/// Reads a pipe in its own thread, which ends when the pipe is closed.
+fn drain(
+    pipe: Option<impl Read + Send + 'static>,
+    bytes_max: u64,
+) -> Result<mpsc::Receiver<Drained>, String> {
+    let mut pipe = pipe.expect("the child was given a pipe");
+    let (send, receive) = mpsc::sync_channel(1);
+    thread::Builder::new()
+        .name("exec-output".to_owned())
+        .spawn(move || {
+            let mut bytes = Vec::new();
+            let kept = pipe.by_ref().take(bytes_max).read_to_end(&mut bytes);
+            // Read the rest too, else the plugin would block while it writes.
+            let rest = io::copy(&mut pipe, &mut io::sink());
+            let whole = kept.is_ok() && rest.is_ok_and(|n_rest| n_rest == 0);
+            // After a timeout the receiver is gone.
+            let _ = send.send(Drained { bytes, whole });
+        })
+        .map_err(|e| format!("no thread for its output: {e}"))?;
+    Ok(receive)
+}
+
+/// The exit status; `None` if another thread has reaped the process; an error after the deadline.
+fn reap(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>, ()> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(Some(status)),
+            Err(_) => return Ok(None),
+            Ok(None) if Instant::now() >= deadline => return Err(()),
+            Ok(None) => thread::sleep(REAP_INTERVAL),
+        }
+    }
+}
+
+/// Kills a plugin and its process group, and reaps it.
+fn kill(child: &mut Child) {
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let (Ok(None), Some(group)) = (child.try_wait(), group) {
+        // It may have exited meanwhile.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::config::exec_plugin::ExecVersion;
+    use crate::testing::Plugins as _;
+    use posse_testing::{Authority, Folder, Wait};
+
+    const V1: &str = "client.authentication.k8s.io/v1";
+    const V1BETA1: &str = "client.authentication.k8s.io/v1beta1";
+
+    fn credential(version: &str, status: &str) -> String {
+        format!(
+            "cat <<'END'\n{{\"apiVersion\":\"{version}\",\"kind\":\"ExecCredential\",\
+             \"status\":{status}}}\nEND"
+        )
+    }
+
+    #[test]
+    fn both_versions_return_a_token() {
+        let folder = Folder::new();
+        for (version, text) in [(ExecVersion::V1, V1), (ExecVersion::V1beta1, V1BETA1)] {
+            let status = r#"{"token":"t","expirationTimestamp":"2100-01-02T03:04:05Z"}"#;
+            let plugin = ExecPlugin { version, ..folder.plugin(&credential(text, status)) };
+            let issued = run(&plugin).unwrap();
+            assert_eq!(issued.token, Some(Secret::new("t")));
+            assert_eq!(issued.client_cert, None);
+            let expires = issued.expires.unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            assert_eq!(expires.as_secs(), 4_102_542_245);
+        }
+    }
+
+    #[test]
+    fn a_certificate_without_a_token_is_accepted() {
+        let folder = Folder::new();
+        let (chain, key) = Authority::new().issue(&["me"]);
+        let status = serde_json::json!({"clientCertificateData": chain, "clientKeyData": key});
+        let issued = run(&folder.plugin(&credential(V1, &status.to_string()))).unwrap();
+        assert_eq!(issued.token, None);
+        assert_eq!(issued.client_cert.unwrap().key, key.as_bytes());
+    }
+
+    #[test]
+    fn a_plugin_gets_arguments_environment_and_cluster_info() {
+        let folder = Folder::new();
+        let seen = folder.path().join("seen");
+        let script = format!(
+            "printf '%s\\n' \"$1\" \"$REGION\" \"$KUBERNETES_EXEC_INFO\" >{}; {}",
+            seen.display(),
+            credential(V1, r#"{"token":"t"}"#)
+        );
+        let mut plugin = folder.plugin(&script);
+        plugin.args.push("a b; $(false)".to_owned());
+        plugin.env.push(("REGION".to_owned(), "eu west".into()));
+        plugin.cluster = Some(serde_json::json!({"server": "https://a"}));
+        assert_eq!(run(&plugin).unwrap().expires, None);
+        assert_eq!(
+            std::fs::read_to_string(seen).unwrap(),
+            format!(
+                "a b; $(false)\neu west\n{{\"apiVersion\":\"{V1}\",\"kind\":\
+                 \"ExecCredential\",\"spec\":{{\"cluster\":{{\"server\":\"https://a\"}},\
+                 \"interactive\":false}}}}\n"
+            )
+        );
+    }
+
+    #[track_caller]
+    fn check(script: &str, want: &str) {
+        let folder = Folder::new();
+        let plugin = ExecPlugin {
+            install_hint: Some("get it from s://hop\n".to_owned()),
+            ..folder.plugin(script)
+        };
+        let error = run(&plugin).expect_err("an error");
+        let prefix = format!("credential plugin {}: ", plugin.command.display());
+        assert_eq!(error, format!("{prefix}{want}; get it from s://hop"));
+        assert!(!error.contains("s3cr3t"), "{error}");
+    }
+
+    #[test]
+    fn every_error_is_reported_without_secrets() {
+        check("exit 3", "exit status: 3");
+        check("echo s3cr3t; echo log in first >&2; exit 1", "exit status: 1: log in first");
+        check("kill -9 $$", "signal: 9 (SIGKILL)");
+        check("echo s3cr3t", "printed no ExecCredential (line 1, column 1)");
+        check("true", "printed no ExecCredential (line 1, column 0)");
+        check(
+            &credential(V1, r#"{"token":7,"x":"s3cr3t"}"#),
+            "printed no ExecCredential (line 1, column 91)",
+        );
+        check("echo '{\"kind\":\"s3cr3t\"}'", "printed something whose kind is not ExecCredential");
+        check(
+            &credential(V1BETA1, r#"{"token":"s3cr3t"}"#),
+            "printed another apiVersion than the client.authentication.k8s.io/v1 of the kubeconfig",
+        );
+        check(&credential(V1, "null"), "printed no status");
+        let nothing = "printed neither status.token nor status.clientCertificateData";
+        check(&credential(V1, "{}"), nothing);
+        check(&credential(V1, r#"{"token":""}"#), nothing);
+        check(
+            &credential(V1, r#"{"token":"s3cr3t\n"}"#),
+            "status.token contains a character that is not allowed in an HTTP header",
+        );
+        check(
+            &credential(V1, r#"{"token":"s3cr3t","expirationTimestamp":"soon"}"#),
+            "status.expirationTimestamp is not an RFC 3339 time",
+        );
+        let half = "printed a client certificate without its key, or the key alone";
+        check(&credential(V1, r#"{"clientKeyData":"s3cr3t"}"#), half);
+        check(&credential(V1, r#"{"clientCertificateData":"s3cr3t"}"#), half);
+        check(
+            &credential(V1, r#"{"clientCertificateData":"s3cr3t","clientKeyData":"s3cr3t"}"#),
+            "status.clientCertificateData: no PEM certificate in it",
+        );
+        check("head -c 1048577 /dev/zero", "printed more than 1048576 bytes");
+    }
+
+    #[test]
+    fn a_plugin_that_does_not_exist_is_reported() {
+        let folder = Folder::new();
+        let command = PathBuf::from("posse-no-such-plugin");
+        let missing = ExecPlugin { command, ..folder.plugin("") };
+        assert_eq!(
+            run(&missing).expect_err("no such program"),
+            "credential plugin posse-no-such-plugin: cannot be run: \
+             No such file or directory (os error 2)"
+        );
+    }
+
+    /// Also if it has closed its output, and if a child of it keeps the pipe open.
+    #[test]
+    fn a_plugin_that_hangs_is_killed_with_its_children() {
+        for script in ["sleep 600", "exec >&- 2>&-; sleep 600", "sleep 600 & sleep 600"] {
+            let folder = Folder::new();
+            let pid_file = folder.path().join("pid");
+            let script = format!("echo $$ >{}; {script}", pid_file.display());
+            // Longer than a busy machine takes until the script has written its number.
+            let plugin = ExecPlugin { timeout: Duration::from_secs(3), ..folder.plugin(&script) };
+            let error = run(&plugin).expect_err("it hangs");
+            assert!(error.ends_with("did not exit within 3 s"), "{error}");
+            // Its process group is empty.
+            let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+            let mut wait = Wait::new("the plugin's children to end", Duration::from_secs(120));
+            let group = Pid::from_raw(pid).unwrap();
+            while rustix::process::test_kill_process_group(group).is_ok() {
+                assert!(wait.goes_on(), "{script:?} left a process behind");
+                thread::sleep(REAP_INTERVAL);
+            }
+        }
+    }
+}

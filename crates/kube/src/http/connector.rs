@@ -1,0 +1,384 @@
+//! Opens connections: name lookup, proxy, socket, TLS. Tells errors that happen before the request
+//! reaches the server from errors after which its outcome is unknown.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, ClientConfig, ClientConnection, StreamOwned};
+use ureq::Error;
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{
+    Buffers, ConnectProxyConnector, ConnectionDetails, Connector, LazyBuffers, NextTimeout,
+    SocksConnector, Transport, TransportAdapter,
+};
+
+use super::interrupt::Interrupt;
+use super::socket::SocketConnector;
+use crate::config::server::unbracketed;
+
+/// How many TLS records are read from a failed connection to find the peer's alert.
+const ALERT_READS_MAX: usize = 4;
+
+/// A connection that holds back writes sends them when they have this many bytes.
+const HELD_BYTES_MAX: usize = 16 << 10;
+
+/// Wraps an error that happened before the connection was open: nothing was sent.
+#[derive(Debug)]
+struct BeforeSend {
+    error: Error,
+    /// It happened in the TLS handshake.
+    tls: bool,
+}
+
+impl fmt::Display for BeforeSend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for BeforeSend {}
+
+fn before_send(error: Error, tls: bool) -> Error {
+    // An inner connector may have wrapped the error already.
+    if as_before_send(&error).is_some() {
+        error
+    } else {
+        Error::Other(Box::new(BeforeSend { error, tls }))
+    }
+}
+
+fn as_before_send(error: &Error) -> Option<&BeforeSend> {
+    let Error::Other(inner) = error else { return None };
+    inner.downcast_ref()
+}
+
+/// What an error means for the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ErrorClass {
+    /// The server did not receive the request.
+    pub(super) not_sent: bool,
+    /// TLS failed. A certificate may have been replaced.
+    pub(super) tls: bool,
+    /// The connection was lost before the answer. This also happens if the server closes an idle
+    /// connection.
+    pub(super) disconnected: bool,
+}
+
+/// Classifies an error of ureq.
+pub(super) fn classify(error: &Error) -> ErrorClass {
+    if let Some(BeforeSend { tls, .. }) = as_before_send(error) {
+        return ErrorClass { not_sent: true, tls: *tls, disconnected: false };
+    }
+    // With TLS 1.3 a server refuses a client certificate only after the client's handshake is done.
+    if let Some(cause) = tls_cause(error) {
+        return ErrorClass {
+            not_sent: is_handshake_refusal(cause),
+            tls: true,
+            disconnected: false,
+        };
+    }
+    if let Error::Io(e) = error {
+        // `NotConnected` is the error of an agent that was shut down.
+        let not_sent = e.kind() == io::ErrorKind::NotConnected;
+        return ErrorClass { not_sent, tls: false, disconnected: is_disconnect(e.kind()) };
+    }
+    // After any other error the server may have received the request.
+    let not_sent = matches!(error, Error::BadUri(_) | Error::Http(_) | Error::RequireHttpsOnly(_));
+    ErrorClass { not_sent, tls: false, disconnected: false }
+}
+
+/// The error as text, without the prefix that ureq adds to system errors.
+pub(super) fn describe_error(error: &Error) -> String {
+    let error = as_before_send(error).map_or(error, |wrapped| &wrapped.error);
+    if let Error::Io(e) = error { e.to_string() } else { error.to_string() }
+}
+
+fn is_disconnect(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&kind)
+}
+
+fn tls_cause(error: &Error) -> Option<&rustls::Error> {
+    if let Error::Rustls(cause) = error {
+        return Some(cause);
+    }
+    let Error::Io(e) = error else { return None };
+    e.get_ref()?.downcast_ref()
+}
+
+fn is_handshake_refusal(error: &rustls::Error) -> bool {
+    let rustls::Error::AlertReceived(alert) = error else { return false };
+    [
+        AlertDescription::AccessDenied,
+        AlertDescription::BadCertificate,
+        AlertDescription::CertificateExpired,
+        AlertDescription::CertificateRequired,
+        AlertDescription::CertificateRevoked,
+        AlertDescription::CertificateUnknown,
+        AlertDescription::DecryptError,
+        AlertDescription::HandshakeFailure,
+        AlertDescription::NoCertificate,
+        AlertDescription::UnknownCA,
+        AlertDescription::UnsupportedCertificate,
+    ]
+    .contains(alert)
+}
+
+/// Resolves host names. For an IP address it skips the resolver and its thread.
+#[derive(Debug, Default)]
+pub(super) struct AddressResolver(DefaultResolver);
+
+impl Resolver for AddressResolver {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, Error> {
+        let ip = uri.host().and_then(|host| unbracketed(host).parse::<IpAddr>().ok());
+        let port = uri.port_u16().or_else(|| match uri.scheme_str() {
+            Some("https") => Some(443),
+            Some("http") => Some(80),
+            Some(_) | None => None,
+        });
+        if let (Some(ip), Some(port)) = (ip, port) {
+            let mut addresses = self.empty();
+            addresses.push(SocketAddr::new(ip, port));
+            return Ok(addresses);
+        }
+        self.0.resolve(uri, config, timeout).map_err(|e| before_send(e, false))
+    }
+}
+
+/// Opens connections: through SOCKS, CONNECT or a plain socket, then TLS if the URL is https.
+#[derive(Debug)]
+pub(super) struct Dialer {
+    chain: Box<dyn Connector<(), Out = Box<dyn Transport>>>,
+}
+
+impl Dialer {
+    /// The certificate of `server_host` must be valid for `server_name`, or for `server_host` if it
+    /// is `None`. `joins_writes`: what is written over TLS is sent when an answer is awaited.
+    /// `interrupt` ends reads early.
+    pub(super) fn new(
+        tls_config: Option<Arc<ClientConfig>>,
+        server_host: &str,
+        server_name: Option<&str>,
+        joins_writes: bool,
+        interrupt: Option<Arc<Interrupt>>,
+    ) -> Self {
+        let tls = TlsConnector {
+            tls_config,
+            server_host: server_host.to_owned(),
+            server_name: server_name.map(str::to_owned),
+            joins_writes,
+        };
+        let chain =
+            ().chain(SocksConnector::default())
+                .chain(ConnectProxyConnector::default())
+                .chain(SocketConnector { interrupt })
+                .chain(tls);
+        Self { chain: Box::new(chain) }
+    }
+}
+
+impl Connector<()> for Dialer {
+    type Out = Box<dyn Transport>;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        chained: Option<()>,
+    ) -> Result<Option<Self::Out>, Error> {
+        self.chain.connect(details, chained).map_err(|e| before_send(e, false))
+    }
+}
+
+/// The last connector of the chain: adds TLS to the connection that the others made.
+struct TlsConnector {
+    tls_config: Option<Arc<ClientConfig>>,
+    server_host: String,
+    server_name: Option<String>,
+    joins_writes: bool,
+}
+
+impl fmt::Debug for TlsConnector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsConnector")
+            .field("server_name", &self.server_name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TlsConnector {
+    /// The name that the peer's certificate must be valid for. The peer may also be an https proxy,
+    /// which has its own name.
+    fn name(&self, uri: &Uri) -> Result<ServerName<'static>, Error> {
+        let host = unbracketed(uri.host().unwrap_or_default());
+        let name = match &self.server_name {
+            Some(name) if host == self.server_host => name.as_str(),
+            Some(_) | None => host,
+        };
+        ServerName::try_from(name.to_owned())
+            .map_err(|_| Error::Tls("the server's name is neither a DNS name nor an address"))
+    }
+}
+
+impl<In: Transport> Connector<In> for TlsConnector {
+    type Out = Box<dyn Transport>;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        chained: Option<In>,
+    ) -> Result<Option<Self::Out>, Error> {
+        let Some(plain) = chained else { return Ok(None) };
+        if !details.needs_tls() || plain.is_tls() {
+            return Ok(Some(Box::new(plain)));
+        }
+        let Some(tls_config) = &self.tls_config else { return Err(Error::TlsRequired) };
+        let connection = ClientConnection::new(Arc::clone(tls_config), self.name(details.uri)?)?;
+        let plain: Box<dyn Transport> = Box::new(plain);
+        let mut socket = TransportAdapter::new(plain, Arc::clone(&details.current_time));
+        socket.set_timeout(details.timeout);
+        let buffers = LazyBuffers::new(
+            details.config.input_buffer_size(),
+            details.config.output_buffer_size(),
+        );
+        let stream = StreamOwned::new(connection, socket);
+        let held = self.joins_writes.then(Held::default);
+        let mut transport = TlsTransport { buffers, stream, held };
+        match transport.stream.conn.complete_io(&mut transport.stream.sock) {
+            Ok(_) => Ok(Some(Box::new(transport))),
+            Err(e) => Err(before_send(transport.error_with_alert(e), true)),
+        }
+    }
+}
+
+/// A TLS connection.
+struct TlsTransport {
+    buffers: LazyBuffers,
+    stream: StreamOwned<ClientConnection, TransportAdapter>,
+    /// What was written and not sent yet; none: each write is sent at once.
+    held: Option<Held>,
+}
+
+/// Writes that wait for the next read: a request's head and body are sent at once, and wake up the server
+/// once.
+#[derive(Default)]
+struct Held {
+    n_bytes: usize,
+    /// Of the last write.
+    timeout: NextTimeout,
+}
+
+impl fmt::Debug for TlsTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsTransport").field("socket", self.stream.sock.inner()).finish()
+    }
+}
+
+impl TlsTransport {
+    /// The peer's TLS alert if it sent one before it closed the connection, else `failure`. The
+    /// alert is still unread if a write failed first. Reading from a closed socket does not block.
+    fn error_with_alert(&mut self, failure: io::Error) -> Error {
+        let StreamOwned { conn, sock } = &mut self.stream;
+        for _ in 0..ALERT_READS_MAX {
+            if !is_disconnect(failure.kind()) || !matches!(conn.read_tls(sock), Ok(1..)) {
+                break;
+            }
+            if let Err(reason) = conn.process_new_packets() {
+                return Error::Io(io::Error::new(io::ErrorKind::InvalidData, reason));
+            }
+        }
+        failure.into()
+    }
+
+    /// Sends all that was encrypted, with as few writes as the socket's buffer allows.
+    fn send_written(&mut self, timeout: NextTimeout) -> Result<(), Error> {
+        self.held = self.held.as_ref().map(|_| Held::default());
+        while self.stream.conn.wants_write() {
+            let StreamOwned { conn, sock } = &mut self.stream;
+            let socket = sock.get_mut();
+            let mut free = socket.buffers().output();
+            let n_bytes = conn.write_tls(&mut free)?;
+            if let Err(error) = socket.transmit_output(n_bytes, timeout) {
+                return Err(self.error_with_alert(error.into_io()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decrypts what the socket's buffer holds besides the first record, without waiting for more: a
+    /// server may send each event of a watch as a record, or several.
+    fn take_arrived(&mut self) {
+        let StreamOwned { conn, sock } = &mut self.stream;
+        let socket = sock.get_mut().buffers();
+        loop {
+            // An error comes again with the next read, which reports it.
+            while let Ok(n @ 1..) = conn.reader().read(self.buffers.input_append_buf()) {
+                self.buffers.input_appended(n);
+            }
+            let mut arrived = socket.input();
+            if arrived.is_empty() || self.buffers.input_append_buf().is_empty() {
+                return;
+            }
+            let Ok(n @ 1..) = conn.read_tls(&mut arrived) else { return };
+            socket.input_consume(n);
+            if conn.process_new_packets().is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Transport for TlsTransport {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        let mut n_written = 0;
+        while n_written < amount {
+            let rest = &self.buffers.output()[n_written..amount];
+            n_written += self.stream.conn.writer().write(rest)?;
+            if n_written < amount {
+                self.send_written(timeout)?;
+            }
+        }
+        match &mut self.held {
+            Some(held) if held.n_bytes + amount < HELD_BYTES_MAX => {
+                *held = Held { n_bytes: held.n_bytes + amount, timeout };
+                Ok(())
+            }
+            Some(_) | None => self.send_written(timeout),
+        }
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        if let Some(Held { n_bytes: 1.., timeout }) = self.held {
+            self.send_written(timeout)?;
+        }
+        self.stream.sock.set_timeout(timeout);
+        let n_read = match self.stream.read(self.buffers.input_append_buf()) {
+            Ok(n_read) => n_read,
+            Err(e) => return Err(self.error_with_alert(e)),
+        };
+        self.buffers.input_appended(n_read);
+        self.take_arrived();
+        Ok(n_read > 0)
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.stream.sock.get_mut().is_open()
+    }
+
+    fn is_tls(&self) -> bool {
+        true
+    }
+}

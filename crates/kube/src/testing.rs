@@ -1,0 +1,95 @@
+//! Test support: credential plugins as scripts, and clients that depend on no environment.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use posse_testing::Folder;
+
+use super::config::exec_plugin::{ExecPlugin, ExecVersion};
+use super::config::{ClientIdentity, Cluster, Server, Sources, Trust};
+use super::http::Http;
+
+/// Longer than any step of a test takes. A test that hangs fails after this time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Credential plugins in a folder.
+pub(super) trait Plugins {
+    /// A plugin that runs this script with /bin/sh. The script is an argument and not the program:
+    /// executing a file that was just written fails with ETXTBSY if another thread forks meanwhile.
+    fn plugin(&self, script: &str) -> ExecPlugin;
+
+    /// A plugin that counts its runs. The first run prints the token `t1`, the ninth fails.
+    fn counting_plugin(&self, expires: Option<&str>) -> ExecPlugin;
+
+    /// As `counting_plugin`, with credentials that are due at once; each run waits until `gate` exists.
+    fn gated_plugin(&self, gate: &Path) -> ExecPlugin;
+}
+
+impl Plugins for Folder {
+    fn plugin(&self, script: &str) -> ExecPlugin {
+        ExecPlugin {
+            version: ExecVersion::V1,
+            command: PathBuf::from("/bin/sh"),
+            args: vec![self.write("plugin", script).to_str().unwrap().to_owned()],
+            env: Vec::new(),
+            install_hint: None,
+            cluster: None,
+            timeout: PATIENCE,
+        }
+    }
+
+    fn counting_plugin(&self, expires: Option<&str>) -> ExecPlugin {
+        self.plugin(&counting_script(self, "", expires))
+    }
+
+    fn gated_plugin(&self, gate: &Path) -> ExecPlugin {
+        let wait = format!("while ! test -e {}; do sleep 0.01; done;", gate.display());
+        self.plugin(&counting_script(self, &wait, Some("2020-01-01T00:00:00Z")))
+    }
+}
+
+fn counting_script(folder: &Folder, before: &str, expires: Option<&str>) -> String {
+    let expiry = expires.map(|at| format!(",\"expirationTimestamp\":\"{at}\""));
+    format!(
+        "{before} echo >>{runs}; n=$(wc -l <{runs}); test $n = 9 && exit 1\ncat <<END\n\
+         {{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\
+         \"status\":{{\"token\":\"t$((n))\"{}}}}}\nEND\n",
+        expiry.unwrap_or_default(),
+        runs = folder.path().join("runs").display(),
+    )
+}
+
+/// Sources that do not depend on the environment of the test process.
+pub(super) fn sources<'a>(
+    kubeconfig: Option<&'a Path>,
+    env: &'a dyn Fn(&str) -> Option<OsString>,
+) -> Sources<'a> {
+    Sources {
+        kubeconfig,
+        context: None,
+        env,
+        service_account_dir: Path::new("/nonexistent"),
+        ca_bundles: &[],
+    }
+}
+
+/// An empty environment.
+pub(super) fn no_env(_: &str) -> Option<OsString> {
+    None
+}
+
+/// A client of a plain HTTP server on loopback.
+pub(crate) fn plain_client(address: SocketAddr) -> Http {
+    let cluster = Cluster {
+        server: Server::parse(&format!("http://{address}")).unwrap(),
+        namespace: "analytics".to_owned(),
+        pod: None,
+        trust: Trust::Anything,
+        tls_server_name: None,
+        proxy: None,
+        identity: ClientIdentity::default(),
+    };
+    Http::connect(cluster).unwrap()
+}

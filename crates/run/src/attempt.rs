@@ -1,0 +1,130 @@
+//! One attempt of a driver in a Job: counts the failures of the earlier ones, keeps the Job from
+//! counting drained and lost pods, and ends it when no other attempt may follow.
+
+use log::{debug, error, info, warn};
+
+use posse_core::model::refusal::Refusal;
+use posse_core::policy::driver_job::{AttemptEnd, FailedAttempts, JobEnd, backoff_limit};
+use posse_kube::api::driver_job::DriverJob;
+use posse_kube::api::retry::with_retries;
+use posse_kube::http::Http;
+use posse_wire::pod::build::OwnerRef;
+
+/// The pod of a Job in which this process runs.
+#[derive(Debug)]
+pub struct Attempt {
+    job: DriverJob,
+    /// How often a failed driver is tried again.
+    retries: u32,
+    /// `None` if the earlier pods could not be read.
+    earlier: Option<FailedAttempts>,
+    is_signalled: bool,
+}
+
+impl Attempt {
+    /// The attempt of this pod; `None` if no Job controls the pod, or the server does not say.
+    pub fn find(http: &Http, namespace: &str, pod: &OwnerRef, retries: u32) -> Option<Self> {
+        match with_retries(|| DriverJob::find(http, namespace, pod)) {
+            Ok(Some(job)) => Some(Self { job, retries, earlier: None, is_signalled: false }),
+            Ok(None) => {
+                debug!("pod {} has no job", pod.name);
+                None
+            }
+            Err(refusal) => {
+                warn!(
+                    "the job of pod {} is unknown, so it counts all failures: {refusal}",
+                    pod.name
+                );
+                None
+            }
+        }
+    }
+
+    /// Counts the earlier attempts. Returns why the driver must not start, after it has ended the Job.
+    pub fn begin(&mut self) -> Option<JobEnd> {
+        let job = self.job.name().to_owned();
+        let pods = match with_retries(|| self.job.pods()) {
+            Ok(pods) => pods,
+            Err(refusal) => {
+                warn!("the earlier pods of job {job} cannot be read: {refusal}");
+                return None;
+            }
+        };
+        let earlier = FailedAttempts::of(&pods, self.job.uid(), self.job.pod());
+        let FailedAttempts { n, .. } = earlier;
+        let retries = self.retries;
+        let job_end = earlier.at_start(retries);
+        self.earlier = Some(earlier);
+        if pods.len() > 1 {
+            info!("failed attempts of job {job} so far: {n} (driver.retries: {retries})");
+        }
+        if let Some(job_end) = job_end
+            && self.end_job(job_end)
+        {
+            return Some(job_end);
+        }
+        let raised = with_retries(|| self.job.n_failed())
+            .and_then(|n| with_retries(|| self.job.set_backoff_limit(backoff_limit(n), None)));
+        if let Err(refusal) = raised {
+            self.warn_not_permitted(&refusal);
+        }
+        None
+    }
+
+    /// A signal was the first reason for the end.
+    pub fn note_signal(&mut self) {
+        self.is_signalled = true;
+    }
+
+    /// Ends the Job if no other attempt may follow this one.
+    pub fn end(&self, code: u8) {
+        let end = AttemptEnd { code, is_signalled: self.is_signalled };
+        // If the earlier attempts are unknown, only the exit code can end the Job.
+        let (earlier, retries) = match &self.earlier {
+            Some(earlier) => (earlier.clone(), self.retries),
+            None => (FailedAttempts::default(), u32::MAX),
+        };
+        if let Some(job_end) = earlier.at_end(end, retries) {
+            self.end_job(job_end);
+        }
+    }
+
+    /// Ends the Job: it then fails with the next pod that fails. False if that is not permitted.
+    fn end_job(&self, job_end: JobEnd) -> bool {
+        let job = self.job.name();
+        let why = match job_end {
+            JobEnd::Final { code } => {
+                format!("another attempt would end with exit code {code} too")
+            }
+            JobEnd::Spent { n, code } => {
+                let retries = self.retries;
+                format!(
+                    "{n} of {} attempts failed, the last one with exit code {code} \
+                     (driver.retries: {retries})",
+                    n.max(u64::from(retries).saturating_add(1))
+                )
+            }
+        };
+        match with_retries(|| self.job.set_backoff_limit(0, Some(job_end.code()))) {
+            Ok(()) => {
+                error!("job {job} ends: {why}");
+                true
+            }
+            Err(refusal) => {
+                warn!("job {job} should end, because {why}");
+                self.warn_not_permitted(&refusal);
+                false
+            }
+        }
+    }
+
+    fn warn_not_permitted(&self, refusal: &Refusal) {
+        let job = self.job.name();
+        warn!(
+            "cannot set the backoffLimit of job {job}, so the job counts drained, evicted and lost \
+             driver pods as failures (driver.retries: {}): {refusal}; grant get and patch on this \
+             job, as deploy/rbac.yaml does",
+            self.retries
+        );
+    }
+}

@@ -1,0 +1,255 @@
+//! Runs the commands of an entry: with a time-out, so that no process of them is left, and so that what
+//! they print stays bounded. The standard output is where tools print tokens, so it is never shown.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, PipeReader, Read, pipe};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, bounded};
+use rustix::process::Signal;
+
+use posse_base::text::sanitize_end;
+use posse_process::supervisor::{Launch, Link, Running, Supervisor, THIS_PROGRAM};
+
+/// How much of the end of each output is kept, in bytes.
+const OUTPUT_BYTES_MAX: usize = 4 << 10;
+/// The longest message of a command, in bytes.
+const MESSAGE_BYTES_MAX: usize = 512;
+/// The outputs are complete when all processes of the command have ended.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The stack of a thread that reads an output, bytes.
+const STACK_BYTES: usize = 128 << 10;
+
+/// The command that runs now, so that another thread can end it.
+#[derive(Clone, Debug, Default)]
+pub struct RunningCommand(Arc<Mutex<Slot>>);
+
+#[derive(Debug, Default)]
+enum Slot {
+    #[default]
+    Idle,
+    Running(Link),
+    /// No command may start any more.
+    Closed,
+}
+
+impl RunningCommand {
+    /// Ends the command that runs, and starts none any more.
+    pub fn close(&self) {
+        if let Slot::Running(link) = std::mem::replace(&mut *self.lock(), Slot::Closed) {
+            link.signal(Signal::KILL);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        // No panic can leave the slot inconsistent.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a command. `close` waits until that is done, so that it ends the command.
+    fn start(
+        &self,
+        link: &Link,
+        start: impl FnOnce() -> Result<Running, String>,
+    ) -> Result<Running, String> {
+        let mut slot = self.lock();
+        if matches!(*slot, Slot::Closed) {
+            return Err("was not started: the run ends".to_owned());
+        }
+        let started = start()?;
+        *slot = Slot::Running(link.clone());
+        Ok(started)
+    }
+
+    fn end(&self) {
+        let mut slot = self.lock();
+        if matches!(*slot, Slot::Running(_)) {
+            *slot = Slot::Idle;
+        }
+    }
+}
+
+/// Why a command gave nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// A phrase that begins with a verb.
+    pub what: String,
+    /// The last line of its standard error.
+    pub said: String,
+    /// The bytes of its standard error.
+    pub n_said: u64,
+}
+
+impl From<String> for Failure {
+    fn from(what: String) -> Self {
+        Self { what, said: String::new(), n_said: 0 }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.said.as_str() {
+            "" => f.write_str(&self.what),
+            said => write!(f, "{}: {said}", self.what),
+        }
+    }
+}
+
+/// Runs a command in this process's folder and environment, to which `env` is added. Returns the end of its standard output.
+///
+/// # Errors
+/// It does not start, or does not end well and in time.
+pub fn run(
+    words: &[String],
+    env: &[(String, String)],
+    timeout: Duration,
+    running: &RunningCommand,
+) -> Result<String, Failure> {
+    let failed = |error: io::Error| format!("cannot be run: {error}");
+    let (program, args) = words.split_first().ok_or_else(|| "is empty".to_owned())?;
+    let launch = Launch {
+        program: program.into(),
+        args: args.iter().map(OsString::from).collect(),
+        env: std::env::vars_os()
+            .chain(env.iter().map(|(name, value)| (name.into(), value.into())))
+            .collect(),
+        dir: OsString::new(),
+    };
+    let empty = File::open("/dev/null").map_err(failed)?;
+    let (stdout, stdout_end) = pipe().map_err(failed)?;
+    let (stderr, stderr_end) = pipe().map_err(failed)?;
+    let supervisor = Supervisor::start(Path::new(THIS_PROGRAM)).map_err(failed)?;
+    let files = [empty.as_fd(), stdout_end.as_fd(), stderr_end.as_fd()];
+    let link = supervisor.link();
+    let mut command = running.start(link, || link.run(&launch, files).map_err(failed))?;
+    drop((stdout_end, stderr_end));
+    let outputs = [keep_end(stdout).map_err(failed)?, keep_end(stderr).map_err(failed)?];
+    let end = command.wait(Some(timeout));
+    running.end();
+    // Ends all processes of the command, and so its outputs.
+    drop(supervisor);
+    let [stdout, stderr] =
+        outputs.map(|output| output.recv_timeout(OUTPUT_TIMEOUT).unwrap_or_default());
+    let what = match end {
+        Some(status) if status.success() => return Ok(stdout.end),
+        Some(status) => describe(status),
+        None => format!("did not end within {} s", timeout.as_secs()),
+    };
+    Err(Failure { what, said: last_line(&stderr.end), n_said: stderr.n_bytes })
+}
+
+fn describe(status: ExitStatus) -> String {
+    match status.code() {
+        Some(code) => format!("ended with exit code {code}"),
+        None => format!("was ended by a signal ({status})"),
+    }
+}
+
+/// The last line that is not empty, safe to print.
+fn last_line(output: &str) -> String {
+    let line = output.lines().rfind(|line| !line.trim().is_empty());
+    sanitize_end(line.unwrap_or_default(), MESSAGE_BYTES_MAX)
+}
+
+/// What a command has written to one of its outputs.
+#[derive(Debug, Default)]
+struct Output {
+    /// The last part of it.
+    end: String,
+    n_bytes: u64,
+}
+
+/// Reads an output to its end on a thread of its own.
+fn keep_end(mut output: PipeReader) -> io::Result<Receiver<Output>> {
+    let (sender, receiver) = bounded(1);
+    let body = move || {
+        let (mut kept, mut n_bytes) = (Vec::new(), 0_u64);
+        let mut part = [0; OUTPUT_BYTES_MAX];
+        while let Ok(n @ 1..) = output.read(&mut part) {
+            n_bytes = n_bytes.saturating_add(n as u64);
+            kept.extend_from_slice(part.get(..n).unwrap_or_default());
+            let surplus = kept.len().saturating_sub(OUTPUT_BYTES_MAX);
+            kept.drain(..surplus);
+        }
+        // Nobody waits for it after `OUTPUT_TIMEOUT`.
+        let _ = sender.send(Output { end: String::from_utf8_lossy(&kept).into_owned(), n_bytes });
+    };
+    thread::Builder::new().name("output".to_owned()).stack_size(STACK_BYTES).spawn(body)?;
+    Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Longer than any command here takes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn sh(script: &str, timeout: Duration) -> Result<String, String> {
+        let words = ["sh", "-c", script].map(str::to_owned);
+        run(&words, &[], timeout, &RunningCommand::default()).map_err(|failure| failure.to_string())
+    }
+
+    #[track_caller]
+    fn check(script: &str, want: &str) {
+        let error = sh(script, PATIENCE).unwrap_err();
+        assert_eq!(error, want);
+    }
+
+    #[test]
+    fn a_failed_command_tells_its_last_line_of_standard_error() {
+        check("exit 3", "ended with exit code 3");
+        check("echo s3cr3t; exit 1", "ended with exit code 1");
+        check(
+            "echo first >&2; echo 'no KDC' >&2; echo >&2; exit 1",
+            "ended with exit code 1: no KDC",
+        );
+        check("printf 'a\\033[31mb' >&2; exit 1", "ended with exit code 1: a\\u{1b}[31mb");
+        check("kill -9 $$", "was ended by a signal (signal: 9 (SIGKILL))");
+        let long = sh("head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1", PATIENCE).unwrap_err();
+        assert!(long.len() < 600 && long.ends_with("xxx"), "{long}");
+        let missing =
+            run(&["/no/such/program".to_owned()], &[], PATIENCE, &RunningCommand::default());
+        assert!(missing.unwrap_err().what.starts_with("cannot be run: No such file"), "missing");
+        assert_eq!(sh("echo a; echo 17", PATIENCE).unwrap(), "a\n17\n");
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended_with_its_children() {
+        let mark = format!("1000.{}", std::process::id());
+        let script = format!("echo waiting >&2; setsid sleep {mark} & sleep {mark}");
+        // Longer than a busy machine takes until the script says something.
+        let error = sh(&script, Duration::from_secs(5)).unwrap_err();
+        assert_eq!(error, "did not end within 5 s: waiting");
+        let left = std::process::Command::new("pgrep").args(["-f", &mark]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&left.stdout), "", "no process is left");
+    }
+
+    #[test]
+    fn the_end_of_the_run_ends_the_command() {
+        let running = RunningCommand::default();
+        let began = Instant::now();
+        let words = ["sleep", "600"].map(str::to_owned);
+        thread::scope(|scope| {
+            let command = scope.spawn(|| run(&words, &[], PATIENCE * 10, &running));
+            while !matches!(*running.lock(), Slot::Running(_)) {
+                assert!(began.elapsed() < PATIENCE && !command.is_finished(), "it never ran");
+                thread::park_timeout(Duration::from_millis(2));
+            }
+            running.close();
+            assert!(command.join().unwrap().is_err());
+        });
+        assert!(began.elapsed() < PATIENCE);
+        let error = run(&words, &[], PATIENCE, &running).unwrap_err();
+        assert_eq!(error.what, "was not started: the run ends");
+    }
+}

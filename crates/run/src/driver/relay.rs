@@ -1,0 +1,93 @@
+//! Copies the driver's output to the terminal of the progress line.
+//!
+//! The driver writes to a pseudo-terminal of its own, so that it still finds a terminal: colours and
+//! progress bars stay.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{OptionalActions, Termios, Winsize, tcgetwinsize, tcsetattr, tcsetwinsize};
+
+use crate::progress::ProgressLine;
+
+/// How long the driver's last output is awaited, if processes that it left behind could still write.
+const LAST_OUTPUT: Duration = Duration::from_millis(200);
+/// The copied pieces, bytes.
+const PIECE_BYTES: usize = 4 << 10;
+
+/// A driver's pseudo-terminal, whose output a thread copies until nobody can write to it any more.
+#[derive(Debug)]
+pub(super) struct Relay {
+    pty: OwnedFd,
+    line: ProgressLine,
+    /// Closed at the end.
+    is_over: Receiver<()>,
+}
+
+impl Relay {
+    /// Starts copying to the terminal of this line. Also returns the end for the driver, which this
+    /// process has to close after the driver's start. `modes`: those of the terminal, if known.
+    pub(super) fn start(
+        line: &ProgressLine,
+        modes: Option<&Termios>,
+    ) -> io::Result<(Self, OwnedFd)> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let pty = openpt(flags)?;
+        grantpt(&pty)?;
+        unlockpt(&pty)?;
+        let driver_end = ioctl_tiocgptpeer(&pty, flags)?;
+        if let Some(modes) = modes {
+            tcsetattr(&driver_end, OptionalActions::Now, modes)?;
+        }
+        let (sender, is_over) = bounded(0);
+        let (from, to) = (File::from(pty.try_clone()?), line.driver_writer());
+        thread::Builder::new()
+            .name("driver-output".to_owned())
+            .spawn(move || copy(from, to, sender))?;
+        let relay = Self { pty, line: line.clone(), is_over };
+        relay.update_size();
+        Ok((relay, driver_end))
+    }
+
+    /// The way for keys to the driver.
+    pub(super) fn keys(&self) -> io::Result<OwnedFd> {
+        self.pty.try_clone()
+    }
+
+    /// Takes over the size of the window. True if it has changed.
+    pub(super) fn update_size(&self) -> bool {
+        let cells = |size: &Winsize| (size.ws_col, size.ws_row);
+        // Errors mean that the window was closed.
+        let (Some(size), Ok(before)) = (self.line.window_size(), tcgetwinsize(&self.pty)) else {
+            return false;
+        };
+        cells(&size) != cells(&before) && tcsetwinsize(&self.pty, size).is_ok()
+    }
+
+    /// Waits until the output of a driver that has ended is on the terminal.
+    pub(super) fn finish(&self) {
+        // Closed: everything is copied.
+        let _ = self.is_over.recv_timeout(LAST_OUTPUT);
+    }
+}
+
+fn copy(mut from: File, mut to: impl Write, _is_over: Sender<()>) {
+    let mut piece = [0; PIECE_BYTES];
+    loop {
+        match from.read(&mut piece) {
+            // EIO: the last process with the other end has closed it.
+            Ok(0) => return,
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return,
+            Err(_) => {}
+            Ok(n) => {
+                // The terminal's errors must not stop the driver.
+                let _ = to.write_all(piece.get(..n).unwrap_or_default());
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Checks a pod template from the control API with a server-side dry run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use log::warn;
+use serde_json::Value;
+
+use crate::claims::SlotClaims;
+use posse_control::{DryRunError, DryRuns};
+use posse_core::model::ids::{ExecutorId, GroupName};
+use posse_core::model::input::PodAnswer;
+use posse_core::model::pod_text::{PodOverrides, PodText};
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_kube::api::pods::Pods;
+use posse_wire::control::{CallError, NewGroup, TEMPLATE, VOLUMES};
+use posse_wire::pod::build::{PodContext, PodSettings};
+use posse_wire::pod::credential_mounts::Credentials;
+use posse_wire::pod::slot_volume::{KeepVolume, NEEDS_EXCLUSIVE, SlotVolume};
+use posse_wire::pod::template::{Template, TemplateError};
+
+/// The dry run uses the longest possible id, so that a pod name that is too long is found.
+const DRY_RUN_ID: ExecutorId = ExecutorId(9_999_999_999);
+
+/// Compiles templates for this run's pods, and sends dry-run creates to the API server.
+#[derive(Debug)]
+pub struct TemplateDryRun {
+    pub pods: Pods,
+    pub claims: SlotClaims,
+    /// Only one run of the application at a time: volumes may outlive it.
+    pub is_exclusive: bool,
+    /// The run's part of the pods' identity; group and container come with each call.
+    pub identity: PodContext,
+    /// The credentials of the groups of the file that do not get all.
+    pub credentials: BTreeMap<GroupName, Arc<[Credentials]>>,
+}
+
+impl DryRuns for TemplateDryRun {
+    fn dry_run(
+        &self,
+        group: &GroupName,
+        template: Value,
+        new: &NewGroup,
+    ) -> Result<Arc<PodText>, DryRunError> {
+        let NewGroup { container, volumes, .. } = new;
+        let keeps = |volume: &&SlotVolume| volume.keep == KeepVolume::Application;
+        if let Some(volume) = volumes.iter().find(keeps).filter(|_| !self.is_exclusive) {
+            let message =
+                format!("{} has `keep: application`, which {}", volume.name, NEEDS_EXCLUSIVE);
+            return Err(DryRunError::Invalid(CallError::new(VOLUMES, message)));
+        }
+        let credentials = self.credentials.get(group).unwrap_or(&self.identity.credentials);
+        let identity = PodContext {
+            credentials: Arc::clone(credentials),
+            group: group.as_str().to_owned(),
+            settings: PodSettings { container: container.clone(), ..PodSettings::default() },
+            restart: new.change.restart.unwrap_or_default(),
+            on_loss: new.change.on_loss.unwrap_or_default(),
+            ..self.identity.clone()
+        };
+        let compiled = Template::from_json(TEMPLATE, template)
+            .and_then(|mut template| {
+                template.mount_slot_volumes(container.as_deref(), volumes)?;
+                template.compile(&identity)
+            })
+            .map_err(invalid)?;
+        let overrides = PodOverrides::default();
+        for claim in compiled.pod.render_claims(DRY_RUN_ID, 0, &overrides) {
+            self.claims.check(&claim).or_else(|refusal| check_refusal(VOLUMES, &refusal))?;
+        }
+        self.claims.note(volumes);
+        match self.pods.create(&compiled.pod.render(DRY_RUN_ID, 0, &overrides), true) {
+            Ok(PodAnswer::Ours(pod)) if pod.group == *group => {}
+            Ok(PodAnswer::Foreign(_) | PodAnswer::Ours(_)) => {
+                let message = "the server accepts the pod but changes posse's labels (a mutating \
+                               webhook): posse could not find the pod again";
+                return Err(DryRunError::Invalid(CallError::new(TEMPLATE, message)));
+            }
+            Err(refusal) => check_refusal(TEMPLATE, &refusal)?,
+        }
+        for warning in compiled.warnings() {
+            warn!("group {group}: {warning}");
+        }
+        Ok(compiled.pod)
+    }
+}
+
+fn invalid(error: TemplateError) -> DryRunError {
+    DryRunError::Invalid(CallError::from(error))
+}
+
+/// Whether a refused dry run means that this field of the call is invalid.
+fn check_refusal(field: &str, refusal: &Refusal) -> Result<(), DryRunError> {
+    match refusal.class {
+        // The object is valid; only the quota is exhausted or the name is in use.
+        RefusalClass::Capacity | RefusalClass::Exists => Ok(()),
+        RefusalClass::Conflict
+        | RefusalClass::Expired
+        | RefusalClass::NamespaceGone
+        | RefusalClass::NotFound
+        | RefusalClass::Forbidden
+        | RefusalClass::Invalid => {
+            Err(DryRunError::Invalid(CallError::new(field, refusal.to_string())))
+        }
+        RefusalClass::Throttled
+        | RefusalClass::WebhookBusy
+        | RefusalClass::Transient
+        | RefusalClass::Unauthorized
+        | RefusalClass::OutcomeUnknown => {
+            let retry_after_ms = refusal.retry_after_ms;
+            Err(DryRunError::Unavailable { why: refusal.to_string(), retry_after_ms })
+        }
+    }
+}

@@ -1,0 +1,593 @@
+//! The reconciler thread's loop: takes messages from the inbox, lets the core decide once, sends out
+//! actions and events, and controls the driver process. It blocks only while it waits for messages.
+//!
+//! Shutdown order: no more creates; the driver, with its grace period; the executors, until a LIST
+//! shows none; the watch and the poll; the Leases; the writers, when their channel closes; last the
+//! events and the control API, so that every event has been delivered.
+
+mod job_control;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crossbeam_channel::{Receiver, Sender, select_biased};
+use log::{debug, error, info, warn};
+
+use crate::driver::ready::{DriverTree, Probe, ReadyProbe};
+use crate::driver::reaper::Reaper;
+use crate::driver::{Driver, DriverEnv};
+use crate::events::EventLog;
+use crate::inbox::{Liveness, Message, TURN_MESSAGES_MAX};
+use crate::leases::scope_name;
+use crate::log_lines::{EventLogger, describe_verdict};
+use crate::metrics::RunMetrics;
+use crate::progress::{Facts, Progress, Stopping};
+use crate::signals::{Signal, Signals};
+use crate::watermark::SharedWatermark;
+use crate::writers::Writers;
+use posse_base::clock::Clock;
+use posse_base::time::Millis;
+use posse_core::machines::lease::{LeaseScope, LeaseUpdate, RENEW_DEADLINE_MS};
+use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
+use posse_core::machines::startup::StartStep;
+use posse_core::model::action::{Action, RunVerdict};
+use posse_core::model::command::Reply;
+use posse_core::model::event::{Event, ExecutorEvent, RunEvent};
+use posse_core::model::ids::ExecutorId;
+use posse_core::model::input::Input;
+use posse_core::model::status::{DriverStatus, GroupStatus};
+use posse_core::reconciler::Reconciler;
+use posse_wire::time;
+
+/// The longest time between two turns, so that the liveness stays fresh.
+const IDLE_TURN_MS: u64 = 15_000;
+/// While inputs keep coming, turns begin at least this far apart. What arrives in between shares one
+/// turn, and its senders wake nobody: the hand-overs cost more than the decisions.
+const TURN_INTERVAL_MIN: Duration = Duration::from_millis(4);
+/// Turns longer than this are logged.
+const TURN_SLOW: Duration = Duration::from_millis(100);
+
+/// Requests of the engine to the threads that talk to the API server.
+pub trait Upstream {
+    /// Send a LIST now, in addition to the watch.
+    fn poll(&self);
+
+    /// The snapshot is invalid: end the watch and LIST under the new epoch.
+    fn relist(&self);
+
+    /// The first LIST is applied: start the orphan cleanup.
+    fn start_orphan_cleanup(&self);
+
+    /// Store this highest id on the server; `Input::IdsReserved` reports success. False: the request
+    /// was dropped and must be repeated.
+    fn reserve_ids(&self, up_to: ExecutorId) -> bool;
+}
+
+/// How the driver is started, and when it counts as ready.
+#[derive(Clone, Debug)]
+pub struct DriverPlan {
+    /// Empty: posse does not start the driver.
+    pub command: Vec<String>,
+    pub env: DriverEnv,
+    /// What shows that the driver is ready; `None`: no probe.
+    pub probe: Option<Probe>,
+    /// The driver reports readiness by the control API.
+    pub is_ready_by_call: bool,
+}
+
+/// The reconciler thread.
+#[derive(Debug)]
+pub struct Engine<'a, U> {
+    pub core: Reconciler,
+    pub finish: Shutdown,
+    pub clock: Clock,
+    pub inbox: Receiver<Message>,
+    pub sender: Sender<Message>,
+    pub signals: &'a Signals,
+    pub writers: Writers,
+    pub upstream: &'a U,
+    pub watermark: &'a SharedWatermark,
+    pub liveness: Arc<Liveness>,
+    pub log: Arc<EventLog>,
+    /// Counts for scrapes; none: nobody scrapes.
+    pub metrics: Option<Arc<RunMetrics>>,
+    pub progress: Progress,
+    pub driver_plan: DriverPlan,
+    pub state: EngineState,
+}
+
+/// The engine's own state between turns.
+#[derive(Debug)]
+pub struct EngineState {
+    driver: Option<Driver>,
+    driver_status: Option<DriverStatus>,
+    /// Kept until the end of the run, because dropping it kills what the driver left behind.
+    ended_driver: Option<Driver>,
+    reaper: Option<Reaper>,
+    reap_at: Option<Millis>,
+    probe: Option<ReadyProbe>,
+    logger: EventLogger,
+    /// The signal that ended the run before its start.
+    interrupted_by: Option<Signal>,
+    /// Nothing is created or deleted unless all requested Leases are held.
+    held: HeldLeases,
+    /// Another posse holds the instance.
+    is_taken_over: bool,
+    redraw_at: Option<Millis>,
+    n_lost: u64,
+    /// The last inputs came within `TURN_INTERVAL_MIN` after the turn before them.
+    is_busy: bool,
+    /// The driver has read the terminal.
+    wants_terminal: bool,
+    /// posse has stopped itself, as Ctrl-Z does.
+    is_suspended: bool,
+    /// The driver runs without the terminal that it has read.
+    foreground_check_at: Option<Millis>,
+}
+
+/// Which Leases are held; true also for a Lease that was not requested.
+#[derive(Clone, Copy, Debug)]
+struct HeldLeases {
+    application: bool,
+    instance: bool,
+}
+
+impl HeldLeases {
+    fn set(&mut self, scope: LeaseScope, is_held: bool) {
+        match scope {
+            LeaseScope::Application => self.application = is_held,
+            LeaseScope::Instance => self.instance = is_held,
+        }
+    }
+
+    fn all(self) -> bool {
+        self.application && self.instance
+    }
+}
+
+impl EngineState {
+    /// `is_embedded`: the cluster is the embedded one of this run.
+    pub fn new(is_embedded: bool) -> Self {
+        Self {
+            driver: None,
+            driver_status: None,
+            ended_driver: None,
+            reaper: Reaper::new(),
+            reap_at: None,
+            probe: None,
+            logger: EventLogger::new(is_embedded),
+            interrupted_by: None,
+            held: HeldLeases { application: true, instance: true },
+            is_taken_over: false,
+            redraw_at: None,
+            n_lost: 0,
+            is_busy: false,
+            wants_terminal: false,
+            is_suspended: false,
+            foreground_check_at: None,
+        }
+    }
+}
+
+impl<U: Upstream> Engine<'_, U> {
+    /// Runs until the shutdown is complete. Also returns the signal that ended the run before its
+    /// start, if one did.
+    pub fn run(mut self) -> (ShutdownOutcome, Option<Signal>) {
+        loop {
+            let began = Instant::now();
+            self.turn();
+            let took = began.elapsed();
+            if took > TURN_SLOW {
+                debug!("a turn took {} ms", took.as_millis());
+            }
+            if let Some(metrics) = &self.metrics {
+                metrics.on_turn(&self.core, took, self.inbox.len(), self.clock.now());
+            }
+            if let Some(outcome) = self.finish.outcome() {
+                return (outcome.clone(), self.state.interrupted_by);
+            }
+            self.wait(began);
+            // A message may have completed the shutdown; no further turn is needed.
+            if let Some(outcome) = self.finish.outcome() {
+                return (outcome.clone(), self.state.interrupted_by);
+            }
+        }
+    }
+
+    /// Waits for a message, a signal or a deadline, and takes all waiting messages up to a limit.
+    /// `turned`: when the last turn began.
+    fn wait(&mut self, turned: Instant) {
+        // Before this thread waits for a message, so that the next senders need not wake it up.
+        let pauses = std::mem::take(&mut self.state.is_busy);
+        if pauses {
+            thread::sleep(TURN_INTERVAL_MIN.saturating_sub(turned.elapsed()));
+        }
+        let mut is_busy = pauses && !self.inbox.is_empty();
+        let now = self.clock.now();
+        let timeout = Duration::from_millis(self.next_deadline(now).since(now));
+        let (signals, inbox) = (self.signals.wake().clone(), self.inbox.clone());
+        let mut has_input = false;
+        // Signals and the driver's end take precedence over other messages.
+        select_biased! {
+            recv(signals) -> _ => {},
+            recv(inbox) -> message => {
+                if let Ok(message) = message {
+                    // A caller of the control API waits for its answer.
+                    has_input = matches!(message, Message::Input(_));
+                    self.take(message);
+                    let left = TURN_INTERVAL_MIN.saturating_sub(turned.elapsed());
+                    if has_input && !is_busy && !left.is_zero() {
+                        is_busy = true;
+                        thread::sleep(left);
+                    }
+                }
+            },
+            default(timeout) => {},
+        }
+        for message in inbox.try_iter().take(TURN_MESSAGES_MAX) {
+            has_input |= matches!(message, Message::Input(_));
+            self.take(message);
+        }
+        self.state.is_busy = is_busy && has_input;
+        for signal in self.signals.take() {
+            self.on_signal(signal);
+        }
+    }
+
+    fn next_deadline(&self, now: Millis) -> Millis {
+        [
+            self.core.next_deadline(),
+            self.finish.next_deadline(),
+            self.state.reap_at,
+            self.state.redraw_at,
+            self.state.foreground_check_at,
+        ]
+        .into_iter()
+        .flatten()
+        .fold(now.after(IDLE_TURN_MS), Millis::min)
+    }
+
+    fn take(&mut self, message: Message) {
+        let now = self.clock.now();
+        self.core.set_start_time(time::unix_ms(self.clock.wall(Millis::ZERO)));
+        if let Some(metrics) = &self.metrics {
+            metrics.on_message(&message);
+        }
+        match message {
+            Message::Command { command, reply } => {
+                debug!("call: {command:?}");
+                let mut answer = self.core.command(command, now);
+                if let Reply::Status(status) = &mut answer {
+                    status.driver = self.state.driver_status;
+                }
+                // The send fails if the caller has timed out.
+                let _ = reply.try_send(answer);
+            }
+            Message::Lease(scope, update) => self.on_lease(scope, update, now),
+            Message::Input(input) => {
+                let is_delete_of_all = matches!(input, Input::DeletedAll { .. });
+                self.core.handle(input, now);
+                if self.core.had_first_list() {
+                    self.finish.on_first_list();
+                }
+                if is_delete_of_all {
+                    let orders = self.finish.on_all_deleted();
+                    self.obey(orders, now);
+                }
+            }
+            Message::ReadRefused(refusal) => {
+                self.finish.on_list_refused(refusal.clone());
+                self.core.handle(Input::ReadRefused { refusal }, now);
+            }
+        }
+    }
+
+    fn on_lease(&mut self, scope: LeaseScope, update: LeaseUpdate, now: Millis) {
+        let what = scope_name(scope);
+        match update {
+            LeaseUpdate::Held { id_high_water } => {
+                info!("the lease of the {what} is held again");
+                self.state.held.set(scope, true);
+                let held = self.state.held.all();
+                self.state.is_taken_over &= !held;
+                self.core.handle(Input::Lease { held, high_water: id_high_water }, now);
+            }
+            LeaseUpdate::IdsReserved { up_to } => {
+                self.core.handle(Input::IdsReserved { up_to }, now);
+            }
+            LeaseUpdate::Lost { holder } => {
+                let by = holder.as_deref().unwrap_or("nobody");
+                warn!(
+                    "lost the lease of the {what} (holder: {by}): creates and deletes are paused"
+                );
+                if holder.is_none() {
+                    let s = RENEW_DEADLINE_MS / 1_000;
+                    let message = format!("the lease was not renewed for {s} s");
+                    let since = Millis(now.0.saturating_sub(RENEW_DEADLINE_MS));
+                    self.core.handle(Input::NoAnswer { since, message }, now);
+                }
+                self.state.is_taken_over |= holder.is_some();
+                self.state.held.set(scope, false);
+                self.core.handle(Input::Lease { held: false, high_water: None }, now);
+                if let (LeaseScope::Application, Some(holder)) = (scope, holder) {
+                    self.on_verdict(RunVerdict::TakenOver { holder }, now);
+                }
+            }
+            // Sent only at the start, where `await_lease` handles them.
+            LeaseUpdate::Foreign
+            | LeaseUpdate::HeldBy { .. }
+            | LeaseUpdate::Forbidden { .. }
+            | LeaseUpdate::Retrying { .. }
+            | LeaseUpdate::Waiting { .. } => debug!("the lease: {update:?}"),
+        }
+    }
+
+    fn turn(&mut self) {
+        let now = self.clock.now();
+        self.core.set_start_time(time::unix_ms(self.clock.wall(Millis::ZERO)));
+        self.start(now);
+        self.core.turn(now);
+        self.watermark.publish(self.core.watermark());
+        // Events go out before the pods are marked as counted or deleted, so that after a kill in
+        // between, the next run reports them again.
+        self.publish_events(now);
+        while let Some(action) = self.core.poll_action() {
+            self.perform(action);
+        }
+        if let Some(verdict) = self.core.poll_verdict() {
+            self.on_verdict(verdict, now);
+        }
+        self.check_foreground(now);
+        let orders = self.finish.on_time(now);
+        self.obey(orders, now);
+        if self.state.reap_at.is_some_and(|at| at <= now) {
+            self.reap(now);
+        }
+        if let Some(result) = self.core.stop_result().cloned()
+            && self.finish.outcome().is_none()
+        {
+            self.publish_events(now);
+            self.finish.on_stopped(result, self.state.is_taken_over);
+        }
+        let is_ready = self.core.had_first_list() && self.state.held.all();
+        self.liveness.record_turn(now.0, is_ready);
+        self.state.logger.log_groups(self.core.brief_group_statuses(), now);
+        let facts = || {
+            let outage_s = self.core.outage().map(|outage| now.since(outage.since) / 1_000);
+            let groups = self.core.group_statuses();
+            let stopping = self.stopping(&groups);
+            Facts { stopping, ..Facts::new(&groups, self.state.n_lost, outage_s) }
+        };
+        self.state.redraw_at = self.progress.show(facts, now);
+    }
+
+    /// What the stop waits for.
+    fn stopping(&self, groups: &[GroupStatus]) -> Option<Stopping> {
+        if self.finish.is_running() {
+            return None;
+        }
+        if self.state.driver.is_some() {
+            return Some(Stopping::Driver);
+        }
+        let count = |group: &GroupStatus| {
+            group.requested + group.pending + group.running + group.draining + group.terminating
+        };
+        Some(Stopping::Executors { remaining: groups.iter().map(count).sum() })
+    }
+
+    fn publish_events(&mut self, now: Millis) {
+        while let Some(event) = self.core.poll_event() {
+            self.state.n_lost +=
+                u64::from(matches!(event, Event::Executor(_, ExecutorEvent::Lost { .. })));
+            self.state.logger.log_event(&event, now);
+            if let Some(metrics) = &self.metrics {
+                metrics.on_event(&event, now);
+            }
+            self.log.push(event);
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        debug!("action: {action:?}");
+        match action {
+            Action::Poll => self.upstream.poll(),
+            Action::Relist => self.upstream.relist(),
+            Action::ReserveIds { up_to } => {
+                if !self.upstream.reserve_ids(up_to) {
+                    self.core.handle(Input::IdsNotReserved { up_to }, self.clock.now());
+                }
+            }
+            action @ (Action::Create { .. }
+            | Action::Delete { .. }
+            | Action::DeleteAll { .. }
+            | Action::Get { .. }
+            | Action::GetNode { .. }
+            | Action::List { .. }
+            | Action::Patch { .. }
+            | Action::ReadLog { .. }
+            | Action::ReadPod { .. }) => self.writers.send(action),
+        }
+    }
+
+    /// Takes the steps of the start that are due.
+    fn start(&mut self, now: Millis) {
+        while let Some(step) = self.finish.next_start_step(self.core.has_credentials(), now) {
+            match step {
+                StartStep::Listed => {
+                    self.upstream.start_orphan_cleanup();
+                    let n_found = self.core.executors().iter().count();
+                    if n_found > 0 {
+                        info!("adopted {n_found} executors of an earlier run");
+                    }
+                }
+                StartStep::StartDriver => self.start_driver(now),
+                StartStep::End(verdict) => self.on_verdict(verdict, now),
+            }
+        }
+    }
+
+    fn start_driver(&mut self, now: Millis) {
+        let plan = &self.driver_plan;
+        let since = SystemTime::now();
+        if !plan.command.is_empty() {
+            let line = self.progress.line.as_ref();
+            match Driver::start(&plan.command, &plan.env, line) {
+                Ok(driver) => {
+                    let pid = driver.pid().as_raw_nonzero();
+                    info!("driver started, pid {pid}");
+                    let pid = pid.get().unsigned_abs();
+                    self.state.driver_status =
+                        Some(DriverStatus { since: now, pid, exit_code: None });
+                    self.state.driver = Some(driver);
+                    self.finish.on_driver_started();
+                }
+                Err(error) => {
+                    self.on_verdict(
+                        RunVerdict::DriverNotStarted { message: error.to_string() },
+                        now,
+                    );
+                    return;
+                }
+            }
+        }
+        match &plan.probe {
+            Some(probe) => {
+                let driver = self.state.driver.as_ref().map(|driver| DriverTree {
+                    supervisor: driver.supervisor().as_raw_nonzero().get().unsigned_abs(),
+                });
+                match ReadyProbe::start(probe.clone(), since, driver, self.sender.clone()) {
+                    Ok(probe) => self.state.probe = Some(probe),
+                    Err(error) => {
+                        warn!("no probe can be started, not waiting for the driver: {error}");
+                    }
+                }
+            }
+            None if plan.is_ready_by_call => {}
+            None => self.core.handle(Input::DriverReady, now),
+        }
+    }
+
+    fn on_signal(&mut self, signal: Signal) {
+        let now = self.clock.now();
+        if signal == Signal::Chld {
+            self.on_child_ended(now);
+            self.on_driver_stopped();
+            return;
+        }
+        if self.on_terminal_signal(signal, now) {
+            return;
+        }
+        if let Some(driver) = &self.state.driver {
+            driver.forward(signal);
+        }
+        // With a driver process, SIGHUP and SIGQUIT are only forwarded.
+        let is_ours = self.state.driver.is_none() && signal.is_stop_without_driver();
+        if signal.is_stop() || is_ours {
+            // A later one is logged with what it does.
+            if self.finish.is_running() {
+                info!("{signal}: stopping");
+            }
+            if !self.finish.is_started() && self.finish.is_running() {
+                self.state.interrupted_by = Some(signal);
+            }
+            let orders = self.finish.on_signal(now);
+            self.obey(orders, now);
+        }
+    }
+
+    fn on_child_ended(&mut self, now: Millis) {
+        let had_terminal = self.state.driver.as_ref().is_some_and(Driver::has_terminal);
+        if let Some(driver) = &mut self.state.driver
+            && let Some(end) = driver.poll()
+        {
+            if let Some(status) = &mut self.state.driver_status {
+                (status.since, status.exit_code) = (now, Some(end.code));
+            }
+            driver.terminate_group();
+            self.state.wants_terminal = false;
+            info!("driver ended: {end}");
+            if had_terminal && end.code == Signal::Int.exit_code() {
+                // Ctrl-C went to the driver alone.
+                let orders = self.finish.on_signal(now);
+                self.obey(orders, now);
+            }
+            let orders = self.finish.on_driver_ended(end.code);
+            self.state.ended_driver = self.state.driver.take();
+            self.obey(orders, now);
+        }
+        self.reap(now);
+    }
+
+    fn reap(&mut self, now: Millis) {
+        let driver = self.state.driver.as_ref().map(Driver::supervisor);
+        self.state.reap_at = self.state.reaper.as_mut().and_then(|reaper| reaper.reap(now, driver));
+    }
+
+    fn on_verdict(&mut self, verdict: RunVerdict, now: Millis) {
+        match matches!(verdict, RunVerdict::AllEnded { n_given_up: 0 }) {
+            true => info!("{}", describe_verdict(&verdict)),
+            false if self.finish.is_running() => error!("{}", describe_verdict(&verdict)),
+            // A reason for the end was logged already.
+            false => debug!("{}", describe_verdict(&verdict)),
+        }
+        let orders = self.finish.on_verdict(verdict, now);
+        self.obey(orders, now);
+    }
+
+    fn obey(&mut self, orders: Vec<ShutdownStep>, now: Millis) {
+        for order in orders {
+            debug!("order: {order:?}");
+            match order {
+                ShutdownStep::StopCreates => self.core.stop_creates(),
+                ShutdownStep::KillDriver { is_forced } => {
+                    if let Some(driver) = &self.state.driver {
+                        match is_forced {
+                            true => warn!("second signal: killing the driver"),
+                            false => {
+                                warn!("the driver has not ended within shutdown.grace: killing it")
+                            }
+                        }
+                        driver.kill_all_now();
+                    }
+                }
+                ShutdownStep::FinalDelete => {
+                    warn!("second signal: no longer waiting for the executors");
+                    self.core.begin_final_delete(self.finish.keeps_executors(), now);
+                }
+                // The stop may have come to its end by itself meanwhile.
+                ShutdownStep::GiveUp if self.core.stop_result().is_some() => {}
+                ShutdownStep::GiveUp => self.give_up_waiting(),
+                ShutdownStep::Abandon(order) => {
+                    self.state.probe = None;
+                    self.core.begin_stop(order, now);
+                    self.give_up_waiting();
+                }
+                ShutdownStep::Stop(order) => {
+                    self.state.probe = None;
+                    self.core.begin_stop(order, now);
+                    // The shutdown's own requests must go out now.
+                    self.core.turn(now);
+                    while let Some(action) = self.core.poll_action() {
+                        self.perform(action);
+                    }
+                }
+                ShutdownStep::TermDriver => {
+                    if let Some(driver) = &self.state.driver {
+                        driver.terminate_group();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the shutdown without waiting; pods that may remain are reported.
+    fn give_up_waiting(&mut self) {
+        let now = self.clock.now();
+        self.publish_events(now);
+        self.state.logger.log_event(&Event::Run(RunEvent::Stopped), now);
+        self.log.push(Event::Run(RunEvent::Stopped));
+        let remaining = self.core.remaining();
+        self.finish.on_stopped(remaining, self.state.is_taken_over);
+    }
+}

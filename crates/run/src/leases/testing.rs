@@ -1,0 +1,20 @@
+//! Lease settings for the tests of this module.
+
+use crate::leases::handle::LeaseSettings;
+use crate::leases::holder;
+use posse_core::machines::lease::LeaseScope;
+use posse_testing::{TestServer, plain_client};
+use posse_wire::k8s::labels::Selection;
+
+/// Settings of an instance's Lease on a test server.
+pub(super) fn settings(server: &TestServer) -> LeaseSettings {
+    LeaseSettings {
+        http: plain_client(server.address),
+        scope: LeaseScope::Instance,
+        waits_for_holder: false,
+        namespace: "ns".to_owned(),
+        selection: Selection { app: "w".to_owned(), instance: "a1b2c".to_owned() },
+        owner: None,
+        identity: holder::identity(None, 1),
+    }
+}

@@ -1,0 +1,513 @@
+//! Log lines for events and verdicts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use log::{Level, info, warn};
+
+use posse_base::text::sanitize;
+use posse_base::time::Millis;
+use posse_core::model::action::RunVerdict;
+use posse_core::model::event::{
+    ClusterEvent, Event, ExecutorEvent, GroupEvent, LossReason, RunEvent, Subject,
+};
+use posse_core::model::ids::GroupName;
+use posse_core::model::status::GroupStatus;
+use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
+
+/// Losses logged one by one within `LOSS_WINDOW_MS`; further ones are only counted.
+const LOSS_LINES_MAX: u32 = 10;
+const LOSS_WINDOW_MS: u64 = 10_000;
+/// The same reason for a refusal is logged again after this time.
+const TOLD_AGAIN_MS: u64 = 60_000;
+/// The longest loss message in a log line, in bytes; the event has the whole message.
+const LOSS_BYTES_MAX: usize = 400;
+
+/// The last lines of an executor's log that are shown, of the first failure in each group.
+const LAST_LINES_MAX: usize = 10;
+
+/// Logs what concerns the whole run, and limits the lines about single executors.
+#[derive(Debug, Default)]
+pub struct EventLogger {
+    window_began: Millis,
+    /// Losses in the current window.
+    n_lost: u32,
+    /// Foreign pods in the current window.
+    n_foreign: u32,
+    /// The server's last reason for a refusal, and when it was logged.
+    told: Option<(String, Millis)>,
+    /// For each group, the last target that was logged as reached.
+    reached: BTreeMap<GroupName, u32>,
+    /// For each group, what it waits for, and since when.
+    waits: BTreeMap<GroupName, (Waiting, Millis)>,
+    /// The last lines of failed executors are shown. Only with the embedded cluster: elsewhere the log of posse is
+    /// kept and read by others, and an application's lines may contain secrets.
+    shows_lines: bool,
+    /// The groups of which a failed executor's last lines were shown.
+    shown: BTreeSet<GroupName>,
+}
+
+impl EventLogger {
+    /// `is_embedded`: the cluster is the embedded one of this run.
+    pub fn new(is_embedded: bool) -> Self {
+        Self { shows_lines: is_embedded, ..Self::default() }
+    }
+
+    /// Logs an event.
+    pub fn log_event(&mut self, event: &Event, now: Millis) {
+        self.end_window(now);
+        if matches!(event, Event::Executor(_, ExecutorEvent::Lost { .. })) {
+            self.n_lost = self.n_lost.saturating_add(1);
+        }
+        let is_foreign = matches!(event, Event::Cluster(ClusterEvent::ForeignPod { .. }));
+        self.n_foreign = self.n_foreign.saturating_add(is_foreign.into());
+        let n = if is_foreign { self.n_foreign } else { self.n_lost };
+        let is_told = self.is_told(event, now);
+        log::log!(level(event, n > LOSS_LINES_MAX), "{}", describe(event, is_told, now));
+        for line in self.last_lines(event) {
+            warn!("{line}");
+        }
+    }
+
+    /// What an executor wrote last, if it is the first of its group that failed: an exit code alone does
+    /// not say why nothing works.
+    fn last_lines(&mut self, event: &Event) -> Vec<String> {
+        let Event::Executor(subject, ExecutorEvent::Log { lines, .. }) = event else {
+            return Vec::new();
+        };
+        if !self.shows_lines || lines.is_empty() || !self.shown.insert(subject.group.clone()) {
+            return Vec::new();
+        }
+        let last = lines.iter().skip(lines.len().saturating_sub(LAST_LINES_MAX));
+        let shown = |line: &String| {
+            format!("executor {} wrote: {}", subject.id, sanitize(line, LOSS_BYTES_MAX))
+        };
+        last.map(shown).collect()
+    }
+
+    /// True if the same refusal was logged a moment ago: one rule of the cluster refuses the pods of
+    /// all groups, and its reason may be long.
+    fn is_told(&mut self, event: &Event, now: Millis) -> bool {
+        let (Event::Group(_, GroupEvent::CreateRefused { message, .. })
+        | Event::Group(_, GroupEvent::Waiting { message: Some(message), .. })) = event
+        else {
+            return false;
+        };
+        // Without `pods "NAME" is forbidden: `, which differs.
+        let reason = message.split_once(": ").map_or(message.as_str(), |(_, reason)| reason);
+        let told = self.told.as_ref();
+        let is_told =
+            told.is_some_and(|(last, at)| last == reason && now.since(*at) < TOLD_AGAIN_MS);
+        if !is_told {
+            self.told = Some((reason.to_owned(), now));
+        }
+        is_told
+    }
+
+    /// Logs when a wait of a group is over, and when all executors of a group run.
+    pub fn log_groups(&mut self, groups: impl Iterator<Item = GroupStatus> + Clone, now: Millis) {
+        self.end_window(now);
+        let mut n_groups = 0;
+        for status in groups.clone() {
+            n_groups += 1;
+            self.log_ended_wait(&status, now);
+            self.log_reached(&status);
+        }
+        let is_there = |name: &GroupName| groups.clone().any(|status| status.group == *name);
+        if self.reached.len() > n_groups {
+            self.reached.retain(|name, _| is_there(name));
+        }
+        if self.waits.len() > n_groups {
+            self.waits.retain(|name, _| is_there(name));
+        }
+        if self.shown.len() > n_groups {
+            self.shown.retain(is_there);
+        }
+    }
+
+    fn log_reached(&mut self, status: &GroupStatus) {
+        let GroupStatus { group, target, running, .. } = status;
+        if running != target || self.reached.get(group) == Some(target) {
+            return;
+        }
+        self.reached.insert(group.clone(), *target);
+        match target {
+            0 => {}
+            1 => info!("group {group}: its executor is running"),
+            _ => info!("group {group}: all {target} executors are running"),
+        }
+    }
+
+    fn log_ended_wait(&mut self, status: &GroupStatus, now: Millis) {
+        let GroupStatus { group, waiting, since, .. } = status;
+        let waits = waiting.filter(|waiting| !is_brief(*waiting)).zip(*since);
+        let before = match waits {
+            Some(waits) if self.waits.get(group) == Some(&waits) => return,
+            Some(waits) => self.waits.insert(group.clone(), waits),
+            None => self.waits.remove(group),
+        };
+        if let (Some((waiting, since)), None) = (before, waits) {
+            let s = now.since(since).div_ceil(1_000);
+            info!("group {group}: no longer waiting for {}, after {s} s", describe_wait(waiting));
+        }
+    }
+
+    fn end_window(&mut self, now: Millis) {
+        if now.since(self.window_began) < LOSS_WINDOW_MS {
+            return;
+        }
+        let n_unlogged = self.n_lost.saturating_sub(LOSS_LINES_MAX);
+        if n_unlogged > 0 {
+            warn!("{n_unlogged} more executors were lost (see the events)");
+        }
+        let n_unlogged = self.n_foreign.saturating_sub(LOSS_LINES_MAX);
+        if n_unlogged > 0 {
+            info!("{n_unlogged} more pods have our labels, but posse did not create them");
+        }
+        (self.window_began, self.n_lost, self.n_foreign) = (now, 0, 0);
+    }
+}
+
+/// `is_flood`: there were many such events within this window.
+fn level(event: &Event, is_flood: bool) -> Level {
+    match event {
+        Event::Run(event) => match event {
+            RunEvent::BudgetExhausted { .. }
+            | RunEvent::CredentialsFailed { .. }
+            | RunEvent::Missed { .. } => Level::Warn,
+            RunEvent::CredentialsRenewed { .. } | RunEvent::Stopped => Level::Info,
+            RunEvent::Started | RunEvent::Stopping => Level::Debug,
+        },
+        Event::Cluster(event) => match event {
+            ClusterEvent::ForeignPod { .. } if is_flood => Level::Debug,
+            ClusterEvent::ForeignPod { .. } | ClusterEvent::ServerUnavailable { .. } => Level::Warn,
+            ClusterEvent::NodeAvoided { .. } | ClusterEvent::ServerAvailable { .. } => Level::Info,
+            // The watcher logs more details.
+            ClusterEvent::WatchRestarted { .. } => Level::Debug,
+        },
+        Event::Group(_, event) => match event {
+            GroupEvent::CreateRefused { .. } => Level::Warn,
+            GroupEvent::Waiting { waiting, .. } if is_brief(*waiting) => Level::Debug,
+            GroupEvent::Restarted { .. }
+            | GroupEvent::TargetChanged { .. }
+            | GroupEvent::Waiting { .. } => Level::Info,
+            GroupEvent::TaskEnded { .. } => Level::Debug,
+        },
+        Event::Executor(_, event) => match event {
+            ExecutorEvent::Lost { .. } if is_flood => Level::Debug,
+            // Somebody asked for that, or it was its own end.
+            ExecutorEvent::Lost { reason: LossReason::Killed | LossReason::Completed, .. } => {
+                Level::Info
+            }
+            ExecutorEvent::Lost { .. } => Level::Warn,
+            ExecutorEvent::MemoryGrown { .. } | ExecutorEvent::SlotSkipped { .. } => Level::Info,
+            // Their causes were logged already.
+            ExecutorEvent::Completed { .. }
+            | ExecutorEvent::Deleted { .. }
+            | ExecutorEvent::Draining { .. }
+            // Lines of the application's own log; they are in the events.
+            | ExecutorEvent::Log { .. }
+            | ExecutorEvent::Ready
+            | ExecutorEvent::Requested
+            | ExecutorEvent::Running { .. } => Level::Debug,
+        },
+    }
+}
+
+/// True for reasons that usually last only a moment.
+fn is_brief(waiting: Waiting) -> bool {
+    match waiting {
+        Waiting::Run(wait) => match wait {
+            RunWait::FirstList | RunWait::Ids | RunWait::StaleSnapshot | RunWait::Stopping => true,
+            RunWait::Credentials | RunWait::DriverReady | RunWait::Lease => false,
+        },
+        Waiting::Server(wait) => wait == ServerWait::InFlight,
+        Waiting::Group(wait) => wait == GroupWait::Max,
+        Waiting::Start(_) => false,
+    }
+}
+
+/// What a group waits for, with the word that the status and the documentation have for it.
+fn describe_wait(waiting: Waiting) -> String {
+    match (waiting.describe().0, waiting.as_str()) {
+        (what, word) if what.ends_with(word) => what.to_owned(),
+        (what, word) => format!("{what} ({word})"),
+    }
+}
+
+/// A message, unless it was logged already.
+fn unless_told(is_told: bool, message: &str) -> String {
+    match is_told {
+        true => " (for the same reason)".to_owned(),
+        false => format!(": {message}"),
+    }
+}
+
+/// `is_told`: the event's message was logged already.
+fn describe(event: &Event, is_told: bool, now: Millis) -> String {
+    match event {
+        Event::Run(event) => describe_run(event, now),
+        Event::Cluster(event) => describe_cluster(event, now),
+        Event::Group(group, event) => {
+            format!("group {group}: {}", describe_group(event, is_told))
+        }
+        Event::Executor(subject, event) => describe_executor(subject, event),
+    }
+}
+
+fn describe_run(event: &RunEvent, now: Millis) -> String {
+    let seconds_to = |until: &Millis| until.since(now).div_ceil(1_000);
+    match event {
+        RunEvent::BudgetExhausted { budget } => {
+            format!("more executors were lost than the failure budget `{}` allows", budget.as_str())
+        }
+        RunEvent::CredentialsFailed { name, message, until } => {
+            let s = seconds_to(until);
+            format!("credentials {name} were not renewed: {message}; trying again in {s} s")
+        }
+        RunEvent::CredentialsRenewed { name, until, .. } => {
+            let s = seconds_to(until);
+            format!("credentials {name} are renewed; the next renewal is in {s} s")
+        }
+        RunEvent::Missed { count } => format!("{count} events were dropped for a slow reader"),
+        RunEvent::Started => "started".to_owned(),
+        RunEvent::Stopped => "stopped".to_owned(),
+        RunEvent::Stopping => "stopping".to_owned(),
+    }
+}
+
+fn describe_cluster(event: &ClusterEvent, now: Millis) -> String {
+    match event {
+        ClusterEvent::ForeignPod { pod, message, .. } => format!(
+            "pod {pod} has the labels of this run's executors, but posse did not create it \
+             ({message}): posse does not count it and does not delete it"
+        ),
+        ClusterEvent::NodeAvoided { node, reason, .. } => {
+            let why = format!("node {node} lost several executors ({})", reason.as_str());
+            format!("{why}: new executors avoid it for a while")
+        }
+        ClusterEvent::ServerAvailable { since } => {
+            let s = now.since(*since).div_ceil(1_000);
+            format!("requests to the API server succeed again, after {s} s")
+        }
+        ClusterEvent::ServerUnavailable { message } => format!(
+            "requests to the API server fail: {message}; trying again, executors that run are not \
+             affected"
+        ),
+        ClusterEvent::WatchRestarted { cause, .. } => format!("watch restarted: {cause}"),
+    }
+}
+
+fn describe_group(event: &GroupEvent, is_told: bool) -> String {
+    match event {
+        GroupEvent::CreateRefused { cause, message } => {
+            let message = unless_told(is_told, message);
+            format!("executors cannot be created ({cause}){message}")
+        }
+        GroupEvent::Restarted { attempt } => format!("attempt {attempt}"),
+        GroupEvent::TargetChanged { target } => format!("target {target}"),
+        GroupEvent::TaskEnded { key, attempts, end, .. } => {
+            format!("task {key} {}, attempts: {attempts}", end.outcome.as_str())
+        }
+        GroupEvent::Waiting { waiting, message, .. } => {
+            let message =
+                message.as_deref().map_or_else(String::new, |why| unless_told(is_told, why));
+            format!("waiting for {}{message}", describe_wait(*waiting))
+        }
+    }
+}
+
+fn describe_executor(subject: &Subject, event: &ExecutorEvent) -> String {
+    let Subject { group, id, pod, .. } = subject;
+    match event {
+        ExecutorEvent::Completed { .. } => format!("executor {id} completed"),
+        ExecutorEvent::Deleted { cause } => {
+            format!("executor {id} deleted ({}): {pod}", cause.as_str())
+        }
+        ExecutorEvent::Draining { cause, .. } => {
+            format!("executor {id} draining ({}): {pod}", cause.as_str())
+        }
+        ExecutorEvent::Log { lines, message } => {
+            let why = message.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            format!("executor {id}: {} lines of the pod's log are in the events{why}", lines.len())
+        }
+        ExecutorEvent::Lost { node, reason, exit_code: _, message } => {
+            let node = node.as_deref().unwrap_or("no node");
+            let message = sanitize(message, LOSS_BYTES_MAX);
+            format!("executor {id} lost: {}: {pod} on {node}: {message}", reason.as_str())
+        }
+        ExecutorEvent::MemoryGrown { memory } => {
+            format!("group {group}: after an OOM kill, executor {id} gets {memory} of memory")
+        }
+        ExecutorEvent::Ready => format!("executor {id} ready: {pod}"),
+        ExecutorEvent::Requested => format!("executor {id} requested: {pod}"),
+        ExecutorEvent::Running { node, .. } => {
+            let node = node.as_deref().unwrap_or("an unknown node");
+            format!("executor {id} is running on {node}: {pod}")
+        }
+        ExecutorEvent::SlotSkipped { slot, skipped, held_by } => format!(
+            "group {group}: executor {id} gets slot {slot}: executor {held_by} has not ended in \
+             slot {skipped} within slot_wait"
+        ),
+    }
+}
+
+/// Why the run ends, as a sentence.
+pub fn describe_verdict(verdict: &RunVerdict) -> String {
+    match verdict {
+        RunVerdict::AllEnded { n_given_up: 0 } => "all work is done: ending".to_owned(),
+        RunVerdict::AllEnded { n_given_up } => {
+            format!("all work has ended, but {n_given_up} executors failed for good: ending")
+        }
+        RunVerdict::BudgetExhausted(budget) => {
+            format!("the failure budget `{}` is exhausted: ending the application", budget.as_str())
+        }
+        RunVerdict::DriverSilent { silence_ms } => {
+            let seconds = silence_ms.div_ceil(1_000);
+            format!("no call from the driver for {seconds} s (driver.silence): ending")
+        }
+        RunVerdict::DriverNotStarted { message } => message.clone(),
+        RunVerdict::NotAllowed { message } => {
+            format!(
+                "not permitted by the API server: {message}; deploy/rbac.yaml has the permissions \
+                 that posse needs, --namespace chooses the namespace"
+            )
+        }
+        RunVerdict::NotReachable { message } => {
+            format!("the API server cannot be reached: {message}")
+        }
+        RunVerdict::TakenOver { holder } => format!(
+            "another driver of this application has taken over ({holder}): ending, and leaving the \
+             executors to it"
+        ),
+        RunVerdict::TemplateRefused { group, message } => {
+            format!("the API server refuses the template of group {group}: {message}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posse_core::model::ids::ExecutorId;
+    use posse_core::model::waiting::StartWait;
+    use posse_testing::sample_status;
+
+    #[test]
+    fn a_flood_of_losses_is_counted_and_then_logged() {
+        let mut logger = EventLogger { n_lost: LOSS_LINES_MAX + 5, ..EventLogger::default() };
+        logger.end_window(Millis(LOSS_WINDOW_MS - 1));
+        assert_eq!(logger.n_lost, LOSS_LINES_MAX + 5);
+        logger.end_window(Millis(LOSS_WINDOW_MS));
+        assert_eq!((logger.n_lost, logger.window_began), (0, Millis(LOSS_WINDOW_MS)));
+    }
+
+    #[test]
+    fn a_reached_target_is_logged_once() {
+        let mut group = sample_status().groups.remove(0);
+        (group.target, group.running) = (3, 2);
+        let mut logger = EventLogger::default();
+        let mut logged = |running, target| {
+            (group.running, group.target) = (running, target);
+            logger.log_groups(std::iter::once(group.clone()), Millis(0));
+            logger.reached.get(&group.group).copied()
+        };
+        assert_eq!(logged(2, 3), None);
+        assert_eq!(logged(3, 3), Some(3));
+        // A lost and replaced executor is not logged again; a new target is.
+        assert_eq!(logged(2, 3), Some(3));
+        assert_eq!(logged(4, 4), Some(4));
+        logger.log_groups(std::iter::empty(), Millis(1));
+        assert!(logger.reached.is_empty(), "a deleted group is removed");
+    }
+
+    #[test]
+    fn an_outage_is_told_in_words_that_are_true_of_a_refusal_too() {
+        let said = |event: &Event| describe(event, true, Millis(5_000));
+        let message = "pods is forbidden: User \"u\" cannot list resource \"pods\"".to_owned();
+        let begins = format!("requests to the API server fail: {message}; trying again");
+        assert!(
+            said(&Event::Cluster(ClusterEvent::ServerUnavailable { message })).starts_with(&begins)
+        );
+        let ends = "requests to the API server succeed again, after 2 s";
+        assert_eq!(
+            said(&Event::Cluster(ClusterEvent::ServerAvailable { since: Millis(3_000) })),
+            ends
+        );
+    }
+
+    #[test]
+    fn one_refusal_of_several_groups_is_told_once() {
+        let mut logger = EventLogger::default();
+        let mut said = |group: &str, why: &str, s: u64| {
+            let message = format!("pods \"w-{group}-1\" is forbidden: {why}");
+            let event = Event::Group(
+                group.into(),
+                GroupEvent::CreateRefused { cause: "permanent", message },
+            );
+            let is_told = logger.is_told(&event, Millis(s * 1_000));
+            describe(&event, is_told, Millis(s * 1_000))
+        };
+        let first = said("a", "violates PodSecurity", 0);
+        assert!(first.ends_with("(permanent): pods \"w-a-1\" is forbidden: violates PodSecurity"));
+        let again = "group b: executors cannot be created (permanent) (for the same reason)";
+        assert_eq!(said("b", "violates PodSecurity", 1), again);
+        assert!(said("c", "another reason", 2).ends_with("another reason"));
+        assert!(said("c", "another reason", 62).ends_with("another reason"), "much later");
+    }
+
+    #[test]
+    fn the_first_failure_of_a_group_shows_its_last_lines() {
+        let mut logger = EventLogger::new(true);
+        let log_of = |group: &str, lines: &[&str]| {
+            let subject =
+                Subject { group: group.into(), id: ExecutorId(7), uid: None, pod: "p".to_owned() };
+            let lines = lines.iter().map(|&line| line.to_owned()).collect();
+            Event::Executor(subject, ExecutorEvent::Log { lines, message: None })
+        };
+        let elsewhere = EventLogger::new(false).last_lines(&log_of("a", &["one"]));
+        assert!(elsewhere.is_empty(), "not outside of the embedded cluster");
+        let mut shown = |group: &str, lines: &[&str]| logger.last_lines(&log_of(group, lines));
+        assert!(shown("a", &[]).is_empty(), "there was nothing to show");
+        assert_eq!(
+            shown("a", &["one", "\u{1b}two"]),
+            ["executor 7 wrote: one", "executor 7 wrote: \\u{1b}two"]
+        );
+        assert!(shown("a", &["three"]).is_empty(), "once for each group");
+        let many = shown("b", &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]);
+        assert_eq!((many.len(), many[0].as_str()), (LAST_LINES_MAX, "executor 7 wrote: 1"));
+        logger.log_groups(std::iter::empty(), Millis(1));
+        assert!(logger.shown.is_empty(), "a deleted group is removed");
+    }
+
+    #[test]
+    fn waits_are_told_in_words() {
+        for (waiting, want) in [
+            (Waiting::Server(ServerWait::Quota), "group g: waiting for quota: full"),
+            (Waiting::Start(StartWait::CrashLoop), "group g: waiting for a backoff: full"),
+            (
+                Waiting::Group(GroupWait::ScaleDownPending),
+                "group g: waiting for the driver to end executors (scale_down_pending): full",
+            ),
+        ] {
+            let message = Some("full".to_owned());
+            let event =
+                Event::Group("g".into(), GroupEvent::Waiting { waiting, until: None, message });
+            assert_eq!(describe(&event, false, Millis(0)), want);
+        }
+    }
+
+    #[test]
+    fn brief_waits_are_logged_at_debug_level() {
+        let waiting = |waiting| {
+            Event::Group("g".into(), GroupEvent::Waiting { waiting, until: None, message: None })
+        };
+        for (event, is_flood, want) in [
+            (waiting(Waiting::Run(RunWait::FirstList)), false, Level::Debug),
+            (waiting(Waiting::Server(ServerWait::Quota)), false, Level::Info),
+            (Event::Run(RunEvent::Stopping), false, Level::Debug),
+            (Event::Run(RunEvent::Missed { count: 1 }), true, Level::Warn),
+        ] {
+            assert_eq!(level(&event, is_flood), want, "{event:?}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Chooses the run's instance, and acquires the Leases of the instance and the application. Without
+//! permission for Leases, the run continues only if that is safe.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use log::{debug, warn};
+
+use crate::inbox::Message;
+use crate::leases::acquire::{LeaseAcquisition, await_lease};
+use crate::leases::handle::{LeaseHandle, LeaseSettings};
+use crate::leases::{IdStore, RunLeases, holder};
+use crate::run::context::RunContext;
+use crate::run::error::RunError;
+use crate::run::settings::RunSettings;
+use crate::signals::Signals;
+use posse_base::clock::Clock;
+use posse_base::rng::Rng;
+use posse_core::machines::lease::{LeaseRelease, LeaseScope};
+use posse_core::machines::startup::START_TIMEOUT_MS;
+use posse_core::model::ids::ExecutorId;
+use posse_core::model::refusal::RefusalClass;
+use posse_kube::api::driver_pod::DriverPod;
+use posse_kube::http::Http;
+use posse_wire::k8s::labels::Selection;
+use posse_wire::k8s::lease;
+use posse_wire::names;
+
+/// If the run cannot start, how long it waits for the release of a Lease.
+const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The run's instance, with its Leases.
+pub(super) struct AcquiredInstance {
+    pub selection: Selection,
+    pub leases: RunLeases,
+    pub id_high_water: u64,
+    /// The instance's name was generated for this run.
+    pub is_new: bool,
+}
+
+/// What the acquisition of an instance needs.
+pub(super) struct InstanceRequest<'a> {
+    pub settings: &'a RunSettings,
+    pub context: &'a RunContext,
+    pub http: &'a Http,
+    pub clock: Clock,
+    pub signals: &'a Signals,
+    /// Both ends of the inbox: the lease threads send, this request receives.
+    pub sender: &'a Sender<Message>,
+    pub receiver: &'a Receiver<Message>,
+}
+
+/// An instance without the application's Lease.
+struct Instance {
+    selection: Selection,
+    ids: IdStore,
+    id_high_water: u64,
+    is_new: bool,
+}
+
+impl Instance {
+    /// An instance that may have existed before and whose highest id is not stored.
+    fn without_ids(selection: Selection) -> Self {
+        Self { selection, ids: IdStore::None, id_high_water: 0, is_new: false }
+    }
+}
+
+impl InstanceRequest<'_> {
+    /// Acquires the application's Lease if the run is exclusive, and then the instance.
+    pub(super) fn acquire(&self, rng: &mut Rng) -> Result<AcquiredInstance, RunError> {
+        let owner = self.context.owner.as_ref();
+        let instance = match (&self.settings.instance, owner) {
+            (Some(instance), _) => instance.clone(),
+            (None, Some(owner)) => names::instance_from_uid(&owner.uid),
+            (None, None) => names::instance_from_bits(rng.next_u64()),
+        };
+        let selection = Selection { app: self.settings.app.clone(), instance };
+        let application = match self.settings.exclusive {
+            true => Some(self.acquire_application(&selection, rng)?),
+            false => None,
+        };
+        match self.acquire_instance(selection, rng) {
+            Ok(Instance { selection, ids, id_high_water, is_new }) => {
+                let leases = RunLeases { application, ids };
+                Ok(AcquiredInstance { selection, leases, id_high_water, is_new })
+            }
+            Err(error) => {
+                if let Some(application) = application
+                    && !application.stop(LeaseRelease::Delete, ABANDON_TIMEOUT)
+                {
+                    debug!("the application's lease may not be released");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// An exclusive run does not start without the application's Lease.
+    fn acquire_application(
+        &self,
+        selection: &Selection,
+        rng: &mut Rng,
+    ) -> Result<LeaseHandle, RunError> {
+        match self.acquire_lease(LeaseScope::Application, selection, rng)? {
+            Ok((lease, _)) => Ok(lease),
+            Err(message) => Err(RunError::Forbidden {
+                namespace: self.context.namespace.clone(),
+                message: format!(
+                    "exclusive: true needs a lease, which is not permitted: {message}"
+                ),
+            }),
+        }
+    }
+
+    /// Acquires the instance's Lease, or continues without it if that is safe.
+    fn acquire_instance(&self, selection: Selection, rng: &mut Rng) -> Result<Instance, RunError> {
+        if self.settings.lease {
+            match self.acquire_lease(LeaseScope::Instance, &selection, rng)? {
+                Ok((lease, id_high_water)) => {
+                    let is_named = self.settings.instance.is_some();
+                    let is_new = !is_named && self.context.owner.is_none();
+                    let ids = IdStore::Lease(lease);
+                    return Ok(Instance { selection, ids, id_high_water, is_new });
+                }
+                Err(message) => {
+                    warn!("leases are not permitted, continuing without one: {message}");
+                    warn!("nothing prevents a second posse from running the same instance");
+                }
+            }
+        }
+        self.continue_without_lease(selection, rng)
+    }
+
+    /// Returns the Lease and the highest id stored in it. The inner error is the server's message
+    /// if Leases are not permitted.
+    fn acquire_lease(
+        &self,
+        scope: LeaseScope,
+        selection: &Selection,
+        rng: &mut Rng,
+    ) -> Result<Result<(LeaseHandle, u64), String>, RunError> {
+        let owner = self.context.owner.clone();
+        let uid = owner.as_ref().map(|owner| owner.uid.as_str());
+        let identity = holder::identity(uid, rng.next_u64());
+        let lease = LeaseSettings {
+            http: self.http.clone(),
+            scope,
+            waits_for_holder: self.settings.exclusive,
+            namespace: self.context.namespace.clone(),
+            selection: selection.clone(),
+            owner,
+            identity,
+        };
+        let rng = Rng::new(rng.next_u64());
+        let handle = LeaseHandle::start(lease, self.sender.clone(), self.clock, rng)
+            .map_err(|error| RunError::System(format!("the lease: {error}")))?;
+        let timeout = Duration::from_millis(START_TIMEOUT_MS);
+        let result = match await_lease(self.receiver, self.signals, self.clock, timeout, scope) {
+            LeaseAcquisition::Acquired { id_high_water } => {
+                return Ok(Ok((handle, id_high_water)));
+            }
+            LeaseAcquisition::Forbidden { message } => Ok(Err(message)),
+            LeaseAcquisition::Foreign => {
+                let name = lease::name_of(scope, selection);
+                Err(RunError::Server(format!(
+                    "lease {name} is not posse's (it lacks posse's labels), so posse does not take \
+                     it over: delete it if nobody needs it, or take another --instance or app"
+                )))
+            }
+            LeaseAcquisition::HeldBy { holder } => Err(held_by(scope, selection, &holder)),
+            LeaseAcquisition::Interrupted { signal, holder } => {
+                Err(RunError::Interrupted { signal, waited_for: holder })
+            }
+            LeaseAcquisition::Refused { message } => {
+                Err(RunError::Server(format!("{}: {message}", self.http.server())))
+            }
+            LeaseAcquisition::TimedOut { message } => {
+                Err(RunError::Server(format!("the API server cannot be reached: {message}")))
+            }
+        };
+        // A request that acquires the Lease may still be in flight.
+        if !handle.stop(LeaseRelease::Delete, ABANDON_TIMEOUT) {
+            debug!("the lease of {} may not be released", selection.pod_prefix());
+        }
+        result
+    }
+
+    /// Without a Lease, executors of an earlier run are adopted only if no other posse can be using
+    /// them: with an explicit instance, or as PID 1 of the driver's pod.
+    fn continue_without_lease(
+        &self,
+        selection: Selection,
+        rng: &mut Rng,
+    ) -> Result<Instance, RunError> {
+        let owner = self.context.owner.as_ref();
+        let is_init = std::process::id() == 1;
+        let can_adopt = self.settings.instance.is_some() || (owner.is_some() && is_init);
+        if !can_adopt {
+            let instance = names::instance_from_bits(rng.next_u64());
+            let selection = Selection { instance, ..selection };
+            if owner.is_some() {
+                warn!(
+                    "executors of an earlier run are not adopted: without a lease, another posse \
+                     in this pod may be using them"
+                );
+            }
+            return Ok(Instance { is_new: true, ..Instance::without_ids(selection) });
+        }
+        let Some(owner) = owner else {
+            return Ok(Instance::without_ids(selection));
+        };
+        let pod = DriverPod::new(self.http.clone(), &self.context.namespace, owner);
+        // Written back at once, so that a missing permission shows now and not with the first create.
+        let stored = pod.id_high_water().and_then(|id_high_water| {
+            pod.save_id_high_water(ExecutorId(id_high_water)).map(|()| id_high_water)
+        });
+        match stored {
+            Ok(id_high_water) => {
+                let ids = IdStore::DriverPod(pod);
+                Ok(Instance { selection, ids, id_high_water, is_new: false })
+            }
+            Err(refusal) if refusal.class == RefusalClass::OutcomeUnknown => {
+                Err(RunError::Server(format!("the driver pod {}: {refusal}", owner.name)))
+            }
+            Err(refusal) => {
+                warn!("cannot store the highest executor id on pod {}: {refusal}", owner.name);
+                Ok(Instance::without_ids(selection))
+            }
+        }
+    }
+}
+
+/// Another live process holds the Lease.
+fn held_by(scope: LeaseScope, selection: &Selection, holder: &str) -> RunError {
+    let Selection { app, instance } = selection;
+    RunError::HeldBy(match scope {
+        LeaseScope::Application => format!(
+            "application {app} is held by {holder}, which is alive: end it, or run without \
+             exclusive: true beside it"
+        ),
+        LeaseScope::Instance => format!(
+            "instance {instance} of application {app} is held by {holder}, which is alive or may \
+             be: end it, or take another --instance"
+        ),
+    })
+}

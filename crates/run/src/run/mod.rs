@@ -1,0 +1,583 @@
+//! One run: connects Leases, control API, API server threads, reconciler and driver process, and runs
+//! them until the shutdown is complete.
+
+pub mod context;
+pub mod error;
+pub mod settings;
+
+mod instance;
+mod interfaces;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use log::{debug, info, warn};
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::claims::SlotClaims;
+use crate::credentials::{CredentialContext, CredentialThreads, SecretRelease};
+use crate::driver::DriverEnv;
+use crate::driver::port::DriverPort;
+use crate::driver::ready::Probe;
+use crate::dry_run::TemplateDryRun;
+use crate::engine::{DriverPlan, Engine, EngineState};
+use crate::events::EventLog;
+use crate::inbox::{ControlHandle, Liveness, Message, inbox};
+use crate::kube_events::{KubeEventWriter, SentCounts};
+use crate::leases::IdStore;
+use crate::metrics::RunMetrics;
+use crate::progress::Progress;
+use crate::random::random_bits;
+use crate::run::context::{ApiServer, EnvLookup, RunContext};
+use crate::run::error::RunError;
+use crate::run::instance::{AcquiredInstance, InstanceRequest};
+use crate::run::interfaces::Interfaces;
+use crate::run::settings::{RunIdentity, RunSettings};
+use crate::scale::ScaleThreads;
+use crate::signals::Signals;
+use crate::upstream::{OrphanSettings, Threads, WatchSettings};
+use crate::watermark::SharedWatermark;
+use crate::worker::Worker;
+use crate::writers::Writers;
+use posse_base::clock::Clock;
+use posse_base::rng::Rng;
+use posse_base::time::Millis;
+use posse_control::metrics::{Metrics, MetricsServer};
+use posse_control::served_run::ServedRun;
+use posse_control::{DryRuns, Events, RunHandle};
+use posse_core::machines::lease::LeaseRelease;
+use posse_core::machines::orphan_cleanup::OrphanPolicy;
+use posse_core::machines::own_deletion::OwnDeletion;
+use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome};
+use posse_core::machines::startup::Startup;
+use posse_core::model::action::RunVerdict;
+use posse_core::model::ids::Uid;
+use posse_core::model::pod_text::PodOverrides;
+use posse_core::model::settings::GroupSpec;
+use posse_core::model::stop::StopResult;
+use posse_core::reconciler::{InstanceIdentity, Reconciler};
+use posse_kube::api::driver_pod::DriverPod;
+use posse_kube::api::kube_events::KubeEvents;
+use posse_kube::api::objects::Objects;
+use posse_kube::api::orphans::AppExecutors;
+use posse_kube::api::pods::Pods;
+use posse_kube::http::WriteLimit;
+use posse_wire::config::control_addr::ControlAddr;
+use posse_wire::config::{Control, PortChoice, Ready};
+use posse_wire::control::status_json;
+use posse_wire::k8s::kube_event::Regarding;
+use posse_wire::k8s::labels::Selection;
+use posse_wire::names;
+use posse_wire::time::{self, Epoch};
+
+/// How often the driver's pod is read, to notice its deletion.
+const OWN_POD_INTERVAL: Duration = Duration::from_secs(10);
+/// The stack of a thread that sends one request, bytes.
+const STACK_BYTES: usize = 256 << 10;
+
+/// What a run needs besides its settings.
+#[expect(missing_debug_implementations, reason = "the environment lookup is a function")]
+pub struct RunInputs<'a> {
+    pub settings: &'a RunSettings,
+    pub server: ApiServer,
+    /// The `KUBECONFIG` for the driver; `None`: the driver inherits it.
+    pub driver_kubeconfig: Option<&'a Path>,
+    pub env: EnvLookup<'a>,
+    pub clock: Clock,
+    pub signals: &'a Signals,
+    pub progress: Progress,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct RunResult {
+    pub outcome: ShutdownOutcome,
+    pub namespace: String,
+}
+
+/// Runs one application until it is told to stop, or until its driver ends.
+///
+/// # Errors
+/// The run could not start. After the start every end is a `ShutdownOutcome`.
+pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
+    let RunInputs { settings, server, driver_kubeconfig, env, clock, signals, progress } = inputs;
+    let context = RunContext::find(settings, env, &server)?;
+    let run = Run { settings, driver_kubeconfig, clock, signals, progress, server, context };
+    let outcome = run.run()?;
+    Ok(RunResult { outcome, namespace: run.context.namespace })
+}
+
+struct Run<'a> {
+    settings: &'a RunSettings,
+    driver_kubeconfig: Option<&'a Path>,
+    clock: Clock,
+    signals: &'a Signals,
+    progress: Progress,
+    server: ApiServer,
+    context: RunContext,
+}
+
+/// What a run has before its first executor.
+struct Opened {
+    interfaces: Interfaces,
+    identity: RunIdentity,
+    claims: SlotClaims,
+    /// Kept until the end of the run.
+    _port: Option<DriverPort>,
+}
+
+impl Run<'_> {
+    fn run(&self) -> Result<ShutdownOutcome, RunError> {
+        let (sender, receiver) = inbox();
+        // The seed only spreads retries: two runs should not use the same.
+        let mut rng = Rng::new(random_bits());
+        let _driver_pod = self.watch_driver_pod();
+        let request = InstanceRequest {
+            settings: self.settings,
+            context: &self.context,
+            http: &self.server.http,
+            clock: self.clock,
+            signals: self.signals,
+            sender: &sender,
+            receiver: &receiver,
+        };
+        let liveness = Arc::new(Liveness::default());
+        let sent = Arc::new(SentCounts::default());
+        // First, so that a run that waits for its Lease can be watched, too.
+        let observed = self.observe(&sender, &liveness, &sent)?;
+        let acquired = request.acquire(&mut rng)?;
+        let selection = acquired.selection.clone();
+        info!(
+            "application {} instance {} namespace {} at {}",
+            selection.app,
+            selection.instance,
+            self.context.namespace,
+            self.server.http.server()
+        );
+        let opened = match self.open(&acquired, &sender, liveness, sent) {
+            Ok(opened) => opened,
+            Err(error) => {
+                acquired.leases.release(LeaseRelease::Delete);
+                return Err(error);
+            }
+        };
+        let metrics = observed.as_ref().map(|(metrics, _)| Arc::clone(metrics));
+        let channel = (sender, receiver);
+        let outcome = self.reconcile(acquired, &opened, metrics, channel, &mut rng);
+        opened.interfaces.close();
+        if let Some((_, server)) = observed {
+            server.stop();
+        }
+        if let Some(line) = &self.progress.line {
+            line.clear();
+        }
+        outcome
+    }
+
+    /// Checks the driver's pod on a thread of its own, and then looks for its deletion until the returned
+    /// sender is dropped.
+    fn watch_driver_pod(&self) -> Option<Sender<()>> {
+        let owner = self.context.owner.as_ref()?;
+        let pod = DriverPod::new(self.server.http.clone(), &self.context.namespace, owner);
+        let has_driver = !self.settings.driver.command.is_empty();
+        let grace_ms = if has_driver { self.settings.grace_ms } else { 0 };
+        let needed_s = (grace_ms + self.settings.policy.stop_timeout_ms).div_ceil(1_000);
+        let clock = self.clock;
+        let (sender, is_over) = bounded::<()>(0);
+        let body = move || {
+            if let Some(problem) = pod.problem(needed_s) {
+                warn!("{problem}");
+            }
+            let mut deletion = OwnDeletion::default();
+            while is_over.recv_timeout(OWN_POD_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let ours = match pod.deletion() {
+                    Ok(ours) => ours,
+                    Err(refusal) => {
+                        debug!("the driver's pod cannot be read: {refusal}");
+                        continue;
+                    }
+                };
+                if deletion.is_abandoned(ours, clock.now()) {
+                    warn!("the driver's pod was deleted, and no kubelet ends it: ending");
+                    let sent = kill_process(getpid(), Signal::TERM);
+                    return sent.unwrap_or_else(|error| warn!("cannot send SIGTERM: {error}"));
+                }
+            }
+        };
+        match Worker::start("driver-pod", STACK_BYTES, body) {
+            Ok(_) => Some(sender),
+            Err(error) => {
+                debug!("cannot start a thread to check the driver's pod: {error}");
+                None
+            }
+        }
+    }
+
+    fn handle(&self, sender: &Sender<Message>, liveness: &Arc<Liveness>) -> ControlHandle {
+        let (inbox, liveness) = (sender.clone(), Arc::clone(liveness));
+        ControlHandle { inbox, liveness, clock: self.clock }
+    }
+
+    /// Starts the counters and the server that shows them, if they are wanted.
+    fn observe(
+        &self,
+        sender: &Sender<Message>,
+        liveness: &Arc<Liveness>,
+        sent: &Arc<SentCounts>,
+    ) -> Result<Option<(Arc<RunMetrics>, MetricsServer)>, RunError> {
+        let Some(address) = self.settings.metrics else { return Ok(None) };
+        let (app, http) = (&self.settings.app, self.server.http.clone());
+        let metrics = Arc::new(RunMetrics::new(app, self.clock, http, Arc::clone(sent)));
+        let core = Arc::new(self.handle(sender, liveness)) as Arc<dyn RunHandle>;
+        let shown = Arc::clone(&metrics) as Arc<dyn Metrics>;
+        let server = match MetricsServer::start(address, core, shown) {
+            Ok(server) => server,
+            // Drivers that share a network namespace share the default port, and a run does not
+            // depend on who watches it.
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                warn!("no metrics: another process listens at {address}");
+                return Ok(None);
+            }
+            Err(error) => {
+                let what = format!("metrics: cannot listen at {address}: {error}");
+                return Err(RunError::Settings(what));
+            }
+        };
+        if let Some(address) = server.local_addr() {
+            info!("metrics at http://{address}/metrics");
+        }
+        Ok(Some((metrics, server)))
+    }
+
+    /// Starts the thread that writes Events about the driver's pod, if there is one.
+    fn write_kube_events(
+        &self,
+        run: &str,
+        log: &Arc<EventLog>,
+        sent: Arc<SentCounts>,
+    ) -> Option<KubeEventWriter> {
+        let pod = self.context.owner.clone().filter(|_| self.settings.kubernetes_events)?;
+        let namespace = self.context.namespace.clone();
+        let api = KubeEvents::new(self.server.http.clone(), &namespace);
+        let regarding = Regarding { namespace, pod };
+        let log = Arc::clone(log);
+        let started = KubeEventWriter::start(api, regarding, run, log, self.clock, sent);
+        let warn = |error: &std::io::Error| {
+            warn!("cannot start a thread for Events about the driver's pod: {error}");
+        };
+        started.inspect_err(warn).ok()
+    }
+
+    /// Chooses the driver's port, and opens the events' file and the control API.
+    fn open(
+        &self,
+        acquired: &AcquiredInstance,
+        sender: &Sender<Message>,
+        liveness: Arc<Liveness>,
+        sent: Arc<SentCounts>,
+    ) -> Result<Opened, RunError> {
+        let selection = &acquired.selection;
+        let claims = self.claims(selection, acquired.leases.write_limit(self.clock));
+        let port = self.driver_port(acquired)?;
+        let identity = self.identity(selection, port.as_ref());
+        let interfaces =
+            self.open_interfaces(selection, &identity, &claims, sender, liveness, sent)?;
+        Ok(Opened { interfaces, identity, claims, _port: port })
+    }
+
+    fn open_interfaces(
+        &self,
+        selection: &Selection,
+        run: &RunIdentity,
+        claims: &SlotClaims,
+        sender: &Sender<Message>,
+        liveness: Arc<Liveness>,
+        sent: Arc<SentCounts>,
+    ) -> Result<Interfaces, RunError> {
+        let identity = self.settings.identity(None, run);
+        let run = names::instance_from_bits(random_bits());
+        let log = Arc::new(EventLog::new(&run, self.clock));
+        let handle = self.handle(sender, &liveness);
+        let kube_events = self.write_kube_events(&run, &log, sent);
+        let clock = self.clock;
+        // Group and container come with each call.
+        let is_exclusive = self.settings.exclusive;
+        let (pods, claims) = (self.pods(selection), claims.clone());
+        let credentials = self.settings.own_credentials();
+        let dry_run = TemplateDryRun { pods, claims, is_exclusive, identity, credentials };
+        let subject = ServedRun {
+            core: Arc::new(handle) as Arc<dyn RunHandle>,
+            dry_runs: Arc::new(dry_run) as Arc<dyn DryRuns>,
+            events: Arc::clone(&log) as Arc<dyn Events>,
+            history: None,
+            identity: status_json::RunNames {
+                run,
+                app: selection.app.clone(),
+                instance: selection.instance.clone(),
+                namespace: self.context.namespace.clone(),
+                kubeconfig: self.driver_kubeconfig.map(|path| path.to_string_lossy().into_owned()),
+            },
+            epoch: Arc::new(move || Epoch(clock.wall(Millis::ZERO))),
+        };
+        let line = self.progress.line.as_ref();
+        Interfaces::open(self.settings, selection, &log, liveness, kube_events, subject, line)
+    }
+
+    /// Starts the threads, and runs the engine to its end.
+    fn reconcile(
+        &self,
+        acquired: AcquiredInstance,
+        opened: &Opened,
+        metrics: Option<Arc<RunMetrics>>,
+        (sender, receiver): (Sender<Message>, Receiver<Message>),
+        rng: &mut Rng,
+    ) -> Result<ShutdownOutcome, RunError> {
+        let settings = self.settings;
+        let Opened { interfaces, identity: run, claims, _port } = opened;
+        let AcquiredInstance { selection, leases, id_high_water, is_new } = acquired;
+        let write_limit = leases.write_limit(self.clock);
+        let prepared = self.groups(&selection, run).and_then(|groups| {
+            Ok((groups, self.credentials(&selection, write_limit.clone(), &sender, rng)?))
+        });
+        let (groups, credentials) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                leases.release(LeaseRelease::Delete);
+                return Err(error);
+            }
+        };
+        let core = self.core(&selection, groups, &leases.ids, id_high_water, rng);
+        let pods = self.pods(&selection);
+        let watermark = Arc::new(SharedWatermark::default());
+        let watch = self.watch_settings(rng.next_u64());
+        let threads = Threads::start(&pods, watch, &sender, &watermark, leases, self.orphans())
+            .map_err(|error| RunError::System(format!("threads: {error}")))?;
+        let scaling = self.scaling(&credentials, &sender)?;
+        let pods = pods.with_write_limit(write_limit);
+        let in_flight_max = settings.policy.in_flight_max as usize;
+        let log = Arc::clone(&interfaces.log);
+        let writers = Writers::new(pods, claims.clone(), log, sender.clone(), in_flight_max);
+        let driver_plan = self.driver_plan(run, interfaces.control_address(), &credentials);
+        let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now());
+        let engine = Engine {
+            core,
+            finish: Shutdown::new(startup, settings.grace_ms, settings.keep),
+            clock: self.clock,
+            inbox: receiver,
+            sender: sender.clone(),
+            signals: self.signals,
+            writers,
+            upstream: &threads,
+            watermark: &watermark,
+            liveness: Arc::clone(&interfaces.liveness),
+            log: Arc::clone(&interfaces.log),
+            metrics,
+            progress: self.progress.clone(),
+            driver_plan,
+            state: EngineState::new(self.server.is_embedded),
+        };
+        let (outcome, interrupted_by) = engine.run();
+        scaling.stop();
+        let is_clear = outcome.stop == StopResult::default();
+        let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
+        // Before the Leases, so that the next driver does not store its own meanwhile.
+        let keeps_secrets = leaves || outcome.is_taken_over;
+        credentials.stop(if keeps_secrets { SecretRelease::Keep } else { SecretRelease::Delete });
+        if is_clear && !keeps_secrets {
+            claims.remove();
+        }
+        let is_over = is_clear && !leaves && self.context.owner.is_none();
+        let running = threads.stop(if is_over { LeaseRelease::Delete } else { LeaseRelease::Keep });
+        if !running.is_empty() {
+            debug!("threads that did not end in time: {}", running.join(" "));
+        }
+        match interrupted_by.filter(|_| is_clear) {
+            Some(signal) => Err(RunError::Interrupted { signal, waited_for: None }),
+            None => Ok(outcome),
+        }
+    }
+
+    fn core(
+        &self,
+        selection: &Selection,
+        groups: Vec<GroupSpec>,
+        ids: &IdStore,
+        id_high_water: u64,
+        rng: &mut Rng,
+    ) -> Reconciler {
+        let settings = self.settings;
+        let identity = InstanceIdentity {
+            pod_prefix: selection.pod_prefix(),
+            owner: self.context.owner.as_ref().map(|owner| Uid::new(&owner.uid)),
+            id_high_water,
+            is_id_high_water_stored: !matches!(ids, IdStore::None),
+            start_unix_ms: time::unix_ms(self.clock.wall(Millis::ZERO)),
+            is_lease_held: true,
+            is_driver_ready: false,
+        };
+        let mut policy = settings.policy.clone();
+        if settings.control == Control::Off {
+            // Without the control API no target can arrive that the hold would wait for.
+            policy.adopt_hold_ms = 0;
+        }
+        policy.credentials = settings.credentials.iter().map(|entry| entry.name.clone()).collect();
+        policy.ends_with_work = settings.driver.command.is_empty();
+        Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
+    }
+
+    /// The groups of the settings, with their pods.
+    fn groups(&self, selection: &Selection, run: &RunIdentity) -> Result<Vec<GroupSpec>, RunError> {
+        let groups = self.settings.groups.iter().map(|group| {
+            let identity = self.settings.identity(Some(group), run);
+            let compiled = group
+                .template
+                .compile(&identity)
+                .map_err(|error| RunError::Settings(error.to_string()))?;
+            for warning in compiled.warnings() {
+                warn!("group {}: {warning}", group.spec.name);
+            }
+            let body = compiled.render(1, 0, &PodOverrides::default());
+            self.pods(selection).check_fields(&body).map_err(|refusal| {
+                RunError::Template(format!("group {}: {refusal}", group.spec.name))
+            })?;
+            Ok(GroupSpec { pod: Some(compiled.pod), ..group.spec.clone() })
+        });
+        groups.collect()
+    }
+
+    /// The driver's port, if the configuration has `driver.port`.
+    fn driver_port(&self, acquired: &AcquiredInstance) -> Result<Option<DriverPort>, RunError> {
+        let driver = &self.settings.driver;
+        let AcquiredInstance { selection, is_new, .. } = acquired;
+        let port = driver.port.map(|choice| match choice {
+            PortChoice::Number(number) if driver.command.is_empty() => {
+                Ok(DriverPort::of_others(number))
+            }
+            PortChoice::Auto | PortChoice::Number(_) => {
+                DriverPort::choose(choice, &self.context.namespace, selection, *is_new)
+            }
+        });
+        port.transpose().map_err(RunError::Settings)
+    }
+
+    fn identity(&self, selection: &Selection, port: Option<&DriverPort>) -> RunIdentity {
+        RunIdentity {
+            instance: selection.instance.clone(),
+            namespace: self.context.namespace.clone(),
+            owner: self.context.owner.clone(),
+            driver_host: self.context.driver_host.clone(),
+            driver_port: port.map(|port| port.number),
+        }
+    }
+
+    fn pods(&self, selection: &Selection) -> Pods {
+        Pods::new(self.server.http.clone(), self.context.namespace.as_str(), selection.clone())
+    }
+
+    fn watch_settings(&self, seed: u64) -> WatchSettings {
+        let RunSettings { watch, poll_interval_ms, .. } = *self.settings;
+        WatchSettings { clock: self.clock, seed, watch, poll_interval_ms }
+    }
+
+    fn claims(&self, selection: &Selection, limit: Option<WriteLimit>) -> SlotClaims {
+        let http = limit.map(|limit| self.server.http.with_write_limit(limit));
+        let http = http.unwrap_or_else(|| self.server.http.clone());
+        let objects = Objects::new(http, Some(&self.context.namespace));
+        let claims = SlotClaims::new(objects, selection.clone());
+        for group in &self.settings.groups {
+            claims.note(&group.volumes);
+        }
+        claims
+    }
+
+    fn orphans(&self) -> Option<OrphanSettings> {
+        let (http, app) = (self.server.http.clone(), self.settings.app.as_str());
+        let pods = AppExecutors::new(http, &self.context.namespace, Some(app));
+        let is_exclusive = self.settings.exclusive;
+        match self.settings.orphans {
+            OrphanPolicy::Delete => Some(OrphanSettings { pods, is_exclusive }),
+            OrphanPolicy::Keep => None,
+        }
+    }
+
+    /// Starts the threads that keep the credentials fresh.
+    fn credentials(
+        &self,
+        selection: &Selection,
+        write_limit: Option<WriteLimit>,
+        inbox: &Sender<Message>,
+        rng: &mut Rng,
+    ) -> Result<CredentialThreads, RunError> {
+        let http = match write_limit {
+            Some(limit) => self.server.http.with_write_limit(limit),
+            None => self.server.http.clone(),
+        };
+        let context = CredentialContext {
+            objects: Objects::new(http, Some(&self.context.namespace)),
+            selection: selection.clone(),
+            owner: self.context.owner.clone(),
+            is_embedded: self.server.is_embedded,
+            clock: self.clock,
+            inbox: inbox.clone(),
+        };
+        CredentialThreads::start(self.settings, &context, rng)
+            .map_err(|error| RunError::System(format!("credentials: {error}")))
+    }
+
+    fn scaling(
+        &self,
+        credentials: &CredentialThreads,
+        sender: &Sender<Message>,
+    ) -> Result<ScaleThreads, RunError> {
+        let env = credentials.driver_env(&self.settings.credentials);
+        ScaleThreads::start(&self.settings.groups, &env, self.clock, sender)
+            .map_err(|error| RunError::System(format!("threads: {error}")))
+    }
+
+    fn driver_plan(
+        &self,
+        run: &RunIdentity,
+        control: Option<&ControlAddr>,
+        credentials: &CredentialThreads,
+    ) -> DriverPlan {
+        let driver = &self.settings.driver;
+        let host = names::host_in_url(&run.driver_host);
+        // The settings have a port if a probe needs one.
+        let address =
+            |port: Option<u16>| format!("{host}:{}", port.or(run.driver_port).unwrap_or_default());
+        DriverPlan {
+            command: driver.command.clone(),
+            env: DriverEnv {
+                app: self.settings.app.clone(),
+                instance: run.instance.clone(),
+                namespace: run.namespace.clone(),
+                // Absolute paths, because the driver may change its working directory.
+                control: control.map(|address| match address {
+                    ControlAddr::Unix(path) => ControlAddr::Unix(absolute(path)).to_string(),
+                    tcp @ ControlAddr::Tcp(_) => tcp.to_string(),
+                }),
+                control_token_file: self.settings.control_token_file.as_deref().map(absolute),
+                host: run.driver_host.clone(),
+                port: run.driver_port,
+                credentials: credentials.driver_env(&self.settings.credentials),
+                kubeconfig: self.driver_kubeconfig.map(Path::to_path_buf),
+            },
+            probe: match &driver.ready {
+                Ready::Tcp(port) => Some(Probe::Tcp(address(*port))),
+                Ready::Http(port, path) => {
+                    Some(Probe::Http { address: address(*port), path: path.clone() })
+                }
+                Ready::File(path) => Some(Probe::File(absolute(path))),
+                Ready::Control | Ready::None => None,
+            },
+            is_ready_by_call: driver.ready == Ready::Control,
+        }
+    }
+}
+
+/// The absolute path; unchanged if the working directory is unknown.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}

@@ -1,0 +1,128 @@
+//! The settings of a run, complete and checked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::events::EventTarget;
+use posse_core::machines::orphan_cleanup::OrphanPolicy;
+use posse_core::model::ids::GroupName;
+use posse_core::model::settings::{GroupSpec, OnLoss, Policy, Restart};
+use posse_wire::config::listen_addr::ListenAddr;
+use posse_wire::config::scale::ScaleCommand;
+use posse_wire::config::{Control, Driver};
+use posse_wire::pod::build::{OwnerRef, PodContext, PodSettings};
+use posse_wire::pod::credential_mounts::Credentials;
+use posse_wire::pod::slot_volume::SlotVolume;
+use posse_wire::pod::staged::Staged;
+use posse_wire::pod::template::Template;
+
+/// The settings of a run. The unit of a time is in its name.
+#[derive(Clone, Debug)]
+pub struct RunSettings {
+    pub app: String,
+    /// `None`: the service account's namespace, or the kubeconfig context's.
+    pub namespace: Option<String>,
+    /// `None`: derived from the driver pod's uid, or random.
+    pub instance: Option<String>,
+    pub driver: Driver,
+    pub groups: Vec<GroupSettings>,
+    pub policy: Policy,
+    /// Whether pods are watched; if not, only the poll reads them.
+    pub watch: bool,
+    /// 0: no poll.
+    pub poll_interval_ms: u64,
+    /// `None`: no tolerations are added to the pods.
+    pub node_loss_after_s: Option<u64>,
+    /// Staged files for the executors.
+    pub staged: Option<Staged>,
+    /// Credentials for the driver and the executors.
+    pub credentials: Arc<[Credentials]>,
+    /// Folders for the private folder of credentials, in order of preference.
+    pub private_folders: Vec<PathBuf>,
+    /// Whether a Lease guards the instance.
+    pub lease: bool,
+    /// No other driver of the application may run, in any instance.
+    pub exclusive: bool,
+    /// Whether executors of instances whose driver is gone are deleted.
+    pub orphans: OrphanPolicy,
+    /// The driver's grace period at shutdown.
+    pub grace_ms: u64,
+    pub control: Control,
+    /// Folders for the default control socket, in order of preference.
+    pub socket_folders: Vec<PathBuf>,
+    /// Set if the control API listens on TCP.
+    pub control_token_file: Option<PathBuf>,
+    /// Where the page listens, besides a control API on TCP.
+    pub page: Option<ListenAddr>,
+    /// Set if the page asks for a token.
+    pub page_token_file: Option<PathBuf>,
+    pub events: Option<EventTarget>,
+    /// Where scrapes and probes are served.
+    pub metrics: Option<ListenAddr>,
+    /// Write Kubernetes Events about the driver's pod, if there is one.
+    pub kubernetes_events: bool,
+    /// Leave the executors running at the end.
+    pub keep: bool,
+}
+
+/// The settings of one group.
+#[derive(Clone, Debug)]
+pub struct GroupSettings {
+    pub spec: GroupSpec,
+    pub template: Template,
+    pub pod: PodSettings,
+    /// The command that sets the target.
+    pub scale: Option<ScaleCommand>,
+    /// The claims that each slot has.
+    pub volumes: Vec<SlotVolume>,
+}
+
+/// The part of the pods' identity that is known only at the start of the run.
+#[derive(Clone, Debug)]
+pub struct RunIdentity {
+    pub instance: String,
+    pub namespace: String,
+    pub owner: Option<OwnerRef>,
+    pub driver_host: String,
+    /// The driver's port, if the configuration has `driver.port`.
+    pub driver_port: Option<u16>,
+}
+
+impl RunSettings {
+    /// The credentials of the groups that do not get all.
+    pub fn own_credentials(&self) -> BTreeMap<GroupName, Arc<[Credentials]>> {
+        let groups = self.groups.iter().filter(|group| group.spec.credentials.is_some());
+        groups.map(|one| (one.spec.name.clone(), self.credentials_of(Some(one)))).collect()
+    }
+
+    /// The credentials of the executors of a group; without a group, all.
+    pub fn credentials_of(&self, group: Option<&GroupSettings>) -> Arc<[Credentials]> {
+        match group.and_then(|group| group.spec.credentials.as_ref()) {
+            None => Arc::clone(&self.credentials),
+            Some(names) => {
+                let all = self.credentials.iter();
+                all.filter(|entry| names.contains(&entry.name)).cloned().collect()
+            }
+        }
+    }
+
+    /// The identity for the pods of a group; without a group, for a group that is not known yet.
+    pub fn identity(&self, group: Option<&GroupSettings>, run: &RunIdentity) -> PodContext {
+        PodContext {
+            app: self.app.clone(),
+            instance: run.instance.clone(),
+            namespace: run.namespace.clone(),
+            group: group.map_or_else(String::new, |group| group.spec.name.to_string()),
+            owner: run.owner.clone(),
+            driver_host: run.driver_host.clone(),
+            driver_port: run.driver_port,
+            node_loss_after_s: self.node_loss_after_s,
+            staged: self.staged.clone(),
+            credentials: self.credentials_of(group),
+            settings: group.map_or_else(PodSettings::default, |group| group.pod.clone()),
+            restart: group.map_or(Restart::Always, |group| group.spec.restart),
+            on_loss: group.map_or(OnLoss::Executor, |group| group.spec.on_loss),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Starts and stops the threads that talk to the API server, except the writers: the watch, the poll,
+//! the lease threads and the orphan cleanup.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, bounded};
+use log::warn;
+
+use crate::engine::Upstream;
+use crate::inbox::Message;
+use crate::leases::orphans::OrphanCleanupThread;
+use crate::leases::{IdStore, RunLeases};
+use crate::watch::lister::{Lister, ListerControl};
+use crate::watch::poller::{Schedule, poll};
+use crate::watch::watcher::watch;
+use crate::watermark::SharedWatermark;
+use crate::worker::Worker;
+use posse_base::clock::Clock;
+use posse_base::rng::Rng;
+use posse_core::machines::lease::LeaseRelease;
+use posse_core::model::ids::ExecutorId;
+use posse_core::model::input::{Input, ListSource};
+use posse_kube::api::driver_pod::DriverPod;
+use posse_kube::api::orphans::AppExecutors;
+use posse_kube::api::pods::Pods;
+
+/// How long the end of the watch and poll threads is awaited. A blocked read ends at once, but
+/// connecting cannot be interrupted.
+const LISTERS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval between attempts to store the highest id on the driver's pod.
+const RESERVE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Stacks of threads that parse whole LIST answers, bytes.
+const STACK_BYTES: usize = 512 << 10;
+
+/// Settings of the watch and the poll.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchSettings {
+    pub clock: Clock,
+    pub seed: u64,
+    pub watch: bool,
+    /// 0: no poll.
+    pub poll_interval_ms: u64,
+}
+
+/// Settings of the orphan cleanup.
+#[derive(Debug)]
+pub struct OrphanSettings {
+    pub pods: AppExecutors,
+    /// No other driver of the application may run.
+    pub is_exclusive: bool,
+}
+
+/// The watch thread or the poll thread.
+#[derive(Debug)]
+struct ListerThread {
+    control: ListerControl,
+    thread: Worker,
+}
+
+/// The running threads.
+#[derive(Debug)]
+pub struct Threads<'a> {
+    watch: Option<ListerThread>,
+    poll: Option<ListerThread>,
+    orphans: Option<(Sender<()>, Worker)>,
+    leases: RunLeases,
+    inbox: &'a Sender<Message>,
+}
+
+impl<'a> Threads<'a> {
+    /// Starts the threads.
+    pub fn start(
+        pods: &Pods,
+        settings: WatchSettings,
+        inbox: &'a Sender<Message>,
+        watermark: &Arc<SharedWatermark>,
+        leases: RunLeases,
+        orphans: Option<OrphanSettings>,
+    ) -> io::Result<Self> {
+        let mut rng = Rng::new(settings.seed);
+        let mut lister = || {
+            let watermark = Arc::clone(watermark);
+            Lister {
+                pods: pods.clone(),
+                inbox: inbox.clone(),
+                watermark: move || watermark.read(),
+                clock: settings.clock,
+                rng: Rng::new(rng.next_u64()),
+                control: ListerControl::new(),
+            }
+        };
+        let mut threads = Self { watch: None, poll: None, orphans: None, leases, inbox };
+        if settings.watch {
+            let lister = lister();
+            let control = lister.control.clone();
+            let thread = Worker::start("watch", STACK_BYTES, move || watch(&lister))?;
+            threads.watch = Some(ListerThread { control, thread });
+        }
+        if settings.poll_interval_ms > 0 || !settings.watch {
+            let lister = lister();
+            let control = lister.control.clone();
+            let interval = Duration::from_millis(settings.poll_interval_ms);
+            let schedule = Schedule { interval: Some(interval), at_once: !settings.watch };
+            let thread = Worker::start("poll", STACK_BYTES, move || poll(&lister, schedule))?;
+            threads.poll = Some(ListerThread { control, thread });
+        }
+        if let Some(OrphanSettings { pods: others, is_exclusive }) = orphans {
+            let (sender, start) = bounded(1);
+            let cleanup = OrphanCleanupThread {
+                pods: others,
+                own_instance: pods.selection().instance.clone(),
+                is_exclusive,
+                start,
+                clock: settings.clock,
+                rng: Rng::new(rng.next_u64()),
+            };
+            let body = move || cleanup.run();
+            threads.orphans = Some((sender, Worker::start("orphans", STACK_BYTES, body)?));
+        }
+        Ok(threads)
+    }
+
+    /// Stops the watch, the poll and the orphan cleanup, then releases the Leases. Each wait has a
+    /// time-out. Returns the names of threads that did not end in time.
+    pub fn stop(self, release: LeaseRelease) -> Vec<&'static str> {
+        let listers: Vec<ListerThread> = self.watch.into_iter().chain(self.poll).collect();
+        for lister in &listers {
+            lister.control.stop();
+        }
+        // Dropping the sender ends the thread.
+        let orphans = self.orphans.map(|(_, thread)| thread);
+        let deadline = Instant::now() + LISTERS_TIMEOUT;
+        let running = listers
+            .into_iter()
+            .map(|lister| lister.thread)
+            .chain(orphans)
+            .filter_map(|thread| {
+                let name = thread.name();
+                (!thread.join_by(deadline)).then_some(name)
+            })
+            .collect();
+        self.leases.release(release);
+        running
+    }
+}
+
+impl Upstream for Threads<'_> {
+    fn poll(&self) {
+        if let Some(poll) = &self.poll {
+            poll.control.request_list(ListSource::Poll);
+        }
+    }
+
+    fn start_orphan_cleanup(&self) {
+        if let Some((start, _)) = &self.orphans {
+            // A second message would not fit, and is not needed.
+            let _ = start.try_send(());
+        }
+    }
+
+    fn relist(&self) {
+        match (&self.watch, &self.poll) {
+            (Some(watch), _) => watch.control.relist(),
+            (None, Some(poll)) => poll.control.request_list(ListSource::Poll),
+            (None, None) => {}
+        }
+    }
+
+    fn reserve_ids(&self, up_to: ExecutorId) -> bool {
+        match &self.leases.ids {
+            IdStore::Lease(lease) => lease.reserve(up_to),
+            IdStore::DriverPod(pod) => store_on_pod(pod.clone(), up_to, self.inbox.clone()),
+            IdStore::None => true,
+        }
+    }
+}
+
+/// Stores the highest id on the driver's pod, on a thread of its own. Needed about once in 500 ids.
+/// False: the thread cannot be started.
+fn store_on_pod(pod: DriverPod, up_to: ExecutorId, inbox: Sender<Message>) -> bool {
+    let body = move || {
+        let retry = crossbeam_channel::tick(RESERVE_RETRY_INTERVAL);
+        loop {
+            match pod.save_id_high_water(up_to) {
+                Ok(()) => {
+                    // The send fails if the run has ended.
+                    let _ = inbox.send(Message::Input(Input::IdsReserved { up_to }));
+                    return;
+                }
+                Err(refusal) => warn!(
+                    "cannot store the highest executor id on the driver's pod, retrying: {refusal}"
+                ),
+            }
+            // A tick channel is never closed.
+            if retry.recv().is_err() {
+                return;
+            }
+        }
+    };
+    let started = Builder::new().name("ids".to_owned()).spawn(body);
+    if let Err(error) = &started {
+        warn!("cannot start a thread to reserve executor ids, retrying: {error}");
+    }
+    started.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::bounded;
+
+    use super::*;
+    use crate::inbox::inbox;
+    use posse_testing::{Answer, TestServer, plain_client};
+    use posse_wire::k8s::labels::Selection;
+    use posse_wire::pod::build::OwnerRef;
+
+    const JSON: &str = "Content-Type: application/json\r\n";
+    const EMPTY_LIST: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#;
+
+    fn selection() -> Selection {
+        Selection { app: "w".to_owned(), instance: "a1b2c".to_owned() }
+    }
+
+    fn reply(status: u16, body: &str) -> Answer {
+        Answer::Reply(status, JSON, body.as_bytes().to_vec())
+    }
+
+    /// Answers with empty lists and with watches that deliver nothing.
+    fn quiet_server() -> TestServer {
+        TestServer::start(None, |seen| match seen.line().contains("watch=1") {
+            true => {
+                Answer::Stall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n".to_vec())
+            }
+            false => reply(200, EMPTY_LIST),
+        })
+    }
+
+    fn settings(clock: Clock, watch: bool) -> WatchSettings {
+        WatchSettings { clock, seed: 1, watch, poll_interval_ms: 300_000 }
+    }
+
+    #[test]
+    fn a_stop_ends_blocked_reads() {
+        let server = quiet_server();
+        let pods = Pods::new(plain_client(server.address), "ns", selection());
+        let (sender, receiver) = inbox();
+        let watermark = Arc::new(SharedWatermark::default());
+        let clock = Clock::start();
+        let leases = RunLeases { application: None, ids: IdStore::None };
+        let threads =
+            Threads::start(&pods, settings(clock, true), &sender, &watermark, leases, None)
+                .unwrap();
+        let first = receiver.recv_timeout(Duration::from_secs(120)).unwrap();
+        assert!(matches!(first, Message::Input(Input::List(_))), "{first:?}");
+        while !server.wait().line().contains("watch=1") {}
+        assert_eq!(threads.stop(LeaseRelease::Keep), Vec::<&str>::new(), "all threads have ended");
+    }
+
+    #[test]
+    fn ids_are_reserved_on_the_drivers_pod() {
+        let pod = r#"{"metadata":{"name":"driver","uid":"u-1"}}"#;
+        let server = TestServer::start(None, move |_| reply(200, pod));
+        let owner = OwnerRef {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "driver".to_owned(),
+            uid: "u-1".to_owned(),
+        };
+        let (sender, receiver) = bounded(4);
+        let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
+        assert!(store_on_pod(pod, ExecutorId(1_000), sender));
+        let message = receiver.recv_timeout(Duration::from_secs(120)).unwrap();
+        let want = ExecutorId(1_000);
+        assert!(
+            matches!(message, Message::Input(Input::IdsReserved { up_to }) if up_to == want),
+            "{message:?}"
+        );
+    }
+}

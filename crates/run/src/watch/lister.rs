@@ -1,0 +1,201 @@
+//! LIST requests, shared by the watch thread and the poll thread, and the handle by which other
+//! threads stop them or request a LIST.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+
+use posse_base::clock::Clock;
+use posse_base::rng::Rng;
+use posse_core::model::input::{Input, List, ListSource, Watermark};
+use posse_core::model::refusal::Refusal;
+use posse_kube::api::pods::{PodList, Pods};
+use posse_kube::http::StreamHandle;
+
+/// While the inbox is full, a thread with a finished LIST checks for a stop request this often.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Stops a watch or poll thread, or requests a LIST from it. Clones control the same thread.
+#[derive(Clone, Debug)]
+pub struct ListerControl {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    n_overruns: AtomicU64,
+    wake: Sender<()>,
+    woken: Receiver<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_stopped: bool,
+    requested: Option<ListSource>,
+    /// Shuts down the connection that the thread is reading from.
+    streams: Option<StreamHandle>,
+}
+
+impl Default for ListerControl {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ListerControl {
+    /// A control for a thread that has not started yet.
+    pub fn new() -> Self {
+        let (wake, woken) = bounded(1);
+        let shared = Shared { state: Mutex::default(), n_overruns: AtomicU64::new(0), wake, woken };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Ends the thread, and the read that it may be blocked in.
+    pub fn stop(&self) {
+        let streams = {
+            let mut state = self.lock();
+            state.is_stopped = true;
+            state.streams.take()
+        };
+        self.interrupt(streams);
+    }
+
+    /// Makes the watcher end its watch and LIST at once, because the stored resourceVersions are no
+    /// longer valid.
+    pub fn relist(&self) {
+        let streams = {
+            let mut state = self.lock();
+            state.requested = Some(ListSource::Watch);
+            state.streams.take()
+        };
+        self.interrupt(streams);
+    }
+
+    /// Requests a LIST from the poller. A LIST in progress is read to its end first.
+    pub fn request_list(&self, source: ListSource) {
+        let mut state = self.lock();
+        // A LIST for the shutdown must not be replaced by one for the poll.
+        if state.requested != Some(ListSource::Stop) {
+            state.requested = Some(source);
+        }
+        drop(state);
+        self.interrupt(None);
+    }
+
+    /// How many times a batch of watch events did not fit into the inbox.
+    pub fn n_overruns(&self) -> u64 {
+        self.shared.n_overruns.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_overrun(&self) {
+        self.shared.n_overruns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.lock().is_stopped
+    }
+
+    /// True if the streams were or will be shut down from here: their errors say nothing about the server.
+    pub(super) fn is_interrupted(&self) -> bool {
+        let state = self.lock();
+        state.is_stopped || state.requested.is_some()
+    }
+
+    pub(super) fn take_request(&self) -> Option<ListSource> {
+        self.lock().requested.take()
+    }
+
+    /// Lets other threads shut down `streams` from now on. False if the thread was stopped already.
+    pub(super) fn arm(&self, streams: StreamHandle) -> bool {
+        let mut state = self.lock();
+        state.streams = Some(streams);
+        !state.is_stopped
+    }
+
+    pub(super) fn disarm(&self) {
+        self.lock().streams = None;
+    }
+
+    /// Waits until `at` (`None`: without limit), a stop, or a request.
+    pub(super) fn wait(&self, at: Option<Instant>) {
+        // The caller checks the state again after a wake-up, a time-out and a closed channel alike.
+        let _ = match at {
+            Some(at) => self.shared.woken.recv_deadline(at).is_ok(),
+            None => self.shared.woken.recv().is_ok(),
+        };
+    }
+
+    fn interrupt(&self, streams: Option<StreamHandle>) {
+        if let Some(streams) = streams {
+            streams.shutdown();
+        }
+        // If the channel is full, a wake-up is already on its way.
+        let _ = self.shared.wake.try_send(());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends LIST requests and delivers the results to the inbox.
+pub struct Lister<M, F> {
+    pub pods: Pods,
+    /// Receives the LIST results.
+    pub inbox: Sender<M>,
+    /// Reads the reconciler's current watermark.
+    pub watermark: F,
+    pub clock: Clock,
+    pub rng: Rng,
+    pub control: ListerControl,
+}
+
+impl<M, F> std::fmt::Debug for Lister<M, F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lister").field("pods", &self.pods).finish_non_exhaustive()
+    }
+}
+
+impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
+    /// Lists all pods and delivers them. Returns the list's resourceVersion as text and the
+    /// watermark from before the request, or `None` after a stop.
+    pub(super) fn list(&self, source: ListSource) -> Option<Result<(String, Watermark), Refusal>> {
+        let watermark = (self.watermark)();
+        let (pods, streams) = self.pods.with_own_streams();
+        if !self.control.arm(streams) {
+            return None;
+        }
+        let listed = pods.list();
+        self.control.disarm();
+        if self.control.is_stopped() {
+            return None;
+        }
+        let PodList { pods, version, version_text } = match listed {
+            Ok(listed) => listed,
+            Err(refusal) => {
+                // Informational: the caller logs the refusal too, so it may be lost here.
+                let _ = self.inbox.try_send(M::from(refusal.clone()));
+                return Some(Err(refusal));
+            }
+        };
+        log::debug!("listed {} pods at version {version_text:?} ({source:?})", pods.len());
+        let list = List { source, pods, version, watermark };
+        self.deliver(M::from(Input::List(list))).then_some(Ok((version_text, watermark)))
+    }
+
+    /// Waits for room in the inbox. False if the thread is stopped or the inbox is closed.
+    fn deliver(&self, message: M) -> bool {
+        let mut message = message;
+        while !self.control.is_stopped() {
+            message = match self.inbox.send_timeout(message, STOP_CHECK_INTERVAL) {
+                Ok(()) => return true,
+                Err(SendTimeoutError::Timeout(message)) => message,
+                Err(SendTimeoutError::Disconnected(_)) => return false,
+            };
+        }
+        false
+    }
+}

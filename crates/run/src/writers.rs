@@ -1,0 +1,279 @@
+//! The writer threads: they send the API requests that the reconciler decides on, one request for
+//! each action, and return each answer to the inbox.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crossbeam_channel::{Receiver, Select, Sender, TrySendError, bounded};
+use log::{debug, warn};
+
+use crate::claims::SlotClaims;
+use crate::events::EventLog;
+use crate::inbox::Message;
+use posse_core::model::action::{Action, Patch};
+use posse_core::model::ids::{ExecutorId, Uid};
+use posse_core::model::input::{Input, List, ListSource};
+use posse_core::model::pod_text::{PodOverrides, PodText};
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::reconciler::{LOG_READS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX};
+use posse_core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
+use posse_kube::api::pods::Pods;
+use posse_wire::control::task;
+use posse_wire::k8s::labels;
+use posse_wire::pod::draining;
+
+/// Threads for deletes, patches and lists.
+const MUTATION_WRITERS_MAX: usize = 8;
+/// A writer's stack, bytes.
+const STACK_BYTES: usize = 256 << 10;
+/// Time-out for reading a pod's log; the pod is deleted only after that.
+const LOG_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a mark or a delete waits until the file of events has what led to it. After a kill in between
+/// the next run reports it again. A pipe that nobody reads must not hold up a run.
+const EVENT_WAIT: Duration = Duration::from_secs(2);
+/// Requests in flight besides single deletes and patches: at shutdown one LIST and one delete of all
+/// executors, one GET of a node, and GETs of pods.
+const OTHER_REQUESTS_MAX: usize = 3 + POD_READS_IN_FLIGHT_MAX;
+
+/// Distributes actions to the writer threads. The threads are never joined: one that waits for an
+/// unresponsive server must not delay the end of the run.
+#[derive(Debug)]
+pub struct Writers {
+    pods: Pods,
+    claims: Arc<SlotClaims>,
+    log: Arc<EventLog>,
+    inbox: Sender<Message>,
+    creates: Pool,
+    mutations: Pool,
+    /// A separate pool, because log requests to an unresponsive kubelet must not delay others.
+    logs: Pool,
+}
+
+#[derive(Debug)]
+struct Pool {
+    jobs: Sender<Action>,
+    queue: Receiver<Action>,
+    /// Actions that are queued or being carried out.
+    n_open: Arc<AtomicUsize>,
+    n_threads: usize,
+    n_threads_max: usize,
+    name: &'static str,
+}
+
+impl Pool {
+    fn new(name: &'static str, n_threads_max: usize, capacity: usize) -> Self {
+        let (jobs, queue) = bounded(capacity);
+        let n_open = Arc::default();
+        Self { jobs, queue, n_open, n_threads: 0, n_threads_max, name }
+    }
+}
+
+impl Writers {
+    /// Starts no thread yet; `send` starts them as needed. `in_flight_max`: concurrent creates.
+    pub fn new(
+        pods: Pods,
+        claims: SlotClaims,
+        log: Arc<EventLog>,
+        inbox: Sender<Message>,
+        in_flight_max: usize,
+    ) -> Self {
+        let n_mutations = MUTATIONS_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
+        Self {
+            pods,
+            claims: Arc::new(claims),
+            log,
+            inbox,
+            creates: Pool::new("create", in_flight_max, in_flight_max),
+            mutations: Pool::new("mutate", MUTATION_WRITERS_MAX, n_mutations),
+            logs: Pool::new("log", LOG_READS_IN_FLIGHT_MAX, LOG_READS_IN_FLIGHT_MAX),
+        }
+    }
+
+    /// Queues an action. Never blocks: the core limits the actions in flight to the capacity.
+    pub fn send(&mut self, action: Action) {
+        let pool = match action {
+            Action::Create { .. } | Action::Get { .. } => &mut self.creates,
+            Action::ReadLog { .. } => &mut self.logs,
+            Action::Delete { .. }
+            | Action::DeleteAll { .. }
+            | Action::GetNode { .. }
+            | Action::List { .. }
+            | Action::Patch { .. }
+            | Action::Poll
+            | Action::ReadPod { .. }
+            | Action::Relist
+            | Action::ReserveIds { .. } => &mut self.mutations,
+        };
+        let n_open = pool.n_open.fetch_add(1, Ordering::Relaxed) + 1;
+        match pool.jobs.try_send(action) {
+            Ok(()) => {}
+            Err(TrySendError::Full(action) | TrySendError::Disconnected(action)) => {
+                pool.n_open.fetch_sub(1, Ordering::Relaxed);
+                debug_assert!(false, "more actions in flight than capacity: {action:?}");
+                warn!("dropped {action:?}: too many requests in flight");
+            }
+        }
+        // Each open action has a thread of its own. A job that waits in the queue says nothing: its thread
+        // may be about to wake up.
+        if n_open > pool.n_threads && pool.n_threads < pool.n_threads_max {
+            let (queue, inbox) = (pool.queue.clone(), self.inbox.clone());
+            let (pods, claims) = (self.pods.clone(), Arc::clone(&self.claims));
+            let log = Arc::clone(&self.log);
+            let n_open = Arc::clone(&pool.n_open);
+            let spawned = thread::Builder::new()
+                .name(format!("{}-{}", pool.name, pool.n_threads))
+                .stack_size(STACK_BYTES)
+                .spawn(move || write(&pods, &claims, &log, &queue, &n_open, &inbox));
+            match spawned {
+                Ok(_) => pool.n_threads += 1,
+                Err(error) if pool.n_threads > 0 => {
+                    debug!("cannot start another writer thread: {error}")
+                }
+                Err(error) => warn!("cannot start a writer thread: {error}"),
+            }
+        }
+    }
+}
+
+/// Runs until the job channel or the inbox is closed.
+fn write(
+    pods: &Pods,
+    claims: &SlotClaims,
+    log: &EventLog,
+    queue: &Receiver<Action>,
+    n_open: &AtomicUsize,
+    inbox: &Sender<Message>,
+) {
+    // Unlike `recv`, a selection sleeps at once. An executor takes milliseconds to be created, so that
+    // spinning in front of the queue costs processor time and gains nothing.
+    let mut jobs = Select::new();
+    jobs.recv(queue);
+    while let Ok(action) = jobs.select().recv(queue) {
+        if matches!(action, Action::Delete { .. } | Action::Patch { .. }) {
+            log.wait_written(EVENT_WAIT);
+        }
+        let input = perform(pods, claims, action);
+        // Before the answer is seen: the next action that it leads to can have this thread.
+        n_open.fetch_sub(1, Ordering::Relaxed);
+        if input.is_some_and(|input| inbox.send(Message::Input(input)).is_err()) {
+            return;
+        }
+    }
+}
+
+/// Sends the request of one action. `None`: the action is not an API request.
+fn perform(pods: &Pods, claims: &SlotClaims, action: Action) -> Option<Input> {
+    let input = match action {
+        Action::Create { id, group: _, slot, overrides, watermark, pod } => {
+            let answer = claims
+                .ensure(&pod.render_claims(id, slot, &overrides))
+                .and_then(|()| pods.create(&body(&pod, id, slot, &overrides)?, false));
+            log_answer("create", &id, answer.as_ref().err());
+            Input::Created { id, watermark, answer }
+        }
+        Action::Delete { uid, name, grace_s } => {
+            let answer = pods.delete(&name, Some(&uid), grace_s);
+            log_answer("delete", &name, answer.as_ref().err());
+            Input::Deleted { uid, answer }
+        }
+        Action::DeleteAll { grace_s, keep_counted } => {
+            let extra = keep_counted.then(|| format!("!{}", labels::COUNTED));
+            let answer = pods.delete_collection(Some(grace_s), extra.as_deref());
+            log_answer("delete all", &pods.selection().selector(), answer.as_ref().err());
+            Input::DeletedAll { answer }
+        }
+        Action::Get { id, watermark } => {
+            let answer = pods.get(&pods.selection().pod_name(id.0));
+            log_answer("get", &id, answer.as_ref().err());
+            Input::Got { id, watermark, answer }
+        }
+        Action::ReadPod { id, watermark } => {
+            let answer = pods.get(&pods.selection().pod_name(id.0));
+            log_answer("read", &id, answer.as_ref().err());
+            Input::PodRead { id, watermark, answer }
+        }
+        Action::GetNode { name } => {
+            let answer = pods.get_node(&name);
+            log_answer("get node", &name, answer.as_ref().err());
+            Input::GotNode { name, answer }
+        }
+        Action::List { watermark } => match pods.list() {
+            Ok(listed) => Input::List(List {
+                source: ListSource::Stop,
+                pods: listed.pods,
+                version: listed.version,
+                watermark,
+            }),
+            Err(refusal) => {
+                log_answer("list", &"for the shutdown", Some(&refusal));
+                Input::ListRefused { refusal }
+            }
+        },
+        Action::Patch { uid, name, patch } => {
+            let answer = pods.patch(&name, patch_body(&uid, &patch).as_bytes()).map(drop);
+            log_answer("patch", &name, answer.as_ref().err());
+            Input::Patched { uid, answer }
+        }
+        Action::ReadLog { uid, name, container, n_lines } => {
+            let answer = pods.log(&name, container.as_deref(), n_lines, LOG_TIMEOUT);
+            log_answer("log of", &name, answer.as_ref().err());
+            Input::LogRead { uid, answer }
+        }
+        // Performed by other threads: the poller, the watcher and the lease thread.
+        Action::Poll | Action::Relist | Action::ReserveIds { .. } => return None,
+    };
+    Some(input)
+}
+
+/// The body of the POST that creates an executor.
+fn body(
+    pod: &PodText,
+    id: ExecutorId,
+    slot: u32,
+    overrides: &PodOverrides,
+) -> Result<Vec<u8>, Refusal> {
+    let body = pod.render(id, slot, overrides);
+    let Some(run) = &overrides.task else { return Ok(body) };
+    task::lay_over(&body, run).map_err(|error| {
+        Refusal::local(RefusalClass::Invalid, format!("the template gives no JSON: {error}"))
+    })
+}
+
+/// A merge patch with the uid, so that the server refuses it with 409 for a pod of another uid.
+fn patch_body(uid: &Uid, patch: &Patch) -> String {
+    let metadata = match patch {
+        Patch::Completed => label(uid, labels::COMPLETED),
+        Patch::Counted => label(uid, labels::COUNTED),
+        Patch::Draining(draining, label) => {
+            let value = draining::value(*draining);
+            let mut metadata = serde_json::json!({
+                "uid": uid.to_string(), "annotations": {labels::DRAINING: value},
+            });
+            if let Some((key, value)) = label {
+                metadata["labels"] = serde_json::json!({ key: value });
+            }
+            metadata
+        }
+    };
+    serde_json::json!({ "metadata": metadata }).to_string()
+}
+
+/// The metadata of a patch that sets a label to the time.
+fn label(uid: &Uid, key: &str) -> serde_json::Value {
+    serde_json::json!({"uid": uid.to_string(), "labels": {key: unix_time()}})
+}
+
+/// Seconds since 1970. The label's value orders retained pods by age.
+fn unix_time() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs()).to_string()
+}
+
+fn log_answer(verb: &str, what: &dyn std::fmt::Display, refusal: Option<&Refusal>) {
+    match refusal {
+        None => debug!("{verb} {what}: done"),
+        Some(refusal) => debug!("{verb} {what}: {:?}: {refusal}", refusal.class),
+    }
+}

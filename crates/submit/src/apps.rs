@@ -1,0 +1,298 @@
+//! Lists applications by the labels of their Jobs and pods, for `posse apps` and `posse stop`.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::plan::driver_selector;
+use crate::state::{DriverState, exit_code, newest, state};
+use crate::workload::owned_pods;
+use posse_core::model::pod::Phase;
+use posse_core::model::refusal::Refusal;
+use posse_kube::api::objects::{Kind, Objects};
+use posse_wire::k8s::job::Job;
+use posse_wire::k8s::labels::{APP, COMPONENT, DRIVER, EXECUTORS, INSTANCE, MANAGED_BY};
+use posse_wire::k8s::object::Meta;
+use posse_wire::names;
+use posse_wire::pod::WireError;
+use posse_wire::pod::details::PodDetails;
+
+/// One application.
+#[derive(Clone, Debug, PartialEq)]
+pub struct App {
+    pub namespace: String,
+    pub name: String,
+    /// `None` if `posse submit` did not create its driver.
+    pub state: Option<DriverState>,
+    /// Executors that are running, and those that are not running yet. Terminating ones do not count.
+    pub n_running: u64,
+    pub n_pending: u64,
+    /// The number of executors at start by its configuration, if known.
+    pub n_wanted: Option<u64>,
+    /// The name of the driver's newest pod.
+    pub driver: Option<String>,
+    pub node: Option<String>,
+    pub instance: Option<String>,
+    pub exit_code: Option<u8>,
+    /// How many of the driver's pods have failed.
+    pub n_failed: u64,
+    /// The time of creation, in seconds since 1970.
+    pub created_s: Option<i64>,
+}
+
+impl App {
+    /// The format of `-o json`.
+    pub fn to_json(&self, now_s: i64) -> Value {
+        json!({
+            "namespace": self.namespace,
+            "app": self.name,
+            "state": self.state.map(DriverState::as_str),
+            "executors": { "running": self.n_running, "pending": self.n_pending,
+                           "wanted": self.n_wanted },
+            "driver": { "pod": self.driver, "node": self.node, "instance": self.instance,
+                        "exit_code": self.exit_code, "failed": self.n_failed },
+            "age_seconds": self.created_s.map(|created| (now_s - created).max(0)),
+        })
+    }
+
+    /// `RUNNING/WANTED`, or only `RUNNING` if the wanted number is not known.
+    pub fn executors(&self) -> String {
+        match self.n_wanted {
+            Some(wanted) => format!("{}/{wanted}", self.n_running),
+            None => self.n_running.to_string(),
+        }
+    }
+}
+
+/// Finds the applications whose names match one of `patterns`, or all if there are no patterns.
+pub fn find(objects: &Objects, patterns: &[String]) -> Result<Vec<App>, Refusal> {
+    let (jobs, _) = objects.list(Kind::Job, &driver_selector(None), &Job::parse)?;
+    let of_posse = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
+    let (pods, _) = objects.list(Kind::Pod, &of_posse, &AppPod::parse)?;
+    let mut apps = group_by_app(jobs, pods);
+    apps.retain(|app| patterns.is_empty() || patterns.iter().any(|one| matches(one, &app.name)));
+    Ok(apps)
+}
+
+/// A pod of an application.
+enum AppPod {
+    Driver(Box<PodDetails>),
+    Executor(Executor),
+    /// A pod with another role.
+    Other,
+}
+
+/// What counts of an executor: there may be thousands.
+struct Executor {
+    key: Option<AppKey>,
+    instance: Option<String>,
+    created_s: Option<i64>,
+    phase: Phase,
+    is_live: bool,
+}
+
+/// Namespace and name of an application.
+type AppKey = (String, String);
+
+impl AppPod {
+    fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let pod = PodDetails::parse(bytes)?;
+        let meta = &pod.meta;
+        let component = meta.label(COMPONENT.0);
+        Ok(match component {
+            Some(component) if component == DRIVER.1 => Self::Driver(Box::new(pod)),
+            Some(component) if component == COMPONENT.1 => Self::Executor(Executor {
+                key: key_of(meta),
+                instance: meta.label(INSTANCE).map(str::to_owned),
+                created_s: created_s(meta),
+                phase: pod.facts.phase,
+                is_live: pod.is_live(),
+            }),
+            Some(_) | None => Self::Other,
+        })
+    }
+}
+
+/// The objects of one application.
+#[derive(Default)]
+struct AppObjects {
+    job: Option<Job>,
+    drivers: Vec<PodDetails>,
+    executors: Vec<Executor>,
+}
+
+fn group_by_app(jobs: Vec<Job>, pods: Vec<AppPod>) -> Vec<App> {
+    let mut all: BTreeMap<AppKey, AppObjects> = BTreeMap::new();
+    for job in jobs {
+        let Some(key) = key_of(&job.meta) else { continue };
+        all.entry(key).or_default().job = Some(job);
+    }
+    for pod in pods {
+        match pod {
+            AppPod::Driver(pod) => {
+                let Some(key) = key_of(&pod.meta) else { continue };
+                all.entry(key).or_default().drivers.push(*pod);
+            }
+            AppPod::Executor(mut pod) => {
+                let Some(key) = pod.key.take() else { continue };
+                all.entry(key).or_default().executors.push(pod);
+            }
+            AppPod::Other => {}
+        }
+    }
+    all.into_iter().map(|(key, parts)| app(key, parts)).collect()
+}
+
+fn key_of(meta: &Meta) -> Option<AppKey> {
+    Some((meta.namespace.clone(), meta.label(APP)?.to_owned()))
+}
+
+/// The time of creation, in seconds since 1970.
+fn created_s(meta: &Meta) -> Option<i64> {
+    let created: Timestamp = meta.creation_timestamp.as_ref()?.parse().ok()?;
+    Some(created.as_second())
+}
+
+fn app((namespace, name): AppKey, parts: AppObjects) -> App {
+    let AppObjects { job, drivers, executors } = parts;
+    let drivers = &owned_pods(job.as_ref(), drivers);
+    let driver = newest(drivers);
+    let live: Vec<&Executor> = executors.iter().filter(|pod| pod.is_live).collect();
+    let n_running = live.iter().filter(|pod| pod.phase == Phase::Running).count() as u64;
+    let workload = job.as_ref().map(|job| &job.meta).or_else(|| Some(&driver?.meta));
+    let wanted = workload.and_then(|meta| meta.annotation(EXECUTORS));
+    let by_executor = executors.iter().find_map(|pod| pod.instance.clone());
+    App {
+        namespace,
+        name,
+        state: workload.map(|_| state(job.as_ref(), drivers)),
+        n_running,
+        n_pending: live.len() as u64 - n_running,
+        n_wanted: wanted.and_then(|text| text.parse().ok()),
+        driver: driver.map(|pod| pod.name().to_owned()),
+        node: driver.and_then(|pod| pod.facts.node.as_deref()).map(str::to_owned),
+        instance: driver.map(|pod| names::instance_from_uid(pod.uid())).or(by_executor),
+        exit_code: driver.and_then(exit_code),
+        n_failed: match &job {
+            Some(job) => job.status.failed,
+            None => driver.map_or(0, PodDetails::restarts),
+        },
+        created_s: match workload {
+            Some(meta) => created_s(meta),
+            None => executors.iter().filter_map(|pod| pod.created_s).min(),
+        },
+    }
+}
+
+/// True if the name matches the pattern. `*` matches any characters, `?` matches one.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut p, mut n) = (0, 0);
+    // The position of the last star, and where the text that it matches ends.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match (pattern.get(p), star) {
+            (Some(b'*'), _) => {
+                star = Some((p, n));
+                p += 1;
+            }
+            (Some(c), _) if *c == b'?' || *c == name[n] => (p, n) = (p + 1, n + 1),
+            (_, Some((at, from))) => {
+                star = Some((at, from + 1));
+                (p, n) = (at + 1, from + 1);
+            }
+            (_, None) => return false,
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_patterns() {
+        for (pattern, name, fits) in [
+            ("wc", "wc", true),
+            ("wc", "wc2", false),
+            ("*", "wc", true),
+            ("w*", "wc", true),
+            ("*c", "wc", true),
+            ("w?", "wc", true),
+            ("w?", "w", false),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "aXcYb", false),
+            ("**", "", true),
+            ("", "", true),
+            ("", "a", false),
+        ] {
+            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    fn labelled(app: &str, component: &str, rest: Value) -> Value {
+        let mut object = rest;
+        object["metadata"]["namespace"] = json!("n");
+        object["metadata"]["labels"] =
+            json!({ APP: app, COMPONENT.0: component, INSTANCE: "k3f9x" });
+        object
+    }
+
+    #[test]
+    fn jobs_and_pods_are_grouped_by_application() {
+        let made = "2026-01-01T00:00:00Z";
+        let job = labelled(
+            "wc",
+            "driver",
+            json!({"metadata": {"creationTimestamp": made, "uid": "j",
+            "annotations": {EXECUTORS: "3"}}, "status": {"failed": 1}}),
+        );
+        let driver = labelled(
+            "wc",
+            "driver",
+            json!({"metadata": {"name": "wc-driver-x", "uid": "u",
+            "ownerReferences": [{"uid": "j"}]},
+            "spec": {"nodeName": "n1", "containers": []}, "status": {"phase": "Running"}}),
+        );
+        let executor = |app: &str, phase: &str| {
+            labelled(
+                app,
+                "executor",
+                json!({"metadata": {"name": "x", "uid": "x", "creationTimestamp": made},
+                "status": {"phase": phase}}),
+            )
+        };
+        let mut terminating = executor("wc", "Running");
+        terminating["metadata"]["deletionTimestamp"] = json!(made);
+        // A pod of an earlier Job, not deleted yet.
+        let old = labelled(
+            "wc",
+            "driver",
+            json!({"metadata": {"name": "wc-driver-z", "uid": "old",
+            "ownerReferences": [{"uid": "gone"}]}, "spec": {"containers": []},
+            "status": {"phase": "Failed"}}),
+        );
+        let pods = [
+            driver,
+            old,
+            executor("wc", "Running"),
+            executor("wc", "Pending"),
+            executor("wc", "Failed"),
+            terminating,
+            executor("outside", "Running"),
+        ];
+        let pods = pods.map(|pod| AppPod::parse(pod.to_string().as_bytes()).unwrap());
+        let job = Job::parse(job.to_string().as_bytes()).unwrap();
+        let apps = group_by_app(vec![job], pods.into());
+        let [outside, wc] = apps.as_slice() else { panic!("{apps:?}") };
+        assert_eq!((outside.state, outside.executors().as_str()), (None, "1"));
+        assert_eq!(outside.instance.as_deref(), Some("k3f9x"));
+        assert_eq!((wc.state, wc.executors().as_str()), (Some(DriverState::Running), "1/3"));
+        assert_eq!((wc.n_pending, wc.n_failed, wc.node.as_deref()), (1, 1, Some("n1")));
+        let shown = wc.to_json(1_767_225_600 + 5);
+        assert_eq!(shown["age_seconds"], 5);
+        assert_eq!(shown["driver"]["pod"], "wc-driver-x");
+    }
+}

@@ -1,0 +1,354 @@
+//! Builds the driver's pod: changes the user's template so that posse runs in it as the parent process
+//! of the driver.
+
+use serde_json::{Map, Value, json};
+
+use crate::files::CONFIG_DIR;
+use crate::plan::Plan;
+use posse_wire::config::DriverKind;
+use posse_wire::k8s::labels::CONTAINER;
+use posse_wire::pod::security::own_container;
+use posse_wire::pod::staged::Staged;
+use posse_wire::pod::template::{Template, TemplateError, describe};
+use posse_wire::pod::tolerations;
+
+/// The folder of the control API's socket: the first one that posse tries.
+const RUN_DIR: &str = "/run/posse";
+/// Our volumes: the ConfigMap as a folder, single files of the ConfigMap, the folder of the control
+/// API's socket, and the posse binary.
+const CONFIG_VOLUME: &str = "posse-config";
+const FILES_VOLUME: &str = "posse-config-files";
+const RUN_VOLUME: &str = "posse-run";
+const BIN_VOLUME: &str = "posse-bin";
+/// The folder into which the init container copies posse.
+const BIN_DIR: &str = "/opt/posse";
+/// The command, which is in the PATH of posse's image and of a driver image with posse in it.
+const PROGRAM: &str = "posse";
+/// The prefix of the annotations by which Prometheus finds what to scrape.
+const SCRAPE: &str = "prometheus.io/";
+/// The service account that `deploy/rbac.yaml` creates.
+const SERVICE_ACCOUNT: &str = "posse-driver";
+
+/// The driver's pod, without a name, and a warning for each replaced field of the template.
+#[derive(Clone, PartialEq)]
+#[expect(missing_debug_implementations, reason = "the environment may contain secrets")]
+pub struct DriverPodParts {
+    pub metadata: Map<String, Value>,
+    pub spec: Map<String, Value>,
+    /// The name of the driver's container.
+    pub container: String,
+    pub warnings: Vec<String>,
+}
+
+/// Builds the driver's pod.
+///
+/// # Errors
+/// A field of the template that must be changed has the wrong type.
+pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
+    let template = plan.template.clone().with_shorthands(plan.pod.shorthands.clone());
+    let build = Build { plan, template: &template, parts: parts() };
+    let mut warnings = Vec::new();
+    let mut spec = template.spec.clone();
+    // First, because the containers that posse adds depend on it.
+    spec.entry("securityContext").or_insert_with(|| build.parts["podSecurity"].clone());
+    let container = build.add_driver(&mut spec)?;
+    if let Some(staged) = plan.staged() {
+        staged.lay_over(&template, &mut spec)?;
+    }
+    build.add_posse(&mut spec)?;
+    build.add_volumes(&mut spec)?;
+    build.add_scheduling(&mut spec)?;
+    build.add_termination(&mut spec, &mut warnings);
+    let metadata = build.metadata()?;
+    Ok(DriverPodParts { metadata, spec, container, warnings })
+}
+
+/// The constant parts of a driver's pod, Job and Service. The init container has limits because some
+/// quotas require them.
+const PARTS: &str = include_str!("parts.json");
+
+/// `PARTS`, parsed.
+pub(super) fn parts() -> Value {
+    serde_json::from_slice(PARTS.as_bytes()).expect("parts.json is valid JSON; a test parses it")
+}
+
+struct Build<'a> {
+    plan: &'a Plan,
+    template: &'a Template,
+    parts: Value,
+}
+
+impl Build<'_> {
+    /// Makes posse the command of the driver's container. Returns the container's name.
+    fn add_driver(&self, spec: &mut Map<String, Value>) -> Result<String, TemplateError> {
+        let i = self.index(spec)?;
+        let field = format!("spec.containers[{i}]");
+        let own_image = self.is_own_image();
+        let container = self.container(spec, i, &field)?;
+        let name = container.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let template_command: Vec<Value> = ["command", "args"]
+            .iter()
+            .filter_map(|key| container.remove(*key))
+            .flat_map(|words| words.as_array().cloned().unwrap_or_default())
+            .collect();
+        self.template.lay_over(container, &field)?;
+        let program = match self.is_copied() {
+            true => format!("{BIN_DIR}/{PROGRAM}"),
+            false => PROGRAM.to_owned(),
+        };
+        container.insert("command".to_owned(), json!([program]));
+        let config = self.plan.files.config_path();
+        let scrape = self.plan.scrape.filter(|scrape| scrape.is_default);
+        let metrics = scrape.map(|scrape| format!(":{}", scrape.port));
+        let first = ["run", "-f", &config, "--namespace", &self.plan.namespace];
+        let as_job = (self.plan.pod.kind == DriverKind::Job).then_some("--as-job");
+        let staged = self.plan.staged();
+        let files = staged.iter().flat_map(|Staged { secret, image }| {
+            let image = image.iter().flat_map(|image| ["--files-image", image.as_str()]);
+            ["--files-secret", secret].into_iter().chain(image)
+        });
+        let given = self.plan.args.iter().map(String::as_str);
+        let exclusive = self.plan.exclusive.then_some("--exclusive");
+        let metrics = metrics.iter().flat_map(|address| ["--metrics", address]);
+        let words = first.into_iter().chain(as_job).chain(exclusive).chain(metrics);
+        let words = words.chain(files).chain(given);
+        let mut args: Vec<Value> = words.map(|word| json!(word)).collect();
+        // Unless the driver's command is given elsewhere, it is the one in the template.
+        if !template_command.is_empty() && !self.plan.has_driver_command {
+            args.push(json!("--"));
+            args.extend(template_command);
+        }
+        container.insert("args".to_owned(), Value::Array(args));
+        // Whoever follows the driver sees why it failed, also without its log.
+        container
+            .entry("terminationMessagePolicy")
+            .or_insert_with(|| json!("FallbackToLogsOnError"));
+        self.add_pod_variables(container, &field)?;
+        if own_image {
+            container.entry("resources").or_insert_with(|| self.parts["ownResources"].clone());
+        }
+        self.add_security(container, own_image);
+        let mounts =
+            self.template.list(container, "volumeMounts", &format!("{field}.volumeMounts"))?;
+        self.add_mounts(mounts);
+        Ok(name)
+    }
+
+    /// Adds the variables by which posse knows its pod, which owns the executors, and its address.
+    fn add_pod_variables(
+        &self,
+        container: &mut Map<String, Value>,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let env = self.template.list(container, "env", &format!("{field}.env"))?;
+        let ours = self.parts["env"].as_array().cloned().unwrap_or_default();
+        env.retain(|entry| !ours.iter().any(|our| entry["name"] == our["name"]));
+        env.splice(0..0, ours);
+        Ok(())
+    }
+
+    /// Adds the mounts of the driver's container. The server refuses two mounts at the same path.
+    fn add_mounts(&self, mounts: &mut Vec<Value>) {
+        // The template may mount its own volume for the control API's socket.
+        let has_run_dir = mounts.iter().any(|theirs| theirs["mountPath"] == RUN_DIR);
+        let mut add = |name: &str, path: &str, is_read_only: bool| {
+            let mount = json!({ "name": name, "mountPath": path, "readOnly": is_read_only });
+            mounts.push(mount);
+        };
+        add(CONFIG_VOLUME, CONFIG_DIR, true);
+        if self.is_copied() {
+            add(BIN_VOLUME, BIN_DIR, true);
+        }
+        for (i, (_, path)) in self.plan.pod.secrets.iter().enumerate() {
+            add(&format!("posse-secret-{i}"), path, true);
+        }
+        for (i, (_, path)) in self.plan.pod.config_maps.iter().enumerate() {
+            add(&format!("posse-configmap-{i}"), path, true);
+        }
+        if !has_run_dir {
+            add(RUN_VOLUME, RUN_DIR, false);
+        }
+        for (key, path) in self.plan.files.absolute() {
+            let mut mount = json!({ "name": FILES_VOLUME, "mountPath": path, "readOnly": true });
+            mount["subPath"] = json!(key);
+            mounts.push(mount);
+        }
+    }
+
+    fn add_volumes(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let files = &self.plan.files;
+        let name = self.plan.name();
+        let volumes = self.template.list(spec, "volumes", "spec.volumes")?;
+        let mut add = |name: &str, kind: &str, source: Value| {
+            volumes.push(json!({ "name": name, kind: source }));
+        };
+        let config_map = |name: &str| json!({ "name": name });
+        let mut config = config_map(&name);
+        config["items"] = Value::Array(files.items());
+        add(CONFIG_VOLUME, "configMap", config);
+        if files.absolute().next().is_some() {
+            add(FILES_VOLUME, "configMap", config_map(&name));
+        }
+        let empty = || Value::Object(Map::new());
+        add(RUN_VOLUME, "emptyDir", empty());
+        if self.is_copied() {
+            add(BIN_VOLUME, "emptyDir", empty());
+        }
+        for (i, (name, _)) in self.plan.pod.secrets.iter().enumerate() {
+            add(&format!("posse-secret-{i}"), "secret", json!({ "secretName": name }));
+        }
+        for (i, (name, _)) in self.plan.pod.config_maps.iter().enumerate() {
+            add(&format!("posse-configmap-{i}"), "configMap", config_map(name));
+        }
+        Ok(())
+    }
+
+    /// Adds the init container that copies posse into a pod whose image does not contain it.
+    fn add_posse(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let Some(image) = self.plan.pod.posse_image.as_ref().filter(|_| self.is_copied()) else {
+            return Ok(());
+        };
+        let mut container = self.parts["init"].as_object().cloned().unwrap_or_default();
+        container.insert("image".to_owned(), json!(image));
+        container.insert("securityContext".to_owned(), own_container(spec));
+        let list = self.template.list(spec, "initContainers", "spec.initContainers")?;
+        list.insert(0, Value::Object(container));
+        Ok(())
+    }
+
+    /// Adds the node selector, tolerations, pull secrets and service account.
+    fn add_scheduling(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let pod = &self.plan.pod;
+        if !pod.node_selector.is_empty() {
+            let selector = self.template.map(spec, "nodeSelector", "spec.nodeSelector")?;
+            selector.extend(texts(&pod.node_selector));
+        }
+        // Whole seconds, rounded up.
+        let node_loss_after_s = pod.node_loss_after_ms.div_ceil(1_000);
+        if node_loss_after_s > 0 {
+            tolerations::add(self.template, spec, node_loss_after_s)?;
+        }
+        if !pod.image_pull_secrets.is_empty() {
+            let list = self.template.list(spec, "imagePullSecrets", "spec.imagePullSecrets")?;
+            list.extend(pod.image_pull_secrets.iter().map(|name| json!({ "name": name })));
+        }
+        if let Some(account) = self.plan.service_account() {
+            spec.insert("serviceAccountName".to_owned(), json!(account));
+        }
+        spec.entry("serviceAccountName").or_insert_with(|| json!(SERVICE_ACCOUNT));
+        Ok(())
+    }
+
+    /// Sets the restart policy, the grace period and the deadline.
+    fn add_termination(&self, spec: &mut Map<String, Value>, warnings: &mut Vec<String>) {
+        let mut replaced = |field: &str, theirs: &Value, why: &str| {
+            let message = format!("{} is replaced: {why}", describe(theirs));
+            warnings.push(self.template.fail(field, message).to_string());
+        };
+        let policy = spec.entry("restartPolicy").or_insert_with(|| json!("Never"));
+        let is_job = self.plan.pod.kind == DriverKind::Job;
+        if is_job && *policy != "Never" {
+            replaced("spec.restartPolicy", policy, "the Job creates another pod if this one fails");
+            *policy = json!("Never");
+        }
+        let needed_s = self.plan.termination_s();
+        let field = "terminationGracePeriodSeconds";
+        let grace = spec.entry(field).or_insert_with(|| json!(needed_s));
+        if grace.as_u64().is_none_or(|s| s < needed_s) {
+            let why = format!("shutdown.grace and shutdown.timeout need {needed_s}");
+            replaced(&format!("spec.{field}"), grace, &why);
+            *grace = json!(needed_s);
+        }
+        if !is_job && self.plan.pod.deadline_ms > 0 {
+            let deadline_s = self.plan.pod.deadline_ms.div_ceil(1_000);
+            spec.insert("activeDeadlineSeconds".to_owned(), json!(deadline_s));
+        }
+    }
+
+    fn metadata(&self) -> Result<Map<String, Value>, TemplateError> {
+        let theirs = &self.template.metadata;
+        let fields = ["labels", "annotations"].into_iter();
+        let mut metadata: Map<String, Value> =
+            fields.filter_map(|key| Some((key.to_owned(), theirs.get(key)?.clone()))).collect();
+        let labels = self.template.map(&mut metadata, "labels", "metadata.labels")?;
+        labels.extend(texts(&self.plan.pod.labels));
+        labels.extend(self.plan.labels());
+        let ours = texts(&self.plan.pod.annotations);
+        if !self.plan.pod.annotations.is_empty() {
+            self.template.map(&mut metadata, "annotations", "metadata.annotations")?.extend(ours);
+        }
+        self.add_scrape(&mut metadata)?;
+        // The end of an attempt is that of the driver's container.
+        if let Some(name) = &self.plan.pod.container {
+            let annotations =
+                self.template.map(&mut metadata, "annotations", "metadata.annotations")?;
+            annotations.insert(CONTAINER.to_owned(), json!(name));
+        }
+        Ok(metadata)
+    }
+
+    /// Adds the annotations by which Prometheus finds the metrics, unless the pod has such annotations of
+    /// its own: they are then for the driver's metrics.
+    fn add_scrape(&self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let Some(scrape) = self.plan.scrape else { return Ok(()) };
+        let field = "metadata.annotations";
+        let annotations = self.template.map(metadata, "annotations", field)?;
+        if !annotations.keys().any(|key| key.starts_with(SCRAPE)) {
+            let port = scrape.port.to_string();
+            for (key, value) in [("scrape", "true"), ("port", &port), ("path", "/metrics")] {
+                annotations.insert(format!("{SCRAPE}{key}"), json!(value));
+            }
+        }
+        Ok(())
+    }
+
+    /// The index of the driver's container.
+    fn index(&self, spec: &Map<String, Value>) -> Result<usize, TemplateError> {
+        let Some(wanted) = &self.plan.pod.container else { return Ok(0) };
+        let containers = spec.get("containers").and_then(Value::as_array).into_iter().flatten();
+        let names: Vec<&str> = containers.filter_map(|one| one["name"].as_str()).collect();
+        names.iter().position(|name| name == wanted).ok_or_else(|| {
+            let there = names.join(", ");
+            let message = format!("none is named `{wanted}`; the containers are: {there}");
+            self.template.fail("spec.containers", message)
+        })
+    }
+
+    fn container<'m>(
+        &self,
+        spec: &'m mut Map<String, Value>,
+        i: usize,
+        field: &str,
+    ) -> Result<&'m mut Map<String, Value>, TemplateError> {
+        let containers = spec.get_mut("containers").and_then(Value::as_array_mut);
+        let container = containers.and_then(|list| list.get_mut(i)).and_then(Value::as_object_mut);
+        container.ok_or_else(|| self.template.fail(field, "expected a map".to_owned()))
+    }
+
+    /// Adds the security context that the Pod Security level `restricted` requires, unless the template
+    /// has one. The file system is read-only only in posse's image: a driver may need to write.
+    fn add_security(&self, container: &mut Map<String, Value>, is_own_image: bool) {
+        container.entry("securityContext").or_insert_with(|| {
+            let mut context = self.parts["security"].clone();
+            if is_own_image {
+                context["readOnlyRootFilesystem"] = Value::Bool(true);
+            }
+            context
+        });
+    }
+
+    /// True if an init container copies posse into the pod.
+    fn is_copied(&self) -> bool {
+        self.plan.pod.posse_image.is_some() && !self.is_own_image()
+    }
+
+    /// True if the container's image is posse's own.
+    fn is_own_image(&self) -> bool {
+        let image = self.plan.pod.shorthands.image.as_ref();
+        image.is_some() && image == self.plan.pod.posse_image.as_ref()
+    }
+}
+
+fn texts(pairs: &[(String, String)]) -> Map<String, Value> {
+    pairs.iter().map(|(key, value)| (key.clone(), json!(value))).collect()
+}

@@ -1,0 +1,332 @@
+//! Follows a driver to its end: reads its state, reports changes, waits for the next change. After any
+//! connection error it reads the state again.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use serde_json::Value;
+
+use crate::changes::{WATCH_S, wait_for_change};
+use crate::give_up::{GiveUp, Start, remove, try_no_more};
+use crate::listener::{FollowEvent, Listener};
+use crate::logs::LogFollower;
+use crate::plan::driver_selector;
+use crate::state::{
+    DriverState, exit_code, has_begun, image_problem, job_end, last_lines, newest, pod_line,
+    reason_and_message, state,
+};
+use crate::workload::Workload;
+use posse_core::machines::retry::{RetryLimit, RetryRule};
+use posse_core::model::pod::Phase;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_kube::api::objects::{Kind, Objects};
+use posse_kube::api::retry::Retries;
+use posse_wire::k8s::job::Job;
+use posse_wire::pod::details::PodDetails;
+
+/// How often a Job without a live pod is read at least, in seconds.
+const BETWEEN_S: u32 = 1;
+/// A driver may run for days, and its server be away for hours.
+const RULE: RetryRule =
+    RetryRule { delay_ms: 1_000, delay_ms_max: 10_000, limit: RetryLimit::Never };
+/// How often in a row the server may answer 401 or 403. A change of roles takes effect after a moment.
+const FORBIDDEN_MAX: u32 = 5;
+/// How long the rest of the log may take after the driver has ended.
+const LOG_END: Duration = Duration::from_secs(10);
+/// How many pods may wait for their logs to be read.
+const PODS_MAX: usize = 100;
+
+/// How a driver ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverEnd {
+    /// The driver's exit code; 1 if it failed without one.
+    pub code: u8,
+    /// Why it ended, if the driver did not end by itself; else empty.
+    pub why: String,
+}
+
+/// Follows one driver.
+#[derive(Debug)]
+pub struct Follower {
+    pub objects: Objects,
+    pub app: String,
+    /// Whether a Job or a bare Pod runs the driver.
+    pub kind: Kind,
+    pub name: String,
+    pub uid: String,
+    /// Report its log too.
+    pub logs: bool,
+    /// Only this many lines from the end of the first pod's log.
+    pub tail: Option<u32>,
+    /// When a driver that does not start is ended; `None`: it is only watched.
+    pub gives_up: Option<GiveUp>,
+}
+
+/// The state of a driver at one time.
+struct Observation {
+    /// `None` if it was deleted; also if another object has the name now.
+    workload: Option<Workload>,
+    pods: Vec<PodDetails>,
+    version: String,
+}
+
+/// What has been reported already.
+#[derive(Default)]
+struct Reported {
+    lines: BTreeMap<String, String>,
+    failed: u64,
+    /// The exit code of the newest pod.
+    code: Option<u8>,
+    has_logs_of: Vec<String>,
+}
+
+impl Follower {
+    /// Follows the driver to its end. `None` if the listener wants no more reports.
+    ///
+    /// # Errors
+    /// We are not permitted to read the driver's state.
+    pub fn follow(&self, listener: Listener<'_>) -> Result<Option<DriverEnd>, Refusal> {
+        let (sender, pods) = bounded::<String>(PODS_MAX);
+        let (done_sender, done) = bounded::<()>(1);
+        let (log_objects, streams) = self.objects.with_own_streams();
+        let is_ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            if self.logs {
+                let (tail, is_ended) = (self.tail, &is_ended);
+                let mut reader = LogFollower { objects: log_objects, listener, tail, is_ended };
+                let read = move || {
+                    for pod in &pods {
+                        reader.follow(&pod);
+                        reader.tail = None;
+                    }
+                    drop(done_sender);
+                };
+                if let Err(error) =
+                    thread::Builder::new().name("log".to_owned()).spawn_scoped(scope, read)
+                {
+                    log::warn!("the driver's log is not shown: {error}");
+                }
+            } else {
+                drop((pods, done_sender));
+            }
+            let driver_end = self.observe_to_the_end(listener, &sender);
+            drop(sender);
+            if done.recv_timeout(LOG_END) == Err(RecvTimeoutError::Timeout) {
+                if matches!(driver_end, Ok(Some(_))) {
+                    log::warn!(
+                        "the driver's log is not shown to its end: the server did not send the rest within {} s",
+                        LOG_END.as_secs()
+                    );
+                }
+                is_ended.store(true, Ordering::Release);
+                streams.shutdown();
+            }
+            driver_end
+        })
+    }
+
+    fn observe_to_the_end(
+        &self,
+        listener: Listener<'_>,
+        logs: &Sender<String>,
+    ) -> Result<Option<DriverEnd>, Refusal> {
+        let (mut reported, mut start) = (Reported::default(), Start::default());
+        let (mut retries, mut n_refused) = (Retries::new(RULE), 0);
+        loop {
+            let observation = match self.observe() {
+                Ok(observation) => observation,
+                Err(refusal) => {
+                    let is_forbidden = matches!(
+                        refusal.class,
+                        RefusalClass::Forbidden | RefusalClass::Unauthorized
+                    );
+                    n_refused = if is_forbidden { n_refused + 1 } else { 0 };
+                    if n_refused == FORBIDDEN_MAX {
+                        return Err(refusal);
+                    }
+                    let line = format!("its state cannot be read: {refusal}; trying again");
+                    if !reported.report(listener, "state", line) {
+                        return Ok(None);
+                    }
+                    retries.wait(refusal.retry_after_ms);
+                    continue;
+                }
+            };
+            retries.on_success();
+            n_refused = 0;
+            reported.lines.remove("state");
+            if !self.report(&observation, &mut reported, listener, logs) {
+                return Ok(None);
+            }
+            if let Some(driver_end) = self.driver_end(&observation, &reported) {
+                return Ok(Some(driver_end));
+            }
+            if let Some(driver_end) = self.give_up(&observation, &mut start, listener) {
+                return Ok(Some(driver_end));
+            }
+            self.wait_for_change(&observation);
+        }
+    }
+
+    fn observe(&self) -> Result<Observation, Refusal> {
+        let workload = Workload::get(&self.objects, self.kind, &self.name)?;
+        let workload = workload.filter(|workload| workload.meta().uid == self.uid);
+        if let Some(Workload::Pod(pod)) = &workload {
+            let version = pod.meta.resource_version.clone();
+            return Ok(Observation { pods: vec![(**pod).clone()], version, workload });
+        }
+        let (mut pods, version) = self.objects.pods(&driver_selector(Some(&self.app)))?;
+        pods.retain(|pod| pod.meta.is_owned_by(&self.uid));
+        Ok(Observation { workload, pods, version })
+    }
+
+    /// Reports changes. False if the listener wants no more.
+    fn report(
+        &self,
+        observation: &Observation,
+        reported: &mut Reported,
+        listener: Listener<'_>,
+        logs: &Sender<String>,
+    ) -> bool {
+        let mut listens = true;
+        for pod in &observation.pods {
+            let about = format!("{} {}", pod.uid(), image_problem(pod).unwrap_or_default());
+            listens &= reported.report(listener, &about, pod_line(pod));
+            let last_lines = if self.logs { Vec::new() } else { last_lines(pod) };
+            for (i, line) in last_lines.iter().enumerate() {
+                let about = format!("{} {i}", pod.uid());
+                listens &= reported.report(listener, &about, format!("{}: {line}", pod.name()));
+            }
+            if self.logs
+                && has_begun(pod)
+                && !reported.has_logs_of.iter().any(|uid| uid == pod.uid())
+            {
+                reported.has_logs_of.push(pod.uid().to_owned());
+                if logs.try_send(pod.name().to_owned()).is_err() {
+                    log::warn!(
+                        "the log of pod {} is not shown: too many logs are waiting",
+                        pod.name()
+                    );
+                }
+            }
+        }
+        if let Some(pod) = newest(&observation.pods) {
+            reported.code = exit_code(pod).or(reported.code);
+        }
+        let Some(Workload::Job(job)) = &observation.workload else { return listens };
+        let n_failed = job.status.failed;
+        if n_failed > reported.failed {
+            reported.failed = n_failed;
+            let line = format!("job {}: {n_failed} of its pods failed or were lost", self.name);
+            listens &= reported.report(listener, "job", line);
+        }
+        if let Some(line) = self.why_no_pod(job, &observation.pods) {
+            listens &= reported.report(listener, "no pod", line);
+        }
+        listens
+    }
+
+    /// Why the Job has no pod that could run: the newest warning Event since its last pod was created.
+    fn why_no_pod(&self, job: &Job, pods: &[PodDetails]) -> Option<String> {
+        let is_new = pods.is_empty() && state(Some(job), &[]) == DriverState::Pending;
+        let is_between =
+            !pods.is_empty() && !pods.iter().any(PodDetails::is_live) && job.outcome().is_none();
+        if !is_new && !is_between {
+            return None;
+        }
+        let seen = |event: &Value| {
+            let times = [&event["lastTimestamp"], &event["metadata"]["creationTimestamp"]];
+            times.iter().find_map(|time| time.as_str()).unwrap_or_default().to_owned()
+        };
+        let made = newest(pods).and_then(|pod| pod.meta.creation_timestamp.as_deref());
+        let events = self.objects.events(&self.uid).unwrap_or_default();
+        let warnings = events.iter().filter(|event| event["type"] == "Warning");
+        let of_this_gap = warnings.filter(|event| *seen(event) > *made.unwrap_or_default());
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let words =
+            |event: &Value| reason_and_message(&text(&event["reason"]), &text(&event["message"]));
+        match of_this_gap.max_by_key(|event| seen(event)).map(words) {
+            Some(why) if is_new => Some(format!("job {} has no pod: {why}", self.name)),
+            // The old pod may be terminating for long, and count in a quota.
+            Some(why) => Some(format!("job {} cannot replace its pod: {why}", self.name)),
+            None => is_new.then(|| format!("job {} has no pod yet", self.name)),
+        }
+    }
+
+    /// Ends a driver that cannot start.
+    fn give_up(
+        &self,
+        observation: &Observation,
+        start: &mut Start,
+        listener: Listener<'_>,
+    ) -> Option<DriverEnd> {
+        let (limits, workload) = (self.gives_up.as_ref()?, observation.workload.as_ref()?);
+        let tell = |line: String| listener(FollowEvent::Line(line));
+        if self.kind == Kind::Job
+            && newest(&observation.pods).is_some_and(|pod| start.is_hopeless(pod))
+        {
+            match try_no_more(&self.objects, workload.meta()) {
+                Ok(()) => {
+                    tell(format!("job {}: it does not try again what cannot start", self.name))
+                }
+                Err(refusal) => tell(format!("job {} tries again: {refusal}", self.name)),
+            };
+        }
+        let line = start.missing_image(&observation.pods, limits, Instant::now())?;
+        tell(line);
+        let why = format!("no image for {} s", limits.image_timeout.as_secs());
+        let why = match remove(&self.objects, &self.app) {
+            Ok(()) => format!("{why}; the application is removed"),
+            Err(refusal) => {
+                format!("{why}; `posse stop {}` removes it, because: {refusal}", self.app)
+            }
+        };
+        Some(DriverEnd { code: 1, why })
+    }
+
+    fn driver_end(&self, observation: &Observation, reported: &Reported) -> Option<DriverEnd> {
+        let Some(workload) = &observation.workload else {
+            let why = format!("{} {} was deleted", self.kind.word(), self.name);
+            return Some(DriverEnd { code: reported.code.unwrap_or(1), why });
+        };
+        // The Job's own code comes first: the controller deletes the pod of a Job that posse ends.
+        let code = workload.job().and_then(Job::exit_code).or(reported.code);
+        let failed_code = code.filter(|code| *code != 0).unwrap_or(1);
+        let (succeeded, why) = match workload {
+            Workload::Job(job) => job_end(job)?,
+            Workload::Pod(pod) if pod.is_final() => (
+                pod.facts.phase == Phase::Succeeded,
+                reason_and_message(&pod.status.reason, &pod.status.message),
+            ),
+            Workload::Pod(_) => return None,
+        };
+        Some(DriverEnd { code: if succeeded { 0 } else { failed_code }, why })
+    }
+
+    /// Waits until something may have changed.
+    fn wait_for_change(&self, observation: &Observation) {
+        let seconds = match observation.pods.iter().any(PodDetails::is_live) {
+            true => WATCH_S,
+            // The Job finishes, which no pod shows, or its controller creates another pod, whose log may
+            // be gone soon.
+            false => BETWEEN_S,
+        };
+        let selector = driver_selector(Some(&self.app));
+        wait_for_change(&self.objects, &selector, &observation.version, seconds);
+    }
+}
+
+impl Reported {
+    /// Reports a line if it differs from the last one about the same subject. False if the listener
+    /// wants no more.
+    fn report(&mut self, listener: Listener<'_>, about: &str, line: String) -> bool {
+        if self.lines.get(about) == Some(&line) {
+            return true;
+        }
+        self.lines.insert(about.to_owned(), line.clone());
+        listener(FollowEvent::Line(line))
+    }
+}

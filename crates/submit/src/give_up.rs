@@ -1,0 +1,117 @@
+//! A followed driver that cannot start: the Job would try again for ever, or wait for an image for ever.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::state::{cannot_start, image_problem, pod_line};
+use crate::stop::StopRequest;
+use posse_core::model::refusal::Refusal;
+use posse_kube::api::objects::{Kind, Objects};
+use posse_kube::api::retry::with_retries;
+use posse_wire::k8s::object::Meta;
+use posse_wire::pod::details::PodDetails;
+
+/// When a driver that does not start is given up.
+#[derive(Debug)]
+pub struct GiveUp {
+    /// From the first failed pull of an image; zero: never.
+    pub image_timeout: Duration,
+}
+
+/// What was seen of a driver that does not start.
+#[derive(Debug, Default)]
+pub(super) struct Start {
+    /// When an image was first seen missing, without a pause since.
+    image_missing_since: Option<Instant>,
+    /// The Job was told to try no more.
+    is_told: bool,
+}
+
+impl Start {
+    /// True once, if the newest pod has ended because its command cannot be started: another pod would
+    /// end in the same way.
+    pub(super) fn is_hopeless(&mut self, newest: &PodDetails) -> bool {
+        let is_new = !self.is_told && cannot_start(newest);
+        self.is_told |= is_new;
+        is_new
+    }
+
+    /// The last words about an image that has been missing for too long.
+    pub(super) fn missing_image(
+        &mut self,
+        pods: &[PodDetails],
+        limits: &GiveUp,
+        now: Instant,
+    ) -> Option<String> {
+        let Some(pod) = pods.iter().find(|pod| image_problem(pod).is_some()) else {
+            self.image_missing_since = None;
+            return None;
+        };
+        let since = *self.image_missing_since.get_or_insert(now);
+        let limit = limits.image_timeout;
+        (!limit.is_zero() && now.duration_since(since) >= limit).then(|| pod_line(pod))
+    }
+}
+
+/// Lets the Job end with its next status: no pod is created again.
+pub(super) fn try_no_more(objects: &Objects, job: &Meta) -> Result<(), Refusal> {
+    let patch = json!({ "metadata": { "uid": job.uid }, "spec": { "backoffLimit": 0 } });
+    with_retries(|| objects.patch(Kind::Job, &job.name, &patch))
+}
+
+/// Removes an application whose driver has never run.
+pub(super) fn remove(objects: &Objects, app: &str) -> Result<(), Refusal> {
+    StopRequest::new(objects, app, None)?.finish().map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::state::tests::read;
+
+    fn pod(phase: &str, state: Value) -> PodDetails {
+        read(&json!({
+            "metadata": { "name": "d-1", "uid": "u" },
+            "spec": { "containers": [{ "name": "driver", "image": "nowhere/none:1" }] },
+            "status": { "phase": phase, "containerStatuses": [{ "name": "driver", "state": state }] }
+        }))
+    }
+
+    #[test]
+    fn an_image_is_waited_for_until_its_limit() {
+        let missing = [pod(
+            "Pending",
+            json!({ "waiting": { "reason": "ErrImagePull", "message": "no such image" } }),
+        )];
+        let backing_off = [pod("Pending", json!({ "waiting": { "reason": "ImagePullBackOff" } }))];
+        let running = [pod("Pending", json!({ "running": {} }))];
+        let limits = GiveUp { image_timeout: Duration::from_secs(60) };
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut start = Start::default();
+        assert_eq!(start.missing_image(&missing, &limits, at(0)), None);
+        assert_eq!(start.missing_image(&backing_off, &limits, at(59)), None);
+        // It was pulled meanwhile: the time begins anew.
+        assert_eq!(start.missing_image(&running, &limits, at(60)), None);
+        assert_eq!(start.missing_image(&backing_off, &limits, at(61)), None);
+        assert_eq!(start.missing_image(&missing, &limits, at(120)), None);
+        let line = start.missing_image(&missing, &limits, at(121)).unwrap();
+        assert!(line.contains("ErrImagePull: no such image"), "{line}");
+        let never = GiveUp { image_timeout: Duration::ZERO };
+        assert_eq!(start.missing_image(&missing, &never, at(10_000)), None);
+    }
+
+    #[test]
+    fn a_command_that_cannot_be_started_is_hopeless_once() {
+        let ended = |reason: &str| {
+            pod("Failed", json!({ "terminated": { "exitCode": 128, "reason": reason } }))
+        };
+        let mut start = Start::default();
+        assert!(!start.is_hopeless(&ended("Error")));
+        assert!(start.is_hopeless(&ended("StartError")));
+        assert!(!start.is_hopeless(&ended("StartError")), "the Job was told already");
+    }
+}

@@ -1,0 +1,270 @@
+//! Follows a container's log to its end and reconnects if the connection is lost. The timestamps that
+//! the server puts in front of the lines show which lines were read already.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, Read as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::listener::{FollowEvent, Listener};
+use posse_core::model::pod::ContainerState;
+use posse_core::model::refusal::RefusalClass;
+use posse_kube::api::objects::{LogQuery, Objects};
+
+/// The longest line that is read in one piece, in bytes. A longer line is read in several pieces.
+const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// How long to wait before the log is opened again.
+const RECONNECT_WAIT: Duration = Duration::from_secs(1);
+/// How often in a row the server may refuse the log.
+const REFUSED_MAX: u32 = 30;
+
+/// Reads the logs of drivers' pods.
+#[expect(missing_debug_implementations, reason = "a closure has nothing to show")]
+pub struct LogFollower<'a> {
+    pub objects: Objects,
+    pub listener: Listener<'a>,
+    /// Only this many lines from the end of the log.
+    pub tail: Option<u32>,
+    /// Set to end the follower.
+    pub is_ended: &'a AtomicBool,
+}
+
+/// Which lines of a log have been read.
+///
+/// A line's time tells which it is, but not its place: a container runtime reads stdout and stderr side by
+/// side and takes the time before it writes the line, so a line may be older than the one before it.
+#[derive(Debug, Default)]
+struct ReadPosition {
+    /// The time of the first line. With `tail` there are older lines, which are not for us.
+    first: Option<Timestamp>,
+    /// The second of the newest line, and how many lines of each second have been read. Only the seconds
+    /// that are read again after a reconnect are kept: this one and the one before it.
+    newest: i64,
+    seconds: BTreeMap<i64, SecondRead>,
+    is_again: bool,
+}
+
+/// The lines whose times are in one second.
+#[derive(Debug, Default)]
+struct SecondRead {
+    n: u64,
+    /// How many of them have been read again since the last reconnect.
+    n_again: u64,
+}
+
+impl LogFollower<'_> {
+    /// Reads a pod's log until the driver's container has terminated and everything is read.
+    pub fn follow(&self, pod: &str) {
+        let mut position = ReadPosition::default();
+        let mut n_refused = 0;
+        while n_refused < REFUSED_MAX && !self.is_ended.load(Ordering::Acquire) {
+            let seen = self.objects.pod(pod);
+            let container = match &seen {
+                Ok(Some(pod)) => Some(pod.main.clone()),
+                Ok(None) => return,
+                Err(_) => None,
+            };
+            let query = LogQuery {
+                container,
+                follow: true,
+                timestamps: true,
+                tail: self.tail.filter(|_| position.first.is_none()),
+                since: position.since(),
+            };
+            let had_terminated = seen.is_ok_and(|pod| {
+                pod.is_some_and(|pod| pod.facts.container == ContainerState::Ended)
+            });
+            match self.objects.log(pod, &query) {
+                Err(refusal) if refusal.class == RefusalClass::NotFound => return,
+                Err(refusal) => {
+                    log::debug!("the log of {pod} cannot be read: {refusal}");
+                    n_refused += 1;
+                }
+                Ok(mut stream) => {
+                    n_refused = 0;
+                    let is_whole = self.copy(stream.reader(), Some(&mut position));
+                    match is_whole {
+                        None => return,
+                        // The container had terminated before the log was opened: this is all.
+                        Some(true) if had_terminated => return,
+                        Some(_) => position.reconnect(),
+                    }
+                }
+            }
+            thread::park_timeout(RECONNECT_WAIT);
+        }
+        if !self.is_ended.load(Ordering::Acquire) {
+            log::warn!("the log of {pod} could not be read to its end");
+        }
+    }
+
+    /// Reads what a pod's log has now. False if it could not be read to its end.
+    pub fn read_once(&self, pod: &str) -> bool {
+        let container = match self.objects.pod(pod) {
+            Ok(Some(pod)) => Some(pod.main),
+            Ok(None) | Err(_) => None,
+        };
+        // Without timestamps: nothing is read again, and nodes put them also into the middle of long lines.
+        let query = LogQuery { container, tail: self.tail, ..LogQuery::default() };
+        match self.objects.log(pod, &query) {
+            Ok(mut stream) => self.copy(stream.reader(), None) == Some(true),
+            Err(refusal) => {
+                log::warn!("the log of {pod} cannot be read: {refusal}");
+                false
+            }
+        }
+    }
+
+    /// Reports new lines. With a position, each line begins with its time. Returns whether the log ended
+    /// without an error; `None` if the listener wants no more.
+    fn copy(
+        &self,
+        reader: &mut dyn std::io::BufRead,
+        mut position: Option<&mut ReadPosition>,
+    ) -> Option<bool> {
+        // The later pieces of a long line have no timestamp. They are treated like its first piece.
+        let (mut is_new, mut is_line_start) = (true, true);
+        loop {
+            let mut piece = Vec::new();
+            match reader.take(PIECE_BYTES_MAX).read_until(b'\n', &mut piece) {
+                Ok(0) => return Some(true),
+                Ok(_) => {}
+                Err(error) => {
+                    log::debug!("the connection of a log was lost: {error}");
+                    return Some(false);
+                }
+            }
+            let text = match &mut position {
+                Some(position) if is_line_start => {
+                    let (time, text) = split_time(&piece);
+                    is_new = time.is_none_or(|time| position.is_new(time));
+                    text
+                }
+                Some(_) | None => piece.as_slice(),
+            };
+            is_line_start = piece.ends_with(b"\n");
+            if is_new && !(self.listener)(FollowEvent::Log(text.to_vec())) {
+                return None;
+            }
+        }
+    }
+}
+
+impl ReadPosition {
+    /// True if a line with this time has not been read yet.
+    fn is_new(&mut self, time: Timestamp) -> bool {
+        let first = *self.first.get_or_insert(time);
+        let second = time.as_second();
+        if self.is_again {
+            if time < first || second < self.newest - 1 {
+                return false;
+            }
+            if let Some(read) = self.seconds.get_mut(&second).filter(|read| read.n_again < read.n) {
+                read.n_again += 1;
+                return false;
+            }
+        }
+        self.newest = self.newest.max(second);
+        if second >= self.newest - 1 {
+            let read = self.seconds.entry(second).or_default();
+            read.n += 1;
+            read.n_again += 1;
+        }
+        self.seconds.retain(|second, _| *second >= self.newest - 1);
+        true
+    }
+
+    /// The next lines come from the time `since` again.
+    fn reconnect(&mut self) {
+        self.is_again = true;
+        self.seconds.values_mut().for_each(|read| read.n_again = 0);
+    }
+
+    /// From when on the log has to be read again, as `sinceTime` requires it: in whole seconds.
+    fn since(&self) -> Option<String> {
+        self.first?;
+        Some(Timestamp::from_second(self.newest - 1).unwrap_or(Timestamp::UNIX_EPOCH).to_string())
+    }
+}
+
+/// Splits a line into its timestamp and the rest.
+fn split_time(line: &[u8]) -> (Option<Timestamp>, &[u8]) {
+    let Some(at) = line.iter().position(|c| *c == b' ') else { return (None, line) };
+    let (time, rest) = line.split_at(at);
+    let time = std::str::from_utf8(time).ok().and_then(|text| text.parse().ok());
+    match time {
+        Some(_) => (time, &rest[1..]),
+        None => (None, line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads lines as from one connection: those from `since` on.
+    fn read(log: &[(&str, &str)], position: &mut ReadPosition) -> String {
+        let since = position.since().map(|since| since.parse().unwrap());
+        let lines = log.iter().map(|(time, text)| (time.parse::<Timestamp>().unwrap(), *text));
+        lines
+            .filter(|(time, _)| since.is_none_or(|since| *time >= since))
+            .filter(|(time, _)| position.is_new(*time))
+            .map(|(_, text)| text)
+            .collect()
+    }
+
+    #[test]
+    fn each_line_is_read_once() {
+        let log = [
+            ("2026-01-01T00:00:01.1Z", "a"),
+            ("2026-01-01T00:00:01.12Z", "b"),
+            ("2026-01-01T00:00:01.12Z", "c"),
+            ("2026-01-01T00:00:01.12Z", "d"),
+            ("2026-01-01T00:00:02Z", "e"),
+            // Older than the line before it: stdout and stderr are read side by side.
+            ("2026-01-01T00:00:01.99Z", "f"),
+            ("2026-01-01T00:00:02Z", "g"),
+            ("2026-01-01T00:00:07Z", "h"),
+            ("2026-01-01T00:00:06.5Z", "i"),
+        ];
+        // The connection is lost after line `cut`, and once more at the end.
+        for cut in 0..=log.len() {
+            let mut position = ReadPosition::default();
+            let mut got = read(&log[..cut], &mut position);
+            for _ in 0..2 {
+                position.reconnect();
+                got.push_str(&read(&log, &mut position));
+            }
+            assert_eq!(got, "abcdefghi", "cut after {cut}");
+        }
+    }
+
+    #[test]
+    fn lines_before_the_tail_are_not_read_after_a_reconnect() {
+        let log = [
+            ("2026-01-01T00:00:01.1Z", "a"),
+            ("2026-01-01T00:00:01.2Z", "b"),
+            ("2026-01-01T00:00:01.3Z", "c"),
+            ("2026-01-01T00:00:01.4Z", "d"),
+        ];
+        let mut position = ReadPosition::default();
+        assert_eq!(read(&log[2..3], &mut position), "c");
+        position.reconnect();
+        assert_eq!(read(&log, &mut position), "d");
+    }
+
+    #[test]
+    fn timestamps_are_removed() {
+        let (time, text) = split_time(b"2026-01-01T00:00:01.123456789Z hello  world\n");
+        assert_eq!(
+            (time.map(|time| time.to_string()).as_deref(), text),
+            (Some("2026-01-01T00:00:01.123456789Z"), &b"hello  world\n"[..])
+        );
+        for line in [&b"no time\n"[..], b"word", b"", b"2026-01-01T00:00:01Z"] {
+            assert_eq!(split_time(line), (None, line));
+        }
+    }
+}

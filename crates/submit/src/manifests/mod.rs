@@ -1,0 +1,148 @@
+//! The objects of a driver in the cluster, in the order of their creation.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use crate::driver_pod::{self, DriverPodParts, driver_pod};
+use crate::plan::Plan;
+use posse_encoding::yaml::Node;
+use posse_wire::config::DriverKind;
+use posse_wire::k8s::labels::{APP, DRIVER};
+use posse_wire::pod::template::TemplateError;
+
+/// ServiceAccount, Role and RoleBinding with exactly the permissions that posse needs.
+const RBAC: &str = include_str!("../../../../deploy/rbac.yaml");
+
+/// A driver's objects.
+#[derive(Clone, PartialEq)]
+pub struct Manifests {
+    /// The objects that must exist before the driver.
+    pub parts: Vec<Value>,
+    /// The Job or Pod that owns the other objects.
+    pub workload: Value,
+    /// The pod that the Job creates, for a dry run.
+    pub pod: Value,
+    /// A warning for each replaced field of the template.
+    pub warnings: Vec<String>,
+}
+
+impl fmt::Debug for Manifests {
+    /// Without the objects: their environment may contain secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manifests").field("warnings", &self.warnings).finish_non_exhaustive()
+    }
+}
+
+impl Manifests {
+    /// All objects in the order of their creation.
+    pub fn all(&self) -> impl Iterator<Item = &Value> {
+        self.parts.iter().chain([&self.workload])
+    }
+}
+
+/// Builds the objects of a driver.
+///
+/// # Errors
+/// A field of the driver's template has the wrong type.
+pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
+    let mut parts = if plan.create_rbac { rbac(plan)? } else { Vec::new() };
+    let fixed = driver_pod::parts();
+    parts.push(object("v1", "ConfigMap", plan.metadata(), "data", plan.files.data().into()));
+    if let Some(data) = plan.pod_files.data() {
+        parts.push(object("v1", "Secret", plan.metadata(), "data", data));
+    }
+    // The Service publishes addresses that are not ready: executors may connect before the driver's
+    // container is ready.
+    let mut service = fixed["service"].clone();
+    service["selector"] = json!({ APP: plan.app, DRIVER.0: DRIVER.1 });
+    parts.push(object("v1", "Service", plan.metadata(), "spec", service));
+    let parts_of_pod = driver_pod(plan)?;
+    let DriverPodParts { metadata, spec, container: _, warnings } = &parts_of_pod;
+    let mut pod = object("v1", "Pod", json!(metadata), "spec", json!(spec));
+    pod["metadata"]["namespace"] = json!(plan.namespace);
+    pod["metadata"]["name"] = json!(plan.name());
+    let workload = match plan.pod.kind {
+        DriverKind::Job => job(plan, &parts_of_pod, &fixed["job"]),
+        DriverKind::Pod => {
+            let mut workload = pod.clone();
+            let ours = plan.workload_metadata();
+            let annotations = ours["annotations"].as_object().cloned().unwrap_or_default();
+            for (key, value) in annotations {
+                workload["metadata"]["annotations"][key] = value;
+            }
+            workload
+        }
+    };
+    Ok(Manifests { parts, workload, pod, warnings: warnings.clone() })
+}
+
+/// The Job. It is deleted ten minutes after its end, so that a user can inspect it. It replaces a pod
+/// as soon as that is terminating: on a lost node it would terminate for ever. A `podFailurePolicy`
+/// does not permit this (`podReplacementPolicy` must then be `Failed`), so posse itself decides in the
+/// pod which failures count (`run/attempt.rs`). Until it runs, and if it may not patch the Job,
+/// every pod that ends counts.
+fn job(plan: &Plan, pod: &DriverPodParts, fixed: &Value) -> Value {
+    let mut spec = fixed.clone();
+    spec["backoffLimit"] = json!(plan.pod.retries);
+    spec["template"] = json!({ "metadata": pod.metadata, "spec": pod.spec });
+    if plan.pod.deadline_ms > 0 {
+        spec["activeDeadlineSeconds"] = json!(plan.pod.deadline_ms.div_ceil(1_000));
+    }
+    object("batch/v1", "Job", plan.workload_metadata(), "spec", spec)
+}
+
+fn object(version: &str, kind: &str, metadata: Value, key: &str, value: Value) -> Value {
+    json!({ "apiVersion": version, "kind": kind, "metadata": metadata, key: value })
+}
+
+/// The permissions for the Secrets of credentials. Kubernetes cannot limit `create` to names.
+fn secret_rules(names: &[String]) -> Vec<Value> {
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let rule =
+        |verbs: &[&str]| json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": verbs });
+    let mut change = rule(&["delete", "get", "update"]);
+    change["resourceNames"] = json!(names);
+    vec![rule(&["create"]), change]
+}
+
+/// The objects of `deploy/rbac.yaml`, renamed for this application.
+fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
+    RBAC.split("\n---\n")
+        .map(|text| {
+            let node = Node::read(text)
+                .map_err(|error| plan.template.fail("deploy/rbac.yaml", error.message))?;
+            let mut object = node.to_json();
+            object["metadata"] = plan.metadata();
+            if let Some(rules) = object["rules"].as_array_mut().filter(|_| plan.has_volumes) {
+                rules.push(json!({
+                    "apiGroups": [""], "resources": ["persistentvolumeclaims"],
+                    "verbs": ["create", "delete", "get", "list"],
+                }));
+            }
+            for rule in object["rules"].as_array_mut().into_iter().flatten() {
+                if let Some(names) = rule.get_mut("resourceNames") {
+                    *names = json!([plan.name()]);
+                }
+            }
+            if let Some(rules) = object["rules"].as_array_mut() {
+                rules.extend(secret_rules(&plan.credential_secrets));
+            }
+            for key in ["roleRef", "subjects"] {
+                let named = match object.get_mut(key) {
+                    Some(Value::Array(list)) => list.first_mut(),
+                    other => other,
+                };
+                if let Some(named) = named {
+                    named["name"] = json!(plan.name());
+                }
+            }
+            Ok(object)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

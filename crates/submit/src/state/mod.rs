@@ -1,0 +1,218 @@
+//! The state of a driver by its Job and pods, and the words for it.
+
+use posse_core::model::pod::{ContainerState, End, Phase, StartProblemKind};
+use posse_wire::k8s::job::{Job, JobOutcome};
+use posse_wire::pod::details::PodDetails;
+
+/// The longest message of the server or kubelet that is printed, in characters.
+const MESSAGE_CHARS_MAX: usize = 300;
+/// How many of the last lines of a failed driver are shown. The last four or so are posse's own.
+const LAST_LINES_MAX: usize = 10;
+
+/// The state of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverState {
+    /// It runs on this host, by `posse run`.
+    Local,
+    /// Its pod does not exist yet or is not running yet.
+    Pending,
+    Running,
+    /// It failed, and the Job will create another pod.
+    Retrying,
+    /// It is being stopped.
+    Stopping,
+    /// The Job is suspended.
+    Suspended,
+    Succeeded,
+    Failed,
+}
+
+impl DriverState {
+    /// True for final states.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+
+    /// The name in outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "Local",
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Retrying => "Retrying",
+            Self::Stopping => "Stopping",
+            Self::Suspended => "Suspended",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+/// How a Job finished: true if it succeeded, else false with reason and message.
+pub fn job_end(job: &Job) -> Option<(bool, String)> {
+    job.outcome().map(|outcome| match outcome {
+        JobOutcome::Complete => (true, String::new()),
+        JobOutcome::Failed(why) => (false, reason_and_message(&why.reason, &why.message)),
+    })
+}
+
+/// The state of a driver by its pods and its Job, if it has one.
+pub fn state(job: Option<&Job>, pods: &[PodDetails]) -> DriverState {
+    let newest = newest(pods);
+    let by_pod = newest.map_or(DriverState::Pending, |pod| match pod.facts.phase {
+        Phase::Succeeded => DriverState::Succeeded,
+        Phase::Failed => DriverState::Failed,
+        Phase::Pending | Phase::Running | Phase::Unknown if pod.facts.deleting => {
+            DriverState::Stopping
+        }
+        Phase::Running => DriverState::Running,
+        Phase::Pending | Phase::Unknown => DriverState::Pending,
+    });
+    let Some(job) = job else { return by_pod };
+    match job.outcome() {
+        Some(JobOutcome::Complete) => DriverState::Succeeded,
+        Some(JobOutcome::Failed(_)) => DriverState::Failed,
+        // `posse stop` sets parallelism to 0 before it deletes the Job.
+        None if job.meta.is_deleting() || job.spec.parallelism == Some(0) => DriverState::Stopping,
+        None if job.spec.suspend => DriverState::Suspended,
+        // The Job controller has not seen the end of the pod yet, or waits before it creates another.
+        None if by_pod.is_over() || by_pod == DriverState::Stopping => DriverState::Retrying,
+        None if newest.is_none() && job.status.failed > 0 => DriverState::Retrying,
+        None => by_pod,
+    }
+}
+
+/// The pod that was created last.
+pub fn newest(pods: &[PodDetails]) -> Option<&PodDetails> {
+    pods.iter().max_by_key(|pod| {
+        // Of two pods created in the same second, the one that has not finished is newer.
+        (&pod.meta.creation_timestamp, !pod.is_final(), pod.name())
+    })
+}
+
+/// How the main container or the pod ended.
+fn end(pod: &PodDetails) -> Option<&End> {
+    pod.facts.end.as_deref()
+}
+
+/// The exit code of the main container, if it has terminated.
+pub fn exit_code(pod: &PodDetails) -> Option<u8> {
+    let code = end(pod)?.exit_code?;
+    // Exit codes are bytes, but the field may contain any number.
+    Some(u8::try_from(code & 0xff).unwrap_or(u8::MAX))
+}
+
+/// True if the main container has started, so that there is a log.
+pub fn has_begun(pod: &PodDetails) -> bool {
+    pod.facts.container != ContainerState::Waiting
+}
+
+/// A driver's pod in one line, with the messages of kubelet and scheduler.
+pub fn pod_line(pod: &PodDetails) -> String {
+    let again = match pod.restarts() {
+        0 => String::new(),
+        n => format!(", restarted {n} times"),
+    };
+    let what = match pod.facts.phase {
+        Phase::Succeeded => "has succeeded".to_owned(),
+        Phase::Failed => format!("has failed: {}", failure(pod)),
+        Phase::Pending | Phase::Running | Phase::Unknown if pod.facts.deleting => {
+            "is terminating".to_owned()
+        }
+        Phase::Running => match &pod.facts.node {
+            Some(node) => format!("runs on {node}"),
+            None => "runs".to_owned(),
+        },
+        Phase::Pending | Phase::Unknown => match waits_for(pod) {
+            Some(why) => format!("is waiting: {why}"),
+            None => "is pending".to_owned(),
+        },
+    };
+    format!("pod {} {what}{again}", pod.name())
+}
+
+/// Why a pod failed.
+fn failure(pod: &PodDetails) -> String {
+    let by_pod = reason_and_message(&pod.status.reason, &pod.status.message);
+    let Some(end) = end(pod) else { return by_pod };
+    match (exit_code(pod), by_pod.is_empty()) {
+        (Some(code), true) if is_start_error(end) => {
+            let remedy = match pod.spec.program(&pod.main) {
+                Some("posse") => {
+                    "; put posse on the PATH of the image, or set driver.posse_image, which copies it"
+                }
+                _ => "",
+            };
+            let why = reason_and_message(&end.container_reason, &end.container_message);
+            format!("exit code {code} ({why}){remedy}")
+        }
+        (Some(code), true) => match &*end.container_reason {
+            "" | "Error" => format!("exit code {code}"),
+            reason => format!("exit code {code} ({reason})"),
+        },
+        (Some(code), false) => format!("{by_pod}, exit code {code}"),
+        (None, false) => by_pod,
+        (None, true) => match &end.init {
+            Some(init) => {
+                format!("init container {} ended with exit code {}", init.name, init.exit_code)
+            }
+            None => "no reason given".to_owned(),
+        },
+    }
+}
+
+/// The last lines of a failed driver: what it wrote to its termination message, or the end of its log.
+pub fn last_lines(pod: &PodDetails) -> Vec<String> {
+    let failed = end(pod).filter(|end| pod.facts.phase == Phase::Failed && !is_start_error(end));
+    let message = failed.map_or("", |end| &*end.container_message);
+    let last = message.lines().rev().filter(|line| !line.trim().is_empty()).take(LAST_LINES_MAX);
+    let cut = |line: &str| line.chars().take(MESSAGE_CHARS_MAX).collect();
+    let mut lines: Vec<String> = last.map(cut).collect();
+    lines.reverse();
+    lines
+}
+
+/// True if a pod has ended because the command of its main container cannot be started.
+pub fn cannot_start(pod: &PodDetails) -> bool {
+    pod.facts.phase == Phase::Failed && end(pod).is_some_and(is_start_error)
+}
+
+/// The container runtime could not start the command.
+fn is_start_error(end: &End) -> bool {
+    ["StartError", "ContainerCannotRun"].contains(&&*end.container_reason)
+}
+
+/// The reason, if a container waits for its image. A kubelet changes between two reasons for as long as
+/// it tries.
+pub fn image_problem(pod: &PodDetails) -> Option<&str> {
+    let waiting = pod.waiting().filter(|waiting| waiting.problem() == StartProblemKind::Image);
+    waiting.map(|waiting| waiting.reason.as_str())
+}
+
+/// Why a pending pod is waiting.
+fn waits_for(pod: &PodDetails) -> Option<String> {
+    let remedy = match image_problem(pod) {
+        Some(_) => "; correct the image's name, or let the node pull it",
+        None => "",
+    };
+    if let Some(waiting) = pod.waiting() {
+        return Some(reason_and_message(&waiting.reason, &waiting.message) + remedy);
+    }
+    let mut conditions = pod.status.conditions.iter();
+    let unscheduled = conditions.find(|one| one.kind == "PodScheduled" && one.status == "False")?;
+    Some(reason_and_message(&unscheduled.reason, &unscheduled.message))
+        .filter(|text| !text.is_empty())
+}
+
+/// `reason: message` of a condition, a container's state, a pod's status or an Event.
+pub fn reason_and_message(reason: &str, message: &str) -> String {
+    let message: String = message.chars().take(MESSAGE_CHARS_MAX).collect();
+    match (reason, message.as_str()) {
+        (reason, "") => reason.to_owned(),
+        ("", message) => message.to_owned(),
+        (reason, message) => format!("{reason}: {message}"),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,164 @@
+//! The state of drivers from Jobs and pods as servers return them.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+pub(crate) fn read(pod: &Value) -> PodDetails {
+    PodDetails::parse(pod.to_string().as_bytes()).unwrap()
+}
+
+fn pod(name: &str, made: &str, status: Value) -> PodDetails {
+    read(&raw_pod(name, made, status))
+}
+
+fn raw_pod(name: &str, made: &str, status: Value) -> Value {
+    json!({"kind": "Pod", "metadata": {"name": name, "uid": name, "creationTimestamp": made},
+        "spec": {"nodeName": "n1", "containers": [
+            {"name": "proxy"}, {"name": "driver", "volumeMounts": [{"mountPath": "/etc/posse"}]}]},
+        "status": status})
+}
+
+fn ended(phase: &str, code: i64, reason: &str) -> Value {
+    json!({"phase": phase, "containerStatuses": [
+        {"name": "proxy", "state": {"terminated": {"exitCode": 0}}},
+        {"name": "driver", "state": {"terminated": {"exitCode": code, "reason": reason}}}]})
+}
+
+#[test]
+fn a_pod_is_described_in_one_line() {
+    let waiting = |list: &str, reason: &str| {
+        json!({"phase": "Pending", list: [{"name": "driver",
+            "state": {"waiting": {"reason": reason, "message": "the words"}}}]})
+    };
+    let both = json!({"phase": "Pending",
+        "containerStatuses": [{"state": {"waiting": {"reason": "PodInitializing"}}}],
+        "initContainerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]});
+    let unscheduled = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled",
+        "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}]});
+    let restarted = json!({"phase": "Running",
+        "containerStatuses": [{"name": "driver", "restartCount": 2}]});
+    let failed_init = json!({"phase": "Failed", "initContainerStatuses": [
+        {"name": "posse", "state": {"terminated": {"exitCode": 3}}}]});
+    let evicted =
+        json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."});
+    for (status, want) in [
+        (json!({"phase": "Pending"}), "is pending"),
+        (
+            waiting("containerStatuses", "ErrImagePull"),
+            "is waiting: ErrImagePull: the words; correct the image's name, or let the node pull it",
+        ),
+        (
+            waiting("initContainerStatuses", "CreateContainerError"),
+            "is waiting: CreateContainerError: the words",
+        ),
+        (both, "is waiting: ErrImagePull; correct the image's name, or let the node pull it"),
+        (unscheduled, "is waiting: Unschedulable: 0/1 nodes are available"),
+        (json!({"phase": "Running"}), "runs on n1"),
+        (restarted, "runs on n1, restarted 2 times"),
+        (ended("Succeeded", 0, "Completed"), "has succeeded"),
+        (ended("Failed", 3, "Error"), "has failed: exit code 3"),
+        (ended("Failed", 137, "OOMKilled"), "has failed: exit code 137 (OOMKilled)"),
+        (failed_init, "has failed: init container posse ended with exit code 3"),
+        (evicted, "has failed: Evicted: The node was low on memory."),
+        (json!({"phase": "Failed"}), "has failed: no reason given"),
+    ] {
+        assert_eq!(pod_line(&pod("p", "t", status.clone())), format!("pod p {want}"), "{status}");
+    }
+    let mut terminating = raw_pod("p", "t", json!({"phase": "Running"}));
+    terminating["metadata"]["deletionTimestamp"] = json!("t");
+    assert_eq!(pod_line(&read(&terminating)), "pod p is terminating");
+}
+
+#[test]
+fn every_reason_of_a_missing_image_is_known() {
+    for reason in [
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    ] {
+        let waiting = json!([{"name": "driver", "state": {"waiting": {"reason": reason}}}]);
+        let one = pod("p", "t", json!({"phase": "Pending", "containerStatuses": waiting}));
+        assert_eq!(image_problem(&one), Some(reason));
+    }
+}
+
+#[test]
+fn the_last_lines_of_a_failed_driver_are_shown() {
+    let said = |phase: &str, reason: &str, message: &str| {
+        let mut status = ended(phase, 3, reason);
+        status["containerStatuses"][1]["state"]["terminated"]["message"] = json!(message);
+        last_lines(&pod("p", "t", status))
+    };
+    let lines: Vec<String> = (0..12).map(|n| n.to_string()).collect();
+    assert_eq!(said("Failed", "Error", &lines.join("\n\n")), lines[2..]);
+    assert_eq!(said("Failed", "Error", &"x".repeat(500)), ["x".repeat(300)]);
+    assert_eq!(said("Failed", "Error", ""), [""; 0]);
+    assert_eq!(said("Succeeded", "Completed", "done"), [""; 0]);
+    // The line about the pod has this message already.
+    assert_eq!(said("Failed", "StartError", "no such file"), [""; 0]);
+}
+
+#[test]
+fn the_state_is_derived_from_job_and_pods() {
+    let job = |status: Value| json!({"kind": "Job", "spec": {}, "status": status});
+    let over = |kind: &str, reason: &str| {
+        job(json!({"conditions": [{"type": kind, "status": "True", "reason": reason}]}))
+    };
+    let running = || pod("b", "2", json!({"phase": "Running"}));
+    let failed = || pod("a", "1", ended("Failed", 3, "Error"));
+    let mut suspended = job(json!({}));
+    suspended["spec"]["suspend"] = json!(true);
+    let mut stopping = job(json!({}));
+    stopping["metadata"]["deletionTimestamp"] = json!("t");
+    let mut emptied = job(json!({}));
+    emptied["spec"]["parallelism"] = json!(0);
+    for (job, pods, want) in [
+        (Some(emptied), vec![], DriverState::Stopping),
+        (Some(job(json!({}))), vec![], DriverState::Pending),
+        (Some(job(json!({}))), vec![running()], DriverState::Running),
+        (Some(job(json!({}))), vec![failed()], DriverState::Retrying),
+        (Some(job(json!({}))), vec![running(), failed()], DriverState::Running),
+        (Some(job(json!({"failed": 1}))), vec![], DriverState::Retrying),
+        (Some(over("Complete", "")), vec![running()], DriverState::Succeeded),
+        (Some(over("Failed", "BackoffLimitExceeded")), vec![failed()], DriverState::Failed),
+        (Some(suspended), vec![], DriverState::Suspended),
+        (Some(stopping), vec![running()], DriverState::Stopping),
+        (None, vec![running()], DriverState::Running),
+        (None, vec![failed()], DriverState::Failed),
+        (None, vec![], DriverState::Pending),
+    ] {
+        let job = job.map(|job| Job::parse(job.to_string().as_bytes()).unwrap());
+        assert_eq!(state(job.as_ref(), &pods), want, "{job:?} {pods:?}");
+    }
+    let ended = over("Failed", "DeadlineExceeded");
+    let ended = Job::parse(ended.to_string().as_bytes()).unwrap();
+    assert_eq!(job_end(&ended), Some((false, "DeadlineExceeded".to_owned())));
+}
+
+#[test]
+fn an_image_without_posse_is_told_with_the_remedy() {
+    let message = "failed to create containerd task: exec: \"posse\": executable file not found";
+    let mut one = raw_pod("p", "t", ended("Failed", 128, "StartError"));
+    one["status"]["containerStatuses"][1]["state"]["terminated"]["message"] = json!(message);
+    let told = format!("pod p has failed: exit code 128 (StartError: {message})");
+    assert_eq!(pod_line(&read(&one)), told);
+    one["spec"]["containers"][1]["command"] = json!(["posse"]);
+    let remedy = "put posse on the PATH of the image, or set driver.posse_image, which copies it";
+    assert_eq!(pod_line(&read(&one)), format!("{told}; {remedy}"));
+}
+
+#[test]
+fn the_exit_code_is_read_from_the_main_container() {
+    let one = pod("p", "t", ended("Failed", 3, "Error"));
+    assert_eq!((one.main.as_str(), exit_code(&one)), ("driver", Some(3)));
+    assert!(has_begun(&one));
+    let young = pod("p", "t", json!({"phase": "Pending"}));
+    assert_eq!((exit_code(&young), has_begun(&young)), (None, false));
+    let two = [pod("a", "2", json!({})), pod("b", "1", json!({}))];
+    assert_eq!(newest(&two).map(PodDetails::name), Some("a"));
+}

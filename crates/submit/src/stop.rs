@@ -1,0 +1,197 @@
+//! Stops an application in the cluster: first the driver, which needs its service account to stop its
+//! executors, then all objects that belong to it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::plan::{driver_name, driver_selector};
+use crate::workload::{Workload, find_workload, is_driver_of};
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_kube::api::objects::{Kind, Objects};
+use posse_kube::api::retry::with_retries;
+use posse_wire::k8s::labels::executor_selector;
+use posse_wire::k8s::object::Meta;
+use posse_wire::pod::details::PodDetails;
+
+/// How much longer than its grace period a pod may take to disappear.
+const GONE_RESERVE: Duration = Duration::from_secs(30);
+/// How long the Job controller may take to delete the pods after parallelism was set to 0.
+const CONTROLLER_LIMIT: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(200);
+
+/// The objects that are deleted with the driver, the permissions last.
+const PARTS: [Kind; 5] =
+    [Kind::ConfigMap, Kind::Service, Kind::RoleBinding, Kind::Role, Kind::ServiceAccount];
+
+/// The result of a stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Everything is deleted.
+    Gone,
+    /// The application has no driver and no other objects.
+    Nothing,
+    /// These pods still exist.
+    Remain(Vec<String>),
+}
+
+/// An application whose driver is being stopped.
+#[derive(Debug)]
+pub struct StopRequest<'a> {
+    objects: &'a Objects,
+    app: String,
+    workload: Option<Workload>,
+    drivers: Vec<PodDetails>,
+    grace_s: Option<u32>,
+}
+
+impl<'a> StopRequest<'a> {
+    /// Deletes an application's driver. `grace_s` replaces the grace period of its pod.
+    pub fn new(objects: &'a Objects, app: &str, grace_s: Option<u32>) -> Result<Self, Refusal> {
+        let workload = find_workload(objects, app)?;
+        let request = Self {
+            objects,
+            app: app.to_owned(),
+            workload,
+            drivers: drivers(objects, app)?,
+            grace_s,
+        };
+        if request.live().next().is_some() {
+            if let Some(Workload::Job(job)) = &request.workload {
+                delete_pods_of_job(objects, app, &job.meta)?;
+            }
+            for pod in request.live() {
+                with_retries(|| objects.delete(Kind::Pod, pod.name(), pod.uid(), grace_s))?;
+            }
+        }
+        Ok(request)
+    }
+
+    fn live(&self) -> impl Iterator<Item = &PodDetails> {
+        self.drivers.iter().filter(|pod| !pod.is_final())
+    }
+
+    /// Waits for the driver's end and deletes its other objects.
+    pub fn finish(&self) -> Result<Stopped, Refusal> {
+        let objects = self.objects;
+        let live: Vec<&PodDetails> = self.live().collect();
+        let uids: Vec<&str> = self.drivers.iter().map(PodDetails::uid).collect();
+        let remaining = wait_until_gone(objects, &self.app, &live, &uids, self.grace_s)?;
+        if let Some(workload) = &self.workload {
+            let meta = workload.meta();
+            with_retries(|| objects.delete(workload.kind(), &meta.name, &meta.uid, None))?;
+        }
+        for pod in self.drivers.iter().filter(|pod| pod.is_final()) {
+            with_retries(|| objects.delete(Kind::Pod, pod.name(), pod.uid(), None))?;
+        }
+        let n_parts = delete_parts(objects, &self.app)?;
+        Ok(match remaining.is_empty() {
+            false => Stopped::Remain(remaining),
+            true if self.workload.is_none() && self.drivers.is_empty() && n_parts == 0 => {
+                Stopped::Nothing
+            }
+            true => Stopped::Gone,
+        })
+    }
+}
+
+/// All pods of an application's driver.
+pub fn drivers(objects: &Objects, app: &str) -> Result<Vec<PodDetails>, Refusal> {
+    objects.pods(&driver_selector(Some(app))).map(|(pods, _)| pods)
+}
+
+/// Sets the Job's parallelism to 0, so that its controller deletes the pods and creates no others. If
+/// the Job were deleted now, the garbage collector would delete the driver's permissions while the
+/// driver still stops its executors.
+fn delete_pods_of_job(objects: &Objects, app: &str, job: &Meta) -> Result<(), Refusal> {
+    let patch = json!({ "metadata": { "uid": job.uid }, "spec": { "parallelism": 0 } });
+    match with_retries(|| objects.patch(Kind::Job, &job.name, &patch)) {
+        Ok(()) => {}
+        Err(refusal) if refusal.class == RefusalClass::Forbidden => {
+            log::debug!("parallelism cannot be set, so the job is deleted now: {refusal}");
+            return with_retries(|| objects.delete(Kind::Job, &job.name, &job.uid, None));
+        }
+        Err(refusal)
+            if matches!(refusal.class, RefusalClass::Conflict | RefusalClass::NotFound) =>
+        {
+            return Ok(());
+        }
+        Err(refusal) => return Err(refusal),
+    }
+    let started_at = Instant::now();
+    while started_at.elapsed() < CONTROLLER_LIMIT {
+        if !drivers(objects, app)?.iter().any(PodDetails::is_live) {
+            return Ok(());
+        }
+        thread::park_timeout(POLL);
+    }
+    log::debug!("the job controller has not deleted the pods yet");
+    Ok(())
+}
+
+/// Waits until the driver's pods and their executors are gone. Returns the names of those that are
+/// left after the grace period.
+fn wait_until_gone(
+    objects: &Objects,
+    app: &str,
+    live: &[&PodDetails],
+    uids: &[&str],
+    grace_s: Option<u32>,
+) -> Result<Vec<String>, Refusal> {
+    let longest = live.iter().map(|pod| pod.facts.grace_s).max().unwrap_or(0);
+    let grace_s = u64::from(grace_s.unwrap_or(longest));
+    let limit = Duration::from_secs(grace_s).saturating_add(GONE_RESERVE);
+    let started_at = Instant::now();
+    let executors = executor_selector(app);
+    loop {
+        let mut left: Vec<String> = Vec::new();
+        for pod in drivers(objects, app)? {
+            if live.iter().any(|one| one.uid() == pod.uid()) && !pod.is_final() {
+                left.push(pod.meta.name);
+            }
+        }
+        let is_driver_gone = left.is_empty();
+        let (mut owned, _) = objects.pods(&executors)?;
+        owned.retain(|pod| uids.iter().any(|uid| pod.meta.is_owned_by(uid)));
+        // The garbage collector deletes retained failed pods with their owner.
+        let alive = owned.iter().filter(|pod| !pod.is_final());
+        left.extend(alive.map(|pod| pod.name().to_owned()));
+        if left.is_empty() || started_at.elapsed() > limit {
+            return Ok(left);
+        }
+        if is_driver_gone {
+            // The driver, which should have deleted them, is gone.
+            for pod in owned.iter().filter(|pod| !pod.facts.deleting) {
+                with_retries(|| objects.delete(Kind::Pod, pod.name(), pod.uid(), None))?;
+            }
+        }
+        thread::park_timeout(POLL);
+    }
+}
+
+/// Deletes the other objects of the driver and returns how many there were. The garbage collector
+/// would also delete them, but not those of a killed `posse submit`, which have no owner.
+fn delete_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
+    let name = driver_name(app);
+    let mut n_parts = 0;
+    for kind in PARTS {
+        match objects.meta(kind, &name) {
+            Ok(Some(part)) if is_driver_of(&part, app) => {
+                n_parts += 1;
+                match with_retries(|| objects.delete(kind, &name, &part.uid, None)) {
+                    Err(refusal) if refusal.class != RefusalClass::Forbidden => {
+                        return Err(refusal);
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            Ok(_) => {}
+            Err(refusal) if refusal.class == RefusalClass::Forbidden => {
+                log::debug!("no permission to read the {}: {refusal}", kind.name());
+            }
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(n_parts)
+}

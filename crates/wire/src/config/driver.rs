@@ -1,0 +1,315 @@
+//! The keys of `driver`: the driver process, the host that executors connect to, and the pod that
+//! `posse submit` creates.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::config::dev::driver_dev;
+use crate::config::group::{self, CPU, ENV_KEY, MEMORY, PodSource, RESOURCES};
+use crate::config::key::Preset::Is;
+use crate::config::key::Type::{self, Duration, Integer, List, Map, Pairs, Path, Text, Words};
+use crate::config::key::{Key, key, none, told, words};
+use crate::config::pairs::{labels, pairs};
+use crate::config::section::{ConfigError, Section};
+use crate::config::{checked, only};
+use crate::pod::template::Shorthands;
+
+/// Default of `driver.retries`.
+const RETRIES_DEFAULT: u32 = 3;
+/// Default of `driver.node_loss_after`, in milliseconds.
+const NODE_LOSS_AFTER_MS_DEFAULT: u64 = 60_000;
+
+/// The keys of `driver`.
+#[rustfmt::skip]
+pub(super) const KEYS: &[Key] = &[
+    key("command", List, none("[python, driver.py]"),
+        "The driver, the same as the words after `--`. Without a driver posse runs until you stop it, or until \
+         [work that ends](#work-that-ends) has ended."),
+    key("args", List, none("[--fast]"), "Added after `command`."),
+    key("dev", Map, none("{command: [python, driver.py]}"),
+        "Another `command` or other `args` with `posse run --dev`. See [dev](#dev)."),
+    key("host", Text, told("`$POD_IP`, else this machine's address towards the API server", "10.1.2.3"),
+        "The address that executors dial."),
+    key("port", PORT, none("auto"),
+        "The port at which the driver listens for its executors. `auto`: posse chooses a free one. See [the \
+         driver's port](#the-drivers-port)."),
+    key("ready", READY, Is("none"),
+        "What the first creates wait for: nothing; the call `POST /v1/driver/ready` or `posse ready`; a port of \
+         `host` that accepts connections; a GET there that returns a status from 200 to 399; a file that was \
+         written after the driver's start. `tcp` and `http:/PATH` without a port mean `port`. posse closes each \
+         connection of `tcp`, which some rendezvous servers count as a member: take another word for these."),
+    key("silence", Duration, Is("0s"),
+        "If the driver makes no call for this time, the run ends with exit code 14. `0s`: the driver may be \
+         silent."),
+    key("kind", Words(&words(&KIND)), Is("job"),
+        "What `posse submit` creates: a Job, or a bare pod, which is not created again after its end. `posse run` \
+         ignores this key and those below."),
+    key("image", Text, none("registry.example.com/my-driver:1"), "The image of the driver's container."),
+    key("posse_image", Text, none("registry.example.com/posse:0.1.0"),
+        "The image that brings posse if the driver's image has none. Without `image` it is the driver's image \
+         too."),
+    key("template", Path, none("driver.yaml"), "A v1 Pod for everything that has no key here."),
+    key("pod", Map, none("{spec: {containers: [{name: driver}]}}"), "The same as `template`, inline."),
+    key("container", Text, told("the first container", "driver"),
+        "The container of the template in which the driver runs."),
+    ENV_KEY, CPU, MEMORY, RESOURCES,
+    key("node_selector", Pairs, none("{disk: ssd}"), "Labels that the node must have."),
+    key("labels", Pairs, none("{team: analytics}"), "Labels of the driver's pod."),
+    key("annotations", Pairs, none("{example.com/owner: me}"), "Annotations of the driver's pod."),
+    key("service_account", Text, told("`posse-driver`, from `deploy/rbac.yaml`", "posse-driver"),
+        "The pod's service account."),
+    key("image_pull_secrets", List, none("[registry]"), "Names of Secrets."),
+    key("secrets", Pairs, none("{db-password: /etc/db}"), "Secrets to mount: name to folder."),
+    key("config_maps", Pairs, none("{settings: /etc/settings}"), "ConfigMaps to mount: name to folder."),
+    key("retries", Integer, Is("3"), "How often the Job starts a failed driver again."),
+    key("deadline", Duration, Is("0s"), "When the whole application must be over. `0s`: never."),
+    key("node_loss_after", Duration, Is("60s"),
+        "How long the driver's pod stays on a `not-ready` or `unreachable` node (its tolerations), before the Job \
+         starts the driver on another node. `0s`: posse adds none, and the cluster's default applies."),
+];
+
+const PORT: Type = Type::Own { page: "`auto` or 1 to 65535", expected: "auto or 1 to 65535" };
+const READY: Type = Type::Own {
+    page: "`none`, `control`, `tcp`, `tcp:PORT`, `http:PORT/PATH` or `file:PATH`",
+    expected: "none, control, tcp, tcp:PORT, http:PORT/PATH or file:PATH",
+};
+const KIND: [(&str, DriverKind); 2] = [("job", DriverKind::Job), ("pod", DriverKind::Pod)];
+
+/// The `driver` section.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Driver {
+    /// Program and arguments. Empty: posse starts no driver process.
+    pub command: Vec<String>,
+    /// Host that executors connect to. None: `$POD_IP`, or this machine's address towards the API
+    /// server.
+    pub host: Option<String>,
+    /// The port at which the driver listens for its executors. None: posse does not know it.
+    pub port: Option<PortChoice>,
+    pub ready: Ready,
+    /// Program and arguments under `posse run --dev`, if they are others.
+    pub dev_command: Option<Vec<String>>,
+    /// Only used by `posse submit`.
+    pub pod: DriverPod,
+}
+
+/// Which port the driver gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortChoice {
+    /// posse chooses one that is free on the driver's host.
+    Auto,
+    /// This one.
+    Number(u16),
+}
+
+impl PortChoice {
+    /// # Errors
+    /// The text is neither `auto` nor a port.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(number @ 1..)) => Ok(Self::Number(number)),
+            (_, Ok(0) | Err(_)) => Err(format!("expected {PORT}, found `{text}`")),
+        }
+    }
+}
+
+impl fmt::Display for PortChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// What must happen before the first executor is created.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ready {
+    /// The driver reports ready through the control API.
+    Control,
+    /// This file exists, and was written after the driver's start.
+    File(PathBuf),
+    /// `GET http://HOST:PORT/PATH` to the driver host returns a status from 200 to 399. The path begins
+    /// with a slash. Without a port: `driver.port`.
+    Http(Option<u16>, String),
+    /// Nothing.
+    #[default]
+    None,
+    /// This port of the driver host accepts connections. Without a port: `driver.port`.
+    Tcp(Option<u16>),
+}
+
+impl Ready {
+    /// True if the probe needs `driver.port`.
+    pub fn needs_driver_port(&self) -> bool {
+        match self {
+            Self::Http(port, _) | Self::Tcp(port) => port.is_none(),
+            Self::Control | Self::File(_) | Self::None => false,
+        }
+    }
+}
+
+/// The driver's pod in the cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DriverPod {
+    pub kind: DriverKind,
+    pub source: PodSource,
+    /// Name of the driver's container in the template. None: the first.
+    pub container: Option<String>,
+    /// Image, environment and resources. posse sets the command.
+    pub shorthands: Shorthands,
+    /// Image to copy posse from if the driver's image does not contain it.
+    pub posse_image: Option<String>,
+    pub node_selector: Vec<(String, String)>,
+    pub labels: Vec<(String, String)>,
+    pub annotations: Vec<(String, String)>,
+    pub service_account: Option<String>,
+    pub image_pull_secrets: Vec<String>,
+    /// Secrets to mount: name and path.
+    pub secrets: Vec<(String, String)>,
+    /// ConfigMaps to mount: name and path.
+    pub config_maps: Vec<(String, String)>,
+    /// How often the Job retries a failed driver.
+    pub retries: u32,
+    /// Maximum run time of the Job, milliseconds. 0: no limit.
+    pub deadline_ms: u64,
+    /// How long the pod stays bound to a lost node, milliseconds. 0: posse adds no tolerations.
+    pub node_loss_after_ms: u64,
+}
+
+impl Default for DriverPod {
+    fn default() -> Self {
+        Self {
+            kind: DriverKind::Job,
+            source: PodSource::Shorthands,
+            container: None,
+            shorthands: Shorthands::default(),
+            posse_image: None,
+            node_selector: Vec::new(),
+            labels: Vec::new(),
+            annotations: Vec::new(),
+            service_account: None,
+            image_pull_secrets: Vec::new(),
+            secrets: Vec::new(),
+            config_maps: Vec::new(),
+            retries: RETRIES_DEFAULT,
+            deadline_ms: 0,
+            node_loss_after_ms: NODE_LOSS_AFTER_MS_DEFAULT,
+        }
+    }
+}
+
+/// The object that `posse submit` creates for the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverKind {
+    /// A Job: creates another pod if one fails or its node is lost.
+    Job,
+    /// A bare pod: it is not replaced.
+    Pod,
+}
+
+pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
+    only(section, KEYS)?;
+    let ready = match section.text("ready")? {
+        None => Ready::None,
+        Some(text) => parse_ready(&text).ok_or_else(|| {
+            section.error("ready", format_args!("expected {READY}, found `{text}`"))
+        })?,
+    };
+    let host = checked(section, "host", host_error)?;
+    let port = match section.text("port")? {
+        None => None,
+        Some(text) => {
+            Some(PortChoice::parse(&text).map_err(|message| section.error("port", message))?)
+        }
+    };
+    let mut shorthands = group::shorthands(section)?;
+    let mut command = shorthands.command.take().unwrap_or_default();
+    let args = shorthands.args.take().unwrap_or_default();
+    if command.is_empty() && !args.is_empty() {
+        let message = "needs driver.command: posse starts the driver itself, and does not know \
+                       the entry point of its image";
+        return Err(section.error("args", message));
+    }
+    let dev = driver_dev(section)?;
+    let dev_command = match (dev.command, dev.args) {
+        (None, None) => None,
+        (None, Some(_)) if command.is_empty() => {
+            return Err(section.section("dev")?.error("args", "needs driver.command"));
+        }
+        (dev_command, dev_args) => {
+            let words = dev_command.unwrap_or_else(|| command.clone());
+            Some([words, dev_args.unwrap_or_else(|| args.clone())].concat())
+        }
+    };
+    command.extend(args);
+    Ok(Driver { command, host, port, ready, dev_command, pod: pod(section, shorthands)? })
+}
+
+fn parse_ready(text: &str) -> Option<Ready> {
+    let (kind, value) = text.split_once(':').unwrap_or((text, ""));
+    let port = |port: &str| port.parse().ok().filter(|port| *port > 0);
+    match kind {
+        "none" if value.is_empty() => Some(Ready::None),
+        "control" if value.is_empty() => Some(Ready::Control),
+        "tcp" if text == "tcp" => Some(Ready::Tcp(None)),
+        "tcp" => port(value).map(|port| Ready::Tcp(Some(port))),
+        "http" => {
+            let (number, path) = value.split_once('/').unwrap_or((value, ""));
+            // The path stands in the first line of a request.
+            let is_clean = path.bytes().all(|byte| byte.is_ascii_graphic());
+            let port = match number {
+                "" if value.starts_with('/') => None,
+                number => Some(port(number)?),
+            };
+            is_clean.then(|| Ready::Http(port, format!("/{path}")))
+        }
+        "file" if !value.is_empty() => Some(Ready::File(value.into())),
+        _ => None,
+    }
+}
+
+fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, ConfigError> {
+    let default = DriverPod::default();
+    let kind = section.word("kind", &KIND, default.kind)?;
+    let retries = section.number("retries")?;
+    if kind == DriverKind::Pod && retries.is_some_and(|n| n > 0) {
+        return Err(section.error("retries", "a bare pod is not retried; set kind: job"));
+    }
+    Ok(DriverPod {
+        kind,
+        source: group::source(section)?,
+        container: section.text("container")?,
+        shorthands,
+        posse_image: section.text("posse_image")?,
+        node_selector: pairs(section, "node_selector")?,
+        labels: labels(section)?,
+        annotations: pairs(section, "annotations")?,
+        service_account: section.text("service_account")?,
+        image_pull_secrets: section.texts("image_pull_secrets")?.unwrap_or_default(),
+        secrets: mounts(section, "secrets")?,
+        config_maps: mounts(section, "config_maps")?,
+        retries: retries.unwrap_or(default.retries),
+        deadline_ms: section.duration_ms("deadline", default.deadline_ms)?,
+        node_loss_after_ms: section.duration_ms("node_loss_after", default.node_loss_after_ms)?,
+    })
+}
+
+/// A map from object names to mount paths.
+fn mounts(section: &Section<'_>, key: &str) -> Result<Vec<(String, String)>, ConfigError> {
+    let mounts = pairs(section, key)?;
+    match mounts.iter().find(|(_, path)| !path.starts_with('/')) {
+        None => Ok(mounts),
+        Some((name, path)) => {
+            let message = format!("the mount path `{path}` of `{name}` has to start with `/`");
+            Err(section.error(key, message))
+        }
+    }
+}
+
+/// What is wrong with a host that executors should connect to.
+pub fn host_error(host: &str) -> Option<String> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._:[]%".contains(c);
+    let sound = !host.is_empty() && host.len() <= 255 && host.chars().all(is_allowed);
+    (!sound).then(|| format!("`{host}` is not a host name or an address"))
+}

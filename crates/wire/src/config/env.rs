@@ -1,0 +1,61 @@
+//! The key `env`: environment variables of a container.
+
+use serde_json::{Value, json};
+
+use crate::config::checked;
+use crate::config::key::Type;
+use crate::config::section::{ConfigError, Section};
+use crate::names::variable_error;
+use posse_encoding::yaml::{Entry, Kind, Node};
+
+pub(super) const ENV: Type = Type::Own {
+    page: "map, or list of `{name, value}` and `{name, valueFrom}`",
+    expected: "a map of NAME: value, or a list of {name, value} or {name, valueFrom}",
+};
+
+/// `env` is a map of NAME: value, or a list as in a pod spec.
+pub(super) fn env(section: &Section<'_>) -> Result<Vec<Value>, ConfigError> {
+    let Some(node) = section.get("env") else { return Ok(Vec::new()) };
+    match &node.kind {
+        Kind::Map(entries) => entries.iter().map(|entry| env_pair(section, entry)).collect(),
+        Kind::List(items) => {
+            items.iter().enumerate().map(|(i, item)| env_item(section, i, item)).collect()
+        }
+        Kind::Bool(_) | Kind::Null | Kind::Number(_) | Kind::Text(_) => {
+            Err(section.expected("env", node, ENV))
+        }
+    }
+}
+
+fn env_pair(section: &Section<'_>, entry: &Entry) -> Result<Value, ConfigError> {
+    let Entry { at, key, value } = entry;
+    if let Some(why) = variable_error(key) {
+        return Err(section.error("env", why));
+    }
+    let value = value.scalar().ok_or_else(|| {
+        let path = section.path_of("env");
+        let message =
+            format!("{path}.{key}: expected a text (\"\" for none), found {}", value.describe());
+        ConfigError { file: section.file.to_owned(), at: *at, message }
+    })?;
+    Ok(json!({ "name": key, "value": value }))
+}
+
+fn env_item(section: &Section<'_>, i: usize, item: &Node) -> Result<Value, ConfigError> {
+    let item = Section::new(section.file, format!("{}[{i}]", section.path_of("env")), item)?;
+    item.only(&["name", "value", "valueFrom"])?;
+    let Some(name) = checked(&item, "name", variable_error)? else {
+        return Err(item.error("name", "is missing"));
+    };
+    if let Some(from) = item.json_map("valueFrom")? {
+        if item.get("value").is_some() {
+            return Err(item.error("value", "give either value or valueFrom"));
+        }
+        return Ok(json!({ "name": name, "valueFrom": from }));
+    }
+    let value = match item.get("value") {
+        None => String::new(),
+        Some(node) => node.scalar().ok_or_else(|| item.expected("value", node, Type::Text))?,
+    };
+    Ok(json!({ "name": name, "value": value }))
+}

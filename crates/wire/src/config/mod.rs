@@ -1,0 +1,463 @@
+//! The format of posse.yaml: keys, defaults, checks. `cli` reads the file and applies flags on top.
+
+use serde_json::{Value, json};
+
+use crate::config::control_addr::ControlAddr;
+use crate::config::listen_addr::ListenAddr;
+use crate::config::section::{ConfigError, Section};
+use crate::k8s::log::LOG_LINES_MAX;
+use crate::names;
+use crate::pod::credential_mounts::Credentials;
+use posse_core::machines::orphan_cleanup::OrphanPolicy;
+use posse_core::model::settings::{FailureLimit, Policy};
+use posse_encoding::yaml::{Kind, Node};
+
+pub use driver::{Driver, DriverKind, DriverPod, PortChoice, Ready, host_error};
+pub use group::{Group, PodSource, cpu_error};
+pub(crate) use group::{ON_LOSS, REPLACE, RESTART, SCALE_DOWN, SLOTS};
+use key::Preset::Is;
+use key::Type::{Boolean, Duration, Integer, Map, Maps, Name, Text, With, Words};
+pub use key::{Key, Preset, Type};
+use key::{key, none, told, words};
+pub use keys::SECTIONS;
+use keys::only;
+
+/// Upper limit of concurrent creates: each takes a connection and a thread.
+pub const IN_FLIGHT_LIMIT: u32 = 256;
+
+/// The keys at the top.
+#[rustfmt::skip]
+const TOP: &[Key] = &[
+    key("app", Name,
+        told("made from the driver's file name, else from the first group's command or image", "my-app"),
+        "The application: pods are named `<app>-<instance>-exec-<id>`. Starts with a letter."),
+    key("namespace", Text, told("the service account's, else the context's", "analytics"),
+        "The namespace of the executors."),
+    key("driver", Map, none(""), "The program that uses the executors. See [driver](#driver)."),
+    key("executors", Maps, none(""),
+        "The groups of executors. With `executors: []` the driver creates groups by the [control \
+         API](CONTROL_API.md#groups). See [executors](#executors)."),
+    key("credentials", Maps,
+        none("[{name: hdfs, command: [kinit, -k, -t, /keytabs/me.keytab, -c, '{{DIR}}/ccache', me], every: 8h, \
+              expires: [./expires.sh, '{{DIR}}'], timeout: 60s, secret: my-app-hdfs, \
+              mount: /var/posse/credentials/hdfs, env: {KRB5CCNAME: 'FILE:{{MOUNT}}/ccache'}}]"),
+        "Credentials that posse renews for the driver and the executors. See [credentials](#credentials)."),
+    key("allocation", Map, none(""),
+        "How posse creates executors and how long it waits. See [allocation](#allocation)."),
+    key("bad_nodes", With(&Map, " or `off`"), none(""),
+        "When new executors avoid a node. `off` switches this off. See [bad_nodes](#bad_nodes)."),
+    key("failures", Map, none(""),
+        "Failure budgets (`auto`: the larger of 10 and twice the highest target) and failed pods. See \
+         [failures](#failures)."),
+    key("heartbeat", Map, none(""), "When a silent executor is lost. See [heartbeat](#heartbeat)."),
+    key("shutdown", Map, none(""), "The end of a run. See [shutdown](#shutdown)."),
+    key("watch", Boolean, Is("true"),
+        "If `false`, posse does not watch, and learns about its pods from the poll alone: \
+         `allocation.poll_interval` must not be `0s`."),
+    key("lease", Boolean, Is("true"),
+        "A Lease keeps a second posse from running the same instance. It needs the permissions to get, create and \
+         update leases."),
+    key("exclusive", Boolean, told("`false`; `posse submit` sets `true`", "true"),
+        "If `true`, no two drivers of this application run at once, whatever their instances. Needs the same \
+         permissions as `lease`."),
+    key("control", CONTROL, told("a unix socket in a private folder", "unix:/run/posse/my-app.sock"),
+        "Where the control API listens: `unix:PATH`, or `HOST:PORT` on loopback, which needs \
+         `--control-token-file`."),
+    key("metrics", LISTEN, told("off; `posse submit` listens at `:9760`", "127.0.0.1:9760"),
+        "Where posse serves `/metrics`, `/healthz` and `/readyz`, without a token: `HOST:PORT` with an IP \
+         address, or `:PORT` for all addresses of the machine. See [MONITORING.md](MONITORING.md)."),
+    key("kubernetes_events", Boolean, Is("true"),
+        "Whether posse writes Kubernetes Events about the driver's pod: losses, waits, exhausted budgets, avoided \
+         nodes. Without a driver pod, or without the permission to `create` and `patch` events in \
+         `events.k8s.io`, it writes none. See [MONITORING.md](MONITORING.md#kubernetes-events)."),
+    key("page", LISTEN, Is("off"),
+        "Where [the page](CONTROL_API.md#the-page) listens: `HOST:PORT` with an IP address, or `:PORT` for all \
+         addresses of the machine. Any other than a loopback address needs `--page-token-file`."),
+];
+
+/// The keys of `allocation`.
+#[rustfmt::skip]
+const ALLOCATION: &[Key] = &[
+    key("in_flight_max", With(&Integer, ", at most 256"), Is("32"),
+        "Creates under way at once. `0`: the most that posse supports, 256. While the API server answers most \
+         creates within 40 ms, at most 12 are under way: more would make none of them faster."),
+    key("pending_max", Integer, Is("0"),
+        "Executors that do not run yet, over all groups. `0`: no limit. If the scheduler finds no node for a \
+         group's executors for 2 minutes, posse deletes those beyond the group's even share as soon as another \
+         group needs the place."),
+    key("unschedulable_max", Integer, Is("0"),
+        "Executors of a group for which the scheduler has found no node for 2 minutes. `0`: no limit."),
+    key("poll_interval", Duration, Is("5m"), "How often posse sends a LIST beside the watch. `0s`: never."),
+    key("adopt_hold", Duration, Is("5m"),
+        "How long after a restart posse keeps executors that it found, even if they are too many."),
+    key("node_loss_after", Duration, Is("60s"),
+        "How long a pod stays on a `not-ready` or `unreachable` node (the pod's tolerations). `0s`: posse adds \
+         none, and the cluster's default applies."),
+    key("start_timeout", Duration, Is("10m"),
+        "The longest time from the node's assignment to the start of the main container. `0s`: no limit."),
+    key("image_timeout", Duration, Is("5m"),
+        "The longest time from the first failed image pull to the start. `0s`: no limit of its own. Also how long \
+         `posse submit`, while it waits for the end, waits for the images of the driver's pod before it removes \
+         the application."),
+    key("unschedulable_timeout", Duration, Is("0s"),
+        "The longest time from the scheduler's first \"no node\". `0s`: the executor waits for ever."),
+];
+
+/// The keys of `failures`.
+#[rustfmt::skip]
+const FAILURES: &[Key] = &[
+    key("app", LIMIT, Is("auto"), "Failures of the application itself: exit codes, memory, silence."),
+    key("cluster", LIMIT, Is("off"), "Losses caused by the cluster: evictions, lost nodes."),
+    key("start", LIMIT, Is("auto"),
+        "Executors that did not start: bad images, bad configuration, time-outs. `auto`: the application ends if no \
+         executor has ever run, 15 minutes after the start."),
+    key("window", With(&Duration, " above 0s"), Is("1h"), "The time in which posse counts the losses."),
+    key("keep_failed", Integer, Is("5"),
+        "How many failed pods posse retains for you to look at: the last ones that the application itself ended, \
+         also if a side-car still runs in them."),
+    key("log_lines", With(&Integer, ", at most 200"), told("0; 20 with `posse run --dev`", "20"),
+        "How many last lines of a failed executor's log posse reports as an `executor_log` event. With `--dev`, \
+         posse's own log shows the last ten of the first failure of each group. Needs the permission to get \
+         `pods/log`."),
+];
+
+/// The keys of `heartbeat`.
+#[rustfmt::skip]
+const HEARTBEAT: &[Key] = &[
+    key("timeout", Duration, Is("0s"),
+        "posse replaces an executor from which the driver has reported no heartbeat for this time. `0s`: never. \
+         With a `timeout` an executor is ready only when the driver has reported it."),
+    key("first", Duration, Is("2m"),
+        "With a `timeout`: posse also replaces an executor that has been running for this time and of which the \
+         driver has reported no heartbeat at all, once it has reported another executor. `0s`: never."),
+    key("reason_wait", Duration, Is("30s"),
+        "How long posse waits for the reason after the driver reported a broken connection. Then posse reads the \
+         pod once and decides."),
+];
+
+/// The keys of `shutdown`.
+#[rustfmt::skip]
+const SHUTDOWN: &[Key] = &[
+    key("grace", Duration, Is("15s"), "The time that the driver gets to end."),
+    key("timeout", Duration, Is("10s"),
+        "The time that the executors get to end. posse waits 5 s more for the API server to report that their \
+         pods are gone. If a pod was terminating before, with a longer grace period, posse waits for that, \
+         because a node may go on with the grace period that it began with."),
+    key("orphans", Words(&words(&ORPHANS)), Is("delete"),
+        "What happens to executors of earlier instances whose driver pod is gone or has ended."),
+];
+
+const CONTROL: Type =
+    Type::Own { page: "address or `off`", expected: "unix:PATH or a loopback HOST:PORT" };
+const LISTEN: Type = Type::Own { page: "address or `off`", expected: "HOST:PORT, :PORT or off" };
+const LIMIT: Type =
+    Type::Own { page: "`auto`, `off` or integer", expected: "auto, off or a whole number" };
+const ORPHANS: [(&str, OrphanPolicy); 2] =
+    [("delete", OrphanPolicy::Delete), ("keep", OrphanPolicy::Keep)];
+
+/// The checked content of posse.yaml. Times in milliseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// None: `--app` must give it.
+    pub app: Option<String>,
+    /// None: the service account's namespace, or the context's.
+    pub namespace: Option<String>,
+    pub credentials: Vec<Credentials>,
+    pub driver: Driver,
+    pub executors: Vec<Group>,
+    /// Settings for `core`.
+    pub policy: Policy,
+    /// `failures.log_lines`, if it is set.
+    pub log_lines: Option<u32>,
+    /// 0: no polling.
+    pub poll_interval_ms: u64,
+    /// 0: no tolerations are added.
+    pub node_loss_after_ms: u64,
+    pub watch: bool,
+    pub lease: bool,
+    /// Only one driver of the application at a time. None: the command that starts it decides.
+    pub exclusive: Option<bool>,
+    /// What to do with executors whose driver is gone.
+    pub orphans: OrphanPolicy,
+    /// How long the driver may take to end.
+    pub grace_ms: u64,
+    pub control: Control,
+    pub metrics: Metrics,
+    /// Write Kubernetes Events about the driver's pod, if there is one.
+    pub kubernetes_events: bool,
+    /// Where the page is served. None: nowhere but on a control address HOST:PORT.
+    pub page: Option<ListenAddr>,
+}
+
+/// Address of the control API.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Control {
+    /// An address from the configuration.
+    At(ControlAddr),
+    /// A unix socket in the first writable default directory.
+    #[default]
+    Default,
+    /// No control API.
+    Off,
+}
+
+/// Where scrapes and probes are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Metrics {
+    At(ListenAddr),
+    /// Nothing is configured: off, unless `posse submit` starts the run.
+    #[default]
+    Default,
+    Off,
+}
+
+impl Metrics {
+    /// Reads an address or `off`.
+    ///
+    /// # Errors
+    /// What is allowed.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            text => ListenAddr::parse(text).map(Self::At),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            app: None,
+            namespace: None,
+            credentials: Vec::new(),
+            driver: Driver::default(),
+            executors: Vec::new(),
+            policy: Policy::default(),
+            log_lines: None,
+            poll_interval_ms: 5 * 60_000,
+            node_loss_after_ms: 60_000,
+            watch: true,
+            lease: true,
+            exclusive: None,
+            orphans: OrphanPolicy::Delete,
+            grace_ms: 15_000,
+            control: Control::Default,
+            metrics: Metrics::Default,
+            kubernetes_events: true,
+            page: None,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a configuration. `file` is only used in errors.
+    ///
+    /// # Errors
+    /// The first error, with its position.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ConfigError> {
+        let node = Node::read(text).map_err(|error| ConfigError::from_yaml(file, error))?;
+        let top = Section::new(file, String::new(), &node)?;
+        only(&top, TOP)?;
+        let credentials = credentials::credentials(&top)?;
+        let mut config = Self {
+            app: checked(&top, "app", names::app_name_error)?,
+            namespace: checked(&top, "namespace", names::namespace_error)?,
+            driver: driver::driver(&top.section("driver")?)?,
+            executors: group::groups(&top, &credentials)?,
+            credentials,
+            watch: top.flag("watch", true)?,
+            lease: top.flag("lease", true)?,
+            exclusive: match top.get("exclusive") {
+                Some(_) => Some(top.flag("exclusive", false)?),
+                None => None,
+            },
+            control: control(&top)?,
+            metrics: metrics(&top)?,
+            kubernetes_events: top.flag("kubernetes_events", true)?,
+            page: page(&top)?,
+            ..Self::default()
+        };
+        config.read_allocation(&top.section("allocation")?)?;
+        config.policy.bad_nodes = nodes_and_memory::bad_nodes(&top)?;
+        config.read_failures(&top.section("failures")?)?;
+        config.read_heartbeat(&top.section("heartbeat")?)?;
+        config.policy.driver_silence_ms = top.section("driver")?.duration_ms("silence", 0)?;
+        config.read_shutdown(&top.section("shutdown")?)?;
+        if !config.watch && config.poll_interval_ms == 0 {
+            return Err(top.error("watch", WATCH_AND_POLL_OFF));
+        }
+        Ok(config)
+    }
+
+    fn read_allocation(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
+        only(section, ALLOCATION)?;
+        let policy = &mut self.policy;
+        policy.in_flight_max = match section.number("in_flight_max")? {
+            None => policy.in_flight_max,
+            // 0 means no limit of its own: the upper limit applies.
+            Some(0) => IN_FLIGHT_LIMIT,
+            Some(n @ 1..=IN_FLIGHT_LIMIT) => n,
+            Some(n) => {
+                let message = format!("{n} is above {IN_FLIGHT_LIMIT}, the most that is supported");
+                return Err(section.error("in_flight_max", message));
+            }
+        };
+        policy.pending_max = section.number("pending_max")?.unwrap_or(policy.pending_max);
+        policy.unschedulable_max =
+            section.number("unschedulable_max")?.unwrap_or(policy.unschedulable_max);
+        policy.start_timeout_ms = section.duration_ms("start_timeout", policy.start_timeout_ms)?;
+        policy.image_timeout_ms = section.duration_ms("image_timeout", policy.image_timeout_ms)?;
+        policy.unschedulable_timeout_ms =
+            section.duration_ms("unschedulable_timeout", policy.unschedulable_timeout_ms)?;
+        policy.adopt_hold_ms = section.duration_ms("adopt_hold", policy.adopt_hold_ms)?;
+        self.poll_interval_ms = section.duration_ms("poll_interval", self.poll_interval_ms)?;
+        self.node_loss_after_ms =
+            section.duration_ms("node_loss_after", self.node_loss_after_ms)?;
+        Ok(())
+    }
+
+    fn read_failures(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
+        only(section, FAILURES)?;
+        let policy = &mut self.policy;
+        policy.failures_app = failure_limit(section, "app", policy.failures_app)?;
+        policy.failures_cluster = failure_limit(section, "cluster", policy.failures_cluster)?;
+        policy.failures_start = failure_limit(section, "start", policy.failures_start)?;
+        policy.failures_window_ms = section.duration_ms("window", policy.failures_window_ms)?;
+        if policy.failures_window_ms == 0 {
+            return Err(section
+                .error("window", "must be longer than 0s; set a budget to `off` to disable it"));
+        }
+        policy.keep_failed = section.number("keep_failed")?.unwrap_or(policy.keep_failed);
+        self.log_lines = section.number("log_lines")?;
+        policy.log_lines = self.log_lines.unwrap_or(policy.log_lines);
+        if policy.log_lines > LOG_LINES_MAX {
+            let message = format!(
+                "{} is above {LOG_LINES_MAX}, the most that is supported",
+                policy.log_lines
+            );
+            return Err(section.error("log_lines", message));
+        }
+        Ok(())
+    }
+
+    fn read_heartbeat(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
+        only(section, HEARTBEAT)?;
+        let policy = &mut self.policy;
+        policy.reason_wait_ms = section.duration_ms("reason_wait", policy.reason_wait_ms)?;
+        policy.heartbeat_timeout_ms =
+            section.duration_ms("timeout", policy.heartbeat_timeout_ms)?;
+        policy.heartbeat_first_ms = section.duration_ms("first", policy.heartbeat_first_ms)?;
+        Ok(())
+    }
+
+    fn read_shutdown(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
+        only(section, SHUTDOWN)?;
+        self.grace_ms = section.duration_ms("grace", self.grace_ms)?;
+        self.policy.stop_timeout_ms =
+            section.duration_ms("timeout", self.policy.stop_timeout_ms)?;
+        self.orphans = section.word("orphans", &ORPHANS, self.orphans)?;
+        Ok(())
+    }
+}
+
+/// Error text if neither watch nor poll would tell posse about its pods.
+pub const WATCH_AND_POLL_OFF: &str =
+    "is off, and so is allocation.poll_interval: leave one of the two on";
+
+fn failure_limit(
+    section: &Section<'_>,
+    key: &str,
+    default: FailureLimit,
+) -> Result<FailureLimit, ConfigError> {
+    let Some(node) = section.get(key) else { return Ok(default) };
+    match (&node.kind, node.scalar().as_deref()) {
+        // YAML 1.1 reads a bare `off` as false.
+        (Kind::Bool(false), _) | (_, Some("off")) => Some(FailureLimit::Off),
+        (_, Some("auto")) => Some(FailureLimit::Auto),
+        (Kind::Number(number), _) => {
+            number.as_u64().and_then(|n| u32::try_from(n).ok()).map(FailureLimit::Max)
+        }
+        _ => None,
+    }
+    .ok_or_else(|| section.expected(key, node, LIMIT))
+}
+
+fn control(top: &Section<'_>) -> Result<Control, ConfigError> {
+    let Some(node) = top.get("control") else { return Ok(Control::Default) };
+    match (&node.kind, node.scalar()) {
+        (Kind::Bool(false), _) => Ok(Control::Off),
+        (_, Some(text)) if text == "off" => Ok(Control::Off),
+        (_, Some(text)) => {
+            ControlAddr::parse(&text).map(Control::At).map_err(|why| top.error("control", why))
+        }
+        (_, None) => Err(top.expected("control", node, CONTROL)),
+    }
+}
+
+fn metrics(top: &Section<'_>) -> Result<Metrics, ConfigError> {
+    let Some(node) = top.get("metrics") else { return Ok(Metrics::Default) };
+    match (&node.kind, node.scalar()) {
+        (Kind::Bool(false), _) => Ok(Metrics::Off),
+        (_, Some(text)) => Metrics::parse(&text).map_err(|why| top.error("metrics", why)),
+        (_, None) => Err(top.expected("metrics", node, LISTEN)),
+    }
+}
+
+fn page(top: &Section<'_>) -> Result<Option<ListenAddr>, ConfigError> {
+    let Some(node) = top.get("page") else { return Ok(None) };
+    match (&node.kind, node.scalar()) {
+        (Kind::Bool(false), _) => Ok(None),
+        (_, Some(text)) if text == "off" => Ok(None),
+        (_, Some(text)) => ListenAddr::parse(&text).map(Some).map_err(|why| top.error("page", why)),
+        (_, None) => Err(top.expected("page", node, LISTEN)),
+    }
+}
+
+/// A text that must pass `error_in`, which returns what is wrong.
+fn checked(
+    section: &Section<'_>,
+    key: &str,
+    error_in: impl FnOnce(&str) -> Option<String>,
+) -> Result<Option<String>, ConfigError> {
+    let text = section.text(key)?;
+    match text.as_deref().and_then(error_in) {
+        Some(why) => Err(section.error(key, why)),
+        None => Ok(text),
+    }
+}
+
+/// Reads the value of a group's key from the body of a call. The place of an error is one of the text
+/// that is made of it.
+fn of_json<T>(
+    key: &str,
+    value: &Value,
+    read: impl FnOnce(&Section<'_>) -> Result<T, ConfigError>,
+) -> Result<T, ConfigError> {
+    let text = json!({ key: value }).to_string();
+    let node = Node::read(&text).map_err(|error| ConfigError::from_yaml("", error))?;
+    read(&Section::new("", String::new(), &node)?)
+}
+
+mod beside;
+pub mod control_addr;
+mod credentials;
+mod decommission;
+pub mod dev;
+mod driver;
+pub mod duration;
+mod env;
+mod group;
+mod key;
+mod keys;
+pub mod listen_addr;
+mod nodes_and_memory;
+mod pairs;
+pub mod scale;
+pub mod section;
+mod volumes;
+
+pub use decommission::from_json as decommission_from_json;
+pub use volumes::from_json as volumes_from_json;
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,88 @@
+//! The keys `oom_growth` and `memory_max` (memory scaling after an OOM kill) and `bad_nodes`.
+
+use crate::config::key::Preset::Is;
+use crate::config::key::Type::{self, Duration, Integer};
+use crate::config::key::{Key, key};
+use crate::config::only;
+use crate::config::section::{ConfigError, Section};
+use crate::pod::memory::MemoryScaling;
+use posse_core::model::settings::BadNodes;
+use posse_encoding::quantity::{is_decimal, memory_error};
+use posse_encoding::yaml::Kind;
+
+/// Allowed range of `oom_growth`, in thousandths.
+const GROWTH_PERMILLE: std::ops::RangeInclusive<u32> = 1_050..=10_000;
+
+/// The keys of `bad_nodes`.
+#[rustfmt::skip]
+pub(super) const KEYS: &[Key] = &[
+    key("losses", Integer, Is("3"), "How many losses within `window` make a node bad. `0`: off."),
+    key("window", Duration, Is("10m"), "The time in which posse counts the losses."),
+    key("avoid_for", Duration, Is("30m"), "How long new executors avoid the node."),
+    key("share", SHARE, Is("0.25"),
+        "The largest share of the known nodes that posse avoids at once; at most 20 nodes."),
+];
+
+/// `oom_growth`.
+pub(super) const GROWTH: Type =
+    Type::Own { page: "number from 1.05 to 10", expected: "a factor from 1.05 to 10, like 1.25" };
+const SHARE: Type = Type::Own {
+    page: "number from 0 to 1",
+    expected: "a share of the nodes from 0 to 1, like 0.25",
+};
+
+/// `bad_nodes`: a section, or `off` (which YAML reads as false).
+pub(super) fn bad_nodes(top: &Section<'_>) -> Result<BadNodes, ConfigError> {
+    let default = BadNodes::default();
+    let off = BadNodes { losses: 0, ..default };
+    if let Some(node) = top.get("bad_nodes")
+        && (matches!(node.kind, Kind::Bool(false)) || node.scalar().as_deref() == Some("off"))
+    {
+        return Ok(off);
+    }
+    let section = top.section("bad_nodes")?;
+    only(&section, KEYS)?;
+    let share = permille(&section, "share", SHARE)?;
+    let share_permille = share.unwrap_or(default.share_permille);
+    if share_permille > 1_000 {
+        return Err(section.error("share", "is above 1; 1 means all nodes"));
+    }
+    Ok(BadNodes {
+        losses: section.number("losses")?.unwrap_or(default.losses),
+        window_ms: section.duration_ms("window", default.window_ms)?,
+        avoid_for_ms: section.duration_ms("avoid_for", default.avoid_for_ms)?,
+        share_permille,
+    })
+}
+
+/// `oom_growth` and `memory_max`: both or neither.
+pub(super) fn memory_scaling(section: &Section<'_>) -> Result<Option<MemoryScaling>, ConfigError> {
+    let max = section.text("memory_max")?;
+    let Some(permille) = permille(section, "oom_growth", GROWTH)? else {
+        return match max {
+            Some(_) => Err(section.error("memory_max", "does nothing without oom_growth")),
+            None => Ok(None),
+        };
+    };
+    if !GROWTH_PERMILLE.contains(&permille) {
+        return Err(section.error("oom_growth", format_args!("expected {GROWTH}")));
+    }
+    let Some(max) = max else {
+        return Err(section.error("memory_max", "is missing; oom_growth needs an upper limit"));
+    };
+    match memory_error(&max) {
+        Some(why) => Err(section.error("memory_max", why)),
+        None => Ok(Some(MemoryScaling { permille, max })),
+    }
+}
+
+/// A number with up to three decimals, in thousandths.
+fn permille(section: &Section<'_>, key: &str, expected: Type) -> Result<Option<u32>, ConfigError> {
+    let Some(node) = section.get(key) else { return Ok(None) };
+    let text = node.scalar().filter(|text| is_decimal(text));
+    let thousandths = text.and_then(|text| {
+        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        format!("{whole}{fraction:0<3.3}").parse().ok()
+    });
+    thousandths.map(Some).ok_or_else(|| section.expected(key, node, expected))
+}

@@ -1,0 +1,302 @@
+//! JSON of a Lease (`coordination.k8s.io/v1`).
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::k8s::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
+use crate::pod::WireError;
+use crate::pod::build::OwnerRef;
+use posse_core::machines::lease::LeaseScope;
+use posse_core::model::ids::{ExecutorId, STORED_ID_MAX, Uid};
+use posse_core::model::lease::Record;
+use posse_core::model::pod::OwnerPod;
+
+/// Value of the component label. It differs from an executor's, so that no pod selector matches a
+/// Lease.
+fn component(scope: LeaseScope) -> &'static str {
+    match scope {
+        LeaseScope::Application => "application",
+        LeaseScope::Instance => "instance",
+    }
+}
+
+/// A Lease to write.
+#[derive(Clone, Debug)]
+pub struct LeaseObject<'a> {
+    pub scope: LeaseScope,
+    pub name: &'a str,
+    pub namespace: &'a str,
+    pub selection: &'a Selection,
+    pub owner: Option<&'a OwnerRef>,
+    /// Content of the Lease. If `version_text` is not empty, the write replaces only that version.
+    pub record: &'a Record,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JsonLease<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: JsonMeta<'a>,
+    spec: JsonSpec<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JsonMeta<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_version: Option<&'a str>,
+    labels: BTreeMap<&'static str, &'a str>,
+    annotations: BTreeMap<&'static str, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    owner_references: Vec<&'a OwnerRef>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct JsonSpec<'a> {
+    holder_identity: &'a str,
+    lease_duration_seconds: u32,
+    acquire_time: Option<String>,
+    renew_time: Option<String>,
+    lease_transitions: u32,
+}
+
+/// Name of a Lease. The two scopes cannot collide: names of applications and instances contain no
+/// dot.
+pub fn name_of(scope: LeaseScope, selection: &Selection) -> String {
+    match scope {
+        LeaseScope::Application => format!("{}.exclusive", selection.app),
+        LeaseScope::Instance => format!("{}-{}", selection.app, selection.instance),
+    }
+}
+
+/// One of posse's Leases in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedLease {
+    pub name: String,
+    pub scope: LeaseScope,
+    pub selection: Selection,
+    pub record: Record,
+}
+
+/// Reads a list of Leases and skips those of other programs.
+///
+/// # Errors
+/// The bytes are not a list, or one of posse's Leases has no uid or version.
+pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
+    let list: Value = serde_json::from_slice(bytes)?;
+    let items = list.get("items").ok_or(WireError::Missing("items"))?;
+    let mut leases = Vec::new();
+    for lease in items.as_array().into_iter().flatten() {
+        let meta = |key: &str| lease.get("metadata")?.get(key)?.as_str().map(str::to_owned);
+        let label = |key: &str| lease.get("metadata")?.get("labels")?.get(key)?.as_str();
+        let part = label(COMPONENT.0);
+        let scopes = [LeaseScope::Application, LeaseScope::Instance];
+        let scope = scopes.into_iter().find(|scope| part == Some(component(*scope)));
+        let (Some(scope), Some(app), Some(instance), Some(name)) =
+            (scope, label(APP), label(INSTANCE), meta("name"))
+        else {
+            continue;
+        };
+        let selection = Selection { app: app.to_owned(), instance: instance.to_owned() };
+        // Somebody else's Lease may have our labels.
+        if name == name_of(scope, &selection) {
+            leases.push(NamedLease { name, scope, selection, record: record(lease)? });
+        }
+    }
+    Ok(leases)
+}
+
+/// Reads a Lease.
+///
+/// # Errors
+/// The bytes are not a Lease, or it has no uid or version.
+pub fn parse(bytes: &[u8]) -> Result<Record, WireError> {
+    record(&serde_json::from_slice(bytes)?)
+}
+
+fn record(lease: &Value) -> Result<Record, WireError> {
+    let meta = lease.get("metadata").ok_or(WireError::Missing("metadata"))?;
+    let text = |key: &str| meta.get(key).and_then(Value::as_str);
+    let uid = text("uid").ok_or(WireError::Missing("metadata.uid"))?;
+    let version = text("resourceVersion").ok_or(WireError::Missing("metadata.resourceVersion"))?;
+    let spec = |key: &str| lease.get("spec")?.get(key);
+    let number = |key: &str| spec(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+    let time = |key: &str| unix_ms(spec(key)?.as_str()?);
+    let high_water = || meta.get("annotations")?.get(ID_HIGH_WATER)?.as_str()?.parse().ok();
+    let high_water = || high_water().filter(|&id| id <= STORED_ID_MAX);
+    let label = |key: &str| meta.get("labels")?.get(key)?.as_str();
+    let selection = |app: &str, instance: &str| Selection {
+        app: app.to_owned(),
+        instance: instance.to_owned(),
+    };
+    let is_ours = label(APP).zip(label(INSTANCE)).is_some_and(|(app, instance)| {
+        let scopes = [LeaseScope::Application, LeaseScope::Instance];
+        let named = |scope: &LeaseScope| {
+            label(COMPONENT.0) == Some(component(*scope))
+                && text("name") == Some(&*name_of(*scope, &selection(app, instance)))
+        };
+        label(MANAGED_BY.0) == Some(MANAGED_BY.1) && scopes.iter().any(named)
+    });
+    let owners = meta.get("ownerReferences").and_then(Value::as_array);
+    Ok(Record {
+        uid: Uid::new(uid),
+        version_text: version.to_owned(),
+        holder: spec("holderIdentity").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        duration_s: number("leaseDurationSeconds").unwrap_or(0),
+        acquired_ms: time("acquireTime"),
+        renewed_ms: time("renewTime"),
+        transitions: number("leaseTransitions").unwrap_or(0),
+        id_high_water: high_water().map(ExecutorId),
+        owner: owners.into_iter().flatten().find_map(owner_pod),
+        is_ours,
+    })
+}
+
+fn owner_pod(owner: &Value) -> Option<OwnerPod> {
+    let text = |key: &str| owner.get(key)?.as_str();
+    let is_pod = text("kind") == Some("Pod");
+    let (name, uid) = (text("name")?, text("uid")?);
+    is_pod.then(|| OwnerPod { name: name.to_owned(), uid: Uid::new(uid) })
+}
+
+impl LeaseObject<'_> {
+    /// The request body.
+    pub fn to_json(&self) -> Vec<u8> {
+        let record = self.record;
+        let version = &record.version_text;
+        let labels = BTreeMap::from([
+            (APP, self.selection.app.as_str()),
+            (INSTANCE, self.selection.instance.as_str()),
+            (COMPONENT.0, component(self.scope)),
+            MANAGED_BY,
+        ]);
+        let high_water = record.id_high_water.map(|id| (ID_HIGH_WATER, id.to_string()));
+        let lease = JsonLease {
+            api_version: "coordination.k8s.io/v1",
+            kind: "Lease",
+            metadata: JsonMeta {
+                name: self.name,
+                namespace: self.namespace,
+                resource_version: (!version.is_empty()).then_some(version),
+                labels,
+                annotations: high_water.into_iter().collect(),
+                owner_references: self.owner.into_iter().collect(),
+            },
+            spec: JsonSpec {
+                holder_identity: &record.holder,
+                lease_duration_seconds: record.duration_s,
+                acquire_time: record.acquired_ms.and_then(micro_time),
+                renew_time: record.renewed_ms.and_then(micro_time),
+                lease_transitions: record.transitions,
+            },
+        };
+        serde_json::to_vec(&lease).expect("strings and numbers serialize")
+    }
+}
+
+fn unix_ms(text: &str) -> Option<i64> {
+    text.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
+}
+
+/// Kubernetes' MicroTime: exactly six digits after the decimal point.
+fn micro_time(unix_ms: i64) -> Option<String> {
+    Timestamp::from_millisecond(unix_ms).ok().map(|time| format!("{time:.6}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: &str = r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"wordcount-ab3de","namespace":"analytics","resourceVersion":"7","labels":{"app.kubernetes.io/component":"instance","app.kubernetes.io/managed-by":"posse","posse.dev/app":"wordcount","posse.dev/instance":"ab3de"},"annotations":{"posse.dev/id-high-water":"2000"},"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"driver","uid":"d"}]},"spec":{"holderIdentity":"me","leaseDurationSeconds":60,"acquireTime":"2026-01-01T00:00:00.000000Z","renewTime":"2026-01-01T00:00:01.500000Z","leaseTransitions":3}}"#;
+
+    #[test]
+    fn a_lease_is_read_back() {
+        let record = Record {
+            uid: Uid::new("u"),
+            version_text: "7".to_owned(),
+            holder: "me".to_owned(),
+            duration_s: 60,
+            acquired_ms: Some(1_767_225_600_000),
+            renewed_ms: Some(1_767_225_601_500),
+            transitions: 3,
+            id_high_water: Some(ExecutorId(2_000)),
+            owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("d") }),
+            is_ours: true,
+        };
+        let selection = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
+        let owner = OwnerRef {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "driver".to_owned(),
+            uid: "d".to_owned(),
+        };
+        let object = LeaseObject {
+            scope: LeaseScope::Instance,
+            name: &name_of(LeaseScope::Instance, &selection),
+            namespace: "analytics",
+            selection: &selection,
+            owner: Some(&owner),
+            record: &record,
+        };
+        let json = String::from_utf8(object.to_json()).unwrap();
+        assert_eq!(json, OURS);
+        let served = json.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
+        assert_eq!(parse(served.as_bytes()), Ok(record.clone()));
+        for (from, to) in [
+            (r#""app.kubernetes.io/managed-by":"posse","#, ""),
+            (r#":"instance""#, r#":"controller""#),
+            (r#""posse.dev/app":"wordcount""#, r#""posse.dev/app":"other""#),
+            (r#""posse.dev/instance":"ab3de""#, r#""x":"y""#),
+        ] {
+            let other = parse(served.replacen(from, to, 1).as_bytes()).unwrap();
+            assert!(!other.is_ours, "{from}");
+        }
+        let poisoned = served.replace("2000", "18446744073709551615");
+        assert_eq!(parse(poisoned.as_bytes()).unwrap().id_high_water, None);
+        let scope = LeaseScope::Application;
+        let object = LeaseObject { scope, name: &name_of(scope, &selection), ..object };
+        let json = String::from_utf8(object.to_json()).unwrap();
+        assert!(json.contains(r#""name":"wordcount.exclusive""#), "{json}");
+        assert!(json.contains(r#""app.kubernetes.io/component":"application""#), "{json}");
+    }
+
+    #[test]
+    fn a_list_contains_only_leases_of_posse() {
+        let ours = OURS.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
+        let app = ours
+            .replace(r#":"instance""#, r#":"application""#)
+            .replace(r#""name":"wordcount-ab3de""#, r#""name":"wordcount.exclusive""#);
+        let other_name = ours.replace(r#""name":"wordcount-ab3de""#, r#""name":"leader""#);
+        let foreign = ours.replace(r#":"instance""#, r#":"controller""#);
+        let list = format!(
+            r#"{{"items":[{ours},{foreign},{other_name},{app},{{"metadata":{{"name":"x"}}}}]}}"#
+        );
+        let got = parse_list(list.as_bytes()).unwrap();
+        let scopes: Vec<LeaseScope> = got.iter().map(|lease| lease.scope).collect();
+        assert_eq!(scopes, [LeaseScope::Instance, LeaseScope::Application]);
+        assert_eq!(
+            (got[0].name.as_str(), got[0].selection.instance.as_str()),
+            ("wordcount-ab3de", "ab3de")
+        );
+        assert_eq!(Ok(got[0].record.clone()), parse(ours.as_bytes()));
+        assert_eq!(parse_list(br#"{"items":null}"#), Ok(Vec::new()));
+        assert!(parse_list(b"[]").is_err());
+    }
+
+    #[test]
+    fn incomplete_leases_are_read() {
+        let bare = br#"{"metadata":{"uid":"u","resourceVersion":"1"},"spec":{"holderIdentity":null,"renewTime":"yesterday"}}"#;
+        let record = parse(bare).unwrap();
+        assert_eq!((record.holder.as_str(), record.duration_s), ("", 0));
+        assert_eq!((record.renewed_ms, record.id_high_water), (None, None));
+        assert!(parse(b"{}").is_err());
+        assert!(parse(br#"{"metadata":{"uid":"u"}}"#).is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! Reads one page of a list of pods, or of objects of any kind.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::k8s::labels::Selection;
+use crate::k8s::object::or_default;
+use crate::pod::{RawPod, WireError};
+use posse_core::model::ids::Version;
+use posse_core::model::input::PodAnswer;
+use posse_core::model::pod::Pod;
+use posse_encoding::fields::{Fields, Value};
+use posse_encoding::json;
+use posse_encoding::protobuf::{self, Envelope};
+
+/// One page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// This instance's pods.
+    pub pods: Vec<Pod>,
+    /// The list's resourceVersion. None: it is not a number.
+    pub version: Option<Version>,
+    /// Text of the list's resourceVersion. Empty: absent.
+    pub version_text: String,
+    /// Token of the next page. None on the last one.
+    pub next: Option<String>,
+}
+
+/// Reads a page.
+///
+/// # Errors
+/// The bytes are not a list of pods. One unreadable pod makes the whole page unreadable: a list
+/// without it would look as if that executor had been deleted.
+pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError> {
+    let mut page = Page::default();
+    let end = read_pods(bytes, &mut |pod| {
+        if let PodAnswer::Ours(pod) = pod.seen(selection)? {
+            page.pods.push(pod);
+        }
+        Ok(())
+    })?;
+    page.version = Version::parse(&end.version_text);
+    Ok(Page { version_text: end.version_text, next: end.next, ..page })
+}
+
+/// One page of a list of any kind, in JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemsPage<T> {
+    pub items: Vec<T>,
+    /// Text of the list's resourceVersion. Empty: absent.
+    pub version_text: String,
+    /// Token of the next page. None on the last one.
+    pub next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawItemsPage<'a> {
+    #[serde(default, deserialize_with = "or_default")]
+    metadata: RawItemsMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawItemsMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+/// Reads a page, each of its objects by `read`.
+///
+/// # Errors
+/// The bytes are not a list in JSON, or `read` fails for one of the objects.
+pub fn parse_items<T>(
+    bytes: &[u8],
+    read: &dyn Fn(&[u8]) -> Result<T, WireError>,
+) -> Result<ItemsPage<T>, WireError> {
+    let page: RawItemsPage<'_> = serde_json::from_slice(bytes)?;
+    let items = page.items.unwrap_or_default().into_iter();
+    let items: Result<Vec<T>, WireError> = items.map(|item| read(item.get().as_bytes())).collect();
+    Ok(ItemsPage {
+        items: items?,
+        version_text: page.metadata.resource_version,
+        next: page.metadata.next.filter(|token| !token.is_empty()),
+    })
+}
+
+/// A page without its pods.
+pub(super) struct PageEnd {
+    /// Text of the list's resourceVersion. Empty: absent.
+    version_text: String,
+    /// Token of the next page. None on the last one.
+    pub(super) next: Option<String>,
+}
+
+/// Calls `each` for every pod of a page.
+pub(super) fn read_pods(
+    bytes: &[u8],
+    each: &mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
+) -> Result<PageEnd, WireError> {
+    let mut list = RawList { meta: None, each, seen: Ok(()) };
+    match Envelope::message_of(bytes, "PodList")? {
+        Some(message) => protobuf::fill(message, &mut list)?,
+        None => drop(json::fill(bytes, &mut list)?),
+    }
+    list.seen?;
+    let meta = list.meta.ok_or(WireError::Missing("metadata"))?;
+    Ok(PageEnd {
+        version_text: meta.version.unwrap_or_default().into_owned(),
+        next: meta.next.map(Cow::into_owned).filter(|token| !token.is_empty()),
+    })
+}
+
+/// A list of pods, each of which is handed on once it is read.
+struct RawList<'a, 'e> {
+    meta: Option<RawListMeta<'a>>,
+    each: &'e mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
+    /// The first error of `each`.
+    seen: Result<(), WireError>,
+}
+
+impl<'a> Fields<'a> for RawList<'a, '_> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "metadata"), (2, "items")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "metadata" => self.meta = value.fields()?,
+            "items" => value.each(&mut |pod: Option<RawPod<'a>>| {
+                if self.seen.is_ok() {
+                    self.seen = (self.each)(pod.unwrap_or_default());
+                }
+            })?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct RawListMeta<'a> {
+    version: Option<Cow<'a, str>>,
+    next: Option<Cow<'a, str>>,
+}
+
+impl<'a> Fields<'a> for RawListMeta<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(2, "resourceVersion"), (3, "continue")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "resourceVersion" => self.version = value.text()?,
+            "continue" => self.next = value.text()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_real_server() {
+        let selection = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
+        let pages = [
+            include_str!("../../../../fixtures/pods/page1.json"),
+            include_str!("../../../../fixtures/pods/page2.json"),
+        ];
+        let [first, second] = pages.map(|page| parse_page(page.as_bytes(), &selection).unwrap());
+        assert_eq!(first.pods.len(), 5);
+        assert_eq!(second.pods.len(), 3);
+        assert!(first.next.is_some() && second.next.is_none());
+        assert_eq!(first.version_text, second.version_text);
+        assert_eq!(first.version.map(|v| v.to_string()), Some(first.version_text));
+        let other = Selection { app: "wordcount".to_owned(), instance: "other".to_owned() };
+        assert_eq!(parse_page(pages[0].as_bytes(), &other).unwrap().pods, []);
+    }
+
+    #[test]
+    fn objects_of_any_kind_are_read_one_by_one() {
+        let length = |item: &[u8]| Ok(item.len());
+        let page = |text: &str| parse_items(text.as_bytes(), &length);
+        let found =
+            page(r#"{"metadata":{"resourceVersion":"7","continue":"t"},"items":[{}, [1]]}"#);
+        let want = ItemsPage {
+            items: vec![2, 3],
+            version_text: "7".to_owned(),
+            next: Some("t".to_owned()),
+        };
+        assert_eq!(found, Ok(want));
+        let last =
+            page(r#"{"metadata":{"resourceVersion":"7","continue":""},"items":null}"#).unwrap();
+        assert_eq!((last.items, last.next), (vec![], None));
+        let unreadable = |_: &[u8]| Err::<(), _>(WireError::Missing("metadata.uid"));
+        assert!(parse_items(br#"{"items":[{}]}"#, &unreadable).is_err());
+        assert!(page("7").is_err() && page(r#"{"items":{}}"#).is_err());
+    }
+
+    #[test]
+    fn empty_and_malformed_pages() {
+        let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
+        let page = |text: &str| parse_page(text.as_bytes(), &selection);
+        assert_eq!(page(r#"{"metadata":{},"items":null}"#), Ok(Page::default()));
+        for broken in ["", "{}", r#"{"metadata":{},"items":{}}"#, r#"{"metadata":{},"items":[{}]}"#]
+        {
+            assert!(page(broken).is_err(), "{broken}");
+        }
+    }
+}

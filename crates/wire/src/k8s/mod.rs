@@ -1,0 +1,19 @@
+//! Objects of Kubernetes besides pods, and the answers of its API server.
+
+pub mod caller;
+pub mod exec_channels;
+pub mod job;
+pub mod kube_event;
+pub mod labels;
+pub mod lease;
+pub mod list;
+pub mod log;
+pub mod object;
+pub mod orphan;
+pub mod preflight;
+pub mod review;
+pub mod status;
+pub mod watch;
+
+#[cfg(test)]
+mod protobuf_tests;

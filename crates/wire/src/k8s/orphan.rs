@@ -1,0 +1,93 @@
+//! What `posse cleanup` reads: executors of any instance, and the pods that own them.
+
+use crate::k8s::list::read_pods;
+use crate::pod::{OwnerFacts, WireError, read_pod};
+use posse_core::policy::orphans::OrphanCandidate;
+
+/// One page of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub pods: Vec<OrphanCandidate>,
+    /// Token of the next page. None on the last one.
+    pub next: Option<String>,
+}
+
+/// Reads a page.
+///
+/// # Errors
+/// The bytes are not a list of pods, each with a name and a uid.
+pub fn parse_page(bytes: &[u8]) -> Result<Page, WireError> {
+    let mut pods = Vec::new();
+    let end = read_pods(bytes, &mut |pod| {
+        pods.push(pod.orphan()?);
+        Ok(())
+    })?;
+    Ok(Page { pods, next: end.next })
+}
+
+/// Reads the facts about a pod that owns others.
+///
+/// # Errors
+/// The bytes are not a pod with a uid.
+pub fn parse_owner(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
+    read_pod(bytes)?.unwrap_or_default().owner_facts()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::JobName;
+    use posse_core::model::ids::Uid;
+    use posse_core::model::pod::{OwnerPod, Phase};
+
+    #[test]
+    fn reads_pages_and_owners() {
+        let page =
+            br#"{"kind":"PodList","metadata":{"resourceVersion":"7","continue":"t"},"items":[
+            {"metadata":{"name":"a-k-exec-1","uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"k","x":"y"},
+             "ownerReferences":[{"kind":"Pod","name":"other","uid":"o0"},
+                                {"kind":"Pod","name":"driver","uid":"o1","controller":true}]},
+             "status":{"phase":"Running"}},
+            {"metadata":{"name":"b","uid":"u2","ownerReferences":
+              [{"kind":"Job","name":"driver","uid":"o1","controller":true}]},"status":null}]}"#;
+        let first = OrphanCandidate {
+            name: "a-k-exec-1".to_owned(),
+            uid: Uid::new("u1"),
+            has_executor_name: true,
+            app: Some("a".to_owned()),
+            instance: Some("k".to_owned()),
+            owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("o1") }),
+            phase: Phase::Running,
+        };
+        let second = OrphanCandidate {
+            name: "b".to_owned(),
+            uid: Uid::new("u2"),
+            has_executor_name: false,
+            app: None,
+            instance: None,
+            owner: None,
+            phase: Phase::Pending,
+        };
+        let want = Page { pods: vec![first, second], next: Some("t".to_owned()) };
+        assert_eq!(parse_page(page), Ok(want));
+        assert_eq!(parse_page(br#"{"metadata":{},"items":null}"#), Ok(Page::default()));
+        for bad in [&b"[]"[..], b"{}", br#"{"metadata":{},"items":[{"metadata":{"name":"a"}}]}"#] {
+            assert!(parse_page(bad).is_err());
+        }
+        let facts = |phase, is_deleting, job| {
+            Ok(OwnerFacts { uid: Uid::new("o1"), phase, is_deleting, job })
+        };
+        let driver = br#"{"metadata":{"uid":"o1","deletionTimestamp":null},
+            "status":{"phase":"Succeeded"}}"#;
+        assert_eq!(parse_owner(driver), facts(Phase::Succeeded, false, None));
+        let young = br#"{"metadata":{"uid":"o1"}}"#;
+        assert_eq!(parse_owner(young), facts(Phase::Pending, false, None));
+        let of_job = br#"{"metadata":{"uid":"o1","deletionTimestamp":"2026-01-01T00:00:00Z",
+            "ownerReferences":[{"kind":"Job","name":"x","uid":"j0"},
+                               {"kind":"Job","name":"d","uid":"j1","controller":true}]},
+            "status":{"phase":"Running"}}"#;
+        let job = JobName { name: "d".to_owned(), uid: Uid::new("j1") };
+        assert_eq!(parse_owner(of_job), facts(Phase::Running, true, Some(job)));
+        assert!(parse_owner(br#"{"metadata":{}}"#).is_err());
+    }
+}

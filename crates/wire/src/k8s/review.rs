@@ -1,0 +1,118 @@
+//! SelfSubjectAccessReview (may I do this?) and /version.
+
+use serde::{Deserialize, Serialize};
+
+use crate::pod::{Text, WireError};
+
+/// An action to ask permission for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Access<'a> {
+    pub namespace: &'a str,
+    pub verb: &'a str,
+    /// API group. Empty: the core group.
+    pub group: &'a str,
+    pub resource: &'a str,
+    /// Empty: the resource itself.
+    pub subresource: &'a str,
+    /// Empty: objects of any name.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub name: &'a str,
+}
+
+/// Answer to an access review.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessDecision {
+    pub allowed: bool,
+    /// The authorizer's text. Often empty.
+    pub reason: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    spec: Spec<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec<'a> {
+    resource_attributes: Access<'a>,
+}
+
+/// Body of a SelfSubjectAccessReview.
+pub fn question(access: Access<'_>) -> Vec<u8> {
+    let review = Review {
+        api_version: "authorization.k8s.io/v1",
+        kind: "SelfSubjectAccessReview",
+        spec: Spec { resource_attributes: access },
+    };
+    serde_json::to_vec(&review).expect("strings serialize")
+}
+
+/// Reads the answer to an access review.
+pub fn decision(bytes: &[u8]) -> Result<AccessDecision, WireError> {
+    #[derive(Deserialize)]
+    struct RawReview<'a> {
+        #[serde(borrow)]
+        status: Option<RawStatus<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct RawStatus<'a> {
+        allowed: Option<bool>,
+        #[serde(borrow)]
+        reason: Option<Text<'a>>,
+    }
+    let status = serde_json::from_slice::<RawReview<'_>>(bytes)?.status;
+    let status = status.ok_or(WireError::Missing("status"))?;
+    let allowed = status.allowed.ok_or(WireError::Missing("status.allowed"))?;
+    Ok(AccessDecision { allowed, reason: status.reason.unwrap_or_default().0.into_owned() })
+}
+
+/// Reads `gitVersion` from the answer of /version.
+pub fn git_version(bytes: &[u8]) -> Result<String, WireError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct RawVersion<'a> {
+        #[serde(borrow)]
+        git_version: Option<Text<'a>>,
+    }
+    let version = serde_json::from_slice::<RawVersion<'_>>(bytes)?.git_version;
+    version.map(|text| text.0.into_owned()).ok_or(WireError::Missing("gitVersion"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_and_answers() {
+        let access = Access {
+            namespace: "analytics",
+            verb: "create",
+            group: "",
+            resource: "pods",
+            subresource: "",
+            name: "",
+        };
+        let body = String::from_utf8(question(access)).unwrap();
+        assert_eq!(
+            body,
+            r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"namespace":"analytics","verb":"create","group":"","resource":"pods","subresource":""}}}"#
+        );
+        let named = String::from_utf8(question(Access { name: "one", ..access })).unwrap();
+        assert!(named.ends_with(r#""subresource":"","name":"one"}}}"#), "{named}");
+        let answer = br#"{"kind":"SelfSubjectAccessReview","spec":{},"status":{"allowed":true,"reason":"RBAC"}}"#;
+        assert_eq!(
+            decision(answer),
+            Ok(AccessDecision { allowed: true, reason: "RBAC".to_owned() })
+        );
+        assert_eq!(decision(b"{}"), Err(WireError::Missing("status")));
+        assert_eq!(
+            git_version(br#"{"major":"1","gitVersion":"v1.36.2"}"#),
+            Ok("v1.36.2".to_owned())
+        );
+        assert!(git_version(b"[]").is_err());
+    }
+}

@@ -1,0 +1,505 @@
+//! Classifies error answers of the API server: one table from code, reason and message to a class.
+//! `core` decides what to do about a class.
+
+use std::time::Duration;
+
+use crate::pod::{Text, WireError, clipped};
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_encoding::fields::{Fields, Value};
+use posse_encoding::json;
+use posse_encoding::protobuf::{Envelope, MAGIC, message};
+
+/// Limit of a server's message, bytes.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Limit of the quote from an answer that is not a Status, bytes.
+const QUOTE_BYTES_MAX: usize = 200;
+
+/// The verb of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Create,
+    Delete,
+    Get,
+    List,
+    Patch,
+    Update,
+    Watch,
+}
+
+/// `metav1.Status` on the wire.
+#[derive(Debug, Default)]
+pub(super) struct RawApiStatus<'a> {
+    kind: Option<Text<'a>>,
+    code: Option<u16>,
+    reason: Option<Text<'a>>,
+    message: Option<Text<'a>>,
+    details: Option<RawDetails<'a>>,
+}
+
+impl<'a> Fields<'a> for RawApiStatus<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(3, "message"), (4, "reason"), (5, "details"), (6, "code")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "kind" => self.kind = Text::read(value)?,
+            "code" => self.code = value.number()?.and_then(|code| u16::try_from(code).ok()),
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
+            "details" => self.details = value.fields()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct RawDetails<'a> {
+    retry_after_seconds: Option<u64>,
+    causes: Vec<RawCause<'a>>,
+}
+
+impl<'a> Fields<'a> for RawDetails<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(4, "causes"), (5, "retryAfterSeconds")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "retryAfterSeconds" => {
+                // Protobuf has a 0 where JSON has nothing.
+                let seconds = value.number()?.filter(|seconds| *seconds > 0);
+                self.retry_after_seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+            }
+            "causes" => value.items(&mut self.causes)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct RawCause<'a> {
+    reason: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for RawCause<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "reason")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        if key == "reason" {
+            self.reason = Text::read(value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Classifies an answer. `json`: its Content-Type is JSON.
+pub fn refusal(
+    status: u16,
+    retry_after: Option<Duration>,
+    json: bool,
+    body: &[u8],
+    verb: Verb,
+) -> Refusal {
+    let retry_after_ms =
+        retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+    let read = if json || body.starts_with(MAGIC) { read_status(body).ok() } else { None };
+    match read.flatten() {
+        Some(read) => read.into_refusal(status, retry_after_ms, verb),
+        None => Refusal {
+            class: class_without_status(status),
+            code: status,
+            reason: String::new(),
+            message: format!("the answer is not a Kubernetes Status: {}", quoted(body)),
+            retry_after_ms,
+        },
+    }
+}
+
+/// Reads a Status. None: the body is another object.
+pub(super) fn read_status(body: &[u8]) -> Result<Option<RawApiStatus<'_>>, WireError> {
+    if let Some(status) = Envelope::message_of(body, "Status")? {
+        return Ok(Some(message(status)?));
+    }
+    let status: RawApiStatus<'_> = json::read(body)?.unwrap_or_default();
+    let is_status = status.kind.as_ref().is_some_and(|kind| kind.0 == "Status");
+    Ok(is_status.then_some(status))
+}
+
+/// The refusal for a successful answer with an unreadable body: the request may have been executed.
+pub fn unreadable(status: u16, problem: &str) -> Refusal {
+    let message = format!("the answer cannot be read: {problem}");
+    Refusal { code: status, ..Refusal::local(RefusalClass::OutcomeUnknown, message) }
+}
+
+impl RawApiStatus<'_> {
+    /// Classifies the object of an ERROR event in a watch, which carries its own code.
+    pub(super) fn of_event(self) -> Refusal {
+        let code = self.code.unwrap_or(0);
+        self.into_refusal(code, None, Verb::Watch)
+    }
+
+    fn into_refusal(self, code: u16, retry_after_ms: Option<u64>, verb: Verb) -> Refusal {
+        let reason = self.reason.unwrap_or_default().0.into_owned();
+        let message = self.message.unwrap_or_default().0;
+        let message = if message.is_empty() { reason.as_str() } else { &message };
+        let message = clipped(message, MESSAGE_BYTES_MAX).to_owned();
+        let details = self.details.as_ref();
+        let told_ms = details
+            .and_then(|details| details.retry_after_seconds)
+            .map(|seconds| seconds.saturating_mul(1000));
+        let causes = details.map(|details| details.causes.as_slice()).unwrap_or_default();
+        let terminating = causes
+            .iter()
+            .any(|cause| cause.reason.as_ref().is_some_and(|r| r.0 == "NamespaceTerminating"));
+        let class = if terminating {
+            RefusalClass::NamespaceGone
+        } else {
+            class(code, &reason, &message, verb)
+        };
+        Refusal { class, code, reason, message, retry_after_ms: retry_after_ms.max(told_ms) }
+    }
+}
+
+/// A row of the table. All conditions must hold.
+struct Row {
+    code: u16,
+    /// The Status' reason. Empty: any.
+    reason: &'static str,
+    /// Part of its message. Empty: any.
+    message_part: &'static str,
+    /// The request's verb. None: any.
+    verb: Option<Verb>,
+    class: RefusalClass,
+}
+
+const fn row(
+    code: u16,
+    reason: &'static str,
+    message_part: &'static str,
+    class: RefusalClass,
+) -> Row {
+    Row { code, reason, message_part, verb: None, class }
+}
+
+const fn on_create(code: u16, message_part: &'static str, class: RefusalClass) -> Row {
+    Row { code, reason: "", message_part, verb: Some(Verb::Create), class }
+}
+
+/// The first matching row counts. A 403 has no machine-readable cause, so the message decides.
+const TABLE: &[Row] = &[
+    row(400, "", "", RefusalClass::Invalid),
+    row(401, "", "", RefusalClass::Unauthorized),
+    row(403, "", "exceeded quota", RefusalClass::Capacity),
+    row(403, "", "insufficient quota", RefusalClass::Capacity),
+    row(403, "", "status unknown for quota", RefusalClass::Transient),
+    row(403, "", "because it is being terminated", RefusalClass::NamespaceGone),
+    row(403, "", "cannot set blockOwnerDeletion", RefusalClass::Invalid),
+    row(403, "", "violates PodSecurity", RefusalClass::Invalid),
+    row(403, "", "error looking up service account", RefusalClass::Transient),
+    row(403, "", "forbidden: User \"", RefusalClass::Forbidden),
+    // LimitRange, "must specify", PriorityClass, webhooks.
+    on_create(403, "", RefusalClass::Invalid),
+    row(403, "", "", RefusalClass::Forbidden),
+    row(404, "", "", RefusalClass::NotFound),
+    on_create(405, "", RefusalClass::Invalid),
+    row(405, "", "", RefusalClass::Forbidden),
+    row(409, "AlreadyExists", "", RefusalClass::Exists),
+    // The quota controller lost an update race three times.
+    on_create(409, "on resourcequotas", RefusalClass::Transient),
+    row(409, "", "", RefusalClass::Conflict),
+    row(410, "", "", RefusalClass::Expired),
+    row(413, "", "", RefusalClass::Invalid),
+    row(415, "", "", RefusalClass::Invalid),
+    row(422, "", "", RefusalClass::Invalid),
+    row(429, "", "", RefusalClass::Throttled),
+    // 503: refused before execution. Any other 5xx may arrive after the request was executed.
+    row(503, "", "", RefusalClass::Transient),
+    // An ERROR event may lack the code.
+    row(0, "Expired", "", RefusalClass::Expired),
+    row(0, "Gone", "", RefusalClass::Expired),
+];
+
+/// The API server passes on the code that an admission webhook gives with its verdict, so the code means
+/// nothing else here: a 404 or 409 is not about the object, and a 503 not about the server
+/// (apiserver, `admission/plugin/webhook/errors/statuserror.go`).
+fn is_admission_verdict(message: &str) -> bool {
+    message.starts_with("admission webhook \"") && message.contains("\" denied the request")
+}
+
+fn admission_class(code: u16, message: &str, verb: Verb) -> RefusalClass {
+    match code {
+        408 | 429 | 500.. => RefusalClass::WebhookBusy,
+        // A webhook may keep quotas, for example for a tree of namespaces.
+        403 if message.contains("exceeded quota") => RefusalClass::Capacity,
+        _ if verb == Verb::Create => RefusalClass::Invalid,
+        _ => RefusalClass::Forbidden,
+    }
+}
+
+fn class(code: u16, reason: &str, message: &str, verb: Verb) -> RefusalClass {
+    if is_admission_verdict(message) {
+        return admission_class(code, message, verb);
+    }
+    let found = TABLE.iter().find(|row| {
+        row.code == code
+            && (row.reason.is_empty() || row.reason == reason)
+            && message.contains(row.message_part)
+            && row.verb.is_none_or(|wanted| wanted == verb)
+    });
+    match found {
+        Some(row) => row.class,
+        None if (400..500).contains(&code) && code != 408 => RefusalClass::Invalid,
+        None => RefusalClass::OutcomeUnknown,
+    }
+}
+
+/// An answer that is not a Status comes from a proxy between posse and the server. It proves
+/// nothing about the object (a proxy's 404 does not mean that the pod is gone), and a 5xx may
+/// arrive after the request was executed.
+fn class_without_status(code: u16) -> RefusalClass {
+    match code {
+        401 => RefusalClass::Unauthorized,
+        403 => RefusalClass::Forbidden,
+        413 => RefusalClass::Invalid,
+        429 => RefusalClass::Throttled,
+        300..=399 | 404 => RefusalClass::Transient,
+        _ => RefusalClass::OutcomeUnknown,
+    }
+}
+
+fn quoted(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(QUOTE_BYTES_MAX)]);
+    match text.trim() {
+        "" => "an empty body".to_owned(),
+        text => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    macro_rules! captured {
+        ($name:literal) => {
+            ($name, include_str!(concat!("../../../../fixtures/status/", $name, ".json")))
+        };
+    }
+
+    #[test]
+    fn answers_of_a_real_server() {
+        use RefusalClass::*;
+        use Verb::*;
+        let table = [
+            (captured!("400-bad-json"), Create, Invalid),
+            (captured!("400-name-mismatch"), Create, Invalid),
+            (captured!("401"), List, Unauthorized),
+            (captured!("403-limit-range"), Create, Invalid),
+            (captured!("403-namespace-terminating"), Create, NamespaceGone),
+            (captured!("403-priority-class"), Create, Invalid),
+            (captured!("403-quota-exceeded"), Create, Capacity),
+            (captured!("403-quota-must-specify"), Create, Invalid),
+            (captured!("403-rbac-create"), Create, Forbidden),
+            (captured!("403-rbac-delete"), Delete, Forbidden),
+            (captured!("403-rbac-lease"), Get, Forbidden),
+            (captured!("403-rbac-list"), List, Forbidden),
+            (captured!("404-delete"), Delete, NotFound),
+            (captured!("404-namespace"), Create, NotFound),
+            (captured!("404-pod"), Get, NotFound),
+            (captured!("405-method"), Patch, Forbidden),
+            (captured!("409-being-deleted"), Create, Exists),
+            (captured!("409-exists"), Create, Exists),
+            (captured!("409-lease-version"), Update, Conflict),
+            (captured!("409-uid-precondition"), Delete, Conflict),
+            (captured!("410-continue"), List, Expired),
+            (captured!("413-too-large"), Create, Invalid),
+            (captured!("415-media-type"), Create, Invalid),
+            (captured!("422-invalid"), Create, Invalid),
+            (captured!("504-version-too-large"), List, OutcomeUnknown),
+        ];
+        for ((name, body), verb, wanted) in table {
+            let code: u16 = name[..3].parse().unwrap();
+            let got = refusal(code, None, true, body.as_bytes(), verb);
+            assert_eq!((got.class, got.code), (wanted, code), "{name}: {got:?}");
+            assert!(!got.reason.is_empty() && !got.message.is_empty(), "{name}: {got:?}");
+        }
+    }
+
+    /// Message texts from Kubernetes' source: the test server cannot be made to send them.
+    const HARD_TO_PROVOKE: &[(u16, &str, &str, RefusalClass)] = &[
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: status unknown for quota: compute, resources: pods",
+            RefusalClass::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: insufficient quota to consume: pods",
+            RefusalClass::Capacity,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false",
+            RefusalClass::Invalid,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: error looking up service account a/b: serviceaccount \"b\" not found",
+            RefusalClass::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: User \"x\" cannot update resource",
+            RefusalClass::Invalid,
+        ),
+        (
+            403,
+            "Forbidden",
+            "admission webhook \"w.example.com\" denied the request: no",
+            RefusalClass::Invalid,
+        ),
+        (
+            409,
+            "Conflict",
+            "Operation cannot be fulfilled on resourcequotas \"compute\": the object has been modified; please apply your changes to the latest version and try again",
+            RefusalClass::Transient,
+        ),
+        (
+            429,
+            "TooManyRequests",
+            "the server has received too many requests and has asked us to try again later",
+            RefusalClass::Throttled,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: failed calling webhook \"w\": timeout",
+            RefusalClass::OutcomeUnknown,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: resource quota evaluation timed out",
+            RefusalClass::OutcomeUnknown,
+        ),
+        (
+            500,
+            "ServerTimeout",
+            "the server cannot complete the requested operation at this time",
+            RefusalClass::OutcomeUnknown,
+        ),
+        (
+            503,
+            "ServiceUnavailable",
+            "the server is currently unable to handle the request",
+            RefusalClass::Transient,
+        ),
+        (
+            504,
+            "Timeout",
+            "request did not complete within the allotted timeout",
+            RefusalClass::OutcomeUnknown,
+        ),
+        (418, "Teapot", "no", RefusalClass::Invalid),
+        (408, "Timeout", "no", RefusalClass::OutcomeUnknown),
+    ];
+
+    #[test]
+    fn the_code_of_a_webhook_is_a_verdict_on_the_object() {
+        use RefusalClass::{Capacity, Forbidden, Invalid, WebhookBusy};
+        let denied = "admission webhook \"w.example.com\" denied the request: ";
+        for (code, why, verb, wanted) in [
+            (400, "no", Verb::Create, Invalid),
+            (401, "no", Verb::Create, Invalid),
+            (403, "no", Verb::Create, Invalid),
+            (403, "exceeded quota of the team", Verb::Create, Capacity),
+            (404, "no such team", Verb::Create, Invalid),
+            (409, "no", Verb::Create, Invalid),
+            (410, "no", Verb::Create, Invalid),
+            (422, "no", Verb::Create, Invalid),
+            (429, "slow down", Verb::Create, WebhookBusy),
+            (500, "no", Verb::Create, WebhookBusy),
+            (503, "later", Verb::Create, WebhookBusy),
+            (504, "later", Verb::Create, WebhookBusy),
+            // Believed, it would mean that the pod is gone.
+            (404, "no", Verb::Delete, Forbidden),
+            (409, "no", Verb::Delete, Forbidden),
+            (429, "slow down", Verb::Delete, WebhookBusy),
+        ] {
+            for reason in ["", "NotFound", "AlreadyExists", "TooManyRequests"] {
+                let got = class(code, reason, &format!("{denied}{why}"), verb);
+                assert_eq!(got, wanted, "{code} {reason} {verb:?} {why}");
+            }
+        }
+        // The same words of somebody else.
+        let quoted = "pods \"x\" not found: admission webhook \"w\" denied the request";
+        assert_eq!(class(404, "NotFound", quoted, Verb::Delete), RefusalClass::NotFound);
+    }
+
+    #[test]
+    fn answers_that_are_hard_to_provoke() {
+        for &(code, reason, message, wanted) in HARD_TO_PROVOKE {
+            let body = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "message": message, "reason": reason, "code": code});
+            let body = body.to_string();
+            let got = refusal(code, None, true, body.as_bytes(), Verb::Create);
+            assert_eq!(got.class, wanted, "{message}");
+            assert_eq!(got.message, message);
+        }
+    }
+
+    #[test]
+    fn answers_that_are_not_a_status_prove_nothing() {
+        let html = b"<html><h1>Bad gateway</h1></html>";
+        let table = [
+            (404, RefusalClass::Transient),
+            (409, RefusalClass::OutcomeUnknown),
+            (410, RefusalClass::OutcomeUnknown),
+            (429, RefusalClass::Throttled),
+            (302, RefusalClass::Transient),
+            (500, RefusalClass::OutcomeUnknown),
+            (502, RefusalClass::OutcomeUnknown),
+            (503, RefusalClass::OutcomeUnknown),
+            (401, RefusalClass::Unauthorized),
+            (403, RefusalClass::Forbidden),
+        ];
+        for (code, wanted) in table {
+            for json in [true, false] {
+                let got = refusal(code, None, json, html, Verb::Delete);
+                assert_eq!(got.class, wanted, "{code}");
+                assert!(got.message.contains("Bad gateway"), "{}", got.message);
+            }
+        }
+        let got = refusal(404, None, true, br#"{"kind":"Pod"}"#, Verb::Get);
+        assert_eq!(got.class, RefusalClass::Transient);
+    }
+
+    #[test]
+    fn an_event_without_a_code_is_classified_by_its_reason() {
+        let table = [
+            ("Expired", RefusalClass::Expired),
+            ("Gone", RefusalClass::Expired),
+            ("", RefusalClass::OutcomeUnknown),
+        ];
+        for (reason, wanted) in table {
+            let body = format!(r#"{{"kind":"Status","reason":"{reason}"}}"#);
+            let status = read_status(body.as_bytes()).unwrap().unwrap();
+            assert_eq!(status.of_event().class, wanted, "{reason}");
+        }
+    }
+
+    #[test]
+    fn the_longer_retry_after_counts() {
+        let body = br#"{"kind":"Status","details":{"retryAfterSeconds":7}}"#;
+        for (header, wanted) in [(None, 7_000), (Some(3), 7_000), (Some(30), 30_000)] {
+            let header = header.map(Duration::from_secs);
+            let got = refusal(429, header, true, body, Verb::Create);
+            assert_eq!(got.retry_after_ms, Some(wanted));
+        }
+    }
+}

@@ -1,0 +1,619 @@
+//! Turns a template into executor pods: adds posse's labels, environment and owner once for each
+//! run; rendering a pod then only fills its ids into finished JSON.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::k8s::labels::{self, Selection};
+use crate::names::host_in_url;
+use crate::pod::credential_mounts::Credentials;
+use crate::pod::memory::{MemoryScaling, MemorySteps};
+use crate::pod::node_affinity;
+use crate::pod::placeholders::{self, Piece, Word};
+use crate::pod::staged::Staged;
+use crate::pod::template::{Template, TemplateError, describe};
+use crate::pod::tolerations;
+use posse_core::model::ids::ExecutorId;
+use posse_core::model::pod_text::{Part, PodOverrides, PodText};
+use posse_core::model::settings::{OnLoss, Restart};
+
+/// Fields of `metadata` that only a server sets. A pod printed by `kubectl get -o yaml` has them.
+const SERVER_FIELDS: [&str; 6] =
+    ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
+/// The kubelet ends a pod after this many seconds.
+const DEADLINE: &str = "activeDeadlineSeconds";
+/// Prefix of posse's own labels and annotations.
+const POSSE_PREFIX: &str = "posse.dev/";
+/// Path of a container's memory below `resources`.
+const LIMIT: &str = ".limits.memory";
+const REQUEST: &str = ".requests.memory";
+
+/// Everything that is the same for all pods of one group in one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodContext {
+    pub app: String,
+    pub instance: String,
+    pub namespace: String,
+    pub group: String,
+    /// The driver pod, if there is one.
+    pub owner: Option<OwnerRef>,
+    /// Host that executors connect to. An IPv6 address may come without brackets.
+    pub driver_host: String,
+    /// The driver's port, if the configuration has `driver.port`.
+    pub driver_port: Option<u16>,
+    /// How long a pod stays bound to a lost node, seconds. None: posse adds no tolerations.
+    pub node_loss_after_s: Option<u64>,
+    pub settings: PodSettings,
+    /// What the group does when an executor ends.
+    pub restart: Restart,
+    /// What a loss ends. The pods of a group that restarts together show its attempt.
+    pub on_loss: OnLoss,
+    /// Staged files for the pods. None: no files are staged.
+    pub staged: Option<Staged>,
+    /// Credentials for the pods.
+    pub credentials: Arc<[Credentials]>,
+}
+
+/// What the keys of a group say about its pods, beside the template.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodSettings {
+    /// Name of the main container: its end is the executor's end. None: the first one.
+    pub container: Option<String>,
+    /// The executor counts as failed if any other container fails.
+    pub fails_with_sidecars: bool,
+    /// How memory scales after the main container was killed for its memory. None: it does not.
+    pub memory_scaling: Option<MemoryScaling>,
+    /// Maximum age of a pod, seconds. None: the template's deadline applies, if it has one.
+    pub max_age_s: Option<u64>,
+}
+
+/// The owner of the executors (an ownerReference): they are garbage-collected with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnerRef {
+    pub api_version: String,
+    pub kind: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// A template with everything filled in except a pod's own ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// The finished JSON with gaps, as `core` hands it on.
+    pub pod: Arc<PodText>,
+    warnings: Vec<String>,
+}
+
+impl Compiled {
+    /// The body of the POST that creates executor `id` in `slot`.
+    pub fn render(&self, id: u64, slot: u32, overrides: &PodOverrides) -> Vec<u8> {
+        self.pod.render(ExecutorId(id), slot, overrides)
+    }
+
+    /// What posse replaced or dropped in the template: one sentence each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+impl Template {
+    /// Reports the errors that `compile` would report in any run.
+    pub fn check(
+        &self,
+        settings: &PodSettings,
+        has_driver_port: bool,
+    ) -> Result<Compiled, TemplateError> {
+        // Accept any owner here: in the run it may be the driver pod.
+        let uid = self.metadata.get("ownerReferences").and_then(|owners| owners.get(0)?.get("uid"));
+        let owner = uid.and_then(Value::as_str).map(|uid| OwnerRef {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "driver".to_owned(),
+            uid: uid.to_owned(),
+        });
+        let any = || "any".to_owned();
+        self.compile(&PodContext {
+            app: any(),
+            instance: any(),
+            namespace: any(),
+            group: any(),
+            owner,
+            driver_host: any(),
+            driver_port: has_driver_port.then_some(u16::MAX),
+            node_loss_after_s: Some(1),
+            staged: None,
+            credentials: Arc::default(),
+            settings: settings.clone(),
+            restart: Restart::Always,
+            on_loss: OnLoss::Executor,
+        })
+    }
+
+    /// Adds posse's part to the template: name, labels, owner, environment, tolerations.
+    ///
+    /// # Errors
+    /// A field that posse has to change has the wrong type, the owner is not the driver pod, or a
+    /// placeholder is unknown.
+    pub fn compile(&self, context: &PodContext) -> Result<Compiled, TemplateError> {
+        let mut build = Build {
+            template: self,
+            context,
+            memory: MemorySteps::default(),
+            memory_field: String::new(),
+            warnings: Vec::new(),
+        };
+        let mut pod = build.pod()?;
+        let parts = build.emit(&pod, false)?;
+        node_affinity::leave_gaps(&mut pod);
+        let avoiding = build.emit(&pod, true)?;
+        let claims = self.slot_volumes.iter();
+        let claims = claims
+            .map(|volume| {
+                build.emit(&volume.claim(context.owner.as_ref().map(|owner| json!(owner))), false)
+            })
+            .collect::<Result<_, _>>()?;
+        let memory = build.memory.amounts;
+        let pod = PodText::new(parts, context.pod_name_prefix())
+            .with_node_affinity(avoiding)
+            .with_memory_steps(memory)
+            .with_claims(claims);
+        Ok(Compiled { pod: Arc::new(pod), warnings: build.warnings })
+    }
+}
+
+impl PodContext {
+    /// The pod's name without the id.
+    fn pod_name_prefix(&self) -> String {
+        let selection = Selection { app: self.app.clone(), instance: self.instance.clone() };
+        let name = selection.pod_name(0);
+        name.strip_suffix('0').expect("a pod's name ends with its id").to_owned()
+    }
+
+    /// The value of a placeholder. If the value differs between pods, a gap. `None`: there is no
+    /// `driver.port`.
+    fn word(&self, word: Word) -> Option<Part> {
+        Some(match word {
+            Word::App => Part::Text(self.app.clone()),
+            Word::Attempt => Part::Attempt,
+            Word::DriverHost => Part::Text(host_in_url(&self.driver_host)),
+            Word::DriverPort => Part::Text(self.driver_port?.to_string()),
+            Word::ExecutorId => Part::ExecutorId,
+            Word::Group => Part::Text(self.group.clone()),
+            // The kubelet fills these in: the node is not known when the pod is created.
+            Word::HostIp => Part::Text("$(POSSE_HOST_IP)".to_owned()),
+            Word::Instance => Part::Text(self.instance.clone()),
+            Word::NodeName => Part::Text("$(POSSE_NODE_NAME)".to_owned()),
+            Word::PodName => Part::PodName,
+            Word::Slot => Part::Slot,
+        })
+    }
+}
+
+/// State of one `compile` call.
+struct Build<'a> {
+    template: &'a Template,
+    context: &'a PodContext,
+    memory: MemorySteps,
+    /// Path of the main container's resources. Empty if memory does not scale.
+    memory_field: String,
+    warnings: Vec<String>,
+}
+
+impl Build<'_> {
+    /// The pod as JSON, still with placeholders.
+    fn pod(&mut self) -> Result<Value, TemplateError> {
+        let mut metadata = self.template.metadata.clone();
+        let mut spec = self.template.spec.clone();
+        if let Some(staged) = &self.context.staged {
+            staged.lay_over(self.template, &mut spec)?;
+        }
+        for credentials in self.context.credentials.iter() {
+            credentials.lay_over(self.template, &mut spec)?;
+        }
+        self.add_containers(&mut spec, &mut metadata)?;
+        self.add_restart_policy(&mut spec);
+        self.add_max_age(&mut spec);
+        self.add_tolerations(&mut spec)?;
+        self.add_metadata(&mut metadata)?;
+        Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
+    }
+
+    fn emit(&self, pod: &Value, is_avoiding: bool) -> Result<Vec<Part>, TemplateError> {
+        let mut emitter = Emitter { build: self, parts: Vec::new(), is_avoiding };
+        emitter.value(pod, "")?;
+        Ok(emitter.parts)
+    }
+
+    fn fail(&self, field: &str, message: String) -> TemplateError {
+        self.template.fail(field, message)
+    }
+
+    fn warn(&mut self, field: &str, message: String) {
+        self.warnings.push(self.template.fail(field, message).to_string());
+    }
+
+    fn add_containers(
+        &mut self,
+        spec: &mut Map<String, Value>,
+        metadata: &mut Map<String, Value>,
+    ) -> Result<(), TemplateError> {
+        let main_container = self.main_container(spec)?;
+        for list in ["initContainers", "containers"] {
+            let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
+            for (i, container) in containers.iter_mut().enumerate() {
+                let field = format!("spec.{list}[{i}]");
+                let Value::Object(container) = container else {
+                    return Err(self.fail(&field, "expected a map".to_owned()));
+                };
+                if (list, i) == ("containers", main_container) {
+                    self.template.lay_over(container, &field)?;
+                    self.add_memory_scaling(container, &field)?;
+                }
+                self.add_env(container, &field)?;
+            }
+        }
+        let annotations = self.template.map(metadata, "annotations", "metadata.annotations")?;
+        let theirs = posse_keys(annotations);
+        for key in theirs {
+            annotations.remove(&key);
+            let field = format!("metadata.annotations.{key}");
+            self.warn(&field, "is dropped: posse sets the annotations with this prefix".to_owned());
+        }
+        if main_container > 0 {
+            let name =
+                self.context.settings.container.clone().expect("only a named one is not the first");
+            annotations.insert(labels::CONTAINER.to_owned(), Value::String(name));
+        }
+        if let Some(seconds) = self.context.settings.max_age_s {
+            annotations.insert(labels::MAX_AGE.to_owned(), json!(format!("{seconds}s")));
+        }
+        if self.context.settings.fails_with_sidecars {
+            annotations.insert(labels::SIDECAR_FAILURE.to_owned(), json!("fail"));
+        }
+        if self.context.restart != Restart::Always {
+            let restart = self.context.restart.as_str();
+            annotations.insert(labels::RESTART.to_owned(), json!(restart));
+        }
+        if annotations.is_empty() {
+            metadata.remove("annotations");
+        }
+        Ok(())
+    }
+
+    /// Index of the main container.
+    fn main_container(&self, spec: &Map<String, Value>) -> Result<usize, TemplateError> {
+        let Some(wanted) = &self.context.settings.container else { return Ok(0) };
+        let containers = spec.get("containers").and_then(Value::as_array);
+        let names: Vec<&str> = containers
+            .into_iter()
+            .flatten()
+            .filter_map(|container| container.get("name").and_then(Value::as_str))
+            .collect();
+        names.iter().position(|name| name == wanted).ok_or_else(|| {
+            let there = names.join(", ");
+            self.fail("spec.containers", format!("none is named `{wanted}`; there are: {there}"))
+        })
+    }
+
+    /// Replaces the main container's memory by gaps if memory scales.
+    fn add_memory_scaling(
+        &mut self,
+        container: &mut Map<String, Value>,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let Some(memory_scaling) = &self.context.settings.memory_scaling else { return Ok(()) };
+        let field = format!("{field}.resources");
+        let limit = container.get("resources").and_then(|all| all.get("limits")?.get("memory"));
+        let request = container.get("resources").and_then(|all| all.get("requests")?.get("memory"));
+        self.memory = MemorySteps::new(memory_scaling, limit, request)
+            .map_err(|(part, what)| self.fail(&format!("{field}.{part}.memory"), what))?;
+        self.memory_field = field;
+        Ok(())
+    }
+
+    /// Puts posse's variables first, so that the template's own may refer to them (`$(NAME)`).
+    fn add_env(
+        &mut self,
+        container: &mut Map<String, Value>,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let field = format!("{field}.env");
+        let ours = posse_env(self.context);
+        let list = self.template.list(container, "env", &field)?;
+        let mut theirs = std::mem::take(list);
+        let taken = |entry: &Value| ours.iter().any(|our| our.get("name") == entry.get("name"));
+        for entry in theirs.iter().filter(|entry| taken(entry)) {
+            let name = entry.get("name").and_then(Value::as_str).unwrap_or_default();
+            self.warn(&field, format!("{name} is replaced by posse's own"));
+        }
+        theirs.retain(|entry| !taken(entry));
+        *list = ours;
+        list.append(&mut theirs);
+        Ok(())
+    }
+
+    fn add_restart_policy(&mut self, spec: &mut Map<String, Value>) {
+        let theirs = spec.insert("restartPolicy".to_owned(), json!("Never"));
+        if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && theirs != "Never") {
+            let what = describe(&theirs);
+            let message = format!(
+                "{what} is replaced by `Never`: posse replaces a lost executor by a new pod"
+            );
+            self.warn("spec.restartPolicy", message);
+        }
+    }
+
+    /// Sets the deadline that makes the kubelet end a pod of that age, even if posse is gone.
+    fn add_max_age(&mut self, spec: &mut Map<String, Value>) {
+        let Some(seconds) = self.context.settings.max_age_s else { return };
+        let theirs = spec.insert(DEADLINE.to_owned(), json!(seconds));
+        if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && *theirs != seconds) {
+            let what = describe(&theirs);
+            let message = format!("{what} is replaced by {seconds}, the group's max_age");
+            self.warn("spec.activeDeadlineSeconds", message);
+        }
+    }
+
+    /// Shortens how long pods stay bound to a lost node. Without this the server's default is 300
+    /// s.
+    fn add_tolerations(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        match self.context.node_loss_after_s {
+            Some(seconds) => tolerations::add(self.template, spec, seconds),
+            None => Ok(()),
+        }
+    }
+
+    fn add_metadata(&mut self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        for field in SERVER_FIELDS {
+            metadata.remove(field);
+        }
+        for field in ["name", "generateName"] {
+            if let Some(theirs) = metadata.remove(field).filter(|theirs| !theirs.is_null()) {
+                let prefix = self.context.pod_name_prefix();
+                let what = describe(&theirs);
+                let message =
+                    format!("{what} is replaced: executors are named {prefix}1 and so on");
+                self.warn(&format!("metadata.{field}"), message);
+            }
+        }
+        metadata.insert("name".to_owned(), json!("{{POD_NAME}}"));
+        let ours = json!(self.context.namespace);
+        let theirs = metadata.insert("namespace".to_owned(), ours.clone());
+        if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && *theirs != ours) {
+            let what = describe(&theirs);
+            let message = format!("{what} is replaced by the run's namespace, {ours}");
+            self.warn("metadata.namespace", message);
+        }
+        self.add_labels(metadata)?;
+        self.add_owner(metadata)
+    }
+
+    fn add_labels(&mut self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let list = self.template.map(metadata, "labels", "metadata.labels")?;
+        let ours = [
+            (labels::APP, json!(self.context.app)),
+            (labels::INSTANCE, json!(self.context.instance)),
+            (labels::GROUP, json!(self.context.group)),
+            (labels::EXECUTOR_ID, json!("{{EXECUTOR_ID}}")),
+            (labels::SLOT, json!("{{SLOT}}")),
+            (labels::MANAGED_BY.0, json!(labels::MANAGED_BY.1)),
+            (labels::COMPONENT.0, json!(labels::COMPONENT.1)),
+        ];
+        let attempt = (self.context.on_loss == OnLoss::Group)
+            .then(|| (labels::ATTEMPT, json!("{{ATTEMPT}}")));
+        for key in posse_keys(list) {
+            list.remove(&key);
+            let field = format!("metadata.labels.{key}");
+            self.warn(&field, "is dropped: posse sets the labels with this prefix".to_owned());
+        }
+        for (key, value) in ours.into_iter().chain(attempt) {
+            let theirs = list.insert(key.to_owned(), value.clone());
+            if let Some(theirs) = theirs.filter(|theirs| *theirs != value) {
+                let message = format!("{} is replaced by {value}", describe(&theirs));
+                self.warn(&format!("metadata.labels.{key}"), message);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_owner(&self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let field = "metadata.ownerReferences";
+        let list = self.template.list(metadata, "ownerReferences", field)?;
+        let uid = self.context.owner.as_ref().map(|owner| owner.uid.as_str());
+        let other =
+            |theirs: &Value| uid.is_none() || theirs.get("uid").and_then(Value::as_str) != uid;
+        if list.iter().any(other) {
+            let message = match &self.context.owner {
+                Some(owner) => format!(
+                    "names another owner than the driver pod, {}; leave the owner out",
+                    owner.name
+                ),
+                None => "names an owner; leave it out, posse sets the driver pod".to_owned(),
+            };
+            return Err(self.fail(field, message));
+        }
+        list.clear();
+        match &self.context.owner {
+            None => {
+                metadata.remove("ownerReferences");
+            }
+            Some(owner) => list.push(json!({
+                "apiVersion": owner.api_version,
+                "kind": owner.kind,
+                "name": owner.name,
+                "uid": owner.uid,
+                "controller": true,
+                "blockOwnerDeletion": false,
+            })),
+        }
+        Ok(())
+    }
+}
+
+/// Keys with posse's prefix: only posse may set them.
+fn posse_keys(map: &Map<String, Value>) -> Vec<String> {
+    map.keys().filter(|key| key.starts_with(POSSE_PREFIX)).cloned().collect()
+}
+
+/// posse's environment variables for every container. The placeholders are filled in later.
+fn posse_env(context: &PodContext) -> Vec<Value> {
+    let field = |name: &str, path: &str| {
+        let from = json!({ "fieldRef": { "fieldPath": path } });
+        json!({ "name": name, "valueFrom": from })
+    };
+    let text = |name: &str, value: &str| json!({ "name": name, "value": value });
+    let mut env = vec![
+        text("POSSE_APP", "{{APP}}"),
+        text("POSSE_INSTANCE", "{{INSTANCE}}"),
+        text("POSSE_GROUP", "{{GROUP}}"),
+        text("POSSE_EXECUTOR_ID", "{{EXECUTOR_ID}}"),
+        text("POSSE_SLOT", "{{SLOT}}"),
+        text("POSSE_DRIVER_HOST", "{{DRIVER_HOST}}"),
+        field("POSSE_POD_NAME", "metadata.name"),
+        field("POSSE_POD_IP", "status.podIP"),
+        field("POSSE_NODE_NAME", "spec.nodeName"),
+        field("POSSE_HOST_IP", "status.hostIP"),
+    ];
+    if context.driver_port.is_some() {
+        env.push(text("POSSE_DRIVER_PORT", "{{DRIVER_PORT}}"));
+    }
+    match context.on_loss {
+        OnLoss::Executor => {}
+        OnLoss::Group => env.push(text("POSSE_ATTEMPT", "{{ATTEMPT}}")),
+    }
+    env
+}
+
+/// The error for `{{NODE_NAME}}` or `{{HOST_IP}}` in a field that stays as it is created.
+const NOT_EXPANDED: &str = "{{NODE_NAME}} and {{HOST_IP}} are known only on the node: use them in a container's command, \
+     args, env values or subPathExpr, where the kubelet fills in variables";
+
+/// The error for `{{DRIVER_PORT}}` without a port.
+const NO_DRIVER_PORT: &str = "{{DRIVER_PORT}} needs `driver.port: auto` or `driver.port: NUMBER`";
+
+/// True for the fields in which the kubelet replaces `$(NAME)` by the container's variable.
+fn is_expanded(field: &str) -> bool {
+    let field = field.strip_prefix("spec.").unwrap_or_default();
+    let lists = ["containers[", "initContainers["];
+    let container = lists.iter().find_map(|list| field.strip_prefix(list)?.split_once("]."));
+    container.is_some_and(|(_, field)| {
+        ["command[", "args["].iter().any(|list| field.starts_with(list))
+            || field.starts_with("env[") && field.ends_with("].value")
+            || field.starts_with("volumeMounts[") && field.ends_with("].subPathExpr")
+    })
+}
+
+/// Writes JSON and leaves a gap for each value that differs between pods.
+struct Emitter<'a> {
+    build: &'a Build<'a>,
+    parts: Vec<Part>,
+    /// Also leave gaps for the nodes that the pod must avoid.
+    is_avoiding: bool,
+}
+
+impl Emitter<'_> {
+    fn value(&mut self, value: &Value, field: &str) -> Result<(), TemplateError> {
+        match value {
+            Value::String(_) | Value::Number(_) if self.is_memory(field) => {
+                self.text("\"");
+                let is_limit = field.ends_with(LIMIT);
+                self.parts.push(if is_limit { Part::MemoryLimit } else { Part::MemoryRequest });
+                self.text("\"");
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => self.text(&value.to_string()),
+            Value::String(text) => self.string(text, field)?,
+            Value::Array(items) => {
+                self.text("[");
+                for (i, item) in items.iter().enumerate() {
+                    self.text(if i > 0 { "," } else { "" });
+                    if self.is_avoiding && node_affinity::is_gap(field, item) {
+                        self.parts.push(Part::AvoidedNodes);
+                    } else {
+                        self.value(item, &format!("{field}[{i}]"))?;
+                    }
+                }
+                self.text("]");
+            }
+            Value::Object(map) => {
+                self.text("{");
+                for (i, (key, item)) in map.iter().enumerate() {
+                    let field =
+                        if field.is_empty() { key.clone() } else { format!("{field}.{key}") };
+                    self.text(if i > 0 { "," } else { "" });
+                    self.string(key, &field)?;
+                    self.text(":");
+                    self.value(item, &field)?;
+                }
+                self.text("}");
+            }
+        }
+        Ok(())
+    }
+
+    /// True for the main container's memory if memory scales.
+    fn is_memory(&self, field: &str) -> bool {
+        let rest = field.strip_prefix(&self.build.memory_field);
+        !self.build.memory_field.is_empty() && matches!(rest, Some(LIMIT | REQUEST))
+    }
+
+    fn string(&mut self, text: &str, field: &str) -> Result<(), TemplateError> {
+        let pieces = placeholders::split(text)
+            .map_err(|unknown| self.build.fail(field, unknown.to_string()))?;
+        self.text("\"");
+        let mut is_after_dollar = false;
+        for piece in pieces {
+            if let Piece::Word(Word::HostIp | Word::NodeName) = piece {
+                if !is_expanded(field) {
+                    return Err(self.build.fail(field, NOT_EXPANDED.to_owned()));
+                }
+                // `$$` stands for one `$`, so the one in front would take the next one's place.
+                self.text(if is_after_dollar { "$" } else { "" });
+            }
+            is_after_dollar = match piece {
+                Piece::Text(text) => {
+                    let n_dollars = text.bytes().rev().take_while(|c| *c == b'$').count();
+                    n_dollars % 2 == 1
+                }
+                Piece::Word(_) => false,
+            };
+            match piece {
+                Piece::Text(text) => self.escaped(text),
+                Piece::Word(word) => match self.build.context.word(word) {
+                    None => return Err(self.build.fail(field, NO_DRIVER_PORT.to_owned())),
+                    Some(Part::Text(text)) => self.escaped(&text),
+                    Some(
+                        gap @ (Part::Attempt
+                        | Part::AvoidedNodes
+                        | Part::ExecutorId
+                        | Part::MemoryLimit
+                        | Part::MemoryRequest
+                        | Part::PodName
+                        | Part::Slot),
+                    ) => self.parts.push(gap),
+                },
+            }
+        }
+        self.text("\"");
+        Ok(())
+    }
+
+    /// Appends `text` escaped as the inside of a JSON string.
+    fn escaped(&mut self, text: &str) {
+        let quoted = Value::String(text.to_owned()).to_string();
+        self.text(&quoted[1..quoted.len() - 1]);
+    }
+
+    fn text(&mut self, text: &str) {
+        if let Some(Part::Text(last)) = self.parts.last_mut() {
+            last.push_str(text);
+        } else {
+            self.parts.push(Part::Text(text.to_owned()));
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

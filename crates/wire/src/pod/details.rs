@@ -1,0 +1,287 @@
+//! Reads any pod as commands show it: the facts that the reconciler has, and what only people want to know.
+
+use serde::Deserialize;
+
+use super::{RawPod, WireError, stuck_kind};
+use crate::k8s::labels::{CONTAINER, DRIVER_DIR};
+use crate::k8s::object::{Condition, Meta, or_default};
+use posse_core::model::pod::{Phase, Pod, StartProblemKind};
+use posse_encoding::json;
+
+/// A pod.
+#[derive(Clone, Debug)]
+pub struct PodDetails {
+    pub meta: Meta,
+    /// The same pod as the reconciler sees it. The labels of an executor may be missing.
+    pub facts: Pod,
+    /// The name of the container that runs the driver or executor; empty if the pod has no container.
+    pub main: String,
+    pub spec: PodSpec,
+    pub status: PodStatus,
+}
+
+/// What its containers are.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSpec {
+    #[serde(deserialize_with = "or_default")]
+    containers: Vec<Container>,
+    #[serde(deserialize_with = "or_default")]
+    init_containers: Vec<Container>,
+    #[serde(deserialize_with = "or_default")]
+    ephemeral_containers: Vec<Container>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Container {
+    name: String,
+    #[serde(deserialize_with = "or_default")]
+    command: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    volume_mounts: Vec<VolumeMount>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct VolumeMount {
+    mount_path: String,
+}
+
+/// What the kubelet and the scheduler said.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodStatus {
+    #[serde(deserialize_with = "or_default")]
+    pub reason: String,
+    #[serde(deserialize_with = "or_default")]
+    pub message: String,
+    #[serde(rename = "podIP")]
+    pub pod_ip: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub conditions: Vec<Condition>,
+    #[serde(deserialize_with = "or_default")]
+    pub container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "or_default")]
+    pub init_container_statuses: Vec<ContainerStatus>,
+    #[serde(deserialize_with = "or_default")]
+    ephemeral_container_statuses: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerStatus {
+    pub name: String,
+    pub restart_count: u64,
+    #[serde(deserialize_with = "or_default")]
+    pub state: State,
+}
+
+/// One of the three is set, or none yet.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct State {
+    pub waiting: Option<Waiting>,
+    pub running: Option<Running>,
+    pub terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Waiting {
+    #[serde(deserialize_with = "or_default")]
+    pub reason: String,
+    #[serde(deserialize_with = "or_default")]
+    pub message: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Running {
+    pub started_at: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Terminated {
+    pub exit_code: Option<i32>,
+    #[serde(deserialize_with = "or_default")]
+    pub reason: String,
+    #[serde(deserialize_with = "or_default")]
+    pub message: String,
+    pub finished_at: Option<String>,
+}
+
+/// The parts that only this reader needs.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Shown {
+    #[serde(deserialize_with = "or_default")]
+    metadata: Meta,
+    #[serde(deserialize_with = "or_default")]
+    spec: PodSpec,
+    #[serde(deserialize_with = "or_default")]
+    status: PodStatus,
+}
+
+impl PodDetails {
+    /// Reads a pod.
+    ///
+    /// # Errors
+    /// The bytes are not a pod in JSON with a name and a uid.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
+        let Shown { metadata: meta, spec, status } = serde_json::from_slice(bytes)?;
+        let raw: RawPod<'_> = json::read(bytes)?.ok_or(WireError::Missing("metadata.uid"))?;
+        let main = spec.main(meta.annotation(CONTAINER)).to_owned();
+        let facts = raw.with_main_container(&main).facts()?;
+        Ok(Self { meta, facts, main, spec, status })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.meta.name
+    }
+
+    pub fn uid(&self) -> &str {
+        &self.meta.uid
+    }
+
+    /// The phase as Kubernetes writes it.
+    pub fn phase(&self) -> &'static str {
+        match self.facts.phase {
+            Phase::Pending => "Pending",
+            Phase::Running => "Running",
+            Phase::Succeeded => "Succeeded",
+            Phase::Failed => "Failed",
+            Phase::Unknown => "Unknown",
+        }
+    }
+
+    /// True if its phase never changes again.
+    pub fn is_final(&self) -> bool {
+        self.facts.phase.is_final()
+    }
+
+    /// True if it has not ended and is not being deleted.
+    pub fn is_live(&self) -> bool {
+        !self.is_final() && !self.facts.deleting
+    }
+
+    /// How often the main container was restarted.
+    pub fn restarts(&self) -> u64 {
+        let mut statuses = self.status.container_statuses.iter();
+        statuses.find(|status| status.name == self.main).map_or(0, |status| status.restart_count)
+    }
+
+    /// The first container that waits for something, init containers first.
+    pub fn waiting(&self) -> Option<&Waiting> {
+        let PodStatus { init_container_statuses, container_statuses, .. } = &self.status;
+        let all = init_container_statuses.iter().chain(container_statuses);
+        let mut waiting = all.filter_map(|status| status.state.waiting.as_ref());
+        // PodInitializing only says that init containers are not done.
+        waiting.find(|waits| !matches!(waits.reason.as_str(), "" | "PodInitializing"))
+    }
+}
+
+impl PodSpec {
+    /// The main container: the one with our mount, as only a driver has it, or with the name of the
+    /// annotation, else the first. A webhook may put a container before it.
+    fn main(&self, named: Option<&str>) -> &str {
+        let is_marked = |container: &&Container| {
+            let mut mounts = container.volume_mounts.iter();
+            mounts.any(|mount| mount.mount_path == DRIVER_DIR)
+                || named == Some(container.name.as_str())
+        };
+        let found = self.containers.iter().find(is_marked).or_else(|| self.containers.first());
+        found.map_or("", |container| &container.name)
+    }
+
+    /// The first word of a container's command, if it has one of its own.
+    pub fn program(&self, container: &str) -> Option<&str> {
+        let found = self.containers.iter().find(|one| one.name == container)?;
+        found.command.first().map(String::as_str)
+    }
+
+    /// The names of all containers.
+    pub fn container_names(&self) -> Vec<&str> {
+        let Self { containers, init_containers, ephemeral_containers } = self;
+        let all = containers.iter().chain(init_containers).chain(ephemeral_containers);
+        all.map(|container| container.name.as_str()).collect()
+    }
+}
+
+impl PodStatus {
+    /// The status of a container of any kind.
+    pub fn of_container(&self, name: &str) -> Option<&ContainerStatus> {
+        let others = self.init_container_statuses.iter().chain(&self.ephemeral_container_statuses);
+        self.container_statuses.iter().chain(others).find(|status| status.name == name)
+    }
+}
+
+impl Waiting {
+    /// What kind of problem the reason is.
+    pub fn problem(&self) -> StartProblemKind {
+        stuck_kind(&self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posse_core::model::pod::ContainerState;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(containers: Value, status: Value) -> PodDetails {
+        let pod = json!({"metadata": {"name": "p", "uid": "u", "annotations": {CONTAINER: "c"}},
+            "spec": {"containers": containers}, "status": status});
+        PodDetails::parse(pod.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_main_container_is_found_behind_others() {
+        let mounted = json!({"name": "b", "volumeMounts": [{"mountPath": DRIVER_DIR}]});
+        for (containers, want) in [
+            (json!([{"name": "a"}, mounted, {"name": "d"}]), "b"),
+            (json!([{"name": "a"}, {"name": "c"}]), "c"),
+            (json!([{"name": "a"}, {"name": "d"}]), "a"),
+            (json!(null), ""),
+        ] {
+            assert_eq!(pod(containers, json!({})).main, want);
+        }
+    }
+
+    #[test]
+    fn the_facts_are_those_of_the_main_container() {
+        let ended = |code: i32| json!({"terminated": {"exitCode": code, "reason": "Error"}});
+        let containers = json!([{"name": "proxy"},
+            {"name": "driver", "command": ["posse", "run"], "volumeMounts": [{"mountPath": DRIVER_DIR}]}]);
+        let one = pod(
+            containers,
+            json!({"phase": "Failed", "containerStatuses": [
+                {"name": "proxy", "state": ended(0)},
+                {"name": "driver", "restartCount": 2, "state": ended(3)}]}),
+        );
+        let end = one.facts.end.as_deref().unwrap();
+        assert_eq!((end.exit_code, one.facts.container), (Some(3), ContainerState::Ended));
+        assert_eq!((one.restarts(), one.phase(), one.is_live()), (2, "Failed", false));
+        assert_eq!(one.spec.program("driver"), Some("posse"));
+        assert_eq!((one.spec.program("proxy"), one.waiting().is_none()), (None, true));
+    }
+
+    #[test]
+    fn the_first_container_that_waits_is_an_init_container() {
+        let waits = |reason: &str| json!({"name": "x", "state": {"waiting": {"reason": reason}}});
+        let one = pod(
+            json!([{"name": "x"}]),
+            json!({"containerStatuses": [waits("PodInitializing"), waits("CreateContainerError")],
+                "initContainerStatuses": [waits("RegistryUnavailable")]}),
+        );
+        let first = one.waiting().unwrap();
+        assert_eq!(first.problem(), StartProblemKind::Image);
+        assert_eq!(first.reason, "RegistryUnavailable");
+        for broken in ["null", "[]", r#"{"metadata":{"name":"p"}}"#, r#"{"spec":{"containers":7}}"#]
+        {
+            assert!(PodDetails::parse(broken.as_bytes()).is_err(), "{broken}");
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! Reads a pod: the few facts that `core` needs.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::control::task;
+use crate::k8s::labels::{COMPONENT, Selection};
+use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version};
+use posse_core::model::input::{ForeignPod, PodAnswer};
+use posse_core::model::pod::OwnerPod;
+use posse_core::model::pod::{
+    ATTEMPT_MAX, ContainerState, End, GRACE_DEFAULT_S, InitEnd, Phase, Pod, StartProblem,
+    StartProblemKind,
+};
+use posse_core::model::settings::Restart;
+use posse_core::policy::orphans::OrphanCandidate;
+use posse_encoding::fields::Value;
+use posse_encoding::json;
+use posse_encoding::protobuf::{Envelope, ProtobufError, message};
+
+pub mod beside;
+pub mod build;
+pub mod credential_files;
+pub mod credential_mounts;
+pub mod details;
+pub mod draining;
+pub mod memory;
+pub mod node_affinity;
+pub mod placeholders;
+mod raw;
+pub mod security;
+pub mod slot_volume;
+pub mod staged;
+pub mod template;
+pub mod tolerations;
+pub mod volumes;
+
+pub(super) use self::raw::RawPod;
+use self::raw::{
+    Labels, RawCondition, RawContainerStatus, RawMeta, RawOwner, RawState, RawStatus, RawTerminated,
+};
+
+/// A ReplicaSet deletes pods with a lower cost first.
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// Limit of a pod's or container's message, bytes. The kubelet has the same limit.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Limit of the message about a pod that does not start, bytes. Thousands of pods may have one.
+const STUCK_BYTES_MAX: usize = 512;
+/// Limit of what is wrong with JSON, bytes.
+const PROBLEM_BYTES_MAX: usize = 512;
+
+/// Why bytes could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireError {
+    /// Not JSON, or of another shape than expected; with the position.
+    Json(String),
+    /// A required field is absent.
+    Missing(&'static str),
+    /// Not protobuf.
+    Protobuf(ProtobufError),
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(problem) => f.write_str(problem),
+            Self::Missing(field) => write!(f, "{field} is missing"),
+            Self::Protobuf(problem) => problem.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+impl From<ProtobufError> for WireError {
+    fn from(error: ProtobufError) -> Self {
+        Self::Protobuf(error)
+    }
+}
+
+impl From<serde_json::Error> for WireError {
+    fn from(error: serde_json::Error) -> Self {
+        // It may quote a value of any length.
+        Self::Json(clipped(&error.to_string(), PROBLEM_BYTES_MAX).to_owned())
+    }
+}
+
+/// Reads one pod. `PodAnswer::Ours` means only that its labels match the selection.
+///
+/// # Errors
+/// The bytes are not a pod with a name and a uid.
+pub fn parse(bytes: &[u8], selection: &Selection) -> Result<PodAnswer, WireError> {
+    read_pod(bytes)?.ok_or(WireError::Missing("metadata.uid"))?.seen(selection)
+}
+
+/// Reads a pod from a body: protobuf if it begins so, else JSON. None for null.
+pub(super) fn read_pod(body: &[u8]) -> Result<Option<RawPod<'_>>, WireError> {
+    match Envelope::message_of(body, "Pod")? {
+        Some(pod) => Ok(Some(message(pod)?)),
+        None => Ok(json::read(body)?),
+    }
+}
+
+/// A pod that owns executors: the driver's pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerFacts {
+    pub uid: Uid,
+    pub phase: Phase,
+    /// It has a deletionTimestamp.
+    pub is_deleting: bool,
+    /// The Job that controls it.
+    pub job: Option<JobName>,
+}
+
+/// A Job, as its pods name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobName {
+    pub name: String,
+    pub uid: Uid,
+}
+
+/// A string: borrowed from the input unless it contains escapes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+impl<'a> Text<'a> {
+    /// A string. None for null.
+    pub(super) fn read<V: Value<'a>>(value: &mut V) -> Result<Option<Self>, V::Error> {
+        Ok(value.text()?.map(Self))
+    }
+
+    fn boxed(&self) -> Box<str> {
+        Box::from(&*self.0)
+    }
+}
+
+impl RawPod<'_> {
+    /// `metadata.resourceVersion` as text.
+    pub(super) fn version_text(&self) -> Option<&str> {
+        self.metadata.as_ref()?.resource_version.as_ref().map(|text| &*text.0)
+    }
+
+    /// The same pod; its annotation names this container. Without a name: as it was.
+    fn with_main_container(mut self, name: &str) -> Self {
+        if !name.is_empty() {
+            let annotations =
+                self.metadata.get_or_insert_default().annotations.get_or_insert_default();
+            annotations.container = Some(Text(Cow::Owned(name.to_owned())));
+        }
+        self
+    }
+
+    /// The facts for `posse cleanup`.
+    pub(super) fn orphan(self) -> Result<OrphanCandidate, WireError> {
+        let meta = self.metadata.ok_or(WireError::Missing("items[].metadata"))?;
+        let name = meta.name.ok_or(WireError::Missing("items[].metadata.name"))?;
+        let uid = meta.uid.ok_or(WireError::Missing("items[].metadata.uid"))?;
+        let labels = meta.labels.unwrap_or_default();
+        let named = |text: Option<Text<'_>>| {
+            text.map(|text| text.0.into_owned()).filter(|text| !text.is_empty())
+        };
+        let (app, instance) = (named(labels.app), named(labels.instance));
+        let selection = app.clone().zip(instance.clone());
+        let selection = selection.map(|(app, instance)| Selection { app, instance });
+        let id = selection.and_then(|selection| selection.id_of(&name.0));
+        let owner = meta.owner_references.into_iter().find(|owner| owner.is_controller);
+        let owner = owner.filter(|owner| text_of(owner.kind.as_ref()) == "Pod");
+        let phase = phase(self.status.as_ref().and_then(|status| status.phase.as_ref()));
+        Ok(OrphanCandidate {
+            phase,
+            has_executor_name: id.is_some_and(|id| id.0 <= STORED_ID_MAX),
+            name: name.0.into_owned(),
+            uid: Uid::new(&uid.0),
+            app,
+            instance,
+            owner: owner.and_then(|owner| {
+                Some(OwnerPod { name: owner.name?.0.into_owned(), uid: Uid::new(&owner.uid?.0) })
+            }),
+        })
+    }
+
+    /// The facts about a pod that owns others.
+    pub(super) fn owner_facts(&self) -> Result<OwnerFacts, WireError> {
+        let meta = self.metadata.as_ref().ok_or(WireError::Missing("metadata"))?;
+        let uid = meta.uid.as_ref().ok_or(WireError::Missing("metadata.uid"))?;
+        let text = self.status.as_ref().and_then(|status| status.phase.as_ref());
+        let controller = meta.owner_references.iter().find(|owner| owner.is_controller);
+        let job = controller.filter(|owner| text_of(owner.kind.as_ref()) == "Job");
+        Ok(OwnerFacts {
+            uid: Uid::new(&uid.0),
+            phase: phase(text),
+            is_deleting: meta.is_deleting,
+            job: job.map(|job| JobName {
+                name: text_of(job.name.as_ref()).to_owned(),
+                uid: Uid::new(text_of(job.uid.as_ref())),
+            }),
+        })
+    }
+
+    /// The facts for the reconciler.
+    pub(super) fn seen(self, selection: &Selection) -> Result<PodAnswer, WireError> {
+        let labels = self.metadata.as_ref().and_then(|meta| meta.labels.as_ref());
+        if !labels.is_some_and(|labels| labels.match_selector(selection)) {
+            let (uid, name) = self.metadata.unwrap_or_default().uid_and_name()?;
+            return Ok(PodAnswer::Foreign(ForeignPod { name: name.into(), uid }));
+        }
+        let mut pod = self.facts()?;
+        // A name cannot be changed, a label can.
+        pod.id = selection.id_of(&pod.name).unwrap_or(pod.id);
+        Ok(PodAnswer::Ours(pod))
+    }
+
+    /// The facts about any pod. Without the labels of an executor the id is 0 and the group is empty.
+    fn facts(self) -> Result<Pod, WireError> {
+        let meta = self.metadata.unwrap_or_default();
+        let (uid, name) = meta.uid_and_name()?;
+        let labels = meta.labels.unwrap_or_default();
+        let id = number(labels.id.as_ref()).map_or(ExecutorId(0), ExecutorId);
+        let group = GroupName::from(text_of(labels.group.as_ref()));
+        let annotations = meta.annotations.unwrap_or_default();
+        let spec = self.spec.unwrap_or_default();
+        let status = self.status.unwrap_or_default();
+        let has_others = spec.containers.len() > 1;
+        let first = spec.containers.into_iter().next();
+        let main = annotations.container.or_else(|| first.and_then(|container| container.name));
+        let mut state = status.state_of(main.as_ref());
+        let phase = phase(status.phase.as_ref());
+        let mut sidecar = None;
+        if text_of(annotations.sidecar_failure.as_ref()) == "fail"
+            && let Some((name, failed)) = status.failed_sidecar(main.as_ref(), state)
+        {
+            (state, sidecar) = (Some(failed), Some(Box::from(name)));
+        }
+        let container = container_state(state);
+        let deleting = meta.is_deleting;
+        let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
+        let gate = spec.scheduling_gates.first().and_then(|gate| gate.name.as_ref());
+        Ok(Pod {
+            uid,
+            name,
+            version: meta.resource_version.as_ref().and_then(|text| Version::parse(&text.0)),
+            id,
+            group,
+            slot: number(labels.slot.as_ref()),
+            attempt: number(labels.attempt.as_ref())
+                .filter(|attempt| (1..=ATTEMPT_MAX).contains(attempt))
+                .unwrap_or(1),
+            owner: controller(&meta.owner_references),
+            phase,
+            deleting,
+            grace_s: spec.grace_s.unwrap_or(GRACE_DEFAULT_S),
+            deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
+            container,
+            main_container: main.as_ref().filter(|_| has_others).map(Text::boxed),
+            start_problem: if is_starting {
+                status.stuck(main.as_ref(), state, gate)
+            } else {
+                None
+            },
+            ready: status.condition("Ready", "True").is_some(),
+            draining: annotations.draining.map(|text| Box::new(draining::parse(&text.0))),
+            counted: labels.counted.as_ref().map(|text| text.0.parse().unwrap_or(0)),
+            completed: labels.is_completed,
+            restart: restart(text_of(annotations.restart.as_ref())),
+            task: labels
+                .key
+                .as_ref()
+                .filter(|key| !key.0.is_empty())
+                .map(|key| Box::new(task::parse_run(&key.0, text_of(annotations.task.as_ref())))),
+            deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
+            node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
+            ip: number(status.pod_ip.as_ref()),
+            host_ip: number(status.host_ip.as_ref()),
+            end: end(&status, phase, state, sidecar).map(|end| {
+                let has_max_age = annotations.max_age.is_some();
+                Box::new(End { has_max_age, ..*end })
+            }),
+        })
+    }
+}
+
+/// The value of annotation `posse.dev/restart`. Pods of groups with `restart: always` have none.
+fn restart(text: &str) -> Restart {
+    let ends = [Restart::OnFailure, Restart::Never].into_iter().find(|one| one.as_str() == text);
+    ends.unwrap_or_default()
+}
+
+impl RawMeta<'_> {
+    fn uid_and_name(&self) -> Result<(Uid, Box<str>), WireError> {
+        let uid = match self.uid.as_ref().map(|uid| &*uid.0) {
+            Some(uid) if !uid.is_empty() => Uid::new(uid),
+            Some(_) | None => return Err(WireError::Missing("metadata.uid")),
+        };
+        match self.name.as_ref() {
+            Some(name) if !name.0.is_empty() => Ok((uid, name.boxed())),
+            Some(_) | None => Err(WireError::Missing("metadata.name")),
+        }
+    }
+}
+
+impl Labels<'_> {
+    fn match_selector(&self, selection: &Selection) -> bool {
+        text_of(self.app.as_ref()) == selection.app
+            && text_of(self.instance.as_ref()) == selection.instance
+            && text_of(self.component.as_ref()) == COMPONENT.1
+    }
+}
+
+impl<'a> RawStatus<'a> {
+    fn condition(&self, kind: &str, status: &str) -> Option<&RawCondition<'a>> {
+        self.conditions.iter().find(|condition| {
+            text_of(condition.kind.as_ref()) == kind && text_of(condition.status.as_ref()) == status
+        })
+    }
+
+    fn state_of(&self, container: Option<&Text<'_>>) -> Option<&RawState<'a>> {
+        let name = &*container?.0;
+        let statuses = self.container_statuses.iter();
+        statuses.into_iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
+    }
+
+    /// The first other container that failed, unless the main container failed too. A
+    /// failed native side-car only counts if it ended before the main container: later the kubelet
+    /// ends side-cars itself.
+    fn failed_sidecar(
+        &self,
+        main: Option<&Text<'_>>,
+        main_state: Option<&RawState<'a>>,
+    ) -> Option<(&str, &RawState<'a>)> {
+        let main_end = main_state.and_then(|state| state.terminated.as_ref());
+        if main_end.is_some_and(|end| end.exit_code != Some(0)) {
+            return None;
+        }
+        let failed = |status: &'_ &RawContainerStatus<'a>| {
+            let end = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+            end.is_some_and(|end| end.exit_code.is_some_and(|code| code != 0))
+        };
+        let is_first = |status: &&RawContainerStatus<'a>| {
+            let time = |end: Option<&RawTerminated<'_>>| {
+                text_of(end.and_then(|end| end.finished_at.as_ref())).to_owned()
+            };
+            let state = status.state.as_ref();
+            time(state.and_then(|state| state.terminated.as_ref())) < time(main_end)
+        };
+        let others = self.container_statuses.iter();
+        let natives = self.init_container_statuses.iter();
+        others
+            .filter(|status| Some(text_of(status.name.as_ref())) != main.map(|name| &*name.0))
+            .chain(natives.filter(is_first))
+            .find(failed)
+            .and_then(|status| Some((text_of(status.name.as_ref()), status.state.as_ref()?)))
+    }
+
+    /// Why the pod does not start, if the status tells. `state`: the main container's.
+    fn stuck(
+        &self,
+        main: Option<&Text<'_>>,
+        state: Option<&RawState<'_>>,
+        gate: Option<&Text<'_>>,
+    ) -> Option<Box<StartProblem>> {
+        let states = self.init_container_statuses.iter().filter_map(|status| status.state.as_ref());
+        let n_started =
+            states.filter(|state| container_state(Some(state)) != ContainerState::Waiting);
+        let n_started = u32::try_from(n_started.count()).unwrap_or(u32::MAX);
+        let stuck = |kind, words: String| {
+            let message = clipped(&words, STUCK_BYTES_MAX).into();
+            Some(Box::new(StartProblem { kind, message, n_started }))
+        };
+        if let Some(unplaced) = self.condition("PodScheduled", "False") {
+            let words = text_of(unplaced.message.as_ref());
+            return match (text_of(unplaced.reason.as_ref()), gate) {
+                ("SchedulingGated", gate) => {
+                    stuck(StartProblemKind::Gated, format!("{words} ({})", text_of(gate)))
+                }
+                (reason, _) => stuck(StartProblemKind::Unschedulable, joined(reason, words)),
+            };
+        }
+        let mut creating = None;
+        for status in self.init_container_statuses.iter() {
+            let Some(state) = &status.state else { continue };
+            let words = state.reason_and_message();
+            let kind = stuck_kind(words.0);
+            let name = text_of(status.name.as_ref());
+            if kind != StartProblemKind::Creating {
+                return stuck(kind, format!("init container {name}: {}", joined(words.0, words.1)));
+            }
+            if state.is_running && creating.is_none() {
+                creating = Some(format!("init container {name} runs"));
+            }
+        }
+        let (reason, message) = state.map_or(("", ""), RawState::reason_and_message);
+        let kind = stuck_kind(reason);
+        let words = format!("container {}: {}", text_of(main), joined(reason, message));
+        match (kind, creating) {
+            (StartProblemKind::Creating, Some(creating)) => stuck(kind, creating),
+            (StartProblemKind::Creating, None) if reason.is_empty() => None,
+            (kind, _) => stuck(kind, words),
+        }
+    }
+}
+
+impl RawState<'_> {
+    /// Reason and message of a waiting container.
+    fn reason_and_message(&self) -> (&str, &str) {
+        let waiting = self.waiting.as_ref();
+        let reason = text_of(waiting.and_then(|waiting| waiting.reason.as_ref()));
+        (reason, text_of(waiting.and_then(|waiting| waiting.message.as_ref())))
+    }
+}
+
+/// Classifies the kubelet's reason of a waiting container. Unknown reasons are errors: a healthy
+/// start has only the first three.
+fn stuck_kind(reason: &str) -> StartProblemKind {
+    match reason {
+        "" | "ContainerCreating" | "PodInitializing" => StartProblemKind::Creating,
+        "ErrImageNeverPull"
+        | "ErrImagePull"
+        | "ImageInspectError"
+        | "ImagePullBackOff"
+        | "InvalidImageName"
+        | "RegistryUnavailable"
+        | "SignatureValidationFailed" => StartProblemKind::Image,
+        _ => StartProblemKind::Config,
+    }
+}
+
+fn joined(reason: &str, message: &str) -> String {
+    if message.is_empty() { reason.to_owned() } else { format!("{reason}, {message}") }
+}
+
+fn container_state(state: Option<&RawState<'_>>) -> ContainerState {
+    match state {
+        Some(state) if state.terminated.is_some() => ContainerState::Ended,
+        Some(state) if state.is_running => ContainerState::Running,
+        Some(_) | None => ContainerState::Waiting,
+    }
+}
+
+fn end(
+    status: &RawStatus<'_>,
+    phase: Phase,
+    state: Option<&RawState<'_>>,
+    sidecar: Option<Box<str>>,
+) -> Option<Box<End>> {
+    let terminated = state.and_then(|state| state.terminated.as_ref());
+    let disruption = status.condition("DisruptionTarget", "True");
+    // The pod's own reason (NodeLost) may be set before the phase changes.
+    let has_reason = !text_of(status.reason.as_ref()).is_empty();
+    if !phase.is_final() && terminated.is_none() && disruption.is_none() && !has_reason {
+        return None;
+    }
+    let disruption_message = disruption.map_or("", |said| text_of(said.message.as_ref()));
+    let disruption = disruption.map_or("", |condition| match text_of(condition.reason.as_ref()) {
+        "" => "DisruptionTarget",
+        reason => reason,
+    });
+    Some(Box::new(End {
+        pod_reason: text_of(status.reason.as_ref()).into(),
+        pod_message: clipped(text_of(status.message.as_ref()), MESSAGE_BYTES_MAX).into(),
+        disruption: disruption.into(),
+        disruption_message: clipped(disruption_message, MESSAGE_BYTES_MAX).into(),
+        exit_code: terminated.and_then(|t| t.exit_code),
+        signal: terminated.and_then(|t| t.signal).filter(|&signal| signal != 0),
+        container_reason: text_of(terminated.and_then(|t| t.reason.as_ref())).into(),
+        container_message: clipped(
+            text_of(terminated.and_then(|t| t.message.as_ref())),
+            MESSAGE_BYTES_MAX,
+        )
+        .into(),
+        // An init container is only the cause if no main container ended.
+        init: if terminated.is_none() && phase == Phase::Failed { init_end(status) } else { None },
+        sidecar,
+        has_max_age: false,
+    }))
+}
+
+/// The first init container that failed.
+fn init_end(status: &RawStatus<'_>) -> Option<Box<InitEnd>> {
+    let statuses = &status.init_container_statuses;
+    let failed = |status: &RawContainerStatus<'_>| {
+        let terminated = status.state.as_ref()?.terminated.as_ref()?;
+        let exit_code = terminated.exit_code.filter(|&code| code != 0)?;
+        let message = text_of(terminated.message.as_ref());
+        Some(InitEnd {
+            name: text_of(status.name.as_ref()).into(),
+            exit_code,
+            reason: text_of(terminated.reason.as_ref()).into(),
+            message: clipped(message, MESSAGE_BYTES_MAX).into(),
+        })
+    };
+    statuses.iter().find_map(failed).map(Box::new)
+}
+
+fn phase(text: Option<&Text<'_>>) -> Phase {
+    match text_of(text) {
+        "Running" => Phase::Running,
+        "Succeeded" => Phase::Succeeded,
+        "Failed" => Phase::Failed,
+        "Unknown" => Phase::Unknown,
+        _ => Phase::Pending,
+    }
+}
+
+fn controller(owners: &[RawOwner<'_>]) -> Option<Uid> {
+    let owner = owners.iter().find(|owner| owner.is_controller)?;
+    owner.uid.as_ref().map(|uid| Uid::new(&uid.0))
+}
+
+fn text_of<'t>(text: Option<&'t Text<'_>>) -> &'t str {
+    text.map_or("", |text| &text.0)
+}
+
+/// Parses a text. None if it is absent or cannot be parsed.
+fn number<T: std::str::FromStr>(text: Option<&Text<'_>>) -> Option<T> {
+    text?.0.parse().ok()
+}
+
+/// The longest prefix of `text` with at most `bytes_max` bytes.
+pub(super) fn clipped(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+#[cfg(test)]
+mod tests;

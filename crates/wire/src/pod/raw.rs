@@ -1,0 +1,367 @@
+//! The fields of a pod that posse reads, as they are on the wire.
+
+use super::{DELETION_COST, Text};
+use crate::k8s::labels::{
+    APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE,
+    KEY, MAX_AGE, RESTART, SIDECAR_FAILURE, SLOT, TASK,
+};
+use posse_encoding::fields::{Fields, Value};
+
+/// An exit code or signal. None if it does not fit 32 bits.
+fn code<'a, V: Value<'a>>(value: &mut V) -> Result<Option<i32>, V::Error> {
+    Ok(value.number()?.and_then(|number| i32::try_from(number).ok()))
+}
+
+/// A number of seconds. None if it does not fit 32 bits.
+fn seconds<'a, V: Value<'a>>(value: &mut V) -> Result<Option<u32>, V::Error> {
+    Ok(value.number()?.and_then(|number| u32::try_from(number).ok()))
+}
+
+/// Every field may be absent or null.
+#[derive(Debug, Default)]
+pub(crate) struct RawPod<'a> {
+    pub(super) metadata: Option<RawMeta<'a>>,
+    pub(super) spec: Option<RawSpec<'a>>,
+    pub(super) status: Option<RawStatus<'a>>,
+}
+
+impl<'a> Fields<'a> for RawPod<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "metadata"), (2, "spec"), (3, "status")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "metadata" => self.metadata = value.fields()?,
+            "spec" => self.spec = value.fields()?,
+            "status" => self.status = value.fields()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawMeta<'a> {
+    pub(super) name: Option<Text<'a>>,
+    pub(super) uid: Option<Text<'a>>,
+    pub(super) resource_version: Option<Text<'a>>,
+    pub(super) is_deleting: bool,
+    pub(super) deletion_grace_s: Option<u32>,
+    pub(super) labels: Option<Labels<'a>>,
+    pub(super) annotations: Option<Annotations<'a>>,
+    pub(super) owner_references: Vec<RawOwner<'a>>,
+}
+
+impl<'a> Fields<'a> for RawMeta<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[
+        (1, "name"),
+        (5, "uid"),
+        (6, "resourceVersion"),
+        (9, "deletionTimestamp"),
+        (10, "deletionGracePeriodSeconds"),
+        (11, "labels"),
+        (12, "annotations"),
+        (13, "ownerReferences"),
+    ];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "name" => self.name = Text::read(value)?,
+            "uid" => self.uid = Text::read(value)?,
+            "resourceVersion" => self.resource_version = Text::read(value)?,
+            "deletionTimestamp" => self.is_deleting = value.is_given()?,
+            "deletionGracePeriodSeconds" => self.deletion_grace_s = seconds(value)?,
+            "labels" => value.entries(&mut self.labels)?,
+            "annotations" => value.entries(&mut self.annotations)?,
+            "ownerReferences" => value.items(&mut self.owner_references)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawOwner<'a> {
+    pub(super) kind: Option<Text<'a>>,
+    pub(super) name: Option<Text<'a>>,
+    pub(super) uid: Option<Text<'a>>,
+    pub(super) is_controller: bool,
+}
+
+impl<'a> Fields<'a> for RawOwner<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(1, "kind"), (3, "name"), (4, "uid"), (6, "controller")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "kind" => self.kind = Text::read(value)?,
+            "name" => self.name = Text::read(value)?,
+            "uid" => self.uid = Text::read(value)?,
+            "controller" => self.is_controller = value.is_true()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawSpec<'a> {
+    pub(super) node_name: Option<Text<'a>>,
+    pub(super) grace_s: Option<u32>,
+    pub(super) containers: Vec<Named<'a>>,
+    pub(super) scheduling_gates: Vec<Named<'a>>,
+}
+
+impl<'a> Fields<'a> for RawSpec<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[
+        (2, "containers"),
+        (4, "terminationGracePeriodSeconds"),
+        (10, "nodeName"),
+        (38, "schedulingGates"),
+    ];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "nodeName" => self.node_name = Text::read(value)?,
+            "terminationGracePeriodSeconds" => self.grace_s = seconds(value)?,
+            "containers" => value.items(&mut self.containers)?,
+            "schedulingGates" => value.items(&mut self.scheduling_gates)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawStatus<'a> {
+    pub(super) phase: Option<Text<'a>>,
+    pub(super) reason: Option<Text<'a>>,
+    pub(super) message: Option<Text<'a>>,
+    pub(super) pod_ip: Option<Text<'a>>,
+    pub(super) host_ip: Option<Text<'a>>,
+    pub(super) conditions: Vec<RawCondition<'a>>,
+    pub(super) container_statuses: Vec<RawContainerStatus<'a>>,
+    pub(super) init_container_statuses: Vec<RawContainerStatus<'a>>,
+}
+
+impl<'a> Fields<'a> for RawStatus<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[
+        (1, "phase"),
+        (2, "conditions"),
+        (3, "message"),
+        (4, "reason"),
+        (5, "hostIP"),
+        (6, "podIP"),
+        (8, "containerStatuses"),
+        (10, "initContainerStatuses"),
+    ];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "phase" => self.phase = Text::read(value)?,
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
+            "podIP" => self.pod_ip = Text::read(value)?,
+            "hostIP" => self.host_ip = Text::read(value)?,
+            "conditions" => value.items(&mut self.conditions)?,
+            "containerStatuses" => value.items(&mut self.container_statuses)?,
+            "initContainerStatuses" => value.items(&mut self.init_container_statuses)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawCondition<'a> {
+    pub(super) kind: Option<Text<'a>>,
+    pub(super) status: Option<Text<'a>>,
+    pub(super) reason: Option<Text<'a>>,
+    pub(super) message: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for RawCondition<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(1, "type"), (2, "status"), (5, "reason"), (6, "message")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "type" => self.kind = Text::read(value)?,
+            "status" => self.status = Text::read(value)?,
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawContainerStatus<'a> {
+    pub(super) name: Option<Text<'a>>,
+    pub(super) state: Option<RawState<'a>>,
+}
+
+impl<'a> Fields<'a> for RawContainerStatus<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "name"), (2, "state")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "name" => self.name = Text::read(value)?,
+            "state" => self.state = value.fields()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawState<'a> {
+    pub(super) is_running: bool,
+    pub(super) terminated: Option<RawTerminated<'a>>,
+    pub(super) waiting: Option<RawWaiting<'a>>,
+}
+
+impl<'a> Fields<'a> for RawState<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(1, "waiting"), (2, "running"), (3, "terminated")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "running" => self.is_running = value.is_given()?,
+            "terminated" => self.terminated = value.fields()?,
+            "waiting" => self.waiting = value.fields()?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawWaiting<'a> {
+    pub(super) reason: Option<Text<'a>>,
+    pub(super) message: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for RawWaiting<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "reason"), (2, "message")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawTerminated<'a> {
+    pub(super) exit_code: Option<i32>,
+    pub(super) signal: Option<i32>,
+    pub(super) reason: Option<Text<'a>>,
+    pub(super) message: Option<Text<'a>>,
+    pub(super) finished_at: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for RawTerminated<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(1, "exitCode"), (2, "signal"), (3, "reason"), (4, "message"), (6, "finishedAt")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "exitCode" => self.exit_code = code(value)?,
+            "signal" => self.signal = code(value)?,
+            "reason" => self.reason = Text::read(value)?,
+            "message" => self.message = Text::read(value)?,
+            "finishedAt" => self.finished_at = value.time()?.map(Text),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The labels that posse reads.
+#[derive(Debug, Default)]
+pub(crate) struct Labels<'a> {
+    pub(super) app: Option<Text<'a>>,
+    pub(super) instance: Option<Text<'a>>,
+    pub(super) group: Option<Text<'a>>,
+    pub(super) id: Option<Text<'a>>,
+    pub(super) slot: Option<Text<'a>>,
+    pub(super) attempt: Option<Text<'a>>,
+    pub(super) component: Option<Text<'a>>,
+    pub(super) counted: Option<Text<'a>>,
+    pub(super) is_completed: bool,
+    pub(super) key: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for Labels<'a> {
+    // An entry of a map has its key as text.
+    const NUMBERS: &'static [(u32, &'static str)] = &[];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            APP => self.app = Text::read(value)?,
+            INSTANCE => self.instance = Text::read(value)?,
+            GROUP => self.group = Text::read(value)?,
+            EXECUTOR_ID => self.id = Text::read(value)?,
+            SLOT => self.slot = Text::read(value)?,
+            ATTEMPT => self.attempt = Text::read(value)?,
+            key if key == COMPONENT.0 => self.component = Text::read(value)?,
+            COUNTED => self.counted = Text::read(value)?,
+            COMPLETED => self.is_completed = value.is_given()?,
+            KEY => self.key = Text::read(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The annotations that posse reads.
+#[derive(Debug, Default)]
+pub(crate) struct Annotations<'a> {
+    pub(super) container: Option<Text<'a>>,
+    pub(super) deletion_cost: Option<Text<'a>>,
+    pub(super) sidecar_failure: Option<Text<'a>>,
+    pub(super) draining: Option<Text<'a>>,
+    pub(super) max_age: Option<Text<'a>>,
+    pub(super) restart: Option<Text<'a>>,
+    pub(super) task: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for Annotations<'a> {
+    // An entry of a map has its key as text.
+    const NUMBERS: &'static [(u32, &'static str)] = &[];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            CONTAINER => self.container = Text::read(value)?,
+            DELETION_COST => self.deletion_cost = Text::read(value)?,
+            SIDECAR_FAILURE => self.sidecar_failure = Text::read(value)?,
+            DRAINING => self.draining = Text::read(value)?,
+            MAX_AGE => self.max_age = Text::read(value)?,
+            RESTART => self.restart = Text::read(value)?,
+            TASK => self.task = Text::read(value)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// An object of which only the name counts.
+#[derive(Debug, Default)]
+pub(crate) struct Named<'a> {
+    pub(super) name: Option<Text<'a>>,
+}
+
+impl<'a> Fields<'a> for Named<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "name")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        if key == "name" {
+            self.name = Text::read(value)?;
+        }
+        Ok(())
+    }
+}

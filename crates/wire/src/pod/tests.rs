@@ -1,0 +1,417 @@
+//! Pods of a real server, unusual pods, and malformed pods.
+
+use std::mem::{size_of, size_of_val};
+
+use super::*;
+use crate::k8s::list::parse_page;
+use crate::k8s::watch::{Encoded, parse_event};
+use posse_base::rng::Rng;
+use posse_core::policy::loss::classify;
+
+macro_rules! fixture {
+    ($name:literal) => {
+        include_str!(concat!("../../../../fixtures/pods/", $name))
+    };
+}
+
+fn selection() -> Selection {
+    Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() }
+}
+
+fn ours(json: &str) -> Pod {
+    match parse(json.as_bytes(), &selection()) {
+        Ok(PodAnswer::Ours(pod)) => pod,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_stuck(pod: &Pod, kind: StartProblemKind) -> bool {
+    pod.start_problem.as_ref().is_some_and(|stuck| stuck.kind == kind)
+}
+
+/// The facts in one line, without those that are None.
+fn facts(pod: &Pod) -> String {
+    let mut facts = format!("{} {:?}", pod.id, pod.phase);
+    let flags = [
+        ("deleting", pod.deleting),
+        ("unschedulable", is_stuck(pod, StartProblemKind::Unschedulable)),
+        ("gated", is_stuck(pod, StartProblemKind::Gated)),
+        ("ready", pod.ready),
+        ("draining", pod.draining.is_some()),
+        ("counted", pod.counted.is_some()),
+    ];
+    facts += &format!(" {:?}", pod.container);
+    for (name, _) in flags.iter().filter(|(_, set)| *set) {
+        facts = facts + " " + name;
+    }
+    if pod.deletion_cost != 0 {
+        facts += &format!(" cost={}", pod.deletion_cost);
+    }
+    if let Some(node) = &pod.node {
+        facts += &format!(" on {node}");
+    }
+    if let Some(ip) = pod.ip {
+        facts += &format!(" at {ip}");
+    }
+    if let Some(ip) = pod.host_ip {
+        facts += &format!(" host {ip}");
+    }
+    if let Some(end) = &pod.end {
+        facts += &format!(
+            " end={}|{}|{}|{:?}|{:?}|{}|{}",
+            end.pod_reason,
+            end.pod_message,
+            end.disruption,
+            end.exit_code,
+            end.signal,
+            end.container_reason,
+            end.container_message,
+        );
+    }
+    facts
+}
+
+#[test]
+fn pods_of_a_real_server() {
+    let low = "The node was low on resource: memory.";
+    let evicted = format!(
+        "4 Failed Waiting ready on node-1 at 10.244.1.4 host 10.0.0.9 \
+         end=Evicted|{low}|TerminationByKubelet|None|None||"
+    );
+    let table = [
+        (fixture!("pending.json"), "1 Pending Waiting"),
+        (fixture!("unschedulable.json"), "1 Pending Waiting unschedulable"),
+        (fixture!("running.json"), "1 Running Running ready on node-1 at 10.244.1.1 host 10.0.0.9"),
+        (
+            fixture!("failed.json"),
+            "2 Failed Ended ready on node-1 at 10.244.1.2 host 10.0.0.9 \
+             end=|||Some(3)|None|Error|lost the driver",
+        ),
+        (
+            fixture!("oom_killed.json"),
+            "3 Failed Ended ready on node-1 at 10.244.1.3 host 10.0.0.9 end=|||Some(137)|None|OOMKilled|",
+        ),
+        (fixture!("evicted.json"), &evicted),
+        (
+            fixture!("succeeded.json"),
+            "5 Succeeded Ended ready on node-1 at 10.244.1.5 host 10.0.0.9 end=|||Some(0)|None|Completed|",
+        ),
+        (
+            fixture!("ended_beside_sidecar.json"),
+            "6 Running Ended ready on node-1 at 10.244.1.6 host 10.0.0.9 end=|||Some(143)|Some(15)|Error|",
+        ),
+        (
+            fixture!("terminating.json"),
+            "7 Running Running deleting ready on node-1 at 10.244.1.7 host 10.0.0.9",
+        ),
+        (
+            fixture!("marked.json"),
+            "8 Running Running ready draining counted cost=-7 on node-1 at 10.244.1.8 host 10.0.0.9",
+        ),
+    ];
+    for (json, wanted) in table {
+        let pod = ours(json);
+        assert_eq!(facts(&pod), wanted);
+        assert_eq!(*pod.name, *format!("wordcount-ab3de-exec-{}", pod.id));
+        assert_eq!(pod.slot.map(u64::from), Some(pod.id.0 - 1));
+        assert_eq!(pod.group, GroupName::from("default"));
+        assert!(pod.version.is_some() && matches!(pod.uid, Uid::Uuid(_)) && pod.owner.is_some());
+    }
+    let foreign = parse(fixture!("foreign.json").as_bytes(), &selection());
+    assert!(
+        matches!(foreign, Ok(PodAnswer::Foreign(ForeignPod { name, .. })) if name == "wordcount-ab3de-exec-9")
+    );
+}
+
+#[test]
+fn a_pod_with_a_wrong_label_is_foreign() {
+    let running = fixture!("running.json");
+    let off = [
+        (r#""posse.dev/app":"wordcount""#, r#""posse.dev/app":"wordcounts""#),
+        (r#""posse.dev/instance":"ab3de""#, r#""posse.dev/instance":null"#),
+        (r#"component":"executor""#, r#"component":"instance""#),
+    ];
+    for (from, to) in off {
+        let json = running.replacen(from, to, 1);
+        assert_ne!(json, running, "{from}");
+        assert!(matches!(parse(json.as_bytes(), &selection()), Ok(PodAnswer::Foreign(_))), "{to}");
+    }
+}
+
+#[test]
+fn an_id_is_read_from_the_name_before_the_label() {
+    let running = fixture!("running.json");
+    let name = r#""name":"wordcount-ab3de-exec-1""#;
+    let label = r#""posse.dev/executor-id":"1""#;
+    for (name_now, label_now, id) in [
+        (name, label, 1),
+        (name, r#""posse.dev/executor-id":"18446744073709551615""#, 1),
+        (name, r#""posse.dev/executor-id":"one""#, 1),
+        (name, r#""x":"1""#, 1),
+        (r#""name":"victim-db""#, label, 1),
+        (r#""name":"victim-db""#, r#""posse.dev/executor-id":"one""#, 0),
+        (r#""name":"wordcount-ab3de-exec-01""#, r#""posse.dev/executor-id":"7""#, 7),
+        (r#""name":"wordcount-ab3de-exec-+1""#, r#""posse.dev/executor-id":"7""#, 7),
+        (r#""name":"wordcount-ab3de-exec-18446744073709551616""#, label, 1),
+    ] {
+        let json = running.replacen(name, name_now, 1).replacen(label, label_now, 1);
+        assert_eq!(ours(&json).id.0, id, "{name_now} {label_now}");
+    }
+    let json = running.replacen(r#""posse.dev/group":"default""#, r#""x":"y""#, 1);
+    assert_eq!(ours(&json).group, GroupName::from(""));
+}
+
+#[test]
+fn an_annotation_names_the_main_container() {
+    let beside = fixture!("ended_beside_sidecar.json");
+    let json = beside.replacen(
+        r#""labels":"#,
+        r#""annotations":{"a":[1],"posse.dev/container":"sidecar"},"labels":"#,
+        1,
+    );
+    let pod = ours(&json);
+    assert_eq!((pod.container, pod.end), (ContainerState::Running, None));
+    let json =
+        json.replacen(r#""posse.dev/container":"sidecar""#, r#""posse.dev/container":"x""#, 1);
+    assert_eq!(ours(&json).container, ContainerState::Waiting);
+}
+
+#[test]
+fn unusual_values_are_accepted() {
+    let minimal = |rest: &str, status: &str| {
+        format!(
+            r#"{{"metadata":{{"name":"n","uid":"u","labels":{{"posse.dev/app":"wordcount",
+            "posse.dev/instance":"ab3de","app.kubernetes.io/component":"executor",
+            "posse.dev/group":"g","posse.dev/executor-id":"5","other":7}}{rest}}},{status}}}"#
+        )
+    };
+    let table = [
+        ("", r#""status":null,"spec":null"#, "5 Pending Waiting"),
+        ("", r#""status":{"phase":"Brooding","podIP":"nowhere"}"#, "5 Pending Waiting"),
+        ("", r#""status":{"phase":"Running","podIP":"fd00::1"}"#, "5 Running Waiting at fd00::1"),
+        (
+            r#","deletionTimestamp":null"#,
+            r#""spec":{"nodeName":"","containers":[]}"#,
+            "5 Pending Waiting",
+        ),
+        (
+            r#","annotations":{"controller.kubernetes.io/pod-deletion-cost":"cheap"}"#,
+            r#""spec":{"containers":null}"#,
+            "5 Pending Waiting",
+        ),
+        (
+            r#","annotations":null,"ownerReferences":null"#,
+            r#""status":{"conditions":null,"containerStatuses":[{"name":"x","state":null}]}"#,
+            "5 Pending Waiting",
+        ),
+        (
+            "",
+            r#""status":{"phase":"Running","conditions":[{"type":"DisruptionTarget","status":"True"}]}"#,
+            "5 Running Waiting end=||DisruptionTarget|None|None||",
+        ),
+        (
+            "",
+            r#""status":{"phase":"Running","reason":"NodeLost","message":"gone"}"#,
+            "5 Running Waiting end=NodeLost|gone||None|None||",
+        ),
+        (
+            "",
+            r#""status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"SchedulingGated"}]}"#,
+            "5 Pending Waiting gated",
+        ),
+    ];
+    for (rest, status, wanted) in table {
+        assert_eq!(facts(&ours(&minimal(rest, status))), wanted, "{rest} {status}");
+    }
+    let pod = ours(&minimal("", r#""status":{}"#));
+    assert_eq!((pod.version, pod.slot, pod.owner), (None, None, None));
+}
+
+#[test]
+fn long_messages_are_clipped() {
+    let long = "ü".repeat(5_000);
+    let json = fixture!("failed.json").replacen("lost the driver", &long, 1);
+    let end = ours(&json).end.unwrap();
+    assert_eq!(end.container_message.len(), MESSAGE_BYTES_MAX);
+}
+
+#[test]
+fn other_bytes_are_an_error() {
+    for broken in [
+        "",
+        "null",
+        "[]",
+        "{}",
+        r#"{"metadata":{"name":"a"}}"#,
+        r#"{"metadata":{"uid":"a"}}"#,
+        r#"{"metadata":{"name":"","uid":"a"}}"#,
+        r#"{"metadata":{"name":"a","uid":"a"}"#,
+        r#"{"metadata":{"name":1,"uid":"a"}}"#,
+    ] {
+        assert!(parse(broken.as_bytes(), &selection()).is_err(), "{broken}");
+    }
+}
+
+/// Memory of a stored pod, bytes.
+fn stored_bytes(pod: &Pod) -> usize {
+    let uid = |uid: &Uid| match uid {
+        Uid::Text(text) => text.len(),
+        Uid::Uuid(_) => 0,
+    };
+    let end = pod.end.as_ref().map_or(0, |end| {
+        size_of_val(&**end)
+            + [
+                &end.pod_reason,
+                &end.pod_message,
+                &end.disruption,
+                &end.container_reason,
+                &end.container_message,
+            ]
+            .iter()
+            .map(|text| text.len())
+            .sum::<usize>()
+    });
+    // An `Arc` has two counters.
+    let group = pod.group.as_str().len() + 2 * size_of::<usize>();
+    size_of::<Pod>()
+        + pod.name.len()
+        + group
+        + pod.node.as_ref().map_or(0, |node| node.len())
+        + uid(&pod.uid)
+        + pod.owner.as_ref().map_or(0, uid)
+        + end
+}
+
+#[test]
+fn a_stored_pod_is_small() {
+    let long_node = "ip-10-244-113-209.eu-central-1.compute.internal";
+    let json = fixture!("running.json").replace("node-1", long_node);
+    let bytes = stored_bytes(&ours(&json));
+    assert!(bytes < 350, "{bytes} bytes");
+    let failed = stored_bytes(&ours(fixture!("failed.json")));
+    assert!(failed < 500, "{failed} bytes");
+}
+
+/// Changes a few bytes, or cuts, doubles or drops a piece.
+fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    let tokens: &[&[u8]] =
+        &[b"null", b"{}", b"[]", b"\"", b"\\u00", b"1e999", b"-", b"\n", b"\xff"];
+    for _ in 0..=rng.below(4) {
+        let len = bytes.len() as u64;
+        let at = usize::try_from(rng.below(len)).unwrap();
+        match rng.below(5) {
+            0 => bytes[at] = rng.next_u64().to_le_bytes()[0],
+            1 => bytes.truncate(at + 1),
+            2 => {
+                let to = (at + usize::try_from(rng.below(40)).unwrap()).min(bytes.len());
+                let piece = bytes[at..to].to_vec();
+                bytes.splice(at..at, piece);
+            }
+            3 => {
+                let to = (at + usize::try_from(rng.below(40)).unwrap()).min(bytes.len() - 1);
+                bytes.drain(at..to);
+            }
+            _ => {
+                let n = usize::try_from(rng.below(tokens.len() as u64)).unwrap();
+                bytes.splice(at..at, tokens[n].iter().copied());
+            }
+        }
+    }
+}
+
+#[test]
+fn no_bytes_cause_a_panic() {
+    let session = include_str!("../../../../fixtures/watch/session.jsonl");
+    let expired = include_str!("../../../../fixtures/watch/expired.jsonl");
+    let seeds: Vec<&str> = session
+        .lines()
+        .chain([expired, fixture!("failed.json"), fixture!("evicted.json"), fixture!("page2.json")])
+        .collect();
+    let mut rng = Rng::new(7);
+    let mut n_read = 0;
+    for round in 0..20_000 {
+        let mut bytes = seeds[round % seeds.len()].as_bytes().to_vec();
+        mutate(&mut bytes, &mut rng);
+        let line = parse_event(Encoded::Json(&bytes), &selection()).is_ok();
+        let pod = parse(&bytes, &selection()).is_ok();
+        let page = parse_page(&bytes, &selection()).is_ok();
+        n_read += usize::from(line || pod || page);
+    }
+    // Some changes leave the pod readable.
+    assert!((1_000..19_000).contains(&n_read), "{n_read}");
+}
+
+/// The pod statuses that Kubernetes writes at a pod's end, and the facts read from them.
+#[test]
+fn the_facts_of_every_kind_of_end() {
+    let running: serde_json::Value = serde_json::from_str(fixture!("running.json")).expect("a pod");
+    // `nodes.jsonl` was saved by `tests/nodes/losses.rs` from a kubelet and containerd.
+    for row in fixture!("endings.jsonl").lines().chain(fixture!("nodes.jsonl").lines()) {
+        let row: serde_json::Value = serde_json::from_str(row).expect("a row");
+        let mut pod = running.clone();
+        pod["status"] = row["status"].clone();
+        if row["deleting"] == true {
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z".into();
+        }
+        pod["metadata"]["annotations"] = row["annotations"].clone();
+        let loss = classify(&ours(&pod.to_string()), row["absent"] == true);
+        let got = serde_json::json!({
+            "reason": loss.reason.as_str(), "exit_code": loss.exit_code, "message": loss.message,
+        });
+        assert_eq!(got, row["want"], "{}", row["what"]);
+    }
+}
+
+/// The pod statuses that keep a pod from starting, and the facts read from them.
+#[test]
+fn the_facts_of_every_failed_start() {
+    let running: serde_json::Value = serde_json::from_str(fixture!("running.json")).expect("a pod");
+    for row in fixture!("starts.jsonl").lines() {
+        let row: serde_json::Value = serde_json::from_str(row).expect("a row");
+        let mut pod = running.clone();
+        pod["status"] = row["status"].clone();
+        pod["metadata"]["annotations"] = row["annotations"].clone();
+        pod["spec"]["schedulingGates"] = row["spec"]["schedulingGates"].clone();
+        let got = ours(&pod.to_string()).start_problem;
+        let got = got.map(|stuck| serde_json::json!([format!("{:?}", stuck.kind), *stuck.message]));
+        assert_eq!(got.unwrap_or_default(), row["want"], "{}", row["what"]);
+    }
+}
+
+/// A native side-car that the kubelet restarts does not end the executor, whatever its exit code.
+#[test]
+fn a_side_car_fails_the_executor_only_if_configured_and_final() {
+    let failed = r#"{"name":"x","state":{"terminated":{"exitCode":1}}}"#;
+    let running = r#"{"name":"worker","state":{"running":{}}}"#;
+    for (annotation, regular, init, want) in [
+        ("fail", failed, "", ContainerState::Ended),
+        ("ignore", failed, "", ContainerState::Running),
+        ("fail", "", failed, ContainerState::Running),
+    ] {
+        let mut pod: serde_json::Value = serde_json::from_str(fixture!("running.json")).unwrap();
+        let list = |items: &[&str]| -> serde_json::Value {
+            let items = items.iter().filter(|item| !item.is_empty());
+            items.map(|item| serde_json::from_str::<serde_json::Value>(item).unwrap()).collect()
+        };
+        pod["metadata"]["annotations"] =
+            serde_json::json!({ "posse.dev/sidecar-failure": annotation });
+        pod["status"]["containerStatuses"] = list(&[regular, running]);
+        pod["status"]["initContainerStatuses"] = list(&[init]);
+        assert_eq!(ours(&pod.to_string()).container, want, "{annotation} {regular} {init}");
+    }
+}
+
+#[test]
+fn the_grace_periods_are_read() {
+    let labels = r#""labels":{"posse.dev/app":"wordcount","posse.dev/instance":"ab3de","posse.dev/group":"g","posse.dev/executor-id":"1","app.kubernetes.io/component":"executor"}"#;
+    for (meta, spec, want) in [
+        ("", "", (30, 0)),
+        (r#""deletionGracePeriodSeconds":10,"#, r#""terminationGracePeriodSeconds":45"#, (45, 10)),
+        (r#""deletionGracePeriodSeconds":-1,"#, r#""terminationGracePeriodSeconds":null"#, (30, 0)),
+    ] {
+        let json =
+            format!(r#"{{"metadata":{{"name":"p","uid":"u",{meta}{labels}}},"spec":{{{spec}}}}}"#);
+        let pod = ours(&json);
+        assert_eq!((pod.grace_s, pod.deletion_grace_s), want, "{json}");
+    }
+}

@@ -1,0 +1,196 @@
+//! `posse apps`: lists applications.
+
+use std::io::Write;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::args::submit::{AppsArgs, NamespaceArgs};
+use crate::exit::{Code, Failure};
+use crate::listing::{Listing, print_listing};
+use crate::namespace::Namespace;
+use crate::settings::socket_folders;
+use crate::table::table;
+use crate::terminal::print;
+use crate::world::World;
+use posse_base::text::age;
+use posse_control::address::live_sockets;
+use posse_control::client::{Client, RunSelector};
+use posse_kube::api::objects::Objects;
+use posse_submit::apps::{App, matches};
+use posse_submit::state::DriverState;
+use posse_wire::config::control_addr::ControlAddr;
+use posse_wire::control::status_json::{GroupJson, StatusJson};
+
+/// `posse apps`.
+///
+/// # Errors
+/// The cluster cannot be asked, and no application runs on this host. If one does, it is listed, and the exit
+/// code is 1.
+pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let local = local_runs(&args.names, world);
+    let mut code = Code::Clean;
+    let (namespace, mut apps) = match in_cluster(args, world) {
+        Ok((namespace, apps)) => (namespace, apps),
+        Err(failure) if local.is_empty() => return Err(failure),
+        // Without a kubeconfig there is no cluster to list.
+        Err(failure)
+            if failure.code == Code::Usage
+                && args.namespace == NamespaceArgs::default()
+                && (world.env)("KUBECONFIG").is_none() =>
+        {
+            (String::new(), Vec::new())
+        }
+        // A flag, the environment or a file is wrong.
+        Err(failure) if failure.code == Code::Usage => return Err(failure),
+        Err(failure) => {
+            log::warn!("only the runs on this host are listed: {failure}");
+            code = Code::Failed;
+            (String::new(), Vec::new())
+        }
+    };
+    add_local(&mut apps, local);
+    let now_s = Timestamp::now().as_second();
+    if apps.is_empty() && !args.output.is_for_programs() {
+        let text = match args.all_namespaces {
+            true => "there are no applications\n".to_owned(),
+            false => format!("there are no applications in namespace {namespace}\n"),
+        };
+        return print(out, &text).map(|()| Code::Clean);
+    }
+    let listing = Apps { apps, now_s, all_namespaces: args.all_namespaces };
+    print_listing(&listing, args.output, out).map(|_| code)
+}
+
+/// The applications in the cluster, and the namespace that was asked.
+fn in_cluster(args: &AppsArgs, world: &World<'_>) -> Result<(String, Vec<App>), Failure> {
+    let namespace = Namespace::new(&args.namespace, world)?;
+    let objects = match args.all_namespaces {
+        true => Objects::new(namespace.connection.http.clone(), None),
+        false => namespace.objects(),
+    };
+    let apps = namespace.apps(&objects, &args.names)?;
+    Ok((namespace.name, apps))
+}
+
+/// The runs on this host whose names match. A run that does not answer is left out.
+fn local_runs(names: &[String], world: &World<'_>) -> Vec<App> {
+    let sockets = live_sockets(None, &socket_folders(world));
+    let runs = sockets.into_iter().filter_map(|socket| {
+        let selector = RunSelector {
+            control: Some(ControlAddr::Unix(socket).to_string()),
+            ..RunSelector::default()
+        };
+        let status = Client::find(&selector).and_then(|client| client.status());
+        status.inspect_err(|error| log::debug!("a run is not listed: {error}")).ok()
+    });
+    runs.map(|status| local_app(&status))
+        .filter(|app| names.is_empty() || names.iter().any(|name| matches(name, &app.name)))
+        .collect()
+}
+
+fn local_app(status: &StatusJson) -> App {
+    let sum = |of: fn(&GroupJson) -> u32| status.groups.iter().map(|g| u64::from(of(g))).sum();
+    App {
+        namespace: status.identity.namespace.clone(),
+        name: status.identity.app.clone(),
+        state: Some(DriverState::Local),
+        n_running: sum(|group| group.running),
+        n_pending: sum(|group| group.requested + group.pending),
+        n_wanted: Some(sum(|group| group.target)),
+        driver: None,
+        node: None,
+        instance: Some(status.identity.instance.clone()),
+        exit_code: None,
+        n_failed: 0,
+        created_s: None,
+    }
+}
+
+/// A run on this host stands in for its executors in the cluster.
+fn add_local(apps: &mut Vec<App>, local: Vec<App>) {
+    for mut run in local {
+        let of_same_run = |app: &&mut App| {
+            app.state.is_none()
+                && (&app.namespace, &app.name, &app.instance)
+                    == (&run.namespace, &run.name, &run.instance)
+        };
+        match apps.iter_mut().find(of_same_run) {
+            Some(found) => {
+                run.created_s = found.created_s;
+                *found = run;
+            }
+            None => apps.push(run),
+        }
+    }
+    apps.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+}
+
+/// The found applications.
+struct Apps {
+    apps: Vec<App>,
+    now_s: i64,
+    all_namespaces: bool,
+}
+
+impl Apps {
+    /// The name, with its namespace if several are listed.
+    fn name(&self, app: &App) -> String {
+        match self.all_namespaces {
+            true => format!("{}/{}", app.namespace, app.name),
+            false => app.name.clone(),
+        }
+    }
+}
+
+impl Listing for Apps {
+    fn table(&self, is_wide: bool) -> String {
+        let all = self.apps.iter().map(|app| (app, cells(app, self.now_s)));
+        if is_wide {
+            return table(&WIDE_HEADS.map(str::to_owned), all.map(|(_, cells)| cells).collect());
+        }
+        let heads = ["NAME", "STATE", "EXECUTORS", "AGE", "DRIVER"].map(str::to_owned);
+        let rows = all.map(|(app, [_, _, state, executors, age, driver, ..])| {
+            [self.name(app), state, executors, age, driver]
+        });
+        table(&heads, rows.collect())
+    }
+
+    fn json(&self) -> String {
+        let all: Value = self.apps.iter().map(|app| app.to_json(self.now_s)).collect();
+        format!("{all:#}")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.apps.iter().map(|app| self.name(app)).collect()
+    }
+}
+
+const WIDE_HEADS: [&str; 10] = [
+    "NAMESPACE",
+    "NAME",
+    "STATE",
+    "EXECUTORS",
+    "AGE",
+    "DRIVER",
+    "NODE",
+    "INSTANCE",
+    "FAILED",
+    "EXIT",
+];
+
+fn cells(app: &App, now_s: i64) -> [String; 10] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    [
+        app.namespace.clone(),
+        app.name.clone(),
+        or_dash(app.state.map(|state| state.as_str().to_owned())),
+        app.executors(),
+        or_dash(app.created_s.map(|created_s| age(now_s - created_s))),
+        or_dash(app.driver.clone()),
+        or_dash(app.node.clone()),
+        or_dash(app.instance.clone()),
+        app.n_failed.to_string(),
+        or_dash(app.exit_code.map(|code| code.to_string())),
+    ]
+}

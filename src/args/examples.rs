@@ -1,0 +1,142 @@
+//! What follows the flags in the help texts: examples, exit codes, environment.
+
+pub const POSSE: &str = "\
+Examples:
+  posse init                          write a posse.yaml with comments
+  posse run --dev -f posse.yaml -- ./driver.py
+                                      try a driver without a cluster
+  posse status --watch                see what its executors do
+
+-n, --kubeconfig and --context may also stand before the command.
+
+Environment:
+  KUBECONFIG   the kubeconfig, if no flag names one and posse is not in a pod
+  POSSE_LOG    log level on stderr: error, warn, info (default), debug, trace,
+               or module=level pairs
+  POSSE_CONTROL, POSSE_CONTROL_TOKEN_FILE
+               the run's control API, for status, scale, kill, events, explain,
+               exec, wait, idle, ready
+
+Exit codes:
+  0  done
+  1  failed
+  2  wrong arguments or files
+  3  the API server does not answer or permit
+  `posse run --help` has the others.";
+
+pub const RUN: &str = "\
+Examples:
+  posse run --dev -f posse.yaml -- ./driver.py
+  posse run -n analytics --executors 20 -- spark-submit app.py
+  generate-config | posse run -f - -- ./driver.py
+
+Exit codes:
+  the driver's own, or 128 + the signal that ended it; else
+  0  the run went well
+  1  this machine failed: a thread or a signal handler
+  2  wrong arguments, configuration, template or kubeconfig
+  3  the API server does not answer or permit; another live posse holds the instance
+  4  the server refuses a template
+  11 more executors were lost than a failure budget allows
+  12 executors were not confirmed deleted; they are named
+  13 another posse took over
+  14 the driver made no call for driver.silence
+  130 Ctrl-C before the run began";
+
+pub const CLEANUP: &str = "\
+Examples:
+  posse cleanup --app wordcount                list what is left
+  posse cleanup --app wordcount --yes          delete it
+  posse cleanup --all-apps --stale 1h -n analytics";
+
+pub const SUBMIT: &str = "\
+Examples:
+  posse submit -f posse.yaml -n analytics --create-rbac
+  posse submit --no-wait -- python3 driver.py
+  posse submit --dry-run                       let the server check it, create nothing
+
+Exit codes:
+  the driver's own after its last try
+  130  Ctrl-C, which does not stop the application
+  else as `posse run --help` lists them";
+
+pub const APPS: &str = "\
+Examples:
+  posse apps -n analytics
+  posse apps -A -o wide
+  posse apps 'nightly-*' -o name | xargs posse stop";
+
+pub const LOGS: &str = "\
+Examples:
+  posse logs wordcount -f                      the driver's log, until it ends
+  posse logs wordcount 3 --tail 50             executor 3
+  posse logs wordcount --executors             all executors, each line with its name";
+
+pub const EXEC: &str = "\
+Examples:
+  posse exec 3 -it -- sh                       a shell in executor 3 of the only run here
+  posse exec wordcount 3 -- ps aux             the same application by its name
+  posse exec 3 -i -- tee /tmp/in < data.csv    stdin goes to the command
+
+Exit codes:
+  the command's own; else
+  1  the command cannot run there, or its end is not known
+  2  wrong arguments";
+
+pub const STOP: &str = "\
+Examples:
+  posse stop wordcount -n analytics
+  posse stop 'nightly-*' --grace 5s
+  posse stop wordcount --context staging";
+
+pub const STATUS: &str = "\
+Examples:
+  posse status                                 the only run on this host
+  posse status wordcount --watch
+  posse status -o json | jq '.groups[].running'";
+
+pub const SCALE: &str = "\
+Examples:
+  posse scale 5                                the only group of the only run
+  posse scale wordcount big 20
+  posse scale wordcount big 0 -n analytics";
+
+pub const KILL: &str = "\
+Examples:
+  posse kill 2                                 another executor takes its place
+  posse kill wordcount 2 5 --no-replace        lower the target by two
+  posse kill 7 --force --reason 'stuck in GC'";
+
+pub const EVENTS: &str = "\
+Examples:
+  posse events                                 a table
+  posse events --follow -o json                one JSON object per line, until the run ends
+  posse events -o name | sort | uniq -c";
+
+pub const EXPLAIN: &str = "\
+Examples:
+  posse explain                                what every group waits for
+  posse explain 3 --logs 20                    what happened to executor 3
+  posse explain wordcount -o json";
+
+pub const READY: &str = "\
+Examples:
+  posse ready                                  in the driver's script
+  posse ready --app wordcount                  from elsewhere";
+
+pub const IDLE: &str = "\
+Examples:
+  posse idle 3 4                               3 and 4 have no work, all others do
+  posse idle                                   all executors work
+  while sleep 5; do posse idle $(free); done   say it again before 10 s are over";
+
+pub const WAIT: &str = "\
+Examples:
+  posse wait --running 4 && mpirun ...         in the driver's script
+  posse wait --running 1 --group gpu --timeout 10m
+  posse wait --app wordcount --running 20
+  posse wait --ready 4                         their readiness probes have succeeded, too
+
+Exit codes:
+  0  so many run, or are ready
+  1  the time is over, or the run has ended";

@@ -1,0 +1,157 @@
+//! The arguments of `posse submit`, `copy`, `apps`, `logs` and `stop`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::args::format::FormatArgs;
+use crate::args::stage::StageFileArgs;
+use crate::args::{FileArgs, ServerArgs, duration_ms, named};
+use posse_wire::names;
+
+/// `posse submit`.
+#[derive(Args, Clone, Debug, Default)]
+// Here, --file is a file for the pods and not another name of --config.
+#[command(mut_arg("file", |arg| arg.alias(None)))]
+pub struct SubmitArgs {
+    #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
+    #[command(flatten)]
+    pub stage: StageFileArgs,
+    /// Create a service account with the permissions that posse needs, for this application only
+    #[arg(long)]
+    pub create_rbac: bool,
+    /// The image that brings posse, if the driver's image has none
+    #[arg(long, value_name = "IMAGE")]
+    pub posse_image: Option<String>,
+    /// Let the API server check all objects by a dry run, print them, and create nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Wait for the driver's end and exit with its exit code; this is the default
+    #[arg(long, conflicts_with = "no_wait")]
+    pub wait: bool,
+    /// Exit as soon as all objects are created
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Print the driver's log while waiting
+    #[arg(long, conflicts_with = "no_wait")]
+    pub logs: bool,
+    /// With --logs: print control characters to a terminal as they are
+    #[arg(long, requires = "logs")]
+    pub raw: bool,
+    /// The driver and its arguments
+    #[arg(last = true, value_name = "DRIVER COMMAND")]
+    pub driver: Vec<String>,
+}
+
+/// `posse copy`.
+#[derive(Args, Clone, Debug)]
+pub struct CopyArgs {
+    /// The folder to copy this program into
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// The namespace and its API server.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceArgs {
+    /// The namespace [default: the service account's, or the context's]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
+    pub namespace: Option<String>,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// `posse apps`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct AppsArgs {
+    /// List only applications with these names; `*` and `?` are wildcards
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// List the applications of all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    #[command(flatten)]
+    pub output: FormatArgs,
+}
+
+/// `posse logs`.
+#[derive(Args, Clone, Debug)]
+#[command(override_usage = "posse logs [OPTIONS] [APP] [ID]")]
+pub struct LogsArgs {
+    /// The application's name; APP/ID or APP ID for one of its executors, ID for one of --app or of the only
+    /// run on this host
+    #[arg(value_name = "APP[/ID]", value_parser = log_target, required_unless_present = "app")]
+    pub target: Option<LogTarget>,
+    /// The application's name, instead of the argument APP
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
+    pub app: Option<String>,
+    /// Print new lines until the log ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Print the log of this executor instead of the driver's
+    #[arg(long, value_name = "ID", conflicts_with = "executors")]
+    pub executor: Option<u64>,
+    /// Print the logs of all executors, each line with its group and executor in front
+    #[arg(long)]
+    pub executors: bool,
+    /// With --executors, only those of this group
+    #[arg(long, value_name = "GROUP", requires = "executors",
+          value_parser = named(names::group_name_error))]
+    pub group: Option<String>,
+    /// Print only the last N lines
+    #[arg(long, value_name = "N")]
+    pub tail: Option<u32>,
+    /// Print control characters to a terminal as they are
+    #[arg(long)]
+    pub raw: bool,
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+}
+
+/// `posse stop`.
+#[derive(Args, Clone, Debug)]
+pub struct StopArgs {
+    /// The applications' names; `*` and `?` are wildcards
+    #[arg(value_name = "APP", required_unless_present = "app")]
+    pub names: Vec<String>,
+    /// The application's name, instead of the argument APP
+    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error), conflicts_with = "names")]
+    pub app: Option<String>,
+    /// The time that drivers get to end, such as 30s [default: the grace period of their pods]
+    #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
+    pub grace: Option<u64>,
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+}
+
+/// An application, one of its executors, or an executor of a run that is known otherwise.
+pub type LogTarget = (Option<String>, Option<u64>);
+
+/// `APP`, `APP/ID` or `ID`.
+fn log_target(text: &str) -> Result<LogTarget, String> {
+    // No name begins with a digit.
+    if let Ok(id) = text.parse() {
+        return Ok((None, Some(id)));
+    }
+    app_and_executor(text).map(|(app, id)| (Some(app), id))
+}
+
+/// `NAME` or `NAME/ID`.
+pub fn app_and_executor(text: &str) -> Result<(String, Option<u64>), String> {
+    let (app, id) = match text.split_once('/') {
+        Some((app, id)) => {
+            let id = id.parse().map_err(|_| format!("`{id}` is not the id of an executor"))?;
+            (app, Some(id))
+        }
+        None => (text, None),
+    };
+    match names::app_name_error(app) {
+        Some(error) => Err(error),
+        None => Ok((app.to_owned(), id)),
+    }
+}

@@ -1,0 +1,112 @@
+//! `posse cleanup --volumes` and `--secrets`: the claims of `volumes_per_slot` and the Secrets of
+//! `credentials` whose application has ended.
+
+use std::collections::BTreeSet;
+
+use crate::cleanup::Cleanup;
+use crate::exit::Failure;
+use posse_core::model::refusal::Refusal;
+use posse_core::policy::orphans::LeaseAge;
+use posse_kube::api::objects::{Kind, Objects, apps_with_pods};
+use posse_wire::k8s::labels::{APP, CREDENTIALS, VOLUME, component_selector};
+use posse_wire::k8s::object::Meta;
+
+/// A claim or a Secret that can be deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OrphanObject {
+    kind: Kind,
+    pub(super) name: String,
+    uid: String,
+    version: String,
+}
+
+impl OrphanObject {
+    /// What messages call it.
+    pub(super) fn word(&self) -> &'static str {
+        if self.kind == Kind::Secret { "secret" } else { "volume" }
+    }
+
+    /// Kind and name, as `-o name` prints them.
+    pub(super) fn full_name(&self) -> String {
+        format!("{}/{}", self.kind.word(), self.name)
+    }
+}
+
+impl Cleanup<'_> {
+    /// With --volumes and --secrets: what belongs to applications that have no pod, and whose Leases
+    /// nobody holds.
+    ///
+    /// # Errors
+    /// The API server refuses or does not answer: without all facts nothing is deleted.
+    pub(super) fn orphan_objects(&self) -> Result<Vec<OrphanObject>, Failure> {
+        let kinds = [
+            (self.args.volumes, Kind::PersistentVolumeClaim, VOLUME, "cannot list the volumes"),
+            (self.args.secrets, Kind::Secret, CREDENTIALS, "cannot list the secrets"),
+        ];
+        let mut found = Vec::new();
+        for (_, kind, component, what) in kinds.into_iter().filter(|(is_asked, ..)| *is_asked) {
+            let some = self.find(kind, component);
+            found.extend(some.map_err(|refusal| self.connection.failure(what, &refusal))?);
+        }
+        Ok(found)
+    }
+
+    fn find(&self, kind: Kind, component: (&str, &str)) -> Result<Vec<OrphanObject>, Refusal> {
+        let app = self.args.app.as_deref();
+        let selector = component_selector(component, app, None);
+        let (mut found, _) = self.objects().list(kind, &selector, &Meta::parse)?;
+        // Those that are being deleted need nothing more.
+        found.retain(|meta| !meta.is_deleting());
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        let busy = self.busy_apps(Some(&self.namespace), app, false)?;
+        let is_left = |meta: &Meta| meta.label(APP).is_none_or(|app| !busy.contains(app));
+        Ok(found
+            .into_iter()
+            .filter(is_left)
+            .map(|meta| OrphanObject {
+                kind,
+                name: meta.name,
+                uid: meta.uid,
+                version: meta.resource_version,
+            })
+            .collect())
+    }
+
+    /// The applications that have a pod, with `only_unfinished` one that has not ended, or a Lease that somebody holds. Without a
+    /// namespace: in all namespaces.
+    pub(super) fn busy_apps(
+        &self,
+        namespace: Option<&str>,
+        app: Option<&str>,
+        only_unfinished: bool,
+    ) -> Result<BTreeSet<String>, Refusal> {
+        let mut busy = apps_with_pods(&self.connection.http, namespace, only_unfinished)?;
+        let leases = match namespace {
+            Some(_) => self.leases().list(app)?,
+            None => self.leases().list_everywhere(app)?,
+        };
+        for lease in leases {
+            let age = LeaseAge::read(Some(&lease.record), self.wall_ms);
+            let is_stale = self.args.stale.is_some_and(|stale_ms| age.is_stale(stale_ms));
+            if !lease.record.holder.is_empty() && !is_stale {
+                busy.insert(lease.selection.app);
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Deletes it by its uid; a Secret that a new run has written since it was listed stays.
+    pub(super) fn delete_object(&self, left: &OrphanObject) -> Result<(), Refusal> {
+        let OrphanObject { kind, name, uid, version } = left;
+        if *kind == Kind::Secret {
+            return self.objects().delete_version(*kind, name, uid, version);
+        }
+        self.objects().delete(*kind, name, uid, None)
+    }
+
+    fn objects(&self) -> Objects {
+        Objects::new(self.connection.http.clone(), Some(&self.namespace))
+    }
+}

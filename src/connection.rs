@@ -1,0 +1,74 @@
+//! The connection of a command to an API server.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::args::ServerArgs;
+use crate::exit::{Code, Failure};
+use crate::world::World;
+use posse_core::model::refusal::Refusal;
+use posse_kube::config::{BoundPod, CA_BUNDLES, SERVICE_ACCOUNT_DIR, Sources};
+use posse_kube::http::Http;
+
+/// An API server and its default namespace.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    pub http: Http,
+    pub namespace: String,
+    /// The pod that the token is bound to.
+    pub pod: Option<BoundPod>,
+    /// posse runs in a pod of this cluster; `namespace` is the pod's.
+    pub is_in_cluster: bool,
+}
+
+impl Connection {
+    /// Reads the configuration. Sends no request.
+    ///
+    /// # Errors
+    /// There is no configuration, or it is invalid (exit code 2).
+    pub fn new(args: &ServerArgs, world: &World<'_>) -> Result<Self, Failure> {
+        Self::find(args.kubeconfig.as_deref(), args.context.as_deref(), world)
+    }
+
+    /// As `new`, with the values of the flags.
+    pub fn find(
+        kubeconfig: Option<&Path>,
+        context: Option<&str>,
+        world: &World<'_>,
+    ) -> Result<Self, Failure> {
+        let env = |name: &str| (world.env)(name).map(OsString::from);
+        let kubeconfig = kubeconfig.map(|path| world.dir.join(path));
+        let sources = sources(kubeconfig.as_deref(), context, &env);
+        let invalid = |error: posse_kube::config::ConfigError| Failure::usage(error.to_string());
+        let cluster = sources.resolve().map_err(invalid)?;
+        let (namespace, pod) = (cluster.namespace.clone(), cluster.pod.clone());
+        let is_in_cluster = sources.is_in_cluster();
+        let http = Http::connect(cluster).map_err(invalid)?;
+        Ok(Self { http, namespace, pod, is_in_cluster })
+    }
+
+    /// The failure of a command whose request was refused or not answered.
+    pub fn failure(&self, what: &str, refusal: &Refusal) -> Failure {
+        // Without an answer, the message contains the server already.
+        let server = match refusal.code {
+            0 => String::new(),
+            _ => format!("{}: ", self.http.server()),
+        };
+        Failure::new(Code::Server, format!("{what}: {server}{refusal}"))
+    }
+}
+
+/// The sources of the configuration on this machine.
+pub(super) fn sources<'a>(
+    kubeconfig: Option<&'a Path>,
+    context: Option<&'a str>,
+    env: &'a dyn Fn(&str) -> Option<OsString>,
+) -> Sources<'a> {
+    Sources {
+        kubeconfig,
+        context,
+        env,
+        service_account_dir: Path::new(SERVICE_ACCOUNT_DIR),
+        ca_bundles: &CA_BUNDLES,
+    }
+}

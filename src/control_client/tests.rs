@@ -1,0 +1,151 @@
+//! The client commands against a control API on a temporary socket.
+
+use crate::testing::Folder;
+use posse_testing::Fixture;
+
+/// Runs posse so that it finds the fixture's socket first.
+fn posse(fixture: &Fixture, args: &str) -> (u8, String, String) {
+    let runtime = fixture.folder.path().to_str().unwrap().to_owned();
+    Folder::new(&[]).posse_with(args, &[("XDG_RUNTIME_DIR", &runtime)])
+}
+
+#[test]
+fn answers_are_printed() {
+    let fixture = Fixture::new();
+    for (args, want) in [
+        (
+            "status --app w",
+            "app w  instance a1b2c  namespace ns  pods w-a1b2c-exec-ID\ndriver running ",
+        ),
+        ("status --app w --json", "{\"run\":\"k3f9\",\"app\":\"w\","),
+        ("scale --app w default 7", "group default: the target is 7 now\n"),
+        ("scale --app w 7 --group default", "group default: the target is 7 now\n"),
+        (
+            "scale --app w default 70",
+            "group default: the target is 20 now; 70 is outside of its min and max\n",
+        ),
+        (
+            "kill --app w 1 2 9 --reason slow",
+            "killed: 1 (posse replaces them)\nbusy, not killed (use --force): 2\nno such executor: 9\n",
+        ),
+        ("kill --app w 1 --target 4 --json", "{\"busy\":[2],\"killed\":[1],\"target\":4,"),
+        ("scale --app w default 70 --json", "{\"target\":20}\n"),
+        ("status w", "app w  instance a1b2c  namespace ns"),
+        ("scale w default 7", "group default: the target is 7 now\n"),
+        ("scale w 7 --group default", "group default: the target is 7 now\n"),
+        ("kill w 1 2 9", "killed: 1 (posse replaces them)\n"),
+        ("explain w 1", "executor 1 of group default: running since"),
+        ("explain w/1", "executor 1 of group default: running since"),
+        ("explain w --group big", "group big: 7 of 10 running"),
+        ("explain --app w", "group default: 7 of 10 running (1 requested, 2 pending,"),
+        ("explain --app w 1", "executor 1 of group default: running since 1970-01-01 00:00:01 UTC"),
+        ("explain --app w --group big", "group big: 7 of 10 running"),
+        ("explain --app w --group big --json", "{\"groups\":[{\"attempt\":null,"),
+        ("explain --app w 1 --json", "{\"events\":["),
+    ] {
+        let (code, out, err) = posse(&fixture, args);
+        // There is no executor 9.
+        let want_code = u8::from(args.starts_with("kill"));
+        assert_eq!((code, err.as_str()), (want_code, ""), "{args}");
+        assert!(out.starts_with(want), "{args}: {out}");
+    }
+}
+
+#[test]
+fn errors_are_one_line_and_an_exit_code() {
+    let fixture = Fixture::new();
+    for (args, code, want) in [
+        ("scale --app w 3", 2, "posse: which group? the run has several: default, big\n"),
+        (
+            "scale --app w other 3",
+            1,
+            "posse: there is no such group: other; the groups are: default, big\n",
+        ),
+        ("scale --app w --group a b 3", 2, "posse: the argument '--group <GROUP>' cannot be used"),
+        ("kill w", 2, "posse: the following required arguments were not provided: <ID>..."),
+        ("status 1", 2, "posse: unexpected argument '1' found"),
+        ("status other", 1, "posse: no live run of application other on this host"),
+        ("scale w w 3", 1, "posse: there is no such group: w; the groups are: default, big\n"),
+        ("scale w 3", 2, "posse: which group? the run has several: default, big\n"),
+        ("logs w --app w", 2, "posse: name the application by the argument or by --app"),
+        ("logs w/1 2", 2, "posse: unexpected argument '2' found"),
+        ("logs", 2, "posse: the following required arguments were not provided: <APP[/ID]>"),
+        ("stop", 2, "posse: the following required arguments were not provided: <APP>..."),
+        ("stop w --app w", 2, "posse: the argument '[APP]...' cannot be used with '--app <NAME>'"),
+        ("kill --app w", 2, "posse: the following required arguments were not provided: <ID>..."),
+        (
+            "kill --app w 1 --target 2 --no-replace",
+            2,
+            "posse: the argument '--target <TARGET>' can",
+        ),
+        ("kill --app w 0", 2, "posse: invalid value '0' for '<ID>...': 0 is not in 1.."),
+        ("explain --app w 7", 1, "posse: there is no executor 7 now"),
+        ("explain --app w --group z --json", 1, "posse: there is no group `z`; the groups are: "),
+        ("explain --app w --logs 5", 2, "posse: the following required arguments were not prov"),
+        ("explain --app w 1 --logs 0", 2, "posse: invalid value '0' for '--logs <N>': 0 is not in"),
+        (
+            "explain --app w --group z",
+            1,
+            "posse: there is no group `z`; the groups are: default, big\n",
+        ),
+        ("status --app no-such-app", 1, "posse: no live run of application no-such-app on this"),
+        ("status --control here", 2, "posse: control address: expected unix:PATH or a loopback"),
+        ("status --control 127.0.0.1:1", 2, "posse: control address 127.0.0.1:1 needs --control-t"),
+        ("status --control unix:/nowhere", 1, "posse: the run at unix:/nowhere does not answer: "),
+        ("events --app w --run other", 1, "posse: refused: "),
+    ] {
+        let (got, out, err) = posse(&fixture, args);
+        assert_eq!((got, out.as_str()), (code, ""), "{args}: {err}");
+        assert!(err.starts_with(want), "{args}: {err}");
+    }
+}
+
+#[test]
+fn events_are_printed_as_they_came() {
+    let fixture = Fixture::new();
+    let stopped = "{\"seq\":2,\"event\":\"stopped\"}\n";
+    fixture.events.push("{\"seq\":1}\n");
+    assert_eq!(posse(&fixture, "events --app w --json").1, "{\"seq\":1}\n");
+    fixture.events.push(stopped);
+    fixture.events.end();
+    assert_eq!(
+        posse(&fixture, "events --app w -o json --follow --after 1"),
+        (0, stopped.into(), "".into())
+    );
+}
+
+#[test]
+fn a_run_is_found_by_flag_then_environment_then_socket() {
+    let fixture = Fixture::new();
+    let (socket, folder) = (fixture.address().to_string(), Folder::new(&[]));
+    let dead = ("POSSE_CONTROL", "unix:/nowhere");
+    assert_eq!(folder.posse_with("status", &[("POSSE_CONTROL", &socket)]).0, 0);
+    assert_eq!(folder.posse_with(&format!("status --control {socket}"), &[dead]).0, 0);
+    let (code, _, err) = folder.posse_with("status", &[dead]);
+    assert_eq!(code, 1, "{err}");
+
+    // A second instance of the same application: the user has to choose.
+    let other = fixture.second("zzzzz");
+    let (code, _, err) = posse(&fixture, "status --app w");
+    assert_eq!(code, 2);
+    let choose = "posse: several live runs, choose one with --control unix:PATH: ";
+    assert!(err.starts_with(choose) && err.contains("w.zzzzz.sock"), "{err}");
+    drop(other);
+    assert_eq!(posse(&fixture, "status --app w").0, 0);
+}
+
+#[test]
+fn a_list_without_the_cluster_is_no_success() {
+    let fixture = Fixture::new();
+    let runtime = fixture.folder.path().to_str().unwrap().to_owned();
+    let kubeconfig = "{current-context: a, contexts: [{name: a, context: {cluster: c, user: u}}], \
+                      clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], \
+                      users: [{name: u, user: {}}]}";
+    let folder = Folder::new(&[("kubeconfig", kubeconfig)]);
+    let env = [("XDG_RUNTIME_DIR", &*runtime)];
+    let (code, out, _) = folder.posse_with("apps w -o name --kubeconfig kubeconfig", &env);
+    assert_eq!((code, out.as_str()), (1, "w\n"));
+    // Nobody has named a cluster.
+    let (code, out, _) = folder.posse_with("apps w -o name", &env);
+    assert_eq!((code, out.as_str()), (0, "w\n"));
+}

@@ -1,0 +1,294 @@
+//! `posse explain`: says what the groups of a run wait for, or what happened to one executor. Reads the
+//! run's control API and the cluster.
+
+pub mod report;
+pub mod text;
+
+use std::io::Write;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::args::ExplainArgs;
+use crate::connection::Connection;
+use crate::control_client::find;
+use crate::exit::{Code, Failure};
+use crate::explain::report::{ExecutorReport, in_order};
+use crate::listing::{Listing, print_listing};
+use crate::remote::{RemoteRun, Words};
+use crate::world::World;
+use posse_base::text::one_line;
+use posse_control::client::{Client, ClientError};
+use posse_core::model::refusal::Refusal;
+use posse_core::policy::loss::classify;
+use posse_kube::api::CALL_TIMEOUT;
+use posse_kube::api::objects::Objects;
+use posse_kube::api::pods::Pods;
+use posse_wire::control::status_json::{GroupJson, RunNames, StatusJson};
+use posse_wire::k8s::labels::{EXECUTOR_ID, INSTANCE, Selection};
+use posse_wire::pod::details::PodDetails;
+
+/// `posse explain`.
+///
+/// # Errors
+/// There is no such run, group or executor, and the cluster has no executors of the application.
+pub fn explain(
+    args: &ExplainArgs,
+    world: &World<'_>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let now = Timestamp::now();
+    let run = find(&args.client, world).and_then(|client| {
+        let status = client.status()?;
+        Ok((client, status))
+    });
+    let (client, status) = match (run, &args.client.app) {
+        (Ok(run), _) => run,
+        (Err(error), Some(app)) if is_gone(&error) => {
+            return match RemoteRun::find(&args.client, error.to_string(), app, world) {
+                Ok(run) => run.run(remote_words(args), out),
+                // The run is gone, but its pods may still exist.
+                Err(_) => explain_ended_run(args, app, &error, world, out),
+            };
+        }
+        (Err(error), _) => return Err(error.into()),
+    };
+    let listing = match args.id {
+        Some(id) => {
+            let report = executor_report(args, id, &client, &status, world)?;
+            Explanation {
+                text: report.text(now),
+                json: report.json(),
+                names: report.pod_and_uid().map(|(pod, _)| pod).into_iter().collect(),
+            }
+        }
+        None => {
+            // Fails if there is no such group.
+            let text = text::groups(&status, args.group.as_deref(), now).map_err(failed)?;
+            let groups = status.groups.iter();
+            let shown = groups.filter(|one| args.group.as_ref().is_none_or(|g| *g == one.group));
+            let groups: Vec<&GroupJson> = shown.collect();
+            Explanation {
+                text,
+                json: json!({"groups": groups, "outage": status.outage}),
+                names: groups.iter().map(|one| one.group.clone()).collect(),
+            }
+        }
+    };
+    print_listing(&listing, args.output, out)
+}
+
+/// What is printed, in all formats.
+struct Explanation {
+    text: String,
+    json: Value,
+    /// Of groups, or of executors' pods.
+    names: Vec<String>,
+}
+
+impl Listing for Explanation {
+    fn table(&self, _is_wide: bool) -> String {
+        self.text.clone()
+    }
+
+    fn json(&self) -> String {
+        self.json.to_string()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.names.clone()
+    }
+}
+
+/// The same command, for the driver's pod.
+fn remote_words(args: &ExplainArgs) -> Words {
+    Words::new("explain")
+        .output(args.output)
+        .option("--group", args.group.as_ref())
+        .option("--logs", args.logs)
+        .values(args.id)
+}
+
+fn is_gone(error: &ClientError) -> bool {
+    matches!(error, ClientError::None { .. } | ClientError::Unreachable { .. })
+}
+
+fn failed(message: String) -> Failure {
+    Failure::new(Code::Failed, message)
+}
+
+/// The report about an executor of a live run.
+fn executor_report(
+    args: &ExplainArgs,
+    id: u64,
+    client: &Client,
+    status: &StatusJson,
+    world: &World<'_>,
+) -> Result<ExecutorReport, Failure> {
+    let state = status.executors.iter().find(|one| one.id == id).cloned();
+    let mut report = ExecutorReport { id, state, ..ExecutorReport::default() };
+    let mut n_missed = 0;
+    let mut each = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap_or_default();
+        n_missed += event["count"].as_u64().filter(|_| event["event"] == "missed").unwrap_or(0);
+        if event["executor"].as_u64() == Some(id) {
+            report.events.push(event);
+        }
+        Ok(())
+    };
+    client.events(0, Some(&status.identity.run), false, &mut each)?;
+    if n_missed > 0 {
+        report.notes.push(format!("{n_missed} older events of the run are no longer available"));
+    }
+    let Some((name, uid)) = report.pod_and_uid() else {
+        return Err(failed(format!(
+            "there is no executor {id} now, and no available event mentions it"
+        )));
+    };
+    let server = match &status.identity.kubeconfig {
+        Some(kubeconfig) => Connection::find(Some(kubeconfig.as_ref()), None, world),
+        None => Connection::new(&args.client.namespace.server, world),
+    };
+    match server {
+        Ok(server) => {
+            let cluster = ClusterReader::new(&server, &status.identity);
+            cluster.add_pod_by_name(&name, uid.as_deref(), args.logs, &mut report);
+        }
+        Err(error) => report.notes.push(format!("the cluster was not read: {error}")),
+    }
+    Ok(report)
+}
+
+/// Explains the executors of a run that has ended, from the cluster alone.
+fn explain_ended_run(
+    args: &ExplainArgs,
+    app: &str,
+    error: &ClientError,
+    world: &World<'_>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let why = error.to_string();
+    let nothing = |more: &str| failed(format!("{why}; {more}"));
+    let server = Connection::new(&args.client.namespace.server, world)
+        .map_err(|error| nothing(&format!("the cluster cannot be read either: {error}")))?;
+    let namespace =
+        args.client.namespace.namespace.clone().unwrap_or_else(|| server.namespace.clone());
+    let pods = Objects::new(server.http.clone(), Some(&namespace))
+        .executors(app, args.id)
+        .map_err(|refusal| nothing(&server.failure("its executors", &refusal).to_string()))?;
+    if pods.is_empty() {
+        return Err(nothing(&format!("namespace {namespace} has no executors of it")));
+    }
+    let now = Timestamp::now();
+    let mut reports = Vec::new();
+    for pod in pods {
+        let label = |name: &str| pod.meta.label(name).unwrap_or("?").to_owned();
+        let id: u64 = label(EXECUTOR_ID).parse().unwrap_or(0);
+        let mut report = ExecutorReport { id, ..ExecutorReport::default() };
+        let identity = RunNames {
+            run: String::new(),
+            app: app.to_owned(),
+            instance: label(INSTANCE),
+            namespace: namespace.clone(),
+            kubeconfig: None,
+        };
+        let cluster = ClusterReader::new(&server, &identity);
+        if args.id.is_none() {
+            let line = ClusterReader::line(&pod, id);
+            report.pod = Some(pod);
+            reports.push((line, report));
+            continue;
+        }
+        cluster.add_pod(pod, args.logs, &mut report);
+        reports.push((report.text(now), report));
+    }
+    let head = format!("{}; in namespace {namespace}:\n", one_line(&why));
+    let all: Vec<Value> = reports.iter().map(|(_, report)| report.json()).collect();
+    let listing = Explanation {
+        text: reports.iter().fold(head, |text, (line, _)| text + line),
+        names: all.iter().filter_map(|one| Some(one["pod"]["name"].as_str()?.to_owned())).collect(),
+        json: json!({"executors": all}),
+    };
+    print_listing(&listing, args.output, out)
+}
+
+/// Reads pods, events and logs of one instance from the cluster.
+struct ClusterReader {
+    objects: Objects,
+    pods: Pods,
+}
+
+impl ClusterReader {
+    fn new(server: &Connection, identity: &RunNames) -> Self {
+        let namespace = identity.namespace.as_str();
+        let selection =
+            Selection { app: identity.app.clone(), instance: identity.instance.clone() };
+        Self {
+            objects: Objects::new(server.http.clone(), Some(namespace)),
+            pods: Pods::new(server.http.clone(), namespace, selection),
+        }
+    }
+
+    /// Adds the pod if it has this uid; another pod of the same name is ignored.
+    fn add_pod_by_name(
+        &self,
+        name: &str,
+        uid: Option<&str>,
+        n_log: Option<u32>,
+        report: &mut ExecutorReport,
+    ) {
+        match self.objects.pod(name) {
+            Ok(Some(pod)) if uid.is_none_or(|uid| pod.uid() == uid) => {
+                self.add_pod(pod, n_log, report);
+            }
+            Ok(_) => {
+                report.notes.push(format!("pod {name} is no longer in the cluster"));
+                if let Some(uid) = uid {
+                    self.add_events(uid, report);
+                }
+            }
+            Err(refusal) => report.notes.push(format!("pod {name} cannot be read: {refusal}")),
+        }
+    }
+
+    fn add_pod(&self, pod: PodDetails, n_log: Option<u32>, report: &mut ExecutorReport) {
+        self.add_events(pod.uid(), report);
+        if let Some(n_lines) = n_log {
+            match self.read_log(&pod, n_lines) {
+                Ok(lines) => report.log = lines,
+                Err(refusal) => {
+                    report.notes.push(format!("the pod's log cannot be read: {refusal}"));
+                }
+            }
+        }
+        report.pod = Some(pod);
+    }
+
+    fn add_events(&self, uid: &str, report: &mut ExecutorReport) {
+        match self.objects.events(uid) {
+            Ok(events) => report.pod_events = in_order(events),
+            Err(refusal) => {
+                report.notes.push(format!("the pod's events cannot be read: {refusal}"));
+            }
+        }
+    }
+
+    fn read_log(&self, pod: &PodDetails, n_lines: u32) -> Result<Vec<String>, Refusal> {
+        let init = pod.facts.end.as_ref().and_then(|end| end.init.as_ref());
+        let container = init.map(|init| &*init.name).or(pod.facts.main_container.as_deref());
+        self.pods.log(pod.name(), container, n_lines, CALL_TIMEOUT)
+    }
+
+    /// One line about an executor.
+    fn line(pod: &PodDetails, id: u64) -> String {
+        let (name, phase) = (pod.name(), pod.phase());
+        let why = match &pod.facts.end {
+            Some(_) => {
+                let loss = classify(&pod.facts, false);
+                format!(": {}: {}", loss.reason.as_str(), loss.message)
+            }
+            None => String::new(),
+        };
+        one_line(&format!("executor {id}: {phase}, pod {name}{why}")).into_owned() + "\n"
+    }
+}

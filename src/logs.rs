@@ -1,0 +1,230 @@
+//! `posse logs`: prints the log of an application's driver or of one of its executors.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use crate::args::ClientArgs;
+use crate::args::submit::LogsArgs;
+use crate::exit::{Code, Failure};
+use crate::follow;
+use crate::location::locate;
+use crate::namespace::{Namespace, start_signals};
+use crate::settings::socket_folders;
+use crate::terminal::with_log_output;
+use crate::world::World;
+use posse_control::address::live_sockets;
+use posse_core::model::pod::Phase;
+use posse_core::model::refusal::Refusal;
+use posse_kube::api::objects::{LogQuery, Objects};
+use posse_submit::executor_logs::ExecutorLogs;
+use posse_submit::follow::Follower;
+use posse_submit::listener::Listener;
+use posse_submit::logs::LogFollower;
+use posse_submit::state::{newest, pod_line};
+use posse_submit::stop;
+use posse_submit::workload::{Workload, find_workload, owned_pods};
+use posse_wire::pod::details::PodDetails;
+
+/// The size of one read from a log, bytes.
+const COPY_BYTES: usize = 16 << 10;
+
+/// `posse logs`.
+///
+/// # Errors
+/// There is no such application or executor, or the API server does not return its log.
+pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let (client, id) = wanted(args)?;
+    let location = locate(&client, client.app.is_none(), world)?;
+    let (app, is_local) = (location.app.clone().unwrap_or_default(), location.run.is_some());
+    let (app, namespace) = (app.as_str(), location.namespace);
+    let objects = namespace.objects();
+    if args.executors {
+        let local_folders = is_local.then(|| socket_folders(world));
+        return executor_logs(args, app, &namespace, local_folders, out);
+    }
+    if id.is_none() && is_local {
+        let message = format!(
+            "the driver of application {app} runs on this host: its output is where `posse run` was \
+             started. `posse logs {app} --executors` prints the logs of its executors"
+        );
+        return Err(Failure::new(Code::Failed, message));
+    }
+    if args.follow && id.is_none() {
+        let keeper = namespace.keeper(&objects, app)?;
+        if let Some(keeper) = keeper.filter(|keeper| !keeper.is_final()) {
+            return follow_driver(args, app, &namespace, &keeper, out);
+        }
+    }
+    let pods = pods(app, id, &namespace, &objects)?;
+    let Some(pod) = newest(&pods) else {
+        return Err(match id {
+            None if namespace.keeper(&objects, app)?.is_some() => {
+                let message = format!("the driver of application {app} has no pod now");
+                Failure::new(Code::Failed, message)
+            }
+            None => namespace.no_such_app(app),
+            Some(id) => {
+                let message = format!("application {app} has no executor {id} now");
+                Failure::new(Code::Failed, message)
+            }
+        });
+    };
+    let pod_name = pod.name().to_owned();
+    if args.follow {
+        let tail = args.tail;
+        let read = move |say: Listener<'_>| {
+            let is_ended = &AtomicBool::new(false);
+            LogFollower { objects, listener: say, tail, is_ended }.follow(&pod_name);
+        };
+        let is_whole = with_log_output(out, args.raw, |out| {
+            follow::pump(Box::new(read), &start_signals()?, &mut || true, out)
+        });
+        return Ok(if is_whole? { Code::Clean } else { follow::DETACHED });
+    }
+    let query =
+        LogQuery { container: Some(pod.main.clone()), tail: args.tail, ..LogQuery::default() };
+    let mut stream = objects.log(&pod_name, &query).map_err(|refusal| {
+        // The server answers without a body or with a 400, and does not say what the pod waits for.
+        if pod.facts.phase == Phase::Pending {
+            let message = format!("there is no log yet: {}", pod_line(pod));
+            return Failure::new(Code::Failed, message);
+        }
+        namespace.refused(&format!("cannot read the log of pod {pod_name}"), app, &refusal)
+    })?;
+    with_log_output(out, args.raw, |out| copy(stream.reader(), out)).map(|()| Code::Clean)
+}
+
+/// The application and the executor that are meant.
+fn wanted(args: &LogsArgs) -> Result<(ClientArgs, Option<u64>), Failure> {
+    let (app, id) = args.target.clone().unwrap_or_default();
+    let id = id.or(args.executor);
+    if app.is_some() && args.app.is_some() {
+        return Err(Failure::usage(
+            "name the application by the argument or by --app, not by both",
+        ));
+    }
+    if args.executors && id.is_some() {
+        return Err(Failure::usage("name one executor, or all by --executors, but not both"));
+    }
+    let app = app.or_else(|| args.app.clone());
+    let namespace = args.namespace.clone();
+    Ok((ClientArgs { app, namespace, ..ClientArgs::default() }, id))
+}
+
+fn copy(reader: &mut dyn Read, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut piece = vec![0; COPY_BYTES];
+    loop {
+        let n = reader
+            .read(&mut piece)
+            .map_err(|error| Failure::new(Code::Failed, format!("the log: {error}")))?;
+        let written = if n == 0 { out.flush() } else { out.write_all(&piece[..n]) };
+        written.map_err(Failure::output)?;
+        if n == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// The pods of the driver, or those of the executor that is asked for.
+fn pods(
+    app: &str,
+    id: Option<u64>,
+    namespace: &Namespace,
+    objects: &Objects,
+) -> Result<Vec<PodDetails>, Failure> {
+    let refused = |refusal: Refusal| namespace.refused("cannot be read", app, &refusal);
+    match id {
+        None => {
+            let keeper = namespace.keeper(objects, app)?;
+            let pods = stop::drivers(objects, app).map_err(refused)?;
+            Ok(owned_pods(keeper.as_ref().and_then(Workload::job), pods))
+        }
+        id @ Some(_) => objects.executors(app, id).map_err(refused),
+    }
+}
+
+/// Prints the logs of all executors. With --follow until the driver has ended: its pod, or with
+/// `local_folders` the run on this host, whose socket is in one of them.
+fn executor_logs(
+    args: &LogsArgs,
+    app: &str,
+    namespace: &Namespace,
+    local_folders: Option<Vec<PathBuf>>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let logs = ExecutorLogs {
+        objects: namespace.objects(),
+        app: app.to_owned(),
+        group: args.group.clone(),
+        tail: args.tail,
+    };
+    let result: Arc<OnceLock<Result<usize, Refusal>>> = Arc::default();
+    let slot = Arc::clone(&result);
+    let is_followed = args.follow;
+    let read = move |listener: Listener<'_>| {
+        let is_over = || match &local_folders {
+            Some(folders) => live_sockets(Some(&logs.app), folders).is_empty(),
+            None => has_driver_ended(&logs.objects, &logs.app),
+        };
+        let read = match is_followed {
+            true => logs.follow(listener, &is_over).map(|()| 1),
+            false => logs.read(listener),
+        };
+        drop(slot.set(read));
+    };
+    let is_whole = with_log_output(out, args.raw, |out| {
+        follow::pump(Box::new(read), &start_signals()?, &mut || true, out)
+    });
+    if !is_whole? {
+        return Ok(follow::DETACHED);
+    }
+    match result.get() {
+        Some(Ok(0)) => {
+            let group = args.group.as_ref().map(|group| format!(" of group {group}"));
+            let (group, namespace) = (group.unwrap_or_default(), &namespace.name);
+            let message =
+                format!("application {app} has no executors{group} in namespace {namespace}");
+            Err(Failure::new(Code::Failed, message))
+        }
+        Some(Err(refusal)) => {
+            Err(namespace.refused("its executors cannot be listed", app, refusal))
+        }
+        Some(Ok(_)) | None => Ok(Code::Clean),
+    }
+}
+
+/// True if the driver's Job or pod has finished or is gone. If the server does not answer, it has not.
+fn has_driver_ended(objects: &Objects, app: &str) -> bool {
+    match find_workload(objects, app) {
+        Ok(Some(workload)) => workload.is_final(),
+        Ok(None) => true,
+        Err(_) => false,
+    }
+}
+
+fn follow_driver(
+    args: &LogsArgs,
+    app: &str,
+    namespace: &Namespace,
+    keeper: &Workload,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let follower = Follower {
+        objects: namespace.objects(),
+        app: app.to_owned(),
+        kind: keeper.kind(),
+        name: keeper.meta().name.clone(),
+        uid: keeper.meta().uid.clone(),
+        logs: true,
+        tail: args.tail,
+        gives_up: None,
+    };
+    let signals = start_signals()?;
+    let code = with_log_output(out, args.raw, |out| {
+        follow::wait(follower, &namespace.connection, &signals, out)
+    })?;
+    // The exit code of the application is not the exit code of `posse logs`.
+    Ok(if code == follow::DETACHED { code } else { Code::Clean })
+}

@@ -1,0 +1,160 @@
+//! Parses the command line, calls the command's room, and prints its error.
+
+use std::error::Error as _;
+use std::ffi::OsString;
+use std::io::Write;
+use std::num::{IntErrorKind, ParseIntError};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::args::output::{LogFormat, OutputArgs};
+use crate::args::{Command, CommandLine};
+use crate::command_line::{command_of, wrapped_help};
+use crate::exit::{Code, Failure};
+use crate::terminal::{has_colors, print};
+use crate::world::World;
+use posse_base::text::without_secrets;
+use posse_wire::config::section::{SIMILARITY_MIN, similar};
+
+/// What the program for images lacks: the embedded cluster, and commands for the machine of a person.
+const COMMANDS_OF_THE_FULL_PROGRAM: [&str; 7] =
+    ["check", "completions", "dev", "init", "man", "map", "render"];
+
+/// Runs the command that the arguments name. Errors are printed here and nowhere else.
+pub fn run(
+    args: impl IntoIterator<Item = OsString>,
+    world: &World<'_>,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Code {
+    let args = crate::command_line::with_flags_behind(args.into_iter().collect());
+    let args = crate::command_line::with_app_flag(args);
+    let (done, output) = match crate::command_line::parse(&args) {
+        Ok(CommandLine { command, output }) => {
+            (dispatch(command, &World { output, ..*world }, out), output)
+        }
+        Err(error) => (usage_error(&error, &args, out), output_of(&args)),
+    };
+    done.unwrap_or_else(|failure| {
+        if failure.message.is_empty() {
+            return failure.code;
+        }
+        let colored = has_colors(output.color, world.env, world.is_terminal);
+        // If stderr is closed, the error cannot be reported.
+        let _ = writeln!(err, "{}", crate::logger::last_line(&failure.message, &output, colored));
+        failure.code
+    })
+}
+
+/// The form of the error about arguments that are wrong as a whole.
+fn output_of(args: &[OsString]) -> OutputArgs {
+    let ours = args.iter().take_while(|arg| *arg != "--");
+    let words: Vec<&str> = ours.filter_map(|arg| arg.to_str()).collect();
+    let is_json = words.contains(&"--log-format=json")
+        || words.windows(2).any(|pair| pair == ["--log-format", "json"]);
+    let log_format = if is_json { LogFormat::Json } else { LogFormat::Text };
+    OutputArgs { log_format, ..OutputArgs::default() }
+}
+
+/// The parser reports help and version as errors, too.
+fn usage_error(
+    error: &clap::Error,
+    args: &[OsString],
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let text = error.to_string();
+    let kind = error.kind();
+    if matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return print(out, &wrapped_help(&text)).map(|()| Code::Clean);
+    }
+    if kind == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Err(Failure::usage("a command is missing; `posse --help` lists them"));
+    }
+    // Only the error itself, in one line; --help prints the usage.
+    let message = text.split("\n\nUsage:").next().unwrap_or(&text);
+    let message = message.split("\n\nFor more information").next().unwrap_or(message);
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let (names, command, _) = command_of(args);
+    // The parser quotes the wrong value, which may be a URL with a password.
+    let word = |word: &str| match word.contains('@') || word.contains("://") {
+        true => without_secrets(word),
+        false => word.to_owned(),
+    };
+    let paragraph = |text: &str| text.split_whitespace().map(word).collect::<Vec<_>>().join(" ");
+    let paragraphs = message.split("\n\n").map(paragraph);
+    // It advises to hand an unknown flag to the driver; it is nearly always a typing error.
+    let is_useful = |paragraph: &String| !paragraph.contains("as a value, use '--");
+    let mut said = paragraphs.filter(is_useful).collect::<Vec<_>>().join("; ");
+    if let Some(why) = error.source().and_then(|source| source.downcast_ref::<ParseIntError>())
+        && matches!(why.kind(), IntErrorKind::InvalidDigit | IntErrorKind::Empty)
+    {
+        said = said.replace(&why.to_string(), "expected a whole number");
+    }
+    let hint = suggestion(error, &command).unwrap_or_default();
+    Err(Failure::usage(format!("{said}{hint}; see `{names} --help`")))
+}
+
+/// What was probably meant by an unknown command or flag.
+fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
+    if !matches!(error.kind(), ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument) {
+        return None;
+    }
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        Some(_) | None => None,
+    };
+    let known = if let Some(word) = said(ContextKind::InvalidSubcommand) {
+        if COMMANDS_OF_THE_FULL_PROGRAM.contains(&word) {
+            return Some(
+                " (this program is the one for images; the full one has the command)".to_owned(),
+            );
+        }
+        let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
+        similar(word, visible.map(clap::Command::get_name), SIMILARITY_MIN)?.to_owned()
+    } else {
+        let word = said(ContextKind::InvalidArg)?.strip_prefix("--")?;
+        let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
+        let long = visible.filter_map(clap::Arg::get_long);
+        format!("--{}", similar(word, long, SIMILARITY_MIN)?)
+    };
+    Some(format!(" (did you mean `{known}`?)"))
+}
+
+fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    // `run` and `map` start their logger later, when they know whether there is a progress line. A
+    // supervisor has no log, and a container's environment variables are not meant for posse's logger.
+    let has_own_logger = matches!(command, Command::Run(_) | Command::Supervise);
+    #[cfg(feature = "tools")]
+    let has_own_logger =
+        has_own_logger || matches!(command, Command::Tools(crate::args::tools::Command::Map(_)));
+    #[cfg(feature = "dev")]
+    let has_own_logger =
+        has_own_logger || matches!(command, Command::Dev(crate::args::dev::Command::DevContainer));
+    if !has_own_logger {
+        crate::logger::init(world, None)?;
+    }
+    match command {
+        #[cfg(feature = "tools")]
+        Command::Tools(command) => crate::tools::run(command, world, out),
+        #[cfg(feature = "dev")]
+        Command::Dev(command) => crate::dev::run(command, world, out),
+        Command::Run(args) => crate::run::run(&args, world),
+        Command::Supervise => posse_process::enter().map(|()| Code::Clean).map_err(Failure::usage),
+        Command::Submit(args) => crate::submit::submit(&args, world, out),
+        Command::Apps(args) => crate::apps::apps(&args, world, out),
+        Command::Logs(args) => crate::logs::logs(&args, world, out),
+        Command::Exec(args) => crate::exec::exec(&args, world, out),
+        Command::Stop(args) => crate::stop::stop(&args, world, out),
+        Command::Copy(args) => crate::copy::copy(&args),
+        Command::Cleanup(args) => crate::cleanup::cleanup(&args, world, out),
+        Command::Status(args) => crate::status::status(&args, world, out),
+        Command::Scale(args) => crate::scale::scale(&args, world, out),
+        Command::Kill(args) => crate::kill::kill(&args, world, out),
+        Command::Ready(args) => crate::ready::ready(&args, world, out),
+        Command::Idle(args) => crate::idle::idle(&args, world, out),
+        Command::Wait(args) => crate::wait::wait(&args, world, out),
+        Command::Events(args) => crate::events::events(&args, world, out),
+        Command::Explain(args) => crate::explain::explain(&args, world, out),
+        Command::Stage(args) => crate::stage::stage(&args, world, out),
+    }
+}

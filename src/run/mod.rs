@@ -1,0 +1,258 @@
+//! `posse run`: starts the embedded cluster if requested, calls `runtime::run`, and turns the result
+//! into an exit code.
+
+use std::io::{self, IsTerminal as _};
+
+use log::{error, info};
+
+use crate::args::{RunArgs, ShowProgress};
+use crate::connection::Connection;
+use crate::exit::{Code, Failure};
+use crate::terminal::has_colors;
+use crate::world::World;
+use crate::{logger, permissions, settings};
+use posse_base::clock::Clock;
+use posse_core::machines::shutdown::ShutdownOutcome;
+use posse_core::model::action::RunVerdict;
+use posse_kube::api::driver_pod::{self, Hints};
+use posse_kube::http::Http;
+use posse_run::attempt::Attempt;
+use posse_run::progress::{PlainLines, Progress, ProgressLine};
+use posse_run::run::context::ApiServer;
+use posse_run::run::error::RunError;
+use posse_run::run::{RunInputs, RunResult, run as run_application};
+use posse_run::signals::{Signal, Signals};
+
+#[cfg_attr(not(feature = "dev"), path = "no_embedded.rs")]
+mod embedded;
+mod executor_logs;
+
+use embedded::Embedded;
+use executor_logs::ExecutorLogPrinter;
+
+/// Runs one application until it is told to stop, or until its driver ends.
+///
+/// # Errors
+/// The run could not start. After the start every end is a `Code`.
+pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
+    let mut attempt = None;
+    let result = run_once(args, world, &mut attempt);
+    if args.as_job {
+        let code = result.as_ref().map_or_else(|failure| failure.code, |code| *code);
+        if attempt.is_none() && code == Code::Usage {
+            attempt = attempt_without_settings(args, world);
+        }
+        if let Some(attempt) = &attempt {
+            attempt.end(code.number());
+        }
+    }
+    result
+}
+
+fn run_once(
+    args: &RunArgs,
+    world: &World<'_>,
+    attempt: &mut Option<Attempt>,
+) -> Result<Code, Failure> {
+    let clock = Clock::start();
+    let mut settings = settings::run_settings(args, world)?;
+    let env = world.env;
+    let progress = progress(args.progress, &settings.app, world);
+    let line = progress.line.as_ref();
+    let log_writer = || line.map(|line| Box::new(line.log_writer()) as _);
+    logger::init(world, log_writer())?;
+    settings::found::announce(&args.file, world);
+    settings::found::leave_commands_out(&mut settings, args);
+    // The handlers come first: a signal while the embedded cluster starts must stop it.
+    let signals = start_signals()?;
+    let embedded = Embedded::start(args, &settings)?;
+    let connection = match embedded.kubeconfig() {
+        Some(kubeconfig) => Connection::find(Some(kubeconfig), None, world)?,
+        None => Connection::new(&args.server, world)?,
+    };
+    if args.as_job {
+        let retries = settings.driver.pod.retries;
+        *attempt = find_attempt(&connection, settings.namespace.as_deref(), retries, world);
+        if let Some(job_end) = attempt.as_mut().and_then(Attempt::begin) {
+            return Ok(Code::Driver(job_end.code()));
+        }
+    }
+    let http = connection.http.clone();
+    let executor_logs = match args.executor_logs {
+        true => {
+            let namespace = settings.namespace.as_ref().unwrap_or(&connection.namespace);
+            let started = ExecutorLogPrinter::start(&http, namespace, &settings.app, log_writer());
+            let failed = |error| Failure::new(Code::Failed, format!("threads: {error}"));
+            Some(started.map_err(failed)?)
+        }
+        false => None,
+    };
+    let inputs = RunInputs {
+        settings: &settings,
+        server: api_server(connection, args.embedded.dev),
+        driver_kubeconfig: embedded.kubeconfig(),
+        env,
+        clock,
+        signals: &signals,
+        progress: progress.clone(),
+    };
+    let result = run_application(inputs);
+    if let Some(executor_logs) = executor_logs {
+        executor_logs.stop();
+    }
+    let is_signalled = match &result {
+        Ok(RunResult { outcome, .. }) => outcome.is_signalled,
+        Err(error) => matches!(error, RunError::Interrupted { .. }),
+    };
+    if let Some(attempt) = attempt.as_mut().filter(|_| is_signalled) {
+        attempt.note_signal();
+    }
+    let code = match result {
+        Ok(RunResult { outcome, namespace }) => {
+            if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
+                permissions::log_missing(&http, &namespace);
+            }
+            let code = report(&outcome, args.as_job, args.embedded.dev);
+            Ok(signalled_code(code, is_signalled, args.as_job))
+        }
+        Err(error) => Err(failure(&error, &http, args.as_job)),
+    };
+    embedded.stop();
+    code
+}
+
+fn start_signals() -> Result<Signals, Failure> {
+    let signals = match io::stdin().is_terminal() || io::stderr().is_terminal() {
+        true => Signals::start_with_job_control(),
+        false => Signals::start(),
+    };
+    signals.map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))
+}
+
+/// How the run shows its progress. The terminal is needed even if no line is shown there, because the
+/// driver may read it.
+fn progress(wanted: ShowProgress, app: &str, world: &World<'_>) -> Progress {
+    let is_quiet = world.output.quiet;
+    let is_dumb = (world.env)("TERM").is_some_and(|term| term == "dumb");
+    let is_shown = wanted == ShowProgress::Auto && !is_quiet && !is_dumb;
+    let has_colors = has_colors(world.output.color, world.env, true);
+    let is_plain = wanted == ShowProgress::Plain && !is_quiet;
+    Progress {
+        line: ProgressLine::on_stderr(app, is_shown, has_colors),
+        plain: is_plain.then(|| PlainLines::new(app)),
+    }
+}
+
+/// The attempt of the Job in whose pod this process runs.
+fn find_attempt(
+    connection: &Connection,
+    namespace: Option<&str>,
+    retries: u32,
+    world: &World<'_>,
+) -> Option<Attempt> {
+    let ours = connection.namespace.as_str();
+    let namespace = namespace.unwrap_or(ours);
+    let account = connection.is_in_cluster.then_some((connection.pod.as_ref(), ours));
+    let hints = Hints { env: world.env, account, namespace };
+    let pod = driver_pod::find(hints, &connection.http)?;
+    Attempt::find(&connection.http, namespace, &pod, retries)
+}
+
+/// The attempt of a process whose settings are invalid, so that the Job can be ended.
+fn attempt_without_settings(args: &RunArgs, world: &World<'_>) -> Option<Attempt> {
+    logger::init(world, None).ok()?;
+    let connection = Connection::new(&args.server, world).ok()?;
+    find_attempt(&connection, args.file.namespace.as_deref(), 0, world)
+}
+
+fn api_server(connection: Connection, is_embedded: bool) -> ApiServer {
+    let Connection { http, namespace, pod, is_in_cluster } = connection;
+    ApiServer { http, namespace, pod, is_in_cluster, is_embedded }
+}
+
+/// The exit code and message of a run that could not start.
+fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
+    let code = match error {
+        RunError::Forbidden { namespace, .. } => {
+            permissions::log_missing(http, namespace);
+            Code::Server
+        }
+        RunError::Interrupted { signal: Signal::Int, .. } => Code::Signal(Signal::Int),
+        // Exit code 0 would mean that the application's work is done.
+        RunError::Interrupted { waited_for: Some(_), .. } => Code::Server,
+        RunError::Interrupted { .. } if as_job => Code::Signal(Signal::Term),
+        RunError::Interrupted { .. } => Code::Clean,
+        // The Job tries again, and does not count this attempt.
+        RunError::HeldBy(_) if as_job => Code::TakenOver,
+        RunError::HeldBy(_) | RunError::Server(_) => Code::Server,
+        RunError::Settings(_) => Code::Usage,
+        RunError::Template(_) => Code::TemplateRefused,
+        RunError::System(_) => Code::Failed,
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// With --as-job, 143 instead of 0 after a signal, so that the Job does not count as completed.
+fn signalled_code(code: Code, is_signalled: bool, as_job: bool) -> Code {
+    match code == Code::Clean && is_signalled && as_job {
+        true => Code::Signal(Signal::Term),
+        false => code,
+    }
+}
+
+/// Logs how the run ended, and returns its exit code. `is_dev`: the cluster and all of its pods end
+/// with the run.
+fn report(outcome: &ShutdownOutcome, as_job: bool, is_dev: bool) -> Code {
+    if is_dev {
+        if !outcome.stop.retained.is_empty() {
+            let pods = outcome.stop.retained.join(", ");
+            info!("failed pods, gone with the embedded cluster: {pods} (--events FILE keeps why)");
+        }
+    } else {
+        name_pods(outcome);
+    }
+    let own = match &outcome.verdict {
+        Some(RunVerdict::AllEnded { n_given_up: 0 }) if outcome.stop.remaining.is_empty() => {
+            Code::Clean
+        }
+        Some(RunVerdict::AllEnded { n_given_up: 0 }) => Code::Remain,
+        Some(RunVerdict::AllEnded { .. }) => Code::WorkGivenUp,
+        Some(RunVerdict::BudgetExhausted(_)) => Code::BudgetExhausted,
+        Some(RunVerdict::DriverSilent { .. }) => Code::DriverSilent,
+        Some(RunVerdict::DriverNotStarted { .. }) => Code::Usage,
+        Some(RunVerdict::NotAllowed { .. } | RunVerdict::NotReachable { .. }) => Code::Server,
+        Some(RunVerdict::TemplateRefused { .. }) => Code::TemplateRefused,
+        Some(RunVerdict::TakenOver { .. }) => Code::TakenOver,
+        None if outcome.is_taken_over => Code::TakenOver,
+        // posse killed the driver after a second signal, so the driver's code says nothing.
+        None if outcome.is_forced => return Code::Remain,
+        // To a Job, any other code means that the application has to run again.
+        None if as_job && outcome.driver == Some(0) => Code::Clean,
+        None if !outcome.stop.remaining.is_empty() => Code::Remain,
+        None => Code::Clean,
+    };
+    let code = own.with_driver(outcome.driver.unwrap_or(0));
+    if let Code::Driver(code) = code {
+        info!("posse ends with the driver's exit code: {code}");
+    }
+    code
+}
+
+/// Names the pods that the run has left.
+fn name_pods(outcome: &ShutdownOutcome) {
+    if !outcome.stop.retained.is_empty() {
+        info!("retained failed pods: {}", outcome.stop.retained.join(", "));
+    }
+    if !outcome.stop.remaining.is_empty() {
+        let pods = &outcome.stop.remaining;
+        error!(
+            "not confirmed deleted: {} (check with `kubectl get pod {}`)",
+            pods.join(", "),
+            pods.join(" ")
+        );
+    }
+    if !outcome.stop.terminating.is_empty() {
+        let pods = outcome.stop.terminating.join(", ");
+        info!("still terminating: {pods}; the cluster ends them");
+    }
+}

@@ -1,0 +1,154 @@
+//! The permissions that depend on the settings or are optional, and a Role that grants what is missing.
+
+use std::collections::BTreeMap;
+
+use crate::permissions::{COORDINATION, FOR_PODS, Permission};
+use posse_core::model::refusal::Refusal;
+use posse_kube::api::reviews::access_review;
+use posse_kube::http::Http;
+use posse_run::run::settings::RunSettings;
+use posse_wire::k8s::review::Access;
+
+/// Required for `failures.log_lines`.
+pub const FOR_LOGS: Permission =
+    Permission { subresource: "log", ..Permission::new("", "pods", "get") };
+
+/// Required for `volumes_per_slot`.
+pub const FOR_VOLUMES: [Permission; 4] = [
+    Permission::new("", "persistentvolumeclaims", "create"),
+    Permission::new("", "persistentvolumeclaims", "get"),
+    Permission::new("", "persistentvolumeclaims", "list"),
+    Permission::new("", "persistentvolumeclaims", "delete"),
+];
+
+/// The API group of Events.
+const EVENTS: &str = "events.k8s.io";
+
+/// Optional permissions, and what happens without each.
+pub const OPTIONAL: [(Permission, &str); 5] = [
+    (
+        Permission::new("", "pods", "deletecollection"),
+        "a shutdown needs one call for each executor",
+    ),
+    (
+        Permission::new(COORDINATION, "leases", "delete"),
+        "a Lease without an owner is released but not deleted",
+    ),
+    (
+        Permission::new(EVENTS, "events", "create"),
+        "`kubectl describe` of the driver's pod does not show losses and waits",
+    ),
+    (
+        Permission::new(EVENTS, "events", "patch"),
+        "Events about the driver's pod do not count repetitions",
+    ),
+    (
+        Permission::new("", "nodes", "get"),
+        "terminating pods on a deleted node are not force-deleted",
+    ),
+];
+
+/// The permissions that these settings require.
+pub fn needed(settings: Option<&RunSettings>) -> Vec<Permission> {
+    let logs = settings.is_some_and(|settings| settings.policy.log_lines > 0);
+    let has_volumes =
+        |settings: &RunSettings| settings.groups.iter().any(|one| !one.volumes.is_empty());
+    let volumes = settings.is_some_and(has_volumes).then_some(FOR_VOLUMES);
+    FOR_PODS
+        .into_iter()
+        .chain(logs.then_some(FOR_LOGS))
+        .chain(volumes.into_iter().flatten())
+        .collect()
+}
+
+/// What is missing to write a Secret of this name: `update secrets/wc-hdfs`. To read it is tried.
+///
+/// # Errors
+/// The server refuses the access review, or does not answer.
+pub fn missing_for_secret(
+    http: &Http,
+    namespace: &str,
+    secret: &str,
+) -> Result<Vec<String>, Refusal> {
+    let mut missing = Vec::new();
+    // A role cannot limit `create` to a name.
+    for (verb, name) in [("create", ""), ("update", secret), ("delete", secret)] {
+        let (group, resource, subresource) = ("", "secrets", "");
+        let access = Access { namespace, verb, group, resource, subresource, name };
+        if !access_review(http, access)?.allowed {
+            let name = if name.is_empty() { String::new() } else { format!("/{name}") };
+            missing.push(format!("{verb} secrets{name}"));
+        }
+    }
+    Ok(missing)
+}
+
+/// A Role with these permissions and its RoleBinding, as one YAML document that may be indented. `user`
+/// is the user name that the server sees; without it, the text has a placeholder.
+pub fn role(permissions: &[Permission], namespace: &str, user: Option<&str>) -> String {
+    let mut rules: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
+    for one in permissions {
+        rules.entry((one.group, one.full_resource())).or_default().push(one.verb);
+    }
+    let rules = rules.into_iter().map(|((group, resource), mut verbs)| {
+        verbs.sort_unstable();
+        let verbs = verbs.join(", ");
+        format!("  - {{apiGroups: [{group:?}], resources: [{resource}], verbs: [{verbs}]}}\n")
+    });
+    let account = user.and_then(|user| user.strip_prefix("system:serviceaccount:"));
+    let subject = match (account.and_then(|account| account.split_once(':')), user) {
+        (Some((namespace, name)), _) => {
+            format!("{{kind: ServiceAccount, name: {name}, namespace: {namespace}}}")
+        }
+        (None, user) => {
+            let user = user.unwrap_or("USER");
+            format!("{{apiGroup: rbac.authorization.k8s.io, kind: User, name: {user:?}}}")
+        }
+    };
+    format!(
+        "apiVersion: v1\n\
+         kind: List\n\
+         items:\n\
+         - apiVersion: rbac.authorization.k8s.io/v1\n  \
+           kind: Role\n  \
+           metadata: {{name: posse, namespace: {namespace}}}\n  \
+           rules:\n{}\
+         - apiVersion: rbac.authorization.k8s.io/v1\n  \
+           kind: RoleBinding\n  \
+           metadata: {{name: posse, namespace: {namespace}}}\n  \
+           roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: posse}}\n  \
+           subjects:\n  - {subject}\n",
+        rules.collect::<String>()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::permissions::{FOR_LEASES, list};
+    use posse_encoding::yaml::Node;
+
+    #[test]
+    fn a_role_is_valid_yaml_and_names_its_subject() {
+        let text = role(&[FOR_PODS[2], FOR_PODS[0], FOR_LOGS, FOR_LEASES[0]], "team", None);
+        let rules = [
+            r#"  - {apiGroups: [""], resources: [pods], verbs: [create, list]}"#,
+            r#"  - {apiGroups: [""], resources: [pods/log], verbs: [get]}"#,
+            r#"  - {apiGroups: ["coordination.k8s.io"], resources: [leases], verbs: [get]}"#,
+        ];
+        assert!(text.contains(&rules.join("\n")), "{text}");
+        let read = Node::read(&text).unwrap().to_json();
+        assert_eq!(read["items"][0]["kind"], "Role");
+        assert_eq!(read["items"][0]["rules"][1]["verbs"][0], "get");
+        assert_eq!(read["items"][1]["metadata"]["namespace"], "team");
+        for (user, want) in [
+            (Some("system:serviceaccount:a:b"), "{kind: ServiceAccount, name: b, namespace: a}"),
+            (Some("me@here"), "kind: User, name: \"me@here\"}"),
+            (None, "kind: User, name: \"USER\"}"),
+        ] {
+            let text = role(&FOR_PODS, "team", user);
+            assert!(text.ends_with(&format!("{want}\n")), "{text}");
+        }
+        assert_eq!(list(&[FOR_PODS[0], FOR_LOGS]), "list pods, get pods/log");
+    }
+}

@@ -1,0 +1,32 @@
+//! The commands for a person's machine. The program for images lacks them.
+
+use std::io::Write;
+
+use crate::args::tools::Command;
+use crate::exit::{Code, Failure};
+use crate::world::World;
+
+pub mod check;
+pub mod completions;
+pub mod init;
+pub mod man;
+pub mod map;
+pub mod render;
+
+/// Calls the command.
+///
+/// # Errors
+/// As the command says.
+pub fn run(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    match command {
+        Command::Map(args) => map::map(&args, world),
+        Command::MapFeed(args) => map::feed(&args, world),
+        Command::Render(args) if args.driver => render::driver(&args, world, out),
+        Command::Render(args) => render::command(&args, world, out),
+        Command::Check(args) => check::check(&args, world, out),
+        Command::Init(args) => init::init(&args, world, out),
+        Command::Completions(args) => completions::script(args.shell, out),
+        Command::Complete(args) => completions::complete(&args.words, world, out),
+        Command::Man(args) => man::man(&args, world, out),
+    }
+}
