@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples")]
 os.environ["PYTHONPATH"] = str(HERE)
 
-from checks import posse_binary  # noqa: E402
+from checks import beyond_loopback, posse_binary  # noqa: E402
 
 os.environ["POSSE_EXE"] = os.environ["POSSE"] = posse_binary()
 os.environ.pop("POSSE_CONTROL", None)
@@ -87,6 +87,77 @@ class Readme(unittest.TestCase):
         self.assertLess(ended - float(done.stdout[2:]), CALL_SECONDS_MAX / 2)
 
 
+DASK_PROGRAM = """
+import posse.dask, sys
+from dask.distributed import Client, Security
+
+security = {"none": None, "files": Security(require_encryption=True)}[sys.argv[1]]
+with posse.dask.PosseCluster(2, dev=True, security=security) as cluster, Client(cluster) as client:
+    client.wait_for_workers(2)
+    print(cluster.scheduler_address, client.submit(sum, [1, 2, 3]).result(), cluster._run.pid, flush=True)
+    input()
+"""
+
+
+class Dask(unittest.TestCase):
+    """A cluster with `dev`, of which nothing can be reached from other machines."""
+
+    def test_the_end_is_silent(self):
+        """Also with work that nobody waits for, and if the client is closed after the cluster."""
+        program = """
+import sys, time
+from dask.distributed import Client
+from posse.dask import PosseCluster
+
+cluster = PosseCluster(2, dev=True)
+client = Client(cluster)
+client.wait_for_workers(2)
+work = client.map(lambda n: time.sleep(600), range(4))
+print("CLOSING", file=sys.stderr)
+cluster.close()
+client.close()
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=2 * SECONDS_MAX)
+        self.assertEqual((done.returncode, done.stderr.rpartition("CLOSING\n")[2]), (0, ""), done.stderr)
+
+    def setUp(self):
+        try:
+            import distributed  # noqa: F401
+        except ImportError:
+            self.skipTest("distributed is not installed")
+
+    def cluster(self, security, protocol, **environment):
+        """Runs a cluster; returns what a stranger's client says who finds out the scheduler's address."""
+        words = [sys.executable, "-c", DASK_PROGRAM, security]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(words, **pipes, env={**os.environ, **environment}) as process:
+            try:
+                address, total, posse_pid = process.stdout.readline().split()
+                self.assertEqual((address[: len(protocol)], total), (protocol, "6"))
+                self.assertEqual(beyond_loopback([process.pid, *descendants(int(posse_pid))]), [])
+                stranger = "import sys; from dask.distributed import Client; print(Client(sys.argv[1], timeout=3))"
+                words = [sys.executable, "-c", stranger, address.replace("tls", "tcp")]
+                return subprocess.run(words, capture_output=True, text=True, timeout=SECONDS_MAX).returncode
+            finally:
+                process.communicate("\n", timeout=SECONDS_MAX)
+
+    def test_only_this_machine_reaches_a_cluster_with_dev(self):
+        self.assertEqual(self.cluster("none", "tcp://"), 0)
+
+    def test_only_who_has_the_key_reaches_a_cluster_with_tls(self):
+        with tempfile.TemporaryDirectory() as folder:
+            made = subprocess.run(
+                ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                 "-subj", "/CN=dask", "-addext", "keyUsage=critical,digitalSignature,keyCertSign", "-keyout", f"{folder}/key", "-out", f"{folder}/cert"],
+                capture_output=True)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            variables = {"CA_FILE": "cert"}
+            for role in ("SCHEDULER", "WORKER", "CLIENT"):
+                variables.update({f"{role}__CERT": "cert", f"{role}__KEY": "key"})
+            tls = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": f"{folder}/{file}" for name, file in variables.items()}
+            self.assertNotEqual(self.cluster("files", "tls://", **tls), 0)
+
+
 class Runs(unittest.TestCase):
     def test_a_run_ends_with_its_block(self):
         with posse.run(**EXECUTORS) as run:
@@ -139,8 +210,23 @@ class Runs(unittest.TestCase):
 
     def test_a_run_that_cannot_begin_says_why(self):
         with self.assertRaises(posse.Error) as raised:
-            posse.run(dev=True, executors=2, options=["--exectors", "3"])
+            posse.run(dev=True, executors=2, command="true", options=["--exectors", "3"])
         self.assertIn("--executors", str(raised.exception))
+
+    def test_a_run_of_nothing_is_explained_in_python(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            for arguments in ({}, {"dev": True, "executors": 2}, {"options": ["--namespace", "jobs"]}):
+                with self.assertRaises(posse.Error) as raised:
+                    posse.run(**arguments)
+                self.assertIn("give command=[...] with dev=True, image=..., or file=...", str(raised.exception))
+                self.assertNotIn("--", str(raised.exception))
+            # posse finds this one, and says what is wrong with it.
+            Path("posse.yaml").write_text("executor: []")
+            with self.assertRaises(posse.Error) as raised:
+                posse.run(dev=True)
+            self.assertIn("posse.yaml:1:1", str(raised.exception))
 
     def test_a_start_that_fails_leaves_nothing(self):
         def cannot(*_):
@@ -232,6 +318,12 @@ class Runs(unittest.TestCase):
                 for process in reversed(started):
                     process.terminate()
                     process.wait(SECONDS_MAX)
+
+
+def descendants(pid):
+    """A process and all below it."""
+    children = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    return [pid, *(one for child in children for one in descendants(int(child)))]
 
 
 def pids(*variables):
@@ -391,6 +483,25 @@ class Connections(unittest.TestCase):
         with self.assertRaises(posse.Error) as raised:
             posse.Client("127.0.0.1:1", "/nowhere").status()
         self.assertIn("/nowhere", str(raised.exception))
+
+    def test_the_token_goes_nowhere_but_to_a_socket_or_loopback(self):
+        with tempfile.TemporaryDirectory() as folder:
+            token = Path(folder, "token")
+            token.write_text("secret")
+            for address, host in [("127.8.9.1:80", "127.8.9.1"), ("localhost:80", "127.0.0.1"), ("[::1]:80", "::1")]:
+                with mock.patch("socket.create_connection", side_effect=OSError("none")) as connect:
+                    with self.assertRaises(posse.Unreachable):
+                        posse.Client(address, str(token)).status()
+                self.assertEqual(connect.call_args[0][0], (host, 80))
+            for address, word in [("10.0.0.1:80", "127.0.0.1:PORT"), ("0.0.0.0:80", "127.0.0.1:PORT"),
+                                  ("[::]:80", "127.0.0.1:PORT"), ("[2001:db8::1]:80", "127.0.0.1:PORT"),
+                                  ("posse.example.com:80", "loopback"), ("localhost.example.com:80", "loopback"),
+                                  ("127.0.0.1.example.com:80", "loopback"), ("me@10.0.0.1:80", "loopback"),
+                                  ("::1:80", "loopback"), ("127.0.0.1:99999", "loopback"), ("127.0.0.1", "loopback")]:
+                with mock.patch("socket.create_connection") as connect, self.assertRaises(posse.Unreachable) as raised:
+                    posse.Client(address, str(token)).status()
+                self.assertIn(word, str(raised.exception), address)
+                connect.assert_not_called()
 
     def test_waiting_for_executors_ends_in_time_without_posse(self):
         client = posse.Client("unix:/nowhere")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import os
 import socket
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 # A call is answered at once; posse checks a template with the API server before it answers.
 CALL_SECONDS = 30.0
@@ -48,6 +49,25 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def _loopback(address: str) -> Tuple[str, int]:
+    """The host and the port of a loopback address. The calls are plain HTTP, so the token goes nowhere else."""
+    host, _, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        # The resolver is not asked: it could lead `localhost` elsewhere.
+        ip = ipaddress.ip_address("127.0.0.1" if host == "localhost" else bare)
+        if (ip.version == 6) != (bare != host) or not 0 <= int(port) <= 65535:
+            raise ValueError("no IP address and port")
+    except ValueError:
+        raise Unreachable(f"{address} is not an address: give unix:PATH or a loopback HOST:PORT") from None
+    if not ip.is_loopback:
+        raise Unreachable(
+            f"{address} is not a loopback address, and the token must not cross a network: give 127.0.0.1:PORT,"
+            " through a tunnel to posse's machine (kubectl port-forward, ssh -L), or unix:PATH"
+        )
+    return str(ip), int(port)
+
+
 class Door:
     """The address of a control API and the token for it."""
 
@@ -74,16 +94,14 @@ class Door:
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         if self.address.startswith("unix:"):
             return _UnixConnection(self.address[len("unix:") :], timeout)
-        try:
-            return http.client.HTTPConnection(self.address, timeout=timeout)
-        except http.client.InvalidURL as error:
-            raise Unreachable(f"{self.address} is not an address ({error}): give unix:PATH or HOST:PORT") from error
+        host, port = _loopback(self.address)
+        return http.client.HTTPConnection(host, port, timeout=timeout)
 
     def open(self, method: str, path: str, body: Optional[object], timeout: float) -> http.client.HTTPResponse:
         """Makes a call, and returns its answer if that is 200. The answer's `close` closes the connection."""
+        connection = self._connection(timeout)
         headers = {**self._headers(), "Connection": "close"}
         text = None if body is None else json.dumps(body)
-        connection = self._connection(timeout)
         is_open = False
         try:
             connection.request(method, path, text, headers)

@@ -178,6 +178,8 @@ class Run:
 
 
 _RUNS: MutableSet[Run] = weakref.WeakSet()
+# Options that say what an executor runs, each alone or with its value.
+_NAMING = ("-f", "--config", "--file", "--template", "--image", "--command")
 
 
 def _let_go_of_all() -> None:
@@ -208,9 +210,15 @@ def run(
     is left out. `options`: further options of `posse run`. `env`: variables for posse and, with `dev`, its executors.
 
     Returns when posse has listed what exists already; `client.wait_running(n)` waits for executors. When this
-    process ends, also by `kill -9`, posse ends the executors and then itself. Raises `Error` with posse's own words
-    if it cannot begin.
+    process ends, also by `kill -9`, posse ends the executors and then itself. Raises `Error` if nothing says what an
+    executor runs, and with posse's own words if it cannot begin.
     """
+    named = [command, image, file, *(True for option in options if option.startswith(_NAMING))]
+    if all(given is None for given in named) and not os.path.exists("posse.yaml"):
+        raise Error(
+            "posse.run() does not know what an executor runs: give command=[...] with dev=True, image=..., or file=..., "
+            "or write a posse.yaml into this folder"
+        )
     words: List[str] = []
     settings: List[Any] = [
         ("--executors", executors),

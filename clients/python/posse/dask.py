@@ -8,14 +8,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
+import secrets
 import sys
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, TypeVar
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, TypeVar, Union
 
-from distributed import Scheduler, SchedulerPlugin, Status
+from distributed import Scheduler, SchedulerPlugin, Security, Status
 from distributed.core import rpc
 from distributed.deploy import Adaptive
 from distributed.deploy.cluster import Cluster
+from distributed.utils import silence_logging_cmgr
 from tornado.ioloop import PeriodicCallback
 
 from ._client import Client
@@ -29,6 +35,15 @@ NAME = "posse"
 TICK_MS = 1_000
 # How many ticks in a row want fewer workers before some are ended.
 TICKS_BEFORE_LOWER = 3
+# Dask's web servers have neither TLS nor a password, and workers open one even without a dashboard.
+WEB_HOST = "127.0.0.1"
+WEB_PORT = 8787
+# The variables by which Dask's workers find what TLS needs, and the files with it.
+WORKER_TLS = {
+    "DASK_DISTRIBUTED__COMM__TLS__CA_FILE": ("ca_file", "ca.pem"),
+    "DASK_DISTRIBUTED__COMM__TLS__WORKER__CERT": ("cert", "cert.pem"),
+    "DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY": ("key", "key.pem"),
+}
 # An executor in one of these states has a worker, or will have one.
 LIVE = ("requested", "pending", "running")
 
@@ -144,13 +159,36 @@ class _Adaptive(Adaptive):
         await self.cluster._end(workers)
 
 
+def _configuration(security: Security, folder: str, group: Dict[str, Any]) -> str:
+    """Writes a posse.yaml whose executors get what their TLS needs from a Secret, and returns its path."""
+    name = f"dask-{secrets.token_hex(4)}"
+    tls = security.get_tls_config_for_role("worker")
+    env = []
+    for variable, (field, file) in WORKER_TLS.items():
+        value = tls[field]
+        if value is None:
+            raise ValueError(f"security lacks {field} for workers")
+        # Dask has the contents or a path in one field.
+        Path(folder, file).write_text(value if "\n" in value else Path(value).read_text())
+        # As variables, and not as files: files would need a mount, which not every machine allows with `dev`.
+        env.append({"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": file}}})
+    paths = [os.path.join(folder, file) for _, file in WORKER_TLS.values()]
+    entry = {"name": "tls", "command": ["cp", *paths, "{{DIR}}"], "every": "365d", "secret": name, "mount": "/posse-tls"}
+    group = {**group, "credentials": [], "env": env}
+    path = Path(folder, "posse.json")
+    path.write_text(json.dumps({"app": "dask", "credentials": [entry], "executors": [group]}))
+    return str(path)
+
+
 class PosseCluster(Cluster):
     """A Dask cluster: the scheduler runs in this process, and posse keeps the workers running.
 
     `n_workers`: how many at first. `dev`: on this machine, without a cluster. `image`: the workers' image, with
     `distributed` in the version of this process. `command`: what a worker runs, as a list of words; by default
-    `dask worker` with `nthreads` threads. `host`: the address on which the scheduler listens. `options`: further
-    options of `posse run`, for example `["--namespace", "jobs"]`.
+    `dask worker` with `nthreads` threads. `host`: the address on which the scheduler listens, with `dev` 127.0.0.1.
+    `security`: Dask's keys for TLS, or True for keys of this cluster alone, which need the package `cryptography`;
+    by default True, and with `dev` False. `options`: further options of `posse run`, for example
+    `["--namespace", "jobs"]`.
 
         with PosseCluster(2, dev=True) as cluster, Client(cluster) as client:
             print(client.submit(sum, [1, 2, 3]).result())
@@ -165,6 +203,7 @@ class PosseCluster(Cluster):
         command: Optional[Sequence[str]] = None,
         nthreads: int = 1,
         host: Optional[str] = None,
+        security: Union[Security, bool, None] = None,
         options: Sequence[str] = (),
         asynchronous: bool = False,
         loop: Any = None,
@@ -174,7 +213,14 @@ class PosseCluster(Cluster):
         self._n_workers, self._dev, self._image, self._nthreads = n_workers, dev, image, nthreads
         self._command, self._options = command, options
         self._host = host or ("127.0.0.1" if dev else "0.0.0.0")
-        self._scheduler_options = {"dashboard": False, **scheduler}
+        if security is None:
+            # Whoever reaches a scheduler or a worker without TLS can run code there.
+            security = not dev
+        self.security = Security.temporary() if security is True else security or Security()
+        self._has_tls = bool(security)
+        web = f"{WEB_HOST}:{WEB_PORT}"
+        self._scheduler_options = {"dashboard": False, "dashboard_address": web, **scheduler}
+        self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
         self._run: Optional[Run] = None
         self._ids: Set[str] = set()
         super().__init__(asynchronous=asynchronous, loop=loop, name=name)
@@ -195,31 +241,38 @@ class PosseCluster(Cluster):
         return start().__await__()
 
     async def _start(self) -> None:
-        self.scheduler = await Scheduler(host=self._host, port=0, **self._scheduler_options)
-        self.scheduler_comm = rpc(self.scheduler.address)
+        protocol = "tls://" if self._has_tls else "tcp://"
+        self.scheduler = await Scheduler(
+            host=self._host, port=0, protocol=protocol, security=self.security, **self._scheduler_options
+        )
+        self.scheduler_comm = rpc(self.scheduler.address, connection_args=self.security.get_connection_args("client"))
         await super()._start()
-        arguments: Dict[str, Any] = {
-            "executors": self._n_workers,
-            "command": self._worker(self.scheduler.port),
-            "image": self._image,
-            "app": "dask",
-            "dev": self._dev,
-            "options": self._options,
-        }
+        command = self._worker(protocol, self.scheduler.port)
+        arguments: Dict[str, Any] = {"dev": self._dev, "options": self._options}
+        if self._has_tls:
+            self._folder = tempfile.TemporaryDirectory(prefix="posse-dask-")
+            group = {"count": self._n_workers, "command": command}
+            if self._image is not None:
+                group["image"] = self._image
+            arguments["file"] = _configuration(self.security, self._folder.name, group)
+        else:
+            arguments.update(executors=self._n_workers, command=command, image=self._image, app="dask")
         self._run = await _call(lambda: run(**arguments))
         reports = _Reports(self.scheduler, self._run.client)
         _add(self.scheduler, reports, reports.tell)
         self.scheduler.periodic_callbacks[NAME].start()
         await self._refresh()
 
-    def _worker(self, port: int) -> List[str]:
+    def _worker(self, protocol: str, port: int) -> List[str]:
         if self._command is not None:
             return [*self._command]
         dask = [sys.executable, "-m", "dask"] if self._dev else ["dask"]
-        address = f"tcp://$(POSSE_DRIVER_HOST):{port}"
+        address = f"{protocol}$(POSSE_DRIVER_HOST):{port}"
+        # With `dev` the pod's address is on loopback, too.
+        where = ["--host", "$(POSSE_POD_IP)", "--no-dashboard", "--dashboard-address", f"{WEB_HOST}:0"]
         threads = ["--nthreads", str(self._nthreads)]
         # No nanny: posse starts the replacement, and knows the reason of the loss.
-        return [*dask, "worker", address, "--name", "$(POSSE_EXECUTOR_ID)", "--no-nanny", "--no-dashboard", *threads]
+        return [*dask, "worker", address, "--name", "$(POSSE_EXECUTOR_ID)", "--no-nanny", *where, *threads]
 
     @property
     def client(self) -> Client:
@@ -279,6 +332,11 @@ class PosseCluster(Cluster):
         return super().adapt(Adaptive=Adaptive, **settings)
 
     async def _close(self) -> None:
+        # Dask's own LocalCluster does so, too: that workers leave is no news here.
+        with silence_logging_cmgr(logging.WARNING):
+            await self._end_all()
+
+    async def _end_all(self) -> None:
         if self.status == Status.closed:
             return
         scheduler: Optional[Scheduler] = getattr(self, "scheduler", None)
@@ -291,5 +349,7 @@ class PosseCluster(Cluster):
         if self._run is not None:
             await _call(self._run.close)
             self._run = None
+        if self._folder is not None:
+            self._folder.cleanup()
         if scheduler is not None:
             await scheduler.close()
