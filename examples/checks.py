@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,25 @@ POLL_SECONDS = 0.02
 SECONDS_MAX = 120
 SECONDS_TO_END = 30
 CHARS_MAX = 100
+
+
+def beyond_loopback(pids):
+    """Those of the processes that listen where other machines reach them: program, address."""
+    listens = {}  # by the socket's inode
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, address, _, state, *rest = line.split()
+            # Each four bytes are reversed. 127.0.0.0/8, the same as an IPv6 address, and ::1.
+            is_loopback = re.match(r"(0{16}FFFF0000)?.{6}7F:|0{24}01000000:", address)
+            if state == "0A" and not is_loopback:
+                listens[f"socket:[{rest[5]}]"] = address
+    found = set()
+    for pid in pids if listens else ():
+        with contextlib.suppress(OSError):  # it has just ended
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            files = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+            found |= {(name, listens[file]) for file in files & listens.keys()}
+    return sorted(found)
 
 
 class Late(Exception):
@@ -89,11 +109,11 @@ class Checks:
             text = str(want)
             self.say(f"ok: {what}: {text if len(text) < CHARS_MAX else text[:CHARS_MAX] + '…'}")
 
-    def start(self, log, *command, **environment):
-        """Starts a process from the project's folder; its output goes to files."""
+    def start(self, log, *command, cwd=ROOT, **environment):
+        """Starts a process, from the project's folder; its output goes to files."""
         with open(self.folder / f"{log}.out", "w") as out, open(self.folder / f"{log}.err", "w") as err:
             process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                 env={**os.environ, "NO_COLOR": "1", **environment},
             )
         self.started.append(process)
@@ -140,6 +160,10 @@ class Checks:
             if is_ours and int(folder.name) != os.getpid():
                 found.append(int(folder.name))
         return found
+
+    def beyond_loopback(self):
+        """The executors and the drivers of this run that listen where other machines reach them: program, address."""
+        return beyond_loopback(self.processes())
 
     def signal(self, number, *words):
         """Sends a signal to the running executors that have these words in their environment."""

@@ -1,16 +1,22 @@
-"""Starts Redis, sends sixty tasks, and prints the sum of their results."""
+"""Starts Redis, sends sixty tasks, and prints the sum of their results: driver.py HOST PORT"""
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-port = sys.argv[1]
-os.environ["BROKER"] = f"redis://127.0.0.1:{port}"
+host, port = sys.argv[1:]
+password = Path(os.environ["PASSWORD_FILE"]).read_text()
+os.environ["BROKER"] = f"redis://:{password}@{host}:{port}"
 from tasks import app, square  # noqa: E402
 
-redis = subprocess.Popen(["redis-server", "--port", port, "--save", "", "--bind", "0.0.0.0", "--protected-mode", "no"],
-                         stdout=subprocess.DEVNULL)
-while subprocess.run(["redis-cli", "-p", port, "ping"], capture_output=True).returncode:
+# Redis reads its settings from stdin: other users see the words of a command.
+redis = subprocess.Popen(["redis-server", "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+# The command of `scale` dials loopback.
+redis.stdin.write(f'bind {" ".join({host, "127.0.0.1"})}\nport {port}\nrequirepass {password}\nsave ""\n'.encode())
+redis.stdin.close()
+ping = ["redis-cli", "-e", "-p", port, "ping"]
+while subprocess.run(ping, capture_output=True, env={**os.environ, "REDISCLI_AUTH": password}).returncode:
     time.sleep(0.1)
 results = [square.delay(n) for n in range(60)]
 with app.connection_for_read() as connection:

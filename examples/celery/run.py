@@ -5,6 +5,7 @@ Exit code 77: Celery, its client of Redis, or Redis is missing.
 
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,12 +17,15 @@ def main():
     if not all(shutil.which(name) for name in ("celery", "redis-server", "redis-cli")):
         sys.exit(77)
     with Checks("celery") as checks:
-        stay = checks.folder / "stay"
+        stay, port = checks.folder / "stay", str(free_port())
         run = checks.start(
-            "posse", posse_binary(), "run", "--dev", "-f", checks.configuration(("6390", free_port())),
+            "posse", posse_binary(), "run", "--dev", "-f", checks.configuration(("6390", port)),
             "--instance", checks.instance, "--events", str(checks.folder / "events"), STAY=str(stay))
         targets = lambda: [event["target"] for event in checks.events("target_changed")]
         checks.until("four workers", lambda: len(checks.events("executor_running")) >= 4)
+        checks.same("ports that other machines reach", checks.beyond_loopback(), [])
+        stranger = subprocess.run(["redis-cli", "-p", port, "llen", "celery"], capture_output=True, text=True)
+        checks.same("Redis without its password", stranger.stdout.split()[:1], ["NOAUTH"])
         checks.signal(signal.SIGKILL, "POSSE_EXECUTOR_ID=1")
         checks.until("the sum", lambda: checks.output("posse.out"))
         checks.same("the sum", checks.output("posse.out").split()[:2], ["sum", str(sum(n * n for n in range(60)))])

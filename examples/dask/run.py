@@ -72,6 +72,9 @@ class Play:
         self.until = checks.until
         self.work = []
 
+    def check_ports(self):
+        self.checks.same("ports that other machines reach", self.checks.beyond_loopback(), [])
+
     def workers(self):
         """Executor id -> address of each worker that the scheduler has."""
         found = self.client.scheduler_info(n_workers=-1)["workers"]
@@ -229,6 +232,7 @@ def main():
     with Checks("dask") as checks, dask.config.set({"array.slicing.split-large-chunks": False}):
         play = Play(checks, seed)
         six = play.kill_one(play.to_six())
+        play.check_ports()
         last = play.to_one(six)
         play.check_work()
         play.silence(last)

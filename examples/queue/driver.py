@@ -32,7 +32,8 @@ def tell(executor, wants_work, item, result):
 
 
 SimpleXMLRPCRequestHandler.timeout = 5  # seconds: an executor that hangs in a call must not block the others
-server = SimpleXMLRPCServer(("", int(os.environ["POSSE_DRIVER_PORT"])), logRequests=False, allow_none=True)
+address = os.environ["POSSE_DRIVER_HOST"], int(os.environ["POSSE_DRIVER_PORT"])
+server = SimpleXMLRPCServer(address, logRequests=False, allow_none=True)
 server.register_function(tell)
 client, server.timeout = posse.Client(), TICK_SECONDS
 losses = client.losses()

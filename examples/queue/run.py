@@ -117,6 +117,7 @@ def under_posse(seed):
         checks.until("six executors", play.six_work)
         n_done = seeded.randrange(8, 16)
         checks.until(f"{n_done} items done", lambda: play.n_done() >= n_done)
+        checks.same("ports that other machines reach", checks.beyond_loopback(), [])
         victims = []
         while not victims or play.lost(victims[-1])["item"] is None:  # it had just finished
             victims.append(play.kill_one(seeded))
@@ -174,8 +175,8 @@ def beside_posse(seed):
 
         first = start_posse("posse")
         checks.until("posse", lambda: is_ready(control))
-        driver = checks.start("driver", sys.executable, DRIVER, POSSE_DRIVER_PORT=str(port), POSSE_CONTROL=control,
-                              PYTHONPATH=CLIENT)
+        driver = checks.start("driver", sys.executable, DRIVER, POSSE_DRIVER_HOST="127.0.0.1", POSSE_DRIVER_PORT=str(port),
+                              POSSE_CONTROL=control, PYTHONPATH=CLIENT)
         checks.until("six executors", play.six_work)
         n_done = seeded.randrange(8, 16)
         checks.until(f"{n_done} items done", lambda: play.n_done() >= n_done)
@@ -229,7 +230,8 @@ def without_posse(what, words, **environment):
     with Checks("queue") as checks:
         driver = subprocess.run(
             [sys.executable, DRIVER], cwd=ROOT, capture_output=True, text=True, timeout=60,
-            env={**os.environ, "PYTHONPATH": CLIENT, "POSSE_DRIVER_PORT": str(free_port()), **environment})
+            env={**os.environ, "PYTHONPATH": CLIENT, "POSSE_DRIVER_HOST": "127.0.0.1",
+                 "POSSE_DRIVER_PORT": str(free_port()), **environment})
         said = {word: word in driver.stderr for word in words}
         checks.same(f"{what}: exit code, words", (driver.returncode, said), (1, dict.fromkeys(words, True)))
 

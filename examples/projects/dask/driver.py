@@ -1,4 +1,4 @@
-"""A Dask scheduler whose workers posse starts, and a client with your work: driver.py PORT"""
+"""A Dask scheduler whose workers posse starts, and a client with your work: driver.py HOST PORT"""
 
 import asyncio
 import sys
@@ -11,7 +11,10 @@ def square(n):
 
 
 async def main():
-    async with Scheduler(port=int(sys.argv[1]), dashboard=False) as scheduler:
+    host, port = sys.argv[1], int(sys.argv[2])
+    # The environment names the keys for TLS: see posse.yaml. Dask's web server has none, so it stays on this machine.
+    web = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    async with Scheduler(protocol="tls://", host=host, port=port, **web) as scheduler:
         async with Client(scheduler.address, asynchronous=True) as client:
             await client.wait_for_workers(1)
             # Put your own work here.

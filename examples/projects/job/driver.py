@@ -1,4 +1,4 @@
-"""Runs each command of a file on a worker and prints what it printed: driver.py PORT FILE
+"""Runs each command of a file on a worker and prints what it printed: driver.py HOST PORT FILE
 
 Exit code 1: a command failed three times.
 """
@@ -12,12 +12,15 @@ import threading
 from collections import deque
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from signed import is_signed, sign
+
 TRIES_MAX = 3
-with open(sys.argv[2]) as file:
+BYTES_MAX = 8 << 20  # of a message
+with open(sys.argv[3]) as file:
     lines = [line.strip() for line in file]
 commands = [line for line in lines if line and not line.startswith("#")]
 todo, tries, codes = deque(range(len(commands))), [0] * len(commands), {}
-holds = {}  # executor -> the number of the command that it runs
+holds = {}  # executor -> the number of the command that it runs, and which try this is
 lost = queue.SimpleQueue()  # executors that ended
 
 
@@ -33,7 +36,7 @@ def follow_events():
 
 def end_try(executor, code):
     """The executor runs its command no more. A command without an exit code was lost with it."""
-    number = holds.pop(executor, None)
+    number, _ = holds.pop(executor, (None, None))
     if number is None:
         return
     if code == 0 or tries[number] >= TRIES_MAX:
@@ -44,28 +47,41 @@ def end_try(executor, code):
         print(f"failed: {commands[number]} ({code})", file=sys.stderr, flush=True)
 
 
+def answer(said):
+    """A worker has ended its command, or has none. Returns its next command, or None."""
+    executor = said["executor"]
+    # A message that comes again, by somebody who has read it, names a try that has ended.
+    if executor in holds and said["ended"] == holds[executor][1]:
+        print(said["output"], end="", flush=True)
+        end_try(executor, said["code"])
+    if executor not in holds and todo:
+        number = todo.popleft()
+        tries[number] += 1
+        holds[executor] = (number, sum(tries))
+    if executor not in holds:
+        return None
+    number, nth = holds[executor]
+    return {"try": nth, "command": commands[number]}
+
+
 class Handler(BaseHTTPRequestHandler):
     timeout = 5  # seconds: a worker that hangs in a call must not block the others
     log_message = lambda *_: None
 
     def do_POST(self):
-        """A worker has ended its command, or has none. The answer is its next command, or null."""
-        executor = int(self.path[1:])
-        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if said["code"] is not None and executor in holds:
-            print(said["output"], end="", flush=True)
-            end_try(executor, said["code"])
-        if executor not in holds and todo:
-            holds[executor] = todo.popleft()
-            tries[holds[executor]] += 1
-        body = json.dumps(commands[holds[executor]] if executor in holds else None).encode()
+        text = self.rfile.read(min(int(self.headers["Content-Length"]), BYTES_MAX))
+        signature = self.headers["Signature"]
+        if not is_signed(signature, text):
+            return self.send_error(403, "no worker of this run")
+        body = json.dumps(answer(json.loads(text))).encode()
         self.send_response(200)
+        self.send_header("Signature", sign(signature.encode(), body))
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
 
-server = HTTPServer(("", int(sys.argv[1])), Handler)
+server = HTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
 server.timeout = 1  # seconds: how long to wait for a worker before looking for lost ones
 follower = threading.Thread(target=follow_events, daemon=True)
 follower.start()

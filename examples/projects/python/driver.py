@@ -1,10 +1,13 @@
-"""Hands out tasks to the workers and prints the sum of their results: driver.py PORT"""
+"""Hands out tasks to the workers and prints the sum of their results: driver.py HOST PORT"""
 
 import json
 import sys
 from collections import deque
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from signed import is_signed, sign
+
+BYTES_MAX = 1 << 20  # of a message
 tasks = deque(range(1, 101))  # the tasks without a result; put your own here
 results = {}
 
@@ -15,7 +18,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         """A worker sends the result of its task, if it has one. The answer is its next task, or null."""
-        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = self.rfile.read(min(int(self.headers["Content-Length"]), BYTES_MAX))
+        signature = self.headers["Signature"]
+        if not is_signed(signature, text):
+            return self.send_error(403, "no worker of this run")
+        said = json.loads(text)
         if said["task"] in tasks:
             tasks.remove(said["task"])
             results[said["task"]] = said["result"]
@@ -24,12 +31,13 @@ class Handler(BaseHTTPRequestHandler):
         tasks.rotate(-1)
         body = json.dumps(tasks[-1] if tasks else None).encode()
         self.send_response(200)
+        self.send_header("Signature", sign(signature.encode(), body))
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
 
-server = HTTPServer(("", int(sys.argv[1])), Handler)
+server = HTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
 while tasks:
     server.handle_request()
 print("sum of squares:", sum(results.values()), flush=True)

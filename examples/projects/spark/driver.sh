@@ -1,12 +1,13 @@
 #!/bin/sh
-# Starts a Spark master, and the application on it: driver.sh PORT
+# Starts a Spark master, and the application on it: driver.sh HOST PORT
 set -eu
 PATH=$PATH:/opt/spark/bin
-# Workers and their executors dial this address.
-host=${POD_IP:-127.0.0.1}
-spark-class org.apache.spark.deploy.master.Master --host "$host" --port "$1" --webui-port 0 &
+# Workers and their executors dial this address, where the master's web page is, too.
+host=$1 port=$2
+export SPARK_LOCAL_IP="$host"
+spark-class org.apache.spark.deploy.master.Master --host "$host" --port "$port" --webui-port 0 --properties-file "$SECRET_FILE" &
 master=$!
 trap 'kill "$master"' EXIT
 # spark-submit waits for the master.
-spark-submit --master "spark://$host:$1" --conf spark.driver.host="$host" --conf spark.driver.bindAddress="$host" \
-    --conf spark.ui.enabled=false --conf spark.executor.memory=512m app.py
+spark-submit --master "spark://$host:$port" --properties-file "$SECRET_FILE" --conf spark.driver.host="$host" \
+    --conf spark.driver.bindAddress="$host" --conf spark.ui.enabled=false --conf spark.executor.memory=512m app.py
