@@ -20,6 +20,7 @@ mod e2e {
     pub mod groups;
     pub mod harness;
     pub mod history;
+    pub mod injected;
     pub mod kills;
     pub mod leaks;
     pub mod losses;
@@ -52,7 +53,7 @@ use std::process::ExitCode;
 
 use e2e::{
     beside, check, completions, credential_groups, credentials, draining, driver, exec, files,
-    groups, harness, history, kills, leaks, losses, node_dir, observed, openapi, outages,
+    groups, harness, history, injected, kills, leaks, losses, node_dir, observed, openapi, outages,
     pod_security, ranks, reach, readiness, reasons, refusals, restarts, scaling, stage,
     stage_attacks, starts, submit, submit_ends, submit_permissions, tasks, text, volume_waits,
     volumes, volumes_by_calls,
@@ -120,6 +121,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         render_validates_on_the_server, scale_up_and_down, second_signal_ends_the_run_at_once,
         two_runs_of_one_instance,
     };
+    Both injected::{injected_container};
     Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
     Both submit::{
         submit_and_exit_codes, submit_with_lost_answers, submit_detached, submit_dry_run,

@@ -275,8 +275,8 @@ impl ClusterReader {
 
     fn read_log(&self, pod: &PodDetails, n_lines: u32) -> Result<Vec<String>, Refusal> {
         let init = pod.facts.end.as_ref().and_then(|end| end.init.as_ref());
-        let container = init.map(|init| &*init.name).or(pod.facts.main_container.as_deref());
-        self.pods.log(pod.name(), container, n_lines, CALL_TIMEOUT)
+        let container = init.map_or(pod.main.as_str(), |init| &*init.name);
+        self.pods.log(pod.name(), Some(container), n_lines, CALL_TIMEOUT)
     }
 
     /// One line about an executor.

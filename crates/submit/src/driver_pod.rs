@@ -59,7 +59,7 @@ pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     build.add_volumes(&mut spec)?;
     build.add_scheduling(&mut spec)?;
     build.add_termination(&mut spec, &mut warnings);
-    let metadata = build.metadata()?;
+    let metadata = build.metadata(&container)?;
     Ok(DriverPodParts { metadata, spec, container, warnings })
 }
 
@@ -265,7 +265,7 @@ impl Build<'_> {
         }
     }
 
-    fn metadata(&self) -> Result<Map<String, Value>, TemplateError> {
+    fn metadata(&self, container: &str) -> Result<Map<String, Value>, TemplateError> {
         let theirs = &self.template.metadata;
         let fields = ["labels", "annotations"].into_iter();
         let mut metadata: Map<String, Value> =
@@ -274,16 +274,12 @@ impl Build<'_> {
         labels.extend(texts(&self.plan.pod.labels));
         labels.extend(self.plan.labels());
         let ours = texts(&self.plan.pod.annotations);
-        if !self.plan.pod.annotations.is_empty() {
-            self.template.map(&mut metadata, "annotations", "metadata.annotations")?.extend(ours);
-        }
+        self.template.map(&mut metadata, "annotations", "metadata.annotations")?.extend(ours);
         self.add_scrape(&mut metadata)?;
-        // The end of an attempt is that of the driver's container.
-        if let Some(name) = &self.plan.pod.container {
-            let annotations =
-                self.template.map(&mut metadata, "annotations", "metadata.annotations")?;
-            annotations.insert(CONTAINER.to_owned(), json!(name));
-        }
+        // The end of an attempt is that of the driver's container. A webhook may put others before it.
+        let annotations =
+            self.template.map(&mut metadata, "annotations", "metadata.annotations")?;
+        annotations.insert(CONTAINER.to_owned(), json!(container));
         Ok(metadata)
     }
 

@@ -152,9 +152,10 @@ pub struct Pod {
     pub grace_s: u32,
     /// `metadata.deletionGracePeriodSeconds`; 0 if the pod is not terminating.
     pub deletion_grace_s: u32,
-    /// The main container: the one named by annotation `posse.dev/container`, else the first.
+    /// The main container: the one named by annotation `posse.dev/container`; in pods of 0.1 without
+    /// it, the first of the template. One without a status is waiting.
     pub container: ContainerState,
-    /// The name of the main container; none if the pod has only one.
+    /// The name of the main container; none if the pod has no other.
     pub main_container: Option<Box<str>>,
     /// Why the pod does not start; none for a pod that runs, has ended or has no status yet.
     pub start_problem: Option<Box<StartProblem>>,

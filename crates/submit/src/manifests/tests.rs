@@ -205,8 +205,8 @@ fn a_bare_pod_equals_the_pod_of_a_job() {
     let made = built("{image: i, kind: pod, deadline: 1m, annotations: {a/b: c}}");
     let pod = &made.workload;
     assert_eq!((&pod["kind"], &pod["metadata"]["name"]), (&json!("Pod"), &json!("wc-driver")));
-    let annotations =
-        json!({"a/b": "c", "posse.dev/executors": "4", "posse.dev/submission": "k3f9x"});
+    let annotations = json!({"a/b": "c", "posse.dev/container": "driver",
+        "posse.dev/executors": "4", "posse.dev/submission": "k3f9x"});
     assert_eq!(pod["metadata"]["annotations"], annotations);
     assert_eq!(pod["spec"]["activeDeadlineSeconds"], 60);
     let args = json!(["run", "-f", "/etc/posse/posse.yaml", "--namespace", "n", "--", "run"]);
@@ -219,20 +219,26 @@ fn a_bare_pod_equals_the_pod_of_a_job() {
 
 #[test]
 fn an_attempt_is_judged_by_the_drivers_container() {
-    let pod = |container: &str| {
-        let containers = "{spec: {containers: [{name: proxy}, {name: main}]}}";
-        built(&format!("{{{container} pod: {containers}}}")).workload["spec"]["template"].clone()
-    };
-    let mut status = pod("container: main,");
-    status["metadata"]["name"] = json!("wc-driver-1");
-    status["metadata"]["uid"] = json!("3f25");
+    let pod = |driver: &str| built(driver).workload["spec"]["template"].clone();
     let ended = |name: &str, code: i32| json!({ "name": name, "state": { "terminated": { "exitCode": code, "reason": "Error" } } });
-    status["status"] = json!({ "phase": "Failed",
-        "containerStatuses": [ended("proxy", 0), ended("main", 7)] });
-    let attempt =
-        posse_wire::pod::details::PodDetails::parse(status.to_string().as_bytes()).unwrap().facts;
-    assert_eq!(attempt.end.unwrap().exit_code, Some(7));
-    assert_eq!(pod("")["metadata"]["annotations"], Value::Null);
+    for (driver, main) in [
+        ("{container: main, pod: {spec: {containers: [{name: proxy}, {name: main}]}}}", "main"),
+        ("{pod: {spec: {containers: [{name: first}, {name: proxy}]}}}", "first"),
+        ("{image: i}", "driver"),
+    ] {
+        let mut attempt = pod(driver);
+        assert_eq!(attempt["metadata"]["annotations"], json!({ "posse.dev/container": main }));
+        attempt["metadata"]["name"] = json!("wc-driver-1");
+        attempt["metadata"]["uid"] = json!("3f25");
+        // A webhook has put it before all others.
+        let containers = attempt["spec"]["containers"].as_array_mut().unwrap();
+        containers.insert(0, json!({ "name": "injected" }));
+        attempt["status"] = json!({ "phase": "Failed",
+            "containerStatuses": [ended("injected", 0), ended(main, 7)] });
+        let attempt =
+            posse_wire::pod::details::PodDetails::parse(attempt.to_string().as_bytes()).unwrap();
+        assert_eq!(attempt.facts.end.unwrap().exit_code, Some(7), "{main}");
+    }
 }
 
 #[test]
@@ -367,8 +373,8 @@ fn the_pod_says_where_prometheus_finds_its_metrics() {
         at.map(|at| args[at + 1].as_str().unwrap().to_owned())
     };
     let found = |port: &str| {
-        json!({"prometheus.io/scrape": "true", "prometheus.io/port": port,
-            "prometheus.io/path": "/metrics"})
+        json!({"posse.dev/container": "driver", "prometheus.io/scrape": "true",
+            "prometheus.io/port": port, "prometheus.io/path": "/metrics"})
     };
     let by_default = Some(ScrapePort { port: 9760, is_default: true });
     let ours = pod("{image: i}", by_default);
@@ -376,11 +382,13 @@ fn the_pod_says_where_prometheus_finds_its_metrics() {
     let configured = pod("{image: i}", Some(ScrapePort { port: 80, is_default: false }));
     assert_eq!((annotations(&configured), has_flag(&configured)), (found("80"), None));
     let off = pod("{image: i}", None);
-    assert_eq!((annotations(&off), has_flag(&off)), (Value::Null, None));
+    let named = json!({"posse.dev/container": "driver"});
+    assert_eq!((annotations(&off), has_flag(&off)), (named, None));
     // The annotations of the driver's own metrics stay.
     let theirs = r#"{image: i, annotations: {prometheus.io/port: "4040"}}"#;
     let theirs = pod(theirs, by_default);
-    assert_eq!(annotations(&theirs), json!({"prometheus.io/port": "4040"}));
+    let theirs_alone = json!({"posse.dev/container": "driver", "prometheus.io/port": "4040"});
+    assert_eq!(annotations(&theirs), theirs_alone);
     assert_eq!(has_flag(&theirs), Some(":9760".to_owned()));
 }
 

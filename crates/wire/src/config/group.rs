@@ -121,7 +121,7 @@ pub(super) const KEYS: &[Key] = &[
               labels: {team: a}, annotations: {}}]"),
         "Persistent volumes that outlive an executor. See [volumes_per_slot](#volumes_per_slot)."),
     key("sidecar_failure", Words(&words(&SIDECAR_FAILURE)), Is("ignore"),
-        "With `fail`, an executor also ends if another container ends with a code other than 0."),
+        "With `fail`, an executor also ends if another container ends with a code other than 0 before the main one does."),
     key("security", Words(&words(&SECURITY)), none("restricted"),
         "The security fields that posse adds to the pod. See [security](#security)."),
     key("max_age", Duration, none("12h"), "The kubelet ends an executor of this age, and posse replaces it."),

@@ -249,8 +249,7 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
         }
     }
     let containers = spec["containers"].as_array_mut();
-    let is_main =
-        |container: &&mut Value| main.is_none() || container["name"].as_str() == main.as_deref();
+    let is_main = |container: &&mut Value| container["name"].as_str() == main.as_deref();
     if let Some(container) = containers.and_then(|all| all.iter_mut().find(is_main)) {
         change_container(container, &run.task);
     }

@@ -27,8 +27,11 @@ pub const TASK: &str = "posse.dev/task";
 pub const RESTART: &str = "posse.dev/restart";
 /// Annotation: the executor drains; the value says why and until when.
 pub const DRAINING: &str = "posse.dev/draining";
-/// Annotation: name of the main container, if it is not the first.
+/// Annotation: name of the main container. Pods made by 0.1 have it only if it was not the first of the
+/// template.
 pub const CONTAINER: &str = "posse.dev/container";
+/// Variable of each container of a template: the executor's id. What a webhook adds does not have it.
+pub const EXECUTOR_ID_VARIABLE: &str = "POSSE_EXECUTOR_ID";
 /// Annotation with the value `fail`: the executor fails if any other container fails.
 pub const SIDECAR_FAILURE: &str = "posse.dev/sidecar-failure";
 /// Annotation: posse set the deadline in the pod's spec; the value is its length.

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::{RawPod, WireError, stuck_kind};
-use crate::k8s::labels::{CONTAINER, DRIVER_DIR};
+use crate::k8s::labels::DRIVER_DIR;
 use crate::k8s::object::{Condition, Meta, or_default};
 use posse_core::model::pod::{Phase, Pod, StartProblemKind};
 use posse_encoding::json;
@@ -132,8 +132,9 @@ impl PodDetails {
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let Shown { metadata: meta, spec, status } = serde_json::from_slice(bytes)?;
         let raw: RawPod<'_> = json::read(bytes)?.ok_or(WireError::Missing("metadata.uid"))?;
-        let main = spec.main(meta.annotation(CONTAINER)).to_owned();
-        let facts = raw.with_main_container(&main).facts()?;
+        let facts = raw.with_main_container(spec.driver()).facts()?;
+        let first = || spec.containers.first().map_or("", |container| &container.name);
+        let main = facts.main_container.as_deref().unwrap_or_else(first).to_owned();
         Ok(Self { meta, facts, main, spec, status })
     }
 
@@ -183,16 +184,12 @@ impl PodDetails {
 }
 
 impl PodSpec {
-    /// The main container: the one with our mount, as only a driver has it, or with the name of the
-    /// annotation, else the first. A webhook may put a container before it.
-    fn main(&self, named: Option<&str>) -> &str {
-        let is_marked = |container: &&Container| {
-            let mut mounts = container.volume_mounts.iter();
-            mounts.any(|mount| mount.mount_path == DRIVER_DIR)
-                || named == Some(container.name.as_str())
+    /// The container with our mount, as only a driver has it. The annotation of a pod goes before.
+    fn driver(&self) -> Option<&str> {
+        let has_mount = |container: &&Container| {
+            container.volume_mounts.iter().any(|mount| mount.mount_path == DRIVER_DIR)
         };
-        let found = self.containers.iter().find(is_marked).or_else(|| self.containers.first());
-        found.map_or("", |container| &container.name)
+        self.containers.iter().find(has_mount).map(|container| container.name.as_str())
     }
 
     /// The first word of a container's command, if it has one of its own.
@@ -230,23 +227,35 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::k8s::labels::CONTAINER;
 
-    fn pod(containers: Value, status: Value) -> PodDetails {
-        let pod = json!({"metadata": {"name": "p", "uid": "u", "annotations": {CONTAINER: "c"}},
+    fn named(main: Option<&str>, containers: Value, status: Value) -> PodDetails {
+        let annotations = main.map(|main| json!({CONTAINER: main}));
+        let pod = json!({"metadata": {"name": "p", "uid": "u", "annotations": annotations},
             "spec": {"containers": containers}, "status": status});
         PodDetails::parse(pod.to_string().as_bytes()).unwrap()
+    }
+
+    fn pod(containers: Value, status: Value) -> PodDetails {
+        named(None, containers, status)
     }
 
     #[test]
     fn the_main_container_is_found_behind_others() {
         let mounted = json!({"name": "b", "volumeMounts": [{"mountPath": DRIVER_DIR}]});
-        for (containers, want) in [
-            (json!([{"name": "a"}, mounted, {"name": "d"}]), "b"),
-            (json!([{"name": "a"}, {"name": "c"}]), "c"),
-            (json!([{"name": "a"}, {"name": "d"}]), "a"),
-            (json!(null), ""),
+        let ours = json!({"name": "e", "env": [{"name": "POSSE_EXECUTOR_ID", "value": "1"}]});
+        for (main, containers, want) in [
+            (None, json!([{"name": "a"}, mounted, {"name": "d"}]), "b"),
+            (Some("d"), json!([{"name": "a"}, mounted, {"name": "d"}]), "d"),
+            (Some("c"), json!([{"name": "a"}, {"name": "c"}]), "c"),
+            (None, json!([{"name": "a"}, ours]), "e"),
+            (None, json!([{"name": "a"}, {"name": "d"}]), "a"),
+            // Somebody took it out: no other one takes its place.
+            (Some("c"), json!([{"name": "a"}, {"name": "d"}]), "c"),
+            (Some("c"), json!([{"name": "a"}]), "c"),
+            (None, json!(null), ""),
         ] {
-            assert_eq!(pod(containers, json!({})).main, want);
+            assert_eq!(named(main, containers, json!({})).main, want);
         }
     }
 

@@ -39,7 +39,7 @@ pub mod volumes;
 
 pub(super) use self::raw::RawPod;
 use self::raw::{
-    Labels, RawCondition, RawContainerStatus, RawMeta, RawOwner, RawState, RawStatus, RawTerminated,
+    Labels, RawCondition, RawContainer, RawContainerStatus, RawMeta, RawOwner, RawState, RawStatus,
 };
 
 /// A ReplicaSet deletes pods with a lower cost first.
@@ -145,12 +145,12 @@ impl RawPod<'_> {
         self.metadata.as_ref()?.resource_version.as_ref().map(|text| &*text.0)
     }
 
-    /// The same pod; its annotation names this container. Without a name: as it was.
-    fn with_main_container(mut self, name: &str) -> Self {
-        if !name.is_empty() {
-            let annotations =
-                self.metadata.get_or_insert_default().annotations.get_or_insert_default();
-            annotations.container = Some(Text(Cow::Owned(name.to_owned())));
+    /// The same pod. If it does not name its main container, this one is.
+    fn with_main_container(mut self, name: Option<&str>) -> Self {
+        let meta = self.metadata.get_or_insert_default();
+        let named = &mut meta.annotations.get_or_insert_default().container;
+        if named.is_none() {
+            *named = name.map(|name| Text(Cow::Owned(name.to_owned())));
         }
         self
     }
@@ -225,19 +225,21 @@ impl RawPod<'_> {
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
-        let has_others = spec.containers.len() > 1;
-        let first = spec.containers.into_iter().next();
-        let main = annotations.container.or_else(|| first.and_then(|container| container.name));
+        let only = match spec.containers.as_slice() {
+            [only] => text_of(only.name.as_ref()).to_owned(),
+            [] | [_, ..] => String::new(),
+        };
+        let main = annotations.container.or_else(|| main_without_annotation(spec.containers));
         let mut state = status.state_of(main.as_ref());
         let phase = phase(status.phase.as_ref());
+        let deleting = meta.is_deleting;
         let mut sidecar = None;
         if text_of(annotations.sidecar_failure.as_ref()) == "fail"
-            && let Some((name, failed)) = status.failed_sidecar(main.as_ref(), state)
+            && let Some((name, failed)) = status.failed_sidecar(main.as_ref(), state, deleting)
         {
             (state, sidecar) = (Some(failed), Some(Box::from(name)));
         }
         let container = container_state(state);
-        let deleting = meta.is_deleting;
         let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
         let gate = spec.scheduling_gates.first().and_then(|gate| gate.name.as_ref());
         Ok(Pod {
@@ -256,7 +258,7 @@ impl RawPod<'_> {
             grace_s: spec.grace_s.unwrap_or(GRACE_DEFAULT_S),
             deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
             container,
-            main_container: main.as_ref().filter(|_| has_others).map(Text::boxed),
+            main_container: main.as_ref().filter(|main| main.0 != only).map(Text::boxed),
             start_problem: if is_starting {
                 status.stuck(main.as_ref(), state, gate)
             } else {
@@ -282,6 +284,13 @@ impl RawPod<'_> {
             }),
         })
     }
+}
+
+/// The name of the main container of a pod that posse 0.1 made: the first of its template, and a webhook
+/// may have put others before it. Any other pod: the first.
+fn main_without_annotation(mut containers: Vec<RawContainer<'_>>) -> Option<Text<'_>> {
+    let first = containers.iter().position(|container| container.is_of_template).unwrap_or(0);
+    (first < containers.len()).then(|| containers.swap_remove(first).name)?
 }
 
 /// The value of annotation `posse.dev/restart`. Pods of groups with `restart: always` have none.
@@ -324,33 +333,42 @@ impl<'a> RawStatus<'a> {
         statuses.into_iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
     }
 
-    /// The first other container that failed, unless the main container failed too. A
-    /// failed native side-car only counts if it ended before the main container: later the kubelet
-    /// ends side-cars itself.
+    /// The first other container that failed, unless the main container failed too. Once the main
+    /// container has ended, only what failed before it counts: later the kubelet or posse ends the
+    /// others. A native side-car that fails before is restarted.
     fn failed_sidecar(
         &self,
         main: Option<&Text<'_>>,
         main_state: Option<&RawState<'a>>,
+        is_deleting: bool,
     ) -> Option<(&str, &RawState<'a>)> {
         let main_end = main_state.and_then(|state| state.terminated.as_ref());
         if main_end.is_some_and(|end| end.exit_code != Some(0)) {
             return None;
         }
-        let failed = |status: &'_ &RawContainerStatus<'a>| {
+        let end_of = |status: &RawContainerStatus<'a>| {
             let end = status.state.as_ref().and_then(|state| state.terminated.as_ref());
-            end.is_some_and(|end| end.exit_code.is_some_and(|code| code != 0))
+            end.map(|end| (end.exit_code, text_of(end.finished_at.as_ref()).to_owned()))
+        };
+        let main_end = main_end.map(|end| text_of(end.finished_at.as_ref()));
+        let failed = |status: &&RawContainerStatus<'a>| {
+            end_of(status).is_some_and(|(code, _)| code.is_some_and(|code| code != 0))
         };
         let is_first = |status: &&RawContainerStatus<'a>| {
-            let time = |end: Option<&RawTerminated<'_>>| {
-                text_of(end.and_then(|end| end.finished_at.as_ref())).to_owned()
-            };
-            let state = status.state.as_ref();
-            time(state.and_then(|state| state.terminated.as_ref())) < time(main_end)
+            main_end.is_some_and(|main| end_of(status).is_some_and(|(_, at)| *at < *main))
+        };
+        // Times are whole seconds. Nobody ends a regular one while the pod stays.
+        let is_with_main = |status: &RawContainerStatus<'a>| {
+            !is_deleting && end_of(status).map(|(_, at)| at).as_deref() == main_end
+        };
+        let is_other = |status: &&RawContainerStatus<'a>| {
+            Some(text_of(status.name.as_ref())) != main.map(|name| &*name.0)
+                && (main_end.is_none() || is_first(status) || is_with_main(status))
         };
         let others = self.container_statuses.iter();
         let natives = self.init_container_statuses.iter();
         others
-            .filter(|status| Some(text_of(status.name.as_ref())) != main.map(|name| &*name.0))
+            .filter(is_other)
             .chain(natives.filter(is_first))
             .find(failed)
             .and_then(|status| Some((text_of(status.name.as_ref()), status.state.as_ref()?)))

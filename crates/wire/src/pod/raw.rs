@@ -2,8 +2,8 @@
 
 use super::{DELETION_COST, Text};
 use crate::k8s::labels::{
-    APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID, GROUP, INSTANCE,
-    KEY, MAX_AGE, RESTART, SIDECAR_FAILURE, SLOT, TASK,
+    APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID,
+    EXECUTOR_ID_VARIABLE, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SIDECAR_FAILURE, SLOT, TASK,
 };
 use posse_encoding::fields::{Fields, Value};
 
@@ -107,7 +107,7 @@ impl<'a> Fields<'a> for RawOwner<'a> {
 pub(crate) struct RawSpec<'a> {
     pub(super) node_name: Option<Text<'a>>,
     pub(super) grace_s: Option<u32>,
-    pub(super) containers: Vec<Named<'a>>,
+    pub(super) containers: Vec<RawContainer<'a>>,
     pub(super) scheduling_gates: Vec<Named<'a>>,
 }
 
@@ -125,6 +125,29 @@ impl<'a> Fields<'a> for RawSpec<'a> {
             "terminationGracePeriodSeconds" => self.grace_s = seconds(value)?,
             "containers" => value.items(&mut self.containers)?,
             "schedulingGates" => value.items(&mut self.scheduling_gates)?,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawContainer<'a> {
+    pub(super) name: Option<Text<'a>>,
+    /// It has the variables that posse gives to each container of a template.
+    pub(super) is_of_template: bool,
+}
+
+impl<'a> Fields<'a> for RawContainer<'a> {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "name"), (7, "env")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        match key {
+            "name" => self.name = Text::read(value)?,
+            "env" => value.each(&mut |variable: Option<Named<'_>>| {
+                let name = variable.and_then(|variable| variable.name);
+                self.is_of_template |= name.is_some_and(|name| name.0 == EXECUTOR_ID_VARIABLE);
+            })?,
             _ => {}
         }
         Ok(())

@@ -173,7 +173,112 @@ fn an_annotation_names_the_main_container() {
     assert_eq!((pod.container, pod.end), (ContainerState::Running, None));
     let json =
         json.replacen(r#""posse.dev/container":"sidecar""#, r#""posse.dev/container":"x""#, 1);
-    assert_eq!(ours(&json).container, ContainerState::Waiting);
+    let pod = ours(&json);
+    assert_eq!(
+        (pod.container, pod.main_container.as_deref()),
+        (ContainerState::Waiting, Some("x"))
+    );
+}
+
+const EARLY: &str = "2026-01-01T00:00:01Z";
+const MAIN_END: &str = "2026-01-01T00:00:02Z";
+const LATE: &str = "2026-01-01T00:00:03Z";
+
+fn ended(code: i32, at: &str) -> serde_json::Value {
+    let reason = if code == 0 { "Completed" } else { "Error" };
+    serde_json::json!({"terminated": {"exitCode": code, "reason": reason, "finishedAt": at}})
+}
+
+/// A pod into which a webhook has put container `proxy`.
+fn injected(
+    annotation: Option<&str>,
+    place: &str,
+    main: Option<&serde_json::Value>,
+    proxy: &serde_json::Value,
+) -> serde_json::Value {
+    let env = serde_json::json!([{"name": "THEIRS"}, {"name": "POSSE_EXECUTOR_ID", "value": "1"}]);
+    let mut containers = vec![serde_json::json!({"name": "worker", "env": env})];
+    let mut statuses = Vec::new();
+    statuses.extend(main.map(|state| serde_json::json!({"name": "worker", "state": state})));
+    let theirs = serde_json::json!({"name": "proxy", "env": [{"name": "THEIRS"}]});
+    let status = serde_json::json!({"name": "proxy", "state": proxy});
+    let mut pod: serde_json::Value = serde_json::from_str(fixture!("running.json")).expect("a pod");
+    match place {
+        "first" => {
+            containers.insert(0, theirs);
+            statuses.insert(0, status);
+        }
+        "last" => {
+            containers.push(theirs);
+            statuses.push(status);
+        }
+        _ => {
+            pod["spec"]["initContainers"] =
+                serde_json::json!([{"name": "proxy", "restartPolicy": "Always"}]);
+            pod["status"]["initContainerStatuses"] = serde_json::json!([status]);
+        }
+    }
+    pod["metadata"]["annotations"] =
+        serde_json::json!({"posse.dev/container": annotation, "posse.dev/restart": "on-failure"});
+    pod["spec"]["containers"] = containers.into();
+    pod["status"]["containerStatuses"] = statuses.into();
+    pod
+}
+
+/// A mutating webhook may put containers anywhere, and each of them may end at any time.
+#[test]
+fn an_injected_container_is_never_the_main_one() {
+    let running = || serde_json::json!({"running": {}});
+    let mains = [None, Some(running()), Some(ended(0, MAIN_END)), Some(ended(3, MAIN_END))];
+    let ends = [(0, EARLY), (1, EARLY), (143, MAIN_END), (0, LATE), (143, LATE)];
+    let mut proxies = vec![running()];
+    proxies.extend(ends.map(|(code, at)| ended(code, at)));
+    // With the annotation, and as posse 0.1 wrote a pod whose first container is the main one.
+    let annotations = [Some("worker"), None];
+    let places = annotations
+        .into_iter()
+        .flat_map(|annotation| ["first", "last", "init"].map(|place| (annotation, place)));
+    for (annotation, place) in places {
+        for (main, proxy) in
+            mains.iter().flat_map(|main| proxies.iter().map(move |proxy| (main, proxy)))
+        {
+            let mut json = injected(annotation, place, main.as_ref(), proxy);
+            let what = format!("{annotation:?} {place} {main:?} {proxy}");
+            let state = main.clone().unwrap_or_default();
+            let (code, want) = match (state["running"].is_object(), &state["terminated"]) {
+                (true, _) => (None, ContainerState::Running),
+                (false, end) if end.is_object() => {
+                    (end["exitCode"].as_i64(), ContainerState::Ended)
+                }
+                (false, _) => (None, ContainerState::Waiting),
+            };
+            let got = |json: &serde_json::Value| {
+                let pod = ours(&json.to_string());
+                assert_eq!(pod.main_container.is_some(), place != "init", "{what}");
+                assert!(pod.main_container.is_none_or(|name| &*name == "worker"), "{what}");
+                (pod.end.and_then(|end| end.exit_code.map(i64::from)), pod.container)
+            };
+            assert_eq!(got(&json), (code, want), "{what}");
+
+            // It counts only if that is configured, and only what failed before the main one ended:
+            // the kubelet restarts a native side-car until then.
+            json["metadata"]["annotations"]["posse.dev/sidecar-failure"] = "fail".into();
+            let end = &proxy["terminated"];
+            let has_failed = end["exitCode"].as_i64().is_some_and(|code| code != 0);
+            let is_first = match code {
+                None => place != "init",
+                Some(0) => {
+                    end["finishedAt"] == EARLY || end["finishedAt"] == MAIN_END && place != "init"
+                }
+                Some(_) => false,
+            };
+            let want = match has_failed && is_first {
+                true => (end["exitCode"].as_i64(), ContainerState::Ended),
+                false => (code, want),
+            };
+            assert_eq!(got(&json), want, "{what}, with sidecar_failure: fail");
+        }
+    }
 }
 
 #[test]

@@ -240,7 +240,7 @@ impl Build<'_> {
         spec: &mut Map<String, Value>,
         metadata: &mut Map<String, Value>,
     ) -> Result<(), TemplateError> {
-        let main_container = self.main_container(spec)?;
+        let (main, main_container) = self.main_container(spec)?;
         for list in ["initContainers", "containers"] {
             let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
             for (i, container) in containers.iter_mut().enumerate() {
@@ -248,7 +248,7 @@ impl Build<'_> {
                 let Value::Object(container) = container else {
                     return Err(self.fail(&field, "expected a map".to_owned()));
                 };
-                if (list, i) == ("containers", main_container) {
+                if (list, i) == ("containers", main) {
                     self.template.lay_over(container, &field)?;
                     self.add_memory_scaling(container, &field)?;
                 }
@@ -262,11 +262,8 @@ impl Build<'_> {
             let field = format!("metadata.annotations.{key}");
             self.warn(&field, "is dropped: posse sets the annotations with this prefix".to_owned());
         }
-        if main_container > 0 {
-            let name =
-                self.context.settings.container.clone().expect("only a named one is not the first");
-            annotations.insert(labels::CONTAINER.to_owned(), Value::String(name));
-        }
+        // A webhook may put a container before it, so its place says nothing.
+        annotations.insert(labels::CONTAINER.to_owned(), json!(main_container));
         if let Some(seconds) = self.context.settings.max_age_s {
             annotations.insert(labels::MAX_AGE.to_owned(), json!(format!("{seconds}s")));
         }
@@ -277,25 +274,24 @@ impl Build<'_> {
             let restart = self.context.restart.as_str();
             annotations.insert(labels::RESTART.to_owned(), json!(restart));
         }
-        if annotations.is_empty() {
-            metadata.remove("annotations");
-        }
         Ok(())
     }
 
-    /// Index of the main container.
-    fn main_container(&self, spec: &Map<String, Value>) -> Result<usize, TemplateError> {
-        let Some(wanted) = &self.context.settings.container else { return Ok(0) };
+    /// Index and name of the main container.
+    fn main_container(&self, spec: &Map<String, Value>) -> Result<(usize, String), TemplateError> {
         let containers = spec.get("containers").and_then(Value::as_array);
         let names: Vec<&str> = containers
             .into_iter()
             .flatten()
             .filter_map(|container| container.get("name").and_then(Value::as_str))
             .collect();
-        names.iter().position(|name| name == wanted).ok_or_else(|| {
+        let wanted = self.context.settings.container.as_deref();
+        let wanted = wanted.or_else(|| names.first().copied()).unwrap_or_default();
+        let place = names.iter().position(|name| *name == wanted).ok_or_else(|| {
             let there = names.join(", ");
             self.fail("spec.containers", format!("none is named `{wanted}`; there are: {there}"))
-        })
+        })?;
+        Ok((place, wanted.to_owned()))
     }
 
     /// Replaces the main container's memory by gaps if memory scales.
@@ -469,7 +465,7 @@ fn posse_env(context: &PodContext) -> Vec<Value> {
         text("POSSE_APP", "{{APP}}"),
         text("POSSE_INSTANCE", "{{INSTANCE}}"),
         text("POSSE_GROUP", "{{GROUP}}"),
-        text("POSSE_EXECUTOR_ID", "{{EXECUTOR_ID}}"),
+        text(labels::EXECUTOR_ID_VARIABLE, "{{EXECUTOR_ID}}"),
         text("POSSE_SLOT", "{{SLOT}}"),
         text("POSSE_DRIVER_HOST", "{{DRIVER_HOST}}"),
         field("POSSE_POD_NAME", "metadata.name"),
