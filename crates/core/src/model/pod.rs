@@ -56,6 +56,8 @@ pub enum StartProblemKind {
     Unschedulable,
     /// The pod has scheduling gates (KEP-3521).
     Gated,
+    /// Its gate is a queue's, which has not admitted it.
+    Queued,
     /// No problem: the pod is being created.
     Creating,
 }
@@ -89,8 +91,8 @@ pub struct End {
     pub pod_reason: Box<str>,
     /// `status.message`.
     pub pod_message: Box<str>,
-    /// The reason of a `DisruptionTarget` condition that is True (KEP-3329); empty if there is
-    /// none.
+    /// The reason of a `DisruptionTarget` condition that is True (KEP-3329), or `TerminationTarget` if Kueue's condition
+    /// of this name is; empty if there is none.
     pub disruption: Box<str>,
     /// That condition's message.
     pub disruption_message: Box<str>,

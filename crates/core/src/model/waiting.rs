@@ -52,6 +52,8 @@ pub enum StartWait {
     Gated,
     /// Images cannot be pulled.
     ImageError,
+    /// A queue has not admitted the pods.
+    Queue,
     /// An executor was not running within `start_timeout`; one is created as a probe.
     Timeout,
     /// The scheduler finds no node.
@@ -89,7 +91,7 @@ type Words = (&'static str, &'static str, &'static str);
 
 impl Waiting {
     /// All reasons.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Run(RunWait::Credentials),
         Self::Run(RunWait::DriverReady),
         Self::Run(RunWait::FirstList),
@@ -105,6 +107,7 @@ impl Waiting {
         Self::Start(StartWait::CrashLoop),
         Self::Start(StartWait::Gated),
         Self::Start(StartWait::ImageError),
+        Self::Start(StartWait::Queue),
         Self::Start(StartWait::Timeout),
         Self::Start(StartWait::Unschedulable),
         Self::Group(GroupWait::AdoptHold),
@@ -204,6 +207,7 @@ impl StartWait {
             Self::ImageError => {
                 ("image_error", "an image that can be pulled", "one executor is tried at a time")
             }
+            Self::Queue => ("queue", "its queue", "the queue has not admitted some pods"),
             Self::Timeout => (
                 "start_timeout",
                 "executors that start in time",

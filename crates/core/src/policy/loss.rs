@@ -7,6 +7,8 @@ use posse_base::text::{sanitize, sanitize_end};
 
 /// The maximum length of a loss message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4_096;
+/// The condition by which Kueue announces the end of an admitted pod.
+pub const TERMINATION_TARGET: &str = "TerminationTarget";
 /// The part for a message of the server or a kubelet; its beginning is kept.
 const SERVER_MESSAGE_BYTES_MAX: usize = 1_024;
 /// The part for a container's termination message; its end is kept, because it is often the end of
@@ -76,12 +78,14 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     }
 }
 
-/// The reason of condition `DisruptionTarget` (KEP-3329, since Kubernetes 1.25), which says that
+/// The reason of condition `DisruptionTarget` (KEP-3329, since Kubernetes 1.25), or `TERMINATION_TARGET`: they say that
 /// the pod did not end by itself.
 fn of_disruption(end: &End) -> Option<LossReason> {
     match &*end.disruption {
         "" => None,
         "PreemptionByScheduler" => Some(LossReason::Preempted),
+        // The queue took the room back, whatever for.
+        TERMINATION_TARGET => Some(LossReason::Preempted),
         "DeletionByPodGC" | "DeletionByTaintManager" => Some(LossReason::NodeLost),
         // "TerminationByKubelet" covers several causes, which the pod's own reason distinguishes.
         // Unknown reasons are not the application's fault either.
@@ -222,7 +226,7 @@ mod tests {
     #[test]
     fn reasons_are_read_from_the_status_structure() {
         use ContainerState::{Ended, Running, Waiting};
-        use LossReason::{AppError, Completed, Deleted, Evicted, OomKilled, Unknown};
+        use LossReason::{AppError, Completed, Deleted, Evicted, OomKilled, Preempted, Unknown};
         use Phase::{Failed, Pending, Running as PhaseRunning, Succeeded};
         for (row, want) in [
             ((false, false, Failed, Ended, Some(1), "Error", "", ""), AppError),
@@ -244,6 +248,9 @@ mod tests {
             ((false, false, Failed, Running, None, "", "Evicted", ""), Evicted),
             ((true, false, PhaseRunning, Running, None, "", "", "EvictionByEvictionAPI"), Evicted),
             ((true, false, Failed, Ended, Some(137), "Error", "", "TerminationByKubelet"), Evicted),
+            // Kueue takes back the room of an admitted pod, and deletes it.
+            ((true, false, PhaseRunning, Running, None, "", "", "TerminationTarget"), Preempted),
+            ((true, true, PhaseRunning, Running, None, "", "", "TerminationTarget"), Preempted),
             ((false, false, Failed, Waiting, None, "", "SomethingNew", ""), Unknown),
         ] {
             check(row, want);

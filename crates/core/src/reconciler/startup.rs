@@ -23,7 +23,8 @@ const UNSCHEDULABLE_MS: u64 = 120_000;
 /// up places beyond its share.
 const UNPLACED_MS: u64 = UNSCHEDULABLE_MS;
 /// The start problems of executors for which the scheduler has no node.
-const UNPLACED: [StartProblemKind; 2] = [StartProblemKind::Gated, StartProblemKind::Unschedulable];
+const UNPLACED: [StartProblemKind; 3] =
+    [StartProblemKind::Gated, StartProblemKind::Queued, StartProblemKind::Unschedulable];
 
 /// A time limit of a start.
 struct Limit {
@@ -168,6 +169,7 @@ impl Reconciler {
             Some(
                 StartProblemKind::Creating
                 | StartProblemKind::Gated
+                | StartProblemKind::Queued
                 | StartProblemKind::Unschedulable,
             )
             | None => LossReason::StartTimeout,
@@ -191,6 +193,7 @@ impl Reconciler {
             StartProblemKind::Config => Waiting::Start(StartWait::ConfigError),
             StartProblemKind::Gated => Waiting::Start(StartWait::Gated),
             StartProblemKind::Image => Waiting::Start(StartWait::ImageError),
+            StartProblemKind::Queued => Waiting::Start(StartWait::Queue),
             StartProblemKind::Unschedulable => Waiting::Start(StartWait::Unschedulable),
             StartProblemKind::Creating => return None,
         };

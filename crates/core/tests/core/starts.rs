@@ -239,6 +239,7 @@ fn no_start_is_abandoned_on_a_stale_snapshot() {
 fn a_group_reports_what_its_starts_wait_for() {
     for (kind, is_bound, want) in [
         (StartProblemKind::Gated, false, Some((Waiting::Start(StartWait::Gated), None))),
+        (StartProblemKind::Queued, false, Some((Waiting::Start(StartWait::Queue), None))),
         (
             StartProblemKind::Unschedulable,
             false,

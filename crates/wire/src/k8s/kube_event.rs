@@ -89,7 +89,7 @@ fn wait_reason(waiting: Waiting) -> Option<&'static str> {
             StartWait::CrashLoop => Some("CrashLoop"),
             StartWait::ImageError => Some("WaitingForImage"),
             StartWait::Unschedulable => Some("WaitingForNode"),
-            StartWait::Gated | StartWait::Timeout => None,
+            StartWait::Gated | StartWait::Queue | StartWait::Timeout => None,
         },
         // `CredentialsFailed` says why the run waits for them.
         Waiting::Run(_) | Waiting::Group(_) => None,

@@ -4,6 +4,7 @@ pub mod caller;
 pub mod exec_channels;
 pub mod job;
 pub mod kube_event;
+pub mod kueue;
 pub mod labels;
 pub mod lease;
 pub mod list;

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Deserialize;
 
 use crate::control::task;
+use crate::k8s::kueue;
 use crate::k8s::labels::{COMPONENT, Selection};
 use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version};
 use posse_core::model::input::{ForeignPod, PodAnswer};
@@ -15,6 +16,7 @@ use posse_core::model::pod::{
     StartProblemKind,
 };
 use posse_core::model::settings::Restart;
+use posse_core::policy::loss::TERMINATION_TARGET;
 use posse_core::policy::orphans::OrphanCandidate;
 use posse_encoding::fields::Value;
 use posse_encoding::json;
@@ -392,9 +394,11 @@ impl<'a> RawStatus<'a> {
         if let Some(unplaced) = self.condition("PodScheduled", "False") {
             let words = text_of(unplaced.message.as_ref());
             return match (text_of(unplaced.reason.as_ref()), gate) {
-                ("SchedulingGated", gate) => {
-                    stuck(StartProblemKind::Gated, format!("{words} ({})", text_of(gate)))
+                ("SchedulingGated", Some(gate)) => {
+                    stuck(kueue::gated(&gate.0), format!("{words} ({})", gate.0))
                 }
+                // The gates are gone, and the scheduler has not looked at the pod since then.
+                ("SchedulingGated", None) => None,
                 (reason, _) => stuck(StartProblemKind::Unschedulable, joined(reason, words)),
             };
         }
@@ -466,22 +470,18 @@ fn end(
     sidecar: Option<Box<str>>,
 ) -> Option<Box<End>> {
     let terminated = state.and_then(|state| state.terminated.as_ref());
-    let disruption = status.condition("DisruptionTarget", "True");
+    let disruption = disruption(status);
     // The pod's own reason (NodeLost) may be set before the phase changes.
     let has_reason = !text_of(status.reason.as_ref()).is_empty();
     if !phase.is_final() && terminated.is_none() && disruption.is_none() && !has_reason {
         return None;
     }
-    let disruption_message = disruption.map_or("", |said| text_of(said.message.as_ref()));
-    let disruption = disruption.map_or("", |condition| match text_of(condition.reason.as_ref()) {
-        "" => "DisruptionTarget",
-        reason => reason,
-    });
+    let (disruption, disruption_message) = disruption.unwrap_or_default();
     Some(Box::new(End {
         pod_reason: text_of(status.reason.as_ref()).into(),
         pod_message: clipped(text_of(status.message.as_ref()), MESSAGE_BYTES_MAX).into(),
         disruption: disruption.into(),
-        disruption_message: clipped(disruption_message, MESSAGE_BYTES_MAX).into(),
+        disruption_message: clipped(&disruption_message, MESSAGE_BYTES_MAX).into(),
         exit_code: terminated.and_then(|t| t.exit_code),
         signal: terminated.and_then(|t| t.signal).filter(|&signal| signal != 0),
         container_reason: text_of(terminated.and_then(|t| t.reason.as_ref())).into(),
@@ -495,6 +495,19 @@ fn end(
         sidecar,
         has_max_age: false,
     }))
+}
+
+/// The condition by which somebody announces that the pod will end: its reason and message. Of Kueue's condition the
+/// type is the reason, because Kueue's reasons are texts made of several words.
+fn disruption<'a>(status: &'a RawStatus<'_>) -> Option<(&'a str, String)> {
+    if let Some(said) = status.condition("DisruptionTarget", "True") {
+        let reason = text_of(said.reason.as_ref());
+        let reason = if reason.is_empty() { "DisruptionTarget" } else { reason };
+        return Some((reason, text_of(said.message.as_ref()).to_owned()));
+    }
+    let said = status.condition(TERMINATION_TARGET, "True")?;
+    let words = joined(text_of(said.reason.as_ref()), text_of(said.message.as_ref()));
+    Some((TERMINATION_TARGET, words))
 }
 
 /// The first init container that failed.

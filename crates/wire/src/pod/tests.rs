@@ -36,6 +36,7 @@ fn facts(pod: &Pod) -> String {
         ("deleting", pod.deleting),
         ("unschedulable", is_stuck(pod, StartProblemKind::Unschedulable)),
         ("gated", is_stuck(pod, StartProblemKind::Gated)),
+        ("queued", is_stuck(pod, StartProblemKind::Queued)),
         ("ready", pod.ready),
         ("draining", pod.draining.is_some()),
         ("counted", pod.counted.is_some()),
@@ -316,13 +317,28 @@ fn unusual_values_are_accepted() {
         ),
         (
             "",
+            r#""status":{"phase":"Running","conditions":[{"type":"TerminationTarget","status":"True","reason":"WorkloadEvicted"}]}"#,
+            "5 Running Waiting end=||TerminationTarget|None|None||",
+        ),
+        (
+            "",
             r#""status":{"phase":"Running","reason":"NodeLost","message":"gone"}"#,
             "5 Running Waiting end=NodeLost|gone||None|None||",
         ),
         (
             "",
-            r#""status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"SchedulingGated"}]}"#,
+            r#""spec":{"schedulingGates":[{"name":"other"}]},"status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"SchedulingGated"}]}"#,
             "5 Pending Waiting gated",
+        ),
+        (
+            r#","ownerReferences":null"#,
+            r#""spec":{"schedulingGates":[]},"status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"SchedulingGated"}]}"#,
+            "5 Pending Waiting",
+        ),
+        (
+            r#","annotations":null"#,
+            r#""spec":{"schedulingGates":[{"name":"kueue.x-k8s.io/admission"}]},"status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"SchedulingGated"}]}"#,
+            "5 Pending Waiting queued",
         ),
     ];
     for (rest, status, wanted) in table {
