@@ -93,6 +93,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         driver,
         groups,
         policy: config.policy,
+        queue: config.queue,
         watch: config.watch,
         poll_interval_ms: config.poll_interval_ms,
         // Whole seconds, rounded up.

@@ -204,6 +204,7 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         template,
         files,
         args,
+        queue: settings.queue.clone(),
         has_driver_command: !driver.command.is_empty(),
         executors: executor_pods(&settings)?,
         n_executors: settings.groups.iter().map(|group| u64::from(group.spec.target)).sum(),

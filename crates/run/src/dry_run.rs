@@ -53,7 +53,10 @@ impl DryRuns for TemplateDryRun {
         let identity = PodContext {
             credentials: Arc::clone(credentials),
             group: group.as_str().to_owned(),
-            settings: PodSettings { container: container.clone(), ..PodSettings::default() },
+            settings: PodSettings {
+                container: container.clone(),
+                ..self.identity.settings.clone()
+            },
             restart: new.change.restart.unwrap_or_default(),
             on_loss: new.change.on_loss.unwrap_or_default(),
             ..self.identity.clone()

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::files::Files;
 use crate::pod_files::PodFiles;
 use posse_wire::config::{DriverPod, Metrics};
+use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels::{APP, DRIVER, EXECUTORS, MANAGED_BY, SUBMISSION};
 use posse_wire::pod::staged::Staged;
 use posse_wire::pod::template::Template;
@@ -27,6 +28,8 @@ pub struct Plan {
     pub files: Files,
     /// The arguments after `posse run -f FILE --namespace NS`: flags, then `--` and the driver's command.
     pub args: Vec<String>,
+    /// The LocalQueue of Kueue that admits the Job or the driver's pod.
+    pub queue: Option<String>,
     /// The driver's command is given outside of the template.
     pub has_driver_command: bool,
     /// A pod of each group as the driver would create it, with the group's name.
@@ -116,10 +119,13 @@ impl Plan {
         })
     }
 
-    /// The metadata of the Job or Pod. It also contains the number of executors.
+    /// The metadata of the Job or Pod. It also contains the number of executors, and the queue.
     pub fn workload_metadata(&self) -> Value {
         let mut metadata = self.metadata();
         metadata["annotations"][EXECUTORS] = json!(self.n_executors.to_string());
+        if let Some(queue) = &self.queue {
+            metadata["labels"][kueue::QUEUE] = json!(queue);
+        }
         metadata
     }
 

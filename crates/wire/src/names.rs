@@ -138,6 +138,13 @@ pub fn namespace_error(name: &str) -> Option<String> {
     })
 }
 
+/// What is wrong with the name of a queue.
+pub fn queue_error(name: &str) -> Option<String> {
+    (!is_label(name)).then(|| {
+        format!("`{name}` is not a queue: it has at most 63 of [a-z0-9-] and no `-` at its ends")
+    })
+}
+
 /// What is wrong with the name of a staged file: it must stay inside its directory.
 pub fn file_name_error(name: &str) -> Option<String> {
     let sound = !matches!(name, "" | "." | "..")

@@ -35,6 +35,7 @@ use posse_wire::k8s::preflight::{Namespace, Shortage, shortages};
 use posse_wire::time::http_date_ms;
 
 mod permissions;
+mod queues;
 mod report;
 
 /// A smaller clock difference is ignored, because the server's `Date` has whole seconds.
@@ -92,6 +93,7 @@ impl Checks {
         self.permissions(user.as_deref());
         self.credentials();
         let usage = self.templates();
+        self.queues(namespace.as_ref());
         self.pod_security(namespace.as_ref());
         self.limits();
         self.quota(usage.as_ref());
@@ -318,6 +320,9 @@ impl Checks {
         let selection = Selection { app: settings.app.clone(), instance: run.instance };
         let pods = Pods::new(self.connection.http.clone(), self.namespace.as_str(), selection);
         let answer = pods.create_raw(&body, true);
+        if let (Some(queue), Ok(created)) = (&group.pod.queue, &answer) {
+            self.admission(&name, queue, created);
+        }
         let (status, message) = match &answer {
             Ok(_) => (Status::Ok, "the server accepts the pod".to_owned()),
             Err(refusal) => (dry_run_status(refusal.class), refusal.to_string()),

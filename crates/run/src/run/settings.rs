@@ -28,6 +28,8 @@ pub struct RunSettings {
     pub driver: Driver,
     pub groups: Vec<GroupSettings>,
     pub policy: Policy,
+    /// The LocalQueue of groups that come by a call.
+    pub queue: Option<String>,
     /// Whether pods are watched; if not, only the poll reads them.
     pub watch: bool,
     /// 0: no poll.
@@ -120,7 +122,10 @@ impl RunSettings {
             node_loss_after_s: self.node_loss_after_s,
             staged: self.staged.clone(),
             credentials: self.credentials_of(group),
-            settings: group.map_or_else(PodSettings::default, |group| group.pod.clone()),
+            settings: group.map_or_else(
+                || PodSettings { queue: self.queue.clone(), ..PodSettings::default() },
+                |group| group.pod.clone(),
+            ),
             restart: group.map_or(Restart::Always, |group| group.spec.restart),
             on_loss: group.map_or(OnLoss::Executor, |group| group.spec.on_loss),
         }

@@ -67,9 +67,10 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
         DriverKind::Pod => {
             let mut workload = pod.clone();
             let ours = plan.workload_metadata();
-            let annotations = ours["annotations"].as_object().cloned().unwrap_or_default();
-            for (key, value) in annotations {
-                workload["metadata"]["annotations"][key] = value;
+            for map in ["annotations", "labels"] {
+                for (key, value) in ours[map].as_object().into_iter().flatten() {
+                    workload["metadata"][map][key] = value.clone();
+                }
             }
             workload
         }

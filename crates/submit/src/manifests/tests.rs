@@ -27,6 +27,7 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         template: Template::from_json("driver.yaml", template).unwrap(),
         files: Files::new("app: wc".to_owned(), vec![("a/e.yaml".to_owned(), "pod".to_owned())]),
         args: vec!["--".to_owned(), "run".to_owned()],
+        queue: None,
         has_driver_command: true,
         executors: Vec::new(),
         n_executors: 4,
@@ -279,6 +280,19 @@ fn posse_is_the_parent_process_of_the_driver() {
     assert_eq!(own["initContainers"], Value::Null);
     assert_eq!(own["containers"][0]["securityContext"]["readOnlyRootFilesystem"], true);
     assert_eq!(own["containers"][0]["resources"]["limits"], json!({"memory": "128Mi"}));
+}
+
+#[test]
+fn the_queue_admits_what_submit_creates() {
+    for (driver, kind) in [("{}", "Job"), ("{kind: pod}", "Pod")] {
+        let made = manifests(&plan(driver, |plan| plan.queue = Some("team-a".to_owned()))).unwrap();
+        assert_eq!(made.workload["kind"], kind);
+        assert_eq!(made.workload["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team-a");
+        // The Job is admitted, and its pod with it.
+        let template = &made.workload["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(template["kueue.x-k8s.io/queue-name"], Value::Null);
+        assert!(made.parts.iter().all(|part| !part.to_string().contains("kueue")));
+    }
 }
 
 #[test]

@@ -130,9 +130,18 @@ pub(super) const KEYS: &[Key] = &[
         "A command that prints the length of a queue sets the target. See [scale](#scale)."),
     key("dev", Map, none("{command: [./worker.sh], args: [], env: {}, working_dir: .}"),
         "What is different with `posse run --dev`. See [dev](#dev)."),
+    QUEUE,
     key("decommission", Map, none("{after: 30s, label: example.com/leaving=true, signal: TERM}"),
         "Gives executors time to finish. See [decommission](#decommission)."),
 ];
+
+/// The key that the application has too.
+pub(super) const QUEUE: Key = key(
+    "queue",
+    Name,
+    told("the application's", "team-a"),
+    "The LocalQueue of Kueue that admits the executors. See [queue](#queue).",
+);
 
 // The keys that a driver's pod has too.
 pub(super) const ENV_KEY: Key =
@@ -194,10 +203,11 @@ pub(super) fn groups(
     top: &Section<'_>,
     credentials: &[Credentials],
 ) -> Result<Vec<Group>, ConfigError> {
+    let queue = queue(top)?;
     let mut groups: Vec<Group> = Vec::new();
     for (i, node) in top.list("executors")?.unwrap_or_default().iter().enumerate() {
         let section = Section::new(top.file, format!("executors[{i}]"), node)?;
-        let group = group(&section, credentials)?;
+        let group = group(&section, credentials, queue.clone())?;
         if let Some(other) = groups.iter().position(|other| other.spec.name == group.spec.name) {
             let message = format!(
                 "`{}` is already the name of executors[{other}]; each group needs its own",
@@ -210,7 +220,11 @@ pub(super) fn groups(
     Ok(groups)
 }
 
-fn group(section: &Section<'_>, credentials: &[Credentials]) -> Result<Group, ConfigError> {
+fn group(
+    section: &Section<'_>,
+    credentials: &[Credentials],
+    app_queue: Option<String>,
+) -> Result<Group, ConfigError> {
     only(section, KEYS)?;
     let Group { spec: default, .. } = Group::default();
     let name = checked(section, "group", names::group_name_error)?;
@@ -245,7 +259,7 @@ fn group(section: &Section<'_>, credentials: &[Credentials]) -> Result<Group, Co
     Ok(Group {
         spec,
         source: source(section)?,
-        pod: pod_settings(section)?,
+        pod: PodSettings { queue: queue(section)?.or(app_queue), ..pod_settings(section)? },
         shorthands: shorthands(section)?,
         beside: beside::beside(section)?,
         volumes,
@@ -262,7 +276,13 @@ fn pod_settings(section: &Section<'_>) -> Result<PodSettings, ConfigError> {
         fails_with_sidecars: section.word("sidecar_failure", &SIDECAR_FAILURE, false)?,
         memory_scaling: nodes_and_memory::memory_scaling(section)?,
         max_age_s: Some(max_age_s).filter(|s| *s > 0),
+        queue: None,
     })
+}
+
+/// `queue`.
+pub(super) fn queue(section: &Section<'_>) -> Result<Option<String>, ConfigError> {
+    checked(section, "queue", names::queue_error)
 }
 
 /// `slot_wait`.

@@ -66,6 +66,8 @@ const TOP: &[Key] = &[
     key("metrics", LISTEN, told("off; `posse submit` listens at `:9760`", "127.0.0.1:9760"),
         "Where posse serves `/metrics`, `/healthz` and `/readyz`, without a token: `HOST:PORT` with an IP \
          address, or `:PORT` for all addresses of the machine. See [MONITORING.md](MONITORING.md)."),
+    key("queue", Name, none("team-a"),
+        "The LocalQueue of Kueue that admits the driver of `posse submit` and the executors. See [queue](#queue)."),
     key("kubernetes_events", Boolean, Is("true"),
         "Whether posse writes Kubernetes Events about the driver's pod: losses, waits, exhausted budgets, avoided \
          nodes. Without a driver pod, or without the permission to `create` and `patch` events in \
@@ -162,6 +164,8 @@ pub struct Config {
     pub app: Option<String>,
     /// None: the service account's namespace, or the context's.
     pub namespace: Option<String>,
+    /// The LocalQueue of the driver, and of each group that names none.
+    pub queue: Option<String>,
     pub credentials: Vec<Credentials>,
     pub driver: Driver,
     pub executors: Vec<Group>,
@@ -229,6 +233,7 @@ impl Default for Config {
         Self {
             app: None,
             namespace: None,
+            queue: None,
             credentials: Vec::new(),
             driver: Driver::default(),
             executors: Vec::new(),
@@ -262,6 +267,7 @@ impl Config {
         let mut config = Self {
             app: checked(&top, "app", names::app_name_error)?,
             namespace: checked(&top, "namespace", names::namespace_error)?,
+            queue: group::queue(&top)?,
             driver: driver::driver(&top.section("driver")?)?,
             executors: group::groups(&top, &credentials)?,
             credentials,

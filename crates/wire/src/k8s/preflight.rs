@@ -1,7 +1,7 @@
 //! What `posse check` reads besides pods: the namespace, its quotas and limit ranges, the user's
 //! name, and whether the quotas have room for the executors.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::pod::WireError;
 use posse_encoding::amounts::Amounts;
@@ -16,6 +16,7 @@ pub struct Namespace {
     pub phase: String,
     /// Enforced Pod Security level. None: nothing is enforced.
     pub pod_security: Option<String>,
+    pub labels: Map<String, Value>,
 }
 
 /// One ResourceQuota.
@@ -43,7 +44,12 @@ pub struct Shortage {
 pub fn namespace(bytes: &[u8]) -> Result<Namespace, WireError> {
     let value: Value = serde_json::from_slice(bytes)?;
     let phase = text(&value, "/status/phase").unwrap_or_else(|| "Active".to_owned());
-    Ok(Namespace { phase, pod_security: text(&value, POD_SECURITY) })
+    let labels = value.pointer("/metadata/labels").and_then(Value::as_object);
+    Ok(Namespace {
+        phase,
+        pod_security: text(&value, POD_SECURITY),
+        labels: labels.cloned().unwrap_or_default(),
+    })
 }
 
 /// Reads a list of ResourceQuotas. A quota without a status yet counts by its spec.
@@ -160,13 +166,18 @@ mod tests {
     #[test]
     fn reads_the_servers_answers() {
         let bare = br#"{"metadata":{"name":"a"}}"#;
-        let active = Namespace { phase: "Active".to_owned(), pod_security: None };
+        let active =
+            Namespace { phase: "Active".to_owned(), pod_security: None, labels: Map::new() };
         assert_eq!(namespace(bare).unwrap(), active);
         let full = br#"{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}},
             "status":{"phase":"Terminating"}}"#;
         let want = Namespace {
             phase: "Terminating".to_owned(),
             pod_security: Some("restricted".to_owned()),
+            labels: Map::from_iter([(
+                "pod-security.kubernetes.io/enforce".to_owned(),
+                "restricted".into(),
+            )]),
         };
         assert_eq!(namespace(full).unwrap(), want);
         let list = br#"{"items":[{"metadata":{"name":"l"},"spec":{"limits":[

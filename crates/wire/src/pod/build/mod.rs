@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::k8s::kueue;
 use crate::k8s::labels::{self, Selection};
 use crate::names::host_in_url;
 use crate::pod::credential_mounts::Credentials;
@@ -67,6 +68,8 @@ pub struct PodSettings {
     pub memory_scaling: Option<MemoryScaling>,
     /// Maximum age of a pod, seconds. None: the template's deadline applies, if it has one.
     pub max_age_s: Option<u64>,
+    /// The LocalQueue of Kueue that admits the pods. None: that of the template, if it has one.
+    pub queue: Option<String>,
 }
 
 /// The owner of the executors (an ownerReference): they are garbage-collected with it.
@@ -274,7 +277,15 @@ impl Build<'_> {
             let restart = self.context.restart.as_str();
             annotations.insert(labels::RESTART.to_owned(), json!(restart));
         }
+        if self.is_queued_apart() {
+            annotations.insert(kueue::OWN_WORKLOAD.0.to_owned(), json!(kueue::OWN_WORKLOAD.1));
+        }
         Ok(())
+    }
+
+    /// Whether Kueue must be told that it counts the pod apart from its owner.
+    fn is_queued_apart(&self) -> bool {
+        self.context.settings.queue.is_some() && self.context.owner.is_some()
     }
 
     /// Index and name of the main container.
@@ -400,12 +411,14 @@ impl Build<'_> {
         ];
         let attempt = (self.context.on_loss == OnLoss::Group)
             .then(|| (labels::ATTEMPT, json!("{{ATTEMPT}}")));
+        let queue = self.context.settings.queue.as_ref().map(|name| (kueue::QUEUE, json!(name)));
+        let managed = self.is_queued_apart().then(|| (kueue::MANAGED.0, json!(kueue::MANAGED.1)));
         for key in posse_keys(list) {
             list.remove(&key);
             let field = format!("metadata.labels.{key}");
             self.warn(&field, "is dropped: posse sets the labels with this prefix".to_owned());
         }
-        for (key, value) in ours.into_iter().chain(attempt) {
+        for (key, value) in ours.into_iter().chain(attempt).chain(queue).chain(managed) {
             let theirs = list.insert(key.to_owned(), value.clone());
             if let Some(theirs) = theirs.filter(|theirs| *theirs != value) {
                 let message = format!("{} is replaced by {value}", describe(&theirs));
