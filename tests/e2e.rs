@@ -29,6 +29,7 @@ mod e2e {
     pub mod openapi;
     pub mod outages;
     pub mod pod_security;
+    pub mod queues;
     pub mod ranks;
     pub mod reach;
     pub mod readiness;
@@ -54,7 +55,7 @@ use std::process::ExitCode;
 use e2e::{
     beside, check, completions, credential_groups, credentials, draining, driver, exec, files,
     groups, harness, history, injected, kills, leaks, losses, node_dir, observed, openapi, outages,
-    pod_security, ranks, reach, readiness, reasons, refusals, restarts, scaling, stage,
+    pod_security, queues, ranks, reach, readiness, reasons, refusals, restarts, scaling, stage,
     stage_attacks, starts, submit, submit_ends, submit_permissions, tasks, text, volume_waits,
     volumes, volumes_by_calls,
 };
@@ -93,6 +94,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded groups::{events_over_reconnects, hostile_clients};
     Own openapi::{openapi_checker};
     Embedded openapi::{openapi_and_router, openapi_fuzzed};
+    // A server of 1.20 knows no gates.
+    Embedded queues::{a_queue_admits_and_takes_back};
     Both check::{check_before_a_run, misspelt_field};
     Real check::{check_permissions, check_connection};
     Both refusals::{

@@ -1,0 +1,72 @@
+//! Executors in a queue, with the test in the part of Kueue.
+
+use serde_json::{Value, json};
+
+use crate::support::scene::{Scene, executor_id, is_running, name_of};
+use crate::support::server::{Server, pods_path};
+use crate::support::wait::{PATIENCE, wait_value};
+
+/// What Kueue's webhook adds to a pod in a queue. The test has no webhook, so the template has it.
+const GATE: &str = "kueue.x-k8s.io/admission";
+
+/// The queue admits one of two executors, admits the other when there is room, and takes back the first: one loss
+/// of the cluster, with Kueue's message, and the replacement waits.
+pub fn a_queue_admits_and_takes_back(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let mut pod = scene.template();
+    pod["spec"]["schedulingGates"] = json!([{"name": GATE}]);
+    let group = json!({"group": "default", "count": 2, "pod": pod});
+    let settings = json!({"queue": "team-a", "executors": [group]});
+    let posse = scene.run().settings(settings).start();
+
+    let waiting = posse.wait_event("waiting", |event| event["for"] == "queue");
+    assert!(waiting["message"].as_str().unwrap_or_default().contains(GATE), "{waiting}");
+    let first = executor(&scene, 1);
+    assert_eq!(first["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team-a");
+    admit(&scene, 1);
+    running(&scene, 1);
+    assert!(!is_running(&executor(&scene, 2)), "nobody admitted it");
+    admit(&scene, 2);
+    running(&scene, 2);
+
+    // As Kueue does it: the condition, then the delete.
+    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&first));
+    let mut conditions = executor(&scene, 1)["status"]["conditions"].clone();
+    let target = json!({"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted",
+        "message": "Preempted to accommodate a workload", "lastProbeTime": null,
+        "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    conditions.as_array_mut().expect("a list").push(target);
+    let status = json!({"status": {"conditions": conditions}});
+    scene.admin.merge_patch(&format!("{path}/status"), &status).ok();
+    scene.admin.delete(&path, &json!({})).ok();
+    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
+    assert_eq!((&lost["reason"], &lost["budget"]), (&json!("preempted"), &json!("cluster")));
+    let words = lost["message"].as_str().unwrap_or_default();
+    assert!(words.contains("Preempted to accommodate a workload"), "{words}");
+    let again = executor(&scene, 3);
+    assert_eq!(again["spec"]["schedulingGates"], json!([{"name": GATE}]));
+    admit(&scene, 3);
+    running(&scene, 3);
+}
+
+/// Executor `id`, once it exists.
+#[track_caller]
+fn executor(scene: &Scene<'_>, id: u64) -> Value {
+    wait_value(PATIENCE, &format!("executor {id}"), || {
+        let found = scene.ours().into_iter().find(|pod| executor_id(pod) == id);
+        found.ok_or("it is not there")
+    })
+}
+
+#[track_caller]
+fn running(scene: &Scene<'_>, id: u64) {
+    wait_value(PATIENCE, &format!("executor {id} runs"), || {
+        let pod = executor(scene, id);
+        if is_running(&pod) { Ok(()) } else { Err(pod["status"].clone()) }
+    });
+}
+
+fn admit(scene: &Scene<'_>, id: u64) {
+    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&executor(scene, id)));
+    scene.admin.merge_patch(&path, &json!({"spec": {"schedulingGates": null}})).ok();
+}
