@@ -19,11 +19,14 @@ use crate::remote::{RemoteRun, Words};
 use crate::world::World;
 use posse_base::text::one_line;
 use posse_control::client::{Client, ClientError};
+use posse_core::model::pod::StartProblemKind;
 use posse_core::model::refusal::Refusal;
 use posse_core::policy::loss::classify;
 use posse_kube::api::CALL_TIMEOUT;
 use posse_kube::api::objects::Objects;
 use posse_kube::api::pods::Pods;
+use posse_kube::api::queues;
+use posse_kube::http::Http;
 use posse_wire::control::status_json::{GroupJson, RunNames, StatusJson};
 use posse_wire::k8s::labels::{EXECUTOR_ID, INSTANCE, Selection};
 use posse_wire::pod::details::PodDetails;
@@ -214,6 +217,8 @@ fn explain_ended_run(
 
 /// Reads pods, events and logs of one instance from the cluster.
 struct ClusterReader {
+    http: Http,
+    namespace: String,
     objects: Objects,
     pods: Pods,
 }
@@ -224,6 +229,8 @@ impl ClusterReader {
         let selection =
             Selection { app: identity.app.clone(), instance: identity.instance.clone() };
         Self {
+            http: server.http.clone(),
+            namespace: namespace.to_owned(),
             objects: Objects::new(server.http.clone(), Some(namespace)),
             pods: Pods::new(server.http.clone(), namespace, selection),
         }
@@ -253,6 +260,15 @@ impl ClusterReader {
 
     fn add_pod(&self, pod: PodDetails, n_log: Option<u32>, report: &mut ExecutorReport) {
         self.add_events(pod.uid(), report);
+        if pod.facts.start_problem.as_ref().is_some_and(|one| one.kind == StartProblemKind::Queued)
+        {
+            match queues::workload(&self.http, &self.namespace, pod.uid()) {
+                Ok(workload) => report.workload = workload,
+                Err(refusal) => {
+                    report.notes.push(format!("the pod's Workload cannot be read: {refusal}"));
+                }
+            }
+        }
         if let Some(n_lines) = n_log {
             match self.read_log(&pod, n_lines) {
                 Ok(lines) => report.log = lines,

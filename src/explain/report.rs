@@ -22,6 +22,8 @@ pub struct ExecutorReport {
     pub pod: Option<PodDetails>,
     /// The Kubernetes Events of the pod.
     pub pod_events: Vec<Value>,
+    /// The Workload by which a queue of Kueue holds the pod.
+    pub workload: Option<Value>,
     pub log: Vec<String>,
     /// What could not be read, and why.
     pub notes: Vec<String>,
@@ -46,6 +48,7 @@ impl ExecutorReport {
             "events": self.events,
             "pod": self.pod.as_ref().map(pod_facts),
             "kubernetes_events": self.pod_events.iter().map(event_facts).collect::<Vec<Value>>(),
+            "workload": self.workload.as_ref().map(workload_facts),
             "log": self.log,
             "notes": self.notes,
         })
@@ -61,6 +64,11 @@ impl ExecutorReport {
         }
         if let Some(pod) = &self.pod {
             pod_lines(&pod_facts(pod), now, &mut lines);
+        }
+        if let Some(workload) = self.workload.as_ref().map(workload_facts) {
+            let (name, queue) = (fact(&workload["name"]), fact(&workload["queue"]));
+            lines.push(format!("workload {name} in queue {queue}:"));
+            condition_lines(&workload, now, &mut lines);
         }
         if !self.pod_events.is_empty() {
             lines.push("events of the pod:".to_owned());
@@ -142,7 +150,11 @@ fn pod_lines(pod: &Value, now: Timestamp, lines: &mut Vec<String>) {
         }
         lines.push(format!("{line}, restarts {}", container["restarts"]));
     }
-    for condition in pod["conditions"].as_array().map_or(&[][..], Vec::as_slice) {
+    condition_lines(pod, now, lines);
+}
+
+fn condition_lines(facts: &Value, now: Timestamp, lines: &mut Vec<String>) {
+    for condition in facts["conditions"].as_array().map_or(&[][..], Vec::as_slice) {
         let mut line = format!("  {} {}", fact(&condition["type"]), fact(&condition["status"]));
         line.push_str(&format!(" since {}", moment(&condition["since"], now)));
         for (name, before) in [("reason", ": "), ("message", ", ")] {
@@ -202,6 +214,21 @@ fn container_facts(container: &ContainerStatus, kind: &str) -> Value {
         State { .. } => {}
     }
     facts
+}
+
+/// The relevant fields of a Workload.
+fn workload_facts(workload: &Value) -> Value {
+    let conditions = workload["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    let conditions = conditions.iter().map(|one| {
+        json!({
+            "type": one["type"], "status": one["status"], "reason": filled(&one["reason"]),
+            "message": filled(&one["message"]), "since": one["lastTransitionTime"],
+        })
+    });
+    json!({
+        "name": workload["metadata"]["name"], "queue": workload["spec"]["queueName"],
+        "conditions": conditions.collect::<Vec<Value>>(),
+    })
 }
 
 /// None for an empty text.

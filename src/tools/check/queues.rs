@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Checks;
 use super::report::Status;
 use posse_core::model::refusal::RefusalClass;
-use posse_kube::api::preflight;
+use posse_kube::api::queues;
 use posse_wire::k8s::kueue;
 use posse_wire::k8s::preflight::Namespace;
 
@@ -24,7 +24,7 @@ impl Checks {
     }
 
     fn queue(&mut self, namespace: &Namespace, name: &str) {
-        let found = preflight::queue(&self.connection.http, namespace, &self.namespace, name);
+        let found = queues::queue(&self.connection.http, namespace, &self.namespace, name);
         let (local, closed) = match found {
             Ok(found) => found,
             Err(refusal) if refusal.class == RefusalClass::NotFound => {

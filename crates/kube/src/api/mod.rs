@@ -10,6 +10,7 @@ pub mod orphans;
 pub mod pod_exec;
 pub mod pods;
 pub mod preflight;
+pub mod queues;
 pub mod retry;
 pub mod reviews;
 

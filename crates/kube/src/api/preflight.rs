@@ -8,7 +8,6 @@ use super::{
 };
 use crate::http::{Http, Method, TransportError};
 use posse_core::model::refusal::Refusal;
-use posse_wire::k8s::kueue::{self, LocalQueue};
 use posse_wire::k8s::preflight::{self, Namespace, Quota};
 use posse_wire::k8s::review;
 use posse_wire::k8s::status::{Verb, unreadable};
@@ -80,27 +79,7 @@ pub fn limit_ranges(http: &Http, namespace: &str) -> Result<Vec<String>, Refusal
     read(http, path, Verb::List, preflight::limit_ranges)
 }
 
-/// A LocalQueue of Kueue, and why its ClusterQueue admits nothing of a namespace with these labels; the latter is an
-/// error if we may not read ClusterQueues.
-///
-/// # Errors
-/// The server's refusal; `NotFound` if there is no Kueue, or no such queue.
-pub fn queue(
-    http: &Http,
-    namespace: &Namespace,
-    name: &str,
-    queue: &str,
-) -> Result<(LocalQueue, Result<Option<String>, Refusal>), Refusal> {
-    let version = read(http, kueue::API.to_owned(), Verb::Get, kueue::version)?;
-    let api = format!("{}/{}", kueue::API, percent_encode(&version));
-    let path = object_path(&api, name, "localqueues", Some(queue));
-    let local = read(http, path, Verb::Get, kueue::local_queue)?;
-    let path = format!("{api}/clusterqueues/{}", percent_encode(&local.cluster_queue));
-    let closed = read(http, path, Verb::Get, |bytes| kueue::closed(bytes, &namespace.labels));
-    Ok((local, closed))
-}
-
-fn read<T>(
+pub(super) fn read<T>(
     http: &Http,
     path: String,
     verb: Verb,

@@ -15,12 +15,21 @@ pub const MANAGED: (&str, &str) = ("kueue.x-k8s.io/managed", "true");
 /// Annotation and value of a pod that Kueue counts by itself although its owner is in a queue too. Without it Kueue
 /// takes the executors of a queued driver for a part of the driver, and their resources for counted.
 pub const OWN_WORKLOAD: (&str, &str) = ("kueue.x-k8s.io/pod-suspending-parent", "posse");
+/// Label of a Workload: the uid of the pod or Job that it stands for.
+pub const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
 /// The scheduling gate of a pod that waits in a queue.
 const ADMISSION_GATE: &str = "kueue.x-k8s.io/admission";
 
 /// What a pod with this scheduling gate waits for.
 pub fn gated(gate: &str) -> StartProblemKind {
     if gate == ADMISSION_GATE { StartProblemKind::Queued } else { StartProblemKind::Gated }
+}
+
+/// Reads the first of a list of Workloads.
+pub fn first_workload(bytes: &[u8]) -> Result<Option<Value>, WireError> {
+    let mut list: Value = serde_json::from_slice(bytes)?;
+    let first = list.pointer_mut("/items/0").map(Value::take);
+    Ok(first)
 }
 
 /// Whether a queue holds this pod, which the server has just created.

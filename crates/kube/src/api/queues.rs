@@ -1,0 +1,48 @@
+//! What `posse check` and `posse explain` read of Kueue. A run needs none of it.
+
+use serde_json::Value;
+
+use super::preflight::read;
+use super::{object_path, percent_encode};
+use crate::http::Http;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_wire::k8s::kueue::{self, LocalQueue};
+use posse_wire::k8s::preflight::Namespace;
+use posse_wire::k8s::status::Verb;
+
+/// A LocalQueue, and why its ClusterQueue admits nothing of its namespace; the latter is an error if we may not read
+/// ClusterQueues.
+///
+/// # Errors
+/// The server's refusal; `NotFound` if there is no Kueue, or no such queue.
+pub fn queue(
+    http: &Http,
+    namespace: &Namespace,
+    name: &str,
+    queue: &str,
+) -> Result<(LocalQueue, Result<Option<String>, Refusal>), Refusal> {
+    let api = api(http)?;
+    let path = object_path(&api, name, "localqueues", Some(queue));
+    let local = read(http, path, Verb::Get, kueue::local_queue)?;
+    let path = format!("{api}/clusterqueues/{}", percent_encode(&local.cluster_queue));
+    let closed = read(http, path, Verb::Get, |bytes| kueue::closed(bytes, &namespace.labels));
+    Ok((local, closed))
+}
+
+/// The Workload that Kueue made for the pod with this uid; none if it made none, or if there is no Kueue.
+pub fn workload(http: &Http, namespace: &str, uid: &str) -> Result<Option<Value>, Refusal> {
+    let api = match api(http) {
+        Ok(api) => api,
+        Err(refusal) if refusal.class == RefusalClass::NotFound => return Ok(None),
+        Err(refusal) => return Err(refusal),
+    };
+    let path = object_path(&api, namespace, "workloads", None);
+    let by = percent_encode(&format!("{}={uid}", kueue::JOB_UID));
+    read(http, format!("{path}?labelSelector={by}&limit=1"), Verb::List, kueue::first_workload)
+}
+
+/// The root of Kueue's paths, in the version that the server prefers.
+fn api(http: &Http) -> Result<String, Refusal> {
+    let version = read(http, kueue::API.to_owned(), Verb::Get, kueue::version)?;
+    Ok(format!("{}/{}", kueue::API, percent_encode(&version)))
+}
