@@ -138,7 +138,10 @@ fn wait_one(scene: &Scene<'_>) -> Value {
 /// with `baseline`, which needs another policy.
 pub fn pods_on_a_server_that_enforces_restricted() {
     let assets = std::env::var_os(ASSETS).expect("it is set for the real server's scenarios");
-    let own = Real::start_with_pod_policies(assets.as_ref());
+    let Some(own) = Real::start_with_pod_policies(assets.as_ref()) else {
+        println!("NOT TESTED: the server has no PodSecurityPolicy");
+        return;
+    };
     let scene = Scene::new(&own);
     create_policy(&scene, "restricted", "runtime/default", &restricted());
     compare_with_the_table(&scene);

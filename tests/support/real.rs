@@ -82,10 +82,13 @@ pub struct Real {
 }
 
 impl Real {
-    /// Starts one whose plugin PodSecurityPolicy admits only pods that a policy allows.
-    pub fn start_with_pod_policies(assets: &Path) -> Self {
+    /// Starts one whose plugin PodSecurityPolicy admits only pods that a policy allows; none if the
+    /// server has no such plugin any more.
+    pub fn start_with_pod_policies(assets: &Path) -> Option<Self> {
+        let controllers = Some("garbagecollector,job,namespace");
         let arguments = &["--enable-admission-plugins=PodSecurityPolicy"];
-        Self::start_with(assets, Some("garbagecollector,job,namespace"), arguments, AUDIT_POLICY)
+        knows(assets, "kube-apiserver", "PodSecurityPolicy")
+            .then(|| Self::start_with(assets, controllers, arguments, AUDIT_POLICY))
     }
 
     /// Starts one; `controllers` are needed for quotas, owner references and jobs, and cost a
@@ -196,8 +199,10 @@ impl Real {
         let mut command = Command::new(self.assets.join("kube-controller-manager"));
         command
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
-            .args(["--leader-elect=false", "--secure-port=0", "--port=0"])
+            .args(["--leader-elect=false", "--secure-port=0"])
             .arg(format!("--controllers={controllers}"))
+            // The insecure port, which Kubernetes 1.24 removed.
+            .args(knows(&self.assets, "kube-controller-manager", "--port ").then_some("--port=0"))
             .args(more);
         spawn(&mut command, &self.dir.path().join("controllers.log"))
     }
@@ -477,6 +482,13 @@ fn write_files(dir: &Path, authority: &Authority, signer: &TokenSigner, audit_po
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
     listener.local_addr().expect("a bound socket has an address").port()
+}
+
+/// True if the help of this program has these words.
+fn knows(assets: &Path, program: &str, words: &str) -> bool {
+    let output = Command::new(assets.join(program)).arg("--help").output();
+    let help = output.unwrap_or_else(|e| panic!("{program} --help: {e}"));
+    String::from_utf8_lossy(&help.stdout).contains(words)
 }
 
 fn spawn(command: &mut Command, log: &Path) -> Result<Guarded, String> {
