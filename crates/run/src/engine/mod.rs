@@ -19,7 +19,7 @@ use crate::driver::reaper::Reaper;
 use crate::driver::{Driver, DriverEnv};
 use crate::events::EventLog;
 use crate::inbox::{Liveness, Message, TURN_MESSAGES_MAX};
-use crate::leases::scope_name;
+use crate::leases::{holder, scope_name};
 use crate::log_lines::{EventLogger, describe_verdict};
 use crate::metrics::RunMetrics;
 use crate::progress::{Facts, Progress, Stopping};
@@ -297,15 +297,11 @@ impl<U: Upstream> Engine<'_, U> {
                 self.core.handle(Input::IdsReserved { up_to }, now);
             }
             LeaseUpdate::Lost { holder } => {
-                let by = holder.as_deref().unwrap_or("nobody");
-                warn!(
-                    "lost the lease of the {what} (holder: {by}): creates and deletes are paused"
-                );
+                let why = holder::loss(holder.as_deref());
+                warn!("lost the lease of the {what}: {why}: creates and deletes are paused");
                 if holder.is_none() {
-                    let s = RENEW_DEADLINE_MS / 1_000;
-                    let message = format!("the lease was not renewed for {s} s");
                     let since = Millis(now.0.saturating_sub(RENEW_DEADLINE_MS));
-                    self.core.handle(Input::NoAnswer { since, message }, now);
+                    self.core.handle(Input::NoAnswer { since, message: why }, now);
                 }
                 self.state.is_taken_over |= holder.is_some();
                 self.state.held.set(scope, false);
