@@ -435,11 +435,10 @@ impl RawState<'_> {
     }
 }
 
-/// Classifies the kubelet's reason of a waiting container. Unknown reasons are errors: a healthy
-/// start has only the first three.
+/// Classifies the kubelet's reason of a waiting container. A newer kubelet may have others, which
+/// need not be errors: posse shows them, and guesses nothing.
 fn stuck_kind(reason: &str) -> StartProblemKind {
     match reason {
-        "" | "ContainerCreating" | "PodInitializing" => StartProblemKind::Creating,
         "ErrImageNeverPull"
         | "ErrImagePull"
         | "ImageInspectError"
@@ -447,7 +446,24 @@ fn stuck_kind(reason: &str) -> StartProblemKind {
         | "InvalidImageName"
         | "RegistryUnavailable"
         | "SignatureValidationFailed" => StartProblemKind::Image,
-        _ => StartProblemKind::Config,
+        "ConfigPodSandboxError"
+        | "ContainerCannotRun"
+        | "CrashLoopBackOff"
+        | "CreateContainerConfigError"
+        | "CreateContainerError"
+        | "CreatePodSandboxError"
+        | "KillContainerError"
+        | "KillPodSandboxError"
+        | "PostStartHookError"
+        | "PreCreateHookError"
+        | "PreStartHookError"
+        | "RunContainerError"
+        | "RunInitContainerError"
+        | "SetupNetworkError"
+        | "StartError"
+        | "TeardownNetworkError"
+        | "VerifyNonRootError" => StartProblemKind::Config,
+        _ => StartProblemKind::Creating,
     }
 }
 
