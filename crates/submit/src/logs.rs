@@ -20,6 +20,14 @@ const PIECE_BYTES_MAX: u64 = 1 << 20;
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
 /// How often in a row the server may refuse the log.
 const REFUSED_MAX: u32 = 30;
+/// What the kubelet writes into the answer, without a line's end, if it cannot read the log of a container
+/// (`ReadLogs` of its package kuberuntime, which has sent the code 200 by then).
+const KUBELET_ERRORS: [&str; 4] = [
+    "unable to retrieve container logs for ",
+    "failed to create fsnotify watcher: ",
+    "failed to try resolving symlinks in path ",
+    "failed to watch directory ",
+];
 
 /// Reads the logs of drivers' pods.
 #[expect(missing_debug_implementations, reason = "a closure has nothing to show")]
@@ -137,6 +145,10 @@ impl LogFollower<'_> {
                     return Some(false);
                 }
             }
+            if is_line_start && let Some(words) = kubelet_error(&piece) {
+                log::warn!("the node cannot read the log: {words}");
+                return Some(true);
+            }
             let text = match &mut position {
                 Some(position) if is_line_start => {
                     let (time, text) = split_time(&piece);
@@ -188,6 +200,13 @@ impl ReadPosition {
         self.first?;
         Some(Timestamp::from_second(self.newest - 1).unwrap_or(Timestamp::UNIX_EPOCH).to_string())
     }
+}
+
+/// The kubelet's own words at the end of a log. They are no output of the container: its lines end, and
+/// begin with a time if we asked for that.
+fn kubelet_error(piece: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(piece).ok().filter(|text| !text.ends_with('\n'))?;
+    KUBELET_ERRORS.iter().any(|error| text.starts_with(error)).then_some(text)
 }
 
 /// Splits a line into its timestamp and the rest.
@@ -254,6 +273,25 @@ mod tests {
         assert_eq!(read(&log[2..3], &mut position), "c");
         position.reconnect();
         assert_eq!(read(&log, &mut position), "d");
+    }
+
+    #[test]
+    fn the_words_of_the_kubelet_are_not_the_containers() {
+        for (piece, is_error) in [
+            ("unable to retrieve container logs for containerd://0a1b", true),
+            (
+                "failed to try resolving symlinks in path \"/var/log/pods/a/c/0.log\": lstat: no",
+                true,
+            ),
+            ("failed to create fsnotify watcher: too many open files", true),
+            // A driver that prints them.
+            ("unable to retrieve container logs for containerd://0a1b\n", false),
+            ("2026-01-01T00:00:01Z unable to retrieve container logs for containerd://0a1b", false),
+            ("no end of a line", false),
+            ("", false),
+        ] {
+            assert_eq!(kubelet_error(piece.as_bytes()).is_some(), is_error, "{piece}");
+        }
     }
 
     #[test]
