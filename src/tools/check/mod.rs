@@ -31,7 +31,7 @@ use posse_run::run::context::driver_host_problem;
 use posse_run::run::settings::{GroupSettings, RunSettings};
 use posse_wire::config::DriverPod;
 use posse_wire::k8s::labels::Selection;
-use posse_wire::k8s::preflight::{Namespace, Shortage, shortages};
+use posse_wire::k8s::preflight::{Namespace, Quota, Shortage, shortages};
 use posse_wire::time::http_date_ms;
 
 mod permissions;
@@ -385,11 +385,9 @@ impl Checks {
                           the quota, request less, or lower count";
             return self.report.advise("quota", Status::Warning, problems, remedy);
         }
-        let message = match quotas.len() {
-            0 => "the namespace has none".to_owned(),
-            n => format!("room for all executors in {n}"),
-        };
-        self.report.add("quota", Status::Ok, message);
+        if let Some(message) = room(&quotas) {
+            self.report.add("quota", Status::Ok, message);
+        }
     }
 
     fn driver_host(&mut self) {
@@ -451,6 +449,16 @@ const TLS_REMEDY: &str = "add the CA that signed the server's certificate: certi
 const HOST_REMEDY: &str = "set driver.host to a name or an address of this machine that the cluster's \
                            nodes can reach";
 
+/// What to say if no quota is too small; nothing if none of them was checked.
+fn room(quotas: &[Quota]) -> Option<String> {
+    let n_checked = quotas.iter().filter(|quota| !quota.has_scopes).count();
+    match (n_checked, quotas.len()) {
+        (0, 0) => Some("the namespace has none".to_owned()),
+        (0, _) => None,
+        (n, _) => Some(format!("room for all executors in {n}")),
+    }
+}
+
 /// The status of a template after a refused dry run.
 fn dry_run_status(class: RefusalClass) -> Status {
     match class {
@@ -469,5 +477,29 @@ fn dry_run_status(class: RefusalClass) -> Status {
         | RefusalClass::Transient
         | RefusalClass::Unauthorized
         | RefusalClass::OutcomeUnknown => Status::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_with_scopes_are_not_called_roomy() {
+        let quota = |has_scopes| Quota {
+            name: "q".to_owned(),
+            has_scopes,
+            hard: Amounts::default(),
+            used: Amounts::default(),
+        };
+        for (scopes, want) in [
+            (&[][..], Some("the namespace has none")),
+            (&[true], None),
+            (&[false], Some("room for all executors in 1")),
+            (&[true, false, true], Some("room for all executors in 1")),
+        ] {
+            let quotas: Vec<Quota> = scopes.iter().map(|has_scopes| quota(*has_scopes)).collect();
+            assert_eq!(room(&quotas).as_deref(), want, "{scopes:?}");
+        }
     }
 }
