@@ -58,6 +58,8 @@ pub enum StartProblemKind {
     Gated,
     /// Its gate is a queue's, which has not admitted it.
     Queued,
+    /// No scheduler has looked at the pod for some time: it has no node, and nothing says why.
+    Ignored,
     /// No problem: the pod is being created.
     Creating,
 }

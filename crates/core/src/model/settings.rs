@@ -273,7 +273,8 @@ pub struct Policy {
     pub start_timeout_ms: u64,
     /// From the first failed image pull; 0: no limit.
     pub image_timeout_ms: u64,
-    /// From the scheduler's first Unschedulable; 0: no limit.
+    /// From the scheduler's first Unschedulable, or from when no scheduler looks at the pod; 0: no
+    /// limit.
     pub unschedulable_timeout_ms: u64,
     pub adopt_hold_ms: u64,
     pub bad_nodes: BadNodes,

@@ -19,12 +19,19 @@ use posse_base::time::Millis;
 
 /// An executor counts against `unschedulable_max` after it was Unschedulable for this long.
 const UNSCHEDULABLE_MS: u64 = 120_000;
+/// A scheduler looks at a pod within this time. Later the group says that it does not.
+const IGNORED_MS: u64 = 30_000;
+const IGNORED: &str = "the pod has no condition PodScheduled: no scheduler has looked at it";
 /// A group whose executor found no node for this long, or whose creates failed for this long, gives
 /// up places beyond its share.
 const UNPLACED_MS: u64 = UNSCHEDULABLE_MS;
 /// The start problems of executors for which the scheduler has no node.
-const UNPLACED: [StartProblemKind; 3] =
-    [StartProblemKind::Gated, StartProblemKind::Queued, StartProblemKind::Unschedulable];
+const UNPLACED: [StartProblemKind; 4] = [
+    StartProblemKind::Gated,
+    StartProblemKind::Queued,
+    StartProblemKind::Unschedulable,
+    StartProblemKind::Ignored,
+];
 
 /// A time limit of a start.
 struct Limit {
@@ -47,6 +54,7 @@ impl Reconciler {
                     .start_problem
                     .as_ref()
                     .map_or(StartProblemKind::Creating, |problem| problem.kind);
+                let is_ignored = kind == StartProblemKind::Creating && pod.node.is_none();
                 let n_started = pod.start_problem.as_ref().map_or(0, |problem| problem.n_started);
                 // The container that had the problem has started since, so this is another problem.
                 let known = before.problem.filter(|_| n_started <= before.n_started);
@@ -58,11 +66,13 @@ impl Reconciler {
                     {
                         Some(known)
                     }
+                    Some(known @ (StartProblemKind::Ignored, _)) if is_ignored => Some(known),
                     Some(_) | None => (kind != StartProblemKind::Creating).then_some((kind, now)),
                 };
                 let bound_since = before.bound_since.unwrap_or(now);
                 Start {
                     bound_since: pod.node.is_some().then_some(bound_since),
+                    ignored_since: is_ignored.then(|| before.ignored_since.unwrap_or(now)),
                     problem,
                     n_started: n_started.max(before.n_started),
                 }
@@ -78,6 +88,15 @@ impl Reconciler {
             }
             if let Some(at) = next {
                 self.timers.set(at, Timer::Start(id));
+            }
+        }
+        if start.ignored_since != before.ignored_since {
+            let at = |since: Millis| since.after(IGNORED_MS);
+            if let Some(at) = before.ignored_since.map(at) {
+                self.timers.cancel(at, Timer::Unschedulable(id));
+            }
+            if let Some(at) = start.ignored_since.map(at) {
+                self.timers.set(at, Timer::Unschedulable(id));
             }
         }
         let has_limit = self.policy.unschedulable_max > 0 || self.policy.pending_max > 0;
@@ -96,7 +115,7 @@ impl Reconciler {
 
     fn start_limit(&self, id: ExecutorId) -> Option<Limit> {
         let executor = self.executors.get(id)?;
-        let Start { bound_since, problem, n_started: _ } = executor.start;
+        let Start { bound_since, ignored_since, problem, n_started: _ } = executor.start;
         let limit = |since: Option<Millis>, name, ms| {
             let at = since.filter(|_| ms > 0)?.after(ms);
             Some(Limit { at, name: Some(name), ms })
@@ -106,7 +125,7 @@ impl Reconciler {
         let whole = limit(bound_since, "start_timeout", policy.start_timeout_ms);
         let image = since(StartProblemKind::Image);
         let image = limit(image, "image_timeout", policy.image_timeout_ms);
-        let unschedulable = since(StartProblemKind::Unschedulable);
+        let unschedulable = since(StartProblemKind::Unschedulable).or(ignored_since);
         let unschedulable =
             limit(unschedulable, "unschedulable_timeout", policy.unschedulable_timeout_ms);
         let end_of_avoidance = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
@@ -169,6 +188,7 @@ impl Reconciler {
             Some(
                 StartProblemKind::Creating
                 | StartProblemKind::Gated
+                | StartProblemKind::Ignored
                 | StartProblemKind::Queued
                 | StartProblemKind::Unschedulable,
             )
@@ -182,7 +202,11 @@ impl Reconciler {
 
     /// The server's message about why an executor does not run.
     fn problem_message(&self, id: ExecutorId) -> Option<&str> {
-        let uid = self.executors.get(id)?.uid.as_ref()?;
+        let executor = self.executors.get(id)?;
+        if executor.start.ignored_since.is_some() {
+            return Some(IGNORED);
+        }
+        let uid = executor.uid.as_ref()?;
         Some(&self.snapshot.get(uid)?.start_problem.as_ref()?.message)
     }
 
@@ -194,7 +218,9 @@ impl Reconciler {
             StartProblemKind::Gated => Waiting::Start(StartWait::Gated),
             StartProblemKind::Image => Waiting::Start(StartWait::ImageError),
             StartProblemKind::Queued => Waiting::Start(StartWait::Queue),
-            StartProblemKind::Unschedulable => Waiting::Start(StartWait::Unschedulable),
+            StartProblemKind::Ignored | StartProblemKind::Unschedulable => {
+                Waiting::Start(StartWait::Unschedulable)
+            }
             StartProblemKind::Creating => return None,
         };
         Some((waiting, self.start_deadline(id)))
@@ -250,10 +276,15 @@ impl Reconciler {
         }
     }
 
-    /// Counts an executor that was Unschedulable for long enough.
+    /// Counts an executor that was Unschedulable for long enough, or notes that it is ignored.
     pub(super) fn on_unschedulable_due(&mut self, id: ExecutorId, now: Millis) {
-        let problem = self.executors.get(id).and_then(|executor| executor.start.problem);
-        let Some((StartProblemKind::Unschedulable, since)) = problem else { return };
+        let Some(start) = self.executors.get(id).map(|executor| executor.start) else { return };
+        if let Some(since) = start.ignored_since {
+            let problem = Some((StartProblemKind::Ignored, since));
+            self.executors.set_start(id, Start { problem, ..start });
+            return;
+        }
+        let Some((StartProblemKind::Unschedulable, since)) = start.problem else { return };
         if let Some(group) = self.executors.group_of(id)
             && now.since(since) >= UNSCHEDULABLE_MS
         {

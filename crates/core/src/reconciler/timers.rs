@@ -31,7 +31,7 @@ pub(super) enum Timer {
     Start(ExecutorId),
     /// A pod may have been terminating for too long.
     Terminating(Uid),
-    /// An executor may have been unschedulable for too long.
+    /// An executor may have been unschedulable for too long, or ignored by the scheduler.
     Unschedulable(ExecutorId),
 }
 

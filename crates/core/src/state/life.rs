@@ -72,6 +72,8 @@ impl Life {
 pub struct Start {
     /// When it was first seen bound to a node.
     pub bound_since: Option<Millis>,
+    /// Since when it has no node, and no scheduler says why.
+    pub ignored_since: Option<Millis>,
     /// Why it does not start, and since when.
     pub problem: Option<(StartProblemKind, Millis)>,
     /// The number of init containers that were seen started.

@@ -165,12 +165,34 @@ fn a_start_is_abandoned_at_its_timeout_and_not_before() {
         (default(), None, false, None),
         (default(), Some(Unschedulable), false, None),
         (default(), Some(Gated), false, None),
+        // The scheduler does not look at it.
+        (unplaced(), None, false, Some((3 * MINUTE, StartTimeout))),
         (unplaced(), Some(Unschedulable), false, Some((3 * MINUTE, StartTimeout))),
         (unplaced(), Some(Gated), false, None),
         (unplaced(), Some(Image), true, Some((5 * MINUTE, ImageError))),
     ] {
         check(policy, kind, is_bound, want);
     }
+}
+
+/// No condition PodScheduled: a gang is not complete, or nobody is the named scheduler.
+#[test]
+fn a_pod_that_the_scheduler_ignores_is_told_and_holds_up_nothing() {
+    let policy = Policy { unschedulable_max: 1, unschedulable_timeout_ms: 10 * MINUTE, ..policy() };
+    let mut run = Run::new(policy, vec![spec("g", 2)]);
+    run.created(&[1, 2]);
+    run.watch(&[1, 2], |_| {});
+    live(&mut run, 29 * SECOND);
+    assert_eq!(run.waits_for("g"), None, "a scheduler needs some time");
+    live(&mut run, 2 * SECOND);
+    assert_eq!(run.waits_for("g"), Some(Waiting::Start(StartWait::Unschedulable)));
+    live(&mut run, 3 * MINUTE);
+    run.watch(&[1, 2], |_| {});
+    run.take();
+    run.target("g", 4);
+    assert_eq!(run.creates(), [3, 4], "the rest of the gang comes");
+    run.running(&[1, 2]);
+    assert_ne!(run.waits_for("g"), Some(Waiting::Start(StartWait::Unschedulable)));
 }
 
 /// Kubelets report "being created" between two pulls; the time runs from the first error.

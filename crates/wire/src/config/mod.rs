@@ -102,7 +102,8 @@ const ALLOCATION: &[Key] = &[
          `posse submit`, while it waits for the end, waits for the images of the driver's pod before it removes \
          the application."),
     key("unschedulable_timeout", Duration, Is("0s"),
-        "The longest time from the scheduler's first \"no node\". `0s`: the executor waits for ever."),
+        "The longest time from the scheduler's first \"no node\", or without a node and a word of a scheduler. `0s`: \
+         the executor waits for ever."),
 ];
 
 /// The keys of `failures`.

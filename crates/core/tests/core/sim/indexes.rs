@@ -11,11 +11,13 @@ use posse_core::state::victim_rank::Rank;
 
 use super::check::{CheckResult, fail};
 
-const START_PROBLEMS: [StartProblemKind; 4] = [
+const START_PROBLEMS: [StartProblemKind; 6] = [
     StartProblemKind::Config,
     StartProblemKind::Image,
     StartProblemKind::Unschedulable,
     StartProblemKind::Gated,
+    StartProblemKind::Queued,
+    StartProblemKind::Ignored,
 ];
 
 /// What the status keeps of earlier ones is right for every executor.
