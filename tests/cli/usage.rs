@@ -151,6 +151,23 @@ fn containers_without_a_command_are_an_error_on_the_embedded_cluster() {
 }
 
 #[test]
+fn containers_that_the_kubelet_would_restart_are_an_error_everywhere() {
+    let pod = "{kind: Pod, spec: {containers: [{name: w, image: i, restartPolicy: Never,
+        restartPolicyRules: [{action: RestartAllContainers}]}]}}";
+    let words = ["pod.yaml: spec.containers[0].restartPolicyRules", "in place", "remove it"];
+    let executors =
+        [("posse.yaml", "{app: a, executors: [{template: pod.yaml}]}"), ("pod.yaml", pod)];
+    let driver = "{app: a, driver: {template: pod.yaml}, executors: [{image: i}]}";
+    let driver = [("posse.yaml", driver), ("pod.yaml", pod)];
+    for command in [&["run"][..], &["run", "--dev"], &["render"], &["check"]] {
+        refused(&executors, command, &words);
+    }
+    for files in [&executors, &driver] {
+        refused(files, &["submit", "--dry-run", "--image", "i"], &words);
+    }
+}
+
+#[test]
 fn missing_files() {
     refused(&[], &["run", "-f", "nowhere.yaml"], &["nowhere.yaml"]);
     config_refused(

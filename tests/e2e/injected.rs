@@ -11,6 +11,9 @@ use crate::support::wait::{PATIENCE, wait_value};
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
 
+/// What becomes of the body of a create.
+type Change = fn(&mut Value);
+
 /// Changes each new executor, before the server stores it.
 enum Mutation<'s> {
     /// The server does it (Kubernetes 1.36).
@@ -22,8 +25,8 @@ enum Mutation<'s> {
 }
 
 impl<'s> Mutation<'s> {
-    /// `patch`: one operation in CEL, and what it does.
-    fn start(scene: &'s Scene<'s>, patch: &str, change: fn(&mut Value)) -> Self {
+    /// `what`: a name for it. `patch`: one operation in CEL, and what it does.
+    fn start(scene: &'s Scene<'s>, what: &str, patch: &str, change: Change) -> Self {
         if scene.admin.get(POLICIES).code != 200 {
             return Self::Proxy(Proxy::start(
                 &scene.server.access(Who::Posse),
@@ -37,10 +40,12 @@ impl<'s> Mutation<'s> {
                 },
             ));
         }
-        let name = format!("inject-{}", scene.namespace);
+        let name = format!("{what}-{}", scene.namespace);
         let api = "admissionregistration.k8s.io/v1";
         let executors = json!({"matchLabels": {"app.kubernetes.io/managed-by": "posse"}});
-        let marked = r#"JSONPatch{op: "add", path: "/metadata/annotations/mutated", value: "yes"}"#;
+        let marked = format!(
+            r#"JSONPatch{{op: "add", path: "/metadata/annotations/mutated", value: "{name}"}}"#
+        );
         let patch = format!("[{patch}, {marked}]");
         let policy = json!({"apiVersion": api, "kind": "MutatingAdmissionPolicy",
             "metadata": {"name": name},
@@ -60,7 +65,7 @@ impl<'s> Mutation<'s> {
         let dry = format!("{}?dryRun=All", pods_path(&scene.namespace));
         wait_value(PATIENCE, "the policy to be in force", || {
             let pod = scene.admin.post(&dry, &probe).ok();
-            if pod["metadata"]["annotations"]["mutated"] == "yes" {
+            if pod["metadata"]["annotations"]["mutated"] == name.as_str() {
                 Ok(())
             } else {
                 Err("it is not")
@@ -94,7 +99,7 @@ pub fn injected_container(server: &dyn Server) {
     let scene = Scene::new(server);
     let patch = r#"JSONPatch{op: "add", path: "/spec/containers/0", value: Object.spec.containers{
         name: "injected", image: "i", command: ["true"]}}"#;
-    let mutation = Mutation::start(&scene, patch, |pod| {
+    let mutation = Mutation::start(&scene, "inject", patch, |pod| {
         let containers = pod["spec"]["containers"].as_array_mut().expect("a list");
         containers.insert(0, json!({"name": "injected", "image": "i", "command": ["true"]}));
     });
@@ -141,6 +146,43 @@ pub fn injected_container(server: &dyn Server) {
     }
     posse.expect_exit(0);
     drop(mutation);
+    scene.finish();
+}
+
+/// A webhook that lets the kubelet restart the main container: such a pod is deleted, and no executor takes
+/// its place.
+pub fn injected_restarts(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let rule = json!({"action": "Restart", "exitCodes": {"operator": "In", "values": [3]}});
+    // A server that does not know such rules drops them, or refuses a policy of a container.
+    let mut probe = scene.template();
+    probe["metadata"] = json!({"name": "probe"});
+    probe["spec"]["restartPolicy"] = "Never".into();
+    probe["spec"]["containers"][0]["restartPolicy"] = "Never".into();
+    probe["spec"]["containers"][0]["restartPolicyRules"] = json!([rule]);
+    let dry = format!("{}?dryRun=All", pods_path(&scene.namespace));
+    let answer = scene.admin.post(&dry, &probe);
+    let has_rules = answer.body["spec"]["containers"][0]["restartPolicyRules"].is_array();
+    let policy = r#"JSONPatch{op: "add", path: "/spec/restartPolicy", value: "OnFailure"}"#;
+    let of_container =
+        r#"JSONPatch{op: "add", path: "/spec/containers/0/restartPolicy", value: "Always"}"#;
+    let mutations: [(&str, &str, Change); 2] = [
+        ("policy", policy, |pod| pod["spec"]["restartPolicy"] = "OnFailure".into()),
+        ("container", of_container, |pod| {
+            pod["spec"]["containers"][0]["restartPolicy"] = "Always".into();
+        }),
+    ];
+    for (what, patch, change) in mutations.into_iter().take(1 + usize::from(has_rules)) {
+        let mutation = Mutation::start(&scene, what, patch, change);
+        let posse = scene.run_with(&mutation.access()).executors(3).start();
+        posse.expect_exit(4);
+        assert!(posse.stderr().contains("restarts its containers in place"), "{}", posse.stderr());
+        assert_eq!(posse.events_of("executor_running").len(), 0);
+        wait_value(PATIENCE, "the pods to go", || {
+            let pods = scene.pods();
+            if pods.is_empty() { Ok(()) } else { Err(describe(&pods)) }
+        });
+    }
     scene.finish();
 }
 

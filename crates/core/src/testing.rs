@@ -20,6 +20,7 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         grace_s: 30,
         deletion_grace_s: 0,
         container: ContainerState::Running,
+        restarts_in_place: false,
         main_container: None,
         start_problem: None,
         ready: true,

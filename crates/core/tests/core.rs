@@ -25,6 +25,7 @@ mod core {
     mod queue_scaling;
     mod readiness;
     mod replace_gone;
+    mod restarts_in_place;
     mod retained_pods;
     mod reviews;
     mod rules;

@@ -73,6 +73,11 @@ impl DryRuns for TemplateDryRun {
         }
         self.claims.note(volumes);
         match self.pods.create(&compiled.pod.render(DRY_RUN_ID, 0, &overrides), true) {
+            Ok(PodAnswer::Ours(pod)) if pod.restarts_in_place => {
+                let message = "the server adds a restartPolicy or restartPolicyRules (a mutating webhook), by \
+                               which the kubelet restarts containers in place: posse would delete the pod";
+                return Err(DryRunError::Invalid(CallError::new(TEMPLATE, message)));
+            }
             Ok(PodAnswer::Ours(pod)) if pod.group == *group => {}
             Ok(PodAnswer::Foreign(_) | PodAnswer::Ours(_)) => {
                 let message = "the server accepts the pod but changes posse's labels (a mutating \

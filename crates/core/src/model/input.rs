@@ -57,6 +57,7 @@ pub struct ForeignPod {
 }
 
 /// The pod in the answer to a create or a GET.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and nearly all are ours")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodAnswer {
     /// Its labels do not match our selector.

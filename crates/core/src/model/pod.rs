@@ -156,6 +156,9 @@ pub struct Pod {
     pub grace_s: u32,
     /// `metadata.deletionGracePeriodSeconds`; 0 if the pod is not terminating.
     pub deletion_grace_s: u32,
+    /// The kubelet may restart its containers in place, which posse never asks for. Then the end of the main
+    /// container is none until the whole pod ends.
+    pub restarts_in_place: bool,
     /// The main container: the one named by annotation `posse.dev/container`; in pods of 0.1 without
     /// it, the first of the template. One without a status is waiting.
     pub container: ContainerState,

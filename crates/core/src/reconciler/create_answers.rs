@@ -21,6 +21,13 @@ use posse_base::time::Millis;
 /// no API failure ends a run that works.
 const STARTING_MS: u64 = 60_000;
 
+/// Why posse deletes a pod that it has created.
+const LABELS_STRIPPED: &str = "the pod came back without our labels (a mutating webhook changed them), so posse \
+     could not find it again and deleted it";
+const RESTARTS_IN_PLACE: &str = "the pod came back with a restartPolicy or restartPolicyRules (a mutating webhook added \
+     them), by which the kubelet restarts its containers in place, so posse deleted it: posse replaces an executor \
+     by a new pod";
+
 impl Reconciler {
     pub(super) fn on_created(
         &mut self,
@@ -37,14 +44,19 @@ impl Reconciler {
         match answer {
             Ok(PodAnswer::Ours(pod)) if self.has_create_labels(id, &pod) => {
                 self.on_request_answered(id);
-                self.window.on_created(now.since(sent_at));
-                self.on_created_pod(id, &pod, watermark, now);
+                if pod.restarts_in_place {
+                    self.window.on_answered();
+                    self.refuse_changed(id, &pod.uid, &pod.name, RESTARTS_IN_PLACE, now);
+                } else {
+                    self.window.on_created(now.since(sent_at));
+                    self.on_created_pod(id, &pod, watermark, now);
+                }
             }
             Ok(PodAnswer::Ours(Pod { uid, name, .. })) => {
-                self.on_labels_stripped(id, &uid, &name, sent_at, now);
+                self.on_labels_stripped(id, &uid, &name, now);
             }
             Ok(PodAnswer::Foreign(foreign)) => {
-                self.on_labels_stripped(id, &foreign.uid, &foreign.name, sent_at, now);
+                self.on_labels_stripped(id, &foreign.uid, &foreign.name, now);
             }
             Err(refusal) => self.on_create_refused(id, sent_at, &refusal, now),
         }
@@ -101,20 +113,24 @@ impl Reconciler {
         forget_refusal(group);
     }
 
-    /// The created pod lacks our labels, so no LIST or watch would show it: deletes it.
-    fn on_labels_stripped(
+    /// The created pod lacks our labels, so no LIST or watch would show it.
+    fn on_labels_stripped(&mut self, id: ExecutorId, uid: &Uid, name: &str, now: Millis) {
+        self.on_request_answered(id);
+        self.window.on_answered();
+        self.refuse_changed(id, uid, name, LABELS_STRIPPED, now);
+    }
+
+    /// A webhook has made a pod that must not be: deletes it.
+    fn refuse_changed(
         &mut self,
         id: ExecutorId,
         uid: &Uid,
         name: &str,
-        sent_at: Millis,
+        message: &str,
         now: Millis,
     ) {
-        self.on_request_answered(id);
-        self.window.on_answered();
+        let Some(sent_at) = self.sent_at(id) else { return };
         self.mutations.request(uid, name, MutationKind::Delete);
-        let message = "the pod came back without our labels (a mutating webhook changed them), \
-                       so posse could not find it again and deleted it";
         let refusal = Refusal::local(RefusalClass::Invalid, message);
         self.abandon_create(id, BackoffCause::Permanent, sent_at, &refusal, now);
     }
@@ -187,7 +203,13 @@ impl Reconciler {
             self.on_request_answered(id);
             self.window.on_answered();
         }
+        let is_wanted = self.executors.get(id).is_some_and(|executor| !executor.is_cancelled());
         match answer {
+            Ok(PodAnswer::Ours(pod))
+                if self.is_our_own(id, &pod) && pod.restarts_in_place && is_wanted =>
+            {
+                self.refuse_changed(id, &pod.uid, &pod.name, RESTARTS_IN_PLACE, now);
+            }
             Ok(PodAnswer::Ours(pod)) if self.is_our_own(id, &pod) => {
                 match self.snapshot.apply_answer(&pod, watermark, false) {
                     AnswerAge::Void => self.check_again(id, now, now),

@@ -83,6 +83,10 @@ impl Reconciler {
             self.adopt(id, uid, now);
         } else if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
             let is_cancelled = self.executors.get(id).is_some_and(Executor::is_cancelled);
+            if pod.restarts_in_place && !is_cancelled {
+                // The answer to its create refuses it.
+                return;
+            }
             self.on_pod_found(id, uid, is_cancelled, now);
         }
         self.observe(id, now);

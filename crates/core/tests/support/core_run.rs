@@ -221,6 +221,7 @@ impl Run {
             grace_s: 30,
             deletion_grace_s: 0,
             container: ContainerState::Waiting,
+            restarts_in_place: false,
             main_container: None,
             start_problem: None,
             ready: false,

@@ -236,7 +236,10 @@ impl RawPod<'_> {
         let phase = phase(status.phase.as_ref());
         let deleting = meta.is_deleting;
         let mut sidecar = None;
-        if text_of(annotations.sidecar_failure.as_ref()) == "fail"
+        // The kubelet restarts what has ended, until the whole pod has ended or is deleted.
+        if spec.restarts_in_place && !phase.is_final() && !deleting {
+            state = state.filter(|state| state.terminated.is_none());
+        } else if text_of(annotations.sidecar_failure.as_ref()) == "fail"
             && let Some((name, failed)) = status.failed_sidecar(main.as_ref(), state, deleting)
         {
             (state, sidecar) = (Some(failed), Some(Box::from(name)));
@@ -259,6 +262,7 @@ impl RawPod<'_> {
             deleting,
             grace_s: spec.grace_s.unwrap_or(GRACE_DEFAULT_S),
             deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
+            restarts_in_place: spec.restarts_in_place,
             container,
             main_container: main.as_ref().filter(|main| main.0 != only).map(Text::boxed),
             start_problem: if is_starting {

@@ -109,13 +109,17 @@ pub(crate) struct RawSpec<'a> {
     pub(super) grace_s: Option<u32>,
     pub(super) containers: Vec<RawContainer<'a>>,
     pub(super) scheduling_gates: Vec<Named<'a>>,
+    /// A container may end and be restarted in place, other than a native side-car or before the start.
+    pub(super) restarts_in_place: bool,
 }
 
 impl<'a> Fields<'a> for RawSpec<'a> {
     const NUMBERS: &'static [(u32, &'static str)] = &[
         (2, "containers"),
+        (3, "restartPolicy"),
         (4, "terminationGracePeriodSeconds"),
         (10, "nodeName"),
+        (20, "initContainers"),
         (38, "schedulingGates"),
     ];
 
@@ -123,7 +127,15 @@ impl<'a> Fields<'a> for RawSpec<'a> {
         match key {
             "nodeName" => self.node_name = Text::read(value)?,
             "terminationGracePeriodSeconds" => self.grace_s = seconds(value)?,
-            "containers" => value.items(&mut self.containers)?,
+            "containers" => {
+                value.items(&mut self.containers)?;
+                self.restarts_in_place |=
+                    self.containers.iter().any(|one| one.has_restart_policy || one.has_rules);
+            }
+            "initContainers" => value.each(&mut |container: Option<RawContainer<'_>>| {
+                self.restarts_in_place |= container.is_some_and(|one| one.has_rules);
+            })?,
+            "restartPolicy" => self.restarts_in_place |= is_restart_policy(value)?,
             "schedulingGates" => value.items(&mut self.scheduling_gates)?,
             _ => {}
         }
@@ -136,10 +148,19 @@ pub(crate) struct RawContainer<'a> {
     pub(super) name: Option<Text<'a>>,
     /// It has the variables that posse gives to each container of a template.
     pub(super) is_of_template: bool,
+    /// Its own policy is another than `Never`.
+    has_restart_policy: bool,
+    /// It has restart rules (KEP-5307, KEP-5532).
+    has_rules: bool,
+}
+
+fn is_restart_policy<'a, V: Value<'a>>(value: &mut V) -> Result<bool, V::Error> {
+    Ok(value.text()?.is_some_and(|policy| !matches!(&*policy, "" | "Never")))
 }
 
 impl<'a> Fields<'a> for RawContainer<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "name"), (7, "env")];
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(1, "name"), (7, "env"), (24, "restartPolicy"), (25, "restartPolicyRules")];
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
@@ -148,6 +169,10 @@ impl<'a> Fields<'a> for RawContainer<'a> {
                 let name = variable.and_then(|variable| variable.name);
                 self.is_of_template |= name.is_some_and(|name| name.0 == EXECUTOR_ID_VARIABLE);
             })?,
+            "restartPolicy" => self.has_restart_policy = is_restart_policy(value)?,
+            "restartPolicyRules" => {
+                value.each(&mut |rule: Option<Named<'_>>| self.has_rules |= rule.is_some())?;
+            }
             _ => {}
         }
         Ok(())

@@ -282,6 +282,60 @@ fn an_injected_container_is_never_the_main_one() {
     }
 }
 
+/// A container that the kubelet restarts has not ended, and never gets a second executor beside it.
+#[test]
+fn a_container_that_is_restarted_in_place_has_not_ended() {
+    let rules = |action: &str| serde_json::json!([{"action": action, "exitCodes": {"operator": "In", "values": [3]}}]);
+    let none = serde_json::Value::Null;
+    for (place, policy, rules, pod_policy, want) in [
+        ("worker", none.clone(), none.clone(), "Never", false),
+        ("worker", "Never".into(), none.clone(), "Never", false),
+        ("worker", "Never".into(), serde_json::json!([]), "Never", false),
+        ("worker", "Always".into(), none.clone(), "Never", true),
+        ("worker", "OnFailure".into(), none.clone(), "Never", true),
+        ("worker", "Never".into(), rules("Restart"), "Never", true),
+        ("other", "Never".into(), rules("RestartAllContainers"), "Never", true),
+        ("other", "Always".into(), none.clone(), "Never", true),
+        ("worker", none.clone(), none.clone(), "OnFailure", true),
+        ("worker", none.clone(), none.clone(), "Always", true),
+        // Native side-cars, and init containers, which end before the others start.
+        ("init", "Always".into(), none.clone(), "Never", false),
+        ("init", "OnFailure".into(), none.clone(), "Never", false),
+        ("init", "Always".into(), rules("RestartAllContainers"), "Never", true),
+    ] {
+        let mut pod = injected(Some("worker"), "last", Some(&ended(3, EARLY)), &ended(0, LATE));
+        let mut container = serde_json::json!({"name": place, "restartPolicy": policy});
+        container["restartPolicyRules"] = rules;
+        let what = format!("{container} {pod_policy}");
+        pod["spec"]["containers"] = match place {
+            "worker" => serde_json::json!([container]),
+            "other" => serde_json::json!([{"name": "worker"}, container]),
+            _ => serde_json::json!([{"name": "worker"}]),
+        };
+        if place == "init" {
+            pod["spec"]["initContainers"] = serde_json::json!([container]);
+        }
+        pod["spec"]["restartPolicy"] = pod_policy.into();
+        for failure in ["ignore", "fail"] {
+            pod["metadata"]["annotations"]["posse.dev/sidecar-failure"] = failure.into();
+            let read = |pod: &serde_json::Value| {
+                let pod = ours(&pod.to_string());
+                assert_eq!(pod.restarts_in_place, want, "{what}");
+                (pod.container, pod.end.is_some())
+            };
+            let over = (ContainerState::Ended, true);
+            let between = if want { (ContainerState::Waiting, false) } else { over };
+            assert_eq!(read(&pod), between, "{what} {failure}");
+            // The kubelet restarts nothing of a pod that is over or terminates.
+            let mut failed = pod.clone();
+            failed["status"]["phase"] = "Failed".into();
+            let mut deleted = pod.clone();
+            deleted["metadata"]["deletionTimestamp"] = LATE.into();
+            assert_eq!((read(&failed), read(&deleted)), (over, over), "{what} {failure}");
+        }
+    }
+}
+
 #[test]
 fn unusual_values_are_accepted() {
     let minimal = |rest: &str, status: &str| {

@@ -136,6 +136,7 @@ impl Cluster {
             grace_s: 30,
             deletion_grace_s: 0,
             container: ContainerState::Waiting,
+            restarts_in_place: false,
             main_container: None,
             start_problem: None,
             ready: false,

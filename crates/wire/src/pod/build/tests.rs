@@ -234,6 +234,43 @@ fn errors_name_file_and_field() {
 }
 
 #[test]
+fn containers_that_the_kubelet_would_restart_are_refused() {
+    let words = "makes the kubelet restart containers in place, and a new pod would run beside them: \
+                 remove it, because posse replaces what ends by a new pod";
+    for (list, fields, refused) in [
+        ("containers", "restartPolicy: Always", Some("restartPolicy: `Always`")),
+        ("containers", "restartPolicy: OnFailure", Some("restartPolicy: `OnFailure`")),
+        ("containers", "restartPolicy: Sometimes", Some("restartPolicy: `Sometimes`")),
+        ("containers", "restartPolicy: Never", None),
+        ("containers", "restartPolicy: null", None),
+        (
+            "containers",
+            "restartPolicy: Never, restartPolicyRules: [{action: Restart}]",
+            Some("restartPolicyRules: a rule"),
+        ),
+        (
+            "initContainers",
+            "restartPolicy: Always, restartPolicyRules: [{action: RestartAllContainers}]",
+            Some("restartPolicyRules: a rule"),
+        ),
+        ("initContainers", "restartPolicyRules: 7", Some("restartPolicyRules: a rule")),
+        // A native side-car.
+        ("initContainers", "restartPolicy: Always, restartPolicyRules: []", None),
+        ("initContainers", "restartPolicy: OnFailure, restartPolicyRules: null", None),
+    ] {
+        let mut pod = "spec: {containers: [{name: a}, {name: b}], initContainers: []}".to_owned();
+        let more = format!("{list}: [{{name: one}}, {{name: two, {fields}}}");
+        pod = match list {
+            "containers" => pod.replace("containers: [{name: a}", &format!("{more}, {{name: a}}")),
+            _ => pod.replace("initContainers: [", &more),
+        };
+        let got = Template::parse("t.yaml", &pod).map(|_| ()).map_err(|error| error.to_string());
+        let want = refused.map(|what| format!("t.yaml: spec.{list}[1].{what} {words}"));
+        assert_eq!(got.err(), want, "{pod}");
+    }
+}
+
+#[test]
 fn errors_about_placeholders_and_metadata_name_the_field() {
     fails(
         "spec: {containers: [{name: a}, {name: b, args: [x, '{{FOO}}']}]}",

@@ -89,6 +89,10 @@ impl fmt::Display for TemplateError {
 
 impl std::error::Error for TemplateError {}
 
+/// The error for a container that the kubelet would restart.
+const RESTARTS_IN_PLACE: &str = "makes the kubelet restart containers in place, and a new pod would run beside them: remove it, \
+     because posse replaces what ends by a new pod";
+
 /// The kinds with a pod in `spec.template`.
 const WORKLOADS: [&str; 6] =
     ["CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"];
@@ -238,6 +242,7 @@ impl Template {
                 let message = "is missing; every container needs a name".to_owned();
                 return Err(self.fail(&format!("{field}.name"), message));
             }
+            self.check_restarts(container, list, &field)?;
             if let Some(env) = container.get("env").filter(|env| !env.is_null() && !env.is_array())
             {
                 let message = format!("expected a list, found {}", describe(env));
@@ -245,6 +250,29 @@ impl Template {
             }
         }
         Ok(())
+    }
+
+    /// A pod has one life: its end is the executor's or the driver's, and another pod takes its place. Native
+    /// side-cars restart, and init containers, before any other container has started.
+    fn check_restarts(
+        &self,
+        container: &Map<String, Value>,
+        list: &str,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let policy = container.get("restartPolicy").filter(|policy| !policy.is_null());
+        if let Some(policy) = policy.filter(|policy| list == "containers" && *policy != "Never") {
+            let message = format!("{} {RESTARTS_IN_PLACE}", describe(policy));
+            return Err(self.fail(&format!("{field}.restartPolicy"), message));
+        }
+        let rules = container.get("restartPolicyRules");
+        match rules.filter(|rules| !rules.is_null() && **rules != json!([])) {
+            Some(_) => {
+                let message = format!("a rule {RESTARTS_IN_PLACE}");
+                Err(self.fail(&format!("{field}.restartPolicyRules"), message))
+            }
+            None => Ok(()),
+        }
     }
 
     /// An error about a field of the pod.
