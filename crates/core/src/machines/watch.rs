@@ -16,6 +16,9 @@ pub const BACKOFF_RESET_MS: u64 = 120_000;
 /// A watch that ends sooner than this without an event counts as failed, even if it ended in good
 /// order.
 pub const SHORT_WATCH_MS: u64 = 1_000;
+/// A watch that did its work until it was cut is opened again within this time. The time is random, because a
+/// balancer cuts those of many instances at once.
+const REOPEN_MS_MAX: u64 = 1_000;
 /// The smallest `timeoutSeconds` of a watch; the value is random, ...
 pub const WATCH_S_MIN: u32 = 300;
 /// ... and this is the largest, so that many instances do not reconnect at the same moment.
@@ -164,16 +167,24 @@ impl WatchMachine {
     /// The watch ended or did not start. Returns why it is restarted; none after an ordinary end,
     /// when the watch continues from the last version.
     pub fn on_ended(&mut self, end: &WatchEnd, now: Millis) -> Option<String> {
-        let short = match self.phase {
+        let (short, has_worked) = match self.phase {
             Phase::Watching { opened_at, n_lines } => {
-                n_lines == 0 && now.since(opened_at) < SHORT_WATCH_MS
+                let short = n_lines == 0 && now.since(opened_at) < SHORT_WATCH_MS;
+                (short, !short)
             }
-            Phase::Listing | Phase::Ready => false,
+            Phase::Listing | Phase::Ready => (false, false),
         };
         self.phase = if needs_list(end) { Phase::Listing } else { Phase::Ready };
         match end {
-            Clean if !short => return None,
+            Clean if !short => {
+                self.n_failures = 0;
+                return None;
+            }
             Idle if !short => {}
+            Cut(_) if has_worked => {
+                self.n_failures = 0;
+                self.not_before = now.after(self.rng.below(REOPEN_MS_MAX));
+            }
             RelistRequested => self.not_before = now,
             // A version that is expired right after its LIST: back off, or LIST and WATCH would
             // alternate for ever.
@@ -184,6 +195,11 @@ impl WatchMachine {
             Clean | Cut(_) | Idle | Overrun | Undecodable(_) => self.fail(now, 0),
         }
         Some(describe(end))
+    }
+
+    /// How long nothing is read from now on, because of a delay.
+    pub fn blind_ms(&self, now: Millis) -> u64 {
+        self.not_before.since(now)
     }
 
     /// Requests a LIST at once, without waiting for a delay.
@@ -295,7 +311,8 @@ mod tests {
             (Clean, 999, 0, true, first.clone(), true),
             (Idle, 120_000, 0, true, at_once.clone(), true),
             (Idle, 10, 0, true, first.clone(), true),
-            (Cut("x".into()), 50_000, 3, true, first.clone(), true),
+            (Cut("x".into()), 10, 3, true, 0..1_000, true),
+            (Cut("x".into()), 10, 0, true, first.clone(), true),
             (
                 ErrorEvent(r(RefusalClass::Expired, 410, None)),
                 5_000,
@@ -395,6 +412,25 @@ mod tests {
             now = now.after(waited);
         }
         now = now.after(BACKOFF_RESET_MS);
+        machine.on_ended(&Cut("x".into()), now);
+        let (_, waited) = after(&mut machine, now);
+        assert!((800..1_600).contains(&waited), "{waited}");
+    }
+
+    /// A balancer that ends each connection after a minute.
+    #[test]
+    fn watches_that_are_cut_each_minute_reconnect_within_a_second() {
+        let mut machine = watching();
+        let mut now = LISTED;
+        for n in 0..50 {
+            machine.on_opened(now);
+            now = now.after(60_000);
+            machine.on_ended(&Cut("x".into()), now);
+            let (_, waited) = after(&mut machine, now);
+            assert!(waited <= 1_000, "cut {n}: {waited} ms");
+            now = now.after(waited);
+        }
+        // A failure after that is the first one.
         machine.on_ended(&Cut("x".into()), now);
         let (_, waited) = after(&mut machine, now);
         assert!((800..1_600).contains(&waited), "{waited}");

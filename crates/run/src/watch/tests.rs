@@ -290,6 +290,24 @@ fn an_incomplete_line_is_discarded() {
 }
 
 #[test]
+fn blindness_between_watches_is_told_and_its_end_too() {
+    let answers = vec![list("10", &[]), cut(""), cut(""), cut(""), open("")];
+    check(WATCH, answers, |running| {
+        running.expect("list");
+        let mut told = Vec::new();
+        while !told.iter().any(|what: &String| what == "opened") {
+            match running.inbox.recv_timeout(PATIENCE).unwrap().0 {
+                Input::ReadRefused { refusal } => told.push(refusal.to_string()),
+                Input::WatchOpened => told.push("opened".to_owned()),
+                _ => {}
+            }
+        }
+        let what = "posse does not see its pods for";
+        assert!(told[0].contains("the connection was cut") && told[0].contains(what), "{told:?}");
+    });
+}
+
+#[test]
 fn a_clean_end_in_the_middle_of_a_line_is_a_cut() {
     let events = line("ADDED", &pod(1, 11)) + "{\"type\":";
     check(WATCH, vec![list("10", &[]), ended(&events), open("")], |running| {

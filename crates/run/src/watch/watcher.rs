@@ -26,6 +26,9 @@ const READ_WAIT_SHORT: Duration = Duration::from_millis(1);
 /// A read of so many bytes is followed by the next at once: a server drops a slow watcher.
 const READ_BYTES_LARGE: usize = 32 << 10;
 
+/// If the next try is later than this after the end of a watch, posse tells that it does not see its pods.
+const BLIND_TOLD_MS: u64 = 1_500;
+
 /// Runs the watch until it is stopped or the inbox is closed.
 pub fn watch<M: From<Input> + From<Refusal>, F: Fn() -> Watermark>(lister: &Lister<M, F>) {
     let mut watcher = Watcher {
@@ -47,7 +50,7 @@ struct Watcher<'a, M, F> {
     /// The watermark's epoch when the last LIST was sent.
     epoch: u32,
     is_inbox_closed: bool,
-    /// The last watch was refused, and this was reported.
+    /// The last watch was refused or failed, and this was reported.
     is_refused: bool,
 }
 
@@ -116,6 +119,12 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
             return log::debug!("the server ended the watch regularly");
         };
         log::info!("watch restarted: {cause}");
+        let blind_ms = self.machine.blind_ms(self.now());
+        if blind_ms > BLIND_TOLD_MS && !matches!(end, WatchEnd::Refused(_)) {
+            self.is_refused = true;
+            let what = format!("{cause}; posse does not see its pods for {} s", blind_ms / 1_000);
+            self.report(M::from(Refusal::local(RefusalClass::Transient, what)));
+        }
         self.report_restart(end.kind(), cause);
     }
 
