@@ -44,7 +44,8 @@ pub enum LossReason {
     NodeLost,
     /// The node was shut down (graceful node shutdown, KEP-2000).
     NodeShutdown,
-    /// The container exceeded its memory limit.
+    /// The container exceeded its memory limit, or the kubelet evicted its pod because the node had little
+    /// memory and the container used more than it asked for.
     OomKilled,
     /// Preempted by a pod of higher priority.
     Preempted,

@@ -1,5 +1,5 @@
 //! Finds out why an executor was lost, from the structure of its pod's status. A message text decides
-//! only whether an eviction was due to the pod's own limits on disk space: no field says that.
+//! only whether an eviction was due to the pod's own use of disk space or memory: no field says that.
 
 use crate::model::event::LossReason;
 use crate::model::pod::{ContainerState, End, Phase, Pod};
@@ -102,10 +102,19 @@ fn is_own_disk_limit(message: &str) -> bool {
         || message.contains("Usage of EmptyDir volume")
 }
 
+/// True for the message of a kubelet that evicts a pod because the node has little memory, and names a
+/// container that used more than it asked for (kubelet, `evictionMessage`). No field of the pod says that.
+fn is_over_its_request(message: &str) -> bool {
+    message.starts_with("The node was low on resource: memory.")
+        && message.contains(" was using ")
+        && message.contains(", request is ")
+}
+
 /// `status.reason`, set by kubelets and controllers that end a pod.
 fn of_pod_reason(reason: &str, message: &str) -> Option<LossReason> {
     match reason {
         "Evicted" if is_own_disk_limit(message) => Some(LossReason::DiskExceeded),
+        "Evicted" if is_over_its_request(message) => Some(LossReason::OomKilled),
         "Evicted" => Some(LossReason::Evicted),
         "Preempting" => Some(LossReason::Preempted),
         "NodeShutdown" | "Shutdown" | "Terminated" => Some(LossReason::NodeShutdown),

@@ -178,6 +178,31 @@ fn a_conflict_of_a_patch_does_not_forget_a_living_pod() {
 }
 
 #[test]
+fn an_eviction_of_a_pod_that_uses_more_memory_than_it_asked_for_is_the_applications() {
+    let low = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 91Mi. ";
+    let over = "Container c was using 200Mi, request is 100Mi, has larger consumption of memory. ";
+    let disk = "The node was low on resource: ephemeral-storage. Container c was using 2Gi, request is 0. ";
+    for (message, want) in [
+        (low.to_owned(), LossReason::Evicted),
+        (format!("{low}{over}"), LossReason::OomKilled),
+        (disk.to_owned(), LossReason::Evicted),
+    ] {
+        let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+        run.watch(&[1], |pod| {
+            pod.phase = Phase::Failed;
+            pod.end = Some(Box::new(End {
+                pod_reason: "Evicted".into(),
+                pod_message: message.as_str().into(),
+                disruption: "TerminationByKubelet".into(),
+                ..End::default()
+            }));
+        });
+        assert_eq!(run.losses(), [(1, want)], "{message}");
+    }
+    assert_eq!(LossReason::OomKilled.budget(), Some(Budget::App));
+}
+
+#[test]
 fn an_eviction_for_the_pods_own_disk_limit_is_charged_to_the_application() {
     for (message, want) in [
         (
