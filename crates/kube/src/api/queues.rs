@@ -6,7 +6,8 @@ use super::preflight::read;
 use super::{object_path, percent_encode};
 use crate::http::Http;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_wire::k8s::kueue::{self, LocalQueue};
+use posse_wire::k8s::kueue::{API, JOB_UID};
+use posse_wire::k8s::kueue_objects::{self, LocalQueue};
 use posse_wire::k8s::preflight::Namespace;
 use posse_wire::k8s::status::Verb;
 
@@ -23,9 +24,10 @@ pub fn queue(
 ) -> Result<(LocalQueue, Result<Option<String>, Refusal>), Refusal> {
     let api = api(http)?;
     let path = object_path(&api, name, "localqueues", Some(queue));
-    let local = read(http, path, Verb::Get, kueue::local_queue)?;
+    let local = read(http, path, Verb::Get, kueue_objects::local_queue)?;
     let path = format!("{api}/clusterqueues/{}", percent_encode(&local.cluster_queue));
-    let closed = read(http, path, Verb::Get, |bytes| kueue::closed(bytes, &namespace.labels));
+    let closed =
+        read(http, path, Verb::Get, |bytes| kueue_objects::closed(bytes, &namespace.labels));
     Ok((local, closed))
 }
 
@@ -37,12 +39,17 @@ pub fn workload(http: &Http, namespace: &str, uid: &str) -> Result<Option<Value>
         Err(refusal) => return Err(refusal),
     };
     let path = object_path(&api, namespace, "workloads", None);
-    let by = percent_encode(&format!("{}={uid}", kueue::JOB_UID));
-    read(http, format!("{path}?labelSelector={by}&limit=1"), Verb::List, kueue::first_workload)
+    let by = percent_encode(&format!("{JOB_UID}={uid}"));
+    read(
+        http,
+        format!("{path}?labelSelector={by}&limit=1"),
+        Verb::List,
+        kueue_objects::first_workload,
+    )
 }
 
 /// The root of Kueue's paths, in the version that the server prefers.
 fn api(http: &Http) -> Result<String, Refusal> {
-    let version = read(http, kueue::API.to_owned(), Verb::Get, kueue::version)?;
-    Ok(format!("{}/{}", kueue::API, percent_encode(&version)))
+    let version = read(http, API.to_owned(), Verb::Get, kueue_objects::version)?;
+    Ok(format!("{API}/{}", percent_encode(&version)))
 }

@@ -1,9 +1,8 @@
 //! What Kueue reads of a pod or a Job, and what it writes into a pod
 //! (<https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/>).
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::pod::WireError;
 use posse_core::model::pod::StartProblemKind;
 
 /// Kueue's group of APIs.
@@ -25,148 +24,9 @@ pub fn gated(gate: &str) -> StartProblemKind {
     if gate == ADMISSION_GATE { StartProblemKind::Queued } else { StartProblemKind::Gated }
 }
 
-/// Reads the first of a list of Workloads.
-pub fn first_workload(bytes: &[u8]) -> Result<Option<Value>, WireError> {
-    let mut list: Value = serde_json::from_slice(bytes)?;
-    let first = list.pointer_mut("/items/0").map(Value::take);
-    Ok(first)
-}
-
 /// Whether a queue holds this pod, which the server has just created.
 pub fn is_held(pod: &[u8]) -> bool {
     let pod: Value = serde_json::from_slice(pod).unwrap_or_default();
     let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
-    gates.into_iter().flatten().any(|gate| text_at(gate, "/name") == Some(ADMISSION_GATE))
-}
-
-/// A LocalQueue, as far as `posse check` reads it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LocalQueue {
-    /// The name of its ClusterQueue.
-    pub cluster_queue: String,
-    /// Why it admits nothing now, in Kueue's words.
-    pub problem: Option<String>,
-}
-
-/// Reads the version of Kueue's objects that the server prefers, from its answer to GET /apis/kueue.x-k8s.io.
-pub fn version(bytes: &[u8]) -> Result<String, WireError> {
-    let group: Value = serde_json::from_slice(bytes)?;
-    let version = text_at(&group, "/preferredVersion/version");
-    Ok(version.unwrap_or("v1beta1").to_owned())
-}
-
-/// Reads a LocalQueue.
-pub fn local_queue(bytes: &[u8]) -> Result<LocalQueue, WireError> {
-    let queue: Value = serde_json::from_slice(bytes)?;
-    let cluster_queue = text_at(&queue, "/spec/clusterQueue").unwrap_or_default().to_owned();
-    Ok(LocalQueue { problem: stopped(&queue).or_else(|| inactive(&queue)), cluster_queue })
-}
-
-/// Reads why a ClusterQueue admits nothing of a namespace that has these labels.
-pub fn closed(bytes: &[u8], labels: &Map<String, Value>) -> Result<Option<String>, WireError> {
-    let queue: Value = serde_json::from_slice(bytes)?;
-    let selector = queue.pointer("/spec/namespaceSelector");
-    let is_open = selector.is_some_and(|all| all.is_object() && selects(all, labels));
-    let closed = || "its namespaceSelector does not select this namespace".to_owned();
-    Ok(stopped(&queue).or_else(|| inactive(&queue)).or_else(|| (!is_open).then(closed)))
-}
-
-fn stopped(queue: &Value) -> Option<String> {
-    let policy = text_at(queue, "/spec/stopPolicy").filter(|policy| *policy != "None")?;
-    Some(format!("it is stopped (stopPolicy: {policy})"))
-}
-
-fn inactive(queue: &Value) -> Option<String> {
-    let conditions = queue.pointer("/status/conditions")?.as_array()?;
-    let is_inactive = |one: &&Value| {
-        text_at(one, "/type") == Some("Active") && text_at(one, "/status") == Some("False")
-    };
-    let said = conditions.iter().find(is_inactive)?;
-    let [reason, message] = ["/reason", "/message"].map(|at| text_at(said, at).unwrap_or_default());
-    Some(format!("it is not active: {reason}, {message}"))
-}
-
-/// Whether a label selector selects an object with these labels. Operators that are not known select nothing.
-fn selects(selector: &Value, labels: &Map<String, Value>) -> bool {
-    let pairs = selector.get("matchLabels").and_then(Value::as_object);
-    let rules = selector.get("matchExpressions").and_then(Value::as_array);
-    let has_pairs = pairs.into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    let fulfils = |rule: &Value| {
-        let found = text_at(rule, "/key").and_then(|key| labels.get(key));
-        let values = rule.get("values").and_then(Value::as_array);
-        let is_listed = found.is_some_and(|label| values.is_some_and(|all| all.contains(label)));
-        match text_at(rule, "/operator").unwrap_or_default() {
-            "In" => is_listed,
-            "NotIn" => !is_listed,
-            "Exists" => found.is_some(),
-            "DoesNotExist" => found.is_none(),
-            _ => false,
-        }
-    };
-    has_pairs && rules.into_iter().flatten().all(fulfils)
-}
-
-fn text_at<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
-    value.pointer(pointer)?.as_str()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_queue_says_why_it_admits_nothing() {
-        let read = |spec: Value, conditions: Value| {
-            let queue = json!({"spec": spec, "status": {"conditions": conditions}});
-            local_queue(&serde_json::to_vec(&queue).unwrap()).unwrap()
-        };
-        let active = |status: &str| {
-            json!([{"type": "Active", "status": status, "reason": "ClusterQueueDoesNotExist",
-                    "message": "Can't submit new workloads to clusterQueue"}])
-        };
-        let open = read(json!({"clusterQueue": "team"}), active("True"));
-        assert_eq!(open, LocalQueue { cluster_queue: "team".to_owned(), problem: None });
-        for (spec, conditions, want) in [
-            (json!({"stopPolicy": "None"}), json!([]), None),
-            (json!({"stopPolicy": "Hold"}), json!([]), Some("it is stopped (stopPolicy: Hold)")),
-            (
-                json!({}),
-                active("False"),
-                Some(
-                    "it is not active: ClusterQueueDoesNotExist, Can't submit new workloads to \
-                     clusterQueue",
-                ),
-            ),
-            (json!({}), Value::Null, None),
-        ] {
-            assert_eq!(read(spec, conditions).problem.as_deref(), want);
-        }
-        assert!(local_queue(b"{").is_err());
-    }
-
-    #[test]
-    fn a_cluster_queue_is_open_to_the_namespaces_that_it_selects() {
-        let namespace = json!({"kubernetes.io/metadata.name": "a", "team": "x"});
-        let labels = namespace.as_object().unwrap();
-        let key = |operator: &str, key: &str, values: Value| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
-        for (selector, is_open) in [
-            (json!({}), true),
-            // So the field's documentation says: null selects nothing.
-            (Value::Null, false),
-            (json!({"matchLabels": {"team": "x"}}), true),
-            (json!({"matchLabels": {"team": "y"}}), false),
-            (key("In", "team", json!(["x"])), true),
-            (key("In", "team", json!(["y"])), false),
-            (key("NotIn", "team", json!(["y"])), true),
-            (key("NotIn", "other", json!(["y"])), true),
-            (key("Exists", "team", Value::Null), true),
-            (key("DoesNotExist", "team", Value::Null), false),
-            (key("Like", "team", json!(["x"])), false),
-        ] {
-            let queue = json!({"spec": {"namespaceSelector": selector}});
-            let found = closed(&serde_json::to_vec(&queue).unwrap(), labels).unwrap();
-            assert_eq!(found.is_none(), is_open, "{selector}: {found:?}");
-        }
-    }
+    gates.into_iter().flatten().any(|gate| gate["name"] == ADMISSION_GATE)
 }

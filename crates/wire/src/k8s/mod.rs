@@ -5,6 +5,7 @@ pub mod exec_channels;
 pub mod job;
 pub mod kube_event;
 pub mod kueue;
+pub mod kueue_objects;
 pub mod labels;
 pub mod lease;
 pub mod list;
