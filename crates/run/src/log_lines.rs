@@ -195,9 +195,10 @@ fn level(event: &Event, is_flood: bool) -> Level {
         Event::Executor(_, event) => match event {
             ExecutorEvent::Lost { .. } if is_flood => Level::Debug,
             // Somebody asked for that, or it was its own end.
-            ExecutorEvent::Lost { reason: LossReason::Killed | LossReason::Completed, .. } => {
-                Level::Info
-            }
+            ExecutorEvent::Lost {
+                reason: LossReason::Killed | LossReason::Replaced | LossReason::Completed,
+                ..
+            } => Level::Info,
             ExecutorEvent::Lost { .. } => Level::Warn,
             ExecutorEvent::MemoryGrown { .. } | ExecutorEvent::SlotSkipped { .. } => Level::Info,
             // Their causes were logged already.

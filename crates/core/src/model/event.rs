@@ -49,6 +49,8 @@ pub enum LossReason {
     OomKilled,
     /// Preempted by a pod of higher priority.
     Preempted,
+    /// A kill call ended it and asked for another one: it had failed. Reported as `killed`.
+    Replaced,
     /// The executor was not running within `start_timeout`, and the pod's status does not tell why.
     StartTimeout,
     /// The pod's status does not tell the reason.
@@ -68,7 +70,7 @@ pub enum Budget {
 
 impl LossReason {
     /// All reasons, in the order of their names.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::AdmissionRejected,
         Self::AppError,
         Self::Completed,
@@ -86,6 +88,7 @@ impl LossReason {
         Self::NodeShutdown,
         Self::OomKilled,
         Self::Preempted,
+        Self::Replaced,
         Self::StartTimeout,
         Self::Unknown,
     ];
@@ -104,7 +107,7 @@ impl LossReason {
             Self::Evicted => "evicted",
             Self::ImageError => "image_error",
             Self::HeartbeatTimeout => "heartbeat_timeout",
-            Self::Killed => "killed",
+            Self::Killed | Self::Replaced => "killed",
             Self::NodeLost => "node_lost",
             Self::NodeShutdown => "node_shutdown",
             Self::OomKilled => "oom_killed",
@@ -121,7 +124,8 @@ impl LossReason {
             | Self::DeadlineExceeded
             | Self::DiskExceeded
             | Self::HeartbeatTimeout
-            | Self::OomKilled => Some(Budget::App),
+            | Self::OomKilled
+            | Self::Replaced => Some(Budget::App),
             Self::AdmissionRejected
             | Self::Evicted
             | Self::NodeLost
@@ -144,7 +148,7 @@ impl LossReason {
 
     /// True if posse ended the executor, by the driver's word or by its age.
     pub fn is_by_posse(self) -> bool {
-        matches!(self, Self::Disconnected | Self::Killed | Self::MaxAge)
+        matches!(self, Self::Disconnected | Self::Killed | Self::MaxAge | Self::Replaced)
     }
 }
 

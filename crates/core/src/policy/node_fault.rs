@@ -25,6 +25,7 @@ pub fn is_node_at_fault(reason: LossReason, pod: &Pod) -> bool {
         | LossReason::NodeShutdown
         | LossReason::OomKilled
         | LossReason::Preempted
+        | LossReason::Replaced
         | LossReason::Unknown => false,
     }
 }

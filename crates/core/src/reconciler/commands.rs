@@ -93,7 +93,8 @@ impl Reconciler {
         }
         for &id in &killed {
             let message = reason.unwrap_or("killed by a call").to_owned();
-            let loss = Loss { reason: LossReason::Killed, exit_code: None, message };
+            let reason = self.kill_reason(id, after);
+            let loss = Loss { reason, exit_code: None, message };
             let is_cancelled = after == AfterKill::Lower && self.has_task(id);
             if force {
                 self.lose_and_delete(id, &loss, now);
@@ -106,6 +107,19 @@ impl Reconciler {
         self.executors.groups.values_mut().for_each(Group::note_surplus);
         let target = group.and_then(|name| Some(self.executors.groups.get(&name)?.target()));
         Reply::Killed { killed, busy, unknown, target }
+    }
+
+    /// Who asks for another executor says that this one has failed. A task's failures are counted by its retries, and
+    /// an attempt of a group fails once.
+    fn kill_reason(&self, id: ExecutorId, after: AfterKill) -> LossReason {
+        let is_current = self.executors.get(id).is_some_and(|executor| {
+            let group = self.executors.groups.get(&executor.group);
+            group.is_some_and(|group| group.attempts.current() == executor.attempt)
+        });
+        match after {
+            AfterKill::Replace if is_current && !self.has_task(id) => LossReason::Replaced,
+            AfterKill::Replace | AfterKill::Lower | AfterKill::Target(_) => LossReason::Killed,
+        }
     }
 
     fn is_busy(&self, id: ExecutorId, now: Millis) -> bool {

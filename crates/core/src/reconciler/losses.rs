@@ -43,7 +43,7 @@ impl Reconciler {
         {
             self.on_budget_exhausted(budget);
         }
-        if reason.budget() == Some(Budget::App) {
+        if reason.budget() == Some(Budget::App) && !reason.is_by_posse() {
             self.request_log(id, now);
         }
         self.give_up(id, loss, lived_ms, now);
@@ -93,7 +93,7 @@ impl Reconciler {
                     group.refusal = Some(loss.message.clone());
                 }
             }
-            None if loss.reason.caused_by_app() => {
+            None if loss.reason.caused_by_app() && !loss.reason.is_by_posse() => {
                 if group.spec.restarts_whole() {
                     group.backoff.on_group_ended(id, n_early, now);
                 }

@@ -89,6 +89,7 @@ impl BackoffCause {
             | LossReason::NodeShutdown
             | LossReason::OomKilled
             | LossReason::Preempted
+            | LossReason::Replaced
             | LossReason::Unknown => None,
         }
     }

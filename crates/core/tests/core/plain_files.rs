@@ -1,10 +1,12 @@
 //! A plain file (application, image, count) ends well when no executor can do its work: the budgets are those
 //! of the defaults.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use posse_core::model::action::RunVerdict;
+use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::event::Budget;
+use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
 use posse_core::model::settings::{FailureLimit, Policy};
 use posse_core::model::waiting::{StartWait, Waiting};
@@ -145,5 +147,27 @@ fn starts_that_can_never_succeed_end_the_run_after_a_quarter_of_an_hour() {
         if !has_run {
             assert!((15..=25).contains(&(run.now / MINUTE_MS)), "after {} ms", run.now);
         }
+    }
+}
+
+/// Spark kills an executor without heartbeats, and asks for another one.
+#[test]
+fn kills_with_replacement_are_failures_and_others_are_not() {
+    let exhausted = Some(RunVerdict::BudgetExhausted(Budget::App));
+    for (after, want) in [(AfterKill::Replace, exhausted), (AfterKill::Target(1), None)] {
+        let mut run = Run::with_running(Policy::default(), vec![spec("g", 1)]);
+        let mut verdict = None;
+        for id in 1..=30 {
+            let executors = BTreeSet::from([ExecutorId(id)]);
+            run.call(Command::Kill { executors, after, force: true, reason: None });
+            verdict = run.core.poll_verdict();
+            if verdict.is_some() {
+                break;
+            }
+            let ids: Vec<u64> = run.slots_created().into_iter().map(|(id, _)| id).collect();
+            assert!(!ids.is_empty(), "replaced at once, for it is no crash loop");
+            run.start(&ids);
+        }
+        assert_eq!(verdict, want, "{after:?}");
     }
 }

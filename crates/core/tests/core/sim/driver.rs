@@ -139,7 +139,7 @@ impl Driver {
         };
         let (id, timeout) = (subject.id.0, policy.heartbeat_timeout_ms);
         let is_meant = match reason {
-            LossReason::Killed => self.said.killed.contains(&id),
+            LossReason::Killed | LossReason::Replaced => self.said.killed.contains(&id),
             LossReason::Disconnected => {
                 let asked_at = self.said.lost.get(&id);
                 let was_shown = subject.uid.as_ref().is_some_and(|u| self.shown_over.contains(u));

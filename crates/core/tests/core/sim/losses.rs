@@ -19,6 +19,11 @@ const STALE_MS: u64 = 6_000;
 /// A loss counts when the core learns of it, and is reported some milliseconds later.
 const BATCH_MS: u64 = 20;
 
+/// The driver's report need not be true.
+fn is_by_the_drivers_word(reason: LossReason) -> bool {
+    matches!(reason, LossReason::HeartbeatTimeout | LossReason::Replaced)
+}
+
 impl Check {
     /// A start was abandoned: the pod was not known to run, and its time was over.
     pub(super) fn on_start_loss(
@@ -31,7 +36,7 @@ impl Check {
     ) -> CheckResult {
         if let Event::Executor(subject, ExecutorEvent::Lost { reason, .. }) = event
             && reason.budget() == Some(Budget::App)
-            && *reason != LossReason::HeartbeatTimeout
+            && !is_by_the_drivers_word(*reason)
             && subject.uid.as_ref().is_some_and(|uid| self.lost_by_node.contains(uid))
         {
             return fail(format!("{event:?}, but its node took it"));
@@ -84,7 +89,8 @@ impl Check {
                 self.is_blamed_right(uid, *reason, cluster)?;
                 if reason.budget() == Some(Budget::App) {
                     self.app_losses.push(now);
-                    if policy.log_lines > 0 {
+                    // Who kills an executor knows why.
+                    if policy.log_lines > 0 && !reason.is_by_posse() {
                         self.logs_due.insert(uid.clone());
                     }
                 }
@@ -120,8 +126,7 @@ impl Check {
         reason: LossReason,
         cluster: &Cluster,
     ) -> CheckResult {
-        // The driver's report need not be true.
-        if reason == LossReason::HeartbeatTimeout {
+        if is_by_the_drivers_word(reason) {
             return Ok(());
         }
         // A restore undoes ends, so the first cause of an end is no longer the true one.

@@ -329,7 +329,8 @@ impl Check {
                 ExecutorEvent::Lost {
                     reason: LossReason::Disconnected
                         | LossReason::HeartbeatTimeout
-                        | LossReason::Killed,
+                        | LossReason::Killed
+                        | LossReason::Replaced,
                     ..
                 }
             )
