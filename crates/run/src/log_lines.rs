@@ -19,6 +19,8 @@ const LOSS_LINES_MAX: u32 = 10;
 const LOSS_WINDOW_MS: u64 = 10_000;
 /// The same reason for a refusal is logged again after this time.
 const TOLD_AGAIN_MS: u64 = 60_000;
+/// A wait that goes on is logged again after this time.
+const WAIT_TOLD_AGAIN_MS: u64 = 300_000;
 /// The longest loss message in a log line, in bytes; the event has the whole message.
 const LOSS_BYTES_MAX: usize = 400;
 
@@ -37,13 +39,22 @@ pub struct EventLogger {
     told: Option<(String, Millis)>,
     /// For each group, the last target that was logged as reached.
     reached: BTreeMap<GroupName, u32>,
-    /// For each group, what it waits for, and since when.
-    waits: BTreeMap<GroupName, (Waiting, Millis)>,
+    /// What each group waits for.
+    waits: BTreeMap<GroupName, Wait>,
     /// The last lines of failed executors are shown. Only with the embedded cluster: elsewhere the log of posse is
     /// kept and read by others, and an application's lines may contain secrets.
     shows_lines: bool,
     /// The groups of which a failed executor's last lines were shown.
     shown: BTreeSet<GroupName>,
+}
+
+/// The wait of a group.
+#[derive(Debug)]
+struct Wait {
+    waiting: Waiting,
+    since: Millis,
+    /// When it was logged last.
+    told: Millis,
 }
 
 impl EventLogger {
@@ -103,13 +114,15 @@ impl EventLogger {
         is_told
     }
 
-    /// Logs when a wait of a group is over, and when all executors of a group run.
+    /// Logs when a wait of a group is over or goes on and on, and when all executors of a group run.
     pub fn log_groups(&mut self, groups: impl Iterator<Item = GroupStatus> + Clone, now: Millis) {
         self.end_window(now);
         let mut n_groups = 0;
         for status in groups.clone() {
             n_groups += 1;
-            self.log_ended_wait(&status, now);
+            if let Some(line) = self.wait_line(&status, now) {
+                info!("{line}");
+            }
             self.log_reached(&status);
         }
         let is_there = |name: &GroupName| groups.clone().any(|status| status.group == *name);
@@ -137,17 +150,29 @@ impl EventLogger {
         }
     }
 
-    fn log_ended_wait(&mut self, status: &GroupStatus, now: Millis) {
+    /// What a log says of the wait of a group: that it is over, or how long it lasts.
+    fn wait_line(&mut self, status: &GroupStatus, now: Millis) -> Option<String> {
         let GroupStatus { group, waiting, since, .. } = status;
         let waits = waiting.filter(|waiting| !is_brief(*waiting)).zip(*since);
-        let before = match waits {
-            Some(waits) if self.waits.get(group) == Some(&waits) => return,
-            Some(waits) => self.waits.insert(group.clone(), waits),
-            None => self.waits.remove(group),
-        };
-        if let (Some((waiting, since)), None) = (before, waits) {
-            let s = now.since(since).div_ceil(1_000);
-            info!("group {group}: no longer waiting for {}, after {s} s", describe_wait(waiting));
+        match (self.waits.get_mut(group), waits) {
+            (Some(wait), Some(waits)) if (wait.waiting, wait.since) == waits => {
+                if now.since(wait.told) < WAIT_TOLD_AGAIN_MS {
+                    return None;
+                }
+                wait.told = now;
+                let minutes = now.since(wait.since) / 60_000;
+                let what = describe_wait(wait.waiting);
+                Some(format!("group {group}: still waiting for {what}, after {minutes} min"))
+            }
+            (_, Some((waiting, since))) => {
+                self.waits.insert(group.clone(), Wait { waiting, since, told: now });
+                None
+            }
+            (_, None) => {
+                let Wait { waiting, since, .. } = self.waits.remove(group)?;
+                let (what, s) = (describe_wait(waiting), now.since(since).div_ceil(1_000));
+                Some(format!("group {group}: no longer waiting for {what}, after {s} s"))
+            }
         }
     }
 
@@ -419,6 +444,35 @@ mod tests {
         assert_eq!(logged(4, 4), Some(4));
         logger.log_groups(std::iter::empty(), Millis(1));
         assert!(logger.reached.is_empty(), "a deleted group is removed");
+    }
+
+    #[test]
+    fn a_wait_that_goes_on_is_told_again_with_its_age() {
+        let mut group = sample_status().groups.remove(0);
+        let unschedulable = Some(Waiting::Start(StartWait::Unschedulable));
+        let mut logger = EventLogger::default();
+        for (minute, waiting, want) in [
+            (0, unschedulable, None),
+            (4, unschedulable, None),
+            (
+                5,
+                unschedulable,
+                Some("still waiting for the scheduler (unschedulable), after 5 min"),
+            ),
+            (9, unschedulable, None),
+            (
+                11,
+                unschedulable,
+                Some("still waiting for the scheduler (unschedulable), after 11 min"),
+            ),
+            (12, None, Some("no longer waiting for the scheduler (unschedulable), after 720 s")),
+            (13, None, None),
+        ] {
+            (group.waiting, group.since) = (waiting, waiting.map(|_| Millis(0)));
+            let line = logger.wait_line(&group, Millis(minute * 60_000));
+            let want = want.map(|what| format!("group {}: {what}", group.group));
+            assert_eq!(line, want, "minute {minute}");
+        }
     }
 
     #[test]
