@@ -291,29 +291,9 @@ fn the_loss_reasons_and_their_budgets() {
     let rows = table(section(&page, "Reasons for a loss"), "| reason |");
     let listed: BTreeSet<(String, String)> =
         rows.into_iter().map(|cells| (cells[0].clone(), cells[2].clone())).collect();
-    let known = [
-        LossReason::AdmissionRejected,
-        LossReason::AppError,
-        LossReason::Completed,
-        LossReason::ConfigError,
-        LossReason::DeadlineExceeded,
-        LossReason::Deleted,
-        LossReason::Disconnected,
-        LossReason::DiskExceeded,
-        LossReason::Evicted,
-        LossReason::ImageError,
-        LossReason::HeartbeatTimeout,
-        LossReason::Killed,
-        LossReason::MaxAge,
-        LossReason::NodeLost,
-        LossReason::NodeShutdown,
-        LossReason::OomKilled,
-        LossReason::Preempted,
-        LossReason::StartTimeout,
-        LossReason::Unknown,
-    ];
     let budget = |reason: LossReason| reason.budget().map_or("none", |budget| budget.as_str());
-    let known = known.map(|reason| (reason.as_str().to_owned(), budget(reason).to_owned()));
+    let known =
+        LossReason::ALL.map(|reason| (reason.as_str().to_owned(), budget(reason).to_owned()));
     assert_eq!(listed, BTreeSet::from(known));
 }
 

@@ -71,7 +71,7 @@ const EVERYWHERE: &[Row] = &[
         "container: exit code 137 (SIGKILL), OOMKilled",
     ),
     Row("deleted", By::Delete, "deleted", None, None, "the pod was deleted, but not by this run"),
-    Row("killed", By::Kill, "killed", None, None, "two\\u{7} lines"),
+    Row("killed", By::Kill, "killed", APP_BUDGET, None, "two\\u{7} lines"),
 ];
 
 /// Ends that the processes and nodes of the embedded cluster cause.
