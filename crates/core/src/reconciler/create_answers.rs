@@ -181,7 +181,7 @@ impl Reconciler {
                 None => self.retire(id, now),
             },
             RefusalClass::NamespaceGone | RefusalClass::NotFound => {
-                self.abandon_create(id, BackoffCause::Permanent, sent_at, refusal, now);
+                self.abandon_create(id, BackoffCause::NamespaceGone, sent_at, refusal, now);
             }
             // Handled above; a retry is safe.
             RefusalClass::Exists => self.post_again(id, None, now.after(RETRY_INITIAL_MS), now),

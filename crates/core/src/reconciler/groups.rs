@@ -7,7 +7,8 @@ use crate::model::command::{GroupChange, Reply};
 use crate::model::event::DeleteCause;
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::settings::{GroupSpec, Restart, completions_error};
-use crate::state::create_backoff::{BackoffCause, CreateBackoff};
+use crate::model::waiting::{ServerWait, Waiting};
+use crate::state::create_backoff::CreateBackoff;
 use crate::state::executors::{Group, Life};
 use crate::state::memory_scaling::MemoryScaling;
 use posse_base::time::Millis;
@@ -158,8 +159,11 @@ fn too_many_groups() -> Reply {
 
 /// A dry run of the group's pod has just succeeded, so earlier refusals do not count.
 fn accept_pod(group: &mut Group, is_new_pod: bool) {
-    let cause = group.backoff.cause();
-    if is_new_pod || matches!(cause, Some(BackoffCause::Permanent | BackoffCause::MayPass)) {
+    let is_refused = group
+        .backoff
+        .cause()
+        .is_some_and(|cause| cause.waiting() == Waiting::Server(ServerWait::Permanent));
+    if is_new_pod || is_refused {
         (group.backoff, group.refusal) = (CreateBackoff::default(), None);
     }
     if is_new_pod {

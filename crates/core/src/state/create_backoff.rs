@@ -41,6 +41,8 @@ pub enum BackoffCause {
     /// forbids everything for some seconds, until its RBAC caches are filled. Or the pod of a task was
     /// refused, and those of others may be accepted.
     MayPass,
+    /// The namespace is gone, or another object that the request names. Somebody may make it again soon.
+    NamespaceGone,
     /// A temporary failure of the server.
     Server,
     /// An executor was not running within `start_timeout`.
@@ -61,7 +63,9 @@ impl BackoffCause {
             Self::Capacity => Waiting::Server(ServerWait::Quota),
             Self::Config => Waiting::Start(StartWait::ConfigError),
             Self::Image => Waiting::Start(StartWait::ImageError),
-            Self::Permanent | Self::MayPass => Waiting::Server(ServerWait::Permanent),
+            Self::Permanent | Self::MayPass | Self::NamespaceGone => {
+                Waiting::Server(ServerWait::Permanent)
+            }
             Self::Server => Waiting::Server(ServerWait::Failing),
             Self::Start => Waiting::Start(StartWait::Timeout),
             Self::CrashLoop => Waiting::Start(StartWait::CrashLoop),
@@ -106,6 +110,7 @@ impl BackoffCause {
             Self::Config | Self::Image | Self::Start => (10_000, 300_000),
             Self::Permanent => (300_000, 300_000),
             Self::MayPass | Self::CrashLoop => (1_000, 300_000),
+            Self::NamespaceGone => (1_000, 20_000),
         }
     }
 }

@@ -92,6 +92,23 @@ fn a_group_whose_creates_fail_sends_fewer_and_fewer() {
 }
 
 #[test]
+fn a_namespace_that_is_made_again_is_noticed_within_30_s() {
+    for (class, code) in [(RefusalClass::NamespaceGone, 403), (RefusalClass::NotFound, 404)] {
+        let mut run = Run::new(policy(), vec![spec("g", 3)]);
+        serve(&mut run, MINUTE_MS, "", (class, code), 5);
+        for id in 1..=3 {
+            run.gone(&[id]);
+        }
+        serve(&mut run, 10 * MINUTE_MS, "g", (class, code), 5);
+        let group = run.group("g");
+        assert_eq!(group.pending + group.running, 0, "{class:?}");
+        assert_eq!(group.waiting, Some(Waiting::Server(ServerWait::Permanent)), "{class:?}");
+        serve(&mut run, 10 * MINUTE_MS + 30_000, "", (class, code), 5);
+        assert_eq!(run.group("g").pending, 3, "{class:?}");
+    }
+}
+
+#[test]
 fn only_429_503_and_connection_errors_shrink_the_common_window() {
     for (class, code, closes) in [
         (RefusalClass::Throttled, 429, true),

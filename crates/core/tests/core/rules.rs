@@ -300,12 +300,10 @@ fn refusals_are_sorted_by_cause() {
     check_refusals(RefusalClass::Invalid, 422, Waiting::Server(ServerWait::Permanent), 11..=12);
     // The first retries are soon, because a server that is starting answers 403 for some seconds.
     check_refusals(RefusalClass::Forbidden, 403, Waiting::Server(ServerWait::Permanent), 18..=22);
-    check_refusals(
-        RefusalClass::NamespaceGone,
-        403,
-        Waiting::Server(ServerWait::Permanent),
-        11..=12,
-    );
+    // A namespace that is made again is noticed within half a minute.
+    for (class, code) in [(RefusalClass::NamespaceGone, 403), (RefusalClass::NotFound, 404)] {
+        check_refusals(class, code, Waiting::Server(ServerWait::Permanent), 180..=190);
+    }
 }
 
 /// The server counts its quota again a moment after a pod is gone, so the first create then is often
