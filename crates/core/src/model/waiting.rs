@@ -228,7 +228,11 @@ impl GroupWait {
                 "its target to be set again",
                 "until then, adopted executors are kept",
             ),
-            Self::Max => ("max", "other tasks to end", "the group's max is reached"),
+            Self::Max => (
+                "max",
+                "a lower target or other tasks to end",
+                "its target and tasks reach the group's max",
+            ),
             Self::PendingLimit => {
                 ("pending_limit", "pending executors to run", "allocation.pending_max is reached")
             }

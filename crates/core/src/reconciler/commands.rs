@@ -39,11 +39,15 @@ impl Reconciler {
             GroupCommand::CancelTask { key } => self.cancel_task(&name, &key, now),
             GroupCommand::Delete => self.delete_group(&name, now),
             GroupCommand::Put { change } => {
-                let refusal = change.target.and_then(|_| self.scaled_by_command(&name));
+                let refusal = change.target.and_then(|target| {
+                    let conflict = || self.target_conflict(&name, target, change.max);
+                    self.scaled_by_command(&name).or_else(conflict)
+                });
                 refusal.unwrap_or_else(|| self.put_group(name, change, now))
             }
             GroupCommand::SetTarget { target } => {
-                let refusal = self.scaled_by_command(&name);
+                let conflict = || self.target_conflict(&name, target, None);
+                let refusal = self.scaled_by_command(&name).or_else(conflict);
                 let set = || {
                     self.set_target(&name, target, now).map_or(Reply::UnknownGroup, Reply::Target)
                 };

@@ -49,6 +49,16 @@ impl Reconciler {
             );
             return Reply::TooMany { what, field: "executors" };
         }
+        if n_new > 0
+            && let Some(max) = Group::max_without_room_for_tasks(group.target(), group.spec.max)
+        {
+            let what = format!(
+                "group {name} has the target {} and `max: {max}`, which leaves tasks no room: lower the target, \
+                 raise max, or add the tasks to another group",
+                group.target()
+            );
+            return Reply::Refused { what, field: "executors" };
+        }
         if let Some(group) = self.executors.groups.get_mut(name) {
             group.on_target_raised(u32::try_from(n_new).unwrap_or(u32::MAX));
             // In the order of the call.
@@ -63,6 +73,27 @@ impl Reconciler {
         }
         let keys = tasks.iter().map(|task| &task.key);
         Reply::Tasks(keys.filter_map(|key| self.task_status(name, key)).collect())
+    }
+
+    /// Why the target of a group with open tasks cannot be raised so far: they would wait as long as the
+    /// target's executors run.
+    pub(super) fn target_conflict(
+        &self,
+        name: &GroupName,
+        target: u32,
+        max: Option<u32>,
+    ) -> Option<Reply> {
+        let group = self.live_group(name)?;
+        let n_open = group.tasks.n_open();
+        if n_open == 0 || target <= group.target() {
+            return None;
+        }
+        let max = Group::max_without_room_for_tasks(target, max.or(group.spec.max))?;
+        let what = format!(
+            "leaves the {n_open} open tasks no room under `max: {max}`: set a lower target, raise max, or wait \
+             until the tasks have ended"
+        );
+        Some(Reply::Refused { what, field: "target" })
     }
 
     /// One task of a group, or all of them.

@@ -15,6 +15,11 @@ impl Group {
         self.tasks.n_ready().min(room.saturating_sub(self.task_counts.capacity()))
     }
 
+    /// The group's `max`, if this target takes all of it. `max: 0` is a group that only holds its tasks.
+    pub fn max_without_room_for_tasks(target: u32, max: Option<u32>) -> Option<u32> {
+        max.filter(|&max| target > 0 && max > 0 && target >= max)
+    }
+
     /// How many executors the group should have: its target and one for each open task, up to `max`.
     pub fn wanted(&self) -> u32 {
         let n_open = u32::try_from(self.tasks.n_open()).unwrap_or(u32::MAX);

@@ -96,7 +96,7 @@ fn evicted(pod: &mut Pod) {
 #[test]
 fn tasks_run_beside_the_target_and_within_max() {
     for (target, max, want_own, want_tasks) in
-        [(0, None, 0, 5), (2, None, 2, 5), (2, Some(5), 2, 3), (3, Some(3), 3, 0)]
+        [(0, None, 0, 5), (2, None, 2, 5), (2, Some(5), 2, 3), (0, Some(0), 0, 0)]
     {
         let mut run = Run::new(policy(), vec![group(target, max)]);
         let tasks: Vec<Task> = (0..5).map(|i| task(&format!("t{i}"), 0)).collect();
@@ -120,6 +120,42 @@ fn tasks_run_beside_the_target_and_within_max() {
         let n_more = settle(&mut run).len();
         assert_eq!((n_left, n_left + n_more), (want_tasks, 5.min(max.unwrap_or(5) as usize)));
     }
+}
+
+/// Else they would wait as long as the target's executors run, which may be for ever.
+#[test]
+fn tasks_are_refused_if_the_target_leaves_them_no_room_under_max() {
+    let mut run = Run::new(policy(), vec![group(1, Some(10))]);
+    assert!(matches!(say(&mut run, &[task("a", 0)]), Reply::Tasks(_)));
+    let raise = |run: &mut Run| {
+        let name = GroupName::from("g");
+        run.call(Command::Group(name, GroupCommand::SetTarget { target: 10 }))
+    };
+    let Reply::Refused { what, field } = raise(&mut run) else { panic!() };
+    assert_eq!(
+        (what.as_str(), field),
+        (
+            "leaves the 1 open tasks no room under `max: 10`: set a lower target, raise max, or wait until the tasks \
+             have ended",
+            "target"
+        )
+    );
+    run.target("g", 10);
+    settle(&mut run);
+    let Reply::Refused { what, field } = say(&mut run, &[task("b", 0)]) else { panic!() };
+    assert_eq!(
+        (what.as_str(), field),
+        (
+            "group g has the target 10 and `max: 10`, which leaves tasks no room: lower the target, raise max, or \
+             add the tasks to another group",
+            "executors"
+        )
+    );
+    assert_eq!(show(&mut run, "b"), None);
+    // Known tasks may be told again.
+    assert!(matches!(say(&mut run, &[task("a", 0)]), Reply::Tasks(_)));
+    run.target("g", 9);
+    assert!(matches!(say(&mut run, &[task("b", 0)]), Reply::Tasks(_)));
 }
 
 #[test]

@@ -182,7 +182,15 @@ impl World {
             let tasks: Vec<Arc<Task>> = of_group.map(|(_, task)| Arc::clone(task)).collect();
             let reply = core
                 .command(Command::Group(spec.name.clone(), GroupCommand::AddTasks { tasks }), now);
-            if !matches!(reply, Reply::Tasks(_)) {
+            let group = core.executors().groups.get(&spec.name);
+            let is_full =
+                group.is_some_and(|group| group.spec.max.is_some_and(|max| group.target() >= max));
+            let is_right = match reply {
+                Reply::Tasks(_) => true,
+                Reply::Refused { field, .. } => is_full && field == "executors",
+                _ => false,
+            };
+            if !is_right {
                 return fail(format!("{reply:?} to known and new keys"));
             }
         }
@@ -203,12 +211,12 @@ impl World {
         let calm = self.profile.faulty_ms;
         self.at(calm, Happening::Calm);
         self.run_until(calm)?;
-        self.say_tasks(5)?;
         // The last call may have set a target that leaves no room.
         for i in 0..self.groups.len() {
             let name = self.groups[i].name.clone();
             self.core.as_mut().unwrap().set_target(&name, 0, Millis(self.now));
         }
+        self.say_tasks(5)?;
         self.run_until(calm + 3 * CALM_MS)?;
         self.all_have_ended()?;
         self.check.n_actions = 0;
