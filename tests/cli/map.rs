@@ -92,6 +92,19 @@ fn each_line_runs_once_and_its_output_has_its_number() {
     check(&output, 2, "line 1 is another one than in the run that wrote");
 }
 
+/// Kubernetes expands `$(X)` and `$$` in a container's arguments.
+#[test]
+fn a_line_runs_as_it_is_written() {
+    let folder = Folder::new();
+    let line = "echo '$(POSSE_KEY) $$ $$(POSSE_KEY) $ $(NONE) $'\"$(echo $POSSE_KEY)\"";
+    let output = folder.map(&["--resume", "done"], line.as_bytes());
+    check(&output, 0, "1 lines succeeded, 0 failed");
+    assert_eq!(text(&output.stdout), "[1] $(POSSE_KEY) $$ $$(POSSE_KEY) $ $(NONE) $line-1\n");
+    // The file has the line as it is written, so that one of an earlier posse goes on.
+    let output = folder.map(&["--resume", "done"], line.as_bytes());
+    check(&output, 0, "1 were done before");
+}
+
 #[test]
 fn a_line_that_fails_is_tried_again() {
     let folder = Folder::new();

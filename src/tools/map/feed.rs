@@ -284,7 +284,7 @@ impl Feed {
             }
             self.open.insert(n);
             self.done.note(n, &text);
-            let (key, args) = (format!("{KEY_PREFIX}{n}"), Some(vec![text]));
+            let (key, args) = (format!("{KEY_PREFIX}{n}"), Some(vec![escaped(&text)]));
             tasks.push(TaskJson { key, args, retries: self.retries, ..TaskJson::default() });
         }
         if tasks.is_empty() {
@@ -329,6 +329,11 @@ impl Feed {
         }
         Ok(())
     }
+}
+
+/// The text as an argument of a container, which Kubernetes expands: `$$` to `$`, and `$(X)` to a variable.
+fn escaped(text: &str) -> String {
+    text.replace('$', "$$")
 }
 
 /// Calls again for a while if posse is busy or does not answer: all these calls are repeatable.
