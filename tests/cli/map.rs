@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use posse_testing::{Wait, program};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Much longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -235,6 +237,36 @@ fn a_refused_template_ends_the_run() {
         "executors: [{pod: {spec: {containers: [{name: c, image: i, imagePullPolicy: Sometimes}]}}}]",
     );
     check(&folder.map(&[], b"true"), 4, "refuses the template of group default: ");
+}
+
+/// What a person sees after Ctrl-C, which the whole process group gets.
+#[test]
+fn an_interrupted_map_says_what_is_left() {
+    let folder = Folder::new();
+    let input = "true\nexit 3\necho >> here; sleep 1000\ntrue\ntrue";
+    for (args, how) in
+        [(&["--resume", "done"][..], "done goes on from here"), (&[], "--resume FILE notes")]
+    {
+        let input = input.replace("here", &folder.0.join("here").display().to_string());
+        let mut command = folder.command(&[&["-j", "1"], args].concat(), input.as_bytes());
+        command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+        let posse = command.spawn().unwrap();
+        let mut wait = Wait::new("the third line to run", PATIENCE);
+        while folder.lines("here").is_empty() {
+            assert!(wait.goes_on(), "the third line does not run");
+            thread::sleep(POLL);
+        }
+        let group = Pid::from_raw(posse.id().try_into().unwrap()).unwrap();
+        kill_process_group(group, Signal::INT).unwrap();
+        let output = posse.wait_with_output().unwrap();
+        check(&output, 130, "1 lines succeeded, 1 failed: line 2");
+        check(&output, 130, "SIGINT: 1 line ran, and 2 lines that were read had not begun; ");
+        check(&output, 130, how);
+        let said = text(&output.stderr);
+        assert!(!said.contains("config_error") && !said.contains("executor 3 lost"), "{said}");
+        fs::remove_file(folder.0.join("here")).unwrap();
+        let _ = fs::remove_file(folder.0.join("done"));
+    }
 }
 
 /// Lines that ran when posse was killed run again, and no line that was written down does.

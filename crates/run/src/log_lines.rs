@@ -46,6 +46,8 @@ pub struct EventLogger {
     shows_lines: bool,
     /// The groups of which a failed executor's last lines were shown.
     shown: BTreeSet<GroupName>,
+    /// The run is ending.
+    is_stopping: bool,
 }
 
 /// The wait of a group.
@@ -63,20 +65,30 @@ impl EventLogger {
         Self { shows_lines: is_embedded, ..Self::default() }
     }
 
+    /// A signal has asked for the end. Executors may end by it too, and in a way that looks like a failure.
+    pub fn on_stop_signal(&mut self) {
+        self.is_stopping = true;
+    }
+
     /// Logs an event.
     pub fn log_event(&mut self, event: &Event, now: Millis) {
         self.end_window(now);
-        if matches!(event, Event::Executor(_, ExecutorEvent::Lost { .. })) {
-            self.n_lost = self.n_lost.saturating_add(1);
-        }
+        let is_loss = matches!(event, Event::Executor(_, ExecutorEvent::Lost { .. }));
+        self.n_lost = self.n_lost.saturating_add(is_loss.into());
+        self.is_stopping |= matches!(event, Event::Run(RunEvent::Stopping));
         let is_foreign = matches!(event, Event::Cluster(ClusterEvent::ForeignPod { .. }));
         self.n_foreign = self.n_foreign.saturating_add(is_foreign.into());
-        let n = if is_foreign { self.n_foreign } else { self.n_lost };
+        let is_quiet =
+            if is_foreign { self.n_foreign > LOSS_LINES_MAX } else { self.hides_losses() };
         let is_told = self.is_told(event, now);
-        log::log!(level(event, n > LOSS_LINES_MAX), "{}", describe(event, is_told, now));
+        log::log!(level(event, is_quiet), "{}", describe(event, is_told, now));
         for line in self.last_lines(event) {
             warn!("{line}");
         }
+    }
+
+    fn hides_losses(&self) -> bool {
+        self.is_stopping || self.n_lost > LOSS_LINES_MAX
     }
 
     /// What an executor wrote last, if it is the first of its group that failed: an exit code alone does
@@ -192,8 +204,8 @@ impl EventLogger {
     }
 }
 
-/// `is_flood`: there were many such events within this window.
-fn level(event: &Event, is_flood: bool) -> Level {
+/// `is_quiet`: there were many such events within this window, or the run is ending.
+fn level(event: &Event, is_quiet: bool) -> Level {
     match event {
         Event::Run(event) => match event {
             RunEvent::BudgetExhausted { .. }
@@ -203,7 +215,7 @@ fn level(event: &Event, is_flood: bool) -> Level {
             RunEvent::Started | RunEvent::Stopping => Level::Debug,
         },
         Event::Cluster(event) => match event {
-            ClusterEvent::ForeignPod { .. } if is_flood => Level::Debug,
+            ClusterEvent::ForeignPod { .. } if is_quiet => Level::Debug,
             ClusterEvent::ForeignPod { .. } | ClusterEvent::ServerUnavailable { .. } => Level::Warn,
             ClusterEvent::NodeAvoided { .. } | ClusterEvent::ServerAvailable { .. } => Level::Info,
             // The watcher logs more details.
@@ -218,7 +230,7 @@ fn level(event: &Event, is_flood: bool) -> Level {
             GroupEvent::TaskEnded { .. } => Level::Debug,
         },
         Event::Executor(_, event) => match event {
-            ExecutorEvent::Lost { .. } if is_flood => Level::Debug,
+            ExecutorEvent::Lost { .. } if is_quiet => Level::Debug,
             // Somebody asked for that, or it was its own end.
             ExecutorEvent::Lost {
                 reason: LossReason::Killed | LossReason::Replaced | LossReason::Completed,
@@ -425,6 +437,23 @@ mod tests {
         assert_eq!(logger.n_lost, LOSS_LINES_MAX + 5);
         logger.end_window(Millis(LOSS_WINDOW_MS));
         assert_eq!((logger.n_lost, logger.window_began), (0, Millis(LOSS_WINDOW_MS)));
+    }
+
+    /// Ctrl-C may end an executor too, before posse deletes it.
+    #[test]
+    fn losses_of_a_run_that_ends_are_no_news() {
+        let stopping = Event::Run(RunEvent::Stopping);
+        let steps: [fn(&mut EventLogger, &Event); 2] = [
+            |logger, _| logger.on_stop_signal(),
+            |logger, stopping| logger.log_event(stopping, Millis(1)),
+        ];
+        for step in steps {
+            let mut logger = EventLogger::default();
+            logger.log_event(&Event::Run(RunEvent::Started), Millis(0));
+            assert!(!logger.hides_losses());
+            step(&mut logger, &stopping);
+            assert!(logger.hides_losses());
+        }
     }
 
     #[test]

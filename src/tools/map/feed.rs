@@ -25,6 +25,7 @@ use posse_control::client::{Client, ClientError};
 use posse_core::machines::retry::{RetryLimit, RetryRule};
 use posse_kube::api::objects::Objects;
 use posse_kube::api::retry::Retries;
+use posse_run::signals::{Signal, Signals};
 use posse_wire::control::status_json::RunNames;
 use posse_wire::control::task::{TaskJson, TaskStatusJson};
 use posse_wire::k8s::labels::Selection;
@@ -85,6 +86,9 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
         None => Connection::new(&args.server, world)?.http,
     };
     let objects = Objects::new(http, Some(&status.identity.namespace));
+    let signals = Signals::start();
+    let signals =
+        signals.map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
     let printer = Arc::new(Printer::default());
     let (outputs, pods) = bounded(QUEUE_MAX);
     let (broken_sender, broken) = bounded(OUTPUT_READERS);
@@ -114,9 +118,11 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
         open: BTreeSet::new(),
         counts: Counts::default(),
         wrong: None,
+        signals,
+        interrupted: None,
     };
     let result = feed.hand_on(&input, &learned);
-    let Feed { outputs, broken, counts, .. } = feed;
+    let Feed { outputs, broken, counts, interrupted, .. } = feed;
     drop(outputs);
     for reader in readers {
         // A panic was reported by its own thread.
@@ -126,6 +132,9 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
         return Err(Failure::output(error));
     }
     info!("{}", counts.shown(printer.n_unread()));
+    if let Some(interrupted) = interrupted {
+        info!("{interrupted}");
+    }
     result.map(|()| if counts.n_failed == 0 { Code::Clean } else { Code::WorkGivenUp })
 }
 
@@ -226,6 +235,9 @@ struct Feed {
     counts: Counts,
     /// The line that ended the input before its end.
     wrong: Option<String>,
+    signals: Signals,
+    /// What a signal has left, and how to go on.
+    interrupted: Option<String>,
 }
 
 impl Feed {
@@ -236,6 +248,13 @@ impl Feed {
             let closed = never();
             let mut batch = Vec::new();
             select! {
+                recv(self.signals.wake()) -> _ => {
+                    let stop = self.signals.take().find(|it| it.is_stop_without_driver());
+                    if let Some(signal) = stop {
+                        self.interrupted = Some(self.what_is_left(signal, input.try_iter().count()));
+                        return Err(Failure::new(Code::Signal(signal), ""));
+                    }
+                }
                 recv(if is_full { &closed } else { input }) -> line => match line {
                     Ok(line) => {
                         let room = OPEN_MAX.saturating_sub(self.open.len()).min(BATCH_MAX);
@@ -292,6 +311,29 @@ impl Feed {
         }
         let states = patiently(|| self.client.add_tasks(&self.group, &tasks))?;
         self.on_states(&states)
+    }
+
+    /// What is left, and how to go on. `n_read`: the lines that were read and not handed on.
+    fn what_is_left(&self, signal: Signal, n_read: usize) -> String {
+        let lines = |n: usize| if n == 1 { "1 line".to_owned() } else { format!("{n} lines") };
+        // Asked once: posse is about to end.
+        let left = match self.client.tasks(&self.group) {
+            Ok(states) => {
+                let is_running = |state: &&TaskStatusJson| state.state == "running";
+                let n_running = states.iter().filter(is_running).count();
+                let n_waiting = self.open.len().saturating_sub(n_running) + n_read;
+                let running = lines(n_running);
+                format!("{running} ran, and {} that were read had not begun", lines(n_waiting))
+            }
+            Err(_) => format!("{} had not ended", lines(self.open.len() + n_read)),
+        };
+        let how = match self.done.shown() {
+            Some(file) => format!("the same command with --resume {file} goes on from here"),
+            None => "--resume FILE notes the lines that have succeeded, so that the same command \
+                     can go on; without it all lines run again"
+                .to_owned(),
+        };
+        format!("{signal}: {left}; {how}")
     }
 
     fn ask_all(&mut self) -> Result<(), Failure> {

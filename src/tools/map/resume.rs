@@ -51,6 +51,11 @@ impl Done {
         Ok(Self { file: Some(file), shown, before, open: Vec::new() })
     }
 
+    /// The file's name; none without `--resume`.
+    pub(super) fn shown(&self) -> Option<&str> {
+        self.file.as_ref().map(|_| self.shown.as_str())
+    }
+
     /// True if an earlier run has done this line.
     pub(super) fn has(&self, n: u64, text: &str) -> Result<bool, Failure> {
         let Ok(i) = self.before.binary_search_by_key(&n, |(line, _)| *line) else {

@@ -483,6 +483,7 @@ impl<U: Upstream> Engine<'_, U> {
             // A later one is logged with what it does.
             if self.finish.is_running() {
                 info!("{signal}: stopping");
+                self.state.logger.on_stop_signal();
             }
             if !self.finish.is_started() && self.finish.is_running() {
                 self.state.interrupted_by = Some(signal);
