@@ -78,11 +78,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
             return Err(Failure::usage(message));
         }
     }
-    let exclusive = args.exclusive || config.exclusive.unwrap_or(false);
-    if exclusive && !config.lease {
-        let message = format!("{file}: exclusive needs the lease, and lease is false");
-        return Err(Failure::usage(message));
-    }
+    let exclusive = is_exclusive(&config, args, &file)?;
     check_volumes(&groups, exclusive, &file)?;
     let events = events(args, &driver, world)?;
     let metrics = metrics(&config, args)?;
@@ -104,6 +100,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         lease: config.lease,
         exclusive,
         orphans: config.orphans,
+        driver_tells_failures: args.jobs.is_some(),
         grace_ms: config.grace_ms,
         control,
         socket_folders: socket_folders(world),
@@ -115,6 +112,15 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         kubernetes_events: config.kubernetes_events,
         keep: args.keep,
     })
+}
+
+fn is_exclusive(config: &Config, args: &RunArgs, file: &str) -> Result<bool, Failure> {
+    let exclusive = args.exclusive || config.exclusive.unwrap_or(false);
+    if exclusive && !config.lease {
+        let message = format!("{file}: exclusive needs the lease, and lease is false");
+        return Err(Failure::usage(message));
+    }
+    Ok(exclusive)
 }
 
 /// The folders for control sockets, from the environment.

@@ -85,6 +85,8 @@ fn each_line_runs_once_and_its_output_has_its_number() {
     let printed = text(&output.stdout);
     let lines: BTreeSet<&str> = printed.lines().collect();
     assert_eq!(lines, ["[1] one", "[1] two", "[3] line-3 | a  b"].into());
+    let warnings = text(&output.stderr).lines().filter(|line| line.contains(" WARN ")).count();
+    assert_eq!(warnings, 1, "{}", text(&output.stderr));
     // The failed line runs again, the others do not.
     let input = b"echo one; echo two >&2\nexit 3\necho $POSSE_KEY '|' 'a  b'\necho new";
     let output = folder.map(&["--resume", "done"], input);

@@ -48,6 +48,8 @@ pub struct EventLogger {
     shown: BTreeSet<GroupName>,
     /// The run is ending.
     is_stopping: bool,
+    /// The driver warns of its failed tasks.
+    driver_tells_failures: bool,
 }
 
 /// The wait of a group.
@@ -60,9 +62,14 @@ struct Wait {
 }
 
 impl EventLogger {
-    /// `is_embedded`: the cluster is the embedded one of this run.
-    pub fn new(is_embedded: bool) -> Self {
-        Self { shows_lines: is_embedded, ..Self::default() }
+    /// `is_embedded`: the cluster is the embedded one of this run. `driver_tells_failures`: the driver warns
+    /// of each task that failed, and prints what it wrote.
+    pub fn new(is_embedded: bool, driver_tells_failures: bool) -> Self {
+        Self {
+            shows_lines: is_embedded && !driver_tells_failures,
+            driver_tells_failures,
+            ..Self::default()
+        }
     }
 
     /// A signal has asked for the end. Executors may end by it too, and in a way that looks like a failure.
@@ -81,7 +88,12 @@ impl EventLogger {
         let is_quiet =
             if is_foreign { self.n_foreign > LOSS_LINES_MAX } else { self.hides_losses() };
         let is_told = self.is_told(event, now);
-        log::log!(level(event, is_quiet), "{}", describe(event, is_told, now));
+        let level = match (level(event, is_quiet), is_loss && self.driver_tells_failures) {
+            // Why is still worth a line: the task may run again.
+            (Level::Warn, true) => Level::Info,
+            (level, _) => level,
+        };
+        log::log!(level, "{}", describe(event, is_told, now));
         for line in self.last_lines(event) {
             warn!("{line}");
         }
@@ -541,14 +553,14 @@ mod tests {
 
     #[test]
     fn the_first_failure_of_a_group_shows_its_last_lines() {
-        let mut logger = EventLogger::new(true);
+        let mut logger = EventLogger::new(true, false);
         let log_of = |group: &str, lines: &[&str]| {
             let subject =
                 Subject { group: group.into(), id: ExecutorId(7), uid: None, pod: "p".to_owned() };
             let lines = lines.iter().map(|&line| line.to_owned()).collect();
             Event::Executor(subject, ExecutorEvent::Log { lines, message: None })
         };
-        let elsewhere = EventLogger::new(false).last_lines(&log_of("a", &["one"]));
+        let elsewhere = EventLogger::new(false, false).last_lines(&log_of("a", &["one"]));
         assert!(elsewhere.is_empty(), "not outside of the embedded cluster");
         let mut shown = |group: &str, lines: &[&str]| logger.last_lines(&log_of(group, lines));
         assert!(shown("a", &[]).is_empty(), "there was nothing to show");

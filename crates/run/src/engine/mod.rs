@@ -147,8 +147,7 @@ impl HeldLeases {
 }
 
 impl EngineState {
-    /// `is_embedded`: the cluster is the embedded one of this run.
-    pub fn new(is_embedded: bool) -> Self {
+    pub fn new(logger: EventLogger) -> Self {
         Self {
             driver: None,
             driver_status: None,
@@ -156,7 +155,7 @@ impl EngineState {
             reaper: Reaper::new(),
             reap_at: None,
             probe: None,
-            logger: EventLogger::new(is_embedded),
+            logger,
             interrupted_by: None,
             held: HeldLeases { application: true, instance: true },
             is_taken_over: false,

@@ -27,6 +27,7 @@ use crate::events::EventLog;
 use crate::inbox::{ControlHandle, Liveness, Message, inbox};
 use crate::kube_events::{KubeEventWriter, SentCounts};
 use crate::leases::IdStore;
+use crate::log_lines::EventLogger;
 use crate::metrics::RunMetrics;
 use crate::progress::Progress;
 use crate::random::random_bits;
@@ -325,6 +326,10 @@ impl Run<'_> {
         Interfaces::open(self.settings, selection, &log, liveness, kube_events, subject, line)
     }
 
+    fn logger(&self) -> EventLogger {
+        EventLogger::new(self.server.is_embedded, self.settings.driver_tells_failures)
+    }
+
     /// Starts the threads, and runs the engine to its end.
     fn reconcile(
         &self,
@@ -376,7 +381,7 @@ impl Run<'_> {
             metrics,
             progress: self.progress.clone(),
             driver_plan,
-            state: EngineState::new(self.server.is_embedded),
+            state: EngineState::new(self.logger()),
         };
         let (outcome, interrupted_by) = engine.run();
         scaling.stop();

@@ -48,6 +48,8 @@ pub struct RunSettings {
     pub exclusive: bool,
     /// Whether executors of instances whose driver is gone are deleted.
     pub orphans: OrphanPolicy,
+    /// The driver tells which of its tasks failed, so that posse does not warn of them too.
+    pub driver_tells_failures: bool,
     /// The driver's grace period at shutdown.
     pub grace_ms: u64,
     pub control: Control,
