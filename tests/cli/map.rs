@@ -262,7 +262,7 @@ fn an_interrupted_map_says_what_is_left() {
         kill_process_group(group, Signal::INT).unwrap();
         let output = posse.wait_with_output().unwrap();
         check(&output, 130, "1 lines succeeded, 1 failed: line 2");
-        check(&output, 130, "SIGINT: 1 line ran, and 2 lines that were read had not begun; ");
+        check(&output, 130, "SIGINT: 1 line had begun, and 2 lines that were read had not begun; ");
         check(&output, 130, how);
         let said = text(&output.stderr);
         assert!(!said.contains("config_error") && !said.contains("executor 3 lost"), "{said}");

@@ -319,11 +319,15 @@ impl Feed {
         // Asked once: posse is about to end.
         let left = match self.client.tasks(&self.group) {
             Ok(states) => {
-                let is_running = |state: &&TaskStatusJson| state.state == "running";
+                let is_running =
+                    |state: &&TaskStatusJson| ["pending", "running"].contains(&&*state.state);
                 let n_running = states.iter().filter(is_running).count();
                 let n_waiting = self.open.len().saturating_sub(n_running) + n_read;
                 let running = lines(n_running);
-                format!("{running} ran, and {} that were read had not begun", lines(n_waiting))
+                format!(
+                    "{running} had begun, and {} that were read had not begun",
+                    lines(n_waiting)
+                )
             }
             Err(_) => format!("{} had not ended", lines(self.open.len() + n_read)),
         };
