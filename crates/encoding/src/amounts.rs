@@ -78,6 +78,10 @@ pub fn pod_usage(pod: &Value) -> Amounts {
         for container in containers(pod, "/spec/initContainers") {
             total.raise_to(&Amounts::read(container, list));
         }
+        // What the pod says for all of its containers together (KEP-2837, since Kubernetes 1.34).
+        for (name, amount) in Amounts::read(pod, &format!("/spec{list}")).0 {
+            total.set(&name, amount);
+        }
     }
     let [requests, limits] = totals;
     named(&requests, &limits)
@@ -104,4 +108,26 @@ pub fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
 
 fn containers<'a>(pod: &'a Value, pointer: &str) -> &'a [Value] {
     pod.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_uses_what_it_asks_for_as_a_whole_else_what_its_containers_do() {
+        let container =
+            |cpu: &str| json!({"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}});
+        let mut pod = json!({"spec": {"containers": [container("1"), container("2")],
+            "initContainers": [container("5")]}});
+        let used = |pod: &Value| pod_usage(pod).text();
+        assert_eq!(used(&pod), "cpu=5,memory=2Gi,pods=1,requests.cpu=5,requests.memory=2Gi");
+        pod["spec"]["resources"] = json!({"requests": {"cpu": "4"}, "limits": {"memory": "8Gi"}});
+        assert_eq!(
+            used(&pod),
+            "cpu=4,limits.memory=8Gi,memory=2Gi,pods=1,requests.cpu=4,requests.memory=2Gi"
+        );
+    }
 }

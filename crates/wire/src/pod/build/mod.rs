@@ -19,6 +19,7 @@ use crate::pod::tolerations;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod_text::{Part, PodOverrides, PodText};
 use posse_core::model::settings::{OnLoss, Restart};
+use posse_encoding::quantity::Quantity;
 
 /// Fields of `metadata` that only a server sets. A pod printed by `kubectl get -o yaml` has them.
 const SERVER_FIELDS: [&str; 6] =
@@ -313,12 +314,30 @@ impl Build<'_> {
     ) -> Result<(), TemplateError> {
         let Some(memory_scaling) = &self.context.settings.memory_scaling else { return Ok(()) };
         let field = format!("{field}.resources");
+        self.check_memory_of_pod(memory_scaling)?;
         let limit = container.get("resources").and_then(|all| all.get("limits")?.get("memory"));
         let request = container.get("resources").and_then(|all| all.get("requests")?.get("memory"));
         self.memory = MemorySteps::new(memory_scaling, limit, request)
             .map_err(|(part, what)| self.fail(&format!("{field}.{part}.memory"), what))?;
         self.memory_field = field;
         Ok(())
+    }
+
+    /// A container cannot have more than its whole pod: the server would refuse each pod whose memory has grown.
+    fn check_memory_of_pod(&self, memory_scaling: &MemoryScaling) -> Result<(), TemplateError> {
+        let resources = self.template.spec.get("resources");
+        let limit = resources.and_then(|all| all.get("limits")?.get("memory"));
+        let bytes = |value: Option<Quantity>| value.map(Quantity::rounded_up_to_bytes);
+        let of_pod = bytes(limit.and_then(Quantity::of));
+        let Some(of_pod) = of_pod else { return Ok(()) };
+        if bytes(Quantity::parse(&memory_scaling.max)).is_none_or(|max| max <= of_pod) {
+            return Ok(());
+        }
+        let message = format!(
+            "is below memory_max, which is {}: raise it, or lower memory_max",
+            memory_scaling.max
+        );
+        Err(self.fail("spec.resources.limits.memory", message))
     }
 
     /// Puts posse's variables first, so that the template's own may refer to them (`$(NAME)`).

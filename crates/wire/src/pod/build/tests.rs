@@ -234,6 +234,31 @@ fn errors_name_file_and_field() {
 }
 
 #[test]
+fn memory_grows_within_what_the_whole_pod_may_have() {
+    for (of_pod, want) in [
+        ("", None),
+        ("resources: {limits: {cpu: 2}},", None),
+        ("resources: {limits: {memory: 2Gi}},", None),
+        (
+            "resources: {limits: {memory: 1Gi}},",
+            Some(
+                "t.yaml: spec.resources.limits.memory: is below memory_max, which is 2Gi: raise it, or lower \
+                 memory_max",
+            ),
+        ),
+    ] {
+        let worker = "{name: a, image: b, resources: {limits: {memory: 512Mi}}}";
+        let pod = format!("spec: {{{of_pod} containers: [{worker}]}}");
+        let memory_scaling = Some(MemoryScaling { permille: 1_500, max: "2Gi".to_owned() });
+        let settings = PodSettings { memory_scaling, ..PodSettings::default() };
+        let template = Template::parse("t.yaml", &pod).unwrap();
+        let got = template.compile(&PodContext { settings, ..context() });
+        let got = got.err().map(|error| error.to_string());
+        assert_eq!(got.as_deref(), want, "{of_pod}");
+    }
+}
+
+#[test]
 fn containers_that_the_kubelet_would_restart_are_refused() {
     let words = "makes the kubelet restart containers in place, and a new pod would run beside them: \
                  remove it, because posse replaces what ends by a new pod";
