@@ -113,15 +113,18 @@ impl Reconciler {
         Reply::Killed { killed, busy, unknown, target }
     }
 
-    /// Who asks for another executor says that this one has failed. A task's failures are counted by its retries, and
-    /// an attempt of a group fails once.
+    /// Who asks for another executor says that this one has failed. One beyond the target is not replaced: an engine
+    /// that scales itself down kills those. A task's failures are counted by its retries, and an attempt of a group
+    /// fails once.
     fn kill_reason(&self, id: ExecutorId, after: AfterKill) -> LossReason {
-        let is_current = self.executors.get(id).is_some_and(|executor| {
-            let group = self.executors.groups.get(&executor.group);
-            group.is_some_and(|group| group.attempts.current() == executor.attempt)
+        let is_needed = self.executors.get(id).is_some_and(|executor| {
+            self.executors.groups.get(&executor.group).is_some_and(|group| {
+                let is_current = group.attempts.current() == executor.attempt;
+                is_current && group.counts.capacity() <= group.target()
+            })
         });
         match after {
-            AfterKill::Replace if is_current && !self.has_task(id) => LossReason::Replaced,
+            AfterKill::Replace if is_needed && !self.has_task(id) => LossReason::Replaced,
             AfterKill::Replace | AfterKill::Lower | AfterKill::Target(_) => LossReason::Killed,
         }
     }

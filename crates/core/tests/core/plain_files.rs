@@ -8,7 +8,7 @@ use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::event::Budget;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
-use posse_core::model::settings::{FailureLimit, Policy};
+use posse_core::model::settings::{FailureLimit, GroupSpec, Policy, ScaleDown};
 use posse_core::model::waiting::{StartWait, Waiting};
 
 use crate::core_run::{Run, end_with, spec};
@@ -170,4 +170,17 @@ fn kills_with_replacement_are_failures_and_others_are_not() {
         }
         assert_eq!(verdict, want, "{after:?}");
     }
+}
+
+/// Spark's dynamic allocation lowers its target, and then kills idle executors by the same call.
+#[test]
+fn kills_of_executors_beyond_the_target_are_no_failures() {
+    let group = GroupSpec { scale_down: ScaleDown::Pending, ..spec("g", 40) };
+    let mut run = Run::with_running(Policy::default(), vec![group]);
+    run.target("g", 1);
+    let executors: BTreeSet<ExecutorId> = (2..=40).map(ExecutorId).collect();
+    let after = AfterKill::Replace;
+    run.call(Command::Kill { executors, after, force: true, reason: None });
+    assert_eq!(run.core.poll_verdict(), None);
+    assert_eq!(run.slots_created(), [], "none is replaced");
 }

@@ -335,7 +335,8 @@ final class Link {
     String reason = event.path("reason").asText();
     String why = reason + ": " + event.path("message").asText();
     boolean causedByApp = event.path("caused_by_app").asBoolean();
-    if (!causedByApp && PLANNED.contains(reason)) {
+    // A kill with replacement spends posse's budget. What it means for the tasks is known to Spark, which asked for it.
+    if (PLANNED.contains(reason) && (!causedByApp || reason.equals("killed"))) {
       engine.ended(id, why);
     } else {
       engine.lost(id, event.path("exit_code").asInt(-1), causedByApp, why);
