@@ -137,12 +137,6 @@ impl Quantity {
         Self { nanos: self.rounded_up_to_bytes() * NANOS, ..self }
     }
 
-    /// `self / other`. None if `other` is zero.
-    pub fn ratio(self, other: Self) -> Option<f64> {
-        #[expect(clippy::cast_precision_loss, reason = "the real server computes in floats too")]
-        (other.nanos != 0).then(|| self.nanos as f64 / other.nanos as f64)
-    }
-
     /// Rounded up to a whole number, as a number.
     pub fn rounded_up_to_bytes(self) -> i128 {
         self.nanos.saturating_add(NANOS - 1).div_euclid(NANOS)
