@@ -149,10 +149,14 @@ impl MortalNode {
         stopped
     }
 
+    fn pid(&self, program: &str) -> String {
+        let file = data().join(format!("n{}/{program}.pid", self.n));
+        fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
     /// Kills `kubelet` or `containerd`. Containers live on.
     pub fn stop(&self, program: &'static str) -> Stopped {
-        let pid_file = data().join(format!("n{}/{program}.pid", self.n));
-        let pid = fs::read_to_string(&pid_file).unwrap().trim().to_owned();
+        let pid = self.pid(program);
         let words = String::from_utf8(fs::read(format!("/proc/{pid}/cmdline")).unwrap()).unwrap();
         let mut words: Vec<String> =
             words.split('\0').filter(|word| !word.is_empty()).map(str::to_owned).collect();
@@ -161,10 +165,19 @@ impl MortalNode {
             words.retain(|word| !word.starts_with("--register-with-taints"));
             words.push(format!("--register-with-taints={}", taint(&self.name())));
         }
+        let mounts = format!("--mount=/proc/{}/ns/mnt", self.pid(partner(program)));
+        let working_folder = format!("--wdns={}", data().display());
+        let entry = ["nsenter".to_owned(), mounts, working_folder];
+        words.splice(0..0, entry);
         let killed = Command::new("kill").args(["-9", &pid]).status().unwrap();
         assert!(killed.success(), "{program} does not run");
         Stopped { n: self.n, program, words }
     }
+}
+
+/// The other program of a node. Both see the mounts that belong to the node, and one of them lives on.
+fn partner(program: &str) -> &'static str {
+    if program == "kubelet" { "containerd" } else { "kubelet" }
 }
 
 /// A kubelet or containerd that was killed. It is started again at the end of the scenario.
