@@ -28,10 +28,10 @@ use posse_wire::control::status_json::{GroupJson, StatusJson};
 /// The cluster cannot be asked, and no application runs on this host. If one does, it is listed, and the exit
 /// code is 1.
 pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let local = local_runs(&args.names, world);
+    let local = local_runs(args, world);
     let mut code = Code::Clean;
-    let (namespace, mut apps) = match in_cluster(args, world) {
-        Ok((namespace, apps)) => (namespace, apps),
+    let Listed { namespace, server, mut apps } = match in_cluster(args, world) {
+        Ok(listed) => listed,
         Err(failure) if local.is_empty() => return Err(failure),
         // Without a kubeconfig there is no cluster to list.
         Err(failure)
@@ -39,17 +39,17 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
                 && args.namespace == NamespaceArgs::default()
                 && (world.env)("KUBECONFIG").is_none() =>
         {
-            (String::new(), Vec::new())
+            Listed::default()
         }
         // A flag, the environment or a file is wrong.
         Err(failure) if failure.code == Code::Usage => return Err(failure),
         Err(failure) => {
             log::warn!("only the runs on this host are listed: {failure}");
             code = Code::Failed;
-            (String::new(), Vec::new())
+            Listed::default()
         }
     };
-    add_local(&mut apps, local);
+    add_local(&mut apps, local, &server);
     let now_s = Timestamp::now().as_second();
     if apps.is_empty() && !args.output.is_for_programs() {
         let text = match args.all_namespaces {
@@ -62,19 +62,32 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     print_listing(&listing, args.output, out).map(|_| code)
 }
 
-/// The applications in the cluster, and the namespace that was asked.
-fn in_cluster(args: &AppsArgs, world: &World<'_>) -> Result<(String, Vec<App>), Failure> {
+/// What the cluster answers; nothing if it was not asked.
+#[derive(Default)]
+struct Listed {
+    namespace: String,
+    /// The URL of the API server.
+    server: String,
+    apps: Vec<App>,
+}
+
+fn in_cluster(args: &AppsArgs, world: &World<'_>) -> Result<Listed, Failure> {
     let namespace = Namespace::new(&args.namespace, world)?;
     let objects = match args.all_namespaces {
         true => Objects::new(namespace.connection.http.clone(), None),
         false => namespace.objects(),
     };
     let apps = namespace.apps(&objects, &args.names)?;
-    Ok((namespace.name, apps))
+    let server = namespace.connection.http.server().to_owned();
+    Ok(Listed { namespace: namespace.name, server, apps })
 }
 
-/// The runs on this host whose names match. A run that does not answer is left out.
-fn local_runs(names: &[String], world: &World<'_>) -> Vec<App> {
+/// The runs on this host whose names match, in the namespace if `-n` names one. A run that does not answer is left out.
+fn local_runs(args: &AppsArgs, world: &World<'_>) -> Vec<App> {
+    let names = &args.names;
+    let is_named = |namespace: &String| {
+        args.namespace.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
+    };
     let sockets = live_sockets(None, &socket_folders(world));
     let runs = sockets.into_iter().filter_map(|socket| {
         let selector = RunSelector {
@@ -85,6 +98,7 @@ fn local_runs(names: &[String], world: &World<'_>) -> Vec<App> {
         status.inspect_err(|error| log::debug!("a run is not listed: {error}")).ok()
     });
     runs.map(|status| local_app(&status))
+        .filter(|app| is_named(&app.namespace))
         .filter(|app| names.is_empty() || names.iter().any(|name| matches(name, &app.name)))
         .collect()
 }
@@ -93,6 +107,7 @@ fn local_app(status: &StatusJson) -> App {
     let sum = |of: fn(&GroupJson) -> u32| status.groups.iter().map(|g| u64::from(of(g))).sum();
     App {
         namespace: status.identity.namespace.clone(),
+        server: Some(status.identity.server.clone()).filter(|server| !server.is_empty()),
         name: status.identity.app.clone(),
         state: Some(DriverState::Local),
         n_running: sum(|group| group.running),
@@ -107,11 +122,14 @@ fn local_app(status: &StatusJson) -> App {
     }
 }
 
-/// A run on this host stands in for its executors in the cluster.
-fn add_local(apps: &mut Vec<App>, local: Vec<App>) {
+/// A run on this host stands in for its executors in the cluster. `listed`: the server of `apps`.
+fn add_local(apps: &mut Vec<App>, local: Vec<App>, listed: &str) {
     for mut run in local {
+        // Only what is elsewhere is marked.
+        run.server = run.server.filter(|server| server != listed && !listed.is_empty());
         let of_same_run = |app: &&mut App| {
             app.state.is_none()
+                && run.server.is_none()
                 && (&app.namespace, &app.name, &app.instance)
                     == (&run.namespace, &run.name, &run.instance)
         };
@@ -184,7 +202,10 @@ fn cells(app: &App, now_s: i64) -> [String; 10] {
     [
         app.namespace.clone(),
         app.name.clone(),
-        or_dash(app.state.map(|state| state.as_str().to_owned())),
+        or_dash(app.state.map(|state| match &app.server {
+            Some(server) => format!("{} at {server}", state.as_str()),
+            None => state.as_str().to_owned(),
+        })),
         app.executors(),
         or_dash(app.created_s.map(|created_s| age(now_s - created_s))),
         or_dash(app.driver.clone()),
@@ -193,4 +214,45 @@ fn cells(app: &App, now_s: i64) -> [String; 10] {
         app.n_failed.to_string(),
         or_dash(app.exit_code.map(|code| code.to_string())),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posse_testing::sample_status_json;
+    use posse_wire::control::status_json::RunNames;
+
+    fn run(server: Option<&str>) -> App {
+        let mut app = local_app(&sample_status_json(&RunNames::default()));
+        app.server = server.map(str::to_owned);
+        app
+    }
+
+    /// Only a run that is known to be elsewhere is marked.
+    #[test]
+    fn a_run_of_another_cluster_says_so() {
+        let shown = |server, listed| {
+            let mut apps = Vec::new();
+            add_local(&mut apps, vec![run(server)], listed);
+            let [_, _, state, ..] = cells(&apps[0], 0);
+            state
+        };
+        assert_eq!(shown(Some("https://b"), "https://a"), "Local at https://b");
+        assert_eq!(shown(Some("https://a"), "https://a"), "Local");
+        assert_eq!(shown(None, "https://a"), "Local");
+        assert_eq!(shown(Some("https://b"), ""), "Local");
+    }
+
+    /// What looks like its executors in the listed cluster is not of this run.
+    #[test]
+    fn a_run_of_another_cluster_replaces_nothing() {
+        let mut listed = run(None);
+        listed.state = None;
+        let mut apps = vec![listed];
+        add_local(&mut apps, vec![run(Some("https://b"))], "https://a");
+        assert_eq!(apps.len(), 2);
+        let mut apps = vec![apps.remove(0)];
+        add_local(&mut apps, vec![run(Some("https://a"))], "https://a");
+        assert_eq!(apps.len(), 1);
+    }
 }

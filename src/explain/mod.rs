@@ -189,11 +189,10 @@ fn explain_ended_run(
         let id: u64 = label(EXECUTOR_ID).parse().unwrap_or(0);
         let mut report = ExecutorReport { id, ..ExecutorReport::default() };
         let identity = RunNames {
-            run: String::new(),
             app: app.to_owned(),
             instance: label(INSTANCE),
             namespace: namespace.clone(),
-            kubeconfig: None,
+            ..RunNames::default()
         };
         let cluster = ClusterReader::new(&server, &identity);
         if args.id.is_none() {

@@ -200,7 +200,7 @@ mod tests {
             app: "w".into(),
             instance: "a1b2c".into(),
             namespace: "ns".into(),
-            kubeconfig: None,
+            ..RunNames::default()
         })
     }
 

@@ -22,6 +22,8 @@ use posse_wire::pod::details::PodDetails;
 #[derive(Clone, Debug, PartialEq)]
 pub struct App {
     pub namespace: String,
+    /// The URL of the API server of a run on this host that uses another cluster than the listed one.
+    pub server: Option<String>,
     pub name: String,
     /// `None` if `posse submit` did not create its driver.
     pub state: Option<DriverState>,
@@ -46,6 +48,7 @@ impl App {
     pub fn to_json(&self, now_s: i64) -> Value {
         json!({
             "namespace": self.namespace,
+            "server": self.server,
             "app": self.name,
             "state": self.state.map(DriverState::as_str),
             "executors": { "running": self.n_running, "pending": self.n_pending,
@@ -165,6 +168,7 @@ fn app((namespace, name): AppKey, parts: AppObjects) -> App {
     let by_executor = executors.iter().find_map(|pod| pod.instance.clone());
     App {
         namespace,
+        server: None,
         name,
         state: workload.map(|_| state(job.as_ref(), drivers)),
         n_running,

@@ -253,7 +253,7 @@ pub fn identity() -> RunNames {
         app: "w".into(),
         instance: "a1b2c".into(),
         namespace: "ns".into(),
-        kubeconfig: None,
+        ..RunNames::default()
     }
 }
 

@@ -318,6 +318,7 @@ impl Run<'_> {
                 app: selection.app.clone(),
                 instance: selection.instance.clone(),
                 namespace: self.context.namespace.clone(),
+                server: self.server.http.server().to_owned(),
                 kubeconfig: self.driver_kubeconfig.map(|path| path.to_string_lossy().into_owned()),
             },
             epoch: Arc::new(move || Epoch(clock.wall(Millis::ZERO))),

@@ -20,6 +20,9 @@ pub struct RunNames {
     pub app: String,
     pub instance: String,
     pub namespace: String,
+    /// The URL of the API server. Empty: the run does not tell it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub server: String,
     /// The embedded cluster's kubeconfig, with `posse run --dev`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<String>,
@@ -327,7 +330,7 @@ mod tests {
             app: "w".into(),
             instance: "a1b2c".into(),
             namespace: "ns".into(),
-            kubeconfig: None,
+            ..RunNames::default()
         };
         let epoch = Epoch(SystemTime::UNIX_EPOCH);
         let bytes = StatusEncoder::default().encode(&identity, &sample_status(), epoch).concat();
