@@ -43,7 +43,7 @@ pub fn command(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Res
     let selection = Selection { app: settings.app.clone(), instance: INSTANCE_SHOWN.to_owned() };
     let mut check = |namespace: &str, body: &[u8]| {
         let pods = Pods::new(connection.http.clone(), namespace, selection.clone());
-        pods.create_raw(body, true).map(drop)
+        pods.dry_run(body).map(drop)
     };
     render(args, &settings, Some(&mut check), out)
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::access::Access;
+use crate::support::posse::said;
 use crate::support::proxy::{Proxy, ProxyAction};
 use crate::support::scene::{Scene, describe, executor_id, is_over, name_of};
 use crate::support::server::{End, Server, Who, pods_path};
@@ -10,6 +11,9 @@ use crate::support::wait::{PATIENCE, wait_value};
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
+
+/// What a dry run says of it.
+const RESTARTS: &str = "the kubelet would restart containers in place";
 
 /// What becomes of the body of a create.
 type Change = fn(&mut Value);
@@ -25,20 +29,17 @@ enum Mutation<'s> {
 }
 
 impl<'s> Mutation<'s> {
-    /// `what`: a name for it. `patch`: one operation in CEL, and what it does.
-    fn start(scene: &'s Scene<'s>, what: &str, patch: &str, change: Change) -> Self {
+    /// `who`: who connects. `what`: a name for it. `patch`: one operation in CEL, and what it does.
+    fn start(scene: &'s Scene<'s>, who: Who, what: &str, patch: &str, change: Change) -> Self {
         if scene.admin.get(POLICIES).code != 200 {
-            return Self::Proxy(Proxy::start(
-                &scene.server.access(Who::Posse),
-                move |request, _| {
-                    if request.is_create() {
-                        let mut pod = request.json();
-                        change(&mut pod);
-                        request.body = pod.to_string().into_bytes();
-                    }
-                    ProxyAction::Pass
-                },
-            ));
+            return Self::Proxy(Proxy::start(&scene.server.access(who), move |request, _| {
+                if request.is_create_or_dry_run() {
+                    let mut pod = request.json();
+                    change(&mut pod);
+                    request.body = pod.to_string().into_bytes();
+                }
+                ProxyAction::Pass
+            }));
         }
         let name = format!("{what}-{}", scene.namespace);
         let api = "admissionregistration.k8s.io/v1";
@@ -75,9 +76,9 @@ impl<'s> Mutation<'s> {
     }
 
     /// What posse connects to.
-    fn access(&self) -> Access {
+    fn access(&self, who: Who) -> Access {
         match self {
-            Self::Policy { scene, name: _ } => scene.server.access(Who::Posse),
+            Self::Policy { scene, name: _ } => scene.server.access(who),
             Self::Proxy(proxy) => proxy.access(),
         }
     }
@@ -99,14 +100,14 @@ pub fn injected_container(server: &dyn Server) {
     let scene = Scene::new(server);
     let patch = r#"JSONPatch{op: "add", path: "/spec/containers/0", value: Object.spec.containers{
         name: "injected", image: "i", command: ["true"]}}"#;
-    let mutation = Mutation::start(&scene, "inject", patch, |pod| {
+    let mutation = Mutation::start(&scene, Who::Posse, "inject", patch, |pod| {
         let containers = pod["spec"]["containers"].as_array_mut().expect("a list");
         containers.insert(0, json!({"name": "injected", "image": "i", "command": ["true"]}));
     });
     let group = json!({"count": 1, "restart": "on-failure", "completions": 1,
         "template": "pod.json"});
     let posse = scene
-        .run_with(&mutation.access())
+        .run_with(&mutation.access(Who::Posse))
         .settings(json!({"executors": [group], "failures": {"keep_failed": 0}}))
         .start();
     for (id, end) in [(1, End::Exit(3)), (2, End::Exit(0))] {
@@ -173,8 +174,22 @@ pub fn injected_restarts(server: &dyn Server) {
         }),
     ];
     for (what, patch, change) in mutations.into_iter().take(1 + usize::from(has_rules)) {
-        let mutation = Mutation::start(&scene, what, patch, change);
-        let posse = scene.run_with(&mutation.access()).executors(3).start();
+        let driver = json!({"driver": {"image": "driver:1", "service_account": "default"}});
+        // The dry run tells it before anything runs, of executors and of the driver.
+        let refused = |access: &Access, command: &[&str]| {
+            let run = scene.run_with(access).executors(3).settings(driver.clone());
+            let output = run.once(command);
+            assert_eq!(output.status.code(), Some(4), "{command:?}: {}", said(&output));
+            assert!(said(&output).contains(RESTARTS), "{command:?}: {}", said(&output));
+        };
+        let of_user = Mutation::start(&scene, Who::Admin, &format!("{what}-user"), patch, change);
+        refused(&of_user.access(Who::Admin), &["submit", "--no-wait"]);
+        drop(of_user);
+        let mutation = Mutation::start(&scene, Who::Posse, what, patch, change);
+        let access = mutation.access(Who::Posse);
+        refused(&access, &["check"]);
+        refused(&access, &["render", "--server-check"]);
+        let posse = scene.run_with(&access).executors(3).start();
         posse.expect_exit(4);
         assert!(posse.stderr().contains("restarts its containers in place"), "{}", posse.stderr());
         assert_eq!(posse.events_of("executor_running").len(), 0);

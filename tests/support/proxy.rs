@@ -40,8 +40,13 @@ impl Request {
 
     /// The create of a pod, but not a dry run.
     pub fn is_create(&self) -> bool {
+        self.is_create_or_dry_run() && !self.path.contains("dryRun")
+    }
+
+    /// What a webhook for the create of a pod sees.
+    pub fn is_create_or_dry_run(&self) -> bool {
         let path = self.path.split('?').next().unwrap_or_default();
-        self.method == "POST" && path.ends_with("/pods") && !self.path.contains("dryRun")
+        self.method == "POST" && path.ends_with("/pods")
     }
 
     pub fn json(&self) -> Value {

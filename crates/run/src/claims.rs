@@ -46,7 +46,7 @@ impl SlotClaims {
     /// # Errors
     /// The server's refusal.
     pub fn check(&self, claim: &[u8]) -> Result<(), Refusal> {
-        self.objects.create(KIND, &parse(claim)?, true).map(drop)
+        self.objects.dry_run(KIND, &parse(claim)?)
     }
 
     /// Creates the slot's claims, or finds those of earlier executors. A retry does no harm. If one of
@@ -79,7 +79,7 @@ impl SlotClaims {
     /// Name and uid of the claim, if this call has created it.
     fn ensure_claim(&self, claim: &Value) -> Result<Option<(String, String)>, Refusal> {
         let name = claim["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let refusal = match self.objects.create(KIND, claim, false) {
+        let refusal = match self.objects.create(KIND, claim) {
             Ok(created) => return Ok(Some((name, created.uid))),
             Err(refusal) if refusal.class == RefusalClass::Exists => refusal,
             Err(refusal) => return Err(about(&name, refusal)),

@@ -9,7 +9,6 @@ use serde_json::Value;
 use crate::claims::SlotClaims;
 use posse_control::{DryRunError, DryRuns};
 use posse_core::model::ids::{ExecutorId, GroupName};
-use posse_core::model::input::PodAnswer;
 use posse_core::model::pod_text::{PodOverrides, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::pods::Pods;
@@ -72,20 +71,10 @@ impl DryRuns for TemplateDryRun {
             self.claims.check(&claim).or_else(|refusal| check_refusal(VOLUMES, &refusal))?;
         }
         self.claims.note(volumes);
-        match self.pods.create(&compiled.pod.render(DRY_RUN_ID, 0, &overrides), true) {
-            Ok(PodAnswer::Ours(pod)) if pod.restarts_in_place => {
-                let message = "the server adds a restartPolicy or restartPolicyRules (a mutating webhook), by \
-                               which the kubelet restarts containers in place: posse would delete the pod";
-                return Err(DryRunError::Invalid(CallError::new(TEMPLATE, message)));
-            }
-            Ok(PodAnswer::Ours(pod)) if pod.group == *group => {}
-            Ok(PodAnswer::Foreign(_) | PodAnswer::Ours(_)) => {
-                let message = "the server accepts the pod but changes posse's labels (a mutating \
-                               webhook): posse could not find the pod again";
-                return Err(DryRunError::Invalid(CallError::new(TEMPLATE, message)));
-            }
-            Err(refusal) => check_refusal(TEMPLATE, &refusal)?,
-        }
+        self.pods
+            .dry_run(&compiled.pod.render(DRY_RUN_ID, 0, &overrides))
+            .map(drop)
+            .or_else(|refusal| check_refusal(TEMPLATE, &refusal))?;
         for warning in compiled.warnings() {
             warn!("group {group}: {warning}");
         }

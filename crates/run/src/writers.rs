@@ -169,7 +169,7 @@ fn perform(pods: &Pods, claims: &SlotClaims, action: Action) -> Option<Input> {
         Action::Create { id, group: _, slot, overrides, watermark, pod } => {
             let answer = claims
                 .ensure(&pod.render_claims(id, slot, &overrides))
-                .and_then(|()| pods.create(&body(&pod, id, slot, &overrides)?, false));
+                .and_then(|()| pods.create(&body(&pod, id, slot, &overrides)?));
             log_answer("create", &id, answer.as_ref().err());
             Input::Created { id, watermark, answer }
         }

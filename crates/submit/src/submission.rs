@@ -212,7 +212,7 @@ impl Submission<'_> {
             if kind == Kind::Pod {
                 self.leave_out_account(&mut checked);
             }
-            match self.objects.create(kind, &checked, true) {
+            match self.objects.dry_run(kind, &checked) {
                 Ok(_) => {}
                 // The server checks a binding against its role, which does not exist yet.
                 Err(refusal)
@@ -238,7 +238,7 @@ impl Submission<'_> {
         for (group, pod) in &self.plan.executors {
             let mut pod = pod.clone();
             pod["metadata"]["namespace"] = json!(self.plan.namespace);
-            match self.objects.create(Kind::Pod, &pod, true) {
+            match self.objects.dry_run(Kind::Pod, &pod) {
                 Ok(_) => {}
                 Err(refusal) if refusal.class == RefusalClass::Invalid => {
                     let what = format!("group {group}: the server would refuse its pods");
@@ -259,7 +259,7 @@ impl Submission<'_> {
         let mut pod = self.manifests.pod.clone();
         pod["metadata"]["name"] = json!(format!("{}-check", self.plan.name()));
         self.leave_out_account(&mut pod);
-        match self.objects.create(Kind::Pod, &pod, true) {
+        match self.objects.dry_run(Kind::Pod, &pod) {
             Ok(_) => Ok(()),
             Err(refusal) if refusal.class == RefusalClass::Capacity => {
                 log::warn!("the driver's pod has to wait: {refusal}");
@@ -345,7 +345,7 @@ impl Submission<'_> {
     fn create(&self, kind: Kind, object: &Value) -> Result<Meta, Refusal> {
         let mut is_outcome_unknown = false;
         with_retries(|| {
-            let refusal = match self.objects.create(kind, object, false) {
+            let refusal = match self.objects.create(kind, object) {
                 Ok(answer) => return Ok(answer),
                 Err(refusal) => refusal,
             };

@@ -319,7 +319,7 @@ impl Checks {
         let body = compiled.render(1, 0, &PodOverrides::default());
         let selection = Selection { app: settings.app.clone(), instance: run.instance };
         let pods = Pods::new(self.connection.http.clone(), self.namespace.as_str(), selection);
-        let answer = pods.create_raw(&body, true);
+        let answer = pods.dry_run(&body);
         if let (Some(queue), Ok(created)) = (&group.pod.queue, &answer) {
             self.admission(&name, queue, created);
         }

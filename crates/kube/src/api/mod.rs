@@ -2,6 +2,7 @@
 
 pub mod driver_job;
 pub mod driver_pod;
+mod dry_run;
 mod field_check;
 pub mod kube_events;
 pub mod leases;

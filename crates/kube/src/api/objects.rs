@@ -10,6 +10,7 @@ use super::{
     Preconditions, call, delete_options, get, object_path, open_stream, percent_encode, read_pages,
     restart_expired, write, write_path,
 };
+use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
 use crate::http::{Http, Method, Request, Stream, StreamHandle};
 use posse_core::model::refusal::{Refusal, RefusalClass};
@@ -128,17 +129,35 @@ impl Objects {
     ///
     /// # Errors
     /// The server's refusal. The class is `OutcomeUnknown` if the answer is lost or cannot be read.
-    pub fn create(&self, kind: Kind, object: &Value, dry_run: bool) -> Result<Meta, Refusal> {
+    pub fn create(&self, kind: Kind, object: &Value) -> Result<Meta, Refusal> {
         let body = object.to_string();
-        if kind == Kind::Pod && dry_run {
-            check_fields(&self.http, body.as_bytes())?;
+        let (status, answer) = self.post(kind, body.as_bytes(), "")?;
+        Meta::parse(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+    }
+
+    /// Asks the server whether it would create this object.
+    ///
+    /// # Errors
+    /// The server's refusal. The class is `Invalid` too if the server would create a pod that posse could not work
+    /// with.
+    pub fn dry_run(&self, kind: Kind, object: &Value) -> Result<(), Refusal> {
+        let body = object.to_string();
+        let body = body.as_bytes();
+        if kind == Kind::Pod {
+            check_fields(&self.http, body)?;
         }
+        let (status, answer) = self.post(kind, body, DRY_RUN)?;
+        if kind == Kind::Pod {
+            check_answer(body, status, &answer)?;
+        }
+        Ok(())
+    }
+
+    fn post(&self, kind: Kind, body: &[u8], options: &str) -> Result<(u16, Vec<u8>), Refusal> {
         // Not for Jobs: posse gives them fields that older servers may ignore.
         let strict = if kind == Kind::Pod { STRICT } else { "" };
-        let dry_run = if dry_run { "&dryRun=All" } else { "" };
-        let path = format!("{}{strict}{dry_run}", write_path(&self.path(kind, None)));
-        let request = write(Method::Post, path, body.as_bytes(), OBJECT_BYTES_MAX);
-        read(&self.http, &request, Verb::Create, &Meta::parse)
+        let path = format!("{}{strict}{options}", write_path(&self.path(kind, None)));
+        call(&self.http, &write(Method::Post, path, body, OBJECT_BYTES_MAX), Verb::Create)
     }
 
     /// Reads an object whole; `None` if it does not exist.

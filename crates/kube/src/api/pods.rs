@@ -8,6 +8,7 @@ use super::{
     read_to_end, require_success, restart_expired, transport_refusal, uid_precondition, write,
     write_path,
 };
+use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
 use crate::http::{Http, Method, Stream, StreamHandle, WriteLimit};
 use posse_core::model::ids::{Uid, Version};
@@ -83,18 +84,25 @@ impl Pods {
         Self { http: http.unwrap_or_else(|| self.http.clone()), ..self }
     }
 
-    /// Creates a pod; with `dry_run` the server only checks it.
+    /// Creates a pod.
     ///
     /// # Errors
     /// The server's refusal. The class is `OutcomeUnknown` if the answer is lost or cannot be read.
-    pub fn create(&self, body: &[u8], dry_run: bool) -> Result<PodAnswer, Refusal> {
-        let (status, answer) = self.post(&self.protobuf(), body, dry_run)?;
+    pub fn create(&self, body: &[u8]) -> Result<PodAnswer, Refusal> {
+        let (status, answer) = self.post(&self.protobuf(), body, "")?;
         self.parse(status, &answer)
     }
 
-    /// Creates a pod and returns the JSON of the answer unparsed.
-    pub fn create_raw(&self, body: &[u8], dry_run: bool) -> Result<Vec<u8>, Refusal> {
-        self.post(&self.http, body, dry_run).map(|(_, answer)| answer)
+    /// Asks the server whether it would create this pod, and returns the JSON of the pod that it would create.
+    ///
+    /// # Errors
+    /// The server's refusal. The class is `Invalid` too if the server would create a pod that posse could not work
+    /// with.
+    pub fn dry_run(&self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        self.check_fields(body)?;
+        let (status, answer) = self.post(&self.http, body, DRY_RUN)?;
+        check_answer(body, status, &answer)?;
+        Ok(answer)
     }
 
     /// Reads one pod.
@@ -213,12 +221,8 @@ impl Pods {
         check_fields(&self.http, body)
     }
 
-    fn post(&self, http: &Http, body: &[u8], dry_run: bool) -> Result<(u16, Vec<u8>), Refusal> {
-        if dry_run {
-            self.check_fields(body)?;
-        }
-        let dry_run = if dry_run { "&dryRun=All" } else { "" };
-        let path = format!("{}{STRICT}{dry_run}", write_path(&self.path(None)));
+    fn post(&self, http: &Http, body: &[u8], options: &str) -> Result<(u16, Vec<u8>), Refusal> {
+        let path = format!("{}{STRICT}{options}", write_path(&self.path(None)));
         let request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
         call(http, &request, Verb::Create)
     }

@@ -54,7 +54,7 @@ fn sent<T>(answer: (u16, &'static str), ask: impl Fn(&Pods) -> T) -> (T, Asked) 
 
 #[test]
 fn requests_are_sent_as_documented() {
-    let (seen, asked) = sent((201, POD), |pods| pods.create(b"{}", false));
+    let (seen, asked) = sent((201, POD), |pods| pods.create(b"{}"));
     assert!(matches!(seen, Ok(PodAnswer::Ours(pod)) if pod.id.0 == 1));
     assert_eq!(
         asked.line(),
@@ -64,13 +64,11 @@ fn requests_are_sent_as_documented() {
     assert_eq!(asked.header("accept"), Some(PROTOBUF));
     assert_eq!(asked.body, b"{}");
 
-    let (_, asked) = sent((201, POD), |pods| pods.create(b"{}", true).unwrap());
+    let (raw, asked) = sent((201, POD), |pods| pods.dry_run(b"{}"));
     assert_eq!(
         asked.line(),
         format!("POST {PODS}?fieldManager=posse&fieldValidation=Strict&dryRun=All HTTP/1.1")
     );
-
-    let (raw, asked) = sent((201, POD), |pods| pods.create_raw(b"{}", true));
     assert_eq!(asked.header("accept"), Some("application/json"));
     assert_eq!(raw.unwrap(), POD.as_bytes());
 
@@ -112,10 +110,10 @@ fn a_delete_carries_uid_grace_and_selector() {
 #[test]
 fn a_lost_or_unreadable_answer_has_an_unknown_outcome() {
     let server = TestServer::start(None, |_| Answer::Cut);
-    let refusal = pods(&server).create(b"{}", false).unwrap_err();
+    let refusal = pods(&server).create(b"{}").unwrap_err();
     assert_eq!((refusal.class, refusal.code), (RefusalClass::OutcomeUnknown, 0));
 
-    let (refusal, _) = sent((201, "{\"kind\":\"Pod\"}"), |pods| pods.create(b"{}", false));
+    let (refusal, _) = sent((201, "{\"kind\":\"Pod\"}"), |pods| pods.create(b"{}"));
     let refusal = refusal.unwrap_err();
     assert_eq!((refusal.class, refusal.code), (RefusalClass::OutcomeUnknown, 201));
 
@@ -126,7 +124,7 @@ fn a_lost_or_unreadable_answer_has_an_unknown_outcome() {
     };
     let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
     let nowhere = Pods::new(plain_client(address), "n", selection);
-    let refusal = nowhere.create(b"{}", false).unwrap_err();
+    let refusal = nowhere.create(b"{}").unwrap_err();
     assert_eq!((refusal.class, refusal.code), (RefusalClass::Transient, 0));
 }
 

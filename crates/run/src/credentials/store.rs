@@ -34,7 +34,7 @@ impl SecretStore {
             let (selection, owner) = (&self.selection, self.owner.as_ref());
             let object = secret(&self.name, selection, owner, files, before.as_ref());
             let written = match &before {
-                None => self.objects.create(Kind::Secret, &object, false),
+                None => self.objects.create(Kind::Secret, &object),
                 Some(_) => self.objects.replace(Kind::Secret, &self.name, &object),
             };
             match written {

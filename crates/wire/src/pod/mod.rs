@@ -24,6 +24,7 @@ use posse_encoding::protobuf::{Envelope, ProtobufError, message};
 
 pub mod beside;
 pub mod build;
+pub mod changed;
 pub mod credential_files;
 pub mod credential_mounts;
 pub mod details;
