@@ -75,6 +75,7 @@ pub fn check_before_a_run(server: &dyn Server) {
     let (report, _) = check(&scene, &admin, 3, &[]);
     expect(&report, "quota", "ok", "room for all executors");
 
+    disruption_budgets(&scene);
     let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small"},
         "spec": {"limits": [{"type": "Container", "max": {"memory": "64Mi"},
                              "default": {"memory": "32Mi"}}]}});
@@ -97,6 +98,29 @@ pub fn check_before_a_run(server: &dyn Server) {
     assert_eq!(code, 3, "{report:#}");
     expect(&report, "namespace", "failed", "namespaces \"nowhere\" not found");
     scene.finish();
+}
+
+/// A budget that asks for the executors' controller lets nobody evict them.
+fn disruption_budgets(scene: &Scene<'_>) {
+    let admin = scene.server.access(Who::Admin);
+    let (report, _) = check(scene, &admin, 1, &[]);
+    expect(&report, "disruption", "ok", "no PodDisruptionBudget");
+    let group = scene.admin.get("/apis/policy").ok();
+    let version = group["preferredVersion"]["groupVersion"].as_str().expect("a version");
+    let path = format!("/apis/{version}/namespaces/{}/poddisruptionbudgets", scene.namespace);
+    let ours = json!({"matchLabels": {"app.kubernetes.io/managed-by": "posse"}});
+    for (name, spec) in [
+        ("number", json!({"minAvailable": 1, "selector": ours})),
+        ("most", json!({"maxUnavailable": 1, "selector": ours})),
+    ] {
+        let budget = json!({"apiVersion": version, "kind": "PodDisruptionBudget",
+            "metadata": {"name": name}, "spec": spec});
+        scene.admin.post(&path, &budget).ok();
+    }
+    let (report, code) = check(scene, &admin, 1, &[]);
+    assert_eq!(code, 0, "{report:#}");
+    let words = "PodDisruptionBudget most (maxUnavailable: 1) lets nobody evict an executor";
+    expect(&report, "disruption", "warning", words);
 }
 
 /// A server that does not answer, an unknown certificate authority, invalid credentials.

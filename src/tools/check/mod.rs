@@ -6,7 +6,7 @@ use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::args::tools::CheckArgs;
 use crate::args::{FileArgs, RunArgs};
@@ -34,6 +34,7 @@ use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::preflight::{Namespace, Quota, Shortage, shortages};
 use posse_wire::time::http_date_ms;
 
+mod budgets;
 mod permissions;
 mod queues;
 mod report;
@@ -61,7 +62,9 @@ pub fn check(args: &CheckArgs, world: &World<'_>, out: &mut dyn Write) -> Result
     let named = args.file.namespace.clone();
     let named = named.or_else(|| settings.as_ref().and_then(|run| run.namespace.clone()));
     let namespace = named.unwrap_or_else(|| connection.namespace.clone());
-    let mut checks = Checks { settings, connection, namespace, report: Report::default() };
+    let executors = Vec::new();
+    let mut checks =
+        Checks { settings, connection, namespace, executors, report: Report::default() };
     checks.run();
     let report = checks.report;
     print_listing(&report, args.output, out).map(|_| report.code())
@@ -80,6 +83,8 @@ struct Checks {
     settings: Option<RunSettings>,
     connection: Connection,
     namespace: String,
+    /// The labels of each group's executors.
+    executors: Vec<Map<String, Value>>,
     report: Report,
 }
 
@@ -97,6 +102,7 @@ impl Checks {
         self.pod_security(namespace.as_ref());
         self.limits();
         self.quota(usage.as_ref());
+        self.budgets();
         self.driver_host();
     }
 
@@ -336,6 +342,8 @@ impl Checks {
         // The answer includes the defaults that the server has set.
         let pod: Value =
             serde_json::from_slice(answer.as_deref().unwrap_or(&body)).unwrap_or_default();
+        let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
+        self.executors.extend(labels.cloned());
         pod_usage(&pod)
     }
 

@@ -3,12 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::{Map, Value};
+
 use super::{
     CALL_TIMEOUT, OBJECT_BYTES_MAX, call, get, object_path, percent_encode, write, write_path,
 };
 use crate::http::{Http, Method, TransportError};
 use posse_core::model::refusal::Refusal;
-use posse_wire::k8s::preflight::{self, Namespace, Quota};
+use posse_wire::k8s::preflight::{self, ClosedBudget, Namespace, Quota};
 use posse_wire::k8s::review;
 use posse_wire::k8s::status::{Verb, unreadable};
 use posse_wire::pod::WireError;
@@ -77,6 +79,26 @@ pub fn quotas(http: &Http, namespace: &str) -> Result<Vec<Quota>, Refusal> {
 pub fn limit_ranges(http: &Http, namespace: &str) -> Result<Vec<String>, Refusal> {
     let path = object_path("/api/v1", namespace, "limitranges", None);
     read(http, path, Verb::List, preflight::limit_ranges)
+}
+
+/// The PodDisruptionBudgets that would let nobody evict an executor with one of these sets of labels.
+pub fn closed_budgets(
+    http: &Http,
+    namespace: &str,
+    executors: &[Map<String, Value>],
+) -> Result<Vec<ClosedBudget>, Refusal> {
+    let api = group_path(http, "/apis/policy")?;
+    let path = object_path(&api, namespace, "poddisruptionbudgets", None);
+    read(http, path, Verb::List, |bytes| preflight::closed_budgets(bytes, executors))
+}
+
+/// The root of the paths of an API group, in the version that the server prefers. `group`: its path, with `/apis`.
+///
+/// # Errors
+/// The server's refusal; `NotFound` if it does not have the group.
+pub(super) fn group_path(http: &Http, group: &str) -> Result<String, Refusal> {
+    let version = read(http, group.to_owned(), Verb::Get, preflight::preferred_version)?;
+    Ok(format!("{group}/{}", percent_encode(&version)))
 }
 
 pub(super) fn read<T>(

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::preflight::read;
+use super::preflight::{group_path, read};
 use super::{object_path, percent_encode};
 use crate::http::Http;
 use posse_core::model::refusal::{Refusal, RefusalClass};
@@ -22,7 +22,7 @@ pub fn queue(
     name: &str,
     queue: &str,
 ) -> Result<(LocalQueue, Result<Option<String>, Refusal>), Refusal> {
-    let api = api(http)?;
+    let api = group_path(http, API)?;
     let path = object_path(&api, name, "localqueues", Some(queue));
     let local = read(http, path, Verb::Get, kueue_objects::local_queue)?;
     let path = format!("{api}/clusterqueues/{}", percent_encode(&local.cluster_queue));
@@ -33,7 +33,7 @@ pub fn queue(
 
 /// The Workload that Kueue made for the pod with this uid; none if it made none, or if there is no Kueue.
 pub fn workload(http: &Http, namespace: &str, uid: &str) -> Result<Option<Value>, Refusal> {
-    let api = match api(http) {
+    let api = match group_path(http, API) {
         Ok(api) => api,
         Err(refusal) if refusal.class == RefusalClass::NotFound => return Ok(None),
         Err(refusal) => return Err(refusal),
@@ -46,10 +46,4 @@ pub fn workload(http: &Http, namespace: &str, uid: &str) -> Result<Option<Value>
         Verb::List,
         kueue_objects::first_workload,
     )
-}
-
-/// The root of Kueue's paths, in the version that the server prefers.
-fn api(http: &Http) -> Result<String, Refusal> {
-    let version = read(http, API.to_owned(), Verb::Get, kueue_objects::version)?;
-    Ok(format!("{API}/{}", percent_encode(&version)))
 }

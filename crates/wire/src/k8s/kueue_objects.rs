@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::k8s::selector::selects;
 use crate::pod::WireError;
 
 /// Reads the first of a list of Workloads.
@@ -18,13 +19,6 @@ pub struct LocalQueue {
     pub cluster_queue: String,
     /// Why it admits nothing now, in Kueue's words.
     pub problem: Option<String>,
-}
-
-/// Reads the version of Kueue's objects that the server prefers, from its answer to GET /apis/kueue.x-k8s.io.
-pub fn version(bytes: &[u8]) -> Result<String, WireError> {
-    let group: Value = serde_json::from_slice(bytes)?;
-    let version = text_at(&group, "/preferredVersion/version");
-    Ok(version.unwrap_or("v1beta1").to_owned())
 }
 
 /// Reads a LocalQueue.
@@ -56,26 +50,6 @@ fn inactive(queue: &Value) -> Option<String> {
     let said = conditions.iter().find(is_inactive)?;
     let [reason, message] = ["/reason", "/message"].map(|at| text_at(said, at).unwrap_or_default());
     Some(format!("it is not active: {reason}, {message}"))
-}
-
-/// Whether a label selector selects an object with these labels. Operators that are not known select nothing.
-fn selects(selector: &Value, labels: &Map<String, Value>) -> bool {
-    let pairs = selector.get("matchLabels").and_then(Value::as_object);
-    let rules = selector.get("matchExpressions").and_then(Value::as_array);
-    let has_pairs = pairs.into_iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
-    let fulfils = |rule: &Value| {
-        let found = text_at(rule, "/key").and_then(|key| labels.get(key));
-        let values = rule.get("values").and_then(Value::as_array);
-        let is_listed = found.is_some_and(|label| values.is_some_and(|all| all.contains(label)));
-        match text_at(rule, "/operator").unwrap_or_default() {
-            "In" => is_listed,
-            "NotIn" => !is_listed,
-            "Exists" => found.is_some(),
-            "DoesNotExist" => found.is_none(),
-            _ => false,
-        }
-    };
-    has_pairs && rules.into_iter().flatten().all(fulfils)
 }
 
 fn text_at<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::k8s::selector::selects;
 use crate::pod::WireError;
 use posse_encoding::amounts::Amounts;
 use posse_encoding::quantity::Quantity;
@@ -38,6 +39,38 @@ pub struct Shortage {
     /// Zero if more is used than allowed.
     pub left: Quantity,
     pub hard: Quantity,
+}
+
+/// Reads the version of an API group that the server prefers, from its answer to `GET /apis/GROUP`.
+pub fn preferred_version(bytes: &[u8]) -> Result<String, WireError> {
+    let group: Value = serde_json::from_slice(bytes)?;
+    text(&group, "/preferredVersion/version").ok_or(WireError::Missing("preferredVersion"))
+}
+
+/// A PodDisruptionBudget over executors that lets nobody evict one of them: the field asks for the scale of the
+/// controller that made the pods, and executors have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClosedBudget {
+    pub name: String,
+    /// The field, with its value.
+    pub field: String,
+}
+
+/// Finds such PodDisruptionBudgets in a list, for pods with one of these sets of labels.
+pub fn closed_budgets(
+    bytes: &[u8],
+    executors: &[Map<String, Value>],
+) -> Result<Vec<ClosedBudget>, WireError> {
+    let closed = |item: &Value| {
+        let selector = item.pointer("/spec/selector").filter(|selector| selector.is_object())?;
+        executors.iter().find(|labels| selects(selector, labels))?;
+        let max = item.pointer("/spec/maxUnavailable").map(|value| ("maxUnavailable", value));
+        let percentage = item.pointer("/spec/minAvailable").filter(|value| value.is_string());
+        let (field, value) = max.or_else(|| Some(("minAvailable", percentage?)))?;
+        let name = text(item, "/metadata/name").unwrap_or_default();
+        Some(ClosedBudget { name, field: format!("{field}: {value}") })
+    };
+    Ok(items(bytes)?.iter().filter_map(closed).collect())
 }
 
 /// Reads a namespace.
@@ -129,6 +162,32 @@ fn text(value: &Value, pointer: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn budgets_that_need_a_controller_are_closed() {
+        let labels = serde_json::json!({"posse.dev/app": "a"});
+        let executors = [labels.as_object().unwrap().clone()];
+        for (spec, want) in [
+            (r#""maxUnavailable":1"#, Some("maxUnavailable: 1")),
+            (r#""maxUnavailable":"30%""#, Some(r#"maxUnavailable: "30%""#)),
+            (r#""minAvailable":"50%""#, Some(r#"minAvailable: "50%""#)),
+            (r#""minAvailable":2"#, None),
+        ] {
+            for (selector, is_ours) in [
+                (r#"{"matchLabels":{"posse.dev/app":"a"}}"#, true),
+                ("{}", true),
+                (r#"{"matchLabels":{"posse.dev/app":"b"}}"#, false),
+                ("null", false),
+            ] {
+                let list = format!(
+                    r#"{{"items":[{{"metadata":{{"name":"b"}},"spec":{{{spec},"selector":{selector}}}}}]}}"#
+                );
+                let closed = closed_budgets(list.as_bytes(), &executors).unwrap();
+                let fields: Vec<&str> = closed.iter().map(|one| one.field.as_str()).collect();
+                assert_eq!(fields, Vec::from_iter(want.filter(|_| is_ours)), "{list}");
+            }
+        }
+    }
 
     #[test]
     fn shortages_of_quotas() {
