@@ -125,7 +125,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         two_runs_of_one_instance,
     };
     Both injected::{injected_container, injected_restarts};
-    Both starts::{image_that_cannot_be_pulled, secret_that_is_missing, side_car_that_fails};
+    Both starts::{image_that_cannot_be_pulled, memory_grows_in_place, secret_that_is_missing, side_car_that_fails};
     Both submit::{
         submit_and_exit_codes, submit_with_lost_answers, submit_detached, submit_dry_run,
         submit_interrupted, submit_misspelt, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way,

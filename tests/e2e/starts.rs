@@ -234,3 +234,56 @@ pub fn memory_scaling_after_oom(server: &dyn Server) {
     posse.stop();
     scene.finish();
 }
+
+/// An executor that uses nearly all of its memory gets more in place, if the server can do that.
+pub fn memory_grows_in_place(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let resources = scene.admin.get("/api/v1").ok();
+    let mut names = resources["resources"].as_array().expect("a list").iter();
+    let can_resize = names.any(|resource| resource["name"] == "pods/resize");
+    let pod = template(&scene, |container| {
+        container["resources"] = json!({"limits": {"memory": "64Mi", "cpu": "100m"}});
+    });
+    let growth = json!({"oom_growth": {"factor": 2, "grow_at": 0.9}, "memory_max": "256Mi"});
+    let posse = scene.run().settings(json!({"executors": group(&pod, &growth)})).start();
+    let first = scene.wait_running(1).remove(0);
+    posse.wait_event("executor_running", |event| event["executor"] == 1);
+    if can_resize {
+        // So a node says that it can do it, too.
+        let mut statuses = first["status"]["containerStatuses"].clone();
+        statuses[0]["resources"] = first["spec"]["containers"][0]["resources"].clone();
+        patch_status(&scene, &first, statuses.as_array().expect("a list"));
+    }
+    let heard = |bytes: u64| {
+        let body = json!({"executors": [1], "memory": {"1": bytes}});
+        let (code, answer) = posse.call("POST", "/v1/executors/heartbeat", &body);
+        assert_eq!((code, &answer["unknown"]), (200, &json!([])), "{answer}");
+    };
+    heard(50 << 20);
+    heard(60 << 20);
+    let grown = posse.wait_event("memory_grown", |event| event["executor"] == 1);
+    assert_eq!(grown["memory"], "128Mi", "{grown}");
+    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&first));
+    let pod = scene.admin.get(&path).ok();
+    let of = |pod: &Value| pod["spec"]["containers"][0]["resources"].clone();
+    assert_eq!(pod["metadata"]["uid"], first["metadata"]["uid"]);
+    if can_resize {
+        assert_eq!(grown["message"], Value::Null, "{grown}");
+        let want = json!({"limits": {"memory": "128Mi", "cpu": "100m"},
+            "requests": {"memory": "128Mi", "cpu": "100m"}});
+        assert_eq!(of(&pod), want);
+        // The node says that others use it.
+        let condition = json!({"type": "PodResizePending", "status": "True",
+            "reason": "Deferred", "message": "not enough memory"});
+        let status = json!({"status": {"conditions": [condition]}});
+        scene.admin.merge_patch(&format!("{path}/status"), &status).ok();
+        let waits = posse.wait_event("memory_grown", |event| !event["message"].is_null());
+        assert_eq!(waits["message"], "Deferred, not enough memory", "{waits}");
+    } else {
+        let why = grown["message"].as_str().unwrap_or_default();
+        assert!(why.starts_with("the server refuses it: "), "{grown}");
+        assert_eq!(of(&pod), of(&first), "nothing has changed");
+    }
+    posse.stop();
+    scene.finish();
+}

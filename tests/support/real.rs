@@ -211,7 +211,9 @@ impl Real {
     fn furnish(&self) {
         let admin = self.client(Who::Admin, "test-admin");
         for node in NODES {
-            let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
+            let room = json!({"cpu": "64", "memory": "256Gi", "pods": "10000"});
+            let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node},
+                "status": {"capacity": room, "allocatable": room}});
             admin.post("/api/v1/nodes", &body).ok();
         }
         for (name, rules) in [("posse-test", posse_rules()), ("test-node", node_rules())] {
@@ -446,6 +448,7 @@ fn posse_rules() -> Value {
     json!([
         {"apiGroups": [""], "resources": ["pods"],
          "verbs": ["get", "list", "watch", "create", "delete", "deletecollection", "patch"]},
+        {"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["persistentvolumeclaims"],

@@ -140,15 +140,18 @@ class Client:
         """
         return self._report("idle", executors)
 
-    def heartbeat(self, executors: Iterable[int]) -> List[int]:
+    def heartbeat(self, executors: Iterable[int], memory: Optional[Mapping[int, int]] = None) -> List[int]:
         """Says from which executors the driver has heard since the last call; the list may be empty.
+
+        memory: how many bytes some of them use, for `oom_growth.grow_at`.
 
         Returns the ids that posse does not know.
         """
-        return self._report("heartbeat", executors)
+        more = {"memory": {str(executor): used for executor, used in memory.items()}} if memory else {}
+        return self._report("heartbeat", executors, **more)
 
-    def _report(self, what: str, executors: Iterable[int]) -> List[int]:
-        answer = self.call("POST", f"/v1/executors/{what}", {"executors": sorted(executors)})
+    def _report(self, what: str, executors: Iterable[int], **more: Any) -> List[int]:
+        answer = self.call("POST", f"/v1/executors/{what}", {"executors": sorted(executors), **more})
         return list(answer["unknown"])
 
     def disconnected(self, executor: int) -> None:

@@ -77,10 +77,11 @@ class _Reports(SchedulerPlugin):
 
     async def tell(self) -> None:
         workers = self._scheduler.workers.values()
-        heard = [self.ids[one.address] for one in workers if one.last_seen > self._heard_at and one.address in self.ids]
+        known = [one for one in workers if one.last_seen > self._heard_at and one.address in self.ids]
+        memory = {self.ids[one.address]: int(one.metrics.get("memory", 0)) for one in known}
         self._heard_at = max((one.last_seen for one in workers), default=0.0)
         await _call(self._client.ready)  # repeated, because posse may have been restarted
-        await _call(self._client.heartbeat, heard)
+        await _call(self._client.heartbeat, list(memory), memory)
 
 
 class _Scaler:

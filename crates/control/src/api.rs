@@ -149,8 +149,7 @@ impl Api {
             }
             ("POST", ["v1", "executors", "kill"]) => self.ask(calls::parse_kill(&request.body)?),
             ("POST", ["v1", "executors", "heartbeat"]) => {
-                let executors = calls::parse_executors(&request.body)?;
-                self.ask(Command::Heartbeat { executors })
+                self.ask(calls::parse_heartbeat(&request.body)?)
             }
             ("POST", ["v1", "executors", "idle"]) => {
                 let executors = calls::parse_executors(&request.body)?;

@@ -21,6 +21,7 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         deletion_grace_s: 0,
         container: ContainerState::Running,
         restarts_in_place: false,
+        resize_problem: None,
         main_container: None,
         start_problem: None,
         ready: true,

@@ -21,6 +21,7 @@ mod core {
     mod group_restarts;
     mod groups;
     mod losses;
+    mod memory_in_place;
     mod plain_files;
     mod queue_scaling;
     mod readiness;

@@ -385,8 +385,12 @@ fn describe_executor(subject: &Subject, event: &ExecutorEvent) -> String {
             let message = sanitize(message, LOSS_BYTES_MAX);
             format!("executor {id} lost: {}: {pod} on {node}: {message}", reason.as_str())
         }
-        ExecutorEvent::MemoryGrown { memory } => {
-            format!("group {group}: after an OOM kill, executor {id} gets {memory} of memory")
+        ExecutorEvent::MemoryGrown { memory, message: None } => {
+            format!("group {group}: executor {id} gets {memory} of memory")
+        }
+        ExecutorEvent::MemoryGrown { memory, message: Some(message) } => {
+            let message = sanitize(message, LOSS_BYTES_MAX);
+            format!("group {group}: executor {id} does not get {memory} of memory now: {message}")
         }
         ExecutorEvent::Ready => format!("executor {id} ready: {pod}"),
         ExecutorEvent::Requested => format!("executor {id} requested: {pod}"),

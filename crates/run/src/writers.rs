@@ -17,7 +17,9 @@ use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod_text::{PodOverrides, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::reconciler::{LOG_READS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX};
+use posse_core::reconciler::{
+    LOG_READS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX, RESIZES_IN_FLIGHT_MAX,
+};
 use posse_core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
 use posse_kube::api::pods::Pods;
 use posse_wire::control::task;
@@ -35,7 +37,7 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 const EVENT_WAIT: Duration = Duration::from_secs(2);
 /// Requests in flight besides single deletes and patches: at shutdown one LIST and one delete of all
 /// executors, one GET of a node, and GETs of pods.
-const OTHER_REQUESTS_MAX: usize = 3 + POD_READS_IN_FLIGHT_MAX;
+const OTHER_REQUESTS_MAX: usize = 3 + POD_READS_IN_FLIGHT_MAX + RESIZES_IN_FLIGHT_MAX;
 
 /// Distributes actions to the writer threads. The threads are never joined: one that waits for an
 /// unresponsive server must not delay the end of the run.
@@ -104,6 +106,7 @@ impl Writers {
             | Action::Poll
             | Action::ReadPod { .. }
             | Action::Relist
+            | Action::Resize { .. }
             | Action::ReserveIds { .. } => &mut self.mutations,
         };
         let n_open = pool.n_open.fetch_add(1, Ordering::Relaxed) + 1;
@@ -216,6 +219,11 @@ fn perform(pods: &Pods, claims: &SlotClaims, action: Action) -> Option<Input> {
             log_answer("patch", &name, answer.as_ref().err());
             Input::Patched { uid, answer }
         }
+        Action::Resize { id, uid, name, step, pod } => {
+            let answer = pods.resize(&name, &resize_body(&uid, &pod, step)).map(drop);
+            log_answer("resize", &name, answer.as_ref().err());
+            Input::Resized { id, uid, answer }
+        }
         Action::ReadLog { uid, name, container, n_lines } => {
             let answer = pods.log(&name, container.as_deref(), n_lines, LOG_TIMEOUT);
             log_answer("log of", &name, answer.as_ref().err());
@@ -258,6 +266,22 @@ fn patch_body(uid: &Uid, patch: &Patch) -> String {
         }
     };
     serde_json::json!({ "metadata": metadata }).to_string()
+}
+
+/// A strategic merge patch of the main container's memory, with the uid as `patch_body` has it.
+fn resize_body(uid: &Uid, pod: &PodText, step: u32) -> Vec<u8> {
+    let memory = pod.memory_at(step).cloned().unwrap_or_default();
+    // Without a request the server has set it to the limit, and a change of the quality of service is refused.
+    let request = Some(memory.request).filter(|request| !request.is_empty());
+    let request = request.unwrap_or_else(|| memory.limit.clone());
+    let resources = serde_json::json!({
+        "limits": { "memory": memory.limit }, "requests": { "memory": request },
+    });
+    let container = serde_json::json!({ "name": pod.main_container(), "resources": resources });
+    let body = serde_json::json!({
+        "metadata": { "uid": uid.to_string() }, "spec": { "containers": [container] },
+    });
+    body.to_string().into_bytes()
 }
 
 /// The metadata of a patch that sets a label to the time.

@@ -56,7 +56,7 @@ impl RunHandle for FakeCore {
             Command::Group(_, GroupCommand::Delete)
             | Command::Disconnected { .. }
             | Command::DriverReady => Reply::Done,
-            Command::Heartbeat { executors } | Command::Idle { executors } => {
+            Command::Heartbeat { executors, memory: _ } | Command::Idle { executors } => {
                 let unknown = executors.into_iter().filter(|id| id.0 > 2).collect();
                 Reply::Noted { unknown }
             }

@@ -16,7 +16,7 @@ use crate::listing::print_listing;
 use crate::permissions::{FOR_LEASES, Permission, list, missing};
 use crate::settings;
 use crate::shown_identity::shown_identity;
-use crate::tools::check::permissions::{OPTIONAL, missing_for_secret, needed, role};
+use crate::tools::check::permissions::{missing_for_secret, needed, optional, role};
 use crate::tools::check::report::{Report, Status};
 use crate::world::World;
 use posse_core::model::pod_text::PodOverrides;
@@ -226,7 +226,7 @@ impl Checks {
             let role = role(&missing, &self.namespace, user);
             self.report.remedy(format!("apply this:\n{role}"));
         }
-        for (permission, without) in OPTIONAL {
+        for (permission, without) in optional(self.settings.as_ref()) {
             if self.missing(&[permission]).is_ok_and(|missing| !missing.is_empty()) {
                 let message = format!("not permitted: {}: {without}", list(&[permission]));
                 self.report.add("comfort", Status::Note, message);

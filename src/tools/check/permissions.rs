@@ -6,12 +6,18 @@ use crate::permissions::{COORDINATION, FOR_PODS, Permission};
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::reviews::access_review;
 use posse_kube::http::Http;
-use posse_run::run::settings::RunSettings;
+use posse_run::run::settings::{GroupSettings, RunSettings};
 use posse_wire::k8s::review::Access;
 
 /// Required for `failures.log_lines`.
 pub const FOR_LOGS: Permission =
     Permission { subresource: "log", ..Permission::new("", "pods", "get") };
+
+/// Optional with `oom_growth.grow_at`.
+const FOR_RESIZE: (Permission, &str) = (
+    Permission { subresource: "resize", ..Permission::new("", "pods", "patch") },
+    "running executors get no more memory in place (oom_growth.grow_at)",
+);
 
 /// Required for `volumes_per_slot`.
 pub const FOR_VOLUMES: [Permission; 4] = [
@@ -25,7 +31,7 @@ pub const FOR_VOLUMES: [Permission; 4] = [
 const EVENTS: &str = "events.k8s.io";
 
 /// Optional permissions, and what happens without each.
-pub const OPTIONAL: [(Permission, &str); 5] = [
+const OPTIONAL: [(Permission, &str); 5] = [
     (
         Permission::new("", "pods", "deletecollection"),
         "a shutdown needs one call for each executor",
@@ -47,6 +53,15 @@ pub const OPTIONAL: [(Permission, &str); 5] = [
         "terminating pods on a deleted node are not force-deleted",
     ),
 ];
+
+/// The optional permissions with these settings, and what happens without each.
+pub fn optional(settings: Option<&RunSettings>) -> Vec<(Permission, &'static str)> {
+    let grows = |group: &GroupSettings| {
+        group.pod.memory_scaling.as_ref().is_some_and(|memory| memory.grow_at_permille.is_some())
+    };
+    let in_place = settings.is_some_and(|settings| settings.groups.iter().any(grows));
+    OPTIONAL.into_iter().chain(in_place.then_some(FOR_RESIZE)).collect()
+}
 
 /// The permissions that these settings require.
 pub fn needed(settings: Option<&RunSettings>) -> Vec<Permission> {

@@ -54,6 +54,8 @@ pub enum Action {
     Poll,
     /// The snapshot is invalid: the watcher must LIST and then watch from that version.
     Relist,
+    /// PATCH the main container's memory to this step of `pod`, in place, with the pod's uid as a precondition.
+    Resize { id: ExecutorId, uid: Uid, name: String, step: u32, pod: Arc<PodText> },
     /// Store the id high water on the server.
     ReserveIds { up_to: ExecutorId },
 }

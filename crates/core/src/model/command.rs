@@ -1,7 +1,7 @@
 //! The control API's calls and replies as values. `wire/` parses and prints them; `control/` serves
 //! them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::ids::{ExecutorId, GroupName};
@@ -53,6 +53,8 @@ pub enum Command {
     /// The driver received heartbeats from these executors.
     Heartbeat {
         executors: BTreeSet<ExecutorId>,
+        /// How much memory some of them use, in bytes.
+        memory: BTreeMap<ExecutorId, u64>,
     },
     /// These executors are idle; all other running ones are busy. Replaces the previous list.
     Idle {

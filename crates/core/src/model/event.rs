@@ -341,8 +341,9 @@ pub enum ExecutorEvent {
     Log { lines: Vec<String>, message: Option<String> },
     /// It ended or stopped being capacity, and posse was not ending it.
     Lost { node: Option<String>, reason: LossReason, exit_code: Option<i32>, message: String },
-    /// It replaces another one, and got more memory than the template says, after an OOM kill.
-    MemoryGrown { memory: String },
+    /// It gets more memory than the template says: it replaces another one that was killed for its memory, or it runs
+    /// and uses nearly all that it has. `message`: why it does not have it yet, or does not get it.
+    MemoryGrown { memory: String, message: Option<String> },
     /// It runs and is ready for the first time: its pod is (condition `Ready`), and with
     /// `heartbeat.timeout` the driver has reported it.
     Ready,
@@ -393,10 +394,12 @@ impl Event {
                     lines.iter().chain(message).map(n_bytes).sum()
                 }
                 ExecutorEvent::Lost { message, .. } => message.len(),
+                ExecutorEvent::MemoryGrown { message, .. } => {
+                    message.as_ref().map_or(0, String::len)
+                }
                 ExecutorEvent::Completed { .. }
                 | ExecutorEvent::Deleted { .. }
                 | ExecutorEvent::Draining { .. }
-                | ExecutorEvent::MemoryGrown { .. }
                 | ExecutorEvent::Ready
                 | ExecutorEvent::Requested
                 | ExecutorEvent::Running { .. }

@@ -13,11 +13,31 @@ pub struct PodText {
     parts: Vec<Part>,
     /// The same with a node affinity that avoids nodes; empty if not used.
     avoiding: Vec<Part>,
-    /// The main container's memory limit and request by step; the first is the template's own.
-    memory: Vec<(String, String)>,
+    memory: MemoryGrowth,
     /// The claims that the pod mounts, as JSON with gaps. They are created before the pod.
     claims: Vec<Vec<Part>>,
     pod_name_prefix: String,
+}
+
+/// How the main container's memory grows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryGrowth {
+    /// The main container's name.
+    pub container: String,
+    /// The first step is the template's own memory. Empty: it does not grow.
+    pub steps: Vec<MemoryStep>,
+    /// A running executor that uses this part of its limit, in thousandths, gets more; none: only the replacement
+    /// of one that was killed for its memory does.
+    pub grow_at_permille: Option<u32>,
+}
+
+/// One step of the main container's memory, as the pod has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStep {
+    pub limit: String,
+    /// Empty: the template has none.
+    pub request: String,
+    pub limit_bytes: u64,
 }
 
 /// How the pod of one executor differs from its template.
@@ -74,9 +94,9 @@ impl PodText {
         Self { avoiding, ..self }
     }
 
-    /// Adds the main container's memory limits and requests, by step.
+    /// Adds the growth of the main container's memory.
     #[must_use]
-    pub fn with_memory_steps(self, memory: Vec<(String, String)>) -> Self {
+    pub fn with_memory_growth(self, memory: MemoryGrowth) -> Self {
         Self { memory, ..self }
     }
 
@@ -93,13 +113,31 @@ impl PodText {
 
     /// The memory limits above the template's own, by step; empty without memory scaling.
     pub fn memory_steps(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.memory.iter().skip(1).map(|(limit, _)| limit.as_str())
+        self.memory.steps.iter().skip(1).map(|step| step.limit.as_str())
     }
 
-    /// Limit and request of a step; those of the last step if there are fewer.
-    fn memory_at(&self, step: u32) -> (&str, &str) {
-        let step = (step as usize).min(self.memory.len().saturating_sub(1));
-        self.memory.get(step).map_or(("", ""), |(limit, request)| (limit, request))
+    /// The memory of a step; that of the last step if there are fewer; none without memory scaling.
+    pub fn memory_at(&self, step: u32) -> Option<&MemoryStep> {
+        let last = self.memory.steps.len().checked_sub(1)?;
+        self.memory.steps.get((step as usize).min(last))
+    }
+
+    /// The main container, for a change of its memory in place.
+    pub fn main_container(&self) -> &str {
+        &self.memory.container
+    }
+
+    /// The step to which the memory of a running executor should grow that has a limit of `limit_bytes` and uses
+    /// `used_bytes`: the first one with enough of it free again, else the last; none if it need not or cannot grow.
+    pub fn step_for(&self, used_bytes: u64, limit_bytes: u64) -> Option<(u32, &MemoryStep)> {
+        let grow_at = u128::from(self.memory.grow_at_permille?);
+        let is_short = |limit: u64| u128::from(used_bytes) * 1_000 >= grow_at * u128::from(limit);
+        if limit_bytes == 0 || !is_short(limit_bytes) {
+            return None;
+        }
+        let larger = (0_u32..).zip(&self.memory.steps);
+        let larger = || larger.clone().filter(|(_, step)| step.limit_bytes > limit_bytes);
+        larger().find(|(_, step)| !is_short(step.limit_bytes)).or_else(|| larger().last())
     }
 
     /// The JSON of the pod of executor `id` in `slot`.
@@ -119,7 +157,8 @@ impl PodText {
         let slot = slot.to_string();
         let attempt = shape.attempt.to_string();
         let avoid = affinity_expressions(&shape.avoid);
-        let (limit, request) = self.memory_at(shape.memory_step);
+        let memory = self.memory_at(shape.memory_step);
+        let (limit, request) = memory.map_or(("", ""), |step| (&step.limit, &step.request));
         // Digits, labels and quantities need no escapes in JSON.
         let pieces = || {
             parts.iter().flat_map(|part| match part {

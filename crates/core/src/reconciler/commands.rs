@@ -24,7 +24,13 @@ impl Reconciler {
                 Reply::Done
             }
             Command::Group(name, command) => self.group_command(name, command, now),
-            Command::Heartbeat { executors } => self.on_heartbeats(&executors, now),
+            Command::Heartbeat { executors, memory } => {
+                let reply = self.on_heartbeats(&executors, now);
+                for (id, used_bytes) in memory {
+                    self.on_memory_report(id, used_bytes, now);
+                }
+                reply
+            }
             Command::Idle { executors } => self.on_idle(executors, now),
             Command::Kill { executors, after, force, reason } => {
                 self.kill(&executors, after, force, reason.as_deref(), now)

@@ -75,8 +75,7 @@ impl Reconciler {
         loss: &Loss,
         now: Millis,
     ) {
-        let executor = self.executors.get(id).filter(|executor| !executor.has_own_memory());
-        let step = executor.map(|executor| executor.memory_step);
+        let step = self.memory_step_of(id);
         let n_early = self.n_early_mates(id, now);
         let rng = &mut self.rng;
         let Some(group) = self.executors.group_of(id) else { return };

@@ -31,6 +31,7 @@ mod group_restarts;
 mod groups;
 mod log_reads;
 mod losses;
+mod memory;
 mod mutations;
 mod planning;
 mod pod_reads;
@@ -53,6 +54,7 @@ use self::force_delete::TerminatingPods;
 use self::foreign_pods::ForeignPods;
 pub use self::log_reads::LOG_READS_IN_FLIGHT_MAX;
 use self::log_reads::LogReads;
+pub use self::memory::RESIZES_IN_FLIGHT_MAX;
 pub use self::pod_reads::POD_READS_IN_FLIGHT_MAX;
 use self::pod_reads::PodReads;
 use self::stop::Stop;
@@ -229,6 +231,10 @@ impl Reconciler {
             Input::PodRead { id, watermark, answer } => {
                 self.note_answer(&answer, None, now);
                 self.on_pod_read(id, watermark, answer, now);
+            }
+            Input::Resized { id, uid, answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_resized(id, &uid, answer, now);
             }
             Input::ReadRefused { refusal } => self.on_read_refused(&refusal, now),
             Input::WatchOpened => self.on_read(now),

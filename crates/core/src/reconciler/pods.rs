@@ -150,6 +150,7 @@ impl Reconciler {
             self.refresh_state(id, now);
         }
         self.report_ready(id);
+        self.note_resize(id);
         self.note_start(id, due, now);
     }
 

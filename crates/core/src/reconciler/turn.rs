@@ -182,7 +182,7 @@ impl Reconciler {
                 self.tell(subject, ExecutorEvent::SlotSkipped { slot, skipped, held_by });
             }
             if let Some(memory) = memory {
-                self.tell(subject, ExecutorEvent::MemoryGrown { memory });
+                self.tell(subject, ExecutorEvent::MemoryGrown { memory, message: None });
             }
         }
         self.send_create(id, now);
@@ -202,6 +202,7 @@ impl Reconciler {
         // The template may have changed, and have fewer memory steps.
         executor.memory_step = executor.memory_step.min(n_steps);
         let (memory_step, attempt) = (executor.memory_step, executor.attempt);
+        let has_own_memory = executor.has_own_memory();
         let task = executor.task.clone();
         let overrides = PodOverrides { avoid: self.nodes.names(), memory_step, attempt, task };
         debug_assert!(executor.uid.is_none(), "{id} has a pod already");
@@ -211,6 +212,8 @@ impl Reconciler {
         create.n_tries = create.n_tries.saturating_add(1);
         let is_check = matches!(create.step, CreateStep::CheckAt(_));
         if !is_check {
+            let limit = pod.memory_at(memory_step).filter(|_| !has_own_memory);
+            executor.memory_limit_bytes = limit.map_or(0, |step| step.limit_bytes);
             create.pod = Some(Arc::clone(&pod));
         }
         create.step = if is_check { CreateStep::Check } else { CreateStep::Answer };

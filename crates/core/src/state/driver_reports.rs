@@ -39,6 +39,9 @@ impl Silent {
 #[derive(Clone, Debug, Default)]
 pub struct DriverReports {
     heartbeats: BTreeMap<ExecutorId, Millis>,
+    /// The server cannot change the memory of running pods, so that reports of memory change nothing.
+    pub is_resize_refused: bool,
+    pub n_resizes_in_flight: usize,
     /// The silence of an executor is measured from this time at the earliest.
     silence_from: Millis,
     /// When an executor was first reported in this run.

@@ -56,8 +56,12 @@ pub struct Executor {
     pub start: Start,
     /// When the first node may be used again that it was created to avoid.
     pub avoids_until: Option<Millis>,
-    /// The memory step with which it was created; 0: the template's own memory.
+    /// The step of its memory; 0: the template's own.
     pub memory_step: u32,
+    /// The limit of its main container's memory; 0: not known, or it has none.
+    pub memory_limit_bytes: u64,
+    /// The last change of its memory in place.
+    pub resize: Option<Box<Resize>>,
     pub state: State,
     /// The driver is to report it, and has not done so yet. Until then it is not ready.
     pub awaits_heartbeat: bool,
@@ -68,6 +72,21 @@ pub struct Executor {
     pub since: Millis,
     /// Its rank in its group's order; none if it is ending.
     rank: Option<Rank>,
+}
+
+/// A change of an executor's memory in place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resize {
+    /// No further change before.
+    pub not_before: Millis,
+    /// How often in a row it was refused.
+    pub n_refused: u32,
+    /// The step that it grows to, and its limit, as the pod has it and in bytes.
+    pub step: u32,
+    pub limit: String,
+    pub limit_bytes: u64,
+    /// Why it does not have it, as it was told last.
+    pub told: Option<Box<str>>,
 }
 
 impl Executor {
@@ -88,6 +107,8 @@ impl Executor {
             start: Start::default(),
             avoids_until: None,
             memory_step: 0,
+            memory_limit_bytes: 0,
+            resize: None,
             state: State::Requested,
             awaits_heartbeat: false,
             is_ready: false,

@@ -1,7 +1,7 @@
 //! Control API calls of the driver (heartbeats, idle lists, disconnects, kills) and their effects.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, policy, refusal, set, spec};
+use crate::core_run::{PREFIX, Run, heard, policy, refusal, set, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, Reply};
@@ -42,7 +42,7 @@ fn noted(unknown: &[u64]) -> Reply {
 #[test]
 fn an_executor_without_heartbeats_is_lost_and_replaced() {
     let mut run = Run::with_running(listening(), vec![spec("g", 3)]);
-    assert_eq!(run.call(Command::Heartbeat { executors: set(&[1, 2, 9]) }), noted(&[9]));
+    assert_eq!(run.call(heard(&[1, 2, 9])), noted(&[9]));
     // The third one was never heard from: it is judged by its pod alone.
     run.beat(&[1], 10_000, TIMEOUT_MS - 10_000);
     assert_eq!((run.losses(), run.take()), (vec![], vec![]));

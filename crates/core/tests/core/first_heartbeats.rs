@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::core_run::{Run, policy, set, spec};
+use crate::core_run::{Run, heard, policy, spec};
 use posse_core::model::command::{Command, GroupCommand};
 use posse_core::model::event::LossReason;
 use posse_core::model::ids::GroupName;
@@ -47,7 +47,7 @@ fn the_executor_of_a_task_is_watched_after_its_first_heartbeat() {
     ));
     run.start(&[2, 3]);
     assert_eq!(run.group("g").ready, 2, "the tasks' pods are");
-    run.call(Command::Heartbeat { executors: set(&[3]) });
+    run.call(heard(&[3]));
     run.beat(&[1], 10_000, TIMEOUT_MS - 10_000);
     assert_eq!(run.losses(), []);
     run.beat(&[1], 10_000, 10 * FIRST_MS);
@@ -85,13 +85,13 @@ fn without_any_report_of_an_executor_nobody_is_judged() {
 fn a_driver_that_calls_rarely_loses_no_executor() {
     let policy = Policy { heartbeat_timeout_ms: 1_200_000, ..listening(FIRST_MS) };
     let mut run = Run::with_running(policy, vec![spec("g", 1)]);
-    run.call(Command::Heartbeat { executors: set(&[1]) });
+    run.call(heard(&[1]));
     run.wait(10_000);
     run.target("g", 2);
     run.created(&[2]);
     run.running(&[2]);
     run.wait(290_000);
-    run.call(Command::Heartbeat { executors: set(&[1, 2]) });
+    run.call(heard(&[1, 2]));
     run.beat(&[1, 2], 300_000, 1_200_000);
     assert_eq!(run.losses(), []);
 }

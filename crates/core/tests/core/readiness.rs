@@ -1,8 +1,7 @@
 //! Readiness: the condition `Ready` of an executor's pod, in events and status.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, policy, set, spec};
-use posse_core::model::command::Command;
+use crate::core_run::{Run, heard, policy, spec};
 use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::pod::{ContainerState, Phase};
 use posse_core::model::settings::Policy;
@@ -46,7 +45,6 @@ fn with_heartbeats_an_executor_is_ready_when_the_driver_has_heard_from_it() {
     let policy = Policy { heartbeat_timeout_ms: 60_000, ..policy() };
     let mut run = Run::with_running(policy, vec![spec("g", 3)]);
     assert_eq!((ready(&mut run), run.group("g").ready), (vec![], 0));
-    let heard = |ids: &[u64]| Command::Heartbeat { executors: set(ids) };
     run.call(heard(&[2]));
     assert_eq!((ready(&mut run), run.group("g").ready), (vec![2], 1));
     run.call(heard(&[2]));

@@ -1,11 +1,10 @@
 //! What the reconciler decides, each with the smallest setup that shows it.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, policy, refusal, set, spec};
+use crate::core_run::{PREFIX, Run, heard, policy, refusal, spec};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
-use posse_core::model::command::Command;
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent, LossReason};
 use posse_core::model::ids::{ExecutorId, Uid, Version};
 use posse_core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer, PodEvent};
@@ -369,10 +368,10 @@ fn a_crash_loop_ends_when_the_driver_hears_from_an_executor() {
     run.wait(2_500);
     assert_eq!(run.creates(), [6]);
     run.created(&[6]);
-    run.call(Command::Heartbeat { executors: set(&[6]) });
+    run.call(heard(&[6]));
     assert!(run.creates().is_empty(), "it does not run yet");
     run.running(&[6]);
-    run.call(Command::Heartbeat { executors: set(&[6]) });
+    run.call(heard(&[6]));
     assert_eq!(run.creates(), [7, 8], "few at first");
 }
 

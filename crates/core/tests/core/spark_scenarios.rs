@@ -4,7 +4,7 @@
 //! tests in the core (C.1.3 in `share`, C.2.1 in `budget`, C.5.1 and C.5.2 in `loss`).
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, policy, refusal, set, spec};
+use crate::core_run::{PREFIX, Run, heard, policy, refusal, set, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::command::{AfterKill, Command, Reply};
@@ -385,7 +385,7 @@ fn spark_c1_29_an_executor_that_disconnects_before_its_pod_is_seen_does_not_hold
     assert_eq!(run.creates(), [1]);
     // The server created the pod, and its answer was lost; the executor runs and sends heartbeats.
     run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
-    run.call(Command::Heartbeat { executors: set(&[1]) });
+    run.call(heard(&[1]));
     run.call(Command::Disconnected { executor: ExecutorId(1) });
     let mut is_replaced = false;
     for _ in 0..31 {
@@ -407,7 +407,7 @@ fn spark_c1_30_a_healthy_executor_is_not_removed_because_its_pod_was_not_seen_ye
     assert_eq!(run.creates(), [1]);
     for _ in 0..5 {
         run.refused(1, refusal(RefusalClass::OutcomeUnknown, 0));
-        run.call(Command::Heartbeat { executors: set(&[1]) });
+        run.call(heard(&[1]));
         run.wait(60_000);
         assert_eq!(run.creates(), [1], "the same name, and no other");
     }
@@ -440,7 +440,7 @@ fn spark_c2_3_and_4_an_executor_is_removed_once() {
 #[test]
 fn spark_c2_5_executors_that_are_not_in_the_cluster_are_lost() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
-    run.call(Command::Heartbeat { executors: set(&[1]) });
+    run.call(heard(&[1]));
     run.pods.clear();
     run.list();
     assert_eq!(run.losses(), [(1, LossReason::Deleted)]);

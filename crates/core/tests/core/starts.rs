@@ -431,7 +431,7 @@ fn memory_scales_up_until_an_executor_has_run_for_ten_minutes() {
     assert_eq!(oom(&mut run, 1), 1);
     let grown = |run: &Run| {
         let grown = run.events.iter().filter_map(|event| match event {
-            Event::Executor(subject, ExecutorEvent::MemoryGrown { memory }) => {
+            Event::Executor(subject, ExecutorEvent::MemoryGrown { memory, message: None }) => {
                 Some((subject.id.0, memory.clone()))
             }
             _ => None,

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
-use crate::core_run::{Run, end_with, policy, set};
+use crate::core_run::{Run, end_with, heard, policy, set};
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::command::{AfterKill, Command, GroupCommand, Reply};
 use posse_core::model::event::DeleteCause;
@@ -69,7 +69,7 @@ fn a_restarted_posse_starts_no_task_again_that_was_over() {
             "not started" => run.watch(&[1], |pod| pod.node = Some("node".into())),
             _ => run.running(&[1]),
         }
-        run.call(Command::Heartbeat { executors: set(&[1]) });
+        run.call(heard(&[1]));
         creates(&mut run);
         match name {
             "forced" => {

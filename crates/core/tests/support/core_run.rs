@@ -1,7 +1,7 @@
 //! One run of the core by hand: a test provides the inputs and reads the actions and events.
 #![allow(dead_code, clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use posse_core::model::event::{Event, ExecutorEvent, LossReason};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use posse_core::model::input::{Input, List, ListSource, PodAnswer, PodEvent};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod};
-use posse_core::model::pod_text::PodText;
+use posse_core::model::pod_text::{MemoryGrowth, MemoryStep, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{FailureLimit, GroupSpec, Policy, Restart};
 use posse_core::model::status::GroupStatus;
@@ -32,8 +32,23 @@ pub fn pod_with_claims() -> Option<Arc<PodText>> {
 
 /// The same pod, whose memory may grow by these steps.
 pub fn with_memory(pod: PodText, steps: &[&str]) -> Option<Arc<PodText>> {
-    let memory = ["1Gi"].iter().chain(steps).map(|step| ((*step).to_owned(), (*step).to_owned()));
-    Some(Arc::new(pod.with_memory_steps(memory.collect())))
+    growing(pod, steps, None)
+}
+
+/// The same, in place from a part of the limit on. The first step has 1,024 bytes, each other one 1,024 more.
+pub fn growing(
+    pod: PodText,
+    steps: &[&str],
+    grow_at_permille: Option<u32>,
+) -> Option<Arc<PodText>> {
+    let steps = (1..).zip(["1Gi"].iter().chain(steps)).map(|(n, step)| MemoryStep {
+        limit: (*step).to_owned(),
+        request: (*step).to_owned(),
+        limit_bytes: n * 1_024,
+    });
+    let container = "main".to_owned();
+    let memory = MemoryGrowth { container, steps: steps.collect(), grow_at_permille };
+    Some(Arc::new(pod.with_memory_growth(memory)))
 }
 
 /// The default policy without the `app` budget, which most rules do not need.
@@ -78,6 +93,11 @@ pub fn end_with(code: i32) -> impl Fn(&mut Pod) {
 /// Executor ids as calls contain them.
 pub fn set(ids: &[u64]) -> BTreeSet<ExecutorId> {
     ids.iter().copied().map(ExecutorId).collect()
+}
+
+/// A call with heartbeats of these executors.
+pub fn heard(ids: &[u64]) -> Command {
+    Command::Heartbeat { executors: set(ids), memory: BTreeMap::new() }
 }
 
 pub struct Run {
@@ -222,6 +242,7 @@ impl Run {
             deletion_grace_s: 0,
             container: ContainerState::Waiting,
             restarts_in_place: false,
+            resize_problem: None,
             main_container: None,
             start_problem: None,
             ready: false,
@@ -347,7 +368,7 @@ impl Run {
     /// The driver reports heartbeats of these executors every `every_ms` until `ms` have passed.
     pub fn beat(&mut self, executors: &[u64], every_ms: u64, ms: u64) {
         for _ in 0..ms / every_ms {
-            self.call(Command::Heartbeat { executors: set(executors) });
+            self.call(heard(executors));
             self.wait(every_ms);
         }
     }

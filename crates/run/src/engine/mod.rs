@@ -401,7 +401,8 @@ impl<U: Upstream> Engine<'_, U> {
             | Action::List { .. }
             | Action::Patch { .. }
             | Action::ReadLog { .. }
-            | Action::ReadPod { .. }) => self.writers.send(action),
+            | Action::ReadPod { .. }
+            | Action::Resize { .. }) => self.writers.send(action),
         }
     }
 

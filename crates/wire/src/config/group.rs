@@ -93,7 +93,7 @@ pub(super) const KEYS: &[Key] = &[
         "The main container's arguments."),
     ENV_KEY, CPU, MEMORY, RESOURCES,
     key("oom_growth", GROWTH, told("off", "1.25"),
-        "The memory factor for the replacement after an OOM kill. Needs `memory_max`."),
+        "The memory factor for the replacement after an OOM kill. Needs `memory_max`. See [oom_growth](#oom_growth)."),
     key("memory_max", Amount, told("required with `oom_growth`", "1Gi"), "The upper bound of this growth."),
     key("scale_down", Words(&words(&SCALE_DOWN)), Is("any"),
         "Which executors a lower target ends: any, or only those that do not run yet."),

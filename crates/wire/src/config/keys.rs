@@ -18,6 +18,7 @@ pub const SECTIONS: &[(&str, &[Key])] = &[
     ("executors[].dev", config::dev::KEYS),
     ("executors[].scale", config::scale::KEYS),
     ("executors[].decommission", config::decommission::KEYS),
+    ("executors[].oom_growth", config::nodes_and_memory::GROWTH_KEYS),
     ("failures", config::FAILURES),
     ("heartbeat", config::HEARTBEAT),
     ("shutdown", config::SHUTDOWN),

@@ -2,13 +2,13 @@
 
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{self, Duration, Integer};
-use crate::config::key::{Key, key};
+use crate::config::key::{Key, key, none};
 use crate::config::only;
 use crate::config::section::{ConfigError, Section};
 use crate::pod::memory::MemoryScaling;
 use posse_core::model::settings::BadNodes;
 use posse_encoding::quantity::{is_decimal, memory_error};
-use posse_encoding::yaml::Kind;
+use posse_encoding::yaml::{Kind, Node};
 
 /// Allowed range of `oom_growth`, in thousandths.
 const GROWTH_PERMILLE: std::ops::RangeInclusive<u32> = 1_050..=10_000;
@@ -23,9 +23,30 @@ pub(super) const KEYS: &[Key] = &[
         "The largest share of the known nodes that posse avoids at once; at most 20 nodes."),
 ];
 
-/// `oom_growth`.
-pub(super) const GROWTH: Type =
+/// `oom_growth`, and its `factor`.
+pub(super) const GROWTH: Type = Type::Own {
+    page: "number from 1.05 to 10, or map",
+    expected: "a factor from 1.05 to 10, like 1.25",
+};
+/// The factor of a map without one, in thousandths.
+const GROWTH_PERMILLE_DEFAULT: u32 = 1_250;
+/// Allowed range of `grow_at`, in thousandths: below it, memory that has grown would be short again at once.
+const GROW_AT_PERMILLE: std::ops::RangeInclusive<u32> = 500..=1_000;
+
+/// The keys of `oom_growth` as a map.
+#[rustfmt::skip]
+pub(super) const GROWTH_KEYS: &[Key] = &[
+    key("factor", FACTOR, Is("1.25"), "The memory factor, as `oom_growth` without a map."),
+    key("grow_at", GROW_AT, none("0.9"),
+        "The part of its limit from which on a running executor gets more memory in place."),
+];
+
+const FACTOR: Type =
     Type::Own { page: "number from 1.05 to 10", expected: "a factor from 1.05 to 10, like 1.25" };
+const GROW_AT: Type = Type::Own {
+    page: "number from 0.5 to 1",
+    expected: "a part of the limit from 0.5 to 1, like 0.9",
+};
 const SHARE: Type = Type::Own {
     page: "number from 0 to 1",
     expected: "a share of the nodes from 0 to 1, like 0.25",
@@ -58,22 +79,48 @@ pub(super) fn bad_nodes(top: &Section<'_>) -> Result<BadNodes, ConfigError> {
 /// `oom_growth` and `memory_max`: both or neither.
 pub(super) fn memory_scaling(section: &Section<'_>) -> Result<Option<MemoryScaling>, ConfigError> {
     let max = section.text("memory_max")?;
-    let Some(permille) = permille(section, "oom_growth", GROWTH)? else {
+    let Some((permille, grow_at_permille)) = growth(section)? else {
         return match max {
             Some(_) => Err(section.error("memory_max", "does nothing without oom_growth")),
             None => Ok(None),
         };
     };
-    if !GROWTH_PERMILLE.contains(&permille) {
-        return Err(section.error("oom_growth", format_args!("expected {GROWTH}")));
-    }
     let Some(max) = max else {
         return Err(section.error("memory_max", "is missing; oom_growth needs an upper limit"));
     };
     match memory_error(&max) {
         Some(why) => Err(section.error("memory_max", why)),
-        None => Ok(Some(MemoryScaling { permille, max })),
+        None => Ok(Some(MemoryScaling { permille, max, grow_at_permille })),
     }
+}
+
+/// `oom_growth`: the factor, and `grow_at`.
+fn growth(section: &Section<'_>) -> Result<Option<(u32, Option<u32>)>, ConfigError> {
+    const KEY: &str = "oom_growth";
+    let is_map = |node: &Node| matches!(node.kind, Kind::Map(_));
+    if !section.get(KEY).is_some_and(is_map) {
+        let factor = within(section, KEY, GROWTH, &GROWTH_PERMILLE)?;
+        return Ok(factor.map(|factor| (factor, None)));
+    }
+    let map = section.section(KEY)?;
+    only(&map, GROWTH_KEYS)?;
+    let factor = within(&map, "factor", FACTOR, &GROWTH_PERMILLE)?;
+    let grow_at = within(&map, "grow_at", GROW_AT, &GROW_AT_PERMILLE)?;
+    Ok(Some((factor.unwrap_or(GROWTH_PERMILLE_DEFAULT), grow_at)))
+}
+
+/// A number in this range, in thousandths.
+fn within(
+    section: &Section<'_>,
+    key: &str,
+    expected: Type,
+    range: &std::ops::RangeInclusive<u32>,
+) -> Result<Option<u32>, ConfigError> {
+    let number = permille(section, key, expected)?;
+    if number.is_some_and(|number| !range.contains(&number)) {
+        return Err(section.error(key, format_args!("expected {expected}")));
+    }
+    Ok(number)
 }
 
 /// A number with up to three decimals, in thousandths.

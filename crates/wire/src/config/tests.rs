@@ -446,6 +446,14 @@ fn errors_about_words_and_amounts_name_the_allowed_values() {
         );
     }
     fails(
+        "executors: [{oom_growth: {grow_at: 0.4}, memory_max: 1Gi}]",
+        "1:36: executors[0].oom_growth.grow_at: expected a part of the limit from 0.5 to 1, like 0.9",
+    );
+    fails(
+        "executors: [{oom_growth: {factor: 1}, memory_max: 1Gi}]",
+        "1:35: executors[0].oom_growth.factor: expected a factor from 1.05 to 10, like 1.25",
+    );
+    fails(
         "executors: [{oom_growth: 1.5}]",
         "1:13: executors[0].memory_max: is missing; oom_growth needs an upper limit",
     );
@@ -561,15 +569,18 @@ fn every_value_about_starts_and_nodes_is_read() {
     let text = "
 executors:
   - {group: a, image: x, sidecar_failure: fail, oom_growth: 1.25, memory_max: 2Gi, max_age: 1500ms}
-  - {group: b, image: x, sidecar_failure: ignore}
+  - {group: b, image: x, sidecar_failure: ignore, oom_growth: {grow_at: 0.9}, memory_max: 1Gi}
 allocation: {start_timeout: 0, image_timeout: 1m, unschedulable_timeout: 2m}
 bad_nodes: {losses: 2, window: 1m, avoid_for: 2m, share: 0.5}
 ";
     let config = Config::parse("posse.yaml", text).unwrap();
     let [a, b] = config.executors.as_slice() else { panic!("two groups") };
-    let memory_scaling = MemoryScaling { permille: 1_250, max: "2Gi".to_owned() };
+    let memory_scaling =
+        MemoryScaling { permille: 1_250, max: "2Gi".to_owned(), grow_at_permille: None };
     assert_eq!((a.pod.fails_with_sidecars, &a.pod.memory_scaling), (true, &Some(memory_scaling)));
-    assert_eq!((b.pod.fails_with_sidecars, &b.pod.memory_scaling), (false, &None));
+    let in_place =
+        MemoryScaling { permille: 1_250, max: "1Gi".to_owned(), grow_at_permille: Some(900) };
+    assert_eq!((b.pod.fails_with_sidecars, &b.pod.memory_scaling), (false, &Some(in_place)));
     assert_eq!((a.pod.max_age_s, b.pod.max_age_s), (Some(2), None), "whole seconds, never less");
     let bad_nodes =
         BadNodes { losses: 2, window_ms: 60_000, avoid_for_ms: 120_000, share_permille: 500 };

@@ -186,7 +186,10 @@ fn write_executor<M: SerializeMap>(
             map.serialize_entry("message", message)?;
             map.serialize_entry("budget", &reason.budget().map(|budget| budget.as_str()))
         }
-        ExecutorEvent::MemoryGrown { memory } => map.serialize_entry("memory", memory),
+        ExecutorEvent::MemoryGrown { memory, message } => {
+            map.serialize_entry("memory", memory)?;
+            map.serialize_entry("message", message)
+        }
         ExecutorEvent::Ready | ExecutorEvent::Requested => Ok(()),
         ExecutorEvent::Running { node, ip, host_ip, requested_at: _ } => {
             map.serialize_entry("node", node)?;
@@ -400,9 +403,9 @@ mod tests {
         check(
             Event::Executor(
                 subject.clone(),
-                ExecutorEvent::MemoryGrown { memory: "1280Mi".into() },
+                ExecutorEvent::MemoryGrown { memory: "1280Mi".into(), message: None },
             ),
-            &format!(r#""memory_grown",{who},"memory":"1280Mi""#),
+            &format!(r#""memory_grown",{who},"memory":"1280Mi","message":null"#),
         );
         check(
             Event::Executor(

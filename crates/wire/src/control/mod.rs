@@ -1,6 +1,6 @@
 //! JSON of the control API: bodies to commands, answers and errors to bodies.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -195,7 +195,33 @@ pub fn parse_kill(body: &[u8]) -> Result<Command, CallError> {
     Ok(Command::Kill { executors: ids(&fields)?, after, force: force.unwrap_or(false), reason })
 }
 
-/// Reads the body of `POST /v1/executors/heartbeat` and of `POST /v1/executors/idle`.
+/// Reads the body of `POST /v1/executors/heartbeat`.
+pub fn parse_heartbeat(body: &[u8]) -> Result<Command, CallError> {
+    const MEMORY: &str = "memory";
+    let fields = parse_object(body)?;
+    check_names(&fields, &["executors", MEMORY])?;
+    let executors = ids(&fields)?;
+    let mut memory = BTreeMap::new();
+    match fields.get(MEMORY) {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(amounts)) => {
+            for (id, bytes) in amounts {
+                let id = id.parse().map(ExecutorId).ok().filter(|id| executors.contains(id));
+                let id = id.ok_or_else(|| {
+                    CallError::new(MEMORY, "must have ids of `executors` as its fields")
+                })?;
+                let bytes = bytes
+                    .as_u64()
+                    .ok_or_else(|| CallError::new(MEMORY, "must hold whole numbers of bytes"))?;
+                memory.insert(id, bytes);
+            }
+        }
+        Some(_) => return Err(CallError::new(MEMORY, "must be an object with bytes by id")),
+    }
+    Ok(Command::Heartbeat { executors, memory })
+}
+
+/// Reads the body of `POST /v1/executors/idle`.
 pub fn parse_executors(body: &[u8]) -> Result<BTreeSet<ExecutorId>, CallError> {
     let fields = parse_object(body)?;
     check_names(&fields, &["executors"])?;
@@ -376,6 +402,34 @@ mod tests {
     fn kill(ids: &[u64], after: AfterKill, force: bool, reason: Option<&str>) -> Command {
         let executors = ids.iter().copied().map(ExecutorId).collect();
         Command::Kill { executors, after, force, reason: reason.map(str::to_owned) }
+    }
+
+    #[test]
+    fn reads_heartbeats() {
+        let id = ExecutorId;
+        let executors = BTreeSet::from([id(1), id(2)]);
+        for (text, memory) in [
+            (r#"{"executors":[1,2]}"#, BTreeMap::new()),
+            (r#"{"executors":[1,2],"memory":null}"#, BTreeMap::new()),
+            (
+                r#"{"executors":[1,2],"memory":{"2":1073741824}}"#,
+                BTreeMap::from([(id(2), 1 << 30)]),
+            ),
+        ] {
+            let want = Command::Heartbeat { executors: executors.clone(), memory };
+            assert_eq!(parse_heartbeat(text.as_bytes()), Ok(want), "{text}");
+        }
+        for (text, field) in [
+            (r#"{"executors":[1],"memory":{"2":1}}"#, "memory"),
+            (r#"{"executors":[1],"memory":{"x":1}}"#, "memory"),
+            (r#"{"executors":[1],"memory":{"1":-1}}"#, "memory"),
+            (r#"{"executors":[1],"memory":{"1":"1Gi"}}"#, "memory"),
+            (r#"{"executors":[1],"memory":[1]}"#, "memory"),
+            (r#"{"memory":{}}"#, "executors"),
+        ] {
+            let error = parse_heartbeat(text.as_bytes()).unwrap_err();
+            assert_eq!(error.field.as_deref(), Some(field), "{text}");
+        }
     }
 
     #[test]

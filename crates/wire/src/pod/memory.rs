@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use posse_core::model::pod_text::MemoryStep;
 use posse_encoding::quantity::Quantity;
 
 const MEBI: i128 = 1 << 20;
@@ -16,24 +17,20 @@ pub struct MemoryScaling {
     pub permille: u32,
     /// Upper limit of the memory limit.
     pub max: String,
+    /// The part of its limit, in thousandths, from which on a running executor gets more; none: never.
+    pub grow_at_permille: Option<u32>,
 }
 
-/// Memory limit and request for each step. The first pair is the template's own.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemorySteps {
-    pub(super) amounts: Vec<(String, String)>,
-}
-
-impl MemorySteps {
+impl MemoryScaling {
     /// The steps for a container. Without a request, the server sets the request to the limit.
     ///
     /// # Errors
     /// `limits` or `requests`, and what is wrong with the memory there.
-    pub fn new(
-        memory_scaling: &MemoryScaling,
+    pub(super) fn steps(
+        &self,
         limit: Option<&Value>,
         request: Option<&Value>,
-    ) -> Result<Self, (&'static str, String)> {
+    ) -> Result<Vec<MemoryStep>, (&'static str, String)> {
         let Some(limit) = limit.filter(|limit| !limit.is_null()) else {
             return Err((
                 "limits",
@@ -42,24 +39,27 @@ impl MemorySteps {
         };
         let first = bytes("limits", limit)?;
         let of_request = request.map(|request| bytes("requests", request)).transpose()?;
-        let max = Quantity::parse(&memory_scaling.max).map_or(0, Quantity::rounded_up_to_bytes);
+        let max = Quantity::parse(&self.max).map_or(0, Quantity::rounded_up_to_bytes);
         if max < first {
-            let what =
-                format!("{} is above memory_max, which is {}", written(limit), memory_scaling.max);
+            let what = format!("{} is above memory_max, which is {}", written(limit), self.max);
             return Err(("limits", what));
         }
-        let mut amounts = vec![(written(limit), request.map(written).unwrap_or_default())];
+        let step = |limit: String, request: Option<String>, bytes: i128| MemoryStep {
+            limit,
+            request: request.unwrap_or_default(),
+            limit_bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
+        };
+        let mut steps = vec![step(written(limit), request.map(written), first)];
         let mut last = first;
-        while last < max && amounts.len() <= STEPS_MAX {
-            let grown = last.saturating_mul(i128::from(memory_scaling.permille)) / 1_000;
+        while last < max && steps.len() <= STEPS_MAX {
+            let grown = last.saturating_mul(i128::from(self.permille)) / 1_000;
             last = mebis(grown).saturating_mul(MEBI).min(max);
             let request = of_request.map(|request| request.saturating_mul(last) / first);
             let request = request.map(|request| format!("{}Mi", mebis(request).min(mebis(last))));
-            let limit =
-                if last == max { memory_scaling.max.clone() } else { format!("{}Mi", mebis(last)) };
-            amounts.push((limit, request.unwrap_or_default()));
+            let limit = if last == max { self.max.clone() } else { format!("{}Mi", mebis(last)) };
+            steps.push(step(limit, request, last));
         }
-        Ok(Self { amounts })
+        Ok(steps)
     }
 }
 
@@ -87,12 +87,12 @@ mod tests {
 
     #[track_caller]
     fn check(permille: u32, max: &str, amounts: [Value; 2], want: &[(&str, &str)]) {
-        let memory_scaling = MemoryScaling { permille, max: max.to_owned() };
+        let memory_scaling =
+            MemoryScaling { permille, max: max.to_owned(), grow_at_permille: None };
         let [limit, request] = amounts;
         let request = Some(&request).filter(|request| !request.is_null());
-        let steps = MemorySteps::new(&memory_scaling, Some(&limit), request).unwrap();
-        let amounts =
-            steps.amounts.iter().map(|(limit, request)| (limit.as_str(), request.as_str()));
+        let steps = memory_scaling.steps(Some(&limit), request).unwrap();
+        let amounts = steps.iter().map(|step| (step.limit.as_str(), step.request.as_str()));
         assert_eq!(amounts.collect::<Vec<_>>(), want, "{limit}");
     }
 
@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn memory_that_cannot_scale_is_an_error() {
-        let memory_scaling = MemoryScaling { permille: 1_250, max: "1Gi".to_owned() };
+        let memory_scaling =
+            MemoryScaling { permille: 1_250, max: "1Gi".to_owned(), grow_at_permille: None };
         for (limit, request, want) in [
             (
                 json!(null),
@@ -141,8 +142,7 @@ mod tests {
             ),
         ] {
             let request = Some(&request).filter(|request| !request.is_null());
-            let (part, what) =
-                MemorySteps::new(&memory_scaling, Some(&limit), request).unwrap_err();
+            let (part, what) = memory_scaling.steps(Some(&limit), request).unwrap_err();
             assert_eq!(format!("{part}: {what}"), want);
         }
     }

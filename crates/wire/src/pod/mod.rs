@@ -228,10 +228,7 @@ impl RawPod<'_> {
         let annotations = meta.annotations.unwrap_or_default();
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
-        let only = match spec.containers.as_slice() {
-            [only] => text_of(only.name.as_ref()).to_owned(),
-            [] | [_, ..] => String::new(),
-        };
+        let only = only_name(&spec.containers);
         let main = annotations.container.or_else(|| main_without_annotation(spec.containers));
         let mut state = status.state_of(main.as_ref());
         let phase = phase(status.phase.as_ref());
@@ -264,6 +261,7 @@ impl RawPod<'_> {
             grace_s: spec.grace_s.unwrap_or(GRACE_DEFAULT_S),
             deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
             restarts_in_place: spec.restarts_in_place,
+            resize_problem: status.resize_problem(),
             container,
             main_container: main.as_ref().filter(|main| main.0 != only).map(Text::boxed),
             start_problem: if is_starting {
@@ -381,6 +379,14 @@ impl<'a> RawStatus<'a> {
             .and_then(|status| Some((text_of(status.name.as_ref()), status.state.as_ref()?)))
     }
 
+    /// Why the kubelet has not given the pod the resources of its spec yet (KEP-1287): `Deferred`, as others use them,
+    /// or `Infeasible`, as the node does not have them.
+    fn resize_problem(&self) -> Option<Box<str>> {
+        let pending = self.condition("PodResizePending", "True")?;
+        let words = joined(text_of(pending.reason.as_ref()), text_of(pending.message.as_ref()));
+        Some(clipped(&words, STUCK_BYTES_MAX).into())
+    }
+
     /// Why the pod does not start, if the status tells. `state`: the main container's.
     fn stuck(
         &self,
@@ -469,6 +475,14 @@ fn stuck_kind(reason: &str) -> StartProblemKind {
         | "TeardownNetworkError"
         | "VerifyNonRootError" => StartProblemKind::Config,
         _ => StartProblemKind::Creating,
+    }
+}
+
+/// The container's name if there is only one; else empty.
+fn only_name(containers: &[RawContainer<'_>]) -> String {
+    match containers {
+        [only] => text_of(only.name.as_ref()).to_owned(),
+        [] | [_, ..] => String::new(),
     }
 }
 

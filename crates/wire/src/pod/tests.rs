@@ -398,6 +398,14 @@ fn unusual_values_are_accepted() {
     for (rest, status, wanted) in table {
         assert_eq!(facts(&ours(&minimal(rest, status))), wanted, "{rest} {status}");
     }
+    let resizes = |status: &str| {
+        let pending = format!(
+            r#""status":{{"phase":"Running","conditions":[{{"type":"PodResizePending","status":"{status}","reason":"Deferred","message":"not enough memory"}}]}}"#
+        );
+        ours(&minimal("", &pending)).resize_problem
+    };
+    assert_eq!(resizes("True").as_deref(), Some("Deferred, not enough memory"));
+    assert_eq!(resizes("False"), None);
     let pod = ours(&minimal("", r#""status":{}"#));
     assert_eq!((pod.version, pod.slot, pod.owner), (None, None, None));
 }

@@ -122,11 +122,18 @@ impl World {
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
             Action::ReadLog { uid, .. } => Input::LogRead { uid, answer: Err(refusal) },
+            Action::Resize { id, uid, .. } => Input::Resized { id, uid, answer: Err(refusal) },
             Action::List { .. } => Input::ListRefused { refusal },
             Action::ReserveIds { up_to } => Input::IdsReserved { up_to },
             Action::Poll | Action::Relist => return,
         };
         self.after(ms, Happening::Answer(request, Box::new(input)));
+    }
+
+    fn read(&mut self, id: ExecutorId) -> Result<PodAnswer, Refusal> {
+        let answer = self.get(id);
+        self.note_read(&answer);
+        answer
     }
 
     /// Lets the request take effect.
@@ -151,8 +158,7 @@ impl World {
             }
             Action::Get { id, watermark } => Input::Got { id, watermark, answer: self.get(id) },
             Action::ReadPod { id, watermark } => {
-                let answer = self.get(id);
-                self.note_read(&answer);
+                let answer = self.read(id);
                 Input::PodRead { id, watermark, answer }
             }
             Action::GetNode { name } => {
@@ -174,6 +180,7 @@ impl World {
                 let answer = self.patch(&uid, &name, patch);
                 Input::Patched { uid, answer }
             }
+            Action::Resize { id, uid, .. } => Input::Resized { id, uid, answer: Err(not_found()) },
             Action::ReadLog { uid, name, .. } => {
                 let answer = self.read_log(&uid, &name);
                 Input::LogRead { uid, answer }

@@ -137,6 +137,7 @@ impl Cluster {
             deletion_grace_s: 0,
             container: ContainerState::Waiting,
             restarts_in_place: false,
+            resize_problem: None,
             main_container: None,
             start_problem: None,
             ready: false,

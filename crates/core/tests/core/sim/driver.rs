@@ -273,7 +273,7 @@ impl World {
         // cannot note a report about them.
         let known = executors.iter().filter(|id| !want.contains(id));
         said.heard.extend(known.map(|id| (id.0, self.now)));
-        let reply = self.call(Command::Heartbeat { executors })?;
+        let reply = self.call(Command::Heartbeat { executors, memory: BTreeMap::new() })?;
         let is_right = matches!(&reply, Some(Reply::Noted { unknown }) if *unknown == want);
         if is_right { Ok(()) } else { Err(format!("{reply:?}, but {want:?} are unknown")) }
     }

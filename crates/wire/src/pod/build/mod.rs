@@ -10,14 +10,14 @@ use crate::k8s::kueue;
 use crate::k8s::labels::{self, Selection};
 use crate::names::host_in_url;
 use crate::pod::credential_mounts::Credentials;
-use crate::pod::memory::{MemoryScaling, MemorySteps};
+use crate::pod::memory::MemoryScaling;
 use crate::pod::node_affinity;
 use crate::pod::placeholders::{self, Piece, Word};
 use crate::pod::staged::Staged;
 use crate::pod::template::{Template, TemplateError, describe};
 use crate::pod::tolerations;
 use posse_core::model::ids::ExecutorId;
-use posse_core::model::pod_text::{Part, PodOverrides, PodText};
+use posse_core::model::pod_text::{MemoryGrowth, Part, PodOverrides, PodText};
 use posse_core::model::settings::{OnLoss, Restart};
 use posse_encoding::quantity::Quantity;
 
@@ -145,7 +145,7 @@ impl Template {
         let mut build = Build {
             template: self,
             context,
-            memory: MemorySteps::default(),
+            memory: MemoryGrowth::default(),
             memory_field: String::new(),
             warnings: Vec::new(),
         };
@@ -159,10 +159,10 @@ impl Template {
                 build.emit(&volume.claim(context.owner.as_ref().map(|owner| json!(owner))), false)
             })
             .collect::<Result<_, _>>()?;
-        let memory = build.memory.amounts;
+        let memory = std::mem::take(&mut build.memory);
         let pod = PodText::new(parts, context.pod_name_prefix())
             .with_node_affinity(avoiding)
-            .with_memory_steps(memory)
+            .with_memory_growth(memory)
             .with_claims(claims);
         Ok(Compiled { pod: Arc::new(pod), warnings: build.warnings })
     }
@@ -200,7 +200,7 @@ impl PodContext {
 struct Build<'a> {
     template: &'a Template,
     context: &'a PodContext,
-    memory: MemorySteps,
+    memory: MemoryGrowth,
     /// Path of the main container's resources. Empty if memory does not scale.
     memory_field: String,
     warnings: Vec<String>,
@@ -317,8 +317,12 @@ impl Build<'_> {
         self.check_memory_of_pod(memory_scaling)?;
         let limit = container.get("resources").and_then(|all| all.get("limits")?.get("memory"));
         let request = container.get("resources").and_then(|all| all.get("requests")?.get("memory"));
-        self.memory = MemorySteps::new(memory_scaling, limit, request)
+        let steps = memory_scaling
+            .steps(limit, request)
             .map_err(|(part, what)| self.fail(&format!("{field}.{part}.memory"), what))?;
+        let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
+        let grow_at_permille = memory_scaling.grow_at_permille;
+        self.memory = MemoryGrowth { container: name.to_owned(), steps, grow_at_permille };
         self.memory_field = field;
         Ok(())
     }

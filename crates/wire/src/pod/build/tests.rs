@@ -163,7 +163,7 @@ fn render_equals_a_slow_version() {
     let mut build = Build {
         template: &template,
         context: &context,
-        memory: MemorySteps::default(),
+        memory: MemoryGrowth::default(),
         memory_field: String::new(),
         warnings: Vec::new(),
     };
@@ -249,7 +249,8 @@ fn memory_grows_within_what_the_whole_pod_may_have() {
     ] {
         let worker = "{name: a, image: b, resources: {limits: {memory: 512Mi}}}";
         let pod = format!("spec: {{{of_pod} containers: [{worker}]}}");
-        let memory_scaling = Some(MemoryScaling { permille: 1_500, max: "2Gi".to_owned() });
+        let memory_scaling =
+            Some(MemoryScaling { permille: 1_500, max: "2Gi".to_owned(), grow_at_permille: None });
         let settings = PodSettings { memory_scaling, ..PodSettings::default() };
         let template = Template::parse("t.yaml", &pod).unwrap();
         let got = template.compile(&PodContext { settings, ..context() });
@@ -533,7 +534,11 @@ fn only_the_main_containers_memory_scales() {
         {name: b, resources: {limits: {memory: 1Gi, cpu: 1}, requests: {memory: 512Mi}}}]}";
     let context = PodContext {
         settings: PodSettings {
-            memory_scaling: Some(MemoryScaling { permille: 1_500, max: "2Gi".to_owned() }),
+            memory_scaling: Some(MemoryScaling {
+                permille: 1_500,
+                max: "2Gi".to_owned(),
+                grow_at_permille: None,
+            }),
             fails_with_sidecars: true,
             ..main("b")
         },

@@ -1,0 +1,138 @@
+//! Memory that grows in place: an executor that uses nearly all that it has gets more without a new pod.
+
+use super::Reconciler;
+use crate::model::action::Action;
+use crate::model::event::ExecutorEvent;
+use crate::model::ids::{ExecutorId, Uid};
+use crate::model::refusal::{Refusal, RefusalClass};
+use crate::model::status::State;
+use crate::state::executors::Resize;
+use posse_base::time::Millis;
+
+/// One change of an executor's memory in this time: the node needs some to give it, and reports that are older show
+/// the use of the old limit.
+const RESIZE_EVERY_MS: u64 = 60_000;
+/// A change that was refused is tried again after twice the time, up to 64 minutes.
+const RESIZE_DOUBLINGS_MAX: u32 = 6;
+/// The most changes of memory in flight. The next report of memory asks for what was left out.
+pub const RESIZES_IN_FLIGHT_MAX: usize = 4;
+/// The answer to a method that a server does not have.
+const METHOD_NOT_ALLOWED: u16 = 405;
+
+impl Reconciler {
+    /// The driver tells how much memory an executor uses.
+    pub(super) fn on_memory_report(&mut self, id: ExecutorId, used_bytes: u64, now: Millis) {
+        let is_off = self.driver_reports.is_resize_refused
+            || self.driver_reports.n_resizes_in_flight >= RESIZES_IN_FLIGHT_MAX;
+        if is_off || self.stop.is_some() || !self.gates.is_lease_held() {
+            return;
+        }
+        let Some(executor) = self.executors.get(id) else { return };
+        let is_recent = |resize: &Resize| now < resize.not_before;
+        if executor.state != State::Running || executor.resize.as_deref().is_some_and(is_recent) {
+            return;
+        }
+        let (limit_bytes, uid) = (executor.memory_limit_bytes, executor.uid.clone());
+        let pod =
+            self.executors.groups.get(&executor.group).and_then(|group| group.spec.pod.clone());
+        let (Some(uid), Some(pod)) = (uid, pod) else { return };
+        let Some((step, memory)) = pod.step_for(used_bytes, limit_bytes) else { return };
+        let (limit, limit_bytes) = (memory.limit.clone(), memory.limit_bytes);
+        if let Some(executor) = self.executors.get_mut(id) {
+            let last = executor.resize.take().map(|resize| (resize.n_refused, resize.told));
+            let (n_refused, told) = last.unwrap_or_default();
+            let not_before = now.after(RESIZE_EVERY_MS);
+            let resize = Resize { not_before, n_refused, step, limit, limit_bytes, told };
+            executor.resize = Some(Box::new(resize));
+        }
+        self.driver_reports.n_resizes_in_flight += 1;
+        let name = self.pod_name(id);
+        self.actions.push_back(Action::Resize { id, uid, name, step, pod });
+    }
+
+    pub(super) fn on_resized(
+        &mut self,
+        id: ExecutorId,
+        uid: &Uid,
+        answer: Result<(), Refusal>,
+        now: Millis,
+    ) {
+        let in_flight = &mut self.driver_reports.n_resizes_in_flight;
+        *in_flight = in_flight.saturating_sub(1);
+        let is_there = self.snapshot.get(uid).is_some_and(|pod| !pod.deleting);
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(resize) = executor.resize.as_deref_mut() else { return };
+        if executor.uid.as_ref() != Some(uid) || !is_there {
+            return;
+        }
+        let refusal = match answer {
+            Ok(()) => {
+                (resize.n_refused, resize.told) = (0, None);
+                (executor.memory_step, executor.memory_limit_bytes) =
+                    (resize.step, resize.limit_bytes);
+                let memory = resize.limit.clone();
+                return self.tell_of(id, ExecutorEvent::MemoryGrown { memory, message: None });
+            }
+            Err(refusal) => refusal,
+        };
+        match refusal.class {
+            // There is no such subresource: the pod is there.
+            RefusalClass::NotFound => self.driver_reports.is_resize_refused = true,
+            RefusalClass::Invalid if refusal.code == METHOD_NOT_ALLOWED => {
+                self.driver_reports.is_resize_refused = true;
+            }
+            // A 403 may also say that this node is too small.
+            RefusalClass::Capacity | RefusalClass::Forbidden | RefusalClass::Invalid => {
+                resize.n_refused = resize.n_refused.saturating_add(1);
+                let factor = 1_u64 << resize.n_refused.min(RESIZE_DOUBLINGS_MAX);
+                resize.not_before = now.after(RESIZE_EVERY_MS * factor);
+            }
+            // The next report asks again.
+            RefusalClass::Conflict
+            | RefusalClass::Exists
+            | RefusalClass::Expired
+            | RefusalClass::NamespaceGone
+            | RefusalClass::OutcomeUnknown
+            | RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::Unauthorized
+            | RefusalClass::WebhookBusy => return,
+        }
+        self.tell_not_grown(id, &format!("the server refuses it: {refusal}"));
+    }
+
+    /// The node tells why it has not given a pod the memory yet.
+    pub(super) fn note_resize(&mut self, id: ExecutorId) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let Some(problem) = pod.and_then(|pod| pod.resize_problem.clone()) else { return };
+        if executor.resize.is_some() {
+            self.tell_not_grown(id, &problem);
+        }
+    }
+
+    /// Once for each message.
+    fn tell_not_grown(&mut self, id: ExecutorId, message: &str) {
+        let resize = self.executors.get_mut(id).and_then(|executor| executor.resize.as_deref_mut());
+        let Some(resize) = resize.filter(|resize| resize.told.as_deref() != Some(message)) else {
+            return;
+        };
+        resize.told = Some(message.into());
+        let memory = resize.limit.clone();
+        self.tell_of(id, ExecutorEvent::MemoryGrown { memory, message: Some(message.to_owned()) });
+    }
+
+    fn tell_of(&mut self, id: ExecutorId, event: ExecutorEvent) {
+        if let Some(subject) = self.subject(id) {
+            self.tell(subject, event);
+        }
+    }
+
+    /// The memory step that an executor really has: a node that could not give it more has left it the step before.
+    pub(super) fn memory_step_of(&self, id: ExecutorId) -> Option<u32> {
+        let executor = self.executors.get(id).filter(|executor| !executor.has_own_memory())?;
+        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let is_short = pod.is_some_and(|pod| pod.resize_problem.is_some());
+        Some(executor.memory_step.saturating_sub(u32::from(is_short)))
+    }
+}

@@ -1,0 +1,153 @@
+//! Memory that grows in place: who gets it, how often, and what the server or the node may say.
+#![allow(clippy::wildcard_enum_match_arm)]
+
+use std::collections::BTreeMap;
+
+use crate::core_run::{Run, growing, policy, refusal, set, spec};
+use posse_core::model::action::Action;
+use posse_core::model::command::Command;
+use posse_core::model::event::{Event, ExecutorEvent};
+use posse_core::model::ids::{ExecutorId, Uid};
+use posse_core::model::input::Input;
+use posse_core::model::pod::{ContainerState, End, Phase};
+use posse_core::model::pod_text::PodText;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::model::settings::GroupSpec;
+
+/// The limits are 1,024, 2,048 and 3,072 bytes, and 900 of 1,000 are too many.
+fn run(n: u32) -> Run {
+    let pod = growing(PodText::default(), &["2Gi", "3Gi"], Some(900));
+    Run::with_running(policy(), vec![GroupSpec { pod, ..spec("g", n) }])
+}
+
+/// The driver reports memory; returns the executors whose memory is changed, and to which step.
+fn report(run: &mut Run, memory: &[(u64, u64)]) -> Vec<(u64, u32)> {
+    let ids: Vec<u64> = memory.iter().map(|(id, _)| *id).collect();
+    let memory: BTreeMap<_, _> =
+        memory.iter().map(|&(id, bytes)| (ExecutorId(id), bytes)).collect();
+    run.call(Command::Heartbeat { executors: set(&ids), memory });
+    let asked = run.take().into_iter().map(|action| match action {
+        Action::Resize { id, step, .. } => (id.0, step),
+        other => panic!("{other:?}"),
+    });
+    asked.collect()
+}
+
+fn answer(run: &mut Run, id: u64, answer: Result<(), Refusal>) {
+    run.tell(Input::Resized { id: ExecutorId(id), uid: Uid::new(&format!("u{id}")), answer });
+}
+
+/// The memory that was told, and why an executor does not have it.
+fn told(run: &mut Run) -> Vec<(u64, String, Option<String>)> {
+    let told = std::mem::take(&mut run.events).into_iter().filter_map(|event| match event {
+        Event::Executor(subject, ExecutorEvent::MemoryGrown { memory, message }) => {
+            Some((subject.id.0, memory, message))
+        }
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn an_executor_grows_from_its_part_of_the_limit_on() {
+    for (used, want) in [
+        (0, None),
+        (921, None),
+        (922, Some(1)),
+        (1_843, Some(1)),
+        (1_844, Some(2)),
+        (9_999, Some(2)),
+    ] {
+        let asked = report(&mut run(1), &[(1, used)]);
+        assert_eq!(asked, Vec::from_iter(want.map(|step| (1, step))), "{used} bytes");
+    }
+    let pod = growing(PodText::default(), &["2Gi"], None);
+    let mut off = Run::with_running(policy(), vec![GroupSpec { pod, ..spec("g", 1) }]);
+    assert_eq!(report(&mut off, &[(1, 9_999)]), [], "only with grow_at");
+}
+
+#[test]
+fn it_grows_once_a_minute_up_to_the_maximum() {
+    let mut run = run(2);
+    assert_eq!(report(&mut run, &[(1, 1_000), (2, 10)]), [(1, 1)]);
+    answer(&mut run, 1, Ok(()));
+    assert_eq!(told(&mut run), [(1, "2Gi".to_owned(), None)]);
+    assert_eq!(report(&mut run, &[(1, 2_000)]), [], "the node needs time");
+    run.wait(60_000);
+    assert_eq!(report(&mut run, &[(1, 2_000)]), [(1, 2)]);
+    answer(&mut run, 1, Ok(()));
+    run.wait(60_000);
+    assert_eq!(report(&mut run, &[(1, 3_072)]), [], "it has the maximum");
+}
+
+#[test]
+fn few_change_at_once() {
+    let mut run = run(9);
+    let all: Vec<(u64, u64)> = (1..=9).map(|id| (id, 1_000)).collect();
+    assert_eq!(report(&mut run, &all).len(), 4);
+    for id in 1..=4 {
+        answer(&mut run, id, Ok(()));
+    }
+    let next: Vec<u64> = report(&mut run, &all).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(next, [5, 6, 7, 8]);
+}
+
+/// A server without `pods/resize` is asked once in a run. Others are asked less and less, and each message is told
+/// once.
+#[test]
+fn a_refusal_is_told_once() {
+    for (class, code, is_off) in [
+        (RefusalClass::NotFound, 404, true),
+        (RefusalClass::Forbidden, 403, false),
+        (RefusalClass::Invalid, 405, true),
+        (RefusalClass::Invalid, 422, false),
+        (RefusalClass::Capacity, 403, false),
+    ] {
+        let mut run = run(2);
+        let mut asked_after = Vec::new();
+        for minute in 0..8 {
+            if !report(&mut run, &[(1, 1_000)]).is_empty() {
+                asked_after.push(minute);
+                answer(&mut run, 1, Err(refusal(class, code)));
+            }
+            run.wait(60_000);
+        }
+        assert_eq!(asked_after, if is_off { vec![0] } else { vec![0, 2, 6] }, "{class:?} {code}");
+        let told = told(&mut run);
+        let [(1, memory, Some(why))] = &told[..] else { panic!("{class:?} {code}: {told:?}") };
+        assert_eq!(memory, "2Gi");
+        assert!(why.starts_with("the server refuses it: the server's own words"), "{why}");
+        assert_eq!(report(&mut run, &[(2, 1_000)]).is_empty(), is_off, "{class:?} {code}");
+    }
+    let mut run = run(1);
+    report(&mut run, &[(1, 1_000)]);
+    answer(&mut run, 1, Err(refusal(RefusalClass::Transient, 500)));
+    assert_eq!(told(&mut run), []);
+    run.wait(60_000);
+    assert_eq!(report(&mut run, &[(1, 1_000)]), [(1, 1)], "the next report asks again");
+}
+
+/// The node has the last word. An executor that was killed meanwhile had the memory of before.
+#[test]
+fn a_node_that_cannot_give_it_is_told_and_the_successor_gets_it() {
+    let mut run = run(1);
+    report(&mut run, &[(1, 1_000)]);
+    answer(&mut run, 1, Ok(()));
+    told(&mut run);
+    for _ in 0..2 {
+        run.watch(&[1], |pod| pod.resize_problem = Some("Infeasible, node has 1Gi".into()));
+    }
+    let why = Some("Infeasible, node has 1Gi".to_owned());
+    assert_eq!(told(&mut run), [(1, "2Gi".to_owned(), why)]);
+    run.watch(&[1], |pod| {
+        (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+        let end =
+            End { exit_code: Some(137), container_reason: "OOMKilled".into(), ..End::default() };
+        pod.end = Some(Box::new(end));
+    });
+    let steps = run.take().into_iter().filter_map(|action| match action {
+        Action::Create { overrides, .. } => Some(overrides.memory_step),
+        _ => None,
+    });
+    assert_eq!(steps.collect::<Vec<_>>(), [1]);
+}
