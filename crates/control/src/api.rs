@@ -1,7 +1,10 @@
 //! The control API's server: maps HTTP requests to commands and replies to HTTP answers.
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use percent_encoding::percent_decode_str;
 
 use crate::address::{Bound, ControlError, SocketFile};
 use crate::answer::Answer;
@@ -117,7 +120,11 @@ impl Handler for Api {
 
 impl Api {
     fn answer(&self, request: &Request) -> Result<Answer, Answer> {
-        let segments: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
+        // A client may encode any character of a name, and posse's own encodes most.
+        let decode = |segment| percent_decode_str(segment).decode_utf8_lossy();
+        let segments: Vec<Cow<'_, str>> =
+            request.path.trim_start_matches('/').split('/').map(decode).collect();
+        let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
         // HEAD is handled like GET; the server omits the body.
         let method = if request.method == "HEAD" { "GET" } else { request.method.as_str() };
         match (method, segments.as_slice()) {

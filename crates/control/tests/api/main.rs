@@ -52,7 +52,7 @@ fn calls_and_their_answers() {
             "/v1/groups/No%20such",
             r#"{"target":7}"#,
             400,
-            r#"{"error":"`No%20such` is not a name for a group: it has at most 40 of [a-z0-9-] and neither begins nor ends with `-`","field":"group"}"#,
+            r#"{"error":"`No such` is not a name for a group: it has at most 40 of [a-z0-9-] and neither begins nor ends with `-`","field":"group"}"#,
         ),
         (
             "PUT",
@@ -129,6 +129,13 @@ fn calls_about_tasks() {
         (
             "DELETE",
             "/v1/groups/default/executors/a",
+            "",
+            200,
+            r#"{"attempts":0,"executor":null,"exit_code":null,"key":"a","reason":null,"state":"waiting"}"#,
+        ),
+        (
+            "DELETE",
+            "/v1/groups/d%65fault/executors/%61",
             "",
             200,
             r#"{"attempts":0,"executor":null,"exit_code":null,"key":"a","reason":null,"state":"waiting"}"#,
