@@ -41,6 +41,7 @@ mod status;
 mod stop;
 mod submit;
 mod table;
+mod task;
 mod terminal;
 #[cfg(test)]
 mod testing;

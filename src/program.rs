@@ -148,6 +148,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Copy(args) => crate::copy::copy(&args),
         Command::Cleanup(args) => crate::cleanup::cleanup(&args, world, out),
         Command::Status(args) => crate::status::status(&args, world, out),
+        Command::Task(args) => crate::task::task(&args, world, out),
         Command::Scale(args) => crate::scale::scale(&args, world, out),
         Command::Kill(args) => crate::kill::kill(&args, world, out),
         Command::Ready(args) => crate::ready::ready(&args, world, out),

@@ -81,6 +81,20 @@ impl RemoteRun {
         with_log_output(out, false, |out| with_error_output(|errors| self.exec(words, out, errors)))
     }
 
+    /// The same, with words of another program behind `--`.
+    pub(super) fn run_with(
+        &self,
+        words: Words,
+        others: &[String],
+        out: &mut dyn Write,
+    ) -> Result<Code, Failure> {
+        let words = words.option("--app", Some(&self.app));
+        let words = if others.is_empty() { words } else { words.values(["--"]).values(others) };
+        with_log_output(out, false, |out| {
+            with_error_output(|errors| self.exec_all(words, out, errors))
+        })
+    }
+
     /// The same, with writers for its stdout and stderr.
     pub(super) fn exec(
         &self,
@@ -88,8 +102,17 @@ impl RemoteRun {
         out: &mut dyn Write,
         errors: &mut dyn Write,
     ) -> Result<Code, Failure> {
+        self.exec_all(words.option("--app", Some(&self.app)), out, errors)
+    }
+
+    fn exec_all(
+        &self,
+        words: Words,
+        out: &mut dyn Write,
+        errors: &mut dyn Write,
+    ) -> Result<Code, Failure> {
         let mut command = vec![self.program.clone()];
-        command.extend(words.option("--app", Some(&self.app)).words);
+        command.extend(words.words);
         let pod = &self.target.pod;
         let failed = |what: String| Failure::new(Code::Failed, what);
         let mut each = |output: Output<'_>| match output {

@@ -114,7 +114,8 @@ fn no_such_group(client: &Client, group: &str) -> Failure {
     Failure::new(Code::Failed, message)
 }
 
-fn only_group(client: &Client) -> Result<String, Failure> {
+/// The name of the run's only group.
+pub(super) fn only_group(client: &Client) -> Result<String, Failure> {
     let groups = client.status()?.groups;
     let names: Vec<&str> = groups.iter().map(|group| group.group.as_str()).collect();
     match names.as_slice() {

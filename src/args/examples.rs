@@ -130,6 +130,12 @@ Examples:
   posse idle                                   all executors work
   while sleep 5; do posse idle $(free); done   say it again before 10 s are over";
 
+pub const TASK: &str = "\
+Examples:
+  posse task add --name sim-3 --cpu 4 --retries 2 -- ./sim 3
+  posse task list -o wide
+  posse task wait sim-3 && posse task logs sim-3";
+
 pub const WAIT: &str = "\
 Examples:
   posse wait --running 4 && mpirun ...         in the driver's script

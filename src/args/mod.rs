@@ -20,6 +20,7 @@ pub mod format;
 pub mod output;
 pub mod stage;
 pub mod submit;
+pub mod task;
 #[cfg(feature = "tools")]
 pub mod tools;
 
@@ -28,6 +29,7 @@ use format::FormatArgs;
 use output::OutputArgs;
 use stage::StageArgs;
 use submit::{AppsArgs, CopyArgs, LogsArgs, NamespaceArgs, StopArgs, SubmitArgs};
+use task::TaskArgs;
 
 /// Keeps a driver's executors alive on Kubernetes.
 #[derive(Debug, Parser)]
@@ -94,6 +96,9 @@ pub enum Command {
     /// Wait until executors of a run are running
     #[command(after_help = examples::WAIT)]
     Wait(WaitArgs),
+    /// Add, list, await and cancel tasks of a run: work that runs once
+    #[command(after_help = examples::TASK)]
+    Task(TaskArgs),
     /// Print the events of a run
     #[command(after_help = examples::EVENTS)]
     Events(EventsArgs),

@@ -80,7 +80,7 @@ pub struct AppsArgs {
 }
 
 /// `posse logs`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(override_usage = "posse logs [OPTIONS] [APP] [ID]")]
 pub struct LogsArgs {
     /// The application's name; APP/ID or APP ID for one of its executors, ID for one of --app or of the only

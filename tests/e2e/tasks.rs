@@ -12,8 +12,8 @@ use crate::e2e::openapi::below;
 use crate::support::control::Control;
 use crate::support::http::{gone_in, gone_now};
 use crate::support::key_watch::KeyWatch;
-use crate::support::posse::Posse;
-use crate::support::scene::{GRACE_S, Scene, is_over, is_running, name_of, uid_of};
+use crate::support::posse::{Posse, said};
+use crate::support::scene::{GRACE_S, Scene, executor_id, is_over, is_running, name_of, uid_of};
 use crate::support::server::{End, Server, items, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value, wait_value_every};
 
@@ -337,6 +337,53 @@ pub fn too_many_tasks(server: &dyn Server) {
     assert_eq!(control.group("default").unwrap()["open_tasks"], 10_000);
     let more_kb = resident_kb(&posse).saturating_sub(before_kb);
     assert!(more_kb < MORE_KB_MAX, "{more_kb} kB more than before");
+    posse.stop();
+    scene.finish();
+}
+
+/// The same by `posse task`: what a task changes reaches its pod, and a wait ends as the task does.
+pub fn tasks_by_commands(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let group = json!({"count": 0, "max": 3, "template": "pod.json"});
+    let posse = scene.run().settings(json!({"executors": [group]})).start();
+    posse.wait_event("started", |_| true);
+    let control = posse.control();
+    wait_for(PATIENCE, "the group", || control.group("default").is_some());
+    let ask = |words: &[&str]| {
+        let output = posse.ask(words);
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let add = ["task", "add", "--name", "sim-3", "--cpu", "100m", "--memory", "64Mi", "-e", "X=1"];
+    // The flags of `ask` come last, so the command is the template's.
+    assert_eq!(ask(&[&add[..], &["--retries", "1"]].concat()), (Some(0), "sim-3".to_owned()));
+    assert_eq!(ask(&[&add[..], &["--retries", "2"]].concat()).0, Some(1), "another task");
+    let of = |id: u64| {
+        scene.wait_running_ids(&[id]);
+        scene.ours().into_iter().find(|pod| executor_id(pod) == id).expect("it runs")
+    };
+    let pod = of(1);
+    assert_eq!(pod["metadata"]["labels"]["posse.dev/key"], "sim-3");
+    let container = &pod["spec"]["containers"][0];
+    let amounts = json!({"cpu": "100m", "memory": "64Mi"});
+    assert_eq!(container["resources"]["limits"], amounts);
+    assert!(container["env"].as_array().unwrap().contains(&json!({"name": "X", "value": "1"})));
+    assert_eq!(ask(&["task", "list", "-o", "name"]), (Some(0), "sim-3".to_owned()));
+    assert_eq!(ask(&["task", "wait", "sim-3", "--timeout", "1s"]).0, Some(1), "it runs");
+    scene.end(&pod, End::Exit(3));
+    scene.end(&of(2), End::Exit(4));
+    let output = posse.ask(&["task", "wait", "sim-3"]);
+    assert_eq!(output.status.code(), Some(4), "its last exit code: {}", said(&output));
+    let (code, table) = ask(&["task", "list"]);
+    assert!(code == Some(0) && table.contains("failed"), "{table}");
+
+    let (_, key) = ask(&["task", "add"]);
+    assert_eq!(ask(&["task", "cancel", &key]).0, Some(0));
+    assert_eq!(ask(&["task", "wait", &key]).0, Some(1), "it was cancelled");
+    for words in
+        [["task", "wait", "nobody"], ["task", "cancel", "nobody"], ["task", "logs", "nobody"]]
+    {
+        assert_eq!(ask(&words).0, Some(1), "{words:?}");
+    }
     posse.stop();
     scene.finish();
 }

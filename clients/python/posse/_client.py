@@ -245,24 +245,33 @@ class Executors:
         key: str,
         *,
         env: Optional[Mapping[str, str]] = None,
+        image: Optional[str] = None,
+        command: Optional[Iterable[str]] = None,
         args: Optional[Iterable[str]] = None,
+        cpu: Optional[str] = None,
         memory: Optional[str] = None,
+        node_selector: Optional[Mapping[str, str]] = None,
         retries: int = 0,
         group: Optional[str] = None,
     ) -> Task:
         """Adds a task, and returns its state.
 
         `key`: at most 63 letters, digits, `-`, `_` and `.`. `env`: variables of the main container.
-        `args`: its arguments, in place of those of the template. `memory`: its request and limit, for example `2Gi`.
+        `image`, `command`, `args`: in place of those of the template. `cpu`, `memory`: request and limit, for example
+        `500m` and `2Gi`. `node_selector`: labels that the node must have.
         `retries`: how many failures lead to another attempt, at most 100.
         """
-        task: Dict[str, Any] = {"key": key, "retries": retries}
-        if env is not None:
-            task["env"] = dict(env)
-        if args is not None:
-            task["args"] = list(args)
-        if memory is not None:
-            task["memory"] = memory
+        fields: Dict[str, Any] = {
+            "env": None if env is None else dict(env),
+            "image": image,
+            "command": None if command is None else list(command),
+            "args": None if args is None else list(args),
+            "cpu": cpu,
+            "memory": memory,
+            "node_selector": None if node_selector is None else dict(node_selector),
+        }
+        given = {name: value for name, value in fields.items() if value is not None}
+        task = {"key": key, "retries": retries, **given}
         return self.submit_all([task], group=group)[0]
 
     def submit_all(self, tasks: Iterable[Mapping[str, Any]], *, group: Optional[str] = None) -> List[Task]:

@@ -102,6 +102,19 @@ impl Client {
         tasks::parse_statuses(&answer).ok_or(ClientError::Incompatible("no states in the answer"))
     }
 
+    /// `GET` or `DELETE /v1/groups/{group}/executors/{key}`: returns the state of one task, which the latter cancels.
+    pub fn task(
+        &self,
+        group: &str,
+        key: &str,
+        is_cancelled: bool,
+    ) -> Result<TaskStatusJson, ClientError> {
+        let path = format!("/v1/groups/{}/executors/{}", encode(group), encode(key));
+        let answer = self.call(if is_cancelled { "DELETE" } else { "GET" }, &path, None)?;
+        let state = serde_json::from_slice(&answer);
+        state.map_err(|_| ClientError::Incompatible("no state in the answer"))
+    }
+
     /// `POST /v1/executors/kill`: returns the result for each executor.
     pub fn kill(
         &self,

@@ -22,10 +22,16 @@ pub struct Task {
     pub key: Arc<str>,
     /// Variables of the main container, by name. They replace those of the template.
     pub env: BTreeMap<String, String>,
-    /// The arguments of the main container; none: those of the template.
+    /// The image of the main container; none: that of the template. So are the next ones.
+    pub image: Option<String>,
+    pub command: Option<Vec<String>>,
     pub args: Option<Vec<String>>,
-    /// Request and limit of the main container's memory; none: those of the template.
+    /// Request and limit of the main container's CPU.
+    pub cpu: Option<String>,
+    /// Request and limit of the main container's memory.
     pub memory: Option<String>,
+    /// Labels that the pod's node must have, beside those of the template.
+    pub node_selector: BTreeMap<String, String>,
     /// How many failures of the application's own doing lead to another attempt.
     pub retries: u32,
 }
@@ -40,8 +46,17 @@ impl fmt::Debug for Task {
 impl Task {
     /// A short form of the contents, to compare them with another call.
     pub fn digest(&self) -> TaskDigest {
-        let Self { key: _, env, args, memory, retries } = self;
-        TaskDigest([hash(args), hash(env), hash(memory), hash(retries)])
+        let Self { key: _, env, image, command, args, cpu, memory, node_selector, retries } = self;
+        TaskDigest([
+            hash(args),
+            hash(command),
+            hash(cpu),
+            hash(env),
+            hash(image),
+            hash(memory),
+            hash(node_selector),
+            hash(retries),
+        ])
     }
 }
 
@@ -52,11 +67,13 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 /// The fields of a task, in the order of its digest.
-const FIELDS: [&str; 4] = ["args", "env", "memory", "retries"];
+const FIELDS: [&str; N_FIELDS] =
+    ["args", "command", "cpu", "env", "image", "memory", "node_selector", "retries"];
+const N_FIELDS: usize = 8;
 
 /// One hash for each field of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskDigest([u64; 4]);
+pub struct TaskDigest([u64; N_FIELDS]);
 
 impl TaskDigest {
     /// The first field in which the two differ.

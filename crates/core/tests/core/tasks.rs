@@ -239,6 +239,9 @@ fn other_contents_under_a_known_key_are_refused_with_the_field() {
         ("retries", Task { retries: 2, ..old.clone() }),
         ("memory", Task { memory: None, ..old.clone() }),
         ("args", Task { args: Some(vec![]), ..old.clone() }),
+        ("command", Task { command: Some(vec![]), ..old.clone() }),
+        ("cpu", Task { cpu: Some("1".to_owned()), ..old.clone() }),
+        ("image", Task { image: Some("x".to_owned()), ..old.clone() }),
         ("env", Task { env, ..old.clone() }),
     ];
     for is_over in [false, true] {

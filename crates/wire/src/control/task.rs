@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::control::{CallError, check_names, optional, parse_object};
 use crate::k8s::labels;
+use crate::names;
 use posse_core::model::task::{KEY_BYTES_MAX, RETRIES_MAX, Task, TaskRun, TaskStatus};
 use posse_encoding::quantity::Quantity;
 
@@ -28,12 +29,24 @@ pub struct TaskJson {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
     #[serde(default)]
     pub retries: u32,
 }
+
+/// The fields of a task, as calls have them.
+const FIELDS: [&str; 9] =
+    ["key", "env", "image", "command", "args", "cpu", "memory", "node_selector", "retries"];
 
 impl fmt::Debug for TaskJson {
     /// Without environment and arguments, because they may contain secrets.
@@ -70,13 +83,17 @@ fn parse_task(i: usize, value: &Value) -> Result<Arc<Task>, CallError> {
     };
     let fields = value.as_object();
     let fields = fields.ok_or_else(|| CallError::new(&path(""), "must be an object"))?;
-    check_names(fields, &["key", "env", "args", "memory", "retries"]).map_err(inside)?;
+    check_names(fields, &FIELDS).map_err(inside)?;
     let task = Task {
         key: parse_key(fields.get("key").and_then(Value::as_str).unwrap_or_default())
             .map_err(inside)?,
         env: env(fields).map_err(inside)?,
-        args: args(fields).map_err(inside)?,
-        memory: memory(fields).map_err(inside)?,
+        image: image(fields).map_err(inside)?,
+        command: words(fields, "command").map_err(inside)?,
+        args: words(fields, "args").map_err(inside)?,
+        cpu: amount(fields, "cpu", "500m").map_err(inside)?,
+        memory: amount(fields, "memory", "512Mi").map_err(inside)?,
+        node_selector: node_selector(fields).map_err(inside)?,
         retries: retries(fields).map_err(inside)?,
     };
     let n_bytes = text(&task).len();
@@ -132,20 +149,50 @@ fn env(fields: &Map<String, Value>) -> Result<BTreeMap<String, String>, CallErro
     env.iter().map(variable).collect()
 }
 
-fn args(fields: &Map<String, Value>) -> Result<Option<Vec<String>>, CallError> {
-    let Some(args) = optional(fields, "args") else { return Ok(None) };
-    let text = |arg: &Value| arg.as_str().filter(|arg| !arg.contains('\0')).map(str::to_owned);
-    let args = args.as_array().and_then(|args| args.iter().map(text).collect::<Option<Vec<_>>>());
-    args.map(Some).ok_or_else(|| CallError::new("args", "must be a list of texts without NUL"))
+fn image(fields: &Map<String, Value>) -> Result<Option<String>, CallError> {
+    let Some(image) = optional(fields, "image") else { return Ok(None) };
+    let image = image.as_str().filter(|image| !image.is_empty() && !image.contains('\0'));
+    let image = image.map(str::to_owned);
+    image.map(Some).ok_or_else(|| CallError::new("image", "must be the name of an image"))
 }
 
-fn memory(fields: &Map<String, Value>) -> Result<Option<String>, CallError> {
-    let Some(memory) = optional(fields, "memory") else { return Ok(None) };
-    let amount = memory.as_str().filter(|amount| {
+fn words(fields: &Map<String, Value>, name: &str) -> Result<Option<Vec<String>>, CallError> {
+    let Some(words) = optional(fields, name) else { return Ok(None) };
+    let text = |word: &Value| word.as_str().filter(|word| !word.contains('\0')).map(str::to_owned);
+    let words =
+        words.as_array().and_then(|words| words.iter().map(text).collect::<Option<Vec<_>>>());
+    words.map(Some).ok_or_else(|| CallError::new(name, "must be a list of texts without NUL"))
+}
+
+fn amount(
+    fields: &Map<String, Value>,
+    name: &str,
+    example: &str,
+) -> Result<Option<String>, CallError> {
+    let Some(amount) = optional(fields, name) else { return Ok(None) };
+    let amount = amount.as_str().filter(|amount| {
         Quantity::parse(amount).is_some_and(|amount| !amount.is_zero() && !amount.is_negative())
     });
     let amount = amount.map(str::to_owned);
-    amount.map(Some).ok_or_else(|| CallError::new("memory", "must be an amount like \"512Mi\""))
+    let what = || CallError::new(name, format!("must be an amount like {example:?}"));
+    amount.map(Some).ok_or_else(what)
+}
+
+fn node_selector(fields: &Map<String, Value>) -> Result<BTreeMap<String, String>, CallError> {
+    const FIELD: &str = "node_selector";
+    let Some(labels) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
+    let labels = labels.as_object().ok_or_else(|| {
+        CallError::new(FIELD, "must be an object of labels, for example {\"disk\": \"ssd\"}")
+    })?;
+    let label = |(key, value): (&String, &Value)| {
+        let error = |what: &str| CallError::new(&format!("{FIELD}.{key}"), what);
+        let text = value.as_str().ok_or_else(|| error("must be a text"))?;
+        match names::is_label_pair(key, text) {
+            true => Ok((key.clone(), text.to_owned())),
+            false => Err(error("is no label of a node")),
+        }
+    };
+    labels.iter().map(label).collect()
 }
 
 fn retries(fields: &Map<String, Value>) -> Result<u32, CallError> {
@@ -203,15 +250,35 @@ struct Annotation {
     task: TaskJson,
 }
 
+impl From<Task> for TaskJson {
+    fn from(task: Task) -> Self {
+        let Task { key, env, image, command, args, cpu, memory, node_selector, retries } = task;
+        let key = key.to_string();
+        Self { key, env, image, command, args, cpu, memory, node_selector, retries }
+    }
+}
+
+impl From<TaskJson> for Task {
+    fn from(json: TaskJson) -> Self {
+        let TaskJson { key, env, image, command, args, cpu, memory, node_selector, retries } = json;
+        let key = Arc::from(key);
+        Self { key, env, image, command, args, cpu, memory, node_selector, retries }
+    }
+}
+
+/// The contents without the key, which is a label.
+fn contents(task: &Task) -> TaskJson {
+    TaskJson { key: String::new(), ..TaskJson::from(task.clone()) }
+}
+
 fn text(task: &Task) -> String {
-    let Task { key: _, env, args, memory, retries } = task.clone();
-    json!(TaskJson { key: String::new(), env, args, memory, retries }).to_string()
+    json!(contents(task)).to_string()
 }
 
 fn annotation(run: &TaskRun) -> String {
-    let Task { key: _, env, args, memory, retries } = Task::clone(&run.task);
-    let task = TaskJson { key: String::new(), env, args, memory, retries };
-    json!(Annotation { attempt: run.attempt, retries_left: run.retries_left, task }).to_string()
+    let TaskRun { task, attempt, retries_left } = run;
+    let (attempt, retries_left) = (*attempt, *retries_left);
+    json!(Annotation { attempt, retries_left, task: contents(task) }).to_string()
 }
 
 /// The task of a pod, from its label and its annotation. The label decides; an annotation that somebody
@@ -219,8 +286,7 @@ fn annotation(run: &TaskRun) -> String {
 pub fn parse_run(key: &str, annotation: &str) -> TaskRun {
     let Annotation { attempt, retries_left, task } =
         serde_json::from_str(annotation).unwrap_or_default();
-    let TaskJson { key: _, env, args, memory, retries } = task;
-    let task = Arc::new(Task { key: Arc::from(key), env, args, memory, retries });
+    let task = Arc::new(Task { key: Arc::from(key), ..Task::from(task) });
     TaskRun { task, attempt: attempt.max(1), retries_left }
 }
 
@@ -239,6 +305,9 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
     }
     metadata["annotations"][labels::TASK] = json!(annotation(run));
     let spec = &mut pod["spec"];
+    for (label, value) in &run.task.node_selector {
+        spec["nodeSelector"][label] = json!(value);
+    }
     for list in ["initContainers", "containers"] {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
@@ -257,13 +326,21 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
 }
 
 fn change_container(container: &mut Value, task: &Task) {
-    let Task { key: _, env, args, memory, retries: _ } = task;
-    if let Some(args) = args {
-        container["args"] = json!(args);
+    let Task { key: _, env, image, command, args, cpu, memory, node_selector: _, retries: _ } =
+        task;
+    if let Some(image) = image {
+        container["image"] = json!(image);
     }
-    if let Some(memory) = memory {
+    for (field, words) in [("command", command), ("args", args)] {
+        if let Some(words) = words {
+            container[field] = json!(words);
+        }
+    }
+    for (resource, amount) in [("cpu", cpu), ("memory", memory)] {
         for kind in ["requests", "limits"] {
-            container["resources"][kind]["memory"] = json!(memory);
+            if let Some(amount) = amount {
+                container["resources"][kind][resource] = json!(amount);
+            }
         }
     }
     if let Some(list) = container["env"].as_array_mut() {
@@ -282,16 +359,19 @@ mod tests {
         Task {
             key: "t-1".into(),
             env: [("A".to_owned(), "x \"y\"".to_owned())].into(),
+            image: Some("other:2".to_owned()),
+            command: Some(vec!["sh".to_owned()]),
             args: Some(vec!["-c".to_owned(), "exit 3".to_owned()]),
+            cpu: Some("2".to_owned()),
             memory: Some("1Gi".to_owned()),
+            node_selector: [("disk".to_owned(), "ssd".to_owned())].into(),
             retries: 2,
         }
     }
 
     #[test]
     fn calls_and_annotations_are_read_back() {
-        let Task { key, env, args, memory, retries } = task();
-        let json = TaskJson { key: key.to_string(), env, args, memory, retries };
+        let json = TaskJson::from(task());
         let only_key = TaskJson { key: "b".to_owned(), ..TaskJson::default() };
         let read = parse_tasks(&tasks_body(&[json, only_key])).unwrap();
         let plain = Task { key: "b".into(), ..Task::default() };
@@ -356,7 +436,13 @@ mod tests {
         check(r#"{"key":"a","memory":"much"}"#, "executors[1].memory", "512Mi");
         check(r#"{"key":"a","memory":"0"}"#, "executors[1].memory", "512Mi");
         check(r#"{"key":"a","retries":101}"#, "executors[1].retries", "0 to 100");
-        check(r#"{"key":"a","image":"x"}"#, "executors[1].image", "unknown field");
+        check(r#"{"key":"a","image":""}"#, "executors[1].image", "name of an image");
+        check(r#"{"key":"a","command":"x"}"#, "executors[1].command", "list");
+        check(r#"{"key":"a","cpu":2}"#, "executors[1].cpu", "500m");
+        check(r#"{"key":"a","node_selector":["x"]}"#, "executors[1].node_selector", "object");
+        check(r#"{"key":"a","node_selector":{"a b":"c"}}"#, "executors[1].node_selector.a b", "");
+        check(r#"{"key":"a","node_selector":{"a":1}}"#, "executors[1].node_selector.a", "text");
+        check(r#"{"key":"a","images":"x"}"#, "executors[1].images", "unknown field");
         let long = "x".repeat(TASK_BYTES_MAX);
         check(&format!(r#"{{"key":"a","args":["{long}"]}}"#), "executors[1]", "maximum is 32768");
     }
@@ -379,8 +465,11 @@ mod tests {
         let [a, b] = [0, 1].map(|i| &got["spec"]["containers"][i]);
         assert_eq!(a["env"], json!([key, {"name": "A", "value": "1"}]));
         assert_eq!(b["env"], json!([key, {"name": "A", "value": "x \"y\""}]));
+        assert_eq!((&b["image"], &b["command"]), (&json!("other:2"), &json!(["sh"])));
         assert_eq!(b["args"], json!(["-c", "exit 3"]));
-        let want = json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"memory": "1Gi"}});
+        assert_eq!(got["spec"]["nodeSelector"], json!({"disk": "ssd"}));
+        let amounts = json!({"cpu": "2", "memory": "1Gi"});
+        let want = json!({"limits": amounts, "requests": amounts});
         assert_eq!(b["resources"], want);
         let text = got["metadata"]["annotations"]["posse.dev/task"].as_str().unwrap();
         assert_eq!(parse_run("t-1", text), run);

@@ -1,0 +1,347 @@
+//! `posse task`: adds tasks to a run, lists them, waits for them, prints their output and cancels them.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::args::submit::LogsArgs;
+use crate::args::task::{
+    TaskAddArgs, TaskArgs, TaskCancelArgs, TaskCommand, TaskGroupArgs, TaskListArgs, TaskLogsArgs,
+    TaskWaitArgs, by_name,
+};
+use crate::control_client::{FoundRun, find_anywhere};
+use crate::exit::{Code, Failure};
+use crate::listing::{Listing, print_listing};
+use crate::logs::logs;
+use crate::remote::{RemoteRun, Words};
+use crate::scale::only_group;
+use crate::table::table;
+use crate::world::World;
+use posse_control::client::{Client, ClientError};
+use posse_core::model::task::TaskOutcome;
+use posse_run::random::random_bits;
+use posse_wire::control::task::{TaskJson, TaskStatusJson};
+
+/// The time between two looks at the tasks.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// `posse task`.
+///
+/// # Errors
+/// There is no such run, group or task, or the run refuses.
+pub fn task(args: &TaskArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    match &args.command {
+        TaskCommand::Add(args) => add(args, world, out),
+        TaskCommand::List(args) => list(args, world, out),
+        TaskCommand::Wait(args) => wait(args, world, out),
+        TaskCommand::Logs(args) => task_logs(args, world, out),
+        TaskCommand::Cancel(args) => cancel(args, world, out),
+    }
+}
+
+/// A run that can be called, and the group's name.
+struct Here {
+    client: Client,
+    group: String,
+}
+
+enum Found {
+    Here(Here),
+    InCluster(Box<RemoteRun>),
+}
+
+fn find(of: &TaskGroupArgs, world: &World<'_>) -> Result<Found, Failure> {
+    Ok(match find_anywhere(&of.client, world)? {
+        FoundRun::Here(client) => {
+            let group = of.group.clone().map_or_else(|| only_group(&client), Ok)?;
+            Found::Here(Here { client, group })
+        }
+        FoundRun::InCluster(run) => Found::InCluster(run),
+    })
+}
+
+/// A key that no other call has chosen.
+fn random_key() -> String {
+    format!("task-{:016x}", random_bits())
+}
+
+/// The words of a command that runs in the driver's pod.
+fn words(verb: &str, of: &TaskGroupArgs) -> Words {
+    Words::new("task").values([verb]).option("--group", of.group.as_ref())
+}
+
+fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let key = args.name.clone().unwrap_or_else(random_key);
+    let here = match find(&args.of, world)? {
+        Found::Here(here) => here,
+        Found::InCluster(run) => {
+            let mut words = words("add", &args.of)
+                .output(args.output)
+                .option("--name", Some(&key))
+                .option("--image", args.image.as_ref())
+                .option("--cpu", args.cpu.as_ref())
+                .option("--memory", args.memory.as_ref())
+                .option("--retries", Some(args.retries));
+            let pairs = [("--env", &args.env), ("--node-selector", &args.node_selector)];
+            for (flag, (name, value)) in
+                pairs.into_iter().flat_map(|(flag, pairs)| pairs.iter().map(move |p| (flag, p)))
+            {
+                words = words.option(flag, Some(format!("{name}={value}")));
+            }
+            return run.run_with(words, &args.words, out);
+        }
+    };
+    let has_words = !args.words.is_empty();
+    let task = TaskJson {
+        key,
+        image: args.image.clone(),
+        command: has_words.then(|| args.words.clone()),
+        // Those of the template belong to its own command.
+        args: has_words.then(Vec::new),
+        cpu: args.cpu.clone(),
+        memory: args.memory.clone(),
+        env: by_name(&args.env),
+        node_selector: by_name(&args.node_selector),
+        retries: args.retries,
+    };
+    let added = here.client.add_tasks(&here.group, &[task])?;
+    print_listing(&Added(added), args.output, out)
+}
+
+fn list(args: &TaskListArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    match find(&args.of, world)? {
+        Found::Here(here) => {
+            let tasks = here.client.tasks(&here.group)?;
+            print_listing(&Tasks(tasks), args.output, out)
+        }
+        Found::InCluster(run) => run.run(words("list", &args.of).output(args.output), out),
+    }
+}
+
+/// Exits with the exit code of the first of the tasks, in their order, that did not succeed.
+fn wait(args: &TaskWaitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let here = match find(&args.of, world)? {
+        Found::Here(here) => here,
+        Found::InCluster(run) => {
+            let timeout = args.timeout.map(|ms| format!("{ms}ms"));
+            let words = words("wait", &args.of).option("--timeout", timeout).values(&args.keys);
+            return run.run(words, out);
+        }
+    };
+    let begin = Instant::now();
+    let until = args.timeout.map(|ms| begin + Duration::from_millis(ms));
+    loop {
+        let tasks = here.wanted(&args.keys)?;
+        let open: Vec<&str> =
+            tasks.iter().filter(|task| !is_over(task)).map(|task| task.key.as_str()).collect();
+        if open.is_empty() {
+            return Ok(end_of(&tasks));
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            let seconds = begin.elapsed().as_secs();
+            let message = format!(
+                "{} of {} tasks have not ended after {seconds} s, first {}",
+                open.len(),
+                tasks.len(),
+                open.first().unwrap_or(&"")
+            );
+            return Err(Failure::new(Code::Failed, message));
+        }
+        thread::sleep(INTERVAL);
+    }
+}
+
+fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let here = match find(&args.of, world)? {
+        Found::Here(here) => here,
+        Found::InCluster(run) => {
+            let words = words("logs", &args.of).flag("--follow", args.follow);
+            return run.run(words.values([&args.key]), out);
+        }
+    };
+    let task = here.one(&args.key, false)?;
+    let Some(executor) = task.executor else {
+        let message = format!("task {} has no executor yet: it is {}", task.key, task.state);
+        return Err(Failure::new(Code::Failed, message));
+    };
+    let app = here.client.observe()?.identity.app;
+    let of_executor = LogsArgs {
+        target: Some((Some(app), Some(executor))),
+        namespace: args.of.client.namespace.clone(),
+        follow: args.follow,
+        ..LogsArgs::default()
+    };
+    logs(&of_executor, world, out)
+}
+
+fn cancel(args: &TaskCancelArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    match find(&args.of, world)? {
+        Found::Here(here) => {
+            for key in &args.keys {
+                here.one(key, true)?;
+            }
+            Ok(Code::Clean)
+        }
+        Found::InCluster(run) => run.run(words("cancel", &args.of).values(&args.keys), out),
+    }
+}
+
+impl Here {
+    fn one(&self, key: &str, is_cancelled: bool) -> Result<TaskStatusJson, Failure> {
+        self.client.task(&self.group, key, is_cancelled).map_err(|error| self.failure(key, error))
+    }
+
+    /// The tasks with these keys, or all.
+    fn wanted(&self, keys: &[String]) -> Result<Vec<TaskStatusJson>, Failure> {
+        if let [key] = keys {
+            return Ok(vec![self.one(key, false)?]);
+        }
+        let all = self.client.tasks(&self.group)?;
+        let known: BTreeSet<&str> = all.iter().map(|task| task.key.as_str()).collect();
+        if let Some(key) = keys.iter().find(|key| !known.contains(key.as_str())) {
+            return Err(self.no_such_task(key));
+        }
+        let wanted: BTreeSet<&String> = keys.iter().collect();
+        Ok(all.into_iter().filter(|task| keys.is_empty() || wanted.contains(&task.key)).collect())
+    }
+
+    fn failure(&self, key: &str, error: ClientError) -> Failure {
+        match error.status() {
+            Some(404) => self.no_such_task(key),
+            Some(_) | None => error.into(),
+        }
+    }
+
+    fn no_such_task(&self, key: &str) -> Failure {
+        let group = &self.group;
+        Failure::new(Code::Failed, format!("group {group} has no task {key}, or has forgotten it"))
+    }
+}
+
+fn is_over(task: &TaskStatusJson) -> bool {
+    let ends = [TaskOutcome::Cancelled, TaskOutcome::Failed, TaskOutcome::Succeeded];
+    ends.iter().any(|end| task.state == end.as_str())
+}
+
+fn end_of(tasks: &[TaskStatusJson]) -> Code {
+    let succeeded = TaskOutcome::Succeeded.as_str();
+    let Some(bad) = tasks.iter().find(|task| task.state != succeeded) else { return Code::Clean };
+    let code = bad.exit_code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+    code.map_or(Code::Failed, Code::Driver)
+}
+
+/// What was added: its key alone, for scripts.
+struct Added(Vec<TaskStatusJson>);
+
+impl Listing for Added {
+    fn table(&self, is_wide: bool) -> String {
+        if is_wide {
+            return rows(&self.0);
+        }
+        self.0.iter().map(|task| format!("{}\n", task.key)).collect()
+    }
+
+    fn json(&self) -> String {
+        json(&self.0)
+    }
+
+    fn names(&self) -> Vec<String> {
+        names(&self.0)
+    }
+}
+
+/// The tasks of a group.
+struct Tasks(Vec<TaskStatusJson>);
+
+impl Listing for Tasks {
+    fn table(&self, _is_wide: bool) -> String {
+        match self.0.is_empty() {
+            true => "there are no tasks\n".to_owned(),
+            false => rows(&self.0),
+        }
+    }
+
+    fn json(&self) -> String {
+        json(&self.0)
+    }
+
+    fn names(&self) -> Vec<String> {
+        names(&self.0)
+    }
+}
+
+fn rows(tasks: &[TaskStatusJson]) -> String {
+    let heads = ["KEY", "STATE", "EXECUTOR", "ATTEMPTS", "EXIT", "REASON"].map(str::to_owned);
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let row = |task: &TaskStatusJson| {
+        [
+            task.key.clone(),
+            task.state.clone(),
+            or_dash(task.executor.map(|id| id.to_string())),
+            task.attempts.to_string(),
+            or_dash(task.exit_code.map(|code| code.to_string())),
+            or_dash(task.reason.clone()),
+        ]
+    };
+    table(&heads, tasks.iter().map(row).collect())
+}
+
+fn json(tasks: &[TaskStatusJson]) -> String {
+    serde_json::to_string_pretty(tasks).expect("texts and numbers can be written to memory")
+}
+
+fn names(tasks: &[TaskStatusJson]) -> Vec<String> {
+    tasks.iter().map(|task| task.key.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(state: &str, exit_code: Option<i32>) -> TaskStatusJson {
+        let (key, reason) = (format!("{state}-1"), exit_code.map(|_| "app_error".to_owned()));
+        TaskStatusJson {
+            key,
+            state: state.to_owned(),
+            executor: Some(7),
+            attempts: 1,
+            exit_code,
+            reason,
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_as_the_first_bad_task() {
+        let good = task("succeeded", Some(0));
+        for (tasks, want) in [
+            (vec![good.clone()], Code::Clean),
+            (vec![good.clone(), task("failed", Some(3)), task("failed", Some(4))], Code::Driver(3)),
+            (vec![task("cancelled", None)], Code::Failed),
+            (vec![task("failed", None)], Code::Failed),
+            (vec![task("failed", Some(0))], Code::Failed),
+            (vec![task("failed", Some(300))], Code::Failed),
+            (vec![], Code::Clean),
+        ] {
+            assert_eq!(end_of(&tasks), want, "{tasks:?}");
+        }
+        for (state, want) in
+            [("waiting", false), ("running", false), ("failed", true), ("cancelled", true)]
+        {
+            assert_eq!(is_over(&task(state, None)), want, "{state}");
+        }
+    }
+
+    #[test]
+    fn tasks_are_listed() {
+        let want = "\
+KEY        STATE    EXECUTOR  ATTEMPTS  EXIT  REASON
+failed-1   failed   7         1         3     app_error
+waiting-1  waiting  7         1         -     -
+";
+        let tasks = Tasks(vec![task("failed", Some(3)), task("waiting", None)]);
+        assert_eq!(tasks.table(false), want);
+        assert_eq!(Tasks(vec![]).table(false), "there are no tasks\n");
+        assert_eq!(Added(vec![task("waiting", None)]).table(false), "waiting-1\n");
+    }
+}
