@@ -162,6 +162,30 @@ fn the_readme_is_short() {
     assert!(n_lines <= README_LINES_MAX, "{n_lines} lines");
 }
 
+/// A release's files have its version in their names, and the pages name them.
+#[test]
+fn the_files_of_a_release_have_this_version() {
+    let mut n_names = 0;
+    for page in ["README.md", "docs/INSTALL.md", "docs/CHART.md"] {
+        let text = read(page);
+        for start in ["posse-", "posse_", "posse-image-"] {
+            for rest in text.split(start).skip(1).filter(|rest| rest.starts_with(char::is_numeric))
+            {
+                assert!(rest.starts_with(env!("CARGO_PKG_VERSION")), "{page}: {start}{rest:.20}");
+                n_names += 1;
+            }
+        }
+    }
+    assert!(n_names > 10, "{n_names}");
+}
+
+/// A picture that grows slows down everybody's clone.
+#[test]
+fn the_picture_of_the_page_is_small() {
+    let n_bytes = fs::metadata(root().join("docs/page.png")).unwrap().len();
+    assert!((10_000..100_000).contains(&n_bytes), "{n_bytes} bytes");
+}
+
 #[test]
 fn the_links_between_the_pages_lead_somewhere() {
     for page in pages() {
