@@ -9,6 +9,7 @@ mod cli {
     mod exec;
     mod map;
     mod no_file;
+    mod promises;
     mod pty;
     mod readme;
     mod restricted;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use posse_core::model::event::LossReason;
 use posse_core::model::waiting::Waiting;
 use posse_testing::program;
-use posse_wire::config::{Config, Key, Preset, SECTIONS, Type};
+use posse_wire::config::{Config, Key, Preset, SECTIONS, Stability, Type};
 use posse_wire::k8s::labels;
 use serde_json::Value;
 
@@ -19,23 +19,23 @@ const CLI: &str = "docs/CLI.md";
 const CONFIGURATION: &str = "docs/CONFIGURATION.md";
 const CONTROL_API: &str = "docs/CONTROL_API.md";
 
-fn root() -> &'static Path {
+pub(super) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(page: &str) -> String {
+pub(super) fn read(page: &str) -> String {
     fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
 
 /// The part under a heading, up to the next one.
-fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+pub(super) fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let found = page.split_once(&format!("\n## {heading}\n"));
     let (_, rest) = found.unwrap_or_else(|| panic!("no heading {heading:?}"));
     rest.split("\n## ").next().unwrap()
 }
 
 /// The cells of the rows of the table whose header starts with `head`; none if there is no table.
-fn table(text: &str, head: &str) -> Vec<Vec<String>> {
+pub(super) fn table(text: &str, head: &str) -> Vec<Vec<String>> {
     let lines = text.lines().skip_while(|line| !line.starts_with(head));
     let rows = lines.take_while(|line| line.starts_with('|')).skip(2);
     let cells = |row: &str| {
@@ -46,7 +46,7 @@ fn table(text: &str, head: &str) -> Vec<Vec<String>> {
 }
 
 /// The first cells of a table, without backticks.
-fn first_cells(text: &str, head: &str) -> Vec<String> {
+pub(super) fn first_cells(text: &str, head: &str) -> Vec<String> {
     let rows = table(text, head).into_iter();
     let cells: Vec<String> = rows.map(|cells| cells[0].replace('`', "")).collect();
     assert!(!cells.is_empty(), "no table {head:?}");
@@ -62,7 +62,7 @@ fn posse(args: &[&str]) -> String {
 }
 
 /// Every command, such as `stage put`, with its flags as `--help` prints them: `-f, --file <FILE>`.
-fn commands() -> BTreeMap<String, BTreeSet<String>> {
+pub(super) fn commands() -> BTreeMap<String, BTreeSet<String>> {
     let mut commands = BTreeMap::new();
     for command in subcommands(&posse(&["--help"])) {
         let help = posse(&[&command, "--help"]);
@@ -257,7 +257,12 @@ fn row(key: &Key) -> String {
         Preset::Is(value) => format!("`{value}`"),
         Preset::Told { words, .. } => words.to_owned(),
     };
-    format!("\n| `{}` | {} | {default} | {} |", key.name, key.value.page(), key.text)
+    let word = match key.stability {
+        Stability::Stable => "",
+        Stability::Beta => " *Beta.*",
+        Stability::Experimental => " *Experimental.*",
+    };
+    format!("\n| `{}` | {} | {default} | {}{word} |", key.name, key.value.page(), key.text)
 }
 
 /// The words that a call takes are those of the file.

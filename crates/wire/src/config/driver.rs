@@ -27,7 +27,7 @@ pub(super) const KEYS: &[Key] = &[
          [work that ends](#work-that-ends) has ended."),
     key("args", List, none("[--fast]"), "Added after `command`."),
     key("dev", Map, none("{command: [python, driver.py]}"),
-        "Another `command` or other `args` with `posse run --dev`. See [dev](#dev)."),
+        "Another `command` or other `args` with `posse run --dev`. See [dev](#dev).").experimental(),
     key("host", Text, told("`$POD_IP`, else this machine's address towards the API server", "10.1.2.3"),
         "The address that executors dial."),
     key("port", PORT, none("auto"),

@@ -93,8 +93,8 @@ pub(super) const KEYS: &[Key] = &[
         "The main container's arguments."),
     ENV_KEY, CPU, MEMORY, RESOURCES,
     key("oom_growth", GROWTH, told("off", "1.25"),
-        "The memory factor for the replacement after an OOM kill. Needs `memory_max`. See [oom_growth](#oom_growth)."),
-    key("memory_max", Amount, told("required with `oom_growth`", "1Gi"), "The upper bound of this growth."),
+        "The memory factor for the replacement after an OOM kill. Needs `memory_max`. See [oom_growth](#oom_growth).").beta(),
+    key("memory_max", Amount, told("required with `oom_growth`", "1Gi"), "The upper bound of this growth.").beta(),
     key("scale_down", Words(&words(&SCALE_DOWN)), Is("any"),
         "Which executors a lower target ends: any, or only those that do not run yet."),
     key("replace", Words(&words(&REPLACE)), Is("terminating"),
@@ -113,13 +113,13 @@ pub(super) const KEYS: &[Key] = &[
     key("completions", With(&Integer, " from 1"), none("100"),
         "How many executors must end with exit code 0. Needs `restart: on-failure` or `never`."),
     key("beside", Map, none("{labels: {app: shuffle}, required: true}"),
-        "Places the executors on the nodes where certain pods run. See [beside](#beside)."),
+        "Places the executors on the nodes where certain pods run. See [beside](#beside).").beta(),
     key("credentials", With(&List, " of names"), told("all", "[hdfs]"),
-        "Which entries of [credentials](#credentials) the executors get. `[]`: none."),
+        "Which entries of [credentials](#credentials) the executors get. `[]`: none.").beta(),
     key("volumes_per_slot", Maps,
         none("[{name: scratch, size: 10Gi, storage_class: fast, access: ReadWriteOnce, mount: /data, keep: run, \
               labels: {team: a}, annotations: {}}]"),
-        "Persistent volumes that outlive an executor. See [volumes_per_slot](#volumes_per_slot)."),
+        "Persistent volumes that outlive an executor. See [volumes_per_slot](#volumes_per_slot).").beta(),
     key("sidecar_failure", Words(&words(&SIDECAR_FAILURE)), Is("ignore"),
         "With `fail`, an executor also ends if another container ends with a code other than 0 before the main one does."),
     key("security", Words(&words(&SECURITY)), none("restricted"),
@@ -127,9 +127,9 @@ pub(super) const KEYS: &[Key] = &[
     key("max_age", Duration, none("12h"), "The kubelet ends an executor of this age, and posse replaces it."),
     key("scale", Map,
         none("{command: [redis-cli, llen, q], per_executor: 10, every: 2s, timeout: 10s, idle_after: 60s}"),
-        "A command that prints the length of a queue sets the target. See [scale](#scale)."),
+        "A command that prints the length of a queue sets the target. See [scale](#scale).").beta(),
     key("dev", Map, none("{command: [./worker.sh], args: [], env: {}, working_dir: .}"),
-        "What is different with `posse run --dev`. See [dev](#dev)."),
+        "What is different with `posse run --dev`. See [dev](#dev).").experimental(),
     QUEUE,
     key("decommission", Map, none("{after: 30s, label: example.com/leaving=true, signal: TERM}"),
         "Gives executors time to finish. See [decommission](#decommission)."),
@@ -141,7 +141,8 @@ pub(super) const QUEUE: Key = key(
     Name,
     told("the application's", "team-a"),
     "The LocalQueue of Kueue that admits the executors. See [queue](#queue).",
-);
+)
+.beta();
 
 // The keys that a driver's pod has too.
 pub(super) const ENV_KEY: Key =

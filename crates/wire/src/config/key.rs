@@ -12,6 +12,30 @@ pub struct Key {
     pub default: Preset,
     /// What it means, in Markdown. The first sentence says it alone.
     pub text: &'static str,
+    pub stability: Stability,
+}
+
+/// What docs/STABILITY.md promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stability {
+    /// It stays as it is.
+    Stable,
+    /// It stays, but may change after a warning.
+    Beta,
+    /// It may change or go in any version.
+    Experimental,
+}
+
+impl Stability {
+    pub const ALL: [Self; 3] = [Self::Stable, Self::Beta, Self::Experimental];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stable => "stable",
+            Self::Beta => "beta",
+            Self::Experimental => "experimental",
+        }
+    }
 }
 
 /// What a key has if it is not written.
@@ -101,7 +125,17 @@ pub(super) const fn key(
     default: Preset,
     text: &'static str,
 ) -> Key {
-    Key { name, value, default, text }
+    Key { name, value, default, text, stability: Stability::Stable }
+}
+
+impl Key {
+    pub(super) const fn beta(self) -> Self {
+        Self { stability: Stability::Beta, ..self }
+    }
+
+    pub(super) const fn experimental(self) -> Self {
+        Self { stability: Stability::Experimental, ..self }
+    }
 }
 
 /// The key has no default.

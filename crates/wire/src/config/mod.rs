@@ -17,7 +17,7 @@ pub use group::{Group, PodSource, cpu_error};
 pub(crate) use group::{ON_LOSS, REPLACE, RESTART, SCALE_DOWN, SLOTS};
 use key::Preset::Is;
 use key::Type::{Boolean, Duration, Integer, Map, Maps, Name, Text, With, Words};
-pub use key::{Key, Preset, Type};
+pub use key::{Key, Preset, Stability, Type};
 use key::{key, none, told, words};
 pub use keys::SECTIONS;
 use keys::only;
@@ -41,7 +41,7 @@ const TOP: &[Key] = &[
         none("[{name: hdfs, command: [kinit, -k, -t, /keytabs/me.keytab, -c, '{{DIR}}/ccache', me], every: 8h, \
               expires: [./expires.sh, '{{DIR}}'], timeout: 60s, secret: my-app-hdfs, \
               mount: /var/posse/credentials/hdfs, env: {KRB5CCNAME: 'FILE:{{MOUNT}}/ccache'}}]"),
-        "Credentials that posse renews for the driver and the executors. See [credentials](#credentials)."),
+        "Credentials that posse renews for the driver and the executors. See [credentials](#credentials).").beta(),
     key("allocation", Map, none(""),
         "How posse creates executors and how long it waits. See [allocation](#allocation)."),
     key("bad_nodes", With(&Map, " or `off`"), none(""),
@@ -67,14 +67,14 @@ const TOP: &[Key] = &[
         "Where posse serves `/metrics`, `/healthz` and `/readyz`, without a token: `HOST:PORT` with an IP \
          address, or `:PORT` for all addresses of the machine. See [MONITORING.md](MONITORING.md)."),
     key("queue", Name, none("team-a"),
-        "The LocalQueue of Kueue that admits the driver of `posse submit` and the executors. See [queue](#queue)."),
+        "The LocalQueue of Kueue that admits the driver of `posse submit` and the executors. See [queue](#queue).").beta(),
     key("kubernetes_events", Boolean, Is("true"),
         "Whether posse writes Kubernetes Events about the driver's pod: losses, waits, exhausted budgets, avoided \
          nodes. Without a driver pod, or without the permission to `create` and `patch` events in \
          `events.k8s.io`, it writes none. See [MONITORING.md](MONITORING.md#kubernetes-events)."),
     key("page", LISTEN, Is("off"),
         "Where [the page](CONTROL_API.md#the-page) listens: `HOST:PORT` with an IP address, or `:PORT` for all \
-         addresses of the machine. Any other than a loopback address needs `--page-token-file`."),
+         addresses of the machine. Any other than a loopback address needs `--page-token-file`.").beta(),
 ];
 
 /// The keys of `allocation`.

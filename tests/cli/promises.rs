@@ -1,0 +1,190 @@
+//! docs/STABILITY.md against the program, and what a version promised against this one.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use posse_wire::config::{Config, Preset, SECTIONS, Stability};
+
+use super::readme::{commands, first_cells, read, root, section, table};
+
+const PAGE: &str = "docs/STABILITY.md";
+/// What 0.1 had. These files are never changed: what is in them works until version 1.
+const FIRST: &str = "fixtures/compat/0.1";
+const FIRST_FILES: &str = "fixtures/compat/0.1/files";
+
+/// Kind and name -> word, for everything that is not stable.
+fn told() -> BTreeMap<(String, String), String> {
+    let rows = table(&read(PAGE), "| kind | name | word |");
+    let rows = rows.into_iter().map(|cells| {
+        let [kind, name, word] = <[String; 3]>::try_from(cells).unwrap();
+        ((kind, name.replace('`', "")), word)
+    });
+    rows.collect()
+}
+
+/// `executors[].scale`: the place of a section, or a key with its place.
+fn path(place: &str, key: &str) -> String {
+    if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") }
+}
+
+/// The names that a user may rely on, by kind. Other tests compare the tables of the pages with the program.
+fn known(kind: &str) -> BTreeSet<String> {
+    let of = |page: &str, heading: &str, head: &str| -> BTreeSet<String> {
+        first_cells(section(&read(page), heading), head).into_iter().collect()
+    };
+    match kind {
+        "key" => {
+            let keys = |(place, keys): &(&str, &'static [posse_wire::config::Key])| {
+                let place = (*place).to_owned();
+                keys.iter().map(move |key| path(&place, key.name))
+            };
+            SECTIONS.iter().flat_map(keys).collect()
+        }
+        "command" => commands().into_keys().map(|command| format!("posse {command}")).collect(),
+        "flag" => {
+            let of_command = |(command, flags): (String, BTreeSet<String>)| {
+                let names = flags.into_iter().flat_map(|flag| names(&flag));
+                names.map(move |name| format!("posse {command} {name}")).collect::<Vec<_>>()
+            };
+            commands().into_iter().flat_map(of_command).collect()
+        }
+        "call" => of("docs/CONTROL_API.md", "Calls", "| call |"),
+        "event" => of("docs/CONTROL_API.md", "Events", "| event |"),
+        "reason" => of("docs/CONTROL_API.md", "Reasons for a loss", "| reason |"),
+        "metric" => {
+            let cells = of("docs/MONITORING.md", "Metrics", "| metric |");
+            let names = cells.iter().flat_map(|cell| cell.split(", "));
+            names.map(|name| name.split('{').next().unwrap().to_owned()).collect()
+        }
+        "exit code" => of("docs/CLI.md", "Exit codes", "| code |"),
+        "variable" => {
+            let cells = of("docs/CLI.md", "Environment", "| variable |");
+            cells.iter().flat_map(|cell| cell.split(", ").map(str::to_owned)).collect()
+        }
+        other => panic!("{other} is no kind"),
+    }
+}
+
+/// `-f` and `--config` of `-f, --config <FILE>`.
+fn names(flag: &str) -> Vec<String> {
+    let words = flag.split([' ', ',', '=', '[', '.']).filter(|word| word.starts_with('-'));
+    words.map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_not_stable_exists_and_has_one_of_the_words() {
+    let page = read(PAGE);
+    let words: Vec<&str> = Stability::ALL.into_iter().map(Stability::as_str).collect();
+    assert_eq!(first_cells(&page, "| word | promise |"), words);
+    let rows = table(&page, "| kind | name | word |").len();
+    let told = told();
+    assert_eq!(rows, told.len(), "{PAGE} names something twice");
+    for ((kind, name), word) in told {
+        assert!(known(&kind).contains(&name), "{PAGE}: there is no {kind} {name}");
+        assert!(words[1..].contains(&word.as_str()), "{PAGE}: {kind} {name}: {word}");
+    }
+}
+
+/// The word of a key stands in its description; the keys of a section have that of the section's key.
+#[test]
+fn the_words_of_the_keys_are_those_of_their_descriptions() {
+    let mut described = BTreeMap::new();
+    for (place, keys) in SECTIONS {
+        for key in keys.iter().filter(|key| key.stability != Stability::Stable) {
+            let name = ("key".to_owned(), path(place, key.name));
+            described.insert(name, key.stability.as_str().to_owned());
+        }
+    }
+    let told: BTreeMap<_, _> = told().into_iter().filter(|((kind, _), _)| kind == "key").collect();
+    assert_eq!(told, described);
+}
+
+/// A flag that sets a key has the word of the key.
+#[test]
+fn flags_of_keys_have_their_words() {
+    let told = told();
+    let flags = known("flag");
+    for ((_, key), word) in told.iter().filter(|((kind, _), _)| kind == "key") {
+        let flag = format!("posse run --{}", key.replace('_', "-"));
+        if flags.contains(&flag) {
+            assert_eq!(told.get(&("flag".to_owned(), flag.clone())), Some(word), "{flag}");
+        }
+    }
+}
+
+fn kept(name: &str) -> Vec<Vec<String>> {
+    let text = read(&format!("{FIRST}/{name}"));
+    text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn a_file_of_the_first_version_loads() {
+    let mut n_files = 0;
+    for entry in fs::read_dir(root().join(FIRST_FILES)).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let name = path.display().to_string();
+        Config::parse(&name, &text).unwrap_or_else(|error| panic!("{error}"));
+        n_files += 1;
+    }
+    assert!(n_files > 30, "{n_files}");
+}
+
+/// A key, and what it means if nobody writes it.
+#[test]
+fn the_keys_of_the_first_version_have_their_defaults() {
+    let kept = kept("keys.tsv");
+    for line in &kept {
+        let [place, name, default] = &line[..] else { panic!("{line:?}") };
+        let (_, keys) = SECTIONS.iter().find(|(known, _)| known == place).unwrap();
+        let key = keys.iter().find(|key| key.name == name);
+        let key = key.unwrap_or_else(|| panic!("{} was a key of 0.1", path(place, name)));
+        let now = match key.default {
+            Preset::Is(value) => format!("`{value}`"),
+            Preset::Told { words, .. } => words.to_owned(),
+        };
+        if !CHANGED.contains(&path(place, name).as_str()) {
+            assert_eq!(now, *default, "the default of {}", path(place, name));
+        }
+    }
+    assert!(kept.len() > 120, "{}", kept.len());
+}
+
+/// Keys whose default is another one now. docs/UPGRADING.md tells them.
+const CHANGED: [&str; 1] = ["failures.start"];
+
+#[test]
+fn changed_defaults_are_told() {
+    let page = read("docs/UPGRADING.md");
+    for key in CHANGED {
+        assert!(page.contains(&format!("`{key}`")), "docs/UPGRADING.md does not name {key}");
+    }
+}
+
+#[test]
+fn the_names_of_the_first_version_are_known() {
+    let mut n_names = 0;
+    for line in kept("names.tsv") {
+        match &line[..] {
+            [kind, heading, flag] if kind == "flag" => {
+                let page = read("docs/CLI.md");
+                let now = first_cells(section(&page, &shown(heading)), "| flag |");
+                let now: BTreeSet<String> = now.iter().flat_map(|flag| names(flag)).collect();
+                for name in names(flag) {
+                    assert!(now.contains(&name), "{heading} had {name}");
+                }
+            }
+            [kind, name] => assert!(known(kind).contains(name), "{kind} {name} of 0.1 is gone"),
+            other => panic!("{other:?}"),
+        }
+        n_names += 1;
+    }
+    assert!(n_names > 250, "{n_names}");
+}
+
+/// The heading of a command or of shared flags.
+fn shown(heading: &str) -> String {
+    if heading.starts_with("posse ") { format!("`{heading}`") } else { heading.to_owned() }
+}
