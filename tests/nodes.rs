@@ -1,7 +1,7 @@
 //! Tests on real nodes: containerd, kubelets, images and a service network. posse runs as its image in
 //! its pod. `POSSE_NODES=KUBECONFIG cargo test --test nodes [FILTER]`; without the variable all tests
 //! are reported as not run. The nodes' files lie beside the kubeconfig: `nN/kubelet.pid`,
-//! `nN/containerd.sock`. The images `registry.example.com/posse:0.1.0` and `busybox:1.36` are on them,
+//! `nN/containerd.sock`. The images `registry.example.com/posse:0.2.0` and `busybox:1.36` are on them,
 //! and for the examples `registry.example.com/examples:0.1.0`. `.ci/nodes` makes all of it.
 
 // Items that are `pub` in a module are used by other modules of this program only.

@@ -102,7 +102,7 @@ class Application:
         configuration = {
             "app": self.name,
             "driver": {
-                "image": image(self.version), "posse_image": "registry.example.com/posse:0.1.0", "memory": "1Gi",
+                "image": image(self.version), "posse_image": "registry.example.com/posse:0.2.0", "memory": "1Gi",
                 "env": self.env, "command": words,
                 "pod": {"spec": {
                     "nodeSelector": {"kubernetes.io/hostname": NODE},

@@ -162,21 +162,25 @@ fn the_readme_is_short() {
     assert!(n_lines <= README_LINES_MAX, "{n_lines} lines");
 }
 
-/// A release's files have its version in their names, and the pages name them.
+/// A release's files have its version in their names, and its image has it as its tag.
 #[test]
 fn the_files_of_a_release_have_this_version() {
-    let mut n_names = 0;
+    let mut names = Vec::new();
     for page in ["README.md", "docs/INSTALL.md", "docs/CHART.md"] {
-        let text = read(page);
-        for start in ["posse-", "posse_", "posse-image-"] {
-            for rest in text.split(start).skip(1).filter(|rest| rest.starts_with(char::is_numeric))
-            {
-                assert!(rest.starts_with(env!("CARGO_PKG_VERSION")), "{page}: {start}{rest:.20}");
-                n_names += 1;
-            }
+        names.extend(["posse-", "posse_", "posse-image-"].map(|start| (page.to_owned(), start)));
+    }
+    let manifests = fs::read_dir(root().join("deploy")).unwrap().map(|entry| entry.unwrap().path());
+    let manifests = manifests.filter(|path| path.is_file()).chain(pages());
+    names.extend(manifests.map(|path| (path.display().to_string(), "registry.example.com/posse:")));
+    let mut n_names = 0;
+    for (page, start) in names {
+        let text = read(&page);
+        for rest in text.split(start).skip(1).filter(|rest| rest.starts_with(char::is_numeric)) {
+            assert!(rest.starts_with(env!("CARGO_PKG_VERSION")), "{page}: {start}{rest:.20}");
+            n_names += 1;
         }
     }
-    assert!(n_names > 10, "{n_names}");
+    assert!(n_names > 20, "{n_names}");
 }
 
 /// A picture that grows slows down everybody's clone.

@@ -13,7 +13,7 @@ use crate::support::runner::test_name;
 /// Names the kubeconfig of the cluster.
 pub const NODES: &str = "POSSE_NODES";
 /// The image with posse.
-pub const POSSE_IMAGE: &str = "registry.example.com/posse:0.1.0";
+pub const POSSE_IMAGE: &str = "registry.example.com/posse:0.2.0";
 /// The timeout of a step on a real node. Pods start and end in seconds and evictions take a minute, on a
 /// quiet machine.
 pub const PATIENCE: Duration = Duration::from_secs(300);

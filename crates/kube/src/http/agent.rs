@@ -83,7 +83,7 @@ fn agent_config(cluster: &Cluster) -> ConfigBuilder<AgentScope> {
         .timeout_send_request(Some(SEND_TIMEOUT))
 }
 
-/// The user agent in kubectl's format: `posse/0.1.0 (linux/amd64)`.
+/// The user agent in kubectl's format: `posse/0.2.0 (linux/amd64)`.
 fn user_agent() -> String {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -45,7 +45,7 @@ pub(super) const KEYS: &[Key] = &[
         "What `posse submit` creates: a Job, or a bare pod, which is not created again after its end. `posse run` \
          ignores this key and those below."),
     key("image", Text, none("registry.example.com/my-driver:1"), "The image of the driver's container."),
-    key("posse_image", Text, none("registry.example.com/posse:0.1.0"),
+    key("posse_image", Text, none("registry.example.com/posse:0.2.0"),
         "The image that brings posse if the driver's image has none. Without `image` it is the driver's image \
          too."),
     key("template", Path, none("driver.yaml"), "A v1 Pod for everything that has no key here."),
