@@ -9,7 +9,7 @@ use crate::args::{Command, CommandLine};
 use crate::testing::Folder;
 use posse_core::model::ids::GroupName;
 use posse_core::model::pod_text::PodOverrides;
-use posse_core::model::settings::{FailureLimit, Policy};
+use posse_core::model::settings::{Limit, Policy};
 use posse_run::random::random_bits;
 use posse_run::run::settings::RunIdentity;
 
@@ -95,7 +95,7 @@ fn flags_win_over_the_file() {
     assert_eq!(got.events, Some(EventTarget::File("e.jsonl".into())));
     assert_eq!(got.control, Control::At(ControlAddr::parse("127.0.0.1:0").unwrap()));
     assert_eq!(got.control_token_file, Some("token".into()));
-    assert_eq!(got.policy.failures_app, FailureLimit::Max(3));
+    assert_eq!(got.policy.failures_app, Limit::Max(3));
     assert!(got.keep);
 }
 

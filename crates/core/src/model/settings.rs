@@ -233,14 +233,13 @@ pub fn completions_error(completions: u32, restart: Restart) -> Option<&'static 
     }
 }
 
-/// `failures.app`, `failures.cluster` and `failures.start`.
+/// A limit that a user can set, switch off, or leave to posse. It is of failures (`failures.app` and its
+/// like, where more end the application) or of executors without a node (`unschedulable_max`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureLimit {
-    /// The larger of 10 and twice the highest target within the window.
+pub enum Limit {
+    /// What `Budgets` says of failures, and `Reconciler::unplaced_room` of executors without a node.
     Auto,
-    /// More failures than this end the application.
     Max(u32),
-    /// Failures never end the application.
     Off,
 }
 
@@ -267,8 +266,8 @@ pub struct Policy {
     pub in_flight_max: u32,
     /// 0: no limit.
     pub pending_max: u32,
-    /// How many executors of a group may be Unschedulable for over 2 min; 0: no limit.
-    pub unschedulable_max: u32,
+    /// How many executors of a group may be Unschedulable for over 2 min.
+    pub unschedulable_max: Limit,
     /// From a pod's binding until its main container runs; 0: no limit.
     pub start_timeout_ms: u64,
     /// From the first failed image pull; 0: no limit.
@@ -278,9 +277,9 @@ pub struct Policy {
     pub unschedulable_timeout_ms: u64,
     pub adopt_hold_ms: u64,
     pub bad_nodes: BadNodes,
-    pub failures_app: FailureLimit,
-    pub failures_cluster: FailureLimit,
-    pub failures_start: FailureLimit,
+    pub failures_app: Limit,
+    pub failures_cluster: Limit,
+    pub failures_start: Limit,
     pub failures_window_ms: u64,
     pub keep_failed: u32,
     /// How many log lines are reported after a loss that the application caused; 0: none.
@@ -307,15 +306,15 @@ impl Default for Policy {
         Self {
             in_flight_max: 32,
             pending_max: 0,
-            unschedulable_max: 0,
+            unschedulable_max: Limit::Auto,
             start_timeout_ms: 10 * 60_000,
             image_timeout_ms: 5 * 60_000,
             unschedulable_timeout_ms: 0,
             adopt_hold_ms: 5 * 60_000,
             bad_nodes: BadNodes::default(),
-            failures_app: FailureLimit::Auto,
-            failures_cluster: FailureLimit::Off,
-            failures_start: FailureLimit::Auto,
+            failures_app: Limit::Auto,
+            failures_cluster: Limit::Off,
+            failures_start: Limit::Auto,
             failures_window_ms: 60 * 60_000,
             keep_failed: 5,
             log_lines: 0,

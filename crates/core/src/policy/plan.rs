@@ -63,7 +63,9 @@ pub struct GroupFacts<'a> {
     pub scale_down: ScaleDown,
     /// Why it may not create executors.
     pub gate: Option<RunWait>,
-    pub is_unschedulable: bool,
+    /// How many executors may be created while the scheduler finds no node for others of the group, and when
+    /// there may be more; none: no limit.
+    pub unplaced_room: Option<(u32, Option<Millis>)>,
     /// How many of its executors may give up their place under `pending_max`: the scheduler finds
     /// no node for them, or their creates fail.
     pub n_unplaced: u32,
@@ -249,17 +251,21 @@ fn demand(group: &GroupFacts<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand
     if let Some(until) = inputs.closed_until {
         return none((Waiting::Server(ServerWait::Failing), Some(until)));
     }
-    if group.is_unschedulable {
-        return none((Waiting::Start(StartWait::Unschedulable), None));
-    }
+    let unplaced = |until| (Waiting::Start(StartWait::Unschedulable), until);
+    let (room, for_node) = match group.unplaced_room {
+        Some((0, until)) => return none(unplaced(until)),
+        Some((room, until)) => (room, (room < missing).then_some(unplaced(until))),
+        None => (missing, None),
+    };
     match group.allowance {
         Allowance::Wait { waiting, until } => none((waiting, until)),
         Allowance::UpTo(limit) => {
+            let missing = missing.min(room);
             let n = missing.min(limit.saturating_sub(group.n_in_flight + n_retries));
             let reason = group
                 .backoff_cause
                 .map_or(Waiting::Server(ServerWait::InFlight), BackoffCause::waiting);
-            let waiting = (n < missing).then_some((reason, None)).or(for_slot);
+            let waiting = (n < missing).then_some((reason, None)).or(for_node).or(for_slot);
             Demand { n, n_for_tasks: n.saturating_sub(own), waiting }
         }
     }

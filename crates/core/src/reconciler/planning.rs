@@ -58,7 +58,7 @@ impl Reconciler {
             replace: spec.replace,
             scale_down: spec.scale_down,
             gate: self.gate(group),
-            is_unschedulable: self.is_unschedulable(group),
+            unplaced_room: self.unplaced_room(group, now),
             n_unplaced: self.n_unplaced(group, now),
             start_problem: no_credentials.or_else(|| self.problem_waiting(group)),
         }

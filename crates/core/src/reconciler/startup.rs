@@ -11,6 +11,7 @@ use crate::model::action::Action;
 use crate::model::event::{DeleteCause, LossReason};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod::StartProblemKind;
+use crate::model::settings::Limit;
 use crate::model::status::State;
 use crate::model::waiting::{GroupWait, RunWait, StartWait, Waiting};
 use crate::policy::loss::Loss;
@@ -25,6 +26,14 @@ const IGNORED: &str = "the pod has no condition PodScheduled: no scheduler has l
 /// A group whose executor found no node for this long, or whose creates failed for this long, gives
 /// up places beyond its share.
 const UNPLACED_MS: u64 = UNSCHEDULABLE_MS;
+/// By `unschedulable_max: auto`, a group has at most so many executors that do not run from when the
+/// scheduler finds no node for one of them, twice as many after each step, and never more than the last
+/// number, or than run. An autoscaler is told of all of 1,000 executors within a minute.
+const UNPLACED_FIRST: u32 = 100;
+const UNPLACED_STEP_MS: u64 = 15_000;
+const UNPLACED_MAX: u32 = 1_000;
+/// The first number, doubled so often, is above the last one.
+const UNPLACED_STEPS_MAX: u64 = 4;
 /// The start problems of executors for which the scheduler has no node.
 const UNPLACED: [StartProblemKind; 4] = [
     StartProblemKind::Gated,
@@ -34,7 +43,7 @@ const UNPLACED: [StartProblemKind; 4] = [
 ];
 
 /// A time limit of a start.
-struct Limit {
+struct StartLimit {
     at: Millis,
     /// Its key in the configuration; none: the pod avoids a node that may be used again.
     name: Option<&'static str>,
@@ -99,7 +108,8 @@ impl Reconciler {
                 self.timers.set(at, Timer::Unschedulable(id));
             }
         }
-        let has_limit = self.policy.unschedulable_max > 0 || self.policy.pending_max > 0;
+        let has_limit =
+            matches!(self.policy.unschedulable_max, Limit::Max(_)) || self.policy.pending_max > 0;
         if let Some((StartProblemKind::Unschedulable, since)) = start.problem
             && has_limit
             && start.problem != before.problem
@@ -113,12 +123,12 @@ impl Reconciler {
         self.start_limit(id).map(|limit| limit.at)
     }
 
-    fn start_limit(&self, id: ExecutorId) -> Option<Limit> {
+    fn start_limit(&self, id: ExecutorId) -> Option<StartLimit> {
         let executor = self.executors.get(id)?;
         let Start { bound_since, ignored_since, problem, n_started: _ } = executor.start;
         let limit = |since: Option<Millis>, name, ms| {
             let at = since.filter(|_| ms > 0)?.after(ms);
-            Some(Limit { at, name: Some(name), ms })
+            Some(StartLimit { at, name: Some(name), ms })
         };
         let since = |wanted| problem.filter(|(kind, _)| *kind == wanted).map(|(_, since)| since);
         let policy = &self.policy;
@@ -129,7 +139,7 @@ impl Reconciler {
         let unschedulable =
             limit(unschedulable, "unschedulable_timeout", policy.unschedulable_timeout_ms);
         let end_of_avoidance = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
-        let end_of_avoidance = end_of_avoidance.map(|at| Limit { at, name: None, ms: 0 });
+        let end_of_avoidance = end_of_avoidance.map(|at| StartLimit { at, name: None, ms: 0 });
         [image, whole, unschedulable, end_of_avoidance]
             .into_iter()
             .flatten()
@@ -292,12 +302,30 @@ impl Reconciler {
         }
     }
 
-    /// True if `unschedulable_max` or more executors of the group were Unschedulable for long
-    /// enough.
-    pub(super) fn is_unschedulable(&self, group: &Group) -> bool {
-        let max = self.policy.unschedulable_max as usize;
-        max > 0
-            && group.counts.capacity() < group.wanted()
-            && group.problems.long_unschedulable().len() >= max
+    /// How many more executors the group may have while the scheduler finds no node for others, and when it
+    /// may have more; none: there is no limit.
+    pub(super) fn unplaced_room(
+        &self,
+        group: &Group,
+        now: Millis,
+    ) -> Option<(u32, Option<Millis>)> {
+        match self.policy.unschedulable_max {
+            Limit::Off => None,
+            Limit::Max(max) => {
+                let n = group.problems.long_unschedulable().len();
+                (n >= max as usize).then_some((0, None))
+            }
+            // A gang may find nodes only when all of it is there.
+            Limit::Auto if group.spec.restarts_whole() => None,
+            Limit::Auto => {
+                let (since, _) = group.problems.of(StartProblemKind::Unschedulable).first()?;
+                let n_steps = now.since(*since) / UNPLACED_STEP_MS;
+                let grown = UNPLACED_FIRST << n_steps.min(UNPLACED_STEPS_MAX);
+                let limit = grown.min(UNPLACED_MAX).max(group.counts.of(State::Running));
+                let more_at = since.after((n_steps + 1) * UNPLACED_STEP_MS);
+                let room = limit.saturating_sub(group.counts.not_running());
+                Some((room, (grown < UNPLACED_MAX).then_some(more_at)))
+            }
+        }
     }
 }

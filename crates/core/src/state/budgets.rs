@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::model::event::Budget;
-use crate::model::settings::{FailureLimit, Policy};
+use crate::model::settings::{Limit, Policy};
 use posse_base::time::Millis;
 
 const AUTO_MIN: u64 = 10;
@@ -16,7 +16,7 @@ const TARGETS_MAX: usize = 10_000;
 #[derive(Clone, Debug)]
 pub struct Budgets {
     window_ms: u64,
-    limits: BTreeMap<Budget, FailureLimit>,
+    limits: BTreeMap<Budget, Limit>,
     losses: BTreeMap<Budget, VecDeque<Millis>>,
     exhausted: BTreeSet<Budget>,
     /// When the first target was set.
@@ -90,14 +90,14 @@ impl Budgets {
 
     /// Exhausts a budget, unless it is off. True only once.
     pub fn exhaust(&mut self, budget: Budget) -> bool {
-        self.limits.get(&budget).is_some_and(|limit| *limit != FailureLimit::Off)
+        self.limits.get(&budget).is_some_and(|limit| *limit != Limit::Off)
             && self.exhausted.insert(budget)
     }
 
     /// By `auto`, failed starts end only an application none of whose executors has ever run.
     fn can_never_start(&self, budget: Budget, now: Millis) -> bool {
         budget == Budget::Start
-            && self.limits.get(&budget) == Some(&FailureLimit::Auto)
+            && self.limits.get(&budget) == Some(&Limit::Auto)
             && !self.has_run
             && self.began.is_some_and(|began| now.since(began) >= NO_START_MS)
     }
@@ -122,17 +122,18 @@ impl Budgets {
         is_over && self.exhausted.insert(budget)
     }
 
-    /// The most losses within the window; none: the budget is off.
+    /// The most losses within the window; none: the budget is off. By `auto`, the larger of 10 and twice the
+    /// highest target within the window.
     fn limit(&self, budget: Budget, now: Millis) -> Option<u64> {
         match self.limits.get(&budget)? {
-            FailureLimit::Max(max) => Some(u64::from(*max)),
-            FailureLimit::Auto if budget == Budget::Start => None,
-            FailureLimit::Auto => {
+            Limit::Max(max) => Some(u64::from(*max)),
+            Limit::Auto if budget == Budget::Start => None,
+            Limit::Auto => {
                 let highest = self.targets.iter().find(|target| !self.is_old(target, now));
                 let total = highest.map_or(0, |target| target.total);
                 Some(AUTO_MIN.max(total.saturating_mul(2)))
             }
-            FailureLimit::Off => None,
+            Limit::Off => None,
         }
     }
 
@@ -164,12 +165,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(
-        limit: FailureLimit,
-        losses_at: &[u64],
-        target: u64,
-        want_exhausted_at: Option<usize>,
-    ) {
+    fn check(limit: Limit, losses_at: &[u64], target: u64, want_exhausted_at: Option<usize>) {
         let policy = Policy { failures_app: limit, failures_window_ms: 2_000, ..Policy::default() };
         let mut budgets = Budgets::new(&policy);
         budgets.on_target(target, Millis(0));
@@ -182,19 +178,19 @@ mod tests {
     /// Spark's "SPARK-41210: Window based executor failure tracking mechanism".
     #[test]
     fn only_losses_within_the_window_count() {
-        check(FailureLimit::Max(2), &[0, 100, 5_000, 5_100, 5_200], 1, Some(4));
-        check(FailureLimit::Max(2), &[0, 2_100, 4_200, 6_300, 8_400], 1, None);
-        check(FailureLimit::Max(0), &[7], 1, Some(0));
-        check(FailureLimit::Off, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 1, None);
+        check(Limit::Max(2), &[0, 100, 5_000, 5_100, 5_200], 1, Some(4));
+        check(Limit::Max(2), &[0, 2_100, 4_200, 6_300, 8_400], 1, None);
+        check(Limit::Max(0), &[7], 1, Some(0));
+        check(Limit::Off, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 1, None);
     }
 
     #[test]
     fn what_is_left_grows_again_when_losses_are_old() {
-        let (app, cluster) = (FailureLimit::Max(3), FailureLimit::Auto);
+        let (app, cluster) = (Limit::Max(3), Limit::Auto);
         let policy = Policy {
             failures_app: app,
             failures_cluster: cluster,
-            failures_start: FailureLimit::Off,
+            failures_start: Limit::Off,
             failures_window_ms: 1_000,
             ..Policy::default()
         };
@@ -216,7 +212,7 @@ mod tests {
     #[test]
     fn auto_is_ten_or_twice_the_highest_target() {
         let losses: Vec<u64> = (0..30).collect();
-        check(FailureLimit::Auto, &losses, 1, Some(10));
-        check(FailureLimit::Auto, &losses, 12, Some(24));
+        check(Limit::Auto, &losses, 1, Some(10));
+        check(Limit::Auto, &losses, 12, Some(24));
     }
 }

@@ -11,7 +11,7 @@ use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
 use posse_core::model::ids::{ExecutorId, GroupName};
-use posse_core::model::settings::{Decommission, FailureLimit, GroupSpec, Policy, Restart};
+use posse_core::model::settings::{Decommission, GroupSpec, Limit, Policy, Restart};
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, Waiting};
 
@@ -127,7 +127,7 @@ fn failures_are_replaced_on_failure_and_given_up_with_never() {
 
 #[test]
 fn a_budget_still_ends_a_run_whose_failures_are_given_up() {
-    let limit = Policy { failures_app: FailureLimit::Max(1), ..ends_with_work() };
+    let limit = Policy { failures_app: Limit::Max(1), ..ends_with_work() };
     let mut run = begin(limit, work(3, Restart::Never, None));
     run.failed(&[1]);
     assert_eq!(verdict(&mut run), None);

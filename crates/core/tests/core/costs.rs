@@ -5,7 +5,7 @@ use posse_base::time::Millis;
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::{StartProblem, StartProblemKind};
-use posse_core::model::settings::Policy;
+use posse_core::model::settings::{Limit, Policy};
 use posse_core::model::status::Status;
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{StartWait, Waiting};
@@ -51,7 +51,7 @@ fn a_lower_target_visits_the_victims() {
 
 #[test]
 fn a_turn_with_unschedulable_executors_visits_what_changed() {
-    let policy = Policy { unschedulable_max: 200, pending_max: 9_999, ..policy() };
+    let policy = Policy { unschedulable_max: Limit::Max(200), pending_max: 9_999, ..policy() };
     let identity = InstanceIdentity { id_high_water: 9_999, ..identity() };
     let mut run = Run::with_identity(identity, policy, vec![spec("g", 2 * EXECUTORS)]);
     for id in 1..=u64::from(EXECUTORS) {
@@ -75,7 +75,8 @@ fn unschedulable() -> Option<Box<StartProblem>> {
 
 #[test]
 fn unschedulable_executors_are_counted_once() {
-    let mut run = Run::new(Policy { unschedulable_max: 2, ..policy() }, vec![spec("g", 4)]);
+    let mut run =
+        Run::new(Policy { unschedulable_max: Limit::Max(2), ..policy() }, vec![spec("g", 4)]);
     run.creates();
     run.created(&[1, 2, 3, 4]);
     let long = |run: &Run| {

@@ -11,7 +11,7 @@ use posse_core::model::input::Input;
 use posse_core::model::pod::{StartProblem, StartProblemKind};
 use posse_core::model::pod_text::PodText;
 use posse_core::model::refusal::RefusalClass;
-use posse_core::model::settings::{FailureLimit, GroupSpec, Policy};
+use posse_core::model::settings::{GroupSpec, Limit, Policy};
 use posse_core::model::waiting::{RunWait, ServerWait, Waiting};
 use posse_core::state::budgets::Budgets;
 
@@ -240,11 +240,8 @@ fn failing_creates_do_not_keep_the_pending_limit_from_others() {
 
 #[test]
 fn old_targets_leave_an_automatic_budget_in_time() {
-    let policy = Policy {
-        failures_app: FailureLimit::Auto,
-        failures_window_ms: 10_000,
-        ..Policy::default()
-    };
+    let policy =
+        Policy { failures_app: Limit::Auto, failures_window_ms: 10_000, ..Policy::default() };
     let mut budgets = Budgets::new(&policy);
     budgets.on_target(100, Millis(0));
     budgets.on_target(1, Millis(1_000));
@@ -255,7 +252,7 @@ fn old_targets_leave_an_automatic_budget_in_time() {
 
 #[test]
 fn an_automatic_budget_of_a_huge_target_can_be_spent() {
-    let policy = Policy { failures_app: FailureLimit::Auto, ..Policy::default() };
+    let policy = Policy { failures_app: Limit::Auto, ..Policy::default() };
     let mut budgets = Budgets::new(&policy);
     budgets.on_target(60_000, Millis(0));
     let spent = (0..120_001_u64).position(|i| budgets.charge(Budget::App, Millis(1_000 + i / 100)));

@@ -8,7 +8,7 @@ use posse_core::model::event::{Budget, DeleteCause, Event, ExecutorEvent, GroupE
 use posse_core::model::ids::Uid;
 use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, Phase, Pod};
-use posse_core::model::settings::{Decommission, FailureLimit, GroupSpec, OnLoss, Policy, Restart};
+use posse_core::model::settings::{Decommission, GroupSpec, Limit, OnLoss, Policy, Restart};
 use posse_core::model::waiting::{GroupWait, StartWait, Waiting};
 
 fn gang(n: u32) -> GroupSpec {
@@ -90,7 +90,7 @@ fn the_next_attempt_waits_for_the_executor_of_a_failed_sidecar() {
 
 #[test]
 fn a_loss_of_the_group_is_charged_once() {
-    let policy = Policy { failures_app: FailureLimit::Max(1), ..policy() };
+    let policy = Policy { failures_app: Limit::Max(1), ..policy() };
     let mut run = Run::with_running(policy, vec![gang(4)]);
     let mut first = 1;
     for n in 1..=2 {

@@ -250,8 +250,7 @@ fn a_stop_waits_for_the_last_logs_but_not_for_long() {
 
 #[test]
 fn a_spent_budget_is_reported_once() {
-    let policy =
-        Policy { failures_app: posse_core::model::settings::FailureLimit::Max(1), ..policy() };
+    let policy = Policy { failures_app: posse_core::model::settings::Limit::Max(1), ..policy() };
     let mut run = Run::with_running(policy, vec![spec("g", 4)]);
     run.failed(&[1, 2, 3, 4]);
     let n = run

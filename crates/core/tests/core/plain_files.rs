@@ -8,7 +8,7 @@ use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::event::Budget;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
-use posse_core::model::settings::{FailureLimit, GroupSpec, Policy, ScaleDown};
+use posse_core::model::settings::{GroupSpec, Limit, OnLoss, Policy, Replace, ScaleDown};
 use posse_core::model::waiting::{StartWait, Waiting};
 
 use crate::core_run::{Run, end_with, spec};
@@ -68,7 +68,7 @@ fn executors_that_all_crash_end_the_run_whatever_their_number() {
 
 #[test]
 fn a_budget_that_is_off_ends_nothing() {
-    let policy = Policy { failures_app: FailureLimit::Off, ..Policy::default() };
+    let policy = Policy { failures_app: Limit::Off, ..Policy::default() };
     let mut run = Run::new(policy, vec![spec("g", 50)]);
     let (verdict, _) = run_all(&mut run, 1_000, &end_with(1), 60 * MINUTE_MS);
     assert_eq!(verdict, None);
@@ -183,4 +183,105 @@ fn kills_of_executors_beyond_the_target_are_no_failures() {
     run.call(Command::Kill { executors, after, force: true, reason: None });
     assert_eq!(run.core.poll_verdict(), None);
     assert_eq!(run.slots_created(), [], "none is replaced");
+}
+
+/// How the scheduler and the nodes treat the pods of a large group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placed {
+    /// There is no node for any of them.
+    Never,
+    /// Each has a node at once.
+    AtOnce,
+    /// There is no node for a while, as where an autoscaler makes them.
+    AfterMs(u64),
+}
+
+const TOLD_AFTER_MS: u64 = 200;
+
+/// Creates a group of `n` and returns how many pods there are after each of the times, and when all of them run.
+fn large_start(group: GroupSpec, placed: Placed, times: &[u64]) -> (Vec<usize>, Option<u64>) {
+    let n = group.target as usize;
+    let mut run = Run::new(Policy::default(), vec![group]);
+    let (mut created, mut counts, mut running_at) = (Vec::new(), Vec::new(), None);
+    let (mut n_told, mut n_running) = (0, 0);
+    for step in 0..=times.last().copied().unwrap_or_default() / TOLD_AFTER_MS {
+        run.now = step * TOLD_AFTER_MS;
+        run.turn();
+        // What was created before is looked at now: a round trip lies between.
+        if n_running < created.len()
+            && (placed == Placed::AtOnce || matches!(placed, Placed::AfterMs(at) if run.now >= at))
+        {
+            run.running(&created[n_running..]);
+            (n_running, n_told) = (created.len(), created.len());
+        } else if n_told < created.len() && placed != Placed::AtOnce {
+            run.watch(&created[n_told..], |pod| pod.start_problem = unplaced());
+            n_told = created.len();
+        }
+        // The answers of this time are quick: a hundred creates for each look of the scheduler.
+        while created.len() - n_told < 100 {
+            let ids: Vec<u64> = run.slots_created().into_iter().map(|(id, _)| id).collect();
+            if ids.is_empty() {
+                break;
+            }
+            run.created(&ids);
+            created.extend(ids);
+        }
+        if n_running == n {
+            running_at.get_or_insert(run.now);
+        }
+        if times.contains(&run.now) {
+            counts.push(created.len());
+        }
+    }
+    (counts, running_at)
+}
+
+fn unplaced() -> Option<Box<StartProblem>> {
+    let (kind, message) = (StartProblemKind::Unschedulable, "0/3 nodes are available".into());
+    Some(Box::new(StartProblem { kind, message, n_started: 0 }))
+}
+
+#[test]
+fn executors_without_a_node_are_limited_from_the_first_one_on() {
+    const TIMES: [u64; 5] = [1_000, 14_000, 16_000, 46_000, 30 * MINUTE_MS];
+    for (n, most) in [
+        (50, [50, 50, 50, 50, 50]),
+        (600, [140, 140, 240, 600, 600]),
+        (5_000, [140, 140, 240, 840, 1_000]),
+    ] {
+        let (counts, _) = large_start(spec("g", n), Placed::Never, &TIMES);
+        let within = counts.iter().zip(most).all(|(n, most)| *n <= most && *n + 40 >= most);
+        assert!(within && counts.len() == most.len(), "{n}: {counts:?}, not about {most:?}");
+    }
+}
+
+#[test]
+fn a_start_that_finds_its_nodes_is_not_slowed_down() {
+    // Ten times a hundred.
+    let (_, at) = large_start(spec("g", 1_000), Placed::AtOnce, &[MINUTE_MS]);
+    assert!(at.is_some_and(|at| at <= 3_000), "{at:?}");
+    // New nodes need minutes: the autoscaler has been told of all executors by then.
+    let (counts, at) =
+        large_start(spec("g", 1_000), Placed::AfterMs(90_000), &[61_000, 2 * MINUTE_MS]);
+    assert!(counts[0] == 1_000 && at.is_some_and(|at| at <= 91_000), "{counts:?} {at:?}");
+    // A gang may find nodes only when all of it is there.
+    let gang = GroupSpec { on_loss: OnLoss::Group, replace: Replace::Gone, ..spec("g", 2_000) };
+    let (counts, _) = large_start(gang, Placed::Never, &[10_000]);
+    assert_eq!(counts, [2_000]);
+}
+
+#[test]
+fn a_group_that_waits_for_nodes_says_so() {
+    let mut run = Run::new(Policy::default(), vec![spec("g", 5_000)]);
+    let (created, told) = (&mut Vec::new(), &mut 0);
+    for _ in 0..200 {
+        let ids: Vec<u64> = run.slots_created().into_iter().map(|(id, _)| id).collect();
+        run.created(&ids);
+        created.extend(ids);
+        run.watch(&created[*told..], |pod| pod.start_problem = unplaced());
+        *told = created.len();
+    }
+    let group = run.group("g");
+    assert_eq!(group.waiting, Some(Waiting::Start(StartWait::Unschedulable)), "{}", created.len());
+    assert_eq!(group.message.as_deref(), Some("0/3 nodes are available"));
 }

@@ -10,7 +10,7 @@ use posse_core::model::ids::{ExecutorId, Uid, Version};
 use posse_core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer, PodEvent};
 use posse_core::model::pod::{Draining, StartProblem, StartProblemKind};
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::{GroupSpec, Policy, Replace};
+use posse_core::model::settings::{GroupSpec, Limit, Policy, Replace};
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, StartWait, Waiting};
 use posse_core::state::window::Window;
@@ -390,7 +390,7 @@ fn executors_that_posse_ends_do_not_count_as_a_crash_loop() {
 
 #[test]
 fn unschedulable_executors_hold_back_their_group_after_two_minutes() {
-    let policy = Policy { unschedulable_max: 1, ..policy() };
+    let policy = Policy { unschedulable_max: Limit::Max(1), ..policy() };
     let mut run = Run::new(policy, vec![spec("g", 1)]);
     run.creates();
     run.created(&[1]);

@@ -9,7 +9,7 @@ use posse_core::model::event::{ClusterEvent, Event, ExecutorEvent, GroupEvent, L
 use posse_core::model::input::{Input, PodEvent};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, StartProblemKind};
 use posse_core::model::pod_text::{PodOverrides, PodText};
-use posse_core::model::settings::{BadNodes, GroupSpec, Policy};
+use posse_core::model::settings::{BadNodes, GroupSpec, Limit, Policy};
 use posse_core::model::waiting::{StartWait, Waiting};
 
 const SECOND: u64 = 1_000;
@@ -178,7 +178,11 @@ fn a_start_is_abandoned_at_its_timeout_and_not_before() {
 /// No condition PodScheduled: a gang is not complete, or nobody is the named scheduler.
 #[test]
 fn a_pod_that_the_scheduler_ignores_is_told_and_holds_up_nothing() {
-    let policy = Policy { unschedulable_max: 1, unschedulable_timeout_ms: 10 * MINUTE, ..policy() };
+    let policy = Policy {
+        unschedulable_max: Limit::Max(1),
+        unschedulable_timeout_ms: 10 * MINUTE,
+        ..policy()
+    };
     let mut run = Run::new(policy, vec![spec("g", 2)]);
     run.created(&[1, 2]);
     run.watch(&[1, 2], |_| {});

@@ -14,7 +14,7 @@ use posse_core::model::pod::{End, Pod};
 use posse_core::model::pod_text::PodText;
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{
-    FailureLimit, GroupSpec, OnLoss, Policy, Replace, Restart, ScaleDown, SlotPolicy,
+    GroupSpec, Limit, OnLoss, Policy, Replace, Restart, ScaleDown, SlotPolicy,
 };
 use posse_core::model::task::{
     ENDED_TASKS_MAX, OPEN_TASKS_MAX, Task, TaskOutcome, TaskState, TaskStatus,
@@ -263,7 +263,7 @@ fn other_contents_under_a_known_key_are_refused_with_the_field() {
 
 #[test]
 fn a_failure_takes_a_retry_and_the_last_one_fails_the_task() {
-    let spends_at_once = Policy { failures_app: FailureLimit::Max(0), ..Policy::default() };
+    let spends_at_once = Policy { failures_app: Limit::Max(0), ..Policy::default() };
     let mut run = Run::new(spends_at_once, vec![group(0, None)]);
     say(&mut run, &[task("a", 1)]);
     settle(&mut run);

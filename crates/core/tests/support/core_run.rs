@@ -14,7 +14,7 @@ use posse_core::model::input::{Input, List, ListSource, PodAnswer, PodEvent};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod};
 use posse_core::model::pod_text::{MemoryGrowth, MemoryStep, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::{FailureLimit, GroupSpec, Policy, Restart};
+use posse_core::model::settings::{GroupSpec, Limit, Policy, Restart};
 use posse_core::model::status::GroupStatus;
 use posse_core::model::waiting::Waiting;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
@@ -53,7 +53,7 @@ pub fn growing(
 
 /// The default policy without the `app` budget, which most rules do not need.
 pub fn policy() -> Policy {
-    Policy { failures_app: FailureLimit::Off, ..Policy::default() }
+    Policy { failures_app: Limit::Off, ..Policy::default() }
 }
 
 pub fn refusal(class: RefusalClass, code: u16) -> Refusal {

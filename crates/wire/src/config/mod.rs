@@ -9,7 +9,7 @@ use crate::k8s::log::LOG_LINES_MAX;
 use crate::names;
 use crate::pod::credential_mounts::Credentials;
 use posse_core::machines::orphan_cleanup::OrphanPolicy;
-use posse_core::model::settings::{FailureLimit, Policy};
+use posse_core::model::settings::{Limit, Policy};
 use posse_encoding::yaml::{Kind, Node};
 
 pub use driver::{Driver, DriverKind, DriverPod, PortChoice, Ready, host_error};
@@ -87,8 +87,11 @@ const ALLOCATION: &[Key] = &[
         "Executors that do not run yet, over all groups. `0`: no limit. If the scheduler finds no node for a \
          group's executors for 2 minutes, posse deletes those beyond the group's even share as soon as another \
          group needs the place."),
-    key("unschedulable_max", Integer, Is("0"),
-        "Executors of a group for which the scheduler has found no node for 2 minutes. `0`: no limit."),
+    key("unschedulable_max", LIMIT, Is("auto"),
+        "Executors of a group for which the scheduler has found no node for 2 minutes. `0` or `off`: no limit. \
+         `auto`: from the scheduler's first \"no node\" on, at most 100 of the group's executors do not run, after \
+         each 15 s twice as many, and at most 1,000, or as many as run if these are more. A group with \
+         `on_loss: group` has no limit by `auto`."),
     key("poll_interval", Duration, Is("5m"), "How often posse sends a LIST beside the watch. `0s`: never."),
     key("adopt_hold", Duration, Is("5m"),
         "How long after a restart posse keeps executors that it found, even if they are too many."),
@@ -311,7 +314,11 @@ impl Config {
         };
         policy.pending_max = section.number("pending_max")?.unwrap_or(policy.pending_max);
         policy.unschedulable_max =
-            section.number("unschedulable_max")?.unwrap_or(policy.unschedulable_max);
+            match limit(section, "unschedulable_max", policy.unschedulable_max)? {
+                // 0 means no limit, as with the keys beside it.
+                Limit::Max(0) => Limit::Off,
+                limit @ (Limit::Auto | Limit::Max(_) | Limit::Off) => limit,
+            };
         policy.start_timeout_ms = section.duration_ms("start_timeout", policy.start_timeout_ms)?;
         policy.image_timeout_ms = section.duration_ms("image_timeout", policy.image_timeout_ms)?;
         policy.unschedulable_timeout_ms =
@@ -326,9 +333,9 @@ impl Config {
     fn read_failures(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
         only(section, FAILURES)?;
         let policy = &mut self.policy;
-        policy.failures_app = failure_limit(section, "app", policy.failures_app)?;
-        policy.failures_cluster = failure_limit(section, "cluster", policy.failures_cluster)?;
-        policy.failures_start = failure_limit(section, "start", policy.failures_start)?;
+        policy.failures_app = limit(section, "app", policy.failures_app)?;
+        policy.failures_cluster = limit(section, "cluster", policy.failures_cluster)?;
+        policy.failures_start = limit(section, "start", policy.failures_start)?;
         policy.failures_window_ms = section.duration_ms("window", policy.failures_window_ms)?;
         if policy.failures_window_ms == 0 {
             return Err(section
@@ -371,18 +378,14 @@ impl Config {
 pub const WATCH_AND_POLL_OFF: &str =
     "is off, and so is allocation.poll_interval: leave one of the two on";
 
-fn failure_limit(
-    section: &Section<'_>,
-    key: &str,
-    default: FailureLimit,
-) -> Result<FailureLimit, ConfigError> {
+fn limit(section: &Section<'_>, key: &str, default: Limit) -> Result<Limit, ConfigError> {
     let Some(node) = section.get(key) else { return Ok(default) };
     match (&node.kind, node.scalar().as_deref()) {
         // YAML 1.1 reads a bare `off` as false.
-        (Kind::Bool(false), _) | (_, Some("off")) => Some(FailureLimit::Off),
-        (_, Some("auto")) => Some(FailureLimit::Auto),
+        (Kind::Bool(false), _) | (_, Some("off")) => Some(Limit::Off),
+        (_, Some("auto")) => Some(Limit::Auto),
         (Kind::Number(number), _) => {
-            number.as_u64().and_then(|n| u32::try_from(n).ok()).map(FailureLimit::Max)
+            number.as_u64().and_then(|n| u32::try_from(n).ok()).map(Limit::Max)
         }
         _ => None,
     }

@@ -2,7 +2,7 @@
 
 use posse_base::rng::Rng;
 use posse_core::model::ids::GroupName;
-use posse_core::model::settings::{BadNodes, FailureLimit, Policy};
+use posse_core::model::settings::{BadNodes, Limit, Policy};
 
 /// Chances in percent, and times in milliseconds.
 #[derive(Clone, Debug)]
@@ -240,10 +240,10 @@ pub fn policy(rng: &mut Rng) -> Policy {
     Policy {
         in_flight_max: [1, 4, 32][at(rng, 3)],
         pending_max: [0, 0, 2, 5][at(rng, 4)],
-        unschedulable_max: [0, 0, 1][at(rng, 3)],
+        unschedulable_max: [Limit::Auto, Limit::Off, Limit::Max(1)][at(rng, 3)],
         adopt_hold_ms: [0, 5_000, 60_000][at(rng, 3)],
-        failures_app: [FailureLimit::Off, FailureLimit::Max(2), FailureLimit::Auto][at(rng, 3)],
-        failures_start: FailureLimit::Off,
+        failures_app: [Limit::Off, Limit::Max(2), Limit::Auto][at(rng, 3)],
+        failures_start: Limit::Off,
         keep_failed: [0, 2, 5][at(rng, 3)],
         log_lines: [0, 0, 3][at(rng, 3)],
         failures_window_ms: [5_000, 60_000][at(rng, 2)],

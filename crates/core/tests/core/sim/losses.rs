@@ -7,7 +7,7 @@ use posse_core::model::action::Action;
 use posse_core::model::event::{Budget, Event, ExecutorEvent, LossReason, RunEvent};
 use posse_core::model::ids::Uid;
 use posse_core::model::pod::ContainerState;
-use posse_core::model::settings::{FailureLimit, Policy};
+use posse_core::model::settings::{Limit, Policy};
 use posse_core::reconciler::Reconciler;
 use posse_core::state::executors::Life;
 
@@ -104,9 +104,9 @@ impl Check {
             Event::Run(RunEvent::BudgetExhausted { budget: Budget::App }) => {
                 let n = self.n_app_losses(policy.failures_window_ms + BATCH_MS, now);
                 let is_spent = match policy.failures_app {
-                    FailureLimit::Max(max) => n > max as usize,
-                    FailureLimit::Auto => n > 10,
-                    FailureLimit::Off => false,
+                    Limit::Max(max) => n > max as usize,
+                    Limit::Auto => n > 10,
+                    Limit::Off => false,
                 };
                 if !is_spent || std::mem::replace(&mut self.is_app_spent, true) {
                     return fail(format!("{event:?} after {n} losses, or told twice"));
@@ -198,9 +198,7 @@ impl Check {
     pub(super) fn budget_is_kept(&self, policy: &Policy, now: u64) -> CheckResult {
         let n = self.n_app_losses(policy.failures_window_ms - BATCH_MS, now);
         match policy.failures_app {
-            FailureLimit::Max(max)
-                if n > max as usize && !self.is_app_spent && self.stop.is_none() =>
-            {
+            Limit::Max(max) if n > max as usize && !self.is_app_spent && self.stop.is_none() => {
                 fail(format!("{n} losses, and the budget of {max} is not spent"))
             }
             _ => Ok(()),

@@ -32,7 +32,7 @@ use posse_base::rng::Rng;
 use posse_base::time::Millis;
 use posse_core::model::command::{Command, GroupChange, GroupCommand};
 use posse_core::model::ids::GroupName;
-use posse_core::model::settings::{FailureLimit, GroupSpec, Policy};
+use posse_core::model::settings::{GroupSpec, Limit, Policy};
 
 const SEEDS: u64 = 2_000;
 const TRACE_LINES: usize = 60;
@@ -172,7 +172,7 @@ fn tasks_end_once() {
 
 /// A world without faults: one group `g`, the default policy.
 fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> World {
-    let policy = Policy { log_lines: 3, failures_start: FailureLimit::Off, ..Policy::default() };
+    let policy = Policy { log_lines: 3, failures_start: Limit::Off, ..Policy::default() };
     quiet_world_with(seed, target, policy, change)
 }
 

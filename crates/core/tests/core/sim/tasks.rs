@@ -11,7 +11,7 @@ use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::event::{Event, GroupEvent};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::pod::{ContainerState, Pod};
-use posse_core::model::settings::{FailureLimit, GroupSpec};
+use posse_core::model::settings::{GroupSpec, Limit};
 use posse_core::model::task::{Task, TaskOutcome, TaskState};
 use posse_core::reconciler::Reconciler;
 use posse_core::state::executors::{Executor, has_ended};
@@ -145,8 +145,7 @@ impl World {
         profile.crashes += rng.below(4);
         profile.group_calls = 4 + rng.below(20);
         let policy = policy(&mut rng);
-        let policy =
-            posse_core::model::settings::Policy { failures_app: FailureLimit::Off, ..policy };
+        let policy = posse_core::model::settings::Policy { failures_app: Limit::Off, ..policy };
         let groups = (0..profile.n_groups).map(|i| {
             let target = u32::try_from(rng.below(3)).unwrap();
             let max = rng.chance(40).then(|| target + 1 + u32::try_from(rng.below(6)).unwrap());
