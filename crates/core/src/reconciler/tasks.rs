@@ -230,23 +230,23 @@ impl Reconciler {
         true
     }
 
-    /// The server refuses the pod of this executor. None if that is due to its task, because the
-    /// server has accepted another pod of the group since it first refused this one: the task fails,
-    /// and nothing is slowed down.
-    pub(super) fn refuse_task(&mut self, id: ExecutorId) -> Option<BackoffCause> {
+    /// The server refuses the pod of this executor. None if that ends its task, and nothing is slowed down:
+    /// the server has accepted another pod of the group since it first refused this one, or no other could
+    /// show whose fault it is.
+    pub(super) fn refuse_task(&mut self, id: ExecutorId, now: Millis) -> Option<BackoffCause> {
         let Some((name, key)) = self.task_of(id) else { return Some(BackoffCause::Permanent) };
         let group = self.executors.groups.get_mut(&name)?;
-        let n_before = group.tasks.refuse(&key, group.n_accepted);
-        if group.n_accepted == 0 {
-            return Some(BackoffCause::Permanent);
+        let n_accepted = group.n_accepted;
+        let refused = group.tasks.refuse(&key, n_accepted, now);
+        let is_its_fault = refused.is_some_and(|refused| refused.n_accepted < n_accepted);
+        let is_alone = group.target() == 0 && group.tasks.is_refused_alone(&key, now);
+        if is_its_fault || is_alone {
+            group.tasks.release(&key, id, false);
+            self.end_task(&name, &key, TaskEnd::REFUSED);
+            return None;
         }
-        if n_before.is_none_or(|n| n == group.n_accepted) {
-            // Another task may show soon whose fault it is.
-            return Some(BackoffCause::MayPass);
-        }
-        group.tasks.release(&key, id, false);
-        self.end_task(&name, &key, TaskEnd::REFUSED);
-        None
+        // Another task may show soon whose fault it is.
+        Some(if n_accepted == 0 { BackoffCause::Permanent } else { BackoffCause::MayPass })
     }
 
     /// This executor can no longer run: its task, if it is open, gets the next one.

@@ -5,7 +5,7 @@ use super::timers::Timer;
 use crate::model::action::Patch;
 use crate::model::event::{DeleteCause, ExecutorEvent};
 use crate::model::ids::{ExecutorId, Uid};
-use crate::model::pod::{ContainerState, Draining};
+use crate::model::pod::{ContainerState, Draining, Pod};
 use crate::policy::loss::Loss;
 use crate::state::executors::{Ending, Life, has_ended};
 use crate::state::ledger::{CreateStep, MutationKind};
@@ -30,7 +30,13 @@ impl Reconciler {
     /// Ends an executor. It never counts as capacity again.
     fn begin_end(&mut self, id: ExecutorId, ending: Ending, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
-        if executor.life.ending().is_some() {
+        if let Some(before) = executor.life.ending() {
+            let is_news = ending.cause == DeleteCause::Cancelled
+                && before.cause != DeleteCause::Cancelled
+                && self.has_ended_task(id);
+            if is_news {
+                self.note_cancelled(id, before, now);
+            }
             return;
         }
         if executor.uid.is_none() {
@@ -53,6 +59,20 @@ impl Reconciler {
         if let Some(group) = self.executors.group_of(id) {
             group.backoff.discard_probe(id);
         }
+        self.refresh_state(id, now);
+    }
+
+    /// The task of this executor is cancelled, and the executor ends already for another reason: its pod has to say
+    /// so before it is deleted. A request for the pod that is in flight is forgotten, and repeated afterwards.
+    fn note_cancelled(&mut self, id: ExecutorId, before: Ending, now: Millis) {
+        let until = before.drain_until.unwrap_or_else(|| now.after(CANCEL_NOTE_MS));
+        let ending = Ending { cause: DeleteCause::Cancelled, drain_until: Some(until) };
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.life = executor.life.ended_by(ending);
+        if let Some(uid) = &executor.uid {
+            self.mutations.remove(uid);
+        }
+        self.begin_drain(id, ending.cause, until, now);
         self.refresh_state(id, now);
     }
 
@@ -119,7 +139,8 @@ impl Reconciler {
         let Some(subject) = self.subject(id) else { return };
         self.timers.set(until, Timer::Drain(id));
         let pod = subject.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        if let Some(pod) = pod.filter(|pod| pod.draining.is_none()) {
+        let is_told = |pod: &Pod| pod.draining.as_ref().is_some_and(|told| told.cause == cause);
+        if let Some(pod) = pod.filter(|pod| !is_told(pod)) {
             self.mutations.request(&pod.uid, &pod.name, MutationKind::Annotate);
         } else if let Some(uid) = &subject.uid {
             self.begin_term(uid, now);

@@ -7,6 +7,11 @@ use std::sync::Arc;
 use crate::model::ids::ExecutorId;
 use crate::model::task::{Task, TaskDigest, TaskEnd, TaskRun};
 use crate::state::records::Records;
+use posse_base::time::Millis;
+
+/// A refused task fails only after this time if nothing else of its group shows whose fault it is: a webhook may
+/// refuse all pods for a while.
+const REFUSED_ALONE_MS: u64 = 240_000;
 
 /// A task that has not ended.
 #[derive(Clone, Debug)]
@@ -19,8 +24,18 @@ pub struct OpenTask {
     retries_left: u32,
     /// Its place in the order in which executors are created.
     place: u64,
-    /// How many pods of the group were accepted when its own was first refused.
-    accepted_when_refused: Option<u64>,
+    /// Its own pod was refused.
+    refused: Option<Refused>,
+}
+
+/// The server refuses the pod of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// When it was refused for the first time.
+    pub since: Millis,
+    pub times: u32,
+    /// How many pods of the group were accepted until then.
+    pub n_accepted: u64,
 }
 
 /// A task that is over. Its contents are forgotten.
@@ -105,9 +120,8 @@ impl Tasks {
         let place = self.take_place();
         let key = Arc::clone(&task.key);
         let retries_left = task.retries;
-        let (executor, accepted_when_refused) = (self.leaving.remove(&key), None);
-        let open =
-            OpenTask { task, executor, attempts: 0, retries_left, place, accepted_when_refused };
+        let executor = self.leaving.remove(&key);
+        let open = OpenTask { task, executor, attempts: 0, retries_left, place, refused: None };
         self.open.insert(Arc::clone(&key), open);
         if executor.is_none() {
             self.ready.insert(place, key);
@@ -144,15 +158,24 @@ impl Tasks {
     }
 
     /// The pod of this task was refused: puts it behind all others, so that it does not hold them up.
-    /// `n_accepted`: how many pods of the group were accepted so far. Returns how many these were at its
-    /// first refusal, if it was refused before.
-    pub fn refuse(&mut self, key: &str, n_accepted: u64) -> Option<u64> {
+    /// `n_accepted`: how many pods of the group were accepted so far.
+    pub fn refuse(&mut self, key: &str, n_accepted: u64, now: Millis) -> Option<Refused> {
         let place = self.take_place();
         let open = self.open.get_mut(key)?;
         open.place = place;
-        let before = open.accepted_when_refused;
-        open.accepted_when_refused = before.or(Some(n_accepted));
-        before
+        let refused = open.refused.get_or_insert(Refused { since: now, times: 0, n_accepted });
+        refused.times = refused.times.saturating_add(1);
+        Some(*refused)
+    }
+
+    /// True if the server has refused this task often and for long enough, and no other task is there.
+    pub fn is_refused_alone(&self, key: &str, now: Millis) -> bool {
+        self.open.get(key).is_some_and(|open| {
+            let for_long = |refused: Refused| {
+                refused.times > open.retries_left && now.since(refused.since) >= REFUSED_ALONE_MS
+            };
+            self.open.len() == 1 && open.refused.is_some_and(for_long)
+        })
     }
 
     /// The application failed. True if the task gets another attempt.

@@ -9,7 +9,7 @@ use posse_core::model::event::DeleteCause;
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::pod::{Draining, Pod};
-use posse_core::model::settings::{GroupSpec, OnLoss, Policy};
+use posse_core::model::settings::{Decommission, GroupSpec, OnLoss, Policy};
 
 /// The same pods, found by a process after a kill -9.
 fn restart(before: Run, group: GroupSpec) -> Run {
@@ -98,6 +98,59 @@ fn a_restarted_posse_starts_no_task_again_that_was_over() {
         assert_eq!(deletes.count(), 1, "{name}");
         (run.pods[0].draining, run.pods[0].deleting) = (draining, true);
         let mut run = restart(run, group(0, None));
+        run.gone(&[1]);
+        run.wait(10_000);
+        assert_eq!((creates(&mut run), state(&mut run, "a")), (vec![], "cancelled"), "{name}");
+    }
+}
+
+/// The executor of a task ends already when the task is cancelled, and a kill -9 comes before it is gone.
+#[test]
+fn a_task_that_is_cancelled_while_its_executor_ends_does_not_run_again() {
+    let drains = || Decommission { after_ms: 3_600_000, label: None, by_term: false };
+    for name in ["draining", "delete in flight", "deleted", "deleted by somebody"] {
+        let decommission = (name == "draining").then(drains);
+        let spec = || GroupSpec { decommission: decommission.clone(), ..group(0, None) };
+        let mut run = Run::new(policy(), vec![spec()]);
+        say(&mut run, &[task("a", 0)]);
+        settle(&mut run);
+        if name == "deleted by somebody" {
+            run.watch(&[1], |pod| pod.deleting = true);
+        } else {
+            let (executors, after) = (set(&[1]), AfterKill::Replace);
+            let force = name != "draining";
+            run.call(Command::Kill { executors, after, force, reason: None });
+            let asked = run.take();
+            match asked.first() {
+                Some(Action::Patch { patch: Patch::Draining(draining, _), .. }) => {
+                    run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
+                    let draining = Some(Box::new(*draining));
+                    run.watch(&[1], |pod| pod.draining.clone_from(&draining));
+                }
+                Some(Action::Delete { .. }) if name == "deleted" => {
+                    run.tell(Input::Deleted { uid: Uid::new("u1"), answer: Ok(None) });
+                    run.watch(&[1], |pod| pod.deleting = true);
+                }
+                Some(Action::Delete { .. }) => {}
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+        run.call(Command::Group(
+            GroupName::from("g"),
+            GroupCommand::CancelTask { key: "a".into() },
+        ));
+        if name == "delete in flight" {
+            run.tell(Input::Deleted { uid: Uid::new("u1"), answer: Ok(None) });
+        }
+        assert_eq!(ends(&mut run).len(), 1, "{name}");
+        let asked = run.take();
+        let Some(Action::Patch { patch: Patch::Draining(draining, _), .. }) = asked.first() else {
+            panic!("{name}: {asked:?}");
+        };
+        assert_eq!(draining.cause, DeleteCause::Cancelled, "{name}");
+        run.pods[0].draining = Some(Box::new(*draining));
+        run.pods[0].deleting = name != "draining";
+        let mut run = restart(run, spec());
         run.gone(&[1]);
         run.wait(10_000);
         assert_eq!((creates(&mut run), state(&mut run, "a")), (vec![], "cancelled"), "{name}");

@@ -426,6 +426,38 @@ fn a_refused_task_fails_alone_once_the_template_has_proved_good() {
     assert_eq!(state(&mut run, "bad2"), "failed");
 }
 
+/// Nothing else of its group can show whose fault it is.
+#[test]
+fn a_refused_task_that_is_alone_fails_after_its_retries() {
+    // (retries, target, tasks beside it, refusals until it fails)
+    for (retries, target, others, want) in
+        [(0, 0, 0, Some(2)), (3, 0, 0, Some(4)), (0, 1, 0, None), (0, 0, 1, None)]
+    {
+        let case = format!("{retries} retries, target {target}, {others} others");
+        let mut run = Run::new(policy(), vec![group(target, None)]);
+        let keys = ["bad", "other"].into_iter().take(1 + others);
+        let tasks: Vec<Task> = keys.map(|key| task(key, retries)).collect();
+        say(&mut run, &tasks);
+        let (mut n_refused, mut ended) = (0, Vec::new());
+        while run.now < 60 * 60_000 && ended.is_empty() {
+            for (id, key, _) in creates(&mut run) {
+                n_refused += u32::from(key == "bad");
+                run.refused(id, refusal(RefusalClass::Invalid, 422));
+            }
+            ended = ends(&mut run);
+            run.wait(1_000);
+        }
+        let told = want.map(|_| ("bad".to_owned(), "failed", None, 0));
+        assert_eq!(ended, told.into_iter().collect::<Vec<_>>(), "{case}");
+        assert!(want.is_none_or(|want| n_refused == want), "{case}: {n_refused}");
+        if want.is_some() {
+            assert!(run.now >= 5 * 60_000, "{case}: a webhook may fail for a minute");
+            let status = show(&mut run, "bad").unwrap();
+            assert_eq!(status.end.unwrap().reason, Some("refused"), "{case}");
+        }
+    }
+}
+
 /// A quota of limits was added, or a webhook fails for a minute: no task is at fault.
 #[test]
 fn a_refusal_of_all_pods_fails_no_task() {
