@@ -19,7 +19,7 @@ pub(super) struct Interrupt {
     is_attached: AtomicBool,
     /// The last read ended because of the input. Then it is the peer's turn.
     has_fired: AtomicBool,
-    /// At the last read there was input, and the peer took none.
+    /// At the last read the peer took no bytes.
     is_held_up: AtomicBool,
 }
 
@@ -82,11 +82,15 @@ impl Interrupt {
         let n_watched = if self.is_armed.load(Relaxed) { 2 } else { 1 };
         wait(&mut fds[..n_watched], left())?;
         let (is_readable, has_input) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
-        if !has_input || (is_readable && had_its_turn) {
-            return Ok(is_readable);
+        if is_readable && (!has_input || had_its_turn) {
+            return Ok(true);
         }
         let mut fds = [PollFd::new(stream, PollFlags::IN | PollFlags::OUT)];
-        wait(&mut fds, left())?;
+        wait(&mut fds, if has_input { left() } else { Some(Duration::ZERO) })?;
+        if !has_input {
+            self.is_held_up.store(!fds[0].revents().contains(PollFlags::OUT), Relaxed);
+            return Ok(fds[0].revents().contains(PollFlags::IN));
+        }
         let ready = fds[0].revents();
         let is_writable = ready.contains(PollFlags::OUT);
         self.has_fired.store(is_writable, Relaxed);
@@ -144,6 +148,10 @@ mod tests {
         interrupt.arm(true);
         assert!(!interrupt.wait(&stream, SHORT).unwrap() && !interrupt.take(), "it takes nothing");
         assert!(interrupt.is_held_up());
+        // As at the end of the input.
+        interrupt.arm(false);
+        assert!(!interrupt.wait(&stream, SHORT).unwrap() && interrupt.is_held_up());
+        interrupt.arm(true);
         peer.write_all(b"out").unwrap();
         assert!(interrupt.wait(&stream, None).unwrap() && !interrupt.take(), "it is read");
     }

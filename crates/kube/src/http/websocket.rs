@@ -44,6 +44,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// How many pings may stay without an answer.
 const PINGS_MAX: u32 = 3;
 
+/// A peer that may have more than this of our input to read, in bytes, need not answer: pings come after the
+/// input, and a command that reads nothing holds it up. Less than this fits into the command's own pipe or terminal.
+const UNREAD_BYTES_MAX: usize = 4_000;
+
 /// Why a WebSocket was not opened.
 #[derive(Debug)]
 pub enum OpenError {
@@ -72,6 +76,10 @@ pub struct WebSocket {
     n_pings: u32,
     /// When the last byte from the peer came.
     heard_at: Instant,
+    /// Bytes that were sent since the last ping that the peer has answered.
+    unread: usize,
+    /// Counts the messages that were sent. A ping has it as its contents.
+    n_sent: u64,
     input: Option<Arc<Interrupt>>,
 }
 
@@ -92,6 +100,12 @@ impl WebSocket {
             let message = match self.inner.read() {
                 Ok(Message::Binary(bytes)) => Some(bytes),
                 Ok(Message::Text(text)) => Some(text.into()),
+                Ok(Message::Pong(bytes)) => {
+                    if *bytes == self.n_sent.to_be_bytes() {
+                        self.unread = 0;
+                    }
+                    None
+                }
                 Ok(_) => None,
                 Err(Error::ConnectionClosed) => return Ok(Received::Closed),
                 Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -110,6 +124,8 @@ impl WebSocket {
 
     /// Sends a binary message.
     pub fn send(&mut self, message: Vec<u8>) -> io::Result<()> {
+        self.n_sent = self.n_sent.wrapping_add(1);
+        self.unread = self.unread.saturating_add(message.len());
         self.inner.send(Message::Binary(message.into())).map_err(io_error)
     }
 
@@ -129,8 +145,8 @@ impl WebSocket {
         self.input.as_ref().is_none_or(|input| input.is_attached())
     }
 
-    /// Pings a silent peer. Not one that takes no input now: it would not read pings either. The system
-    /// ends the connection if such a peer is gone.
+    /// Pings a silent peer. Not one that takes no input now: it would not read pings either. One that has input
+    /// to read may stay silent. The system ends the connection if such a peer is gone.
     fn ping_if_silent(&mut self) -> io::Result<()> {
         if self.input.as_ref().is_some_and(|input| input.is_held_up()) {
             (self.n_pings, self.heard_at) = (0, Instant::now());
@@ -139,13 +155,19 @@ impl WebSocket {
         if self.heard_at.elapsed() < PING_INTERVAL * (self.n_pings + 1) {
             return Ok(());
         }
+        if self.n_pings == PINGS_MAX && self.unread > UNREAD_BYTES_MAX {
+            (self.n_pings, self.heard_at) = (0, Instant::now());
+            return Ok(());
+        }
         if self.n_pings == PINGS_MAX {
             let silent_s = u64::from(PINGS_MAX + 1) * PING_INTERVAL.as_secs();
             let problem = format!("the peer did not send a byte for {silent_s} s");
             return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
         }
         self.n_pings += 1;
-        self.inner.send(Message::Ping(Bytes::new())).map_err(io_error)
+        self.inner
+            .send(Message::Ping(Bytes::copy_from_slice(&self.n_sent.to_be_bytes())))
+            .map_err(io_error)
     }
 }
 
@@ -206,7 +228,8 @@ impl Shared {
                 // Not before: the input must not end the handshake.
                 input.iter().for_each(|input| input.arm(true));
                 let (heard_at, input) = (Instant::now(), input.cloned());
-                Ok((WebSocket { inner, n_pings: 0, heard_at, input }, chosen.to_owned()))
+                let socket = WebSocket { inner, n_pings: 0, heard_at, unread: 0, n_sent: 0, input };
+                Ok((socket, chosen.to_owned()))
             }
             Err(HandshakeError::Failure(Error::Http(answer))) => {
                 Err(OpenError::Refused { status: answer.status().as_u16() })
@@ -342,9 +365,9 @@ impl Write for TimedStream {
 #[cfg(test)]
 mod tests {
     use std::io::pipe;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc::channel;
-    use std::thread;
+    use std::thread::{self, JoinHandle};
 
     use tungstenite::accept_hdr;
     use tungstenite::handshake::server::{Request, Response};
@@ -352,11 +375,13 @@ mod tests {
     use super::*;
     use crate::testing::plain_client;
 
-    #[test]
-    fn a_peer_that_takes_no_input_need_not_answer_pings() {
+    /// A peer that speaks the protocol `p`, and `serve`s the connection.
+    fn opened(
+        input: Option<OwnedFd>,
+        serve: impl FnOnce(tungstenite::WebSocket<TcpStream>) + Send + 'static,
+    ) -> (WebSocket, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let http = plain_client(listener.local_addr().unwrap());
-        let (release, held) = channel::<()>();
         let server = thread::spawn(move || {
             #[expect(clippy::result_large_err, reason = "the type of tungstenite's callback")]
             let choose = |_: &Request, mut response: Response| {
@@ -365,13 +390,20 @@ mod tests {
                     .insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("p"));
                 Ok(response)
             };
-            let peer = accept_hdr(listener.accept().unwrap().0, choose).unwrap();
+            serve(accept_hdr(listener.accept().unwrap().0, choose).unwrap());
+        });
+        (http.open_websocket("/", &["p"], input).unwrap().0, server)
+    }
+
+    #[test]
+    fn a_peer_that_takes_no_input_need_not_answer_pings() {
+        let (release, held) = channel::<()>();
+        let (read, mut write) = pipe().unwrap();
+        write.write_all(b"input").unwrap();
+        let (mut socket, server) = opened(Some(read.into()), move |peer| {
             assert!(held.recv().is_err());
             drop(peer);
         });
-        let (read, mut write) = pipe().unwrap();
-        write.write_all(b"input").unwrap();
-        let (mut socket, _) = http.open_websocket("/", &["p"], Some(read.into())).unwrap();
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             assert!(Instant::now() < deadline, "a ping is sent again and again");
@@ -382,6 +414,41 @@ mod tests {
                 break;
             }
         }
+        drop(release);
+        server.join().unwrap();
+    }
+
+    /// The input has ended, and lies in buffers: nothing says any more that the peer takes none.
+    #[test]
+    fn a_peer_that_has_not_read_its_input_need_not_answer_pings() {
+        let (release, held) = channel::<()>();
+        let (mut socket, server) = opened(None, move |mut peer| {
+            held.recv().unwrap();
+            // Everything, with the pings after it, which are answered.
+            while held.try_recv().is_err() {
+                peer.read().unwrap();
+            }
+            assert!(held.recv().is_err());
+        });
+        let input = vec![0; UNREAD_BYTES_MAX + 1];
+        socket.send(input).unwrap();
+        let is_silent = |socket: &mut WebSocket| {
+            socket.heard_at = Instant::now() - PING_INTERVAL * (PINGS_MAX + 2);
+            socket.read(Duration::from_millis(1))
+        };
+        for _ in 0..3 * PINGS_MAX {
+            assert_eq!(is_silent(&mut socket).unwrap(), Received::Nothing);
+        }
+        release.send(()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while socket.unread > 0 {
+            assert!(Instant::now() < deadline, "the peer answers pings");
+            socket.read(Duration::from_millis(10)).unwrap();
+        }
+        release.send(()).unwrap();
+        // It has read all, and must answer now.
+        let error = (0..3 * PINGS_MAX).find_map(|_| is_silent(&mut socket).err());
+        assert_eq!(error.map(|error| error.kind()), Some(io::ErrorKind::TimedOut));
         drop(release);
         server.join().unwrap();
     }
