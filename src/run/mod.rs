@@ -16,7 +16,7 @@ use posse_core::machines::shutdown::ShutdownOutcome;
 use posse_core::model::action::RunVerdict;
 use posse_kube::api::driver_pod::{self, Hints};
 use posse_kube::http::Http;
-use posse_run::attempt::Attempt;
+use posse_run::job_pod::JobPod;
 use posse_run::progress::{PlainLines, Progress, ProgressLine};
 use posse_run::run::context::ApiServer;
 use posse_run::run::error::RunError;
@@ -35,15 +35,15 @@ use executor_logs::ExecutorLogPrinter;
 /// # Errors
 /// The run could not start. After the start every end is a `Code`.
 pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
-    let mut attempt = None;
-    let result = run_once(args, world, &mut attempt);
+    let mut job_pod = None;
+    let result = run_once(args, world, &mut job_pod);
     if args.as_job {
         let code = result.as_ref().map_or_else(|failure| failure.code, |code| *code);
-        if attempt.is_none() && code == Code::Usage {
-            attempt = attempt_without_settings(args, world);
+        if job_pod.is_none() && code == Code::Usage {
+            job_pod = job_pod_without_settings(args, world);
         }
-        if let Some(attempt) = &attempt {
-            attempt.end(code.number());
+        if let Some(job_pod) = &job_pod {
+            job_pod.end(code.number());
         }
     }
     result
@@ -52,7 +52,7 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
 fn run_once(
     args: &RunArgs,
     world: &World<'_>,
-    attempt: &mut Option<Attempt>,
+    job_pod: &mut Option<JobPod>,
 ) -> Result<Code, Failure> {
     let clock = Clock::start();
     let mut settings = settings::run_settings(args, world)?;
@@ -72,8 +72,8 @@ fn run_once(
     };
     if args.as_job {
         let retries = settings.driver.pod.retries;
-        *attempt = find_attempt(&connection, settings.namespace.as_deref(), retries, world);
-        if let Some(job_end) = attempt.as_mut().and_then(Attempt::begin) {
+        *job_pod = find_job_pod(&connection, settings.namespace.as_deref(), retries, world);
+        if let Some(job_end) = job_pod.as_mut().and_then(JobPod::begin) {
             return Ok(Code::Driver(job_end.code()));
         }
     }
@@ -104,8 +104,8 @@ fn run_once(
         Ok(RunResult { outcome, .. }) => outcome.is_signalled,
         Err(error) => matches!(error, RunError::Interrupted { .. }),
     };
-    if let Some(attempt) = attempt.as_mut().filter(|_| is_signalled) {
-        attempt.note_signal();
+    if let Some(job_pod) = job_pod.as_mut().filter(|_| is_signalled) {
+        job_pod.note_signal();
     }
     let code = match result {
         Ok(RunResult { outcome, namespace }) => {
@@ -143,26 +143,26 @@ fn progress(wanted: ShowProgress, app: &str, world: &World<'_>) -> Progress {
     }
 }
 
-/// The attempt of the Job in whose pod this process runs.
-fn find_attempt(
+/// The pod of a Job in which this process runs.
+fn find_job_pod(
     connection: &Connection,
     namespace: Option<&str>,
     retries: u32,
     world: &World<'_>,
-) -> Option<Attempt> {
+) -> Option<JobPod> {
     let ours = connection.namespace.as_str();
     let namespace = namespace.unwrap_or(ours);
     let account = connection.is_in_cluster.then_some((connection.pod.as_ref(), ours));
     let hints = Hints { env: world.env, account, namespace };
     let pod = driver_pod::find(hints, &connection.http)?;
-    Attempt::find(&connection.http, namespace, &pod, retries)
+    JobPod::find(&connection.http, namespace, &pod, retries)
 }
 
-/// The attempt of a process whose settings are invalid, so that the Job can be ended.
-fn attempt_without_settings(args: &RunArgs, world: &World<'_>) -> Option<Attempt> {
+/// The same of a process whose settings are invalid, so that the Job can be ended.
+fn job_pod_without_settings(args: &RunArgs, world: &World<'_>) -> Option<JobPod> {
     logger::init(world, None).ok()?;
     let connection = Connection::new(&args.server, world).ok()?;
-    find_attempt(&connection, args.file.namespace.as_deref(), 0, world)
+    find_job_pod(&connection, args.file.namespace.as_deref(), 0, world)
 }
 
 fn api_server(connection: Connection, is_embedded: bool) -> ApiServer {
@@ -182,7 +182,7 @@ fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
         RunError::Interrupted { waited_for: Some(_), .. } => Code::Server,
         RunError::Interrupted { .. } if as_job => Code::Signal(Signal::Term),
         RunError::Interrupted { .. } => Code::Clean,
-        // The Job tries again, and does not count this attempt.
+        // The Job tries again, and does not count this job_pod.
         RunError::HeldBy(_) if as_job => Code::TakenOver,
         RunError::HeldBy(_) | RunError::Server(_) => Code::Server,
         RunError::Settings(_) => Code::Usage,

@@ -1,7 +1,6 @@
 //! Threads and channels, signals, the driver process, Leases, and the reconciler thread's loop. `run`
 //! connects the parts for one run.
 
-pub mod attempt;
 pub mod claims;
 pub mod credentials;
 pub mod driver;
@@ -9,6 +8,7 @@ pub mod dry_run;
 pub mod engine;
 pub mod events;
 pub mod inbox;
+pub mod job_pod;
 pub mod kube_events;
 pub mod leases;
 pub mod log_lines;

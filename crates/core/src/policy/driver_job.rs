@@ -5,26 +5,26 @@ use crate::model::ids::Uid;
 use crate::model::pod::{Phase, Pod};
 use crate::policy::loss::classify;
 
-/// Exit codes that another attempt would end with as well: invalid input, a refused template, a spent
+/// Exit codes that another pod would end with as well: invalid input, a refused template, a spent
 /// failure budget.
 const FINAL_CODES: [i32; 3] = [2, 4, 11];
 /// Another driver of the application has taken over: not a failure.
 const TAKEN_OVER_CODE: i32 = 13;
 /// How many pods in a row may end before posse runs in one: the Job's limit is this much above the
-/// number of its failed pods, and every attempt renews it.
+/// number of its failed pods, and every pod renews it.
 const UNCOUNTED_MAX: u64 = 50;
 
-/// The earlier attempts of a Job that failed by the driver's own doing.
+/// The earlier pods of a Job that failed by the driver's own doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FailedAttempts {
+pub struct FailedPods {
     pub n: u64,
     /// The exit code of the last one; none if its pod has no code.
     pub last_code: Option<i32>,
 }
 
-/// How an attempt ended.
+/// How a pod of the Job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttemptEnd {
+pub struct PodEnd {
     /// The exit code of posse.
     pub code: u8,
     /// A signal was the first reason: the pod is drained, or the Job is stopped.
@@ -36,7 +36,7 @@ pub struct AttemptEnd {
 pub enum JobEnd {
     /// This exit code would occur again.
     Final { code: u8 },
-    /// `n` attempts failed, the last one with this exit code, and no retry is left.
+    /// `n` pods failed, the last one with this exit code, and no retry is left.
     Spent { n: u64, code: u8 },
 }
 
@@ -49,7 +49,7 @@ impl JobEnd {
     }
 }
 
-impl FailedAttempts {
+impl FailedPods {
     /// Counts the pods of this Job that failed, except our own pod. A pod that was evicted, drained,
     /// preempted, deleted or lost with its node did not fail by its own doing.
     pub fn of(pods: &[Pod], job: &Uid, ours: &Uid) -> Self {
@@ -68,7 +68,7 @@ impl FailedAttempts {
         Self { n, last_code: failed.last().and_then(|(_, code)| *code) }
     }
 
-    /// Whether the Job has to end before the driver is started: an attempt that was killed together
+    /// Whether the Job has to end before the driver is started: a pod that was killed together
     /// with posse could not end it.
     pub fn at_start(&self, retries: u32) -> Option<JobEnd> {
         let code = self.last_code.map_or(1, |code| u8::try_from(code & 0xff).unwrap_or(1));
@@ -79,9 +79,9 @@ impl FailedAttempts {
         }
     }
 
-    /// Whether the Job has to end with this attempt.
-    pub fn at_end(&self, end: AttemptEnd, retries: u32) -> Option<JobEnd> {
-        let AttemptEnd { code, is_signalled } = end;
+    /// Whether the Job has to end with this pod.
+    pub fn at_end(&self, end: PodEnd, retries: u32) -> Option<JobEnd> {
+        let PodEnd { code, is_signalled } = end;
         let number = i32::from(code);
         let n = self.n.saturating_add(1);
         match code {
@@ -121,8 +121,8 @@ mod tests {
         }
     }
 
-    fn failed(pods: &[Pod]) -> FailedAttempts {
-        FailedAttempts::of(pods, &Uid::new("job"), &Uid::new("uid-9"))
+    fn failed(pods: &[Pod]) -> FailedPods {
+        FailedPods::of(pods, &Uid::new("job"), &Uid::new("uid-9"))
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         let none = failed(&[]);
         let two = failed(&[ended(5, 7, "Error", ""), ended(3, 1, "Error", "")]);
         assert_eq!((two.n, two.last_code), (2, Some(7)));
-        let end = |code| AttemptEnd { code, is_signalled: false };
+        let end = |code| PodEnd { code, is_signalled: false };
         let spent = |n, code| Some(JobEnd::Spent { n, code });
         for (earlier, code, retries, want) in [
             (&none, 0, 0, None),
@@ -176,13 +176,13 @@ mod tests {
             (&two, 13, 0, None),
         ] {
             assert_eq!(earlier.at_end(end(code), retries), want, "{code} of {retries}");
-            let drained = AttemptEnd { code, is_signalled: true };
+            let drained = PodEnd { code, is_signalled: true };
             assert_eq!(earlier.at_end(drained, retries), None, "{code} of {retries}");
         }
     }
 
     #[test]
-    fn a_start_ends_the_job_of_an_attempt_that_could_not() {
+    fn a_start_ends_the_job_of_a_pod_that_could_not() {
         let killed = ended(1, 137, "OOMKilled", "");
         let final_code = ended(2, 4, "Error", "");
         for (pods, retries, want) in [
@@ -193,7 +193,7 @@ mod tests {
         ] {
             assert_eq!(failed(&pods).at_start(retries), want, "{pods:?} of {retries}");
         }
-        let unknown = FailedAttempts { n: 1, last_code: None };
+        let unknown = FailedPods { n: 1, last_code: None };
         assert_eq!(unknown.at_start(0).map(JobEnd::code), Some(1));
     }
 

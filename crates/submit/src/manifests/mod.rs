@@ -81,7 +81,7 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
 /// The Job. It is deleted ten minutes after its end, so that a user can inspect it. It replaces a pod
 /// as soon as that is terminating: on a lost node it would terminate for ever. A `podFailurePolicy`
 /// does not permit this (`podReplacementPolicy` must then be `Failed`), so posse itself decides in the
-/// pod which failures count (`run/attempt.rs`). Until it runs, and if it may not patch the Job,
+/// pod which failures count (`run/job_pod.rs`). Until it runs, and if it may not patch the Job,
 /// every pod that ends counts.
 fn job(plan: &Plan, pod: &DriverPodParts, fixed: &Value) -> Value {
     let mut spec = fixed.clone();

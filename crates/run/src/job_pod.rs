@@ -1,10 +1,10 @@
-//! One attempt of a driver in a Job: counts the failures of the earlier ones, keeps the Job from
-//! counting drained and lost pods, and ends it when no other attempt may follow.
+//! The pod of a driver in a Job: counts the failures of the earlier ones, keeps the Job from counting drained
+//! and lost pods, and ends it when no other pod may follow.
 
 use log::{debug, error, info, warn};
 
 use posse_core::model::refusal::Refusal;
-use posse_core::policy::driver_job::{AttemptEnd, FailedAttempts, JobEnd, backoff_limit};
+use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit};
 use posse_kube::api::driver_job::DriverJob;
 use posse_kube::api::retry::with_retries;
 use posse_kube::http::Http;
@@ -12,17 +12,17 @@ use posse_wire::pod::build::OwnerRef;
 
 /// The pod of a Job in which this process runs.
 #[derive(Debug)]
-pub struct Attempt {
+pub struct JobPod {
     job: DriverJob,
     /// How often a failed driver is tried again.
     retries: u32,
     /// `None` if the earlier pods could not be read.
-    earlier: Option<FailedAttempts>,
+    earlier: Option<FailedPods>,
     is_signalled: bool,
 }
 
-impl Attempt {
-    /// The attempt of this pod; `None` if no Job controls the pod, or the server does not say.
+impl JobPod {
+    /// This pod; `None` if no Job controls it, or the server does not say.
     pub fn find(http: &Http, namespace: &str, pod: &OwnerRef, retries: u32) -> Option<Self> {
         match with_retries(|| DriverJob::find(http, namespace, pod)) {
             Ok(Some(job)) => Some(Self { job, retries, earlier: None, is_signalled: false }),
@@ -40,7 +40,7 @@ impl Attempt {
         }
     }
 
-    /// Counts the earlier attempts. Returns why the driver must not start, after it has ended the Job.
+    /// Counts the earlier pods. Returns why the driver must not start, after it has ended the Job.
     pub fn begin(&mut self) -> Option<JobEnd> {
         let job = self.job.name().to_owned();
         let pods = match with_retries(|| self.job.pods()) {
@@ -50,13 +50,13 @@ impl Attempt {
                 return None;
             }
         };
-        let earlier = FailedAttempts::of(&pods, self.job.uid(), self.job.pod());
-        let FailedAttempts { n, .. } = earlier;
+        let earlier = FailedPods::of(&pods, self.job.uid(), self.job.pod());
+        let FailedPods { n, .. } = earlier;
         let retries = self.retries;
         let job_end = earlier.at_start(retries);
         self.earlier = Some(earlier);
         if pods.len() > 1 {
-            info!("failed attempts of job {job} so far: {n} (driver.retries: {retries})");
+            info!("failed pods of job {job} so far: {n} (driver.retries: {retries})");
         }
         if let Some(job_end) = job_end
             && self.end_job(job_end)
@@ -76,13 +76,13 @@ impl Attempt {
         self.is_signalled = true;
     }
 
-    /// Ends the Job if no other attempt may follow this one.
+    /// Ends the Job if no other pod may follow this one.
     pub fn end(&self, code: u8) {
-        let end = AttemptEnd { code, is_signalled: self.is_signalled };
-        // If the earlier attempts are unknown, only the exit code can end the Job.
+        let end = PodEnd { code, is_signalled: self.is_signalled };
+        // If the earlier pods are unknown, only the exit code can end the Job.
         let (earlier, retries) = match &self.earlier {
             Some(earlier) => (earlier.clone(), self.retries),
-            None => (FailedAttempts::default(), u32::MAX),
+            None => (FailedPods::default(), u32::MAX),
         };
         if let Some(job_end) = earlier.at_end(end, retries) {
             self.end_job(job_end);
@@ -94,12 +94,12 @@ impl Attempt {
         let job = self.job.name();
         let why = match job_end {
             JobEnd::Final { code } => {
-                format!("another attempt would end with exit code {code} too")
+                format!("another pod would end with exit code {code} too")
             }
             JobEnd::Spent { n, code } => {
                 let retries = self.retries;
                 format!(
-                    "{n} of {} attempts failed, the last one with exit code {code} \
+                    "{n} of {} pods failed, the last one with exit code {code} \
                      (driver.retries: {retries})",
                     n.max(u64::from(retries).saturating_add(1))
                 )
