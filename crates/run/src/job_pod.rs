@@ -1,10 +1,13 @@
 //! The pod of a driver in a Job: counts the failures of the earlier ones, keeps the Job from counting drained
 //! and lost pods, and ends it when no other pod may follow.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use log::{debug, error, info, warn};
 
 use posse_core::model::refusal::Refusal;
-use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit};
+use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit, end_wait_ms};
 use posse_kube::api::driver_job::DriverJob;
 use posse_kube::api::retry::with_retries;
 use posse_kube::http::Http;
@@ -19,13 +22,17 @@ pub struct JobPod {
     /// `None` if the earlier pods could not be read.
     earlier: Option<FailedPods>,
     is_signalled: bool,
+    found_at: Instant,
 }
 
 impl JobPod {
     /// This pod; `None` if no Job controls it, or the server does not say.
     pub fn find(http: &Http, namespace: &str, pod: &OwnerRef, retries: u32) -> Option<Self> {
         match with_retries(|| DriverJob::find(http, namespace, pod)) {
-            Ok(Some(job)) => Some(Self { job, retries, earlier: None, is_signalled: false }),
+            Ok(Some(job)) => {
+                let found_at = Instant::now();
+                Some(Self { job, retries, earlier: None, is_signalled: false, found_at })
+            }
             Ok(None) => {
                 debug!("pod {} has no job", pod.name);
                 None
@@ -105,6 +112,9 @@ impl JobPod {
                 )
             }
         };
+        let n_failed = with_retries(|| self.job.n_failed()).ok();
+        let lives_ms = u64::try_from(self.found_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        thread::sleep(Duration::from_millis(end_wait_ms(lives_ms, n_failed)));
         match with_retries(|| self.job.set_backoff_limit(0, Some(job_end.code()))) {
             Ok(()) => {
                 error!("job {job} ends: {why}");

@@ -10,6 +10,9 @@ use crate::policy::loss::classify;
 const FINAL_CODES: [i32; 3] = [2, 4, 11];
 /// Another driver of the application has taken over: not a failure.
 const TAKEN_OVER_CODE: i32 = 13;
+/// A pod that ends its Job is there for so long at least, in milliseconds. The Job's controller deletes what runs
+/// when the Job ends, and with it a log that nobody could open yet: a kubelet tells only then that a container runs.
+const SHOWN_MS: u64 = 2_000;
 /// How many pods in a row may end before posse runs in one: the Job's limit is this much above the
 /// number of its failed pods, and every pod renews it.
 const UNCOUNTED_MAX: u64 = 50;
@@ -90,6 +93,12 @@ impl FailedPods {
             code => (n > u64::from(retries)).then_some(JobEnd::Spent { n, code }),
         }
     }
+}
+
+/// How long the end of a Job waits for the log of its last pod to be opened. `lives_ms`: since when that one runs;
+/// `n_failed`: `status.failed`, none if it is unknown. A Job without a failure runs its pod to the end.
+pub fn end_wait_ms(lives_ms: u64, n_failed: Option<u64>) -> u64 {
+    if n_failed == Some(0) { 0 } else { SHOWN_MS.saturating_sub(lives_ms) }
 }
 
 /// The `backoffLimit` of a Job whose failures posse counts. `n_failed`: `status.failed`.
@@ -202,5 +211,19 @@ mod tests {
         assert_eq!(backoff_limit(0), 50);
         assert_eq!(backoff_limit(10), 60);
         assert_eq!(backoff_limit(u64::MAX), 2_147_483_647);
+    }
+
+    /// Else a Job that has failed pods ends with `backoffLimit: 0` at once, and this pod is deleted.
+    #[test]
+    fn the_last_pod_of_a_job_lives_long_enough_for_its_log() {
+        for (lives_ms, n_failed, want) in [
+            (100, Some(1), 1_900),
+            (100, None, 1_900),
+            (100, Some(0), 0),
+            (2_000, Some(3), 0),
+            (60_000, Some(3), 0),
+        ] {
+            assert_eq!(end_wait_ms(lives_ms, n_failed), want, "{lives_ms} {n_failed:?}");
+        }
     }
 }
