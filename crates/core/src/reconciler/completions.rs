@@ -40,8 +40,22 @@ impl Reconciler {
         let is_stopping = self.stop.as_ref().is_some_and(|stop| !stop.order.keep);
         is_open
             && !is_stopping
+            && !self.repeats_work(executor, pod)
             && (group.spec.restart != Restart::Always || executor.task.is_some())
             && classify(pod, false).reason == LossReason::Completed
+    }
+
+    /// The create of an earlier process took effect late, and another executor had done the work of this index.
+    fn repeats_work(&self, executor: &Executor, pod: &Pod) -> bool {
+        let Some(group) = self.executors.groups.get(&executor.group) else { return false };
+        let may_repeat = group.spec.completions.is_some()
+            && executor.is_adopted
+            && executor.task.is_none()
+            && executor.slot.is_none();
+        let mut others = group.members.iter().filter_map(|&id| self.executors.get(id));
+        may_repeat
+            && pod.slot.is_some()
+            && others.any(|other| other.is_done && other.slot == pod.slot)
     }
 
     /// The same for a pod that is gone, and that posse was not ending.

@@ -58,6 +58,8 @@ pub struct Life {
     /// Whether the pod was labelled as counted.
     pub was_counted: bool,
     pub is_foreign: bool,
+    /// posse made it, and a restore has removed its id from the record once.
+    pub is_disowned: bool,
 }
 
 /// The outcome of a create.
@@ -164,6 +166,7 @@ impl Cluster {
                 is_erased: false,
                 was_counted: false,
                 is_foreign,
+                is_disowned: false,
             },
         );
         self.pods.insert(name.into(), Stored { pod: pod.clone(), is_labelled, is_foreign });

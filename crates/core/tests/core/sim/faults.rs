@@ -21,6 +21,10 @@ pub struct Profile {
     pub list_expired: u64,
     pub watch_gap_ms: u64,
     pub watch_cut: u64,
+    /// A balancer cuts each watch after this time, for ever; 0: none does.
+    pub cut_each_ms: u64,
+    /// Executors end as soon as they run: with 0, or evicted.
+    pub ends_at_once: u64,
     pub watch_again: u64,
     pub coalesce: u64,
     pub die: u64,
@@ -113,8 +117,8 @@ pub enum CreateFailure {
     /// A 403 that may end by itself: the service account is missing.
     NotYet,
     TimeOut,
-    /// An admission webhook denies them for now, with its own 503.
-    WebhookBusy,
+    /// An admission webhook denies them for now, with its own code: 429 or 503.
+    WebhookBusy(u16),
     /// They succeed, but the scheduler never finds a node.
     Unplaced,
 }
@@ -140,7 +144,8 @@ impl ServerFaults {
         let dropped_reservations = [0, 50, 90][at(rng, 3)];
         // Last, so that older seeds keep their meaning.
         if rng.chance(25) {
-            bad_group = Some((GroupName::from("g0"), WebhookBusy));
+            let code = [429, 503][at(rng, 2)];
+            bad_group = Some((GroupName::from("g0"), WebhookBusy(code)));
         }
         Self { bad_group, silences, dropped_reservations }
     }
@@ -170,6 +175,8 @@ impl Profile {
             list_expired: some(rng, 20, 30),
             watch_gap_ms: [2, 20, 300, 3_000][at(rng, 4)],
             watch_cut: some(rng, 40, 10),
+            cut_each_ms: 0,
+            ends_at_once: 0,
             watch_again: some(rng, 30, 20),
             coalesce: [0, 50, 100][at(rng, 3)],
             die: some(rng, 60, 60),
@@ -221,6 +228,7 @@ impl Profile {
             watch_cut: 0,
             watch_again: 0,
             die: 0,
+            ends_at_once: 0,
             max_age: 0,
             impostors: 0,
             only_crashes: false,

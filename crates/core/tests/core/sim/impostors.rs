@@ -139,11 +139,13 @@ impl World {
         let Some(stored) = self.cluster.pods.values_mut().find(|s| s.pod.uid == *uid) else {
             return;
         };
-        if has_record && self.cluster.n_restores > 0 && stored.pod.id.0 > high_water {
-            stored.is_foreign = true;
-            if let Some(life) = self.cluster.lives.get_mut(uid) {
-                life.is_foreign = true;
-            }
+        let Some(life) = self.cluster.lives.get_mut(uid) else { return };
+        let is_recorded = stored.pod.id.0 <= high_water;
+        if is_recorded && life.is_disowned {
+            // The id was reserved again since.
+            (stored.is_foreign, life.is_foreign) = (false, false);
+        } else if !is_recorded && has_record && self.cluster.n_restores > 0 && !stored.is_foreign {
+            (stored.is_foreign, life.is_foreign, life.is_disowned) = (true, true, true);
         }
     }
 
@@ -163,7 +165,8 @@ impl Check {
     /// Foreign pods are reported once.
     pub(super) fn on_foreign_pod(&mut self, event: &Event, cluster: &Cluster) -> CheckResult {
         let Event::Cluster(ClusterEvent::ForeignPod { uid, .. }) = event else { return Ok(()) };
-        if !is_foreign(uid, cluster) {
+        let is_disowned = cluster.lives.get(uid).is_some_and(|life| life.is_disowned);
+        if !is_foreign(uid, cluster) && !is_disowned {
             return fail(format!("{event:?}, but posse made it"));
         }
         if !self.foreign_told.insert(uid.clone()) && cluster.n_restores == 0 {

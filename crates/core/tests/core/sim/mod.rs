@@ -45,16 +45,23 @@ const NODE_FAULT_REGRESSIONS: &[u64] = &[506, 692, 863, 1738, 2477, 6544, 10910]
 /// Seeds that once failed in a world that has impostors and server faults, too.
 const IMPOSTOR_REGRESSIONS: &[u64] = &[545, 904, 1562, 1903, 2233, 2276, 3505, 5678, 7628, 14301];
 
+/// Seeds that once failed in a world of groups whose work ends.
+const WORK_REGRESSIONS: &[u64] = &[360, 1104];
+
 fn run(seed: u64) -> CheckResult {
     // Two in three seeds have start and node problems, too.
     let has_node_faults = !REGRESSIONS.contains(&seed) && !seed.is_multiple_of(3);
     let is_regression = REGRESSIONS.contains(&seed) || NODE_FAULT_REGRESSIONS.contains(&seed);
     // And one in four has a group that never starts, or a server that is silent for a time.
     let has_server_faults = !is_regression && seed % 4 == 1;
+    // And one in five has a watch that is cut each minute, or executors that end at once.
+    let is_regression = is_regression || IMPOSTOR_REGRESSIONS.contains(&seed);
+    let has_cuts = !is_regression && seed % 5 == 2;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let world = if has_node_faults { World::with_node_faults(seed) } else { World::new(seed) };
         let world = if is_regression { world } else { world.with_impostors(seed) };
-        let mut world = if has_server_faults { world.with_server_faults(seed) } else { world };
+        let world = if has_server_faults { world.with_server_faults(seed) } else { world };
+        let mut world = if has_cuts { world.with_cuts_and_instant_ends(seed) } else { world };
         world.run()
     }));
     outcome.unwrap_or_else(|panic| {
@@ -150,6 +157,14 @@ fn play_each(part: u64, world: impl Fn(u64) -> Result<(), String>) {
 #[test]
 fn work_ends() {
     play_each(4, |seed| World::with_work(seed).run_work().map(drop));
+}
+
+/// Creates of an earlier process that took effect late.
+#[test]
+fn work_that_once_was_done_twice_ends() {
+    for seed in WORK_REGRESSIONS {
+        assert_eq!(World::with_work(*seed).run_work(), Ok(()), "seed {seed}");
+    }
 }
 
 /// Groups with stable slots: each slot has one executor, and none is above the target.

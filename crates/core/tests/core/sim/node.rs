@@ -131,6 +131,9 @@ impl World {
                     pod.container = ContainerState::Running;
                 });
                 self.check.running(uid, self.now);
+                if self.profile.ends_at_once > 0 && self.rng.chance(self.profile.ends_at_once) {
+                    return self.end_at_once(uid);
+                }
                 self.after(ms, Happening::Node(uid.clone(), Step::Ready));
                 let ms = 1 + self.rng.below(self.profile.die_ms);
                 self.after(ms, Happening::Node(uid.clone(), Step::Die));
@@ -250,6 +253,18 @@ impl World {
             let ms = self.rng.below(60_000);
             self.after(ms, Happening::Node(uid, Step::Gone));
         }
+    }
+
+    /// Its command returns, or its node evicts it, as soon as it runs.
+    fn end_at_once(&mut self, uid: &Uid) {
+        let is_evicted = self.rng.chance(50);
+        self.cluster.blame(uid, if is_evicted { Cause::Cluster } else { Cause::Other });
+        self.cluster.update(uid, |pod| {
+            end(pod, if is_evicted { 137 } else { 0 }, "Error");
+            if let Some(end) = pod.end.as_mut().filter(|_| is_evicted) {
+                end.pod_reason = "Evicted".into();
+            }
+        });
     }
 
     fn die(&mut self, uid: &Uid) {

@@ -11,13 +11,15 @@ use posse_core::reconciler::Reconciler;
 
 use super::api::refusal;
 use super::check::{CheckResult, fail};
-use super::faults::{CreateFailure, ServerFaults};
+use super::faults::{CreateFailure, ServerFaults, at};
 use super::trace::trace;
 use super::world::{Happening, World};
 
 /// The client's time-out.
 const TIME_OUT_MS: u64 = 35_000;
 const SILENCE_MS_MAX: u64 = 120_000;
+/// How long a balancer lets a connection live.
+const CUT_EACH_MS: u64 = 60_000;
 
 impl World {
     /// The same world with a server that fails for one group, or is silent for a time.
@@ -30,6 +32,17 @@ impl World {
             self.at(at, Happening::Silence(1_000 + rng.below(SILENCE_MS_MAX)));
         }
         self.profile.server_faults = faults;
+        self
+    }
+
+    /// The same world behind a balancer that cuts each watch after a minute, or with executors that end at once.
+    pub fn with_cuts_and_instant_ends(mut self, seed: u64) -> Self {
+        let mut rng = Rng::new(seed.rotate_left(48) ^ 0xc07);
+        self.profile.cut_each_ms = [0, CUT_EACH_MS, CUT_EACH_MS][at(&mut rng, 3)];
+        self.profile.ends_at_once = [0, 20, 60, 100][at(&mut rng, 4)];
+        if self.profile.cut_each_ms > 0 {
+            self.at(self.profile.cut_each_ms, Happening::Cut);
+        }
         self
     }
 
@@ -65,8 +78,10 @@ impl World {
                 Some((5, refusal(RefusalClass::Transient, 403, "no service account")))
             }
             CreateFailure::TimeOut => Some((TIME_OUT_MS, time_out)),
-            CreateFailure::WebhookBusy => {
-                Some((5, refusal(RefusalClass::WebhookBusy, 503, "the webhook is busy")))
+            CreateFailure::WebhookBusy(code) => {
+                let mut refusal = refusal(RefusalClass::WebhookBusy, code, "the webhook is busy");
+                refusal.retry_after_ms = (code == 429).then_some(10_000);
+                Some((5, refusal))
             }
             CreateFailure::Unplaced => None,
         }

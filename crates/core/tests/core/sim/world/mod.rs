@@ -38,6 +38,7 @@ pub enum Happening {
     BackUp,
     Calm,
     Call,
+    Cut,
     Drive,
     Driver,
     Execute(u64),
@@ -79,6 +80,10 @@ pub enum Happening {
     Renew {
         gen_: u32,
         high_water: u64,
+    },
+    Reopen {
+        gen_: u32,
+        stream: u64,
     },
     Restore,
     /// The server answers nothing for so many milliseconds.
@@ -347,12 +352,14 @@ impl World {
             }
             Happening::Pump { stream, .. } if self.is_silent() => self.pump_later(stream),
             Happening::Pump { gen_, stream } if gen_ == self.gen_ => return self.pump(stream),
+            Happening::Reopen { gen_, stream } if gen_ == self.gen_ => self.reopen(stream),
             Happening::ListSent { .. }
             | Happening::ListTaken { .. }
             | Happening::ListTimedOut { .. }
             | Happening::ListIn { .. }
             | Happening::Poll(_)
-            | Happening::Pump { .. } => {}
+            | Happening::Pump { .. }
+            | Happening::Reopen { .. } => {}
             Happening::Noise => {
                 let n = 1 + self.rng.below(3);
                 self.cluster.write_elsewhere(n);
@@ -404,6 +411,7 @@ impl World {
                 self.stop(StopOrder { keep, keep_failed });
             }
             Happening::Calm => self.calm_down(),
+            Happening::Cut => self.cut_by_balancer(),
             Happening::QuietBegins => {
                 self.check.n_actions = 0;
                 self.targets_are_kept()?;
@@ -432,7 +440,8 @@ impl World {
             | Happening::Noise
             | Happening::Poll(_)
             | Happening::Pump { .. }
-            | Happening::Renew { .. } => {}
+            | Happening::Renew { .. }
+            | Happening::Reopen { .. } => {}
         }
         Ok(())
     }

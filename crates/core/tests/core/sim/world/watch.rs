@@ -58,6 +58,25 @@ impl World {
         }
     }
 
+    /// A balancer cuts the watch. It is opened again within a second, where it was or with a new LIST.
+    pub(super) fn cut_by_balancer(&mut self) {
+        self.after(self.profile.cut_each_ms, Happening::Cut);
+        let Some(stream) = self.stream.as_mut().filter(|stream| stream.is_open) else { return };
+        let number = stream.number;
+        stream.is_open = false;
+        if self.rng.chance(20) {
+            return self.open_stream();
+        }
+        let (gen_, ms) = (self.gen_, 1 + self.rng.below(1_000));
+        self.after(ms, Happening::Reopen { gen_, stream: number });
+    }
+
+    pub(super) fn reopen(&mut self, number: u64) {
+        if let Some(stream) = self.stream.as_mut().filter(|stream| stream.number == number) {
+            (stream.is_open, stream.is_pumping) = (true, false);
+        }
+    }
+
     pub(super) fn pump(&mut self, number: u64) -> CheckResult {
         let again = self.rng.chance(self.profile.watch_again);
         let (cut, n) = (self.rng.chance(self.profile.watch_cut), 1 + at(&mut self.rng, 20));
