@@ -53,7 +53,7 @@ impl Scrape<'_> {
         if let Some(at) = counted.heard_at {
             text.sample(&[], (self.since)(at));
         }
-        let help = "Seconds for which requests to the API server have failed; 0 if they succeed.";
+        let help = "Seconds for which requests to the API server or its watches have failed; 0 if they succeed.";
         text.metric("posse_server_outage_seconds", Gauge, help)
             .sample(&[], counted.outage_since.map_or(0.0, self.since));
         let help = "How often the watch was restarted, by cause.";
