@@ -28,7 +28,8 @@ use crate::watermark::SharedWatermark;
 use crate::writers::Writers;
 use posse_base::clock::Clock;
 use posse_base::time::Millis;
-use posse_core::machines::lease::{LeaseScope, LeaseUpdate, RENEW_DEADLINE_MS};
+use posse_core::machines::held_leases::HeldLeases;
+use posse_core::machines::lease::{LeaseScope, LeaseUpdate};
 use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
 use posse_core::machines::startup::StartStep;
 use posse_core::model::action::{Action, RunVerdict};
@@ -110,10 +111,7 @@ pub struct EngineState {
     logger: EventLogger,
     /// The signal that ended the run before its start.
     interrupted_by: Option<Signal>,
-    /// Nothing is created or deleted unless all requested Leases are held.
-    held: HeldLeases,
-    /// Another posse holds the instance.
-    is_taken_over: bool,
+    leases: HeldLeases,
     redraw_at: Option<Millis>,
     n_lost: u64,
     /// The last inputs came within `TURN_INTERVAL_MIN` after the turn before them.
@@ -124,26 +122,6 @@ pub struct EngineState {
     is_suspended: bool,
     /// The driver runs without the terminal that it has read.
     foreground_check_at: Option<Millis>,
-}
-
-/// Which Leases are held; true also for a Lease that was not requested.
-#[derive(Clone, Copy, Debug)]
-struct HeldLeases {
-    application: bool,
-    instance: bool,
-}
-
-impl HeldLeases {
-    fn set(&mut self, scope: LeaseScope, is_held: bool) {
-        match scope {
-            LeaseScope::Application => self.application = is_held,
-            LeaseScope::Instance => self.instance = is_held,
-        }
-    }
-
-    fn all(self) -> bool {
-        self.application && self.instance
-    }
 }
 
 impl EngineState {
@@ -157,8 +135,7 @@ impl EngineState {
             probe: None,
             logger,
             interrupted_by: None,
-            held: HeldLeases { application: true, instance: true },
-            is_taken_over: false,
+            leases: HeldLeases::default(),
             redraw_at: None,
             n_lost: 0,
             is_busy: false,
@@ -287,10 +264,8 @@ impl<U: Upstream> Engine<'_, U> {
         match update {
             LeaseUpdate::Held { id_high_water } => {
                 info!("the lease of the {what} is held again");
-                self.state.held.set(scope, true);
-                let held = self.state.held.all();
-                self.state.is_taken_over &= !held;
-                self.core.handle(Input::Lease { held, high_water: id_high_water }, now);
+                let input = self.state.leases.on_held(scope, id_high_water);
+                self.core.handle(input, now);
             }
             LeaseUpdate::IdsReserved { up_to } => {
                 self.core.handle(Input::IdsReserved { up_to }, now);
@@ -298,15 +273,12 @@ impl<U: Upstream> Engine<'_, U> {
             LeaseUpdate::Lost { holder } => {
                 let why = holder::loss(holder.as_deref());
                 warn!("lost the lease of the {what}: {why}: creates and deletes are paused");
-                if holder.is_none() {
-                    let since = Millis(now.0.saturating_sub(RENEW_DEADLINE_MS));
-                    self.core.handle(Input::NoAnswer { since, message: why }, now);
+                let lost = self.state.leases.on_lost(scope, holder, why, now);
+                for input in lost.inputs {
+                    self.core.handle(input, now);
                 }
-                self.state.is_taken_over |= holder.is_some();
-                self.state.held.set(scope, false);
-                self.core.handle(Input::Lease { held: false, high_water: None }, now);
-                if let (LeaseScope::Application, Some(holder)) = (scope, holder) {
-                    self.on_verdict(RunVerdict::TakenOver { holder }, now);
+                if let Some(verdict) = lost.verdict {
+                    self.on_verdict(verdict, now);
                 }
             }
             // Sent only at the start, where `await_lease` handles them.
@@ -343,9 +315,9 @@ impl<U: Upstream> Engine<'_, U> {
             && self.finish.outcome().is_none()
         {
             self.publish_events(now);
-            self.finish.on_stopped(result, self.state.is_taken_over);
+            self.finish.on_stopped(result, self.state.leases.is_taken_over());
         }
-        let is_ready = self.core.had_first_list() && self.state.held.all();
+        let is_ready = self.core.had_first_list() && self.state.leases.has_all();
         self.liveness.record_turn(now.0, is_ready);
         self.state.logger.log_groups(self.core.brief_group_statuses(), now);
         let facts = || {
@@ -585,6 +557,6 @@ impl<U: Upstream> Engine<'_, U> {
         self.state.logger.log_event(&Event::Run(RunEvent::Stopped), now);
         self.log.push(Event::Run(RunEvent::Stopped));
         let remaining = self.core.remaining();
-        self.finish.on_stopped(remaining, self.state.is_taken_over);
+        self.finish.on_stopped(remaining, self.state.leases.is_taken_over());
     }
 }
