@@ -21,8 +21,8 @@ pub enum AfterKill {
     Target(u32),
 }
 
-/// The settings of a new or changed group. An absent field keeps its value; in a new group it gets
-/// its default.
+/// What a call says about a group. It is no `GroupSpec`: an absent field keeps the value that the group has, and in a new
+/// group it gets its default, so each field may be absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupChange {
     /// The template of the group's next pods.

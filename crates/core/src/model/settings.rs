@@ -117,7 +117,8 @@ pub struct Decommission {
     pub by_term: bool,
 }
 
-/// The settings of one group.
+/// The settings of one group that are in force. This is all that the core decides by: it knows the template as finished
+/// text only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSpec {
     pub name: GroupName,

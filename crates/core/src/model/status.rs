@@ -42,7 +42,8 @@ impl State {
     }
 }
 
-/// The status of one group.
+/// The status of one group: a copy that other threads read, while the group itself (`state::executors::Group`) is the
+/// reconciler's alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStatus {
     pub group: GroupName,

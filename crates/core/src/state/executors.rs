@@ -191,7 +191,7 @@ fn highest_in_block(id: ExecutorId) -> ExecutorId {
 /// The ids of a block of the status; a power of two.
 const BLOCK_IDS: u64 = 64;
 
-/// One group.
+/// One group: its settings, its executors, and what the past says about them.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     pub spec: GroupSpec,

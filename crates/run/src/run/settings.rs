@@ -70,7 +70,8 @@ pub struct RunSettings {
     pub keep: bool,
 }
 
-/// The settings of one group.
+/// One group as a run starts it: the core's part, and what the core does not know, which is how its pods are made and
+/// who sets its target.
 #[derive(Clone, Debug)]
 pub struct GroupSettings {
     pub spec: GroupSpec,

@@ -30,7 +30,8 @@ use posse_core::model::settings::{
 };
 use posse_encoding::quantity::{Quantity, is_decimal, memory_error};
 
-/// One group of executors.
+/// One group of executors as a file and the flags say it. The run's `GroupSettings` are made of it when the template
+/// is read and `--dev` has changed what it changes; neither needs the other's fields after that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// The settings for `core`. Its pod and the steps of its memory are known when the template is.

@@ -84,7 +84,8 @@ pub enum PutGroup {
     Whole(Box<NewGroup>),
 }
 
-/// A group from the control API, before its template is compiled.
+/// A group from the control API, before its template is compiled: that needs the run's `PodContext`, which the reader of
+/// the call does not have.
 #[derive(Clone, Default, PartialEq)]
 pub struct NewGroup {
     /// A v1 Pod or PodTemplate as it was sent.

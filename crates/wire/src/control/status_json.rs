@@ -64,7 +64,8 @@ pub struct OutageJson {
     pub message: String,
 }
 
-/// One group.
+/// A group's status as an answer has it, and as a client reads it from a posse of another version: `GroupStatus` in texts,
+/// in which later fields may be absent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupJson {
     pub group: String,

@@ -32,7 +32,8 @@ const POSSE_PREFIX: &str = "posse.dev/";
 const LIMIT: &str = ".limits.memory";
 const REQUEST: &str = ".requests.memory";
 
-/// Everything that is the same for all pods of one group in one run.
+/// Everything that is the same for all pods of one group in one run. It is the only input of a template that is
+/// compiled, whether a file, a call, or `posse render` has the group, so a pod is made of no other setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodContext {
     pub app: String,
