@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use posse_kube::api::pods::Pods;
+use posse_kube::api::pods::{Pods, WATCH_IDLE};
 use posse_kube::config::Sources;
 use posse_kube::http::Http;
 use posse_run::watch::lines::Lines;
@@ -55,7 +55,7 @@ fn main() {
         });
         let pods = Server::start(&sent).pods();
         report("  through TLS, HTTP chunks and the split into events", sent.len(), || {
-            let mut stream = pods.open_watch("1", 60).unwrap();
+            let mut stream = pods.open_watch("1", 60, WATCH_IDLE).unwrap();
             let (begun, mut n_events, mut lines) = (Instant::now(), 0_u64, Lines::default());
             while begun.elapsed() < ROUND {
                 let on_event = |event: Encoded<'_>| {

@@ -8,6 +8,7 @@ use crate::explain::text;
 use posse_base::text::one_line;
 use posse_wire::control::status_json::ExecutorJson;
 use posse_wire::k8s::labels::COUNTED;
+use posse_wire::k8s::seen_event::SeenEvent;
 use posse_wire::pod::details::{ContainerStatus, PodDetails, State};
 
 /// Everything known about one executor.
@@ -21,7 +22,7 @@ pub struct ExecutorReport {
     /// The pod in the cluster.
     pub pod: Option<PodDetails>,
     /// The Kubernetes Events of the pod.
-    pub pod_events: Vec<Value>,
+    pub pod_events: Vec<SeenEvent>,
     /// The Workload by which a queue of Kueue holds the pod.
     pub workload: Option<Value>,
     pub log: Vec<String>,
@@ -47,7 +48,7 @@ impl ExecutorReport {
             "state": self.state,
             "events": self.events,
             "pod": self.pod.as_ref().map(pod_facts),
-            "kubernetes_events": self.pod_events.iter().map(event_facts).collect::<Vec<Value>>(),
+            "kubernetes_events": self.pod_events.iter().map(SeenEvent::facts).collect::<Vec<_>>(),
             "workload": self.workload.as_ref().map(workload_facts),
             "log": self.log,
             "notes": self.notes,
@@ -73,7 +74,7 @@ impl ExecutorReport {
         if !self.pod_events.is_empty() {
             lines.push("events of the pod:".to_owned());
         }
-        for event in self.pod_events.iter().map(event_facts) {
+        for event in self.pod_events.iter().map(|event| json!(event.facts())) {
             let n = event["count"].as_u64().filter(|n| *n > 1);
             let n = n.map_or_else(String::new, |n| format!(" ({n} times)"));
             let (what, why) = (fact(&event["reason"]), fact(&event["message"]));
@@ -236,29 +237,13 @@ fn given(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// The relevant fields of a Kubernetes Event.
-fn event_facts(event: &Value) -> Value {
-    let from = [&event["source"]["component"], &event["reportingComponent"]];
-    json!({
-        "time": Some(time_of(event)).filter(|time| !time.is_empty()), "type": event["type"], "reason": event["reason"],
-        "message": event["message"], "count": event["count"],
-        "from": from.into_iter().find(|from| filled(from).is_string()),
-    })
-}
-
 /// The pod's events by their times. Most of them have whole seconds, so versions sort those of one second.
-pub fn in_order(mut events: Vec<Value>) -> Vec<Value> {
+pub fn in_order(mut events: Vec<SeenEvent>) -> Vec<SeenEvent> {
     events.sort_by_cached_key(|event| {
-        let version = string(&event["metadata"]["resourceVersion"]).parse::<u64>().ok();
-        (time_of(event).parse::<Timestamp>().ok().map(Timestamp::as_second), version)
+        let time = event.time().and_then(|time| time.parse::<Timestamp>().ok());
+        (time.map(Timestamp::as_second), event.meta.resource_version.parse::<u64>().ok())
     });
     events
-}
-
-/// When the event was seen last.
-fn time_of(event: &Value) -> &str {
-    let times = ["lastTimestamp", "eventTime", "firstTimestamp"].map(|name| string(&event[name]));
-    times.into_iter().find(|time| !time.is_empty()).unwrap_or_default()
 }
 
 /// Null for an empty string.
@@ -274,6 +259,10 @@ mod tests {
 
     fn at(s: u32) -> String {
         format!("1970-01-01T00:00:{s:02}Z")
+    }
+
+    fn seen(event: &Value) -> SeenEvent {
+        SeenEvent::parse(event.to_string().as_bytes()).unwrap()
     }
 
     fn failed() -> ExecutorReport {
@@ -325,8 +314,9 @@ mod tests {
                     00:00:05 UTC  the end of the log:\n      | one\n      | two\n";
         assert_eq!(report.text(DAY_0), events);
         report.pod = Some(pod());
-        report.pod_events = vec![json!({"lastTimestamp": at(2), "type": "Normal", "count": 2,
-            "reason": "Pulled", "message": "it was there"})];
+        report.pod_events =
+            vec![seen(&json!({"lastTimestamp": at(2), "type": "Normal", "count": 2,
+            "reason": "Pulled", "message": "it was there"}))];
         report.log = vec!["last".to_owned()];
         report.notes = vec!["nothing more is known".to_owned()];
         let more = "pod w-a-exec-3: Failed, retained, on node n1\n  \
@@ -353,7 +343,7 @@ mod tests {
             .map(|event| {
                 let mut event = event.clone();
                 event.extend(time.as_object().cloned().unwrap());
-                Value::from(event)
+                seen(&Value::from(event))
             })
             .unwrap()
         };
@@ -366,7 +356,7 @@ mod tests {
             event("timeless", json!({}), "1"),
         ];
         let report = ExecutorReport { pod_events: in_order(events), ..failed() };
-        let reasons = report.pod_events.iter().map(|event| string(&event["reason"]).to_owned());
+        let reasons = report.pod_events.iter().map(|event| event.reason.clone().unwrap());
         let want = ["timeless", "scheduled", "pulled", "created", "started", "killing"];
         assert_eq!(reasons.collect::<Vec<_>>(), want);
     }

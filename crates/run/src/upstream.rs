@@ -25,7 +25,7 @@ use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::{Input, ListSource};
 use posse_kube::api::driver_pod::DriverPod;
 use posse_kube::api::orphans::AppExecutors;
-use posse_kube::api::pods::Pods;
+use posse_kube::api::pods::{Pods, WATCH_IDLE};
 
 /// How long the end of the watch and poll threads is awaited. A blocked read ends at once, but
 /// connecting cannot be interrupted.
@@ -87,6 +87,7 @@ impl<'a> Threads<'a> {
                 pods: pods.clone(),
                 inbox: inbox.clone(),
                 watermark: move || watermark.read(),
+                watch_idle: WATCH_IDLE,
                 clock: settings.clock,
                 rng: Rng::new(rng.next_u64()),
                 control: ListerControl::new(),

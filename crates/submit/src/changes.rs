@@ -4,8 +4,12 @@ use std::io::{BufRead as _, Read as _};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use posse_core::machines::retry::{RetryLimit, RetryRule};
 use posse_kube::api::objects::{Kind, Objects};
 
+/// While the state cannot be read: what is followed may run for days, and its server be away for hours.
+pub(super) const READ_RETRIES: RetryRule =
+    RetryRule { delay_ms: 1_000, delay_ms_max: 10_000, limit: RetryLimit::Never };
 /// How long to wait if nothing else can change, in seconds.
 pub(super) const WATCH_S: u32 = 30;
 /// Changes within this time are handled together.

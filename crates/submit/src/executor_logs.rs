@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use crate::changes::{WATCH_S, wait_for_change};
+use crate::changes::{READ_RETRIES, WATCH_S, wait_for_change};
 use crate::listener::{FollowEvent, Listener};
 use crate::logs::LogFollower;
 use crate::state::has_begun;
-use posse_core::machines::retry::{RetryLimit, RetryRule};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::Objects;
 use posse_kube::api::retry::Retries;
@@ -18,9 +17,6 @@ use posse_wire::pod::details::PodDetails;
 /// Logs that are read at the same time; each has a thread and a connection.
 const READERS_MAX: usize = 200;
 const STACK_BYTES: usize = 256 << 10;
-/// While its executors cannot be listed.
-const RULE: RetryRule =
-    RetryRule { delay_ms: 1_000, delay_ms_max: 10_000, limit: RetryLimit::Never };
 
 /// Which logs to read.
 #[derive(Clone, Debug)]
@@ -69,7 +65,7 @@ impl ExecutorLogs {
     ) -> Result<(), Refusal> {
         let (is_ended, n_readers) = (&AtomicBool::new(false), &AtomicUsize::new(0));
         let (mut known, mut is_limit_told) = (BTreeSet::new(), false);
-        let mut retries = Retries::new(RULE);
+        let mut retries = Retries::new(READ_RETRIES);
         thread::scope(|scope| {
             while !is_ended.load(Ordering::Acquire) {
                 let (sources, version) = match self.sources() {

@@ -7,9 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use serde_json::Value;
 
-use crate::changes::{WATCH_S, wait_for_change};
+use crate::changes::{READ_RETRIES, WATCH_S, wait_for_change};
 use crate::give_up::{GiveUp, Start, remove, try_no_more};
 use crate::listener::{FollowEvent, Listener};
 use crate::logs::LogFollower;
@@ -19,19 +18,16 @@ use crate::state::{
     reason_and_message, state,
 };
 use crate::workload::Workload;
-use posse_core::machines::retry::{RetryLimit, RetryRule};
 use posse_core::model::pod::Phase;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
 use posse_kube::api::retry::Retries;
 use posse_wire::k8s::job::Job;
+use posse_wire::k8s::seen_event::SeenEvent;
 use posse_wire::pod::details::PodDetails;
 
 /// How often a Job without a live pod is read at least, in seconds.
 const BETWEEN_S: u32 = 1;
-/// A driver may run for days, and its server be away for hours.
-const RULE: RetryRule =
-    RetryRule { delay_ms: 1_000, delay_ms_max: 10_000, limit: RetryLimit::Never };
 /// How often in a row the server may answer 401 or 403. A change of roles takes effect after a moment.
 const FORBIDDEN_MAX: u32 = 5;
 /// How long the rest of the log may take after the driver has ended.
@@ -134,7 +130,7 @@ impl Follower {
         logs: &Sender<String>,
     ) -> Result<Option<DriverEnd>, Refusal> {
         let (mut reported, mut start) = (Reported::default(), Start::default());
-        let (mut retries, mut n_refused) = (Retries::new(RULE), 0);
+        let (mut retries, mut n_refused) = (Retries::new(READ_RETRIES), 0);
         loop {
             let observation = match self.observe() {
                 Ok(observation) => observation,
@@ -237,17 +233,18 @@ impl Follower {
         if !is_new && !is_between {
             return None;
         }
-        let seen = |event: &Value| {
-            let times = [&event["lastTimestamp"], &event["metadata"]["creationTimestamp"]];
-            times.iter().find_map(|time| time.as_str()).unwrap_or_default().to_owned()
-        };
+        fn seen(event: &SeenEvent) -> &str {
+            event.time().or(event.meta.creation_timestamp.as_deref()).unwrap_or_default()
+        }
         let made = newest(pods).and_then(|pod| pod.meta.creation_timestamp.as_deref());
         let events = self.objects.events(&self.uid).unwrap_or_default();
-        let warnings = events.iter().filter(|event| event["type"] == "Warning");
-        let of_this_gap = warnings.filter(|event| *seen(event) > *made.unwrap_or_default());
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let words =
-            |event: &Value| reason_and_message(&text(&event["reason"]), &text(&event["message"]));
+        let of_this_gap = events
+            .iter()
+            .filter(|event| event.is_warning() && seen(event) > made.unwrap_or_default());
+        let words = |event: &SeenEvent| {
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            reason_and_message(&text(&event.reason), &text(&event.message))
+        };
         match of_this_gap.max_by_key(|event| seen(event)).map(words) {
             Some(why) if is_new => Some(format!("job {} has no pod: {why}", self.name)),
             // The old pod may be terminating for long, and count in a quota.

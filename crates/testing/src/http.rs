@@ -3,14 +3,17 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// Longer than any step of a test takes. A test that hangs fails after this time.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// A wait tells what it waits for each time that this is over.
+const TOLD_AFTER: Duration = Duration::from_secs(20);
 
 /// A request that the server received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,9 +114,22 @@ impl TestServer {
         self.seen.try_iter().collect()
     }
 
-    /// Waits for the next request.
+    /// Waits for the next request. A wait that takes long says what it waits for.
     pub fn wait(&self) -> Seen {
-        self.seen.recv_timeout(PATIENCE).expect("a request arrives")
+        let started = Instant::now();
+        loop {
+            match self.seen.recv_timeout(TOLD_AFTER) {
+                Ok(seen) => return seen,
+                Err(RecvTimeoutError::Timeout) if started.elapsed() < PATIENCE => {
+                    let (at, waited) = (self.address, started.elapsed().as_secs());
+                    let what = format!(
+                        "waiting for a request to the test server at {at} for {waited} s\n"
+                    );
+                    let _ = io::stderr().write_all(what.as_bytes());
+                }
+                Err(error) => panic!("no request to the test server at {}: {error}", self.address),
+            }
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use posse_wire::k8s::job::Job;
 use posse_wire::k8s::labels::{APP, EXECUTOR_ID, executor_selector};
 use posse_wire::k8s::list::parse_items;
 use posse_wire::k8s::object::Meta;
+use posse_wire::k8s::seen_event::SeenEvent;
 use posse_wire::k8s::status::{Verb, unreadable};
 use posse_wire::pod::WireError;
 use posse_wire::pod::details::PodDetails;
@@ -342,14 +343,13 @@ impl Objects {
     }
 
     /// The Events about the object with this uid.
-    pub fn events(&self, uid: &str) -> Result<Vec<Value>, Refusal> {
+    pub fn events(&self, uid: &str) -> Result<Vec<SeenEvent>, Refusal> {
         let Some(namespace) = &self.namespace else { return Ok(Vec::new()) };
         let path = object_path("/api/v1", namespace, "events", None);
         let by = percent_encode(&format!("involvedObject.uid={uid}"));
         let path = format!("{path}?fieldSelector={by}&limit={EVENTS_MAX}");
         let request = get(path, CALL_TIMEOUT, LIST_BYTES_MAX);
-        let event = |bytes: &[u8]| Ok(serde_json::from_slice(bytes)?);
-        read(&self.http, &request, Verb::List, &|page| parse_items(page, &event))
+        read(&self.http, &request, Verb::List, &|page| parse_items(page, &SeenEvent::parse))
             .map(|page| page.items)
     }
 

@@ -40,7 +40,6 @@ pub struct Pods {
     http: Http,
     namespace: String,
     selection: Selection,
-    watch_idle: Duration,
     /// Use a stream for LIST requests too, so that a `StreamHandle` can end them.
     lists_stream: bool,
 }
@@ -48,13 +47,7 @@ pub struct Pods {
 impl Pods {
     /// The pods that `selection` matches.
     pub fn new(http: Http, namespace: impl Into<String>, selection: Selection) -> Self {
-        Self {
-            http,
-            namespace: namespace.into(),
-            selection,
-            watch_idle: WATCH_IDLE,
-            lists_stream: false,
-        }
+        Self { http, namespace: namespace.into(), selection, lists_stream: false }
     }
 
     /// The labels by which these pods are found.
@@ -69,12 +62,6 @@ impl Pods {
         let http = self.http.with_own_streams();
         let handle = http.stream_handle();
         (Self { http, lists_stream: true, ..self.clone() }, handle)
-    }
-
-    /// The same pods with another idle timeout for watches than `WATCH_IDLE`.
-    #[must_use]
-    pub fn with_watch_idle(self, idle: Duration) -> Self {
-        Self { watch_idle: idle, ..self }
     }
 
     /// The same pods, with a latest time for writes.
@@ -160,18 +147,24 @@ impl Pods {
         }
     }
 
-    /// Opens a watch that starts after `version_text`. The server ends it after `timeout_s`.
+    /// Opens a watch that starts after `version_text`. The server ends it after `timeout_s`, and it ends if no byte
+    /// arrives for `idle`.
     ///
     /// # Errors
     /// The server's refusal, or why no connection was made.
-    pub fn open_watch(&self, version_text: &str, timeout_s: u32) -> Result<Stream, Refusal> {
+    pub fn open_watch(
+        &self,
+        version_text: &str,
+        timeout_s: u32,
+        idle: Duration,
+    ) -> Result<Stream, Refusal> {
         let path = format!(
             "{}?watch=1&{}&resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds={timeout_s}",
             self.path(None),
             self.selector(None),
             percent_encode(version_text),
         );
-        open_stream(&self.protobuf(), &path, self.watch_idle, Verb::Watch)
+        open_stream(&self.protobuf(), &path, idle, Verb::Watch)
     }
 
     /// Deletes one pod; with `uid` only if the pod still has this uid. Returns the terminating pod,

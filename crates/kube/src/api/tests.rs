@@ -2,7 +2,7 @@
 
 use super::leases::Leases;
 use super::objects::Objects;
-use super::pods::Pods;
+use super::pods::{Pods, WATCH_IDLE};
 use super::preflight::version;
 use super::reviews::access_review;
 use super::*;
@@ -220,7 +220,8 @@ fn a_truncated_list_is_refused() {
 #[test]
 fn a_refused_watch_returns_the_refusal() {
     let body = include_str!("../../../../fixtures/status/403-rbac-list.json");
-    let (opened, asked) = sent((403, body), |pods| pods.open_watch("12 3", 300).map(drop));
+    let (opened, asked) =
+        sent((403, body), |pods| pods.open_watch("12 3", 300, WATCH_IDLE).map(drop));
     assert_eq!(opened.unwrap_err().class, RefusalClass::Forbidden);
     let wanted = format!(
         "GET {PODS}?watch=1&{SELECTOR}&resourceVersion=12%203&allowWatchBookmarks=true\

@@ -148,6 +148,8 @@ pub struct Lister<M, F> {
     pub inbox: Sender<M>,
     /// Reads the reconciler's current watermark.
     pub watermark: F,
+    /// A watch ends if no byte arrives for this long.
+    pub watch_idle: Duration,
     pub clock: Clock,
     pub rng: Rng,
     pub control: ListerControl,

@@ -190,9 +190,10 @@ fn check(body: Body, answers: Vec<Answer>, test: impl FnOnce(&Running<'_>)) -> D
     let watermark = || Watermark { epoch: epoch.load(Ordering::Relaxed), position: None };
     let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
     let lister = Lister {
-        pods: Pods::new(plain_client(server.address), "n", selection).with_watch_idle(idle),
+        pods: Pods::new(plain_client(server.address), "n", selection),
         inbox: send,
         watermark: &watermark,
+        watch_idle: idle,
         clock: Clock::start(),
         rng: Rng::new(1),
         control: control.clone(),

@@ -91,7 +91,7 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
         if !self.lister.control.arm(streams) {
             return;
         }
-        let mut end = match pods.open_watch(version_text, timeout_s) {
+        let mut end = match pods.open_watch(version_text, timeout_s, self.lister.watch_idle) {
             Err(refusal) => {
                 // That a version is too old is a normal answer.
                 if refusal.class != RefusalClass::Expired && !self.lister.control.is_interrupted() {

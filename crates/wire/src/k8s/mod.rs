@@ -14,6 +14,7 @@ pub mod object;
 pub mod orphan;
 pub mod preflight;
 pub mod review;
+pub mod seen_event;
 mod selector;
 pub mod status;
 pub mod watch;
