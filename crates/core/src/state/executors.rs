@@ -196,14 +196,14 @@ const BLOCK_IDS: u64 = 64;
 pub struct Group {
     pub spec: GroupSpec,
     /// The target was set in this run, so surplus executors may be ended.
-    pub is_target_set: bool,
+    pub(crate) is_target_set: bool,
     /// The group comes from the file or was created in this run; false: it is known only from
     /// adopted pods.
-    pub is_known: bool,
+    pub(crate) is_known: bool,
     /// The group was deleted: it is removed once its executors are gone.
-    pub is_removed: bool,
+    pub(crate) is_removed: bool,
     /// How many of its creates the server accepted, and how many pods were adopted.
-    pub n_accepted: u64,
+    pub(crate) n_accepted: u64,
     pub counts: Counts,
     /// Those of `counts` that work on tasks.
     pub task_counts: Counts,
@@ -216,27 +216,27 @@ pub struct Group {
     /// The number of ending members that nothing replaces, because the target fell.
     n_surplus: u32,
     /// Losses reported since the start of the run.
-    pub n_lost: u64,
+    pub(crate) n_lost: u64,
     /// Create requests in flight.
     pub n_in_flight: u32,
     /// Failed creates that are sent again.
     pub retries: Retries,
     pub slots: Slots,
     pub slot_waits: SlotWaits,
-    pub attempts: Attempts,
+    pub(crate) attempts: Attempts,
     pub backoff: CreateBackoff,
     pub problems: StartProblems,
-    pub memory_scaling: MemoryScaling,
+    pub(crate) memory_scaling: MemoryScaling,
     pub work: Work,
     /// The pods that stay as the records of work that has ended.
-    pub records: Records,
+    pub(crate) records: Records,
     /// When executors were lost because of missing heartbeats, within the timeout.
-    pub heartbeat_losses: VecDeque<Millis>,
+    pub(crate) heartbeat_losses: VecDeque<Millis>,
     pub wait: PlanWait,
     /// Why the command that sets the target failed.
-    pub scale_error: Option<String>,
+    pub(crate) scale_error: Option<String>,
     /// The server's message for the refusal or failure that slows the group down.
-    pub refusal: Option<String>,
+    pub(crate) refusal: Option<String>,
 }
 
 impl Group {
