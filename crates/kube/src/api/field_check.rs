@@ -1,54 +1,60 @@
 //! Refuses misspelt fields of pods on servers that would drop them silently.
 
-use crate::api::preflight::version;
-use crate::http::Http;
+use serde_json::Value;
+
+use super::dry_run::DRY_RUN;
+use super::{OBJECT_BYTES_MAX, call, write};
+use crate::http::{Http, Method};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_encoding::pod_fields;
+use posse_wire::k8s::status::Verb;
 
 /// The parameter that asks the server to refuse unknown fields (KEP-2885). Older servers ignore it.
 pub(super) const STRICT: &str = "&fieldValidation=Strict";
-/// Servers from Kubernetes 1.25 on obey `fieldValidation`.
-const STRICT_SINCE: (u32, u32) = (1, 25);
 
-/// Checks the fields of a pod's JSON. Asks the server for its version if posse does not know a field:
-/// servers that obey `fieldValidation` know their fields better.
+/// Checks the fields of a pod's JSON. If posse does not know a field, a dry run shows what the server makes of
+/// it: it refuses the field, keeps it, or drops it. `path`: where the pod would be created.
 ///
 /// # Errors
-/// A refusal like that of a newer server.
-pub(super) fn check_fields(http: &Http, body: &[u8]) -> Result<(), Refusal> {
+/// The server's refusal of the field, or one like it if the server drops the field.
+pub(super) fn check_fields(http: &Http, path: &str, body: &[u8]) -> Result<(), Refusal> {
     // The server reports a body that is not JSON.
     let Ok(pod) = serde_json::from_slice(body) else { return Ok(()) };
     let unknown = pod_fields::unknown(&pod);
     if unknown.is_empty() {
         return Ok(());
     }
-    match version(http) {
-        Ok(version) if is_strict(&version) => return Ok(()),
-        Ok(_) => {}
+    let path = format!("{path}{STRICT}{DRY_RUN}");
+    let kept = match call(http, &write(Method::Post, path, body, OBJECT_BYTES_MAX), Verb::Create) {
+        Ok((_, answer)) => {
+            serde_json::from_slice::<Value>(&answer).map(|pod| pod_fields::unknown(&pod))
+        }
+        Err(refusal) if refusal.message.contains("unknown field") => return Err(refusal),
         Err(refusal) => {
+            // The pod is refused for another reason, which its creation will tell.
             log::warn!(
-                "the server does not tell its version, so it may ignore the fields {}, which posse \
-                 does not know: {refusal}",
+                "the server may ignore the fields {}, which posse does not know: {refusal}",
                 unknown.join(", ")
             );
             return Ok(());
         }
+    };
+    let kept: Vec<String> =
+        kept.unwrap_or_default().iter().map(|path| without_places(path)).collect();
+    let dropped = unknown.iter().filter(|path| !kept.contains(&without_places(path)));
+    let fields: Vec<String> = dropped.map(|path| format!("unknown field {path:?}")).collect();
+    if fields.is_empty() {
+        return Ok(());
     }
-    let fields: Vec<String> =
-        unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
     let message = format!("strict decoding error: {}", fields.join(", "));
     let refusal = Refusal::local(RefusalClass::Invalid, message);
     Err(Refusal { code: 400, reason: "BadRequest".to_owned(), ..refusal })
 }
 
-/// True for `v1.25.0` and newer.
-fn is_strict(version: &str) -> bool {
-    let mut numbers = version.trim_start_matches('v').split(['.', '+', '-']);
-    let mut next = || numbers.next().and_then(|number| number.parse::<u32>().ok());
-    match (next(), next()) {
-        (Some(major), Some(minor)) => (major, minor) >= STRICT_SINCE,
-        _ => false,
-    }
+/// The path without the places in lists: a webhook may put a container before another.
+fn without_places(path: &str) -> String {
+    let parts = path.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest));
+    parts.collect()
 }
 
 #[cfg(test)]
@@ -58,23 +64,40 @@ mod tests {
     use posse_testing::{Answer, TestServer};
 
     #[test]
-    fn only_servers_without_strict_validation_need_posses_check() {
-        const TYPO: &[u8] = br#"{"spec": {"containers": [{"comand": ["x"]}]}}"#;
-        for (version, body, is_refused, n_requests) in [
-            ("v1.20.15", TYPO, true, 1),
-            ("v1.24.0-eks.1", TYPO, true, 1),
-            ("v1.25.0", TYPO, false, 1),
-            ("v1.31.2+k3s1", TYPO, false, 1),
-            ("v2.0.0", TYPO, false, 1),
-            ("v1.20.15", br#"{"spec": {"containers": [{"command": ["x"]}]}}"#, false, 0),
+    fn the_servers_answer_shows_what_it_makes_of_a_field() {
+        const TYPO: &str = r#"{"spec": {"containers": [{"name": "c", "comand": ["x"]}]}}"#;
+        const DROPPED: &str = r#"{"spec": {"containers": [{"name": "s"}, {"name": "c"}]}}"#;
+        const KEPT: &str =
+            r#"{"spec": {"containers": [{"name": "s"}, {"name": "c", "comand": ["x"]}]}}"#;
+        const STRICT_ERROR: &str = r#"{"kind": "Status", "code": 400, "reason": "BadRequest",
+            "message": "strict decoding error: unknown field \"spec.containers[0].comand\""}"#;
+        const NO_QUOTA: &str =
+            r#"{"kind": "Status", "code": 403, "reason": "Forbidden", "message": "quota"}"#;
+        for (code, answer, body, is_refused, n_requests) in [
+            (201, DROPPED, TYPO, true, 1),
+            (201, KEPT, TYPO, false, 1),
+            (400, STRICT_ERROR, TYPO, true, 1),
+            (403, NO_QUOTA, TYPO, false, 1),
+            (201, DROPPED, DROPPED, false, 0),
         ] {
-            let answer = format!("{{\"gitVersion\": \"{version}\"}}").into_bytes();
             let server = TestServer::start(None, move |_| {
-                Answer::Reply(200, "Content-Type: application/json\r\n", answer.clone())
+                Answer::Reply(
+                    code,
+                    "Content-Type: application/json\r\n",
+                    answer.as_bytes().to_vec(),
+                )
             });
-            let got = check_fields(&plain_client(server.address), body);
-            assert_eq!(got.is_err(), is_refused, "{version}");
-            assert_eq!(server.seen().len(), n_requests, "{version}");
+            let got = check_fields(&plain_client(server.address), "/pods?x=y", body.as_bytes());
+            assert_eq!(got.is_err(), is_refused, "{code} {answer}");
+            let seen = server.seen();
+            assert_eq!(seen.len(), n_requests, "{code} {answer}");
+            for one in seen {
+                assert!(
+                    one.line().contains("?x=y&fieldValidation=Strict&dryRun=All "),
+                    "{}",
+                    one.line()
+                );
+            }
             if let Err(refusal) = got {
                 assert_eq!(refusal.class, RefusalClass::Invalid);
                 assert!(refusal.message.contains(r#""spec.containers[0].comand""#), "{refusal}");

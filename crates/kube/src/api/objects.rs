@@ -145,7 +145,7 @@ impl Objects {
         let body = object.to_string();
         let body = body.as_bytes();
         if kind == Kind::Pod {
-            check_fields(&self.http, body)?;
+            check_fields(&self.http, &write_path(&self.path(kind, None)), body)?;
         }
         let (status, answer) = self.post(kind, body, DRY_RUN)?;
         if kind == Kind::Pod {

@@ -227,7 +227,7 @@ impl Pods {
     /// Refuses a pod with misspelt fields if the server would drop them silently. Newer servers refuse
     /// such a pod themselves when it is created.
     pub fn check_fields(&self, body: &[u8]) -> Result<(), Refusal> {
-        check_fields(&self.http, body)
+        check_fields(&self.http, &write_path(&self.path(None)), body)
     }
 
     fn post(&self, http: &Http, body: &[u8], options: &str) -> Result<(u16, Vec<u8>), Refusal> {
