@@ -90,6 +90,40 @@ pub fn end_with(code: i32) -> impl Fn(&mut Pod) {
     }
 }
 
+/// A pod as the server has made it. Its uid, version and group are to be set.
+pub fn new_pod(id: u64) -> Pod {
+    Pod {
+        uid: Uid::new(""),
+        name: format!("{PREFIX}{id}").into(),
+        version: None,
+        id: ExecutorId(id),
+        group: GroupName::from(""),
+        slot: None,
+        attempt: 1,
+        owner: None,
+        phase: Phase::Pending,
+        deleting: false,
+        grace_s: 30,
+        deletion_grace_s: 0,
+        container: ContainerState::Waiting,
+        restarts_in_place: false,
+        resize_problem: None,
+        main_container: None,
+        start_problem: None,
+        ready: false,
+        draining: None,
+        counted: None,
+        completed: false,
+        restart: Restart::Always,
+        task: None,
+        deletion_cost: 0,
+        node: None,
+        ip: None,
+        host_ip: None,
+        end: None,
+    }
+}
+
 /// Executor ids as calls contain them.
 pub fn set(ids: &[u64]) -> BTreeSet<ExecutorId> {
     ids.iter().copied().map(ExecutorId).collect()
@@ -229,33 +263,9 @@ impl Run {
     pub fn pod(&mut self, group: &str, id: u64) -> Pod {
         Pod {
             uid: Uid::new(&format!("u{id}")),
-            name: format!("{PREFIX}{id}").into(),
             version: self.next_version(),
-            id: ExecutorId(id),
             group: GroupName::from(group),
-            slot: None,
-            attempt: 1,
-            owner: None,
-            phase: Phase::Pending,
-            deleting: false,
-            grace_s: 30,
-            deletion_grace_s: 0,
-            container: ContainerState::Waiting,
-            restarts_in_place: false,
-            resize_problem: None,
-            main_container: None,
-            start_problem: None,
-            ready: false,
-            draining: None,
-            counted: None,
-            completed: false,
-            restart: Restart::Always,
-            task: None,
-            deletion_cost: 0,
-            node: None,
-            ip: None,
-            host_ip: None,
-            end: None,
+            ..new_pod(id)
         }
     }
 

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use posse_core::model::event::DeleteCause;
-use posse_core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use posse_core::model::ids::{GroupName, Uid, Version};
 use posse_core::model::input::PodEvent;
-use posse_core::model::pod::{ContainerState, Draining, Phase, Pod};
-use posse_core::model::settings::Restart;
+use posse_core::model::pod::{ContainerState, Draining, Pod};
 use posse_core::model::task::TaskRun;
+
+use crate::core_run::new_pod;
 
 /// The length of the log; a watch from before its first entry gets 410.
 const LOG_MAX: usize = 60;
@@ -128,31 +129,12 @@ impl Cluster {
             uid: uid.clone(),
             name: name.into(),
             version: Some(Version(self.version)),
-            id: ExecutorId(id),
             group: group.clone(),
             slot: task.is_none().then_some(slot),
             attempt,
             owner: self.owner.clone().filter(|_| !is_foreign),
-            phase: Phase::Pending,
-            deleting: false,
-            grace_s: 30,
-            deletion_grace_s: 0,
-            container: ContainerState::Waiting,
-            restarts_in_place: false,
-            resize_problem: None,
-            main_container: None,
-            start_problem: None,
-            ready: false,
-            draining: None,
-            counted: None,
-            completed: false,
-            restart: Restart::Always,
             task,
-            deletion_cost: 0,
-            node: None,
-            ip: None,
-            host_ip: None,
-            end: None,
+            ..new_pod(id)
         };
         let created = self.version;
         self.lives.insert(
