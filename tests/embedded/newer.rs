@@ -1,11 +1,11 @@
-//! What the embedded cluster has of servers newer than 1.20, and what a row of the transcript cannot
-//! say. The expected answers are those of the Kubernetes documentation and of client-go.
+//! What servers have gained since 1.20, and what a row of the transcript cannot say. The expected answers are those of the Kubernetes documentation and of client-go.
 
 use serde_json::{Value, json};
 
 use crate::support::embedded::Embedded;
 use crate::support::http::{Answer, Client, Exchange};
 use crate::support::server::{Server, Who};
+use crate::support::wait::{PATIENCE, wait_for};
 
 const CORE: &str = "/api/v1/namespaces/default";
 const APPLY: &str = "application/apply-patch+yaml";
@@ -97,8 +97,9 @@ pub fn ephemeral_containers_are_added_to_a_pod() {
     let part = format!("{path}/ephemeralcontainers");
     let mut given = pod("a");
     given["spec"]["ephemeralContainers"] = json!([{"name": "early", "image": "i"}]);
-    let made = client.post(&format!("{CORE}/pods"), &given).ok();
-    assert_eq!(made["spec"].get("ephemeralContainers"), None, "only the subresource adds some");
+    let early = client.post(&format!("{CORE}/pods"), &given);
+    refused(&early, 422, "spec.ephemeralContainers: Forbidden: cannot be set on create");
+    client.post(&format!("{CORE}/pods"), &pod("a")).ok();
     let debugger = json!([{"name": "debugger", "image": "i:1", "targetContainerName": "c"}]);
     let patch =
         json!({"metadata": {"labels": {"a": "b"}}, "spec": {"ephemeralContainers": debugger}});
@@ -140,6 +141,26 @@ pub fn a_resize_changes_amounts_only() {
     refused(&to(&path, disk), 422, "only cpu and memory resources are mutable");
     let whole = to(&format!("{CORE}/pods/a"), json!({"limits": {"memory": "256Mi"}}));
     refused(&whole, 422, "pod updates may not change fields other than");
+}
+
+/// KEP-4639: the node has no images.
+pub fn image_volumes_are_refused_by_the_node() {
+    let cluster = Embedded::start_with(&[]);
+    let client = Client::new(&cluster.access(Who::Admin), "newer");
+    let container = json!({"name": "c", "image": "i", "command": ["true"],
+        "volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+    let pod = json!({"metadata": {"name": "a"}, "spec": {
+        "volumes": [{"name": "v", "image": {"reference": "r:1"}}], "containers": [container]}});
+    client.post(&format!("{CORE}/pods"), &pod).ok();
+    let words = "the embedded node has no volumes of type \"image\"";
+    wait_for(PATIENCE, "the event of the mount", || {
+        let events = client.get(&format!("{CORE}/events")).ok();
+        let told = |event: &Value| {
+            event["reason"] == "FailedMount"
+                && event["message"].as_str().is_some_and(|message| message.contains(words))
+        };
+        events["items"].as_array().is_some_and(|events| events.iter().any(told))
+    });
 }
 
 /// KEP-3521.

@@ -87,22 +87,6 @@ impl Quantity {
         self.nanos % NANOS == 0
     }
 
-    /// How the API server prints the Go struct in a message.
-    pub fn go_struct(self) -> String {
-        let (value, step) = reduced(self.nanos, 1000);
-        let scale = i32::try_from(step).unwrap_or_default() * 3 - 9;
-        let (value, scale, format) = match self.form {
-            Form::Binary => (self.nanos / NANOS, 0, "BinarySI"),
-            Form::Decimal => (value, scale, "DecimalSI"),
-            Form::Exponent => (value, scale, "DecimalExponent"),
-        };
-        format!(
-            "resource.Quantity{{i:resource.int64Amount{{value:{value}, scale:{scale}}}, \
-             d:resource.infDecAmount{{Dec:(*inf.Dec)(nil)}}, s:{:?}, Format:{format:?}}}",
-            self.canonical()
-        )
-    }
-
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }

@@ -160,7 +160,9 @@ def jobs():
     name = made.metadata.name
     check("generated", name.startswith("job-") and len(name) == 9, True)
     check("backoff", made.spec.backoff_limit, 6)
-    check("selector", made.spec.selector.match_labels, {"controller-uid": made.metadata.uid})
+    # Servers before 1.27 call the label `controller-uid`.
+    selector = made.spec.selector.match_labels
+    check("selector", list(selector.values()), [made.metadata.uid])
 
     def own():
         return core.list_namespaced_pod(NAMESPACE, label_selector=f"job-name={name}").items

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::schema::kind::Kind;
 use crate::schema::{self, Shape, Type, base64};
 use crate::storage::object::{array_at, metadata_mut, object_mut, text_at};
+use posse_encoding::amounts::{Amounts, REQUESTS, pod_usage};
 use posse_encoding::quantity::Quantity;
 
 /// Type, field, default. The default replaces an absent value, and an empty value if the field does
@@ -22,7 +23,10 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("HTTPGetAction", "scheme", r#""HTTP""#),
     ("HostPathVolumeSource", "type", r#""""#),
     ("JobSpec", "backoffLimit", "6"),
+    ("JobSpec", "completionMode", r#""NonIndexed""#),
+    ("JobSpec", "manualSelector", "false"),
     ("JobSpec", "parallelism", "1"),
+    ("JobSpec", "suspend", "false"),
     ("NamespaceStatus", "phase", r#""Active""#),
     ("ObjectFieldSelector", "apiVersion", r#""v1""#),
     ("PersistentVolumeClaimSpec", "volumeMode", r#""Filesystem""#),
@@ -59,10 +63,17 @@ pub(crate) fn fill(kind: Kind, value: &mut Value) {
         if !spec.contains_key("completions") && !spec.contains_key("parallelism") {
             spec.insert("completions".to_owned(), 1.into());
         }
+        let policy = match spec.contains_key("podFailurePolicy") {
+            true => "Failed",
+            false => "TerminatingOrFailed",
+        };
+        spec.entry("podReplacementPolicy").or_insert_with(|| policy.into());
     }
     fill_object(schema::of(kind), value);
     if kind == Kind::Job {
         take_labels_of_template(value);
+    } else if kind == Kind::Namespace {
+        label_with_name(value);
     } else if kind == Kind::LimitRange {
         let limits = value.pointer_mut("/spec/limits").and_then(Value::as_array_mut);
         limits.into_iter().flatten().for_each(limit);
@@ -74,6 +85,17 @@ pub(crate) fn fill(kind: Kind, value: &mut Value) {
         encode_texts(value);
     } else if kind == Kind::Service {
         service(object_mut(value, "spec"));
+    }
+}
+
+/// Selectors of namespaces find each one by its name (KEP-2161).
+fn label_with_name(namespace: &mut Value) {
+    let name = text_at(namespace, "/metadata/name").to_owned();
+    if !name.is_empty() {
+        let labels = metadata_mut(namespace).entry("labels").or_insert_with(|| json!({}));
+        if let Some(labels) = labels.as_object_mut() {
+            labels.insert("kubernetes.io/metadata.name".to_owned(), name.into());
+        }
     }
 }
 
@@ -121,10 +143,6 @@ fn fill_shaped(shape: &Shape, value: &mut Value) {
 }
 
 fn container(fields: &mut Map<String, Value>) {
-    // Other values need the feature gate ProcMountType, which is off.
-    if let Some(mount) = fields.get_mut("securityContext").and_then(|c| c.get_mut("procMount")) {
-        *mount = "Default".into();
-    }
     if !fields.contains_key("imagePullPolicy") {
         let image = fields.get("image").and_then(Value::as_str).unwrap_or_default();
         fields.insert("imagePullPolicy".to_owned(), pull_policy(image).into());
@@ -144,9 +162,42 @@ fn pull_policy(image: &str) -> &'static str {
     }
 }
 
+/// Removes fields whose feature gates a server of this version has off: it drops them too.
+fn drop_disabled(spec: &mut Map<String, Value>) {
+    spec.remove("schedulingGroup");
+    for list in ["initContainers", "containers"] {
+        for container in items_mut(spec, list) {
+            let lifecycle = container.get_mut("lifecycle").and_then(Value::as_object_mut);
+            if lifecycle
+                .is_some_and(|hooks| hooks.remove("stopSignal").is_some() && hooks.is_empty())
+            {
+                container.as_object_mut().into_iter().for_each(|c| drop(c.remove("lifecycle")));
+            }
+        }
+    }
+    for volume in items_mut(spec, "volumes") {
+        let sources = volume.pointer_mut("/projected/sources").and_then(Value::as_array_mut);
+        for source in sources.into_iter().flatten().filter_map(Value::as_object_mut) {
+            source.remove("clusterTrustBundle");
+            source.remove("podCertificate");
+        }
+    }
+}
+
 /// With the host's network each port is also the host's port. `serviceAccount` is the old name of
 /// `serviceAccountName`.
 fn pod_spec(spec: &mut Map<String, Value>) {
+    drop_disabled(spec);
+    for volume in items_mut(spec, "volumes") {
+        if let Some(image) = volume.get_mut("image").and_then(Value::as_object_mut) {
+            let reference = image.get("reference").and_then(Value::as_str).unwrap_or_default();
+            let policy = pull_policy(reference);
+            image.entry("pullPolicy").or_insert_with(|| policy.into());
+        }
+    }
+    if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
+    }
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
         for list in ["containers", "initContainers"] {
             for container in items_mut(spec, list) {
@@ -202,6 +253,36 @@ fn pod(pod: &mut Value) {
             copy_absent(&mut container["resources"], "limits", "requests");
         }
     }
+    request_of_pod(pod);
+}
+
+/// A pod with its own limits (KEP-2837) requests what its containers do together, else its limit.
+fn request_of_pod(pod: &mut Value) {
+    let Some(limits) = pod.pointer("/spec/resources/limits").and_then(Value::as_object) else {
+        return;
+    };
+    let names: Vec<String> = limits.keys().cloned().collect();
+    let of_containers = requests_of_containers(pod);
+    let resources = &mut pod["spec"]["resources"];
+    let requests = object_mut(resources, "requests");
+    for name in names {
+        if let Some(sum) = of_containers.get(&name) {
+            requests.entry(name).or_insert_with(|| sum.canonical().into());
+        }
+    }
+    copy_absent(resources, "limits", "requests");
+}
+
+/// What the containers of a pod request together, without what the pod itself does.
+pub(crate) fn requests_of_containers(pod: &Value) -> Amounts {
+    let mut alone = pod.clone();
+    object_mut(&mut alone, "spec").remove("resources");
+    let usage = pod_usage(&alone);
+    let named = usage.0.iter().filter_map(|(name, amount)| {
+        let name = name.strip_prefix(REQUESTS)?;
+        Some((name.to_owned(), *amount)).filter(|(_, amount)| !amount.is_zero())
+    });
+    Amounts(named.collect())
 }
 
 /// Copies the quantities that the target list lacks.
@@ -245,6 +326,9 @@ fn encode_texts(secret: &mut Value) {
 }
 
 fn service(spec: &mut Map<String, Value>) {
+    if spec.get("type").is_none_or(|kind| kind != "ExternalName") {
+        spec.entry("internalTrafficPolicy").or_insert_with(|| "Cluster".into());
+    }
     for port in items_mut(spec, "ports") {
         if port["targetPort"] == 0 || port["targetPort"] == "" || port["targetPort"].is_null() {
             port["targetPort"] = port["port"].clone();
@@ -256,10 +340,11 @@ fn service(spec: &mut Map<String, Value>) {
 pub(crate) fn quality_of_service(pod: &Value) -> &'static str {
     let mut any = false;
     let mut guaranteed = true;
-    for container in ["/spec/initContainers", "/spec/containers"]
-        .into_iter()
-        .flat_map(|list| array_at(pod, list))
-    {
+    // The pod's own amounts count instead of its containers'.
+    let own = pod.get("spec").filter(|spec| spec.get("resources").is_some());
+    let lists = ["/spec/initContainers", "/spec/containers"];
+    let containers = lists.into_iter().flat_map(|list| array_at(pod, list));
+    for container in own.into_iter().chain(containers.filter(|_| own.is_none())) {
         for resource in ["cpu", "memory"] {
             let amount = |list: &str| {
                 let text = text_at(container, &format!("/resources/{list}/{resource}"));

@@ -146,12 +146,12 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// The API version that the embedded cluster follows; clients read major and minor.
 fn version() -> Value {
+    let (major, minor) = schema::VERSION;
     json!({
-        "major": "1",
-        "minor": "20",
-        "gitVersion": concat!("v1.20.0+posse-", env!("CARGO_PKG_VERSION")),
+        "major": major,
+        "minor": minor,
+        "gitVersion": format!("v{major}.{minor}.0+posse-{}", env!("CARGO_PKG_VERSION")),
         "gitCommit": "",
         "gitTreeState": "",
         "buildDate": "1970-01-01T00:00:00Z",

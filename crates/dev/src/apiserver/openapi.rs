@@ -37,11 +37,12 @@ pub(crate) fn answer(request: &Request) -> Answer {
 }
 
 fn document() -> Value {
+    let (major, minor) = schema::VERSION;
     let definitions = schema::table().iter().map(|of| (of.definition.clone(), definition(of)));
     let paths = Kind::all().flat_map(|kind| schema::versions(kind).map(move |v| path(kind, v)));
     json!({
         "swagger": "2.0",
-        "info": { "title": "Kubernetes", "version": "v1.20.0" },
+        "info": { "title": "Kubernetes", "version": format!("v{major}.{minor}.0") },
         "paths": paths.collect::<Map<_, _>>(),
         "definitions": definitions.collect::<Map<_, _>>(),
     })
@@ -115,6 +116,9 @@ fn property(field: &Field) -> Value {
         }
         List::Set if field.merge.is_none() => schema["x-kubernetes-list-type"] = "set".into(),
         List::Atomic | List::Map(_) | List::Set => {}
+    }
+    if field.atomic && matches!(field.shape, Shape::Map(_)) {
+        schema["x-kubernetes-map-type"] = "atomic".into();
     }
     schema
 }

@@ -12,6 +12,7 @@ use crate::apiserver::codec::{decode, versions};
 use crate::apiserver::route::Target;
 use crate::apiserver::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::apiserver::table::Form;
+use crate::schema;
 use crate::schema::kind::{Kind, Subresource};
 use crate::schema::status::{Cause, StatusError, go_quoted};
 use crate::storage::deletion::{DeleteOptions, Propagation};
@@ -113,7 +114,14 @@ impl ListOptions {
         check_fields(target.kind, &fields)?;
         let initial_events = request.query("sendInitialEvents").map(is_true);
         check_match(watch, initial_events.is_some(), text)?;
-        let version = resource_version(text("resourceVersion"))?;
+        let version = match resource_version(text("resourceVersion")) {
+            Err(error) if watch => return Err(StatusError::internal(error.message)),
+            Err(error) => {
+                let message = format!("invalid resource version: {}", error.message);
+                return Err(StatusError::bad_request(message));
+            }
+            Ok(version) => version,
+        };
         let page = match text("continue") {
             "" => None,
             _ if watch => None,
@@ -180,7 +188,7 @@ impl ListOptions {
 
 /// The selectable fields besides `metadata.name` and `metadata.namespace`. Kinds without a row have
 /// another error message.
-const SELECTABLE: [(Kind, &[&str]); 6] = [
+const SELECTABLE: [(Kind, &[&str]); 7] = [
     (
         Kind::Event,
         &[
@@ -213,6 +221,7 @@ const SELECTABLE: [(Kind, &[&str]); 6] = [
         ],
     ),
     (Kind::Secret, &["type"]),
+    (Kind::Service, &["spec.clusterIP", "spec.type"]),
 ];
 
 /// Replaces a field of `events.k8s.io` by the stored one.
@@ -239,7 +248,7 @@ fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), StatusError> {
     let quoted = go_quoted(&term.field);
     Err(StatusError::bad_request(match own {
         Some(_) if kind == Kind::Job => {
-            format!("field label {quoted} not supported for batchv1.Job")
+            format!("field label {quoted} not supported for Job")
         }
         Some(_) => format!("field label not supported: {}", term.field),
         None => format!(
@@ -261,15 +270,16 @@ fn check_match<'a>(
     let mut causes = Vec::new();
     let mut forbid = |detail: &str| causes.push(Cause::forbidden(FIELD, detail));
     if initial_events && watch {
-        // As in servers that support `sendInitialEvents`.
         if rule != NOT_OLDER {
             forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
         }
     } else if !rule.is_empty() {
         if watch {
-            forbid("resourceVersionMatch is forbidden for watch");
+            forbid(
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            );
         }
-        if version.is_empty() {
+        if version.is_empty() && !watch {
             forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
         }
         if !text("continue").is_empty() {
@@ -283,7 +293,9 @@ fn check_match<'a>(
         let detail = "sendInitialEvents is forbidden for list";
         causes.push(Cause::forbidden("sendInitialEvents", detail));
     }
-    if !matches!(rule, "" | "Exact" | NOT_OLDER) {
+    if watch && rule == "Exact" {
+        causes.push(Cause::not_supported(FIELD, rule, &[NOT_OLDER]));
+    } else if !matches!(rule, "" | "Exact" | NOT_OLDER) {
         causes.push(Cause::not_supported(FIELD, rule, &["Exact", NOT_OLDER, ""]));
     }
     match causes.as_slice() {
@@ -298,7 +310,7 @@ pub(crate) fn resource_version(text: &str) -> Result<Option<u64>, StatusError> {
         "" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
             let text = go_quoted(text);
-            StatusError::internal(format!(
+            StatusError::bad_request(format!(
                 "resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: \
                  invalid syntax"
             ))
@@ -406,8 +418,7 @@ fn check_dry_run(values: &[&str]) -> Option<Cause> {
     if values.iter().all(|value| *value == "All") {
         return None;
     }
-    let shown: Vec<String> = values.iter().map(|value| go_quoted(value)).collect();
-    let shown = format!("[]string{{{}}}", shown.join(", "));
+    let shown = serde_json::json!(values).to_string();
     Some(Cause::not_supported_raw("dryRun", &shown, &["All"]))
 }
 
@@ -416,12 +427,13 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, StatusError> {
     let given = match request.body.is_empty() {
         true => query_options(request)?,
         false => decode::value(&request.body).map_err(|error| {
-            StatusError::internal(format!("couldn't get version/kind; json parse error: {error}"))
+            let message = format!("couldn't get version/kind; json parse error: {error}");
+            StatusError::bad_request(message)
         })?,
     };
     let kind = given.get("kind").and_then(Value::as_str).unwrap_or("DeleteOptions");
     if kind != "DeleteOptions" {
-        return Err(StatusError::internal(format!(
+        return Err(StatusError::bad_request(format!(
             "no kind {} is registered for version \"meta.k8s.io/v1\" in scheme \
              \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
             go_quoted(kind)
@@ -430,8 +442,10 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, StatusError> {
     let grace = match given.get("gracePeriodSeconds") {
         None | Some(Value::Null) => None,
         Some(value) => Some(value.as_i64().ok_or_else(|| {
-            StatusError::internal(format!(
-                "v1.DeleteOptions.GracePeriodSeconds: readUint64: unexpected value: {value}"
+            StatusError::bad_request(format!(
+                "json: cannot unmarshal {} into Go struct field DeleteOptions.gracePeriodSeconds of \
+                 type int64",
+                schema::type_word(value)
             ))
         })?),
     };

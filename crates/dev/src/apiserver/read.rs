@@ -143,9 +143,7 @@ fn snapshot(
     };
     match store.objects_at(kind, namespace, version) {
         Ok(objects) => Ok((version, objects)),
-        Err(Unavailable::Future) => {
-            Err(StatusError::internal("etcdserver: mvcc: required revision is a future revision"))
-        }
+        Err(Unavailable::Future) => Err(StatusError::too_large_version(version, store.version())),
         Err(Unavailable::Compacted(_)) => Err(match &options.page {
             Some(page) => StatusError::page_expired(
                 ContinueToken { version: None, after: page.after.clone() }.encode(),

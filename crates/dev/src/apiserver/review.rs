@@ -100,11 +100,10 @@ fn errors(review: &Review, value: &Value) -> Vec<Cause> {
     let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));
     let at = |place: &str| text_at(value, place);
     let wrong_path = |detail: &str| {
-        let shown = format!(
-            "authorization.NonResourceAttributes{{Path:{}, Verb:{}}}",
-            go_quoted(at("/spec/nonResourceAttributes/path")),
-            go_quoted(at("/spec/nonResourceAttributes/verb"))
-        );
+        let shown = json!({
+            "Path": at("/spec/nonResourceAttributes/path"),
+            "Verb": at("/spec/nonResourceAttributes/verb"),
+        });
         Cause::invalid_raw("spec.nonResourceAttributes", &shown, detail)
     };
     let local = review.kind == LOCAL;
@@ -113,7 +112,7 @@ fn errors(review: &Review, value: &Value) -> Vec<Cause> {
         causes.push(wrong_path("cannot be specified in combination with resourceAttributes"));
     } else if !resource && !path {
         let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        causes.push(Cause::invalid("spec.resourceAttributes", "null", detail));
+        causes.push(Cause::invalid_raw("spec.resourceAttributes", &"null", detail));
     }
     if subject && at("/spec/user").is_empty() && array_at(value, "/spec/groups").is_empty() {
         let detail = "at least one of user or group must be specified";

@@ -213,7 +213,7 @@ impl Parser {
             }
         };
         if let Some(wrong) = names::qualified_name(&key).into_iter().next() {
-            return Err(unparsable(&format!("invalid label key {key:?}: {wrong}")));
+            return Err(unparsable(&format!("<nil>: Invalid value: {key:?}: {wrong}")));
         }
         if absent {
             return Ok(Requirement { key, operator: Operator::Absent });
@@ -233,9 +233,8 @@ impl Parser {
             Token::Symbol("<") => Ok(Operator::LessThan(self.bound(key)?)),
             Token::Word(word) if word == "in" => Ok(Operator::In(self.values(key)?)),
             Token::Word(word) if word == "notin" => Ok(Operator::NotIn(self.values(key)?)),
-            // The quote is missing in the real server's message too.
             token @ (Token::End | Token::Symbol(_) | Token::Word(_)) => Err(unparsable(&format!(
-                "found '{}', expected: '=', '!=', '==', 'in', notin'",
+                "found '{}', expected: in, notin, =, ==, !=, gt, lt",
                 token.text()
             ))),
         }
@@ -255,9 +254,11 @@ impl Parser {
     }
 
     fn bound(&mut self, key: &str) -> Result<i64, String> {
-        self.value(key)?
-            .parse()
-            .map_err(|_| unparsable("for 'Gt', 'Lt' operators, the value must be an integer"))
+        let value = self.value(key)?;
+        value.parse().map_err(|_| {
+            let detail = "for 'Gt', 'Lt' operators, the value must be an integer";
+            unparsable(&format!("values[0]: Invalid value: {value:?}: {detail}"))
+        })
     }
 
     fn values(&mut self, key: &str) -> Result<Vec<String>, String> {
@@ -290,7 +291,7 @@ fn checked_value(key: &str, value: String) -> Result<String, String> {
     match names::label_value(&value).into_iter().next() {
         None => Ok(value),
         Some(wrong) => {
-            Err(unparsable(&format!("invalid label value: {value:?}: at key: {key:?}: {wrong}")))
+            Err(unparsable(&format!("values[0][{key}]: Invalid value: {value:?}: {wrong}")))
         }
     }
 }

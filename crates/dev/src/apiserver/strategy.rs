@@ -97,17 +97,18 @@ fn add_not_ready_taint(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Resets and derives fields of a new object.
-pub(crate) fn create(kind: Kind, value: &mut Value) {
+/// Resets and derives fields of a new object; `now` is the server's time.
+pub(crate) fn create(kind: Kind, value: &mut Value, now: &str) {
     let status = if kind == Kind::Job || kind == Kind::ResourceQuota {
         Some(json!({}))
     } else if kind == Kind::Namespace {
         Some(json!({ "phase": "Active" }))
-    } else if kind == Kind::PersistentVolume || kind == Kind::PersistentVolumeClaim {
+    } else if kind == Kind::PersistentVolume {
+        Some(json!({ "phase": "Pending", "lastPhaseTransitionTime": now }))
+    } else if kind == Kind::PersistentVolumeClaim {
         Some(json!({ "phase": "Pending" }))
     } else if kind == Kind::Pod {
-        // They are added to a pod that exists, by a subresource.
-        object_mut(value, "spec").remove("ephemeralContainers");
+        metadata_mut(value).insert("generation".to_owned(), 1.into());
         let quality = defaults::quality_of_service(value);
         let mut status = json!({ "phase": "Pending", "qosClass": quality });
         if !array_at(value, "/spec/schedulingGates").is_empty() {
@@ -131,6 +132,7 @@ pub(crate) fn create(kind: Kind, value: &mut Value) {
         value["status"] = status;
     }
     if kind == Kind::Job {
+        metadata_mut(value).insert("generation".to_owned(), 1.into());
         select_by_uid(value);
     } else if kind == Kind::Namespace {
         let finalizers = object_mut(value, "spec").entry("finalizers").or_insert_with(|| json!([]));
@@ -159,10 +161,6 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
             }
         }
         tolerations(spec);
-    } else if kind == Kind::PodDisruptionBudget && before["spec"] != value["spec"] {
-        let generation = before.pointer("/metadata/generation").and_then(Value::as_i64);
-        let next = generation.unwrap_or_default() + 1;
-        metadata_mut(value).insert("generation".to_owned(), next.into());
     } else if kind == Kind::Service {
         service_addresses(object_mut(value, "spec"));
     } else if kind == Kind::ServiceAccount {
@@ -208,12 +206,16 @@ fn select_by_uid(job: &mut Value) {
     let shared = own.is_some() && own.as_ref() == job.pointer("/spec/template/metadata/labels");
     let spec = object_mut(job, "spec");
     let selector = spec.entry("selector").or_insert_with(|| json!({}));
-    object_mut(selector, "matchLabels").entry("controller-uid").or_insert_with(|| uid.clone());
+    object_mut(selector, "matchLabels")
+        .entry("batch.kubernetes.io/controller-uid")
+        .or_insert_with(|| uid.clone());
     let template = spec.entry("template").or_insert_with(|| json!({}));
     let metadata = object_mut(template, "metadata").entry("labels").or_insert_with(|| json!({}));
     if let Some(labels) = metadata.as_object_mut() {
-        labels.entry("controller-uid").or_insert(uid);
-        labels.entry("job-name").or_insert(name);
+        for (label, text) in [("controller-uid", uid), ("job-name", name)] {
+            labels.entry(label).or_insert_with(|| text.clone());
+            labels.entry(format!("batch.kubernetes.io/{label}")).or_insert(text);
+        }
         if shared {
             let labels = labels.clone();
             metadata_mut(job).insert("labels".to_owned(), labels.into());
@@ -232,9 +234,16 @@ fn keep_secret_names(account: &mut Value) {
     }
 }
 
-/// `clusterIP` is the first of `clusterIPs`; clients that know only one of them get the other.
+/// `clusterIP` is the first of `clusterIPs`; clients that know only one of them get the other. A service
+/// without a selector may get addresses of both families.
 fn service_addresses(spec: &mut Map<String, Value>) {
-    if let Some(address) = spec.get("clusterIP").cloned() {
-        spec.insert("clusterIPs".to_owned(), json!([address]));
-    }
+    let Some(address) = spec.get("clusterIP").cloned() else { return };
+    spec.insert("clusterIPs".to_owned(), json!([address]));
+    let is_open = address == "None" && !spec.contains_key("selector");
+    let (policy, families) = match is_open {
+        false => ("SingleStack", json!(["IPv4"])),
+        true => ("RequireDualStack", json!(["IPv4", "IPv6"])),
+    };
+    spec.entry("ipFamilyPolicy").or_insert_with(|| policy.into());
+    spec.entry("ipFamilies").or_insert(families);
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::apiserver::evict::covers;
 use crate::schema::kind::{Key, Kind};
 use crate::storage::State;
-use crate::storage::object::{Object, object_mut};
+use crate::storage::object::{Object, array_at, object_mut, text_at};
 use crate::storage::pods::is_ready;
 use crate::storage::store::Change;
 use crate::time;
@@ -76,7 +76,7 @@ fn with_status(state: &State, budget: &Object, value: &Value) -> Value {
     let mut after = value.clone();
     let status = object_mut(&mut after, "status");
     let generation = value.pointer("/metadata/generation").cloned().unwrap_or_else(|| 1.into());
-    status.insert("observedGeneration".to_owned(), generation);
+    status.insert("observedGeneration".to_owned(), generation.clone());
     for (field, number) in [
         ("disruptionsAllowed", allowed),
         ("currentHealthy", healthy),
@@ -85,6 +85,15 @@ fn with_status(state: &State, budget: &Object, value: &Value) -> Value {
     ] {
         status.insert(field.to_owned(), number.into());
     }
+    let reason = if allowed > 0 { "SufficientPods" } else { "InsufficientPods" };
+    let holds = if allowed > 0 { "True" } else { "False" };
+    let known = array_at(value, "/status/conditions").iter().find(|c| c["status"] == holds);
+    let since = known.map_or(state.now.as_str(), |known| text_at(known, "/lastTransitionTime"));
+    let condition = json!([{
+        "type": "DisruptionAllowed", "status": holds, "reason": reason, "message": "",
+        "lastTransitionTime": since, "observedGeneration": generation,
+    }]);
+    status.insert("conditions".to_owned(), condition);
     status.remove("disruptedPods");
     if disrupted.as_object().is_some_and(|members| !members.is_empty()) {
         status.insert("disruptedPods".to_owned(), disrupted);

@@ -144,6 +144,9 @@ fn value_from(
     if let Some(reference) = source.get("resourceFieldRef") {
         return sources::resource(pod, Some(container), reference).map(Some);
     }
+    if source.get("fileKeyRef").is_some() {
+        return Err("the embedded node takes no variables from files (fileKeyRef)".to_owned());
+    }
     let namespace = text_at(pod, "/metadata/namespace");
     for (_, field, kind, _, word) in SOURCES {
         let Some(reference) = source.get(field) else { continue };
@@ -341,7 +344,10 @@ mod tests {
 
     fn settings() -> Store {
         store(&[
-            (Kind::ConfigMap, json!({"metadata": {"name": "m"}, "data": {"k": "v", "1a": "x"}})),
+            (
+                Kind::ConfigMap,
+                json!({"metadata": {"name": "m"}, "data": {"k": "v", "1a": "x", "a=b": "x"}}),
+            ),
             (Kind::Secret, json!({"metadata": {"name": "s"}, "data": {"pass": "aHVudGVy"}})),
         ])
     }
@@ -388,8 +394,8 @@ mod tests {
         let pod = json!({"metadata": {"namespace": "n"}});
         let container = json!({"command": ["p"], "envFrom": [{"configMapRef": {"name": "m"}}]});
         let line = command_line(&settings(), &pod, &container, &Env::new()).expect("it starts");
-        assert_eq!(line.env.into_keys().collect::<Vec<_>>(), ["k"]);
-        let message = "Keys [1a] from the EnvFrom configMap n/m were skipped since they are \
+        assert_eq!(line.env.into_keys().collect::<Vec<_>>(), ["1a", "k"]);
+        let message = "Keys [a=b] from the EnvFrom configMap n/m were skipped since they are \
                      considered invalid environment variable names.";
         assert_eq!(line.skipped, [message]);
     }

@@ -127,7 +127,9 @@ impl Scheduler {
         let pod = object.value();
         let message = self.remove_pending(key, &object.uid);
         self.unassign(key);
-        if text_at(&pod, "/spec/schedulerName") != "default-scheduler" {
+        // A claim that does not exist keeps a pod out of the queue, without a condition.
+        let has_claims = !array_at(&pod, "/spec/resourceClaims").is_empty();
+        if has_claims || text_at(&pod, "/spec/schedulerName") != "default-scheduler" {
             return;
         }
         self.n_queued += 1;
@@ -493,6 +495,8 @@ fn requests(pod: &Value) -> Resources {
     for (name, amount) in &concurrent {
         raise(&mut peak, name, *amount);
     }
+    // What a pod requests as a whole counts instead of its containers' requests (KEP-2837).
+    peak.extend(resources(pod.pointer("/spec/resources/requests")));
     for (name, amount) in resources(pod.pointer("/spec/overhead")) {
         add(&mut peak, &name, amount);
     }

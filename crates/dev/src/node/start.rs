@@ -257,8 +257,8 @@ fn report_skipped_keys(container: &ContainerContext<'_>, line: &CommandLine) {
 
 /// The pod's `HOSTNAME`.
 fn host_name(container: &ContainerContext<'_>) -> String {
-    match text_at(container.pod, "/spec/hostname") {
-        "" => container.key.name.clone(),
-        host => host.to_owned(),
-    }
+    let given = ["hostnameOverride", "hostname"];
+    let given = given.map(|field| text_at(&container.pod["spec"], &format!("/{field}")));
+    let host = given.into_iter().find(|host| !host.is_empty());
+    host.unwrap_or(&container.key.name).to_owned()
 }

@@ -61,7 +61,7 @@ struct Row {
 
 const VERBS: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-/// Namespaces and services have no deletecollection.
+/// Namespaces have no deletecollection.
 const VERBS_SINGLE: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -180,7 +180,6 @@ const ROWS: [Row; 19] = [
         plural: "poddisruptionbudgets",
         short: &["pdb"],
         group: "policy",
-        versions: &["v1", "v1beta1"],
         subresources: &[Subresource::Status],
         ..PLAIN
     },
@@ -206,7 +205,6 @@ const ROWS: [Row; 19] = [
         name: "Service",
         plural: "services",
         short: &["svc"],
-        verbs: VERBS_SINGLE,
         subresources: &[Subresource::Status],
         ..PLAIN
     },
@@ -286,7 +284,7 @@ impl Kind {
 
     /// True if a PUT may create an object.
     pub(crate) fn is_created_by_update(self) -> bool {
-        const KINDS: [Kind; 7] = [
+        const KINDS: [Kind; 8] = [
             Kind::ClusterRole,
             Kind::ClusterRoleBinding,
             Kind::Event,
@@ -294,22 +292,24 @@ impl Kind {
             Kind::LimitRange,
             Kind::Role,
             Kind::RoleBinding,
+            Kind::Service,
         ];
         KINDS.contains(&self)
     }
 
     /// True if an update must name the resourceVersion that it is based on.
     pub(crate) fn needs_version(self) -> bool {
-        matches!(self, Self::Lease | Self::PodDisruptionBudget | Self::Service)
+        matches!(self, Self::Lease | Self::PodDisruptionBudget)
     }
 
     /// True if a delete answers with the deleted object.
     pub(crate) fn delete_returns_object(self) -> bool {
-        const KINDS: [Kind; 5] = [
+        const KINDS: [Kind; 6] = [
             Kind::PersistentVolume,
             Kind::PersistentVolumeClaim,
             Kind::Pod,
             Kind::ResourceQuota,
+            Kind::Service,
             Kind::ServiceAccount,
         ];
         KINDS.contains(&self)

@@ -1,5 +1,4 @@
-//! The types of objects and bodies, from `wire::pod_fields`: their fields, and how each field is patched,
-//! merged and encoded.
+//! The types of objects and bodies: their fields, and how each field is patched, merged and encoded.
 
 pub(crate) mod base64;
 mod canonical;
@@ -16,6 +15,12 @@ use posse_encoding::pod_fields::TYPES;
 
 pub(crate) use canonical::canonical;
 pub(crate) use check::{check, type_word};
+
+/// The version of Kubernetes that the embedded cluster follows; clients read major and minor.
+pub(crate) const VERSION: (&str, &str) = ("1", "36");
+
+/// The tables: pods and what they use, and everything else. The first lines of each say how to read it.
+const TABLES: [&str; 2] = [TYPES, include_str!("types.txt")];
 
 /// A type of the table.
 #[derive(Debug)]
@@ -50,8 +55,8 @@ pub(crate) struct Field {
     /// A strategic merge patch may use `$retainKeys` in it.
     pub(crate) retain_keys: bool,
     pub(crate) list: List,
-    /// kube-apiserver 1.20 does not know the field.
-    pub(crate) newer: bool,
+    /// Server-side apply treats the map as one value.
+    pub(crate) atomic: bool,
 }
 
 /// How an empty value of a field is encoded.
@@ -117,7 +122,7 @@ impl Type {
 /// All types, by package.
 pub(crate) fn table() -> &'static [Type] {
     static TABLE: OnceLock<Vec<Type>> = OnceLock::new();
-    TABLE.get_or_init(|| parse(TYPES).expect("a test reads the same text"))
+    TABLE.get_or_init(|| parse(&TABLES).expect("a test reads the same text"))
 }
 
 /// The type of a kind in its stored version.
@@ -143,8 +148,9 @@ pub(crate) fn versions(kind: Kind) -> impl Iterator<Item = &'static str> {
 /// A line with its number.
 type Line = (usize, &'static str);
 
-fn parse(text: &'static str) -> Result<Vec<Type>, String> {
-    let numbered = text.lines().enumerate().map(|(i, line)| (i + 1, line));
+fn parse(tables: &[&'static str]) -> Result<Vec<Type>, String> {
+    let of_table = |text: &&'static str| text.lines().enumerate();
+    let numbered = tables.iter().flat_map(of_table).map(|(i, line)| (i + 1, line));
     let lines: Vec<Line> = numbered.filter(|(_, line)| !line.starts_with('#')).collect();
     let heads = lines.iter().filter(|(_, line)| !line.starts_with([' ', '@']));
     let names: Vec<&str> = heads.filter_map(|(_, line)| line.split(' ').next()).collect();
@@ -195,7 +201,7 @@ fn parse_field(line: &'static str, names: &[&str]) -> Option<Field> {
         merge: None,
         retain_keys: false,
         list: List::Atomic,
-        newer: false,
+        atomic: false,
     };
     for word in words {
         let (word, value) = word.split_once('=').unwrap_or((word, ""));
@@ -206,10 +212,12 @@ fn parse_field(line: &'static str, names: &[&str]) -> Option<Field> {
                 field.list = if value.is_empty() { List::Set } else { List::Map(vec![value]) };
             }
             "retainKeys" => field.retain_keys = true,
-            "atomic" => field.list = List::Atomic,
+            "atomic" => {
+                field.list = List::Atomic;
+                field.atomic = true;
+            }
             "set" => field.list = List::Set,
             "map" => field.list = List::Map(value.split(',').collect()),
-            "newer" => field.newer = true,
             _ => return None,
         }
     }
@@ -268,8 +276,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_tables_are_of_the_version() {
+        let version = format!("of Kubernetes {}.{},", VERSION.0, VERSION.1);
+        for table in TABLES {
+            assert!(table.lines().next().is_some_and(|line| line.contains(&version)), "{version}");
+        }
+    }
+
+    #[test]
     fn the_table_is_complete() {
-        let types = parse(TYPES).expect("the table can be read");
+        let types = parse(&TABLES).expect("the table can be read");
         let names: BTreeSet<&str> = types.iter().map(|one| one.name).collect();
         assert_eq!(names.len(), types.len(), "a type is there twice");
         for one in &types {

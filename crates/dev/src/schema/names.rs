@@ -8,9 +8,6 @@ const SUBDOMAIN_1123: &str = "a lowercase RFC 1123 subdomain must consist of low
     alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character \
     (e.g. 'example.com', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or \
-    '-', start with an alphabetic character, and end with an alphanumeric character (e.g. \
-    'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or \
     '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is \
     '[-._a-zA-Z0-9]+')";
@@ -23,9 +20,8 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
     characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. \
     'MyValue',  or 'my_value',  or '12345', regex used for validation is \
     '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-const ENV_NAME: &str = "a valid environment variable name must consist of alphabetic characters, \
-    digits, '_', '-', or '.', and must not start with a digit (e.g. 'my.env-name',  or \
-    'MY_ENV.NAME',  or 'MyEnvName1', regex used for validation is '[-._a-zA-Z][-._a-zA-Z0-9]*')";
+const ENV_NAME: &str = "a valid environment variable name must consist only of printable ASCII \
+    characters other than '='";
 
 const LABEL_CHARS_MAX: usize = 63;
 const SUBDOMAIN_CHARS_MAX: usize = 253;
@@ -45,18 +41,6 @@ fn is_name_part(text: &str) -> bool {
     text.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c))
         && edge(text.bytes().next())
         && edge(text.bytes().last())
-}
-
-/// A DNS label (RFC 1035): names of services.
-pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if text.len() > LABEL_CHARS_MAX {
-        wrong.push(too_long(LABEL_CHARS_MAX));
-    }
-    if !is_label(text) || text.starts_with(|c: char| c.is_ascii_digit()) {
-        wrong.push(LABEL_1035.to_owned());
-    }
-    wrong
 }
 
 /// A name that is one segment of a path: roles, bindings, and kinds without another rule.
@@ -92,6 +76,16 @@ pub(crate) fn dns_subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
+/// A search path of DNS, whose labels may have underscores (KEP-4427).
+pub(crate) fn dns_search(text: &str) -> Vec<String> {
+    let rule = |wrong: String| {
+        let wrong = wrong.replace("characters, '-'", "characters, '_', '-'");
+        wrong.replace("[a-z0-9]([-a-z0-9]*", "_?[a-z0-9]([-_a-z0-9]*")
+    };
+    let wrong = dns_subdomain(&text.replace('_', "a"));
+    wrong.into_iter().map(rule).collect()
+}
+
 /// The key of a label, annotation or selector: `name` or `prefix/name`.
 pub(crate) fn qualified_name(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -99,7 +93,7 @@ pub(crate) fn qualified_name(text: &str) -> Vec<String> {
         None => text,
         Some((_, name)) if name.contains('/') => {
             return vec![format!(
-                "a qualified name {NAME_PART} with an optional DNS subdomain prefix and '/' \
+                "a valid label key {NAME_PART} with an optional DNS subdomain prefix and '/' \
                  (e.g. 'example.com/MyName')"
             )];
         }
@@ -127,7 +121,7 @@ pub(crate) fn qualified_name(text: &str) -> Vec<String> {
 pub(crate) fn label_value(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_CHARS_MAX {
-        wrong.push(too_long(LABEL_CHARS_MAX));
+        wrong.push(format!("must be no more than {LABEL_CHARS_MAX} bytes"));
     }
     if !text.is_empty() && !is_name_part(text) {
         wrong.push(LABEL_VALUE.to_owned());
@@ -135,15 +129,13 @@ pub(crate) fn label_value(text: &str) -> Vec<String> {
     wrong
 }
 
-/// The name of an environment variable.
+/// The name of an environment variable: anything that is printable (KEP-4369).
 pub(crate) fn env_name(text: &str) -> Vec<String> {
-    let inner = |c: u8| c.is_ascii_alphanumeric() || b"-._".contains(&c);
-    let mut wrong = Vec::new();
-    if !text.bytes().all(inner) || text.bytes().next().is_none_or(|c| c.is_ascii_digit()) {
-        wrong.push(ENV_NAME.to_owned());
+    let inner = |c: u8| (b' '..=b'~').contains(&c) && c != b'=';
+    match !text.is_empty() && text.bytes().all(inner) {
+        true => Vec::new(),
+        false => vec![ENV_NAME.to_owned()],
     }
-    wrong.extend(no_dots_first(text));
-    wrong
 }
 
 /// Rejects file names that would be another folder.
@@ -178,17 +170,9 @@ pub(crate) fn http_header(text: &str) -> Vec<String> {
     }
 }
 
-/// An IP address in a pod's spec.
+/// An IP address.
 pub(crate) fn ip(text: &str) -> Vec<String> {
-    if_not_ip(text, "must be valid IP address")
-}
-
-/// An IP address of a service or a status.
-pub(crate) fn valid_ip(text: &str) -> Vec<String> {
-    if_not_ip(text, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")
-}
-
-fn if_not_ip(text: &str, wrong: &str) -> Vec<String> {
+    let wrong = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
     text.parse::<std::net::IpAddr>().map_or_else(|_| vec![wrong.to_owned()], |_| Vec::new())
 }
 
@@ -224,7 +208,7 @@ pub(crate) fn port_name(text: &str) -> Vec<String> {
         wrong.push(rule.to_owned());
     }
     if !text.bytes().any(|c| c.is_ascii_lowercase()) {
-        wrong.push("must contain at least one letter or number (a-z, 0-9)".to_owned());
+        wrong.push("must contain at least one letter (a-z)".to_owned());
     }
     if text.contains("--") {
         wrong.push("must not contain consecutive hyphens".to_owned());

@@ -51,7 +51,7 @@ impl Cause {
     }
 
     pub(crate) fn too_long(field: impl Into<String>, bytes_max: usize) -> Self {
-        let message = format!("Too long: must have at most {bytes_max} bytes");
+        let message = format!("Too long: may not be more than {bytes_max} bytes");
         Self::new(field, "FieldValueTooLong", message)
     }
 
@@ -268,7 +268,11 @@ impl StatusError {
 
     /// 406 before the path was looked at.
     pub(crate) fn no_known_media_type() -> Self {
-        Self::not_acceptable("406: Not Acceptable").about("", "", "")
+        Self::not_acceptable(concat!(
+            "406: Not Acceptable\n\nAvailable representations: application/json, ",
+            "application/yaml, application/vnd.kubernetes.protobuf"
+        ))
+        .about("", "", "")
     }
 
     pub(crate) fn not_found(kind: Kind, name: &str) -> Self {

@@ -137,8 +137,8 @@ fn create(state: &mut State, about: &Object, note: &Note<'_>, identity: String, 
         "count": 1,
         "type": if note.warning { "Warning" } else { "Normal" },
         "eventTime": null,
-        "reportingComponent": "",
-        "reportingInstance": "",
+        "reportingComponent": note.component,
+        "reportingInstance": note.host,
     });
     let key = state.create(Kind::Event, event).key.clone();
     if let Some(oldest) = state.events.insert(identity, key) {

@@ -86,7 +86,7 @@ pub(super) fn charge(
     }
     let missing = if kind == Kind::Pod { unset_resources(value, &concerned) } else { Vec::new() };
     if !missing.is_empty() {
-        return Err(format!("failed quota: {name}: must specify {}", missing.join(",")));
+        return Err(format!("failed quota: {name}: must specify {}", missing.join("; ")));
     }
     if concerned.iter().any(|resource| used.get(resource).is_none()) {
         let resources = concerned.join(",");
@@ -111,19 +111,23 @@ pub(super) fn charge(
     ))
 }
 
-/// The resources that a quota limits and that some container of the pod does not set.
+/// The resources that a quota limits, each with the containers of the pod that do not set it.
 fn unset_resources(pod: &Value, concerned: &[&str]) -> Vec<String> {
     let lists = ["/spec/containers", "/spec/initContainers"];
     let of = |container: &Value| {
         let requests = Amounts::read(container, "/resources/requests");
-        named(&requests, &Amounts::read(container, "/resources/limits"))
+        let amounts = named(&requests, &Amounts::read(container, "/resources/limits"));
+        (text_at(container, "/name").to_owned(), amounts)
     };
-    let all: Vec<Amounts> =
+    let all: Vec<(String, Amounts)> =
         lists.into_iter().flat_map(|list| array_at(pod, list)).map(of).collect();
     let needed = concerned.iter().filter(|name| NEEDED.contains(name));
     needed
-        .filter(|name| all.iter().any(|named| named.get(name).is_none()))
-        .map(|name| (*name).to_owned())
+        .filter_map(|name| {
+            let without = all.iter().filter(|(_, named)| named.get(name).is_none());
+            let containers: Vec<&str> = without.map(|(name, _)| name.as_str()).collect();
+            (!containers.is_empty()).then(|| format!("{name} for: {}", containers.join(",")))
+        })
         .collect()
 }
 
@@ -169,7 +173,7 @@ mod tests {
                 json!({ "limits.cpu": "4", "requests.memory": "1Gi" }),
                 json!({ "limits.cpu": "0", "requests.memory": "0" }),
                 &plain,
-                "failed quota: q: must specify limits.cpu,requests.memory",
+                "failed quota: q: must specify limits.cpu for: c; requests.memory for: c",
             ),
             (
                 json!({ "pods": "4", "count/pods": "4" }),

@@ -147,7 +147,7 @@ fn check_type(kind: &str, api_version: &str, value: &Value) -> Result<(), Status
     if schema::of_body(&given_version, &given_kind).is_none() {
         return refuse(&format!(
             "no kind \"{given_kind}\" is registered for version \"{given_version}\" in scheme \
-             \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+             \"pkg/api/legacyscheme/scheme.go:30\""
         ));
     }
     if given_kind != kind {

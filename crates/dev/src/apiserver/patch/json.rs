@@ -37,14 +37,16 @@ pub(crate) fn apply(target: &Value, patch: &Value) -> Result<Value, StatusError>
 fn operations<'a>(patch: &'a Value) -> Result<Vec<Option<Operation<'a>>>, StatusError> {
     let wrong = |found: &Value, wanted: &str| {
         let found = type_word(found);
-        let message = format!("json: cannot unmarshal {found} into Go value of type {wanted}");
+        let message = format!(
+            "error decoding patch: json: cannot unmarshal {found} into Go value of type {wanted}"
+        );
         StatusError::bad_request(message)
     };
     let items = match patch {
         Value::Null => return Ok(Vec::new()),
         Value::Array(items) => items,
         Value::Bool(_) | Value::Number(_) | Value::Object(_) | Value::String(_) => {
-            return Err(wrong(patch, "jsonpatch.Patch"));
+            return Err(wrong(patch, "[]handlers.jsonPatchOp"));
         }
     };
     if items.len() > OPERATIONS_MAX {
@@ -55,7 +57,7 @@ fn operations<'a>(patch: &'a Value) -> Result<Vec<Option<Operation<'a>>>, Status
     }
     let read = |item: &'a Value| match item.as_object() {
         None if item.is_null() => Ok(None),
-        None => Err(wrong(item, "jsonpatch.Operation")),
+        None => Err(wrong(item, "handlers.jsonPatchOp")),
         operation => Ok(operation),
     };
     items.iter().map(read).collect()
@@ -305,14 +307,12 @@ mod tests {
     #[test]
     fn a_body_that_is_not_a_patch_is_refused() {
         for (patch, want) in [
-            (json!({}), "json: cannot unmarshal object into Go value of type jsonpatch.Patch"),
-            (
-                json!(["a"]),
-                "json: cannot unmarshal string into Go value of type jsonpatch.Operation",
-            ),
+            (json!({}), "object into Go value of type []handlers.jsonPatchOp"),
+            (json!(["a"]), "string into Go value of type handlers.jsonPatchOp"),
         ] {
             let error = apply(&json!({}), &patch).expect_err("no patch");
-            assert_eq!((error.code, error.message.as_str()), (400, want));
+            let want = format!("error decoding patch: json: cannot unmarshal {want}");
+            assert_eq!((error.code, error.message), (400, want));
         }
         let many = vec![json!({}); OPERATIONS_MAX + 1];
         assert_eq!(apply(&json!({}), &many.into()).expect_err("too many").code, 413);

@@ -22,6 +22,8 @@ const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 pub(crate) struct Writer<'a> {
     pub(crate) manager: &'a str,
     pub(crate) now: &'a str,
+    /// The subresource by which it writes; empty for the whole object.
+    pub(crate) subresource: &'a str,
 }
 
 /// One entry of `managedFields`.
@@ -31,6 +33,7 @@ struct ManagerEntry {
     applies: bool,
     version: String,
     time: String,
+    subresource: String,
     fields: Fields,
 }
 
@@ -49,19 +52,32 @@ impl ManagerEntry {
             applies: text_at(entry, "/operation") == "Apply",
             version: text("/apiVersion"),
             time: text("/time"),
+            subresource: text("/subresource"),
             fields: entry.get("fieldsV1").map(Fields::read).unwrap_or_default(),
         }
     }
 
     fn written(&self) -> Value {
-        json!({
+        let mut written = json!({
             "manager": self.manager,
             "operation": if self.applies { "Apply" } else { "Update" },
             "apiVersion": self.version,
             "time": self.time,
             "fieldsType": "FieldsV1",
             "fieldsV1": self.fields.written(),
-        })
+        });
+        if !self.subresource.is_empty() {
+            written["subresource"] = self.subresource.as_str().into();
+        }
+        written
+    }
+
+    /// True for the entry of a writer.
+    fn is_of(&self, writer: Writer<'_>, applies: bool, version: &str) -> bool {
+        self.applies == applies
+            && self.manager == writer.manager
+            && self.version == version
+            && self.subresource == writer.subresource
     }
 
     /// The manager in the message of a conflict.
@@ -143,9 +159,7 @@ fn take_over(
         return owners;
     }
     let version = kind.api_version();
-    let own = owners.iter_mut().find(|owner| {
-        !owner.applies && owner.manager == writer.manager && owner.version == version
-    });
+    let own = owners.iter_mut().find(|owner| owner.is_of(writer, false, &version));
     match own {
         Some(own) => {
             own.fields = std::mem::take(&mut own.fields).union(&difference.taken);
@@ -156,6 +170,7 @@ fn take_over(
             applies: false,
             version,
             time: writer.now.to_owned(),
+            subresource: writer.subresource.to_owned(),
             fields: difference.taken,
         }),
     }
@@ -179,13 +194,11 @@ pub(crate) fn apply(
     };
     let mut owners = read(&managed);
     if owners.is_empty() && !is_new {
-        let before = Writer { manager: BEFORE_FIRST_APPLY, ..writer };
+        let before = Writer { manager: BEFORE_FIRST_APPLY, subresource: "", ..writer };
         owners = take_over(kind, &empty_object(of), &live, owners, before);
     }
     let version = kind.api_version();
-    let is_own = |owner: &ManagerEntry| {
-        owner.applies && owner.manager == writer.manager && owner.version == version
-    };
+    let is_own = |owner: &ManagerEntry| owner.is_of(writer, true, &version);
     let last = owners.iter().find(|owner| is_own(owner)).cloned();
     owners.retain(|owner| !is_own(owner));
     let mut own = ManagerEntry {
@@ -193,6 +206,7 @@ pub(crate) fn apply(
         applies: true,
         version: version.clone(),
         time: writer.now.to_owned(),
+        subresource: writer.subresource.to_owned(),
         fields: typed::fields_of(of, config),
     };
     let mut value = typed::merged(of, &live, config);
@@ -236,7 +250,20 @@ fn check(of: &'static Type, config: &Value) -> Result<(), StatusError> {
         [one] => one.clone(),
         several => format!("errors:\n  {}", several.join("\n  ")),
     };
-    Err(StatusError::internal(format!("failed to create typed patch object: {text}")))
+    let name = format!(
+        "{}/{}; {}, Kind={}",
+        text_at(config, "/metadata/namespace"),
+        text_at(config, "/metadata/name"),
+        version_of_message(text_at(config, "/apiVersion")),
+        text_at(config, "/kind")
+    );
+    Err(StatusError::internal(format!("failed to create typed patch object ({name}): {text}")))
+}
+
+/// `GROUP/VERSION`; the core group has no name.
+fn version_of_message(version: &str) -> String {
+    let slash = if version.contains('/') { "" } else { "/" };
+    format!("{slash}{version}")
 }
 
 fn refuse_conflicts(owners: &[ManagerEntry], take_over: &Fields) -> Result<(), StatusError> {
@@ -266,7 +293,7 @@ fn refuse_conflicts(owners: &[ManagerEntry], take_over: &Fields) -> Result<(), S
 mod tests {
     use super::*;
 
-    const NOW: Writer<'_> = Writer { manager: "m", now: "2026-01-01T00:00:00Z" };
+    const NOW: Writer<'_> = Writer { manager: "m", now: "2026-01-01T00:00:00Z", subresource: "" };
 
     fn map(data: Value) -> Value {
         json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "x" }, "data": data })

@@ -59,6 +59,8 @@ fn merge_members(
             (Some(Value::Array(present)), Value::Array(change)) => {
                 Value::Array(merge_list(field, present, change)?)
             }
+            // What a null would remove is not there; a field of the type may be set to it.
+            (_, Value::Null) if of.is_none() => continue,
             (_, change) => without_directives(change),
         };
         target.insert(name, merged);
@@ -84,7 +86,8 @@ fn type_of(field: Option<&'static Field>) -> Option<&'static Type> {
 fn without_directives(value: Value) -> Value {
     match value {
         Value::Object(members) => {
-            let kept = members.into_iter().filter(|(name, _)| !is_directive(name));
+            let kept =
+                members.into_iter().filter(|(name, value)| !is_directive(name) && !value.is_null());
             Value::Object(kept.map(|(name, value)| (name, without_directives(value))).collect())
         }
         Value::Array(items) => {

@@ -58,7 +58,8 @@ fn structure(shape: &'static Shape, list: &'static List) -> Structure {
 }
 
 fn structure_of_field(of: &'static Type, name: &str) -> Structure {
-    of.field(name).map_or(Structure::Leaf, |field| structure(&field.shape, &field.list))
+    let divided = of.field(name).filter(|field| !field.atomic);
+    divided.map_or(Structure::Leaf, |field| structure(&field.shape, &field.list))
 }
 
 impl Structure {

@@ -40,8 +40,8 @@ struct Clause<'a> {
 }
 
 impl Form {
-    /// The form that a request accepts; an error if none can be served. Subresources have no
-    /// Tables.
+    /// The form that a request accepts; an error if none can be served. Of the subresources, only a
+    /// status has a Table.
     pub(crate) fn of(request: &Request, subresource: Subresource) -> Result<Self, StatusError> {
         let header = request.header("accept").unwrap_or_default();
         if header.is_empty() {
@@ -52,11 +52,10 @@ impl Form {
         if !clauses.iter().any(Clause::is_known) {
             return Err(StatusError::no_known_media_type());
         }
-        let Some((kind, version)) = clauses
-            .iter()
-            .filter_map(Clause::form)
-            .find(|(kind, _)| *kind != "Table" || subresource == Subresource::None)
-        else {
+        let Some((kind, version)) = clauses.iter().filter_map(Clause::form).find(|(kind, _)| {
+            let has_table = [Subresource::None, Subresource::Status].contains(&subresource);
+            *kind != "Table" || has_table
+        }) else {
             return Err(StatusError::not_acceptable(
                 "only the following media types are accepted: application/json, \
                  application/yaml, application/vnd.kubernetes.protobuf",

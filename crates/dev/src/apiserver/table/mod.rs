@@ -36,17 +36,10 @@ impl Form {
                 ("PartialObjectMetadataList", "items", String::new())
             }
         };
-        let mut metadata = head.metadata.clone();
-        if let (Shape::Metadata | Shape::MetadataList, Some(members)) =
-            (&self.shape, metadata.as_object_mut())
-        {
-            // The real server omits it there.
-            members.remove("remainingItemCount");
-        }
         let mut body = format!(
             r#"{{"kind":"{kind}","apiVersion":"{}","metadata":{},{rows}"{name}":["#,
             self.api_version(),
-            metadata
+            head.metadata
         )
         .into_bytes();
         let mut items = items.enumerate().peekable();

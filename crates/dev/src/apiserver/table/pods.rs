@@ -13,6 +13,8 @@ struct Summary {
     ready: usize,
     total: usize,
     restarts: i64,
+    /// When the last container that restarted had ended; empty if none has.
+    restarted: String,
 }
 
 /// The conditions of a row; `None` for a pod that has not ended.
@@ -33,7 +35,10 @@ pub(super) fn cells(pod: &Value, now: &str) -> Vec<Value> {
     let ip = text_at(pod, "/status/podIPs/0/ip");
     let ready = format!("{}/{}", summary.ready, summary.total);
     let mut cells = texts([text_at(pod, "/metadata/name"), &ready, &summary.word]);
-    cells.push(summary.restarts.into());
+    cells.push(match summary.restarted.as_str() {
+        "" => summary.restarts.to_string().into(),
+        last => format!("{} ({} ago)", summary.restarts, age(last, now)).into(),
+    });
     cells.extend(texts([
         age(text_at(pod, "/metadata/creationTimestamp"), now).as_str(),
         or(ip, "<none>"),
@@ -60,6 +65,7 @@ fn summary(pod: &Value) -> Summary {
         ready: 0,
         total: array_at(pod, "/spec/containers").len(),
         restarts: 0,
+        restarted: String::new(),
     };
     if array_at(pod, "/status/conditions").iter().any(is_gated) {
         summary.word = "SchedulingGated".to_owned();
@@ -85,15 +91,20 @@ fn is_sidecar(container: &Value) -> bool {
     text_at(container, "/restartPolicy") == "Always"
 }
 
-fn restarts(status: &Value) -> i64 {
-    status["restartCount"].as_i64().unwrap_or_default()
+fn count_restarts(summary: &mut Summary, status: &Value) {
+    summary.restarts += status["restartCount"].as_i64().unwrap_or_default();
+    let ended = text_at(status, "/lastState/terminated/finishedAt");
+    // Times in this form are ordered like their texts.
+    if *ended > *summary.restarted {
+        ended.clone_into(&mut summary.restarted);
+    }
 }
 
 /// True while an init container has not finished; sets the status text.
 fn is_initializing(pod: &Value, summary: &mut Summary) -> bool {
     let containers = array_at(pod, "/spec/initContainers");
     for (i, status) in array_at(pod, "/status/initContainerStatuses").iter().enumerate() {
-        summary.restarts += restarts(status);
+        count_restarts(summary, status);
         let name = text_at(status, "/name");
         let sidecar = containers.iter().any(|c| text_at(c, "/name") == name && is_sidecar(c));
         let ended = &status["state"]["terminated"];
@@ -134,10 +145,11 @@ fn summarize_main(pod: &Value, summary: &mut Summary) {
         let name = text_at(status, "/name");
         containers.iter().any(|c| text_at(c, "/name") == name && is_sidecar(c))
     });
-    summary.restarts = sidecars.map(restarts).sum();
+    (summary.restarts, summary.restarted) = (0, String::new());
+    sidecars.for_each(|status| count_restarts(summary, status));
     let mut runs = false;
     for status in array_at(pod, "/status/containerStatuses").iter().rev() {
-        summary.restarts += restarts(status);
+        count_restarts(summary, status);
         let waits = text_at(status, "/state/waiting/reason");
         let ended = &status["state"]["terminated"];
         if !waits.is_empty() {

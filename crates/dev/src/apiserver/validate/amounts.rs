@@ -3,8 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::{Causes, join, push_invalid};
+use crate::apiserver::defaults::requests_of_containers;
 use crate::schema::names;
 use crate::schema::status::Cause;
+use crate::storage::object::array_at;
 use posse_encoding::quantity::Quantity;
 
 const CONTAINER: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
@@ -85,7 +87,7 @@ pub(super) fn amount(name: &str, amount: &Value, field: &str, causes: &mut Cause
         causes.push(Cause::invalid(field, &quantity.canonical(), detail));
     }
     if (COUNTED.contains(&name) || is_extended(name)) && !quantity.is_whole() {
-        causes.push(Cause::invalid_raw(field, &quantity.go_struct(), "must be an integer"));
+        causes.push(Cause::invalid(field, &quantity.canonical(), "must be an integer"));
     }
 }
 
@@ -115,9 +117,10 @@ pub(super) fn requirements(resources: &Value, path: &str, causes: &mut Causes) {
         match (limit.and_then(Quantity::of), Quantity::of(quantity)) {
             (Some(limit), Some(request)) => {
                 let over = request.exceeds(limit);
+                let of = format!("{name} limit of {}", limit.canonical());
                 let detail = match over || limit.exceeds(request) {
-                    true if !shared => format!("must be equal to {name} limit"),
-                    true if over => format!("must be less than or equal to {name} limit"),
+                    true if !shared => format!("must be equal to {of}"),
+                    true if over => format!("must be less than or equal to {of}"),
                     true | false => continue,
                 };
                 causes.push(Cause::invalid(&requests, &request.canonical(), &detail));
@@ -136,6 +139,50 @@ pub(super) fn requirements(resources: &Value, path: &str, causes: &mut Causes) {
     };
     if has(|name| name.starts_with("hugepages-")) && !has(|name| matches!(name, "cpu" | "memory")) {
         causes.push(Cause::forbidden(path, "HugePages require cpu or memory"));
+    }
+}
+
+/// The resources of a whole pod (KEP-2837): of three kinds, and not less than its containers need.
+pub(super) fn of_pod(pod: &Value, causes: &mut Causes) {
+    const KINDS: [&str; 3] = ["cpu", "hugepages-", "memory"];
+    const FIELD: &str = "spec.resources";
+    let Some(own) = pod.pointer("/spec/resources") else { return };
+    let mut wrong = Causes::new();
+    for list in ["limits", "requests"] {
+        for (name, _) in members(own, list) {
+            let is_known = matches!(name.as_str(), "cpu" | "memory") || name.starts_with(KINDS[1]);
+            if !is_known {
+                let field = format!("{FIELD}.{list}[{name}]");
+                wrong.push(Cause::not_supported(field, name, &KINDS));
+            }
+        }
+    }
+    if !wrong.is_empty() {
+        causes.append(&mut wrong);
+        return;
+    }
+    requirements(own, FIELD, causes);
+    for (name, sum) in requests_of_containers(pod).0 {
+        let own = Quantity::of(&own["requests"][&name]);
+        if let Some(own) = own.filter(|own| sum.exceeds(*own)) {
+            let field = format!("{FIELD}.requests[{name}]");
+            let sum = sum.canonical();
+            let detail =
+                format!("must be greater than or equal to aggregate container requests of {sum}");
+            causes.push(Cause::invalid(field, &own.canonical(), &detail));
+        }
+    }
+    for (i, container) in array_at(pod, "/spec/containers").iter().enumerate() {
+        for (name, limit) in members(&container["resources"], "limits") {
+            let own = Quantity::of(&own["limits"][name]);
+            let over = Quantity::of(limit).zip(own).filter(|(limit, own)| limit.exceeds(*own));
+            if let Some((limit, own)) = over {
+                let field = format!("{FIELD}.containers[{i}][{name}].limits");
+                let detail =
+                    format!("must be less than or equal to pod limits of {}", own.canonical());
+                causes.push(Cause::invalid(field, &limit.canonical(), &detail));
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Causes, amounts, go_texts, join, push_invalid, rules};
+use super::{Causes, amounts, join, push_invalid, rules};
 use crate::schema::names;
 use crate::schema::status::{Cause, go_quoted};
 use crate::storage::object::{array_at, text_at};
@@ -35,8 +35,9 @@ fn taints(node: &Value, causes: &mut Causes) {
         rules::check("Taint", taint, &path, causes);
         let (key, effect) = (text_at(taint, "/key"), text_at(taint, "/effect"));
         if !taken.insert((key, effect)) {
+            // In the order of Go's fields.
             let shown = format!(
-                "core.Taint{{Key:{}, Value:{}, Effect:{}, TimeAdded:<nil>}}",
+                "{{\"Key\":{},\"Value\":{},\"Effect\":{},\"TimeAdded\":null}}",
                 go_quoted(key),
                 go_quoted(text_at(taint, "/value")),
                 go_quoted(effect)
@@ -77,10 +78,9 @@ pub(super) fn node_update(old: &Value, new: &Value, causes: &mut Causes) {
         }
         spec
     };
-    if frozen(old) != frozen(new) {
-        let detail = "node updates may only change labels, taints, or capacity (or configSource, \
-                      if the DynamicKubeletConfig feature gate is enabled)";
-        causes.push(Cause::forbidden("[]", detail));
+    if causes.is_empty() && frozen(old) != frozen(new) {
+        let detail = "node updates may only change labels, taints, or capacity";
+        causes.push(Cause::forbidden("spec", detail));
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) fn rules_of_role(role: &Value, namespaced: bool, causes: &mut Causes)
             }
             let detail = "namespaced rules cannot apply to non-resource URLs";
             let field = join(&path, "nonResourceURLs");
-            causes.push(Cause::invalid_raw(field, &go_texts(urls), detail));
+            causes.push(Cause::invalid_raw(field, &super::shown(urls), detail));
             policy_rule(rule, &path, causes);
         } else {
             rules::check("PolicyRule", rule, &path, causes);
@@ -111,7 +111,7 @@ pub(super) fn policy_rule(rule: &Value, path: &str, causes: &mut Causes) {
         if given("apiGroups") || given("resources") || given("resourceNames") {
             let detail = "rules cannot apply to both regular resources and non-resource URLs";
             let field = join(path, "nonResourceURLs");
-            causes.push(Cause::invalid_raw(field, &go_texts(urls), detail));
+            causes.push(Cause::invalid_raw(field, &super::shown(urls), detail));
         }
         return;
     }
@@ -167,13 +167,10 @@ pub(super) fn binding_update(old: &Value, new: &Value, causes: &mut Causes) {
     if old["roleRef"] == new["roleRef"] {
         return;
     }
-    let text = |field: &str| go_quoted(text_at(new, &format!("/roleRef/{field}")));
-    let shown = format!(
-        "rbac.RoleRef{{APIGroup:{}, Kind:{}, Name:{}}}",
-        text("apiGroup"),
-        text("kind"),
-        text("name")
-    );
+    let text = |field: &str| text_at(new, &format!("/roleRef/{field}"));
+    let shown = serde_json::json!({
+        "APIGroup": text("apiGroup"), "Kind": text("kind"), "Name": text("name"),
+    });
     causes.push(Cause::invalid_raw("roleRef", &shown, "cannot change roleRef"));
 }
 
@@ -195,7 +192,7 @@ pub(super) fn budget(spec: &Value, path: &str, causes: &mut Causes) {
             continue;
         }
         let text = value.as_str().unwrap_or_default();
-        let shown = format!("intstr.IntOrString{{Type:1, IntVal:0, StrVal:{}}}", go_quoted(text));
+        let shown = go_quoted(text);
         let percent = text.strip_suffix('%');
         let digits = |text: &&str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
         let detail = match percent.filter(digits) {
@@ -210,8 +207,8 @@ pub(super) fn budget(spec: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-/// An Event must be in the namespace of its object.
-pub(super) fn event(event: &Value, causes: &mut Causes) {
+/// An Event must be in the namespace of its object. `reporter` is the name of the field in messages.
+pub(super) fn event(event: &Value, reporter: &str, causes: &mut Causes) {
     const CHARS_MAX: usize = 128;
     const MESSAGE_CHARS_MAX: usize = 1024;
     let namespace = text_at(event, "/metadata/namespace");
@@ -231,9 +228,9 @@ pub(super) fn event(event: &Value, causes: &mut Causes) {
     }
     let controller = text_at(event, "/reportingComponent");
     if controller.is_empty() {
-        causes.push(Cause::required("reportingController", ""));
+        causes.push(Cause::required(reporter, ""));
     }
-    push_invalid(causes, "reportingController", controller, names::qualified_name(controller));
+    push_invalid(causes, reporter, controller, names::qualified_name(controller));
     for field in ["reportingInstance", "action", "reason"] {
         let text = text_at(event, &format!("/{field}"));
         if text.is_empty() {
@@ -277,8 +274,7 @@ pub(super) fn lease(lease: &Value, causes: &mut Causes) {
         && transitions < 0
     {
         let field = "spec.leaseTransitions";
-        // The grammar is the real server's.
-        let detail = "must to greater or equal than 0";
+        let detail = "must be greater than or equal to 0";
         causes.push(Cause::invalid_raw(field, &transitions, detail));
     }
 }

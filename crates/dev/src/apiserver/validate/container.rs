@@ -10,13 +10,14 @@ use crate::schema::status::Cause;
 use crate::storage::object::{array_at, text_at};
 
 /// The fields that an environment variable may refer to, besides labels and annotations.
-const ENV_FIELDS: [&str; 8] = [
+const ENV_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
     "metadata.uid",
     "spec.nodeName",
     "spec.serviceAccountName",
     "status.hostIP",
+    "status.hostIPs",
     "status.podIP",
     "status.podIPs",
 ];
@@ -38,7 +39,7 @@ pub(super) type Volumes<'a> = BTreeSet<&'a str>;
 pub(super) fn check_list(
     containers: &[Value],
     path: &str,
-    volumes: &Volumes<'_>,
+    (volumes, claims): (&Volumes<'_>, &[&str]),
     causes: &mut Causes,
 ) {
     let mut taken = BTreeSet::new();
@@ -50,8 +51,77 @@ pub(super) fn check_list(
             causes.push(Cause::duplicate(join(&path, "name"), name));
         }
         rules::check("ContainerHead", container, &path, causes);
+        files_of_variables(container, &join(&path, "env"), volumes, causes);
         mounts(container, &join(&path, "volumeMounts"), volumes, causes);
         rules::check("ContainerTail", container, &path, causes);
+        used_claims(container, &join(&path, "resources.claims"), claims, causes);
+        restarts(container, &path, causes);
+    }
+}
+
+/// The claims that a container uses are those of its pod.
+fn used_claims(container: &Value, path: &str, claims: &[&str], causes: &mut Causes) {
+    let mut taken = BTreeSet::new();
+    for (i, claim) in array_at(container, "/resources/claims").iter().enumerate() {
+        let (field, name) = (format!("{path}[{i}]"), text_at(claim, "/name"));
+        if !claims.contains(&name) {
+            let mut cause = Cause::not_found(field, name);
+            let known = claims.join(", ");
+            let detail = format!(": must be one of the names in pod.spec.resourceClaims: {known}");
+            cause.message.push_str(&detail);
+            causes.push(cause);
+        } else if !taken.insert(name) {
+            causes.push(Cause::duplicate(field, name));
+        }
+    }
+}
+
+/// When a container is restarted by a policy and rules of its own (KEP-5307).
+fn restarts(container: &Value, path: &str, causes: &mut Causes) {
+    let policy = text_at(container, "/restartPolicy");
+    let field = join(path, "restartPolicy");
+    let known = ["Always", "Never", "OnFailure"];
+    let rules = array_at(container, "/restartPolicyRules");
+    if !policy.is_empty() && !known.contains(&policy) {
+        causes.push(Cause::not_supported(field, policy, &known));
+    } else if policy.is_empty() && !rules.is_empty() {
+        let detail = "must specify restartPolicy when restart rules are used";
+        causes.push(Cause::required(field, detail));
+    }
+    for (i, rule) in rules.iter().enumerate() {
+        let path = format!("{path}.restartPolicyRules[{i}]");
+        let action = text_at(rule, "/action");
+        let known = ["Restart", "RestartAllContainers"];
+        if !known.contains(&action) {
+            causes.push(Cause::not_supported(join(&path, "action"), action, &known));
+        }
+        let codes = join(&path, "exitCodes");
+        let operator =
+            rule.pointer("/exitCodes/operator").map(|of| of.as_str().unwrap_or_default());
+        match operator {
+            None if rule.get("exitCodes").is_none() => {
+                causes.push(Cause::required(codes, "must be specified"));
+            }
+            Some("In" | "NotIn") => {}
+            other => {
+                let field = join(&codes, "operator");
+                let other = other.unwrap_or_default();
+                causes.push(Cause::not_supported(field, other, &["In", "NotIn"]));
+            }
+        }
+    }
+}
+
+/// Variables come from files of volumes (KEP-3721).
+fn files_of_variables(container: &Value, path: &str, volumes: &Volumes<'_>, causes: &mut Causes) {
+    for (i, variable) in array_at(container, "/env").iter().enumerate() {
+        let Some(reference) = variable.pointer("/valueFrom/fileKeyRef") else { continue };
+        let path = format!("{path}[{i}].valueFrom.fileKeyRef");
+        let (key, volume) = (text_at(reference, "/key"), text_at(reference, "/volumeName"));
+        push_invalid(causes, &join(&path, "key"), key, names::env_name(key));
+        if !volumes.contains(volume) {
+            causes.push(Cause::not_found(join(&path, "volumeName"), volume));
+        }
     }
 }
 
@@ -72,13 +142,8 @@ pub(super) fn check_init<'a>(
         if !name.is_empty() {
             others.insert(name);
         }
-        match text_at(container, "/restartPolicy") {
-            "Always" => continue,
-            "" => {}
-            policy => {
-                let field = join(&path, "restartPolicy");
-                causes.push(Cause::not_supported(field, policy, &["Always"]));
-            }
+        if text_at(container, "/restartPolicy") == "Always" {
+            continue;
         }
         for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
             if let Some(value) = container.get(field) {
@@ -139,8 +204,8 @@ pub(super) fn env_source(variable: &Value, path: &str, causes: &mut Causes) {
     let field = join(path, "valueFrom");
     let detail = match sources.len() {
         0 => {
-            "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or \
-             `secretKeyRef`"
+            "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, \
+             `secretKeyRef` or `fileKeyRef`"
         }
         _ if !text_at(variable, "/value").is_empty() => {
             "may not be specified when `value` is not empty"
@@ -288,14 +353,6 @@ pub(super) fn one_success(probe: &Value, path: &str, causes: &mut Causes) {
     let number = &probe["successThreshold"];
     if *number != 1 {
         causes.push(Cause::invalid_raw(join(path, "successThreshold"), number, "must be 1"));
-    }
-}
-
-pub(super) fn message_policy(policy: &Value, field: &str, causes: &mut Causes) {
-    let policy = policy.as_str().unwrap_or_default();
-    if !matches!(policy, "File" | "FallbackToLogsOnError") {
-        let detail = "must be 'File' or 'FallbackToLogsOnError'";
-        causes.push(Cause::invalid(field, policy, detail));
     }
 }
 

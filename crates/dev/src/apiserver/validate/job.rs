@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Causes, go_texts, join, pod, rules};
+use super::{Causes, join, pod, rules, shown};
 use crate::schema::status::Cause;
 use crate::storage::object::{array_at, text_at};
 
@@ -33,19 +33,21 @@ fn generated_selector(job: &Value, causes: &mut Causes) {
         match given {
             None => causes.push(Cause::required(field, &detail)),
             Some(given) if given != wanted => {
-                causes.push(Cause::invalid_raw(field, &go_map(labels(job)), &detail));
+                causes.push(Cause::invalid_raw(field, &shown_map(labels(job)), &detail));
             }
             Some(_) => {}
         }
     }
     let expected = Map::from_iter([
+        ("batch.kubernetes.io/controller-uid".to_owned(), job["metadata"]["uid"].clone()),
+        ("batch.kubernetes.io/job-name".to_owned(), job["metadata"]["name"].clone()),
         ("controller-uid".to_owned(), job["metadata"]["uid"].clone()),
         ("job-name".to_owned(), job["metadata"]["name"].clone()),
     ]);
     let selector = &job["spec"]["selector"];
     if selects(selector, Some(&expected)) == Some(false) {
         let detail = "`selector` not auto-generated";
-        causes.push(Cause::invalid_raw("spec.selector", &go_selector(selector), detail));
+        causes.push(Cause::invalid_raw("spec.selector", selector, detail));
     }
 }
 
@@ -72,24 +74,9 @@ fn selects(selector: &Value, labels: Option<&Map<String, Value>>) -> Option<bool
     Some(all)
 }
 
-/// A selector as Go prints it; one with expressions as JSON.
-fn go_selector(selector: &Value) -> String {
-    match array_at(selector, "/matchExpressions") {
-        [] => format!(
-            "v1.LabelSelector{{MatchLabels:{}, \
-             MatchExpressions:[]v1.LabelSelectorRequirement(nil)}}",
-            go_map(selector.get("matchLabels").and_then(Value::as_object))
-        ),
-        _ => selector.to_string(),
-    }
-}
-
-/// A map as Go prints it.
-fn go_map(labels: Option<&Map<String, Value>>) -> String {
-    let Some(labels) = labels else { return "map[string]string(nil)".to_owned() };
-    let members: Vec<String> =
-        labels.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
-    format!("map[string]string{{{}}}", members.join(", "))
+/// A map as the messages show it.
+fn shown_map(labels: Option<&Map<String, Value>>) -> String {
+    labels.map_or_else(|| "null".to_owned(), |labels| Value::from(labels.clone()).to_string())
 }
 
 pub(super) fn check_spec(job: &Value, causes: &mut Causes) {
@@ -113,7 +100,7 @@ pub(super) fn check_spec(job: &Value, causes: &mut Causes) {
     if selects(selector, labels(job)) == Some(false) {
         let field = format!("{TEMPLATE}.metadata.labels");
         let detail = "`selector` does not match template `labels`";
-        causes.push(Cause::invalid_raw(field, &go_map(labels(job)), detail));
+        causes.push(Cause::invalid_raw(field, &shown_map(labels(job)), detail));
     }
 }
 
@@ -177,7 +164,7 @@ pub(super) fn failure_rule(rule: &Value, path: &str, causes: &mut Causes) {
         let field = join(&path, "values");
         if values.is_empty() {
             let detail = "at least one value is required";
-            causes.push(Cause::invalid_raw(&field, &go_texts(values), detail));
+            causes.push(Cause::invalid_raw(&field, &shown(values), detail));
         }
         if values.len() > CODES_MAX {
             causes.push(Cause::too_many(&field, values.len(), CODES_MAX));
@@ -214,12 +201,8 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     for field in ["completions", "selector", "template", "completionMode", "podFailurePolicy"] {
         let of = |job: &Value| job.pointer(&format!("/spec/{field}")).cloned().unwrap_or_default();
         if of(old) != of(new) {
-            let shown = match (field, of(new)) {
-                (_, Value::Null) => "\"null\"".to_owned(),
-                ("selector", selector) => go_selector(&selector),
-                (_, other) => other.to_string(),
-            };
-            causes.push(Cause::invalid_raw(format!("spec.{field}"), &shown, "field is immutable"));
+            let detail = "field is immutable";
+            causes.push(Cause::invalid_raw(format!("spec.{field}"), &of(new), detail));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Causes, NameRule, go_texts, push_invalid};
+use super::{Causes, NameRule, push_invalid, shown};
 use crate::schema::kind::Kind;
 use crate::schema::names;
 use crate::schema::status::{Cause, go_quoted};
@@ -74,24 +74,18 @@ fn owners(value: &Value, causes: &mut Causes) {
     const FIELD: &str = "metadata.ownerReferences";
     let mut controllers: Vec<&str> = Vec::new();
     for owner in array_at(value, "/metadata/ownerReferences") {
-        for (field, word) in
-            [("apiVersion", "version"), ("kind", "kind"), ("name", "name"), ("uid", "uid")]
-        {
+        for field in ["apiVersion", "kind", "name", "uid"] {
             if text_at(owner, &format!("/{field}")).is_empty() {
-                let detail = format!("{word} must not be empty");
-                causes.push(Cause::invalid(format!("{FIELD}.{field}"), "", &detail));
+                let detail = match field {
+                    "apiVersion" => "version must not be empty",
+                    _ => "must not be empty",
+                };
+                causes.push(Cause::invalid(format!("{FIELD}.{field}"), "", detail));
             }
         }
         if (text_at(owner, "/apiVersion"), text_at(owner, "/kind")) == ("v1", "Event") {
-            let text = |field: &str| go_quoted(text_at(owner, &format!("/{field}")));
-            let shown = format!(
-                "v1.OwnerReference{{APIVersion:\"v1\", Kind:\"Event\", Name:{}, UID:{}, \
-                 Controller:(*bool)(nil), BlockOwnerDeletion:(*bool)(nil)}}",
-                text("name"),
-                text("uid")
-            );
             let detail = "/v1, Kind=Event is disallowed from being an owner";
-            causes.push(Cause::invalid_raw(FIELD, &shown, detail));
+            causes.push(Cause::invalid_raw(FIELD, owner, detail));
         }
         if owner.get("controller") == Some(&Value::Bool(true)) {
             controllers.push(text_at(owner, "/name"));
@@ -113,7 +107,7 @@ fn finalizers(value: &Value, causes: &mut Causes) {
     }
     if list.iter().any(|f| f == "orphan") && list.iter().any(|f| f == "foregroundDeletion") {
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
-        causes.push(Cause::invalid_raw("metadata.finalizers", &go_texts(list), detail));
+        causes.push(Cause::invalid_raw("metadata.finalizers", &shown(list), detail));
     }
 }
 
@@ -138,9 +132,7 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     }
     let moment = |of| text_at(of, "/metadata/deletionTimestamp");
     if moment(old) != moment(new) {
-        // Go's form of a time.
-        let shown = format!("{} +0000 UTC", moment(new).trim_end_matches('Z').replace('T', " "));
-        causes.push(Cause::invalid_raw("metadata.deletionTimestamp", &shown, IMMUTABLE));
+        causes.push(Cause::invalid("metadata.deletionTimestamp", moment(new), IMMUTABLE));
     }
     let grace = |of: &Value| of.pointer("/metadata/deletionGracePeriodSeconds").cloned();
     if grace(old) != grace(new) {

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use crate::schema::kind::{Kind, Subresource};
 use crate::schema::names;
-use crate::schema::status::{Cause, go_quoted};
-use crate::storage::object::text_at;
+use crate::schema::status::Cause;
+use crate::storage::object::{array_at, text_at};
 
 type Causes = Vec<Cause>;
 
@@ -48,9 +48,9 @@ const CALLS: &[(&str, Call)] = &[
     ("handler", container::handler),
     ("headers", container::headers),
     ("host_ports", pod::host_ports),
+    ("hostname_override", pod::hostname_override),
     ("joined_label_value", rules::joined_label_value),
     ("labels", metadata::labels),
-    ("message_policy", container::message_policy),
     ("node_requirement", pod::node_requirement),
     ("one_success", container::one_success),
     ("overhead", pod::overhead),
@@ -67,6 +67,7 @@ const CALLS: &[(&str, Call)] = &[
     ("storage", storage::requested),
     ("subject", cluster::subject),
     ("toleration", pod::toleration),
+    ("user_namespace", pod::user_namespace),
     ("volume_type", storage::volume_type),
     ("weight", rules::weight),
 ];
@@ -84,7 +85,7 @@ fn steps(kind: Kind) -> ValidationSteps {
     let plain = ValidationSteps { name: names::dns_subdomain, create: "MS", update: "UMSX" };
     match kind {
         Kind::ClusterRole | Kind::ClusterRoleBinding | Kind::Role | Kind::RoleBinding => {
-            ValidationSteps { name: names::path_segment, update: "MSMSUX", ..plain }
+            ValidationSteps { name: names::path_segment, update: "MSUX", ..plain }
         }
         Kind::ConfigMap | Kind::Secret => ValidationSteps { update: "UXMS", ..plain },
         Kind::Event | Kind::PodDisruptionBudget => {
@@ -98,7 +99,7 @@ fn steps(kind: Kind) -> ValidationSteps {
         Kind::Node => ValidationSteps { update: "UX", ..plain },
         Kind::PersistentVolume => ValidationSteps { update: "MSX", ..plain },
         Kind::PersistentVolumeClaim | Kind::Pod => plain,
-        Kind::Service => ValidationSteps { name: names::dns_1035_label, update: "UXMS", ..plain },
+        Kind::Service => ValidationSteps { name: names::dns_label, update: "UXMS", ..plain },
         Kind::ServiceAccount => ValidationSteps { update: "UM", ..plain },
     }
 }
@@ -113,6 +114,10 @@ pub(crate) fn create(kind: Kind, value: &Value) -> Causes {
             _ => check(kind, value, &mut causes),
         }
     }
+    if kind == Kind::Pod && !array_at(value, "/spec/ephemeralContainers").is_empty() {
+        // They are added to a pod that exists, by a subresource.
+        causes.push(Cause::forbidden("spec.ephemeralContainers", "cannot be set on create"));
+    }
     if causes.is_empty() {
         metadata::check_common(kind, value, names::path_segment, &mut causes);
     }
@@ -124,7 +129,7 @@ pub(crate) fn new_event(event: &Value, namespace: &str) -> Causes {
     let mut causes = Causes::new();
     let mut placed = event.clone();
     placed["metadata"]["namespace"] = namespace.into();
-    cluster::event(&placed, &mut causes);
+    cluster::event(&placed, "reportingController", &mut causes);
     let name = text_at(event, "/metadata/name");
     if !name.is_empty() {
         push_invalid(&mut causes, "metadata.name", name, names::dns_subdomain(name));
@@ -184,7 +189,7 @@ fn check(kind: Kind, value: &Value, causes: &mut Causes) {
             cluster::binding(value, kind.is_namespaced(), causes);
         }
         Kind::ConfigMap => storage::config_map(value, causes),
-        Kind::Event => cluster::event(value, causes),
+        Kind::Event => cluster::event(value, "reportingComponent", causes),
         Kind::Job => job::check(value, causes),
         Kind::Lease => cluster::lease(value, causes),
         Kind::Node => cluster::node(value, causes),
@@ -257,11 +262,9 @@ fn push_invalid(causes: &mut Causes, field: &str, value: &str, wrong: Vec<String
     causes.extend(wrong.into_iter().map(|wrong| Cause::invalid(field, value, &wrong)));
 }
 
-/// A list of texts as Go prints it.
-fn go_texts(texts: &[Value]) -> String {
-    let texts: Vec<String> =
-        texts.iter().map(|text| go_quoted(text.as_str().unwrap_or_default())).collect();
-    format!("[]string{{{}}}", texts.join(", "))
+/// A list as the messages show it.
+fn shown(list: &[Value]) -> String {
+    Value::from(list).to_string()
 }
 
 #[cfg(test)]
@@ -280,7 +283,7 @@ mod tests {
         schema::check(schema::of(kind), &value).expect("its types are right");
         schema::canonical(schema::of(kind), &mut value);
         defaults::fill(kind, &mut value);
-        strategy::create(kind, &mut value);
+        strategy::create(kind, &mut value, "2026-01-01T00:00:00Z");
         let causes = create(kind, &value);
         let got: Vec<(&str, &str)> =
             causes.iter().map(|cause| (cause.field.as_str(), cause.reason)).collect();
@@ -363,7 +366,8 @@ mod tests {
         check_new(Kind::Pod, side_car("Always"), &[]);
         let (policy, probe) =
             ("spec.initContainers[0].restartPolicy", "spec.initContainers[0].startupProbe");
-        check_new(Kind::Pod, side_car("Never"), &[(policy, unknown), (probe, invalid)]);
+        check_new(Kind::Pod, side_car("Never"), &[(probe, invalid)]);
+        check_new(Kind::Pod, side_car("Soon"), &[(policy, unknown), (probe, invalid)]);
         let volume = |claim: Value| {
             json!({ "spec": {
                 "containers": [{ "name": "c", "image": "i" }],

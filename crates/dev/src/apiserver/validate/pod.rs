@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Causes, amounts, container, join, push_invalid, rules, volume};
 use crate::schema::names;
-use crate::schema::status::{Cause, go_quoted};
+use crate::schema::status::Cause;
 use crate::storage::object::{array_at, text_at};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -20,6 +20,7 @@ const NO_OPERATOR: &str = "not a valid selector operator";
 pub(super) fn check(pod: &Value, causes: &mut Causes) {
     annotations(pod, "metadata.annotations", causes);
     let spec = &pod["spec"];
+    amounts::of_pod(pod, causes);
     check_spec(spec, text_at(pod, "/metadata/name"), "spec", causes);
     volume::tokens_without_account(spec, "spec", causes);
     gates(spec, causes);
@@ -78,22 +79,76 @@ fn annotations(pod: &Value, path: &str, causes: &mut Causes) {
 /// Validates a spec; `pod` is empty in templates.
 fn check_spec(spec: &Value, pod: &str, path: &str, causes: &mut Causes) {
     let volumes = volume::check_all(spec, pod, &join(path, "volumes"), causes);
+    let claims = claims(spec, &join(path, "resourceClaims"), causes);
     let containers = array_at(spec, "/containers");
     let field = join(path, "containers");
     if containers.is_empty() {
         causes.push(Cause::required(&field, ""));
     }
-    container::check_list(containers, &field, &volumes, causes);
+    container::check_list(containers, &field, (&volumes, &claims), causes);
     container::host_port_conflicts(containers, &field, causes);
     let init = array_at(spec, "/initContainers");
     let field = join(path, "initContainers");
-    container::check_list(init, &field, &volumes, causes);
+    container::check_list(init, &field, (&volumes, &claims), causes);
     for one in init {
         container::host_port_conflicts(std::slice::from_ref(one), &field, causes);
     }
     let others = containers.iter().map(|container| text_at(container, "/name")).collect();
     container::check_init(init, &field, others, causes);
     rules::check("PodSpecTail", spec, path, causes);
+}
+
+/// The claims of a pod: each names an object or a template. Returns their names.
+fn claims<'a>(spec: &'a Value, path: &str, causes: &mut Causes) -> Vec<&'a str> {
+    let mut names: Vec<&str> = Vec::new();
+    for (i, claim) in array_at(spec, "/resourceClaims").iter().enumerate() {
+        let field = format!("{path}[{i}]");
+        let name = text_at(claim, "/name");
+        push_invalid(causes, &join(&field, "name"), name, names::dns_label(name));
+        match names.contains(&name) {
+            true => causes.push(Cause::duplicate(join(&field, "name"), name)),
+            false => names.push(name),
+        }
+        let [object, template] =
+            ["resourceClaimName", "resourceClaimTemplateName"].map(|of| claim.get(of));
+        let detail = match (object, template) {
+            (None, None) => "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
+            (Some(_), Some(_)) => {
+                "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+            }
+            (Some(_), None) | (None, Some(_)) => continue,
+        };
+        let shown = serde_json::json!({
+            "Name": name, "ResourceClaimName": object, "ResourceClaimTemplateName": template,
+        });
+        causes.push(Cause::invalid_raw(field, &shown, detail));
+    }
+    names
+}
+
+/// A user namespace excludes namespaces of the host (KEP-127).
+pub(super) fn user_namespace(spec: &Value, path: &str, causes: &mut Causes) {
+    if spec.get("hostUsers") != Some(&Value::Bool(false)) {
+        return;
+    }
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+        if spec.get(field) == Some(&Value::Bool(true)) {
+            causes.push(Cause::forbidden(join(path, field), "when `hostUsers` is false"));
+        }
+    }
+}
+
+/// The name that a pod sees as its own (KEP-4762).
+pub(super) fn hostname_override(spec: &Value, path: &str, causes: &mut Causes) {
+    let Some(name) = spec.get("hostnameOverride").and_then(Value::as_str) else { return };
+    let field = join(path, "hostnameOverride");
+    for other in ["hostNetwork", "setHostnameAsFQDN"] {
+        if spec.get(other) == Some(&Value::Bool(true)) {
+            let detail = format!("may not be specified when {other} is true");
+            causes.push(Cause::forbidden(&field, &detail));
+        }
+    }
+    push_invalid(causes, &field, name, names::dns_subdomain(name));
 }
 
 /// With the host's network the host port must equal the container port.
@@ -104,9 +159,9 @@ pub(super) fn host_ports(spec: &Value, path: &str, causes: &mut Causes) {
     for (i, container) in array_at(spec, "/containers").iter().enumerate() {
         for (k, port) in array_at(container, "/ports").iter().enumerate() {
             if port["hostPort"] != port["containerPort"] {
-                let field = format!("{path}.containers[{i}].ports[{k}].containerPort");
-                let detail = "must match `hostPort` when `hostNetwork` is true";
-                causes.push(Cause::invalid_raw(field, &port["containerPort"], detail));
+                let field = format!("{path}.containers[{i}].ports[{k}].hostPort");
+                let detail = "must match `containerPort` when `hostNetwork` is true";
+                causes.push(Cause::invalid_raw(field, &port["hostPort"], detail));
             }
         }
     }
@@ -123,8 +178,8 @@ pub(super) fn shared_processes(spec: &Value, path: &str, causes: &mut Causes) {
 
 pub(super) fn dns(spec: &Value, path: &str, causes: &mut Causes) {
     const SERVERS_MAX: usize = 3;
-    const SEARCHES_MAX: usize = 6;
-    const SEARCH_CHARS_MAX: usize = 256;
+    const SEARCHES_MAX: usize = 32;
+    const SEARCH_CHARS_MAX: usize = 2048;
     let path = join(path, "dnsConfig");
     let config = spec.get("dnsConfig");
     let list = |name: &str| config.map_or(&[][..], |config| array_at(config, name));
@@ -143,7 +198,7 @@ pub(super) fn dns(spec: &Value, path: &str, causes: &mut Causes) {
     let field = join(&path, "nameservers");
     if servers.len() > SERVERS_MAX {
         let detail = "must not have more than 3 nameservers";
-        causes.push(Cause::invalid_raw(&field, &super::go_texts(servers), detail));
+        causes.push(Cause::invalid_raw(&field, &super::shown(servers), detail));
     }
     for (i, server) in servers.iter().enumerate() {
         let server = server.as_str().unwrap_or_default();
@@ -154,20 +209,20 @@ pub(super) fn dns(spec: &Value, path: &str, causes: &mut Causes) {
     let n_chars: usize =
         searches.iter().map(|search| search.as_str().unwrap_or_default().len() + 1).sum();
     for (over, detail) in [
-        (searches.len() > SEARCHES_MAX, "must not have more than 6 search paths"),
+        (searches.len() > SEARCHES_MAX, "must not have more than 32 search paths"),
         (
             n_chars > SEARCH_CHARS_MAX + 1,
-            "must not have more than 256 characters (including spaces) in the search list",
+            "must not have more than 2048 characters (including spaces) in the search list",
         ),
     ] {
         if over {
-            causes.push(Cause::invalid_raw(&field, &super::go_texts(searches), detail));
+            causes.push(Cause::invalid_raw(&field, &super::shown(searches), detail));
         }
     }
     for (i, search) in searches.iter().enumerate() {
         let search = search.as_str().unwrap_or_default();
         let search = search.strip_suffix('.').unwrap_or(search);
-        push_invalid(causes, &format!("{field}[{i}]"), search, names::dns_subdomain(search));
+        push_invalid(causes, &format!("{field}[{i}]"), search, names::dns_search(search));
     }
     for (i, option) in list("/options").iter().enumerate() {
         if text_at(option, "/name").is_empty() {
@@ -290,15 +345,13 @@ pub(super) fn toleration(toleration: &Value, path: &str, causes: &mut Causes) {
         }
         "Exists" if value.is_empty() => {}
         "Exists" => {
-            let shown = format!(
-                "core.Toleration{{Key:{}, Operator:\"Exists\", Value:{}, Effect:{}, \
-                 TolerationSeconds:(*int64)(nil)}}",
-                go_quoted(key),
-                go_quoted(value),
-                go_quoted(effect)
-            );
             let detail = "value must be empty when `operator` is 'Exists'";
-            causes.push(Cause::invalid_raw(&field, &shown, detail));
+            causes.push(Cause::invalid(&field, value, detail));
+        }
+        // Their feature gate is off, but the message names them.
+        "Gt" | "Lt" => {
+            let known = ["Equal", "Exists", "Lt", "Gt"];
+            causes.push(Cause::not_supported(&field, operator, &known));
         }
         other => causes.push(Cause::not_supported(&field, other, &["Equal", "Exists"])),
     }
@@ -341,7 +394,7 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     match (deadline(old), deadline(new)) {
         (Some(_), None) => {
             let detail = "must not update from a positive integer to nil value";
-            causes.push(Cause::invalid(DEADLINE, "null", detail));
+            causes.push(Cause::invalid_raw(DEADLINE, &"null", detail));
         }
         (_, Some(is)) if !(0..=i64::from(i32::MAX)).contains(&is) => {
             let detail = "must be between 0 and 2147483647, inclusive";
@@ -365,9 +418,11 @@ pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
         causes.push(Cause::forbidden("spec.schedulingGates", &detail));
     }
     if frozen(old) != frozen(new) {
-        let detail = "pod updates may not change fields other than `spec.containers[*].image`, \
-                      `spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or \
-                      `spec.tolerations` (only additions to existing tolerations)";
+        let detail = "pod updates may not change fields other than \
+                      `spec.containers[*].image`,`spec.initContainers[*].image`,\
+                      `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
+                      tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 \
+                      if it was previously negative)";
         causes.push(Cause::forbidden("spec", detail));
     }
 }
@@ -415,8 +470,7 @@ fn frozen(pod: &Value) -> Value {
 pub(super) fn check_status(old: &Value, new: &Value, causes: &mut Causes) {
     for (i, condition) in array_at(new, "/status/conditions").iter().enumerate() {
         let name = text_at(condition, "/type");
-        // The path of the real server's message is below metadata too.
-        let field = format!("metadata.conditions[{i}].Type");
+        let field = format!("status.conditions[{i}].Type");
         push_invalid(causes, &field, name, names::qualified_name(name));
     }
     let policy = text_at(old, "/spec/restartPolicy");
@@ -439,6 +493,6 @@ pub(super) fn check_status(old: &Value, new: &Value, causes: &mut Causes) {
     }
     for (i, ip) in array_at(new, "/status/podIPs").iter().enumerate() {
         let ip = text_at(ip, "/ip");
-        push_invalid(causes, &format!("status.podIPs[{i}]"), ip, names::valid_ip(ip));
+        push_invalid(causes, &format!("status.podIPs[{i}]"), ip, names::ip(ip));
     }
 }

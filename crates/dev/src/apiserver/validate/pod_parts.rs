@@ -1,5 +1,5 @@
 //! Validates changes of a running pod by its subresources `ephemeralcontainers` (KEP-277) and `resize`
-//! (KEP-1287). The server of the transcript does not have them.
+//! (KEP-1287).
 
 use std::collections::BTreeSet;
 
@@ -69,8 +69,8 @@ pub(super) fn resize(old: &Value, new: &Value, causes: &mut Causes) {
             }
         }
     }
-    let quality = quality_of_service(new);
-    if quality != quality_of_service(old) {
+    let quality = quality_of_service(old);
+    if quality != quality_of_service(new) {
         let detail = "Pod QOS Class may not change as a result of resizing";
         causes.push(Cause::invalid("spec", quality, detail));
     }
@@ -83,6 +83,9 @@ fn other_resources(container: &Value) -> Value {
         if let Some(amounts) = resources.get_mut(list).and_then(Value::as_object_mut) {
             amounts.retain(|name, _| name != "cpu" && name != "memory");
         }
+    }
+    if let Some(lists) = resources.as_object_mut() {
+        lists.retain(|_, list| list.as_object().is_none_or(|amounts| !amounts.is_empty()));
     }
     resources
 }

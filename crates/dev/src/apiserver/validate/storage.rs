@@ -43,7 +43,7 @@ pub(super) fn capacity(capacity: &Value, path: &str, causes: &mut Causes) {
     let n_amounts = amounts.map_or(0, Map::len);
     if n_amounts == 0 {
         causes.push(Cause::required(path, ""));
-        causes.push(Cause::not_supported_raw(path, &"core.ResourceList(nil)", &["storage"]));
+        causes.push(Cause::not_supported_raw(path, &"null", &["storage"]));
     } else if n_amounts > 1 || capacity.get("storage").is_none() {
         causes.push(Cause::not_supported_raw(path, capacity, &["storage"]));
     }
@@ -164,14 +164,13 @@ pub(super) fn secret(secret: &Value, causes: &mut Causes) {
         "kubernetes.io/basic-auth" => {
             let keys = ["username", "password"];
             if keys.iter().all(|key| data(key).is_none()) {
-                // The placeholder is in the real server's message too.
-                keys.iter().for_each(|key| require(format!("data[%s][{key}]")));
+                keys.iter().for_each(|key| require(format!("data[{key}]")));
             }
         }
         "kubernetes.io/ssh-auth"
             if data("ssh-privatekey").is_none_or(|key| decoded_bytes(key) == 0) =>
         {
-            require("data[%s][ssh-privatekey]".to_owned());
+            require("data[ssh-privatekey]".to_owned());
         }
         "kubernetes.io/tls" => {
             for key in ["tls.crt", "tls.key"].iter().filter(|key| data(key).is_none()) {

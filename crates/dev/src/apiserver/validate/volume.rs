@@ -13,7 +13,7 @@ use crate::storage::object::{array_at, text_at};
 use posse_encoding::quantity::Quantity;
 
 /// In the order in which the real server looks for a second source.
-const SOURCES: [(&str, &str); 8] = [
+const SOURCES: [(&str, &str); 9] = [
     ("emptyDir", ""),
     ("hostPath", "HostPathVolumeSource"),
     ("secret", "SecretVolumeSource"),
@@ -22,6 +22,7 @@ const SOURCES: [(&str, &str); 8] = [
     ("configMap", "ConfigMapVolumeSource"),
     ("projected", "ProjectedVolumeSource"),
     ("ephemeral", "EphemeralVolumeSource"),
+    ("image", "ImageVolumeSource"),
 ];
 /// The fields that a downward API file may show.
 const FILE_FIELDS: [&str; 5] = [
@@ -172,7 +173,8 @@ pub(super) fn projected(volume: &Value, path: &str, causes: &mut Causes) {
             token_source(token, path, &join(&at, "serviceAccountToken"), causes);
         }
         if source.as_object().is_some_and(|members| members.len() > 1) {
-            causes.push(Cause::forbidden(at, "may not specify more than 1 volume type"));
+            let detail = "may not specify more than 1 volume type per source";
+            causes.push(Cause::forbidden(at, detail));
         }
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn insert(
     let version = text_at(&value, "/metadata/resourceVersion").parse::<u64>();
     let wants_version = version.is_ok_and(|version| version > 0);
     let managed = managed.unwrap_or_else(|| {
-        let writer = Writer { manager: &options.manager, now: &state.now };
+        let writer = Writer { manager: &options.manager, now: &state.now, subresource: "" };
         managed::created(kind, &with_initial_phase(kind, value.clone()), writer)
     });
     set_server_fields(state, kind, namespace, &mut value);
@@ -74,7 +74,7 @@ pub(super) fn insert(
     admit_namespace(state, kind, &name, namespace)?;
     admission::mutate(state, kind, namespace, &name, &mut value)?;
     strategy::admit(kind, &name, &mut value)?;
-    strategy::create(kind, &mut value);
+    strategy::create(kind, &mut value, &state.now);
     refuse_invalid(kind, &name, &validate::create(kind, &value))?;
     if kind == Kind::Job {
         defaults::take_labels_of_template(&mut value);

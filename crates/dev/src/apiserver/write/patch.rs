@@ -74,17 +74,25 @@ pub(crate) fn patch(
 
 fn json_of(body: &[u8]) -> Result<Value, StatusError> {
     serde_json::from_slice(body).map_err(|error| {
-        StatusError::bad_request(match error.is_eof() {
+        let detail = match error.is_eof() {
             true => "unexpected end of JSON input".to_owned(),
             false => decode::go_syntax_error(body, &error),
-        })
+        };
+        StatusError::bad_request(format!("error decoding patch: {detail}"))
     })
 }
 
 fn merged(mut whole: Value, body: &[u8]) -> Result<Value, StatusError> {
-    match serde_json::from_slice(body) {
-        Ok(patch @ (Value::Object(_) | Value::Array(_))) => decode::merge(&mut whole, &patch),
-        Ok(_) | Err(_) => return Err(StatusError::internal("Invalid JSON Patch")),
+    match json_of(body)? {
+        patch @ Value::Object(_) => decode::merge(&mut whole, &patch),
+        Value::Null => return Err(StatusError::bad_request("Invalid JSON Patch")),
+        other @ (Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_)) => {
+            let found = schema::type_word(&other);
+            return Err(StatusError::bad_request(format!(
+                "error decoding patch: json: cannot unmarshal {found} into Go value of type \
+                 map[string]interface {{}}"
+            )));
+        }
     }
     Ok(whole)
 }
@@ -92,8 +100,7 @@ fn merged(mut whole: Value, body: &[u8]) -> Result<Value, StatusError> {
 fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, StatusError> {
     let patch: Value = serde_json::from_slice(body).map_err(|error| {
         StatusError::bad_request(match error.is_eof() {
-            true if body.is_empty() => "EOF".to_owned(),
-            true => "unexpected EOF".to_owned(),
+            true => "unexpected end of JSON input".to_owned(),
             false => decode::go_syntax_error(body, &error),
         })
     })?;
@@ -144,7 +151,7 @@ fn checked(key: &Key, value: Value) -> Result<Value, StatusError> {
             )),
             None => refuse(&format!(
                 "no kind \"{name}\" is registered for version \"{version}\" in scheme \
-                 \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+                 \"pkg/api/legacyscheme/scheme.go:30\""
             )),
         };
     }
@@ -171,7 +178,8 @@ fn apply(
     }
     let config = configuration(key.kind, body)?;
     let now = state.now.clone();
-    let writer = Writer { manager: &options.manager, now: &now };
+    let writer =
+        Writer { manager: &options.manager, now: &now, subresource: subresource.path_segment() };
     let live = old.map(|old| (old.value(), old.managed()));
     let live = live.as_ref().map(|(value, managed)| (value, managed));
     let applied = managed::apply(key.kind, live, &config, writer, options.force)?;
@@ -213,20 +221,13 @@ fn configuration(kind: Kind, body: &[u8]) -> Result<Value, StatusError> {
         )));
     }
     let (version, name) = (text_at(&config, "/apiVersion"), text_at(&config, "/kind"));
-    if version != kind.api_version() {
-        return Err(StatusError::bad_request(format!(
-            "Incorrect version specified in apply patch. Specified patch version: {version}, \
-             expected: {}",
-            kind.api_version()
-        )));
+    if version != kind.api_version() || name.is_empty() {
+        let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
+        let message = format!("invalid object type: {group}/{version}, Kind={name}");
+        return Err(StatusError::bad_request(message));
     }
     if metadata_mut(&mut config.clone()).contains_key("managedFields") {
         return Err(StatusError::bad_request("metadata.managedFields must be nil"));
-    }
-    if name.is_empty() {
-        return Err(StatusError::internal(format!(
-            "failed to create typed patch object: no corresponding type for /{version}, Kind="
-        )));
     }
     if name != kind.name() {
         let message = "failed to merge config: expected objects of the same type";

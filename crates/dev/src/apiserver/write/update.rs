@@ -16,7 +16,9 @@ use crate::apiserver::validate;
 use crate::schema::kind::{Key, Kind, Subresource};
 use crate::schema::status::{Cause, StatusError};
 use crate::storage::State;
-use crate::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
+use crate::storage::object::{
+    Object, array_at, metadata_mut, next_generation, object_mut, text_at,
+};
 use posse_serve::Request;
 
 /// A new version of an object or a subresource.
@@ -42,10 +44,11 @@ pub(crate) fn put(
     let mut state = api.lock();
     let uid = text_at(&value, "/metadata/uid").to_owned();
     let Some(old) = state.store.get(key).cloned() else {
-        if !uid.is_empty() && key.kind != Kind::Service {
+        let is_created = key.kind.is_created_by_update() && subresource == Subresource::None;
+        if !uid.is_empty() && is_created {
             return Err(other_uid(key, &uid, ""));
         }
-        return match key.kind.is_created_by_update() && subresource == Subresource::None {
+        return match is_created {
             true => {
                 // A version cannot match an object that does not exist.
                 metadata_mut(&mut value).remove("resourceVersion");
@@ -54,7 +57,7 @@ pub(crate) fn put(
             false => Err(StatusError::not_found(key.kind, &key.name)),
         };
     };
-    if !uid.is_empty() && uid != *old.uid && key.kind != Kind::Service {
+    if !uid.is_empty() && uid != *old.uid {
         return Err(other_uid(key, &uid, &old.uid));
     }
     update(&mut state, &old, NewVersion { value, subresource, options: &options, managed: None })
@@ -62,7 +65,13 @@ pub(crate) fn put(
 
 fn other_uid(key: &Key, uid: &str, found: &str) -> StatusError {
     let plural = key.kind.plural();
-    let folder = if key.kind == Kind::Node { "minions" } else { plural };
+    let folder = if key.kind == Kind::Node {
+        "minions"
+    } else if key.kind == Kind::Service {
+        "services/specs"
+    } else {
+        plural
+    };
     let place = match key.namespace.as_str() {
         "" => format!("{folder}/{}", key.name),
         namespace => format!("{folder}/{namespace}/{}", key.name),
@@ -89,13 +98,18 @@ pub(super) fn update(
         strategy::keep_all_but(subresource, &before, &mut value);
     }
     let managed = managed.unwrap_or_else(|| {
-        let writer = Writer { manager: &options.manager, now: &state.now };
+        let subresource = subresource.path_segment();
+        let writer = Writer { manager: &options.manager, now: &state.now, subresource };
         managed_after(old, &before, &value, writer)
     });
     metadata_mut(&mut value).remove("managedFields");
     restore_immutable_fields(&before, &mut value, subresource);
     if subresource == Subresource::None {
         strategy::update(key.kind, &before, &mut value);
+    }
+    const COUNTED: [Kind; 3] = [Kind::Job, Kind::Pod, Kind::PodDisruptionBudget];
+    if COUNTED.contains(&key.kind) && before["spec"] != value["spec"] {
+        next_generation(&mut value);
     }
     refuse_invalid(key.kind, &key.name, &validate::update(key.kind, subresource, &before, &value))?;
     if key.kind == Kind::Job {
@@ -129,32 +143,14 @@ fn check_namespace_and_version(old: &Object, value: &Value) -> Result<(), Status
     let key = &old.key;
     let namespace = text_at(value, "/metadata/namespace");
     if !namespace.is_empty() && namespace != key.namespace {
-        return Err(StatusError::bad_request(format!(
-            "the namespace of the object ({namespace}) does not match the namespace on the \
-             request ({})",
-            key.namespace
-        )));
+        return Err(StatusError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
     }
     match text_at(value, "/metadata/resourceVersion") {
-        "" | "0" if key.kind == Kind::Service => {
-            let field = "metadata.resourceVersion";
-            let cause = Cause::invalid(field, "", "must be specified for an update");
-            let mut causes = vec![cause];
-            let uid = text_at(value, "/metadata/uid");
-            if !uid.is_empty() && uid != &*old.uid {
-                causes.push(Cause::invalid("metadata.uid", uid, "field is immutable"));
-            }
-            // The real server reports these errors twice.
-            causes.extend(causes.clone());
-            // "0" counts as a version here.
-            match text_at(value, "/metadata/resourceVersion").is_empty() {
-                true => Err(StatusError::invalid(key.kind, &key.name, &causes)),
-                false => Ok(()),
-            }
-        }
         "" | "0" if key.kind.needs_version() => {
             let detail = "must be specified for an update";
-            let cause = Cause::invalid_raw("metadata.resourceVersion", &"0x0", detail);
+            let cause = Cause::invalid_raw("metadata.resourceVersion", &"0", detail);
             let (plural, group) = (key.kind.plural(), key.kind.group());
             Err(StatusError::invalid_kind(plural, group, &key.name, &[cause]))
         }

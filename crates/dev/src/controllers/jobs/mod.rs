@@ -386,22 +386,22 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &JobStep, counts: &J
         let status = object_mut(value, "status");
         if spec.suspend {
             status.remove("startTime");
-        } else if step.active > 0 || counts.has_counted() || step.outcome != Outcome::Open {
-            // As in the real controller, a job that has never done anything has no start time.
+        } else {
             status.entry("startTime").or_insert_with(|| now.as_str().into());
         }
         for (field, number) in [
             ("active", step.active),
             ("succeeded", counts.succeeded),
             ("failed", usize::try_from(counts.failed).unwrap_or(usize::MAX)),
-            ("ready", step.ready),
-            ("terminating", step.terminating),
         ] {
             match number {
                 0 => status.remove(field),
                 number => status.insert(field.to_owned(), number.into()),
             };
         }
+        status.insert("ready".to_owned(), step.ready.into());
+        status.insert("terminating".to_owned(), step.terminating.into());
+        status.insert("uncountedTerminatedPods".to_owned(), json!({}));
         if spec.indexed && !counts.indexes.is_empty() {
             let done = plan::ranges(&counts.indexes);
             status.insert("completedIndexes".to_owned(), done.into());
@@ -409,16 +409,17 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &JobStep, counts: &J
         match &step.outcome {
             Outcome::Complete => {
                 status.insert("completionTime".to_owned(), now.as_str().into());
-                let condition = condition("Complete", true, "", "", &now);
-                add_condition(value, condition);
+                let message = "Reached expected number of succeeded pods";
+                for name in ["SuccessCriteriaMet", "Complete"] {
+                    let reason = "CompletionsReached";
+                    add_condition(value, condition(name, true, reason, message, &now));
+                }
                 events.push((false, "Completed", "Job completed".to_owned()));
             }
             Outcome::Failed { reason, message } => {
-                if *reason == "PodFailurePolicy" {
-                    let target = condition("FailureTarget", true, reason, message, &now);
-                    add_condition(value, target);
+                for name in ["FailureTarget", "Failed"] {
+                    add_condition(value, condition(name, true, reason, message, &now));
                 }
-                add_condition(value, condition("Failed", true, reason, message, &now));
                 events.push((true, reason, message.clone()));
             }
             Outcome::Open => {

@@ -181,10 +181,6 @@ impl JobCounts {
         fail_job
     }
 
-    pub(super) fn has_counted(&self) -> bool {
-        self.succeeded > 0 || self.failed > 0
-    }
-
     /// Forgets all pods but these: a deleted pod is reported once.
     pub(super) fn retain(&mut self, present: &BTreeSet<Box<str>>) {
         self.processed.retain(|uid| present.contains(uid));

@@ -233,11 +233,12 @@ fn http(
     if tls {
         return Ok(200);
     }
+    let (major, minor) = crate::schema::VERSION;
     let is_set = |name: &str| headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
     let mut head = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n");
     let defaults = [
         ("Host", format!("{host}:{port}")),
-        ("User-Agent", "kube-probe/1.20".to_owned()),
+        ("User-Agent", format!("kube-probe/{major}.{minor}")),
         ("Accept", "*/*".to_owned()),
     ];
     for (name, value) in defaults.iter().filter(|(name, _)| !is_set(name)) {
