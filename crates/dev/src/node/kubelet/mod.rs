@@ -339,6 +339,9 @@ impl Kubelet {
                 }
                 NextAction::Stop(containers) => self.stop(key, &containers),
                 NextAction::Restart(index) => self.set_restart(key, index),
+                NextAction::RestartAll => {
+                    self.runs.get_mut(key).into_iter().for_each(PodRun::begin_again);
+                }
             }
         }
         self.report(key);
