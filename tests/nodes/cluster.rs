@@ -242,6 +242,13 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// `Complete` or `Failed`, if the Job has ended. Newer servers say first that it will, by other conditions.
+pub fn end_of(job: &Value) -> Option<&str> {
+    let conditions = job["status"]["conditions"].as_array()?;
+    let mut kinds = conditions.iter().filter_map(|condition| condition["type"].as_str());
+    kinds.find(|kind| matches!(*kind, "Complete" | "Failed"))
+}
+
 pub fn name_of(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().unwrap_or_default()
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::nodes::cluster::{
-    PATIENCE, POSSE_IMAGE, Scene, expect, is_ready, name_of, root, said, shown,
+    PATIENCE, POSSE_IMAGE, Scene, end_of, expect, is_ready, name_of, root, said, shown,
 };
 use crate::nodes::machine::{node, share_nodes};
 use crate::nodes::wait::{wait_for, wait_value};
@@ -129,7 +129,7 @@ print('sum', sum(client.gather(futures)), 'workers', len(client.scheduler_info(n
 fn wait_end(scene: &Scene, app: &str) {
     wait_value(PATIENCE, "the job to end", || {
         let job = scene.job(app);
-        match job["status"]["conditions"][0]["type"].as_str() {
+        match end_of(&job) {
             Some("Complete") => Ok(()),
             Some("Failed") => panic!("{job}: {}", said(&scene.posse(&["logs", app]))),
             _ => Err(shown(&scene.pods())),
