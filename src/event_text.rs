@@ -44,6 +44,10 @@ pub(super) fn facts(event: &Value, now: Timestamp) -> String {
         "executor_completed" => format!("on {}", value("node")),
         "executor_running" => format!("on {}, ip {}", value("node"), value("ip")),
         "foreign_pod" => format!("pod {}{}", value("pod"), message()),
+        "gang_given_back" => {
+            format!("{} of {} ran{}", event["running"], event["min"], until())
+        }
+        "gang_running" => format!("{} of {} run", event["running"], event["min"]),
         "group_restarted" => format!("attempt {}", event["attempt"]),
         "memory_grown" => value("memory"),
         "missed" => format!("{} events are no longer available", event["count"]),

@@ -1,4 +1,4 @@
-//! Executors in a queue, with the test in the part of Kueue.
+//! Executors in a queue, with the test in the part of Kueue, and gangs.
 
 use serde_json::{Value, json};
 
@@ -47,6 +47,40 @@ pub fn a_queue_admits_and_takes_back(server: &dyn Server) {
     assert_eq!(again["spec"]["schedulingGates"], json!([{"name": GATE}]));
     admit(&scene, 3);
     running(&scene, 3);
+}
+
+/// A quota has room for two of a gang of three: both are given back at once, and the gang runs when there is room.
+pub fn a_gang_is_given_back_and_tried_again(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let path = format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace);
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "room"},
+        "spec": {"hard": {"pods": "2"}}});
+    scene.admin.post(&path, &quota).ok();
+    wait_value(PATIENCE, "the quota to be in force", || {
+        let quota = scene.admin.get(&format!("{path}/room")).ok();
+        if quota["status"]["hard"]["pods"] == "2" { Ok(()) } else { Err(quota) }
+    });
+    let gang = json!({"min": 3, "timeout": "4s"});
+    let group = json!({"group": "default", "count": 3, "pod": scene.template(), "gang": gang});
+    let posse = scene.run().settings(json!({"executors": [group]})).start();
+
+    let given_back = posse.wait_event("gang_given_back", |_| true);
+    assert_eq!((&given_back["running"], &given_back["min"]), (&json!(2), &json!(3)));
+    posse.wait_group("a wait for the gang", |group| group["waiting"] == "gang");
+    for event in posse.wait_events("executor_deleted", 2) {
+        assert_eq!(event["cause"], "gang_given_back", "{event}");
+    }
+    assert!(posse.events_of("gang_running").is_empty());
+    scene
+        .admin
+        .merge_patch(&format!("{path}/room"), &json!({"spec": {"hard": {"pods": "3"}}}))
+        .ok();
+    let running = posse.wait_event("gang_running", |_| true);
+    assert_eq!((&running["running"], &running["min"]), (&json!(3), &json!(3)));
+    scene.wait_running(3);
+    assert!(posse.events_of("executor_lost").is_empty(), "nothing was lost");
+    posse.stop();
+    scene.finish();
 }
 
 /// Executor `id`, once it exists.

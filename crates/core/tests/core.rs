@@ -18,6 +18,7 @@ mod core {
     mod driver_calls;
     mod first_heartbeats;
     mod foreign_pods;
+    mod gangs;
     mod group_restarts;
     mod groups;
     mod losses;

@@ -236,7 +236,9 @@ fn level(event: &Event, is_quiet: bool) -> Level {
         Event::Group(_, event) => match event {
             GroupEvent::CreateRefused { .. } => Level::Warn,
             GroupEvent::Waiting { waiting, .. } if is_brief(*waiting) => Level::Debug,
-            GroupEvent::Restarted { .. }
+            GroupEvent::GangGivenBack { .. }
+            | GroupEvent::GangRunning { .. }
+            | GroupEvent::Restarted { .. }
             | GroupEvent::TargetChanged { .. }
             | GroupEvent::Waiting { .. } => Level::Info,
             GroupEvent::TaskEnded { .. } => Level::Debug,
@@ -298,7 +300,7 @@ fn describe(event: &Event, is_told: bool, now: Millis) -> String {
         Event::Run(event) => describe_run(event, now),
         Event::Cluster(event) => describe_cluster(event, now),
         Event::Group(group, event) => {
-            format!("group {group}: {}", describe_group(event, is_told))
+            format!("group {group}: {}", describe_group(event, is_told, now))
         }
         Event::Executor(subject, event) => describe_executor(subject, event),
     }
@@ -347,11 +349,21 @@ fn describe_cluster(event: &ClusterEvent, now: Millis) -> String {
     }
 }
 
-fn describe_group(event: &GroupEvent, is_told: bool) -> String {
+fn describe_group(event: &GroupEvent, is_told: bool, now: Millis) -> String {
     match event {
         GroupEvent::CreateRefused { cause, message } => {
             let message = unless_told(is_told, message);
             format!("executors cannot be created ({cause}){message}")
+        }
+        GroupEvent::GangGivenBack { running, min, until } => {
+            let s = until.since(now).div_ceil(1_000);
+            format!(
+                "{running} of the gang's {min} executors ran together within gang.timeout: posse gives \
+                 all of them back, and tries again in {s} s"
+            )
+        }
+        GroupEvent::GangRunning { running, min } => {
+            format!("the gang runs: {running} executors, of which it needs {min}")
         }
         GroupEvent::Restarted { attempt } => format!("attempt {attempt}"),
         GroupEvent::TargetChanged { target } => format!("target {target}"),

@@ -239,6 +239,8 @@ pub enum DeleteCause {
     /// A pod that must not exist: a second pod with one id, a pod without posse's labels, or a pod
     /// whose create was cancelled.
     Condemned,
+    /// Fewer executors than `gang.min` ran together for too long, so posse gave all of them back.
+    GangGivenBack,
     /// Another executor of its group was lost (`on_loss: group`).
     GroupRestarted,
     /// A kill call.
@@ -255,6 +257,7 @@ impl DeleteCause {
         match self {
             Self::Cancelled => "cancelled",
             Self::Condemned => "condemned",
+            Self::GangGivenBack => "gang_given_back",
             Self::GroupRestarted => "group_restarted",
             Self::Killed => "killed",
             Self::ScaledDown => "scaled_down",
@@ -316,6 +319,11 @@ pub enum GroupEvent {
     /// The server refused to create an executor, or failed to. Reported once for each cause, not for
     /// each try. `message` is the server's.
     CreateRefused { cause: &'static str, message: String },
+    /// Too few executors ran together for too long (`gang`): posse ends all of them, and creates none until
+    /// `until`. `running` of `min` ran.
+    GangGivenBack { running: u32, min: u32, until: Millis },
+    /// As many executors as the gang needs run together, for the first time or again.
+    GangRunning { running: u32, min: u32 },
     /// A loss ends all executors of the group (`on_loss: group`). `attempt`: the number of the next
     /// attempt; the first one is 1.
     Restarted { attempt: u32 },
@@ -384,7 +392,9 @@ impl Event {
             Self::Group(_, event) => match event {
                 GroupEvent::CreateRefused { message, .. } => message.len(),
                 GroupEvent::Waiting { message, .. } => message.as_ref().map_or(0, String::len),
-                GroupEvent::Restarted { .. }
+                GroupEvent::GangGivenBack { .. }
+                | GroupEvent::GangRunning { .. }
+                | GroupEvent::Restarted { .. }
                 | GroupEvent::TargetChanged { .. }
                 | GroupEvent::TaskEnded { .. } => 0,
             },

@@ -117,6 +117,16 @@ pub struct Decommission {
     pub by_term: bool,
 }
 
+/// Executors of which fewer than a number are of no use (`gang`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gang {
+    /// How many must run together, at least 1.
+    pub min: u32,
+    /// posse gives all executors back if too few of them run together for this long, in milliseconds, never
+    /// 0; none: the cluster's scheduler starts them together, and holds nothing while they wait.
+    pub give_back_after_ms: Option<u64>,
+}
+
 /// The settings of one group that are in force. This is all that the core decides by: it knows the template as finished
 /// text only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,6 +144,8 @@ pub struct GroupSpec {
     /// How many executors must end with 0; never 0, and only if `restart` is not `Always`. None: each
     /// one that does lowers the target by one.
     pub completions: Option<u32>,
+    /// None: each executor is of use alone.
+    pub gang: Option<Gang>,
     /// None: executors are deleted at once, without a drain period.
     pub decommission: Option<Decommission>,
     /// True if the group comes from the file or the flags. A refusal before any of its executors

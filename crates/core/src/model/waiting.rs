@@ -66,6 +66,8 @@ pub enum GroupWait {
     /// Adopted executors are kept until the group's target was set in this run, or `adopt_hold` is
     /// over.
     AdoptHold,
+    /// Fewer executors than `gang.min` run together, or posse has given them back and tries again later.
+    Gang,
     /// Tasks wait for others to end: the group's `max` is reached.
     Max,
     /// `allocation.pending_max` is reached.
@@ -91,7 +93,7 @@ type Words = (&'static str, &'static str, &'static str);
 
 impl Waiting {
     /// All reasons.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Run(RunWait::Credentials),
         Self::Run(RunWait::DriverReady),
         Self::Run(RunWait::FirstList),
@@ -111,6 +113,7 @@ impl Waiting {
         Self::Start(StartWait::Timeout),
         Self::Start(StartWait::Unschedulable),
         Self::Group(GroupWait::AdoptHold),
+        Self::Group(GroupWait::Gang),
         Self::Group(GroupWait::Max),
         Self::Group(GroupWait::PendingLimit),
         Self::Group(GroupWait::ReplaceGone),
@@ -227,6 +230,11 @@ impl GroupWait {
                 "adopt_hold",
                 "its target to be set again",
                 "until then, adopted executors are kept",
+            ),
+            Self::Gang => (
+                "gang",
+                "its gang",
+                "fewer executors than gang.min run together, and fewer are of no use",
             ),
             Self::Max => (
                 "max",

@@ -47,6 +47,8 @@ pub struct GroupFacts<'a> {
     pub allowance: Allowance,
     pub retry_allowance: Allowance,
     pub backoff_cause: Option<BackoffCause>,
+    /// Its executors were given back, and none is created before this (`gang`).
+    pub gang_paused_until: Option<Millis>,
     /// Failed creates that are due, counted up to `PlanInputs::available`.
     pub n_due_retries: u32,
     pub next_retry_at: Option<Millis>,
@@ -214,11 +216,14 @@ struct Demand {
 /// many requests its failed creates take.
 fn demand(group: &GroupFacts<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
     let own = group.target.saturating_sub(group.own_capacity());
+    let pause = group.gang_paused_until.filter(|_| own > 0);
+    let own = if pause.is_some() { 0 } else { own };
     let for_tasks = group.n_missing_for_tasks;
     let missing = own.saturating_add(for_tasks);
     let none = |waiting| Demand { n: 0, n_for_tasks: 0, waiting: Some(waiting) };
     if missing == 0 {
-        return Demand { n: 0, n_for_tasks: 0, waiting: None };
+        let waiting = pause.map(|until| (Waiting::Group(GroupWait::Gang), Some(until)));
+        return Demand { n: 0, n_for_tasks: 0, waiting };
     }
     if let Some(gate) = group.gate {
         return none((Waiting::Run(gate), None));

@@ -60,6 +60,7 @@ impl Reconciler {
             slot_wait_ms: old.slot_wait_with(pod.has_claims()),
             credentials: old.credentials,
             is_scaled: old.is_scaled,
+            gang: old.gang,
             decommission: decommission.or(old.decommission),
             pod: Some(pod),
             name: name.clone(),

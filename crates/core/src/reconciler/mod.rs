@@ -27,6 +27,7 @@ mod credentials;
 mod driver_reports;
 mod force_delete;
 mod foreign_pods;
+mod gangs;
 mod group_restarts;
 mod groups;
 mod log_reads;

@@ -135,7 +135,11 @@ impl Reconciler {
         let whole = limit(bound_since, "start_timeout", policy.start_timeout_ms);
         let image = since(StartProblemKind::Image);
         let image = limit(image, "image_timeout", policy.image_timeout_ms);
+        // A gang whose members wait for each other has a limit of its own.
+        let group = self.executors.groups.get(&executor.group);
+        let is_held_back = group.is_some_and(Self::has_incomplete_gang);
         let unschedulable = since(StartProblemKind::Unschedulable).or(ignored_since);
+        let unschedulable = unschedulable.filter(|_| !is_held_back);
         let unschedulable =
             limit(unschedulable, "unschedulable_timeout", policy.unschedulable_timeout_ms);
         let end_of_avoidance = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
@@ -211,7 +215,7 @@ impl Reconciler {
     }
 
     /// The server's message about why an executor does not run.
-    fn problem_message(&self, id: ExecutorId) -> Option<&str> {
+    pub(super) fn problem_message(&self, id: ExecutorId) -> Option<&str> {
         let executor = self.executors.get(id)?;
         if executor.start.ignored_since.is_some() {
             return Some(IGNORED);
@@ -228,6 +232,11 @@ impl Reconciler {
             StartProblemKind::Gated => Waiting::Start(StartWait::Gated),
             StartProblemKind::Image => Waiting::Start(StartWait::ImageError),
             StartProblemKind::Queued => Waiting::Start(StartWait::Queue),
+            StartProblemKind::Ignored | StartProblemKind::Unschedulable
+                if Self::has_incomplete_gang(group) =>
+            {
+                Waiting::Group(GroupWait::Gang)
+            }
             StartProblemKind::Ignored | StartProblemKind::Unschedulable => {
                 Waiting::Start(StartWait::Unschedulable)
             }
@@ -247,6 +256,9 @@ impl Reconciler {
         }
         if waiting == Waiting::Run(RunWait::DriverReady) {
             return self.gates.driver_port_problem().map(str::to_owned);
+        }
+        if waiting == Waiting::Group(GroupWait::Gang) {
+            return self.gang_message(group);
         }
         if waiting == Waiting::Group(GroupWait::Slot) {
             let (slot, id) = group.awaited_slot()?;
@@ -310,12 +322,14 @@ impl Reconciler {
         now: Millis,
     ) -> Option<(u32, Option<Millis>)> {
         match self.policy.unschedulable_max {
+            // It finds nodes only when all of it is there.
+            _ if Self::has_incomplete_gang(group) => None,
             Limit::Off => None,
             Limit::Max(max) => {
                 let n = group.problems.long_unschedulable().len();
                 (n >= max as usize).then_some((0, None))
             }
-            // A gang may find nodes only when all of it is there.
+            // The same: all of its executors run, or none.
             Limit::Auto if group.spec.restarts_whole() => None,
             Limit::Auto => {
                 let (since, _) = group.problems.of(StartProblemKind::Unschedulable).first()?;

@@ -112,10 +112,12 @@ impl Reconciler {
         let group = executor.and_then(|executor| self.executors.groups.get(&executor.group));
         let is_earlier =
             executor.zip(group).is_some_and(|(e, group)| e.attempt < group.attempts.current());
-        match (&self.stop, is_earlier) {
-            (Some(_), _) => DeleteCause::Stopped,
-            (None, true) => DeleteCause::GroupRestarted,
-            (None, false) => DeleteCause::ScaledDown,
+        let is_given_back = group.is_some_and(|group| group.gang.paused_until().is_some());
+        match (&self.stop, is_earlier, is_given_back) {
+            (Some(_), _, _) => DeleteCause::Stopped,
+            (None, true, _) => DeleteCause::GroupRestarted,
+            (None, false, true) => DeleteCause::GangGivenBack,
+            (None, false, false) => DeleteCause::ScaledDown,
         }
     }
 

@@ -85,6 +85,7 @@ impl Reconciler {
         }
         self.gates.expire(now);
         self.executors.groups.values_mut().for_each(|group| group.slot_waits.expire(now));
+        let gangs_due = self.judge_gangs(now);
         let plans = self.make_plan(now);
         // Starts whose time is up wait for an input from the server, so past times are left out.
         let times = plans.iter().filter_map(|plan| plan.waiting?.1);
@@ -97,7 +98,10 @@ impl Reconciler {
         }
         self.executors.groups.values_mut().for_each(Group::note_surplus);
         let expiry = self.credentials.next_expiry(now);
-        [at_once, wait_until, self.ids.request_again_at(), expiry].into_iter().flatten().min()
+        [at_once, wait_until, gangs_due, self.ids.request_again_at(), expiry]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn carry_out(&mut self, plan: GroupPlan, now: Millis) {

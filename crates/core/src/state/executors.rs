@@ -14,6 +14,7 @@ use crate::model::task::TaskRun;
 use crate::state::attempts::Attempts;
 use crate::state::counts::Counts;
 use crate::state::create_backoff::CreateBackoff;
+use crate::state::gang::GangState;
 use crate::state::ledger::Create;
 pub use crate::state::life::{Ending, Life, Start};
 use crate::state::memory_scaling::MemoryScaling;
@@ -224,6 +225,7 @@ pub struct Group {
     pub slots: Slots,
     pub slot_waits: SlotWaits,
     pub(crate) attempts: Attempts,
+    pub gang: GangState,
     pub backoff: CreateBackoff,
     pub problems: StartProblems,
     pub(crate) memory_scaling: MemoryScaling,

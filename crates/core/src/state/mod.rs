@@ -7,6 +7,7 @@ pub mod counts;
 pub mod create_backoff;
 pub mod driver_reports;
 pub mod executors;
+pub mod gang;
 pub mod gates;
 mod group_end;
 mod group_tasks;

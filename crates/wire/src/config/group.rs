@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::config::decommission::decommission;
 use crate::config::dev::{DevOverlay, dev};
 use crate::config::env::{ENV, env};
+use crate::config::gang::gang;
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{
     Amount, Duration, Integer, List, Map, Maps, Name, Path, Text, With, Words,
@@ -132,6 +133,8 @@ pub(super) const KEYS: &[Key] = &[
     key("dev", Map, none("{command: [./worker.sh], args: [], env: {}, working_dir: .}"),
         "What is different with `posse run --dev`. See [dev](#dev).").experimental(),
     QUEUE,
+    key("gang", Map, none("{min: 4, kind: none, timeout: 5m}"),
+        "Executors of which fewer than `min` are of no use. See [gang](#gang)."),
     key("decommission", Map, none("{after: 30s, label: example.com/leaving=true, signal: TERM}"),
         "Gives executors time to finish. See [decommission](#decommission)."),
 ];
@@ -247,6 +250,7 @@ fn group(
         on_loss: section.word("on_loss", &ON_LOSS, default.on_loss)?,
         restart,
         completions: completions(section, restart)?,
+        gang: gang(section, target, max)?,
         decommission: decommission(section)?,
         credentials: credentials_of(section, credentials)?,
         is_scaled: scale.is_some(),

@@ -19,6 +19,7 @@ pub const SECTIONS: &[(&str, &[Key])] = &[
     ("executors[].scale", config::scale::KEYS),
     ("executors[].decommission", config::decommission::KEYS),
     ("executors[].oom_growth", config::nodes_and_memory::GROWTH_KEYS),
+    ("executors[].gang", config::gang::KEYS),
     ("failures", config::FAILURES),
     ("heartbeat", config::HEARTBEAT),
     ("shutdown", config::SHUTDOWN),
@@ -187,8 +188,11 @@ mod tests {
                 "executors[0].posse_image: unknown key (`posse_image` belongs in `driver`); ",
             ),
             // The nearest of several places is a guess.
-            ("executors: [{timeout: 1s}]", "(`timeout` is known in `executors[].scale`); "),
-            ("executors: [{scale: {every: 1s, min: 1}}]", "(`min` belongs in `executors[]`); "),
+            (
+                "executors: [{timeout: 1s}]",
+                "(`timeout` is known in `executors[].scale` or in `executors[].gang`); ",
+            ),
+            ("executors: [{scale: {every: 1s, min: 1}}]", "(`min` is known in `executors[]`); "),
             ("name: x", "name: unknown key (`name` is known in `credentials[]`); "),
             (
                 "executors: [{app: x}]",

@@ -456,6 +456,7 @@ pub mod dev;
 mod driver;
 pub mod duration;
 mod env;
+mod gang;
 mod group;
 mod key;
 mod keys;

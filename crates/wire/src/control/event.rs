@@ -54,6 +54,8 @@ fn name(event: &Event) -> &'static str {
         },
         Event::Group(_, event) => match event {
             GroupEvent::CreateRefused { .. } => "create_refused",
+            GroupEvent::GangGivenBack { .. } => "gang_given_back",
+            GroupEvent::GangRunning { .. } => "gang_running",
             GroupEvent::Restarted { .. } => "group_restarted",
             GroupEvent::TargetChanged { .. } => "target_changed",
             GroupEvent::TaskEnded { .. } => "task_ended",
@@ -143,6 +145,15 @@ fn write_group<M: SerializeMap>(
         GroupEvent::CreateRefused { cause, message } => {
             map.serialize_entry("cause", cause)?;
             map.serialize_entry("message", message)
+        }
+        GroupEvent::GangGivenBack { running, min, until } => {
+            map.serialize_entry("running", running)?;
+            map.serialize_entry("min", min)?;
+            map.serialize_entry("until", &epoch.rfc3339(*until))
+        }
+        GroupEvent::GangRunning { running, min } => {
+            map.serialize_entry("running", running)?;
+            map.serialize_entry("min", min)
         }
         GroupEvent::Restarted { attempt } => map.serialize_entry("attempt", attempt),
         GroupEvent::TargetChanged { target } => map.serialize_entry("target", target),
@@ -251,6 +262,15 @@ mod tests {
         check(
             Event::Group(group.clone(), GroupEvent::Restarted { attempt: 2 }),
             r#""group_restarted","group":"default","attempt":2"#,
+        );
+        check(
+            Event::Group(group.clone(), GroupEvent::GangRunning { running: 4, min: 3 }),
+            r#""gang_running","group":"default","running":4,"min":3"#,
+        );
+        let until = Millis(1_000);
+        check(
+            Event::Group(group.clone(), GroupEvent::GangGivenBack { running: 2, min: 3, until }),
+            r#""gang_given_back","group":"default","running":2,"min":3,"until":"2026-01-01T00:00:01.000Z""#,
         );
         check(
             Event::Group(group, GroupEvent::TargetChanged { target: 4 }),

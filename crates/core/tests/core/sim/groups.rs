@@ -150,6 +150,7 @@ impl World {
 /// A group from the file.
 pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
     GroupSpec {
+        gang: None,
         name: GroupName::from(name),
         target: u32::try_from(rng.below(8)).unwrap(),
         min: u32::from(rng.chance(20)),

@@ -1,0 +1,85 @@
+//! `gang`: executors that are of use only together. If too few of them run for too long, posse gives back all at
+//! once and tries again later, so that two applications never hold each other's halves for ever.
+
+use super::Reconciler;
+use crate::model::event::{DeleteCause, Event, GroupEvent};
+use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::status::State;
+use crate::state::executors::{Group, Life};
+use crate::state::gang::{GangCounts, GangStep};
+use posse_base::time::Millis;
+
+impl Reconciler {
+    /// Reports complete gangs and gives incomplete ones back. Returns when this is due again.
+    pub(super) fn judge_gangs(&mut self, now: Millis) -> Option<Millis> {
+        let with_gang = self.executors.groups.iter().filter(|(_, group)| group.spec.gang.is_some());
+        let names: Vec<GroupName> = with_gang.map(|(name, _)| name.clone()).collect();
+        names.iter().filter_map(|name| self.judge_gang(name, now)).min()
+    }
+
+    fn judge_gang(&mut self, name: &GroupName, now: Millis) -> Option<Millis> {
+        let group = self.executors.groups.get_mut(name)?;
+        let gang = group.spec.gang?;
+        let counts = gang_counts(group);
+        let since = match group.gang.observe(gang, counts, now) {
+            GangStep::Unchanged => return None,
+            GangStep::Complete => {
+                let event = GroupEvent::GangRunning { running: counts.running, min: gang.min };
+                self.events.push_back(Event::Group(name.clone(), event));
+                return None;
+            }
+            GangStep::Incomplete(since) => since,
+        };
+        let at = since.after(gang.give_back_after_ms?);
+        if at > now {
+            return Some(at);
+        }
+        // More of them may run by now while the watch is interrupted.
+        let is_known = self.snapshot.is_synced() && self.overdue.is_updated_since(at);
+        if !self.gates.is_lease_held() {
+            return None;
+        }
+        if !is_known {
+            return self.request_list(now);
+        }
+        let group = self.executors.groups.get_mut(name)?;
+        let until = group.gang.give_back(now, &mut self.rng);
+        let GangCounts { running, .. } = counts;
+        let event = GroupEvent::GangGivenBack { running, min: gang.min, until };
+        self.events.push_back(Event::Group(name.clone(), event));
+        self.give_back(name, now);
+        None
+    }
+
+    /// Ends all executors of the group that still work, and cancels its creates.
+    fn give_back(&mut self, name: &GroupName, now: Millis) {
+        let Some(group) = self.executors.groups.get(name) else { return };
+        let members = group.members.iter().filter_map(|&id| Some((id, self.executors.get(id)?)));
+        let held = members.filter(|(_, one)| one.life == Life::Wanted && one.task.is_none());
+        let held: Vec<ExecutorId> = held.map(|(id, _)| id).collect();
+        for id in held {
+            self.end(id, DeleteCause::GangGivenBack, now);
+        }
+    }
+
+    /// True if the group is a gang of which too few run.
+    pub(super) fn has_incomplete_gang(group: &Group) -> bool {
+        group.spec.gang.is_some() && !group.gang.is_complete()
+    }
+
+    /// How far a gang has come, and what keeps the others from running.
+    pub(super) fn gang_message(&self, group: &Group) -> Option<String> {
+        let gang = group.spec.gang?;
+        let GangCounts { running, .. } = gang_counts(group);
+        let problem = group.problems.first().and_then(|id| self.problem_message(id));
+        let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
+        Some(format!("{running} of {} run{problem}", gang.min))
+    }
+}
+
+/// The executors of tasks need no others.
+fn gang_counts(group: &Group) -> GangCounts {
+    let of = |state: State| group.counts.of(state) - group.task_counts.of(state);
+    let running = of(State::Running);
+    GangCounts { target: group.target(), running, held: running + of(State::Pending) }
+}
