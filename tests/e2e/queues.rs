@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::scene::{Scene, executor_id, is_running, name_of};
-use crate::support::server::{Server, pods_path};
+use crate::support::server::{End, Server, pods_path};
 use crate::support::wait::{PATIENCE, wait_value};
 
 /// What Kueue's webhook adds to a pod in a queue. The test has no webhook, so the template has it.
@@ -47,6 +47,50 @@ pub fn a_queue_admits_and_takes_back(server: &dyn Server) {
     assert_eq!(again["spec"]["schedulingGates"], json!([{"name": GATE}]));
     admit(&scene, 3);
     running(&scene, 3);
+}
+
+/// Kueue keeps the pods of a group by its finalizer, also if nothing will take their places. The test has no Kueue, so the
+/// template has the finalizer. Neither a lost member nor the end of a run or of its posse leaves one behind.
+pub fn a_group_in_a_queue_leaves_nothing_behind(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let mut pod = scene.template();
+    pod["metadata"]["finalizers"] = json!(["kueue.x-k8s.io/managed"]);
+    let group = json!({"group": "default", "count": 3, "queue_group": true, "pod": pod});
+    let settings = json!({"queue": "team-a", "executors": [group]});
+    let start = |instance: &str| scene.run().settings(settings.clone()).instance(instance).start();
+    let posse = start("one");
+    let pods = scene.wait_running(3);
+    for pod in &pods {
+        let metadata = &pod["metadata"];
+        let name = &metadata["labels"]["kueue.x-k8s.io/pod-group-name"];
+        let count = &metadata["annotations"]["kueue.x-k8s.io/pod-group-total-count"];
+        assert_eq!((name, count), (&json!("shop-one-default"), &json!("3")), "{metadata}");
+    }
+    // A failed one is succeeded while it is still there. One that ended with 0 counts until it is gone.
+    scene.end(&pods[0], End::Exit(1));
+    scene.wait_running_ids(&[2, 3, 4]);
+    scene.end(&pods[1], End::Exit(0));
+    scene.wait_running_ids(&[3, 4, 5]);
+    let slots: Vec<Value> = scene
+        .ours()
+        .iter()
+        .map(|pod| pod["metadata"]["labels"]["posse.dev/slot"].clone())
+        .collect();
+    assert!(slots.iter().all(|slot| ["0", "1", "2"].iter().any(|one| slot == one)), "{slots:?}");
+    posse.stop();
+    scene.wait_none();
+
+    let posse = start("two");
+    scene.wait_running(3);
+    posse.kill();
+    scene.cleanup(&["--instance", "two", "--yes"]);
+    scene.wait_none();
+
+    let posse = start("two");
+    scene.wait_running(3);
+    posse.stop();
+    scene.wait_none();
+    scene.finish();
 }
 
 /// A quota has room for two of a gang of three: both are given back at once, and the gang runs when there is room.

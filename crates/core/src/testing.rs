@@ -20,6 +20,7 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         grace_s: 30,
         deletion_grace_s: 0,
         container: ContainerState::Running,
+        is_held_by_queue: false,
         restarts_in_place: false,
         resize_problem: None,
         main_container: None,

@@ -24,6 +24,7 @@ mod core {
     mod losses;
     mod memory_in_place;
     mod plain_files;
+    mod queue_groups;
     mod queue_scaling;
     mod readiness;
     mod replace_gone;

@@ -23,6 +23,7 @@ use posse_core::reconciler::{
 use posse_core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
 use posse_kube::api::pods::Pods;
 use posse_wire::control::task;
+use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels;
 use posse_wire::pod::draining;
 
@@ -249,11 +250,12 @@ fn body(
     })
 }
 
-/// A merge patch with the uid, so that the server refuses it with 409 for a pod of another uid.
+/// A strategic merge patch with the uid, so that the server refuses it with 409 for a pod of another uid.
 fn patch_body(uid: &Uid, patch: &Patch) -> String {
     let metadata = match patch {
         Patch::Completed => label(uid, labels::COMPLETED),
         Patch::Counted => label(uid, labels::COUNTED),
+        Patch::LeftQueue => kueue::left_group(&uid.to_string()),
         Patch::Draining(draining, label) => {
             let value = draining::value(*draining);
             let mut metadata = serde_json::json!({

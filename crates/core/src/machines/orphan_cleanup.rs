@@ -3,8 +3,8 @@
 //! wait for it.
 //!
 //! Only executors whose driver pod is gone or has ended (`orphans::judge`) are deleted, by uid,
-//! and only if they have not ended themselves: an ended pod holds no resources, may be retained
-//! after a failure, and is deleted with its driver pod. Executors whose driver pod lives are kept.
+//! and only if they have not ended themselves: an ended pod holds no resources (unless a queue keeps
+//! it), may be retained after a failure, and is deleted with its driver pod. Executors whose driver pod lives are kept.
 //! That driver may be ending, so the check is repeated for a while; if this driver holds the
 //! application's Lease, as long as such executors exist, because the previous driver leaves them
 //! behind. A create that a dead driver had sent may still take effect within `LATE_CREATE_MS`:
@@ -168,7 +168,7 @@ impl OrphanCleanup {
             pod.has_executor_name
                 && pod.owner.is_some()
                 && !is_ours
-                && !is_over
+                && (!is_over || pod.is_held_by_queue)
                 && !self.deleted.contains(&pod.uid)
         });
     }
@@ -274,6 +274,7 @@ mod tests {
             instance: Some(instance.to_owned()),
             owner,
             phase,
+            is_held_by_queue: false,
         }
     }
 

@@ -156,6 +156,8 @@ pub struct Pod {
     pub grace_s: u32,
     /// `metadata.deletionGracePeriodSeconds`; 0 if the pod is not terminating.
     pub deletion_grace_s: u32,
+    /// It belongs to a group of a queue (Kueue), and has the queue's finalizer.
+    pub is_held_by_queue: bool,
     /// The kubelet may restart its containers in place, which posse never asks for. Then the end of the main
     /// container is none until the whole pod ends.
     pub restarts_in_place: bool,

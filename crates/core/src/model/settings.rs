@@ -144,6 +144,9 @@ pub struct GroupSpec {
     /// How many executors must end with 0; never 0, and only if `restart` is not `Always`. None: each
     /// one that does lowers the target by one.
     pub completions: Option<u32>,
+    /// A queue admits all executors together or none (`queue_group`): their number never changes, and each
+    /// has a slot of its own.
+    pub is_queue_group: bool,
     /// None: each executor is of use alone.
     pub gang: Option<Gang>,
     /// None: executors are deleted at once, without a drain period.
@@ -190,7 +193,7 @@ impl GroupSpec {
 
     /// True if executors have the slots from 0 to one below the target.
     pub fn has_stable_slots(&self) -> bool {
-        self.slots == SlotPolicy::Stable || self.restarts_whole()
+        self.slots == SlotPolicy::Stable || self.restarts_whole() || self.is_queue_group
     }
 
     /// True if the loss of one executor ends the others.
@@ -208,9 +211,17 @@ impl GroupSpec {
         if !self.has_stable_slots() {
             return None;
         }
-        let by = if self.restarts_whole() { "`on_loss: group`" } else { "`slots: stable`" };
+        let by = if self.restarts_whole() {
+            "`on_loss: group`"
+        } else if self.is_queue_group {
+            "`queue_group: true`"
+        } else {
+            "`slots: stable`"
+        };
         let (key, what) = if self.restarts_whole() && slots == Some(SlotPolicy::Lowest) {
             ("slots", "the next attempt has the slots of the one before; leave `slots` out")
+        } else if self.is_queue_group && slots == Some(SlotPolicy::Lowest) {
+            ("slots", "a successor has the slot of the lost executor; leave `slots` out")
         } else if replace == Some(Replace::Terminating) {
             let what = "a replacement gets the slot of the lost executor, so it must wait until that \
                         one has ended; leave `replace` out, or write `replace: gone`";

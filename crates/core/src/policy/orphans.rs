@@ -21,6 +21,8 @@ pub struct OrphanCandidate {
     /// The pod that owns it (owner reference with `controller: true`).
     pub owner: Option<OwnerPod>,
     pub phase: Phase,
+    /// It belongs to a group of a queue (Kueue), which keeps it and its quota until another pod takes its place.
+    pub is_held_by_queue: bool,
 }
 
 /// The state of the owner pod.

@@ -27,6 +27,11 @@ impl Reconciler {
         if before.is_none() && self.executors.groups.len() >= GROUPS_MAX {
             return too_many_groups();
         }
+        if old.is_queue_group {
+            let what = "has `queue_group: true`, so its queue has admitted its pods as they are: change \
+                        the file, or delete the group and put another one";
+            return Reply::Refused { what: what.to_owned(), field: "group" };
+        }
         let is_new_pod = old.pod.as_ref() != Some(&pod);
         let min = min.unwrap_or(old.min);
         let max = max.or(old.max);
@@ -60,6 +65,7 @@ impl Reconciler {
             slot_wait_ms: old.slot_wait_with(pod.has_claims()),
             credentials: old.credentials,
             is_scaled: old.is_scaled,
+            is_queue_group: false,
             gang: old.gang,
             decommission: decommission.or(old.decommission),
             pod: Some(pod),

@@ -37,6 +37,7 @@ mod mutations;
 mod planning;
 mod pod_reads;
 mod pods;
+mod queue_groups;
 mod queue_scaling;
 mod retained;
 mod retries;

@@ -35,6 +35,7 @@ impl Reconciler {
                     Action::Patch { uid, name, patch: Patch::Completed }
                 }
                 MutationKind::LabelCounted => Action::Patch { uid, name, patch: Patch::Counted },
+                MutationKind::LeaveQueue => Action::Patch { uid, name, patch: Patch::LeftQueue },
                 MutationKind::Delete => {
                     let grace_s = self.delete_grace_s(&uid, now);
                     Action::Delete { uid, name, grace_s }
@@ -84,8 +85,11 @@ impl Reconciler {
             Ok(pod) => {
                 let at = now.after(DELETE_SEEN_MS);
                 mutation.step = MutationStep::Accepted(at);
+                let leaves_queue = mutation.kind == MutationKind::LeaveQueue;
                 let change = pod.and_then(|pod| self.snapshot.refresh(pod));
-                if self.is_terminating(uid) {
+                if leaves_queue {
+                    self.mutations.queue(uid);
+                } else if self.is_terminating(uid) {
                     self.mutations.remove(uid);
                 } else {
                     self.timers.set(at, Timer::Mutation(uid.clone()));
@@ -110,7 +114,9 @@ impl Reconciler {
         // Otherwise a delete was requested meanwhile.
         let is_patch = mutation.kind.is_patch();
         let is_drain = mutation.kind == MutationKind::Annotate;
-        let is_given_up = mutation.n_tries >= PATCH_TRIES_MAX;
+        // A pod that does not leave its queue stays for ever, with its part of the quota.
+        let is_needed = mutation.kind == MutationKind::LeaveQueue;
+        let is_given_up = mutation.n_tries >= PATCH_TRIES_MAX && !is_needed;
         match answer {
             // A conflict says nothing about whether the pod exists: a retry, or the delete by uid, will.
             Err(refusal) if refusal.class == RefusalClass::NotFound => self.on_absent(uid, now),

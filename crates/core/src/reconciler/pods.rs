@@ -1,7 +1,6 @@
 //! What follows from a new, changed or deleted pod: adoption, running, losses, and retained pods.
 
 use super::Reconciler;
-use super::retained::has_stopped;
 use super::retries::forget_refusal;
 use super::timers::Timer;
 use crate::model::event::ExecutorEvent;
@@ -65,6 +64,7 @@ impl Reconciler {
         self.ids.on_seen(id);
         self.note_terminating(uid, now);
         self.note_grace_in_stop(uid, now);
+        self.leave_queue(uid);
         let Some(pod) = self.snapshot.get(uid) else { return };
         let is_second = match self.executors.get(id) {
             // A pod of another group is not the result of this create, even with the same name.
@@ -118,7 +118,7 @@ impl Reconciler {
             return;
         };
         let due = self.start_deadline(id);
-        let can_no_longer_run = has_stopped(pod);
+        let can_no_longer_run = self.may_be_succeeded(executor, pod);
         let is_over = pod.deleting || has_ended(pod);
         let is_running = pod.container == ContainerState::Running && !is_over;
         let is_wanted = executor.life == Life::Wanted;

@@ -45,6 +45,8 @@ pub(super) struct Stop {
     long_graces: BTreeSet<(Millis, Uid)>,
     /// Until then failed pods are labelled and logs are read, before all executors are deleted.
     patch_and_log_deadline: Millis,
+    /// Retained pods were told to leave their queues.
+    pub(super) have_retained_left: bool,
     n_lists: u32,
     /// A LIST was answered since late pods were last looked for.
     is_list_new: bool,
@@ -92,6 +94,7 @@ impl Reconciler {
             deadline: now.after(timeout_ms).after(GONE_MARGIN_MS),
             long_graces: BTreeSet::new(),
             patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
+            have_retained_left: false,
             n_lists: 0,
             is_list_new: false,
             n_delete_failures: 0,
@@ -183,6 +186,7 @@ impl Reconciler {
         }
         self.extend_deadline(now);
         self.forget_ended_graces();
+        self.retained_leave_queue();
         if self.is_stop_done(now) || self.is_past_deadlines(now) {
             self.finish_stop();
             return None;
@@ -334,7 +338,8 @@ impl Reconciler {
             // Ends at the first pod that is left, so the second condition is cheap: few mutations are
             // left then.
             && self.our_pods().all(|pod| stays_after_stop(stop, &self.executors, pod))
-            && self.mutations.names_not_in(&self.snapshot).next().is_none();
+            && self.mutations.names_not_in(&self.snapshot).next().is_none()
+            && !self.mutations.has_pending_leave();
         let Some(stop) = &mut self.stop else { return false };
         if has_open {
             stop.open_create_seen_at = now;

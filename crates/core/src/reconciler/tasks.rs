@@ -321,6 +321,8 @@ pub(super) fn needs_slots(group: &GroupSpec) -> Option<(&'static str, &'static s
         Some(("volumes_per_slot", "volumes_per_slot"))
     } else if group.restarts_whole() {
         Some(("on_loss", "`on_loss: group`"))
+    } else if group.is_queue_group {
+        Some(("queue_group", "`queue_group: true`"))
     } else {
         group.has_stable_slots().then_some(("slots", "`slots: stable`"))
     }

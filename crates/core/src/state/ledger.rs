@@ -117,6 +117,8 @@ pub enum MutationKind {
     /// Set the label `posse.dev/counted` on a pod that is retained: a restarted posse would report
     /// and charge its loss again, and a stop would delete it.
     LabelCounted,
+    /// Take a pod out of its group in a queue, which keeps it until another one takes its place.
+    LeaveQueue,
     Delete,
     /// Delete it with grace period 0, because its node is gone and no kubelet can end it.
     ForceDelete,
@@ -129,7 +131,7 @@ impl MutationKind {
     /// True if the pod stays.
     pub fn is_patch(self) -> bool {
         match self {
-            Self::Annotate | Self::LabelCompleted | Self::LabelCounted => true,
+            Self::Annotate | Self::LabelCompleted | Self::LabelCounted | Self::LeaveQueue => true,
             Self::Delete | Self::ForceDelete => false,
         }
     }
@@ -173,10 +175,11 @@ pub struct Mutations {
 
 impl Mutations {
     /// Requests a mutation of this pod. A delete replaces a patch, and a force-delete replaces
-    /// both; never the other way round.
+    /// both; never the other way round. Only a deleted pod leaves its queue.
     pub fn request(&mut self, uid: &Uid, name: &str, kind: MutationKind) {
         if let Some(mutation) = self.by_uid.get_mut(uid) {
-            let replaces = mutation.kind.is_patch() || kind == MutationKind::ForceDelete;
+            let replaces = mutation.kind.is_patch()
+                || matches!(kind, MutationKind::ForceDelete | MutationKind::LeaveQueue);
             if replaces {
                 mutation.kind = kind;
                 if matches!(mutation.step, MutationStep::Accepted(_) | MutationStep::RetryAt(_)) {
@@ -203,6 +206,11 @@ impl Mutations {
     /// True if a failed pod is still to be labelled as counted.
     pub fn has_pending_counted_label(&self) -> bool {
         self.by_uid.values().any(|mutation| mutation.kind == MutationKind::LabelCounted)
+    }
+
+    /// True if a pod is still to leave its queue.
+    pub fn has_pending_leave(&self) -> bool {
+        self.by_uid.values().any(|mutation| mutation.kind == MutationKind::LeaveQueue)
     }
 
     /// The names of pods with a pending mutation that are not in the snapshot: they lack our

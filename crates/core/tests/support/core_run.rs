@@ -106,6 +106,7 @@ pub fn new_pod(id: u64) -> Pod {
         grace_s: 30,
         deletion_grace_s: 0,
         container: ContainerState::Waiting,
+        is_held_by_queue: false,
         restarts_in_place: false,
         resize_problem: None,
         main_container: None,

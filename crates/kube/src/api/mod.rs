@@ -56,6 +56,7 @@ const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove
 /// that knows only JSON, as the embedded one, answers in JSON.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf, application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
+/// A merge patch that can also change an item of a list. For kinds that every server knows.
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 
 /// The body of a DELETE request.

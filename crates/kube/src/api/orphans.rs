@@ -2,14 +2,17 @@
 //! The orphan cleanup decides which of these executors are orphans.
 
 use super::{
-    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS, call,
-    delete_options, get, managed_selector, object_path, percent_encode, read_pages,
-    restart_expired, uid_precondition, write, write_path,
+    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS,
+    STRATEGIC_MERGE_PATCH, call, delete_options, get, managed_selector, object_path,
+    percent_encode, read_pages, restart_expired, uid_precondition, write, write_path,
 };
+use serde_json::json;
+
 use crate::http::{Http, Method};
 use posse_core::model::pod::OwnerPod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::orphans::{OrphanCandidate, OwnerState};
+use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels::{COMPONENT, INSTANCE};
 use posse_wire::k8s::orphan;
 use posse_wire::k8s::status::{Verb, unreadable};
@@ -38,10 +41,17 @@ impl AppExecutors {
         self.list_matching(&format!("{},{INSTANCE}!={ours}", self.selector()))
     }
 
-    /// Deletes this pod, if it still has the same uid.
+    /// Deletes this pod, if it still has the same uid. It leaves its group in a queue before.
     pub fn delete(&self, pod: &OrphanCandidate) -> Result<(), Refusal> {
-        let body = delete_options(None, Some(uid_precondition(&pod.uid)));
         let path = write_path(&object_path("/api/v1", &self.namespace, "pods", Some(&pod.name)));
+        if pod.is_held_by_queue {
+            let patch = json!({"metadata": kueue::left_group(&pod.uid.to_string())}).to_string();
+            let mut request =
+                write(Method::Patch, path.clone(), patch.as_bytes(), OBJECT_BYTES_MAX);
+            request.content_type = STRATEGIC_MERGE_PATCH;
+            call(&self.http, &request, Verb::Patch)?;
+        }
+        let body = delete_options(None, Some(uid_precondition(&pod.uid)));
         let request = write(Method::Delete, path, &body, OBJECT_BYTES_MAX);
         call(&self.http, &request, Verb::Delete).map(drop)
     }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{
-    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, MERGE_PATCH, OBJECT_BYTES_MAX, PAGE_ITEMS,
-    PROTOBUF, STRATEGIC_MERGE_PATCH, call, delete_options, get, object_path, open_stream,
-    percent_encode, read_pages, read_to_end, require_success, restart_expired, transport_refusal,
-    uid_precondition, write, write_path,
+    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS, PROTOBUF,
+    STRATEGIC_MERGE_PATCH, call, delete_options, get, object_path, open_stream, percent_encode,
+    read_pages, read_to_end, require_success, restart_expired, transport_refusal, uid_precondition,
+    write, write_path,
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
@@ -199,27 +199,22 @@ impl Pods {
         call(&self.http, &request, Verb::Delete).map(drop)
     }
 
-    /// Changes one pod with a JSON merge patch (RFC 7386).
-    pub fn patch(&self, name: &str, merge_patch: &[u8]) -> Result<PodAnswer, Refusal> {
-        self.patch_at(&self.path(Some(name)), MERGE_PATCH, merge_patch)
+    /// Changes one pod with a strategic merge patch.
+    pub fn patch(&self, name: &str, patch: &[u8]) -> Result<PodAnswer, Refusal> {
+        self.patch_at(&self.path(Some(name)), patch)
     }
 
-    /// Changes the resources of a pod in place (KEP-1287) with a strategic merge patch, which finds containers by name.
+    /// Changes the resources of a pod in place (KEP-1287), by a patch of the same kind.
     ///
     /// # Errors
     /// The server's refusal; `NotFound` also if it cannot do that.
     pub fn resize(&self, name: &str, patch: &[u8]) -> Result<PodAnswer, Refusal> {
-        self.patch_at(&format!("{}/resize", self.path(Some(name))), STRATEGIC_MERGE_PATCH, patch)
+        self.patch_at(&format!("{}/resize", self.path(Some(name))), patch)
     }
 
-    fn patch_at(
-        &self,
-        path: &str,
-        content_type: &'static str,
-        patch: &[u8],
-    ) -> Result<PodAnswer, Refusal> {
+    fn patch_at(&self, path: &str, patch: &[u8]) -> Result<PodAnswer, Refusal> {
         let mut request = write(Method::Patch, write_path(path), patch, OBJECT_BYTES_MAX);
-        request.content_type = content_type;
+        request.content_type = STRATEGIC_MERGE_PATCH;
         let (status, answer) = call(&self.protobuf(), &request, Verb::Patch)?;
         self.parse(status, &answer)
     }

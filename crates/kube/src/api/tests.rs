@@ -81,7 +81,7 @@ fn requests_are_sent_as_documented() {
 
     let (_, asked) = sent((200, POD), |pods| pods.patch("x", b"{\"metadata\":{}}").unwrap());
     assert_eq!(asked.line(), format!("PATCH {PODS}/x?fieldManager=posse HTTP/1.1"));
-    assert_eq!(asked.header("content-type"), Some("application/merge-patch+json"));
+    assert_eq!(asked.header("content-type"), Some("application/strategic-merge-patch+json"));
 }
 
 #[test]

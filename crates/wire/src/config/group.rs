@@ -10,13 +10,13 @@ use crate::config::env::{ENV, env};
 use crate::config::gang::gang;
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{
-    Amount, Duration, Integer, List, Map, Maps, Name, Path, Text, With, Words,
+    Amount, Boolean, Duration, Integer, List, Map, Maps, Name, Path, Text, With, Words,
 };
 use crate::config::key::{Key, key, none, told, words};
 use crate::config::nodes_and_memory::GROWTH;
 use crate::config::scale::{ScaleCommand, scale};
 use crate::config::section::{ConfigError, Section};
-use crate::config::{beside, checked, nodes_and_memory, only, volumes};
+use crate::config::{beside, checked, nodes_and_memory, only, queue_group, volumes};
 use crate::names;
 use crate::pod::beside::Beside;
 use crate::pod::build::PodSettings;
@@ -133,6 +133,8 @@ pub(super) const KEYS: &[Key] = &[
     key("dev", Map, none("{command: [./worker.sh], args: [], env: {}, working_dir: .}"),
         "What is different with `posse run --dev`. See [dev](#dev).").experimental(),
     QUEUE,
+    key("queue_group", Boolean, Is("false"),
+        "Whether the queue admits all `count` executors together or none. See [queue](#all-or-nothing)."),
     key("gang", Map, none("{min: 4, kind: none, timeout: 5m}"),
         "Executors of which fewer than `min` are of no use. See [gang](#gang)."),
     key("decommission", Map, none("{after: 30s, label: example.com/leaving=true, signal: TERM}"),
@@ -251,6 +253,7 @@ fn group(
         restart,
         completions: completions(section, restart)?,
         gang: gang(section, target, max)?,
+        is_queue_group: section.flag("queue_group", false)?,
         decommission: decommission(section)?,
         credentials: credentials_of(section, credentials)?,
         is_scaled: scale.is_some(),
@@ -261,11 +264,17 @@ fn group(
     if let Some((key, what)) = spec.conflict(written_replace, written_slots) {
         return Err(section.error(key, what));
     }
+    let queue = queue(section)?.or(app_queue);
+    let queue_group = spec.is_queue_group.then_some(target);
+    if spec.is_queue_group {
+        queue_group::check(section, &spec, queue.is_some())?;
+        (spec.min, spec.max) = (target, Some(target));
+    }
     spec.slot_wait_ms = slot_wait_ms(section, &spec, !volumes.is_empty())?;
     Ok(Group {
         spec,
         source: source(section)?,
-        pod: PodSettings { queue: queue(section)?.or(app_queue), ..pod_settings(section)? },
+        pod: PodSettings { queue, queue_group, ..pod_settings(section)? },
         shorthands: shorthands(section)?,
         beside: beside::beside(section)?,
         volumes,
@@ -283,6 +292,7 @@ fn pod_settings(section: &Section<'_>) -> Result<PodSettings, ConfigError> {
         memory_scaling: nodes_and_memory::memory_scaling(section)?,
         max_age_s: Some(max_age_s).filter(|s| *s > 0),
         queue: None,
+        queue_group: None,
     })
 }
 

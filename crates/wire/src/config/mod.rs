@@ -463,6 +463,7 @@ mod keys;
 pub mod listen_addr;
 mod nodes_and_memory;
 mod pairs;
+mod queue_group;
 pub mod scale;
 pub mod section;
 mod volumes;

@@ -1,7 +1,7 @@
 //! What Kueue reads of a pod or a Job, and what it writes into a pod
 //! (<https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/>).
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use posse_core::model::pod::StartProblemKind;
 
@@ -14,10 +14,39 @@ pub const MANAGED: (&str, &str) = ("kueue.x-k8s.io/managed", "true");
 /// Annotation and value of a pod that Kueue counts by itself although its owner is in a queue too. Without it Kueue
 /// takes the executors of a queued driver for a part of the driver, and their resources for counted.
 pub const OWN_WORKLOAD: (&str, &str) = ("kueue.x-k8s.io/pod-suspending-parent", "posse");
+/// Label of the pods that Kueue admits together: their group, and the name of its Workload.
+pub const POD_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
+/// Annotation of these pods: how many they are.
+pub const POD_GROUP_COUNT: &str = "kueue.x-k8s.io/pod-group-total-count";
+/// Annotation and value of these pods: their role. Kueue makes a hash of the pod if there is none, and ends a group with
+/// a pod of a new role: one that avoids a node, for example.
+pub const ROLE: (&str, &str) = ("kueue.x-k8s.io/role-hash", "executor");
+/// Annotation and value of pods that are replaced whenever they end, as those of a StatefulSet. In other groups Kueue gives
+/// the quota of a pod that ended with 0 away for good, and never starts its successor.
+pub const SERVING: (&str, &str) = ("kueue.x-k8s.io/pod-group-serving", "true");
+/// Annotation and value of a pod of a group that nothing will take the place of: when all pods have ended, the group
+/// has.
+const LAST: (&str, &str) = ("kueue.x-k8s.io/retriable-in-group", "false");
+/// The finalizer by which Kueue keeps a pod of a group until another one has taken its place.
+const FINALIZER: &str = MANAGED.0;
 /// Label of a Workload: the uid of the pod or Job that it stands for.
 pub const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
 /// The scheduling gate of a pod that waits in a queue.
 const ADMISSION_GATE: &str = "kueue.x-k8s.io/admission";
+
+/// Whether these finalizers contain Kueue's, in whatever encoding.
+pub fn has_finalizer(finalizers: &[u8]) -> bool {
+    finalizers.windows(FINALIZER.len()).any(|part| part == FINALIZER.as_bytes())
+}
+
+/// The metadata of a strategic merge patch by which a pod leaves its group.
+pub fn left_group(uid: &str) -> Value {
+    json!({
+        "uid": uid,
+        "annotations": {LAST.0: LAST.1, SERVING.0: null},
+        "$deleteFromPrimitiveList/finalizers": [FINALIZER],
+    })
+}
 
 /// What a pod with this scheduling gate waits for.
 pub fn gated(gate: &str) -> StartProblemKind {

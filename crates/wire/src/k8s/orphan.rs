@@ -44,7 +44,8 @@ mod tests {
     fn reads_pages_and_owners() {
         let page =
             br#"{"kind":"PodList","metadata":{"resourceVersion":"7","continue":"t"},"items":[
-            {"metadata":{"name":"a-k-exec-1","uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"k","x":"y"},
+            {"metadata":{"name":"a-k-exec-1","uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"k","x":"y",
+             "kueue.x-k8s.io/pod-group-name":"g"},"finalizers":["y","kueue.x-k8s.io/managed"],
              "ownerReferences":[{"kind":"Pod","name":"other","uid":"o0"},
                                 {"kind":"Pod","name":"driver","uid":"o1","controller":true}]},
              "status":{"phase":"Running"}},
@@ -58,8 +59,10 @@ mod tests {
             instance: Some("k".to_owned()),
             owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("o1") }),
             phase: Phase::Running,
+            is_held_by_queue: true,
         };
         let second = OrphanCandidate {
+            is_held_by_queue: false,
             name: "b".to_owned(),
             uid: Uid::new("u2"),
             has_executor_name: false,

@@ -167,6 +167,7 @@ impl RawPod<'_> {
         let named = |text: Option<Text<'_>>| {
             text.map(|text| text.0.into_owned()).filter(|text| !text.is_empty())
         };
+        let is_held_by_queue = meta.is_held_by_queue && labels.is_in_queue_group;
         let (app, instance) = (named(labels.app), named(labels.instance));
         let selection = app.clone().zip(instance.clone());
         let selection = selection.map(|(app, instance)| Selection { app, instance });
@@ -176,6 +177,7 @@ impl RawPod<'_> {
         let phase = phase(self.status.as_ref().and_then(|status| status.phase.as_ref()));
         Ok(OrphanCandidate {
             phase,
+            is_held_by_queue,
             has_executor_name: id.is_some_and(|id| id.0 <= STORED_ID_MAX),
             name: name.0.into_owned(),
             uid: Uid::new(&uid.0),
@@ -260,6 +262,7 @@ impl RawPod<'_> {
             deleting,
             grace_s: spec.grace_s.unwrap_or(GRACE_DEFAULT_S),
             deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
+            is_held_by_queue: meta.is_held_by_queue && labels.is_in_queue_group,
             restarts_in_place: spec.restarts_in_place,
             resize_problem: status.resize_problem(),
             container,
@@ -283,10 +286,8 @@ impl RawPod<'_> {
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
             host_ip: number(status.host_ip.as_ref()),
-            end: end(&status, phase, state, sidecar).map(|end| {
-                let has_max_age = annotations.max_age.is_some();
-                Box::new(End { has_max_age, ..*end })
-            }),
+            end: end(&status, phase, state, sidecar)
+                .map(|end| Box::new(End { has_max_age: annotations.max_age.is_some(), ..*end })),
         })
     }
 }

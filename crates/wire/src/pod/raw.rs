@@ -1,6 +1,7 @@
 //! The fields of a pod that posse reads, as they are on the wire.
 
 use super::{DELETION_COST, Text};
+use crate::k8s::kueue;
 use crate::k8s::labels::{
     APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID,
     EXECUTOR_ID_VARIABLE, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SIDECAR_FAILURE, SLOT, TASK,
@@ -46,6 +47,8 @@ pub(crate) struct RawMeta<'a> {
     pub(super) resource_version: Option<Text<'a>>,
     pub(super) is_deleting: bool,
     pub(super) deletion_grace_s: Option<u32>,
+    /// It has the finalizer of Kueue.
+    pub(super) is_held_by_queue: bool,
     pub(super) labels: Option<Labels<'a>>,
     pub(super) annotations: Option<Annotations<'a>>,
     pub(super) owner_references: Vec<RawOwner<'a>>,
@@ -61,6 +64,7 @@ impl<'a> Fields<'a> for RawMeta<'a> {
         (11, "labels"),
         (12, "annotations"),
         (13, "ownerReferences"),
+        (14, "finalizers"),
     ];
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
@@ -72,6 +76,8 @@ impl<'a> Fields<'a> for RawMeta<'a> {
             "deletionGracePeriodSeconds" => self.deletion_grace_s = seconds(value)?,
             "labels" => value.entries(&mut self.labels)?,
             "annotations" => value.entries(&mut self.annotations)?,
+            // A list of texts in JSON, one text after the other in protobuf.
+            "finalizers" => self.is_held_by_queue |= kueue::has_finalizer(value.raw()?),
             "ownerReferences" => value.items(&mut self.owner_references)?,
             _ => {}
         }
@@ -341,6 +347,7 @@ pub(crate) struct Labels<'a> {
     pub(super) component: Option<Text<'a>>,
     pub(super) counted: Option<Text<'a>>,
     pub(super) is_completed: bool,
+    pub(super) is_in_queue_group: bool,
     pub(super) key: Option<Text<'a>>,
 }
 
@@ -359,6 +366,7 @@ impl<'a> Fields<'a> for Labels<'a> {
             key if key == COMPONENT.0 => self.component = Text::read(value)?,
             COUNTED => self.counted = Text::read(value)?,
             COMPLETED => self.is_completed = value.is_given()?,
+            kueue::POD_GROUP => self.is_in_queue_group = value.is_given()?,
             KEY => self.key = Text::read(value)?,
             _ => {}
         }

@@ -585,6 +585,25 @@ fn a_side_car_fails_the_executor_only_if_configured_and_final() {
 }
 
 #[test]
+fn the_pods_that_a_queue_keeps_are_known() {
+    let labels = r#""posse.dev/app":"wordcount","posse.dev/instance":"ab3de","posse.dev/group":"g","posse.dev/executor-id":"1","app.kubernetes.io/component":"executor""#;
+    let group = r#","kueue.x-k8s.io/pod-group-name":"g""#;
+    for (label, finalizers, want) in [
+        (group, r#"["kueue.x-k8s.io/managed"]"#, true),
+        (group, r#"["x/y","kueue.x-k8s.io/managed"]"#, true),
+        (group, r#"["x/y"]"#, false),
+        (group, "null", false),
+        // Kueue lets a pod go that is no member of a group.
+        ("", r#"["kueue.x-k8s.io/managed"]"#, false),
+    ] {
+        let json = format!(
+            r#"{{"metadata":{{"name":"p","uid":"u","finalizers":{finalizers},"labels":{{{labels}{label}}}}}}}"#
+        );
+        assert_eq!(ours(&json).is_held_by_queue, want, "{json}");
+    }
+}
+
+#[test]
 fn the_grace_periods_are_read() {
     let labels = r#""labels":{"posse.dev/app":"wordcount","posse.dev/instance":"ab3de","posse.dev/group":"g","posse.dev/executor-id":"1","app.kubernetes.io/component":"executor"}"#;
     for (meta, spec, want) in [

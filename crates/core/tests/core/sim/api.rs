@@ -246,6 +246,7 @@ impl World {
                 self.cluster.update(uid, |pod| match patch {
                     Patch::Completed => pod.completed = true,
                     Patch::Counted => pod.counted = Some(now_s),
+                    Patch::LeftQueue => pod.is_held_by_queue = false,
                     Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
                 });
                 Ok(())

@@ -151,6 +151,7 @@ impl World {
 pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
     GroupSpec {
         gang: None,
+        is_queue_group: false,
         name: GroupName::from(name),
         target: u32::try_from(rng.below(8)).unwrap(),
         min: u32::from(rng.chance(20)),

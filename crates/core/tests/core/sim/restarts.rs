@@ -142,6 +142,7 @@ impl World {
             let instance = if is_owned { format!("i{driver}") } else { "away".to_owned() };
             let phase = phases[usize::try_from(self.rng.below(4)).unwrap()];
             self.pods.push(OrphanCandidate {
+                is_held_by_queue: false,
                 name: format!("a-{instance}-exec-{id}"),
                 uid: Uid::new(&format!("uid-{n}")),
                 has_executor_name: true,
@@ -158,6 +159,7 @@ impl World {
         self.n_pods += 1;
         let DriverPod { name, uid, .. } = &self.drivers[0];
         self.pods.push(OrphanCandidate {
+            is_held_by_queue: false,
             name: format!("a-{}-exec-99", self.processes[i].instance),
             uid: Uid::new(&format!("uid-{}", self.n_pods)),
             has_executor_name: true,

@@ -16,6 +16,7 @@ use crate::pod::placeholders::{self, Piece, Word};
 use crate::pod::staged::Staged;
 use crate::pod::template::{Template, TemplateError, describe};
 use crate::pod::tolerations;
+use posse_core::model::hash::stable_hash;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod_text::{MemoryGrowth, Part, PodOverrides, PodText};
 use posse_core::model::settings::{OnLoss, Restart};
@@ -26,6 +27,8 @@ const SERVER_FIELDS: [&str; 6] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
 /// The kubelet ends a pod after this many seconds.
 const DEADLINE: &str = "activeDeadlineSeconds";
+/// The longest value of a label.
+const LABEL_BYTES_MAX: usize = 63;
 /// Prefix of posse's own labels and annotations.
 const POSSE_PREFIX: &str = "posse.dev/";
 /// Path of a container's memory below `resources`.
@@ -72,6 +75,8 @@ pub struct PodSettings {
     pub max_age_s: Option<u64>,
     /// The LocalQueue of Kueue that admits the pods. None: that of the template, if it has one.
     pub queue: Option<String>,
+    /// The number of the pods, if Kueue admits all of them together or none.
+    pub queue_group: Option<u32>,
 }
 
 /// The owner of the executors (an ownerReference): they are garbage-collected with it.
@@ -175,6 +180,18 @@ impl PodContext {
         let selection = Selection { app: self.app.clone(), instance: self.instance.clone() };
         let name = selection.pod_name(0);
         name.strip_suffix('0').expect("a pod's name ends with its id").to_owned()
+    }
+
+    /// The name of the group in its queue: a label's value, and the name of an object.
+    fn queue_group_name(&self) -> String {
+        let Self { app, instance, group, .. } = self;
+        let mut name = format!("{app}-{instance}-{group}");
+        if name.len() > LABEL_BYTES_MAX {
+            let hash = format!("-{:016x}", stable_hash(&name));
+            name.truncate(LABEL_BYTES_MAX - hash.len());
+            name.push_str(&hash);
+        }
+        name
     }
 
     /// The value of a placeholder. If the value differs between pods, a gap. `None`: there is no
@@ -281,6 +298,12 @@ impl Build<'_> {
         }
         if self.is_queued_apart() {
             annotations.insert(kueue::OWN_WORKLOAD.0.to_owned(), json!(kueue::OWN_WORKLOAD.1));
+        }
+        if let Some(count) = self.context.settings.queue_group {
+            annotations.insert(kueue::POD_GROUP_COUNT.to_owned(), json!(count.to_string()));
+            for (key, value) in [kueue::ROLE, kueue::SERVING] {
+                annotations.insert(key.to_owned(), json!(value));
+            }
         }
         Ok(())
     }
@@ -437,12 +460,15 @@ impl Build<'_> {
             .then(|| (labels::ATTEMPT, json!("{{ATTEMPT}}")));
         let queue = self.context.settings.queue.as_ref().map(|name| (kueue::QUEUE, json!(name)));
         let managed = self.is_queued_apart().then(|| (kueue::MANAGED.0, json!(kueue::MANAGED.1)));
+        let group = self.context.settings.queue_group;
+        let group = group.map(|_| (kueue::POD_GROUP, json!(self.context.queue_group_name())));
         for key in posse_keys(list) {
             list.remove(&key);
             let field = format!("metadata.labels.{key}");
             self.warn(&field, "is dropped: posse sets the labels with this prefix".to_owned());
         }
-        for (key, value) in ours.into_iter().chain(attempt).chain(queue).chain(managed) {
+        for (key, value) in ours.into_iter().chain(attempt).chain(queue).chain(managed).chain(group)
+        {
             let theirs = list.insert(key.to_owned(), value.clone());
             if let Some(theirs) = theirs.filter(|theirs| *theirs != value) {
                 let message = format!("{} is replaced by {value}", describe(&theirs));
@@ -648,5 +674,7 @@ impl Emitter<'_> {
     }
 }
 
+#[cfg(test)]
+mod queue_tests;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -32,7 +32,7 @@ pub(crate) fn context() -> PodContext {
     }
 }
 
-fn driver_pod() -> OwnerRef {
+pub(super) fn driver_pod() -> OwnerRef {
     OwnerRef {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
@@ -92,40 +92,6 @@ fn pods_match_the_golden_files() {
     check("everything", "everything", all_shorthands(), &second_container);
     let owned = PodContext { owner: Some(driver_pod()), ..context() };
     check("pod-template", "pod-template", Shorthands::default(), &owned);
-}
-
-#[test]
-fn a_queue_counts_the_executors_whoever_owns_them() {
-    let template = |labels: &str| {
-        let pod = format!(
-            "{{metadata: {{labels: {labels}}}, spec: {{containers: [{{name: a, image: b}}]}}}}"
-        );
-        Template::parse("t.yaml", &pod).unwrap()
-    };
-    let queued = PodContext {
-        settings: PodSettings { queue: Some("team-a".to_owned()), ..PodSettings::default() },
-        ..context()
-    };
-    let owned = PodContext { owner: Some(driver_pod()), ..queued.clone() };
-    let (name, managed) = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed");
-    let theirs = "{kueue.x-k8s.io/queue-name: other}";
-    for (labels, context, queue, is_managed, n_warnings) in [
-        ("{}", context(), None, false, 0),
-        ("{}", queued.clone(), Some("team-a"), false, 0),
-        ("{}", owned, Some("team-a"), true, 0),
-        (theirs, context(), Some("other"), false, 0),
-        (theirs, queued, Some("team-a"), false, 1),
-    ] {
-        let compiled = template(labels).compile(&context).unwrap();
-        let pod: Value =
-            serde_json::from_slice(&compiled.render(1, 0, &PodOverrides::default())).unwrap();
-        let metadata = &pod["metadata"];
-        assert_eq!(metadata["labels"][name].as_str(), queue);
-        assert_eq!(metadata["labels"][managed].as_str().is_some(), is_managed);
-        let parent = &metadata["annotations"]["kueue.x-k8s.io/pod-suspending-parent"];
-        assert_eq!(parent.as_str().is_some(), is_managed);
-        assert_eq!(compiled.warnings().len(), n_warnings, "{:?}", compiled.warnings());
-    }
 }
 
 /// A slow version of `render`: fills in every text of the tree, then writes the tree.

@@ -1,0 +1,127 @@
+//! `queue_group`: a queue admits all executors of a group together, and keeps each pod until another one has taken
+//! its place.
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+use crate::core_run::{Run, end_with, policy, refusal, spec};
+use posse_core::model::action::{Action, Patch};
+use posse_core::model::ids::Uid;
+use posse_core::model::input::Input;
+use posse_core::model::pod::{ContainerState, Phase, Pod};
+use posse_core::model::refusal::RefusalClass;
+use posse_core::model::settings::{GroupSpec, OnLoss, Policy};
+use posse_core::model::stop::StopOrder;
+use posse_core::model::waiting::{GroupWait, Waiting};
+
+fn group(n: u32) -> GroupSpec {
+    GroupSpec { is_queue_group: true, min: n, max: Some(n), ..spec("g", n) }
+}
+
+/// A run of three executors, whose pods the queue holds.
+fn run(group: GroupSpec) -> Run {
+    let policy = Policy { stop_timeout_ms: 3_600_000, ..policy() };
+    let mut run = Run::with_running(policy, vec![group]);
+    run.watch(&[1, 2, 3], |pod| pod.is_held_by_queue = true);
+    run.take();
+    run
+}
+
+/// What was asked since the last call, in short.
+fn asked(run: &mut Run) -> Vec<String> {
+    let asked = run.take().into_iter().filter_map(|action| match action {
+        Action::Create { id, slot, .. } => Some(format!("create {id} in slot {slot}")),
+        Action::Delete { uid, .. } => Some(format!("delete {uid}")),
+        Action::Patch { uid, patch: Patch::LeftQueue, .. } => Some(format!("{uid} leaves")),
+        Action::DeleteAll { .. } => Some("delete all".to_owned()),
+        _ => None,
+    });
+    asked.collect()
+}
+
+/// The server has begun to delete these pods. Their containers may still run for this time.
+fn terminating(run: &mut Run, ids: &[u64], grace_s: u32) {
+    run.watch(ids, |pod| (pod.deleting, pod.deletion_grace_s) = (true, grace_s));
+}
+
+#[test]
+fn a_failed_member_is_succeeded_at_once() {
+    let mut run = run(group(3));
+    run.failed(&[2]);
+    assert_eq!(asked(&mut run), ["create 4 in slot 1"]);
+}
+
+/// As long as a pod may run or has succeeded, the queue counts it: a successor would be one too many.
+#[test]
+fn a_member_that_counts_is_succeeded_when_it_is_gone() {
+    let slot = Some(Waiting::Group(GroupWait::Slot));
+    // It ended with 0, and `restart: always` wants another one.
+    let mut run1 = run(group(3));
+    run1.watch(&[2], end_with(0));
+    assert_eq!((asked(&mut run1), run1.waits_for("g")), (vec!["delete u2".to_owned()], slot));
+    run1.tell(Input::Deleted { uid: Uid::new("u2"), answer: Ok(None) });
+    terminating(&mut run1, &[2], 0);
+    assert_eq!(asked(&mut run1), ["u2 leaves"]);
+    run1.tell(Input::Patched { uid: Uid::new("u2"), answer: Ok(()) });
+    run1.gone(&[2]);
+    assert_eq!(asked(&mut run1), ["create 4 in slot 1"]);
+
+    // Its side-car still runs, so its pod has not ended.
+    let mut run2 = run(group(3));
+    run2.watch(&[2], |pod| (pod.phase, pod.container) = (Phase::Running, ContainerState::Ended));
+    assert_eq!(run2.waits_for("g"), slot);
+
+    // It was deleted, and ends by SIGTERM.
+    let mut run3 = run(group(3));
+    terminating(&mut run3, &[2], 30);
+    assert_eq!((asked(&mut run3), run3.waits_for("g")), (vec![], slot));
+    run3.watch(&[2], end_with(143));
+    assert_eq!(asked(&mut run3), ["create 4 in slot 1"]);
+    terminating(&mut run3, &[2], 0);
+    assert_eq!(asked(&mut run3), ["u2 leaves"]);
+}
+
+#[test]
+fn a_deleted_pod_leaves_its_queue_also_if_its_delete_is_not_answered_yet() {
+    let mut run = run(GroupSpec { on_loss: OnLoss::Group, ..group(3) });
+    run.failed(&[1]);
+    assert_eq!(asked(&mut run), ["delete u2", "delete u3"]);
+    terminating(&mut run, &[2, 3], 0);
+    assert_eq!(asked(&mut run), Vec::<String>::new());
+    for uid in ["u2", "u3"] {
+        run.tell(Input::Deleted { uid: Uid::new(uid), answer: Ok(None) });
+    }
+    assert_eq!(asked(&mut run), ["u2 leaves", "u3 leaves"]);
+}
+
+#[test]
+fn at_the_end_of_a_run_all_pods_leave_their_queue_however_often_that_fails() {
+    let mut run = run(group(3));
+    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, posse_base::time::Millis(0));
+    run.turn();
+    assert_eq!(asked(&mut run), ["delete all"]);
+    terminating(&mut run, &[1, 2, 3], 10);
+    assert_eq!(asked(&mut run), Vec::<String>::new(), "they may still run");
+    run.watch(&[1, 2, 3], |pod: &mut Pod| {
+        end_with(0)(pod);
+        pod.deletion_grace_s = 0;
+    });
+    assert_eq!(asked(&mut run), ["u1 leaves", "u2 leaves", "u3 leaves"]);
+    // The queue's webhook is away.
+    for _ in 0..10 {
+        let answer = Err(refusal(RefusalClass::WebhookBusy, 500));
+        run.tell(Input::Patched { uid: Uid::new("u1"), answer });
+        run.wait(120_000);
+        assert_eq!(asked(&mut run), ["u1 leaves"]);
+    }
+}
+
+#[test]
+fn a_retained_pod_does_not_keep_the_quota_of_its_group() {
+    let mut run = run(group(3));
+    run.failed(&[2]);
+    let uid = Uid::new("u2");
+    run.tell(Input::Patched { uid: uid.clone(), answer: Ok(()) });
+    run.take();
+    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, posse_base::time::Millis(0));
+    run.turn();
+    assert_eq!(asked(&mut run), ["delete all", "u2 leaves"]);
+}
