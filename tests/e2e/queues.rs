@@ -127,6 +127,23 @@ pub fn a_gang_is_given_back_and_tried_again(server: &dyn Server) {
     scene.finish();
 }
 
+/// A gang of a scheduler that the cluster does not have is told at the start, with the remedy.
+pub fn a_gang_without_its_scheduler_is_told_at_the_start(server: &dyn Server) {
+    let scene = Scene::new(server);
+    for (kind, api) in [("native", "scheduling.k8s.io"), ("volcano", "scheduling.volcano.sh")] {
+        let gang = json!({"kind": kind});
+        let group = json!({"group": "default", "count": 3, "pod": scene.template(), "gang": gang});
+        let posse = scene.run().settings(json!({"executors": [group]})).start();
+        posse.may_end();
+        posse.expect_exit(4);
+        let said = posse.stderr();
+        assert!(said.contains(&format!("the server has no PodGroups in /apis/{api}")), "{said}");
+        assert!(said.contains("or write `kind: none`"), "{said}");
+    }
+    assert!(scene.pods().is_empty(), "{:?}", scene.pods());
+    scene.finish();
+}
+
 /// Executor `id`, once it exists.
 #[track_caller]
 fn executor(scene: &Scene<'_>, id: u64) -> Value {

@@ -13,6 +13,7 @@ pub mod kube_events;
 pub mod leases;
 pub mod log_lines;
 pub mod metrics;
+pub mod pod_groups;
 pub mod progress;
 pub mod random;
 pub mod run;

@@ -12,6 +12,7 @@ use log::{debug, warn};
 use crate::claims::SlotClaims;
 use crate::events::EventLog;
 use crate::inbox::Message;
+use crate::pod_groups::PodGroups;
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::{Input, List, ListSource};
@@ -46,6 +47,7 @@ const OTHER_REQUESTS_MAX: usize = 3 + POD_READS_IN_FLIGHT_MAX + RESIZES_IN_FLIGH
 pub struct Writers {
     pods: Pods,
     claims: Arc<SlotClaims>,
+    pod_groups: Arc<PodGroups>,
     log: Arc<EventLog>,
     inbox: Sender<Message>,
     creates: Pool,
@@ -77,7 +79,8 @@ impl Writers {
     /// Starts no thread yet; `send` starts them as needed. `in_flight_max`: concurrent creates.
     pub fn new(
         pods: Pods,
-        claims: SlotClaims,
+        claims: &SlotClaims,
+        pod_groups: &Arc<PodGroups>,
         log: Arc<EventLog>,
         inbox: Sender<Message>,
         in_flight_max: usize,
@@ -85,7 +88,8 @@ impl Writers {
         let n_mutations = MUTATIONS_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
         Self {
             pods,
-            claims: Arc::new(claims),
+            claims: Arc::new(claims.clone()),
+            pod_groups: Arc::clone(pod_groups),
             log,
             inbox,
             creates: Pool::new("create", in_flight_max, in_flight_max),
@@ -124,12 +128,13 @@ impl Writers {
         if n_open > pool.n_threads && pool.n_threads < pool.n_threads_max {
             let (queue, inbox) = (pool.queue.clone(), self.inbox.clone());
             let (pods, claims) = (self.pods.clone(), Arc::clone(&self.claims));
+            let pod_groups = Arc::clone(&self.pod_groups);
             let log = Arc::clone(&self.log);
             let n_open = Arc::clone(&pool.n_open);
             let spawned = thread::Builder::new()
                 .name(format!("{}-{}", pool.name, pool.n_threads))
                 .stack_size(STACK_BYTES)
-                .spawn(move || write(&pods, &claims, &log, &queue, &n_open, &inbox));
+                .spawn(move || write(&pods, &claims, &pod_groups, &log, &queue, &n_open, &inbox));
             match spawned {
                 Ok(_) => pool.n_threads += 1,
                 Err(error) if pool.n_threads > 0 => {
@@ -145,6 +150,7 @@ impl Writers {
 fn write(
     pods: &Pods,
     claims: &SlotClaims,
+    pod_groups: &PodGroups,
     log: &EventLog,
     queue: &Receiver<Action>,
     n_open: &AtomicUsize,
@@ -158,7 +164,7 @@ fn write(
         if matches!(action, Action::Delete { .. } | Action::Patch { .. }) {
             log.wait_written(EVENT_WAIT);
         }
-        let input = perform(pods, claims, action);
+        let input = perform(pods, claims, pod_groups, action);
         // Before the answer is seen: the next action that it leads to can have this thread.
         n_open.fetch_sub(1, Ordering::Relaxed);
         if input.is_some_and(|input| inbox.send(Message::Input(input)).is_err()) {
@@ -168,11 +174,17 @@ fn write(
 }
 
 /// Sends the request of one action. `None`: the action is not an API request.
-fn perform(pods: &Pods, claims: &SlotClaims, action: Action) -> Option<Input> {
+fn perform(
+    pods: &Pods,
+    claims: &SlotClaims,
+    pod_groups: &PodGroups,
+    action: Action,
+) -> Option<Input> {
     let input = match action {
-        Action::Create { id, group: _, slot, overrides, watermark, pod } => {
-            let answer = claims
-                .ensure(&pod.render_claims(id, slot, &overrides))
+        Action::Create { id, group, slot, overrides, watermark, pod } => {
+            let answer = pod_groups
+                .ensure(&group)
+                .and_then(|()| claims.ensure(&pod.render_claims(id, slot, &overrides)))
                 .and_then(|()| pods.create(&body(&pod, id, slot, &overrides)?));
             log_answer("create", &id, answer.as_ref().err());
             Input::Created { id, watermark, answer }

@@ -138,10 +138,11 @@ pub fn namespace_error(name: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with the name of a queue.
+/// What is wrong with the name of a queue, which becomes a label's value. YuniKorn's have dots.
 pub fn queue_error(name: &str) -> Option<String> {
-    (!is_label(name)).then(|| {
-        format!("`{name}` is not a queue: it has at most 63 of [a-z0-9-] and no `-` at its ends")
+    let sound = name.len() <= POD_NAME_LEN_MAX && name.split('.').all(is_label);
+    (!sound).then(|| {
+        format!("`{name}` is not a queue: it has at most 63 of [a-z0-9.-] and no `-` at its ends")
     })
 }
 

@@ -1,6 +1,6 @@
 //! The permissions that depend on the settings or are optional, and a Role that grants what is missing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::permissions::{COORDINATION, FOR_PODS, Permission};
 use posse_core::model::refusal::Refusal;
@@ -69,8 +69,15 @@ pub fn needed(settings: Option<&RunSettings>) -> Vec<Permission> {
     let has_volumes =
         |settings: &RunSettings| settings.groups.iter().any(|one| !one.volumes.is_empty());
     let volumes = settings.is_some_and(has_volumes).then_some(FOR_VOLUMES);
+    let gangs = settings.into_iter().flat_map(|settings| &settings.groups);
+    let apis: BTreeSet<&str> =
+        gangs.filter_map(|group| group.pod.gang.as_ref()?.kind.pod_group_api()).collect();
+    let pod_groups = apis
+        .into_iter()
+        .flat_map(|api| ["create", "delete"].map(|verb| Permission::new(api, "podgroups", verb)));
     FOR_PODS
         .into_iter()
+        .chain(pod_groups)
         .chain(logs.then_some(FOR_LOGS))
         .chain(volumes.into_iter().flatten())
         .collect()

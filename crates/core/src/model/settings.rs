@@ -201,6 +201,16 @@ impl GroupSpec {
         self.on_loss == OnLoss::Group
     }
 
+    /// True if one executor alone can do nothing.
+    pub fn works_together(&self) -> bool {
+        self.restarts_whole() || self.is_queue_group || self.gang.is_some()
+    }
+
+    /// True if one executor alone does not even start: a queue or scheduler starts several together.
+    pub fn starts_together(&self) -> bool {
+        self.is_queue_group || self.gang.is_some_and(|gang| gang.give_back_after_ms.is_none())
+    }
+
     /// The key of a setting that excludes stable slots, and what to do. `replace`, `slots`: as they were
     /// given; none: they were not.
     pub fn conflict(

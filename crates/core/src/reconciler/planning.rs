@@ -44,7 +44,7 @@ impl Reconciler {
             n_awaited_ends: group.n_awaited_ends(),
             slot_room: group.slot_room(),
             n_beyond_slots: group.n_beyond_slots(),
-            allowance: group.backoff.allowance(now, spec.restarts_whole() || spec.gang.is_some()),
+            allowance: group.backoff.allowance(now, spec.works_together(), spec.starts_together()),
             gang_paused_until: group.gang.paused_until(),
             retry_allowance: group.backoff.retry_allowance(now),
             backoff_cause: group.backoff.cause(),

@@ -187,14 +187,17 @@ pub struct CreateBackoff {
 const SLOW_START_END: u32 = 32;
 
 impl CreateBackoff {
-    /// `is_whole`: the probe of a crash loop is the whole group (`on_loss: group`), because one
-    /// executor alone cannot do its work.
-    pub fn allowance(&self, now: Millis, is_whole: bool) -> Allowance {
+    /// `works_together`: the probe of a crash loop is the whole group (`on_loss: group`, `gang`), because one
+    /// executor alone cannot do its work. `starts_together`: also that of a start that failed, because one alone
+    /// does not start.
+    pub fn allowance(&self, now: Millis, works_together: bool, starts_together: bool) -> Allowance {
         let Some(active) = &self.active else { return self.retry_allowance(now) };
         let waiting = active.cause.waiting();
+        let is_whole = works_together && active.cause == BackoffCause::CrashLoop
+            || starts_together && active.cause.is_start_failure();
         match active.probe {
             _ if active.until > now => Allowance::Wait { waiting, until: Some(active.until) },
-            _ if is_whole && active.cause == BackoffCause::CrashLoop => self.retry_allowance(now),
+            _ if is_whole => self.retry_allowance(now),
             Some(_) => Allowance::Wait { waiting, until: None },
             None => match self.retry_allowance(now) {
                 Allowance::UpTo(_) => Allowance::UpTo(1),

@@ -112,6 +112,35 @@ fn a_lower_target_needs_fewer_and_nothing_is_given_back_without_executors() {
     assert_eq!(told(&mut run), ["1 deleted: scaled_down", "2 deleted: scaled_down"]);
 }
 
+/// One executor alone would never start, so the probe after a failed start is all of them.
+#[test]
+fn executors_that_start_together_are_tried_together() {
+    let queue_group =
+        GroupSpec { is_queue_group: true, min: 3, max: Some(3), ..gang(3, 3, Some(MINUTE)) };
+    for (group, n) in [
+        (gang(3, 3, None), 3),
+        (GroupSpec { gang: None, ..queue_group }, 3),
+        (gang(3, 3, Some(60 * MINUTE)), 1),
+        (spec("g", 3), 1),
+    ] {
+        let mut run = Run::new(policy(), vec![group]);
+        run.created(&[1, 2, 3]);
+        run.watch(&[1, 2, 3], |pod| {
+            let kind = StartProblemKind::Image;
+            pod.node = Some("n1".into());
+            let problem = StartProblem { kind, message: "no image".into(), n_started: 0 };
+            pod.start_problem = Some(Box::new(problem));
+        });
+        run.wait(5 * MINUTE);
+        run.list();
+        assert_eq!(told(&mut run), ["1 lost", "2 lost", "3 lost"]);
+        run.gone(&[1, 2, 3]);
+        run.take();
+        run.wait(MINUTE);
+        assert_eq!(run.creates().len(), n);
+    }
+}
+
 /// (the scheduler's word, who starts the gang together, what the group waits for)
 #[test]
 fn an_incomplete_gang_waits_for_its_gang_and_never_for_the_scheduler() {

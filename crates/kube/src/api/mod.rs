@@ -9,6 +9,7 @@ pub mod leases;
 pub mod objects;
 pub mod orphans;
 pub mod pod_exec;
+pub mod pod_groups;
 pub mod pods;
 pub mod preflight;
 pub mod queues;

@@ -29,6 +29,7 @@ use crate::kube_events::{KubeEventWriter, SentCounts};
 use crate::leases::IdStore;
 use crate::log_lines::EventLogger;
 use crate::metrics::RunMetrics;
+use crate::pod_groups::{PodGroups, check_pod_group};
 use crate::progress::Progress;
 use crate::random::random_bits;
 use crate::run::context::{ApiServer, EnvLookup, RunContext};
@@ -125,8 +126,17 @@ struct Opened {
     interfaces: Interfaces,
     identity: RunIdentity,
     claims: SlotClaims,
+    pod_groups: Arc<PodGroups>,
     /// Kept until the end of the run.
     _port: Option<DriverPort>,
+}
+
+impl Opened {
+    /// Deletes what the run has created beside its pods.
+    fn remove_objects(&self) {
+        self.claims.remove();
+        self.pod_groups.remove();
+    }
 }
 
 impl Run<'_> {
@@ -285,7 +295,8 @@ impl Run<'_> {
         let identity = self.identity(selection, port.as_ref());
         let interfaces =
             self.open_interfaces(selection, &identity, &claims, sender, liveness, sent)?;
-        Ok(Opened { interfaces, identity, claims, _port: port })
+        let pod_groups = Arc::new(self.pod_groups(&identity));
+        Ok(Opened { interfaces, identity, claims, pod_groups, _port: port })
     }
 
     fn open_interfaces(
@@ -341,7 +352,7 @@ impl Run<'_> {
         rng: &mut Rng,
     ) -> Result<ShutdownOutcome, RunError> {
         let settings = self.settings;
-        let Opened { interfaces, identity: run, claims, _port } = opened;
+        let Opened { interfaces, identity: run, claims, pod_groups, _port } = opened;
         let AcquiredInstance { selection, leases, id_high_water, is_new } = acquired;
         let write_limit = leases.write_limit(self.clock);
         let prepared = self.groups(&selection, run).and_then(|groups| {
@@ -364,7 +375,7 @@ impl Run<'_> {
         let pods = pods.with_write_limit(write_limit);
         let in_flight_max = settings.policy.in_flight_max as usize;
         let log = Arc::clone(&interfaces.log);
-        let writers = Writers::new(pods, claims.clone(), log, sender.clone(), in_flight_max);
+        let writers = Writers::new(pods, claims, pod_groups, log, sender.clone(), in_flight_max);
         let driver_plan = self.driver_plan(run, interfaces.control_address(), &credentials);
         let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now());
         let engine = Engine {
@@ -392,7 +403,7 @@ impl Run<'_> {
         let keeps_secrets = leaves || outcome.is_taken_over;
         credentials.stop(if keeps_secrets { SecretRelease::Keep } else { SecretRelease::Delete });
         if is_clear && !keeps_secrets {
-            claims.remove();
+            opened.remove_objects();
         }
         let is_over = is_clear && !leaves && self.context.owner.is_none();
         let running = threads.stop(if is_over { LeaseRelease::Delete } else { LeaseRelease::Keep });
@@ -445,9 +456,10 @@ impl Run<'_> {
                 warn!("group {}: {warning}", group.spec.name);
             }
             let body = compiled.render(1, 0, &PodOverrides::default());
-            self.pods(selection).check_fields(&body).map_err(|refusal| {
-                RunError::Template(format!("group {}: {refusal}", group.spec.name))
-            })?;
+            let refused =
+                |refusal| RunError::Template(format!("group {}: {refusal}", group.spec.name));
+            check_pod_group(&self.server.http, &identity).map_err(refused)?;
+            self.pods(selection).check_fields(&body).map_err(refused)?;
             Ok(GroupSpec { pod: Some(compiled.pod), ..group.spec.clone() })
         });
         groups.collect()
@@ -485,6 +497,15 @@ impl Run<'_> {
     fn watch_settings(&self, seed: u64) -> WatchSettings {
         let RunSettings { watch, poll_interval_ms, .. } = *self.settings;
         WatchSettings { clock: self.clock, seed, watch, poll_interval_ms }
+    }
+
+    /// The PodGroups of the groups in the file.
+    fn pod_groups(&self, run: &RunIdentity) -> PodGroups {
+        let groups = self.settings.groups.iter().filter_map(|group| {
+            let pod_group = self.settings.identity(Some(group), run).pod_group()?;
+            Some((group.spec.name.clone(), pod_group))
+        });
+        PodGroups::new(self.server.http.clone(), &self.context.namespace, groups.collect())
     }
 
     fn claims(&self, selection: &Selection, limit: Option<WriteLimit>) -> SlotClaims {

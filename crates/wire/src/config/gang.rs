@@ -5,11 +5,18 @@ use crate::config::key::Type::{Duration, Integer, With, Words};
 use crate::config::key::{Key, key, told, words};
 use crate::config::only;
 use crate::config::section::{ConfigError, Section};
+use crate::pod::build::gang::{GangKind, PodGang};
 use posse_core::model::settings::{EXECUTORS_MAX, Gang};
 
 const KEY: &str = "gang";
 /// Who starts the executors of a gang together.
-const KINDS: [(&str, ()); 1] = [("none", ())];
+const KINDS: [(&str, GangKind); 5] = [
+    ("none", GangKind::None),
+    ("native", GangKind::Native),
+    ("volcano", GangKind::Volcano),
+    ("coscheduling", GangKind::Coscheduling),
+    ("yunikorn", GangKind::Yunikorn),
+];
 /// The default of `timeout`, and of Kueue's `waitForPodsReady`.
 const TIMEOUT_MS: u64 = 300_000;
 
@@ -17,19 +24,21 @@ const TIMEOUT_MS: u64 = 300_000;
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
     key("min", With(&Integer, " from 1"), told("`count`", "4"), "How many executors must run together."),
-    key("kind", Words(&words(&KINDS)), Is("none"), "Who starts them together. `none`: nobody but posse."),
+    key("kind", Words(&words(&KINDS)), Is("none"), "Who starts them together: the scheduler of this name, or, with `none`, nobody but posse."),
     key("timeout", With(&Duration, " above 0s"), Is("5m"),
-        "posse gives all executors back if fewer than `min` run together for this time."),
+        "How long an incomplete gang may hold room. `native` and `volcano` hold none and have no `timeout`."),
 ];
 
-/// `count`: the target at the start; `max`: the highest one.
+/// What the core and the pods need to know of the gang. `count`: the target at the start; `max`: the highest one;
+/// `queue`: the group's.
 pub(super) fn gang(
     group: &Section<'_>,
     count: u32,
     max: Option<u32>,
-) -> Result<Option<Gang>, ConfigError> {
+    queue: Option<&str>,
+) -> Result<(Option<Gang>, Option<PodGang>), ConfigError> {
     if group.get(KEY).is_none() {
-        return Ok(None);
+        return Ok((None, None));
     }
     let section = group.section(KEY)?;
     only(&section, KEYS)?;
@@ -48,13 +57,32 @@ pub(super) fn gang(
             return Err(section.error("min", message));
         }
     }
-    section.word("kind", &KINDS, ())?;
+    let kind = section.word("kind", &KINDS, GangKind::None)?;
+    if matches!(kind, GangKind::Native | GangKind::Volcano) && section.get("timeout").is_some() {
+        let message = "excludes this `kind`, whose scheduler holds nothing while a gang waits; leave \
+                       `timeout` out";
+        return Err(section.error("timeout", message));
+    }
     let timeout_ms = section.duration_ms("timeout", TIMEOUT_MS)?;
     if timeout_ms == 0 {
         let message = "must be longer than 0s: a gang needs time to start";
         return Err(section.error("timeout", message));
     }
-    Ok(Some(Gang { min, give_back_after_ms: Some(timeout_ms) }))
+    let is_queue_needed = matches!(kind, GangKind::Volcano | GangKind::Yunikorn);
+    if queue.is_some() && !is_queue_needed && kind != GangKind::None {
+        let message = "excludes `queue`, which admits executors one by one; for a gang in a queue of Kueue \
+                       write `queue_group: true` instead";
+        return Err(section.error("kind", message));
+    }
+    let give_back_after_ms = (kind == GangKind::None).then_some(timeout_ms);
+    let timeout_s = timeout_ms.div_ceil(1_000);
+    let pods = (kind != GangKind::None).then(|| PodGang {
+        kind,
+        min,
+        timeout_s,
+        queue: queue.map(str::to_owned).filter(|_| is_queue_needed),
+    });
+    Ok((Some(Gang { min, give_back_after_ms }), pods))
 }
 
 #[cfg(test)]
@@ -75,6 +103,7 @@ mod tests {
             let config = Config::parse("posse.yaml", &group(text)).unwrap();
             let want = Gang { min, give_back_after_ms: Some(timeout_ms) };
             assert_eq!(config.executors[0].spec.gang, Some(want), "{text}");
+            assert_eq!(config.executors[0].pod.gang, None, "{text}");
         }
         let place = "executors[0].gang";
         for (text, want) in [
@@ -88,9 +117,52 @@ mod tests {
             ),
             ("count: 0, gang: {}", format!("1:40: {place}.min: must be at least 1")),
             ("gang: {timeout: 0s}", format!("1:40: {place}.timeout: must be longer than 0s")),
-            ("gang: {kind: magic}", format!("1:37: {place}.kind: expected none, found `magic`")),
+            (
+                "gang: {kind: magic}",
+                format!("1:37: {place}.kind: expected none or native or volcano"),
+            ),
+            (
+                "gang: {kind: native, timeout: 1m}",
+                format!("1:54: {place}.timeout: excludes this `kind`, whose scheduler holds"),
+            ),
+            (
+                "queue: a, gang: {kind: native}",
+                format!("1:47: {place}.kind: excludes `queue`, which admits executors one by one"),
+            ),
         ] {
             fails(&group(text), &want);
+        }
+        fails(
+            "allocation: {pending_max: 2}\nexecutors: [{image: x, count: 3, gang: {kind: native}}]",
+            "1:27: allocation.pending_max: is below 3, the number of executors of a group that start",
+        );
+    }
+
+    #[test]
+    fn a_gang_of_a_scheduler_is_given_back_by_none() {
+        for (text, kind, timeout_s, queue) in [
+            ("count: 3, gang: {kind: native}", GangKind::Native, 300, None),
+            ("count: 3, queue: a, gang: {kind: volcano}", GangKind::Volcano, 300, Some("a")),
+            (
+                "count: 3, gang: {kind: coscheduling, timeout: 1500ms}",
+                GangKind::Coscheduling,
+                2,
+                None,
+            ),
+            (
+                "count: 3, queue: a, gang: {kind: yunikorn, timeout: 1m}",
+                GangKind::Yunikorn,
+                60,
+                Some("a"),
+            ),
+        ] {
+            let file = format!("executors: [{{image: x, {text}}}]");
+            let group = Config::parse("posse.yaml", &file).unwrap().executors.remove(0);
+            assert_eq!(group.spec.gang, Some(Gang { min: 3, give_back_after_ms: None }), "{text}");
+            let queue = queue.map(str::to_owned);
+            assert_eq!(group.pod.gang, Some(PodGang { kind, min: 3, timeout_s, queue }), "{text}");
+            // It is no queue of Kueue.
+            assert_eq!(group.pod.queue, None, "{text}");
         }
     }
 }

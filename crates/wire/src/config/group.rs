@@ -241,6 +241,8 @@ fn group(
     let scale = scale(section, restart)?;
     let replace = section.word("replace", &REPLACE, default.replace)?;
     let slots = section.word("slots", &SLOTS, default.slots)?;
+    let queue = queue(section)?.or(app_queue);
+    let (gang_of_core, gang) = gang(section, target, max, queue.as_deref())?;
     let mut spec = GroupSpec {
         name: name.map_or(default.name, |name| GroupName::from(name.as_str())),
         target,
@@ -252,7 +254,7 @@ fn group(
         on_loss: section.word("on_loss", &ON_LOSS, default.on_loss)?,
         restart,
         completions: completions(section, restart)?,
-        gang: gang(section, target, max)?,
+        gang: gang_of_core,
         is_queue_group: section.flag("queue_group", false)?,
         decommission: decommission(section)?,
         credentials: credentials_of(section, credentials)?,
@@ -264,7 +266,9 @@ fn group(
     if let Some((key, what)) = spec.conflict(written_replace, written_slots) {
         return Err(section.error(key, what));
     }
-    let queue = queue(section)?.or(app_queue);
+    // The queue of another scheduler is none of Kueue's.
+    let is_of_gang = gang.as_ref().is_some_and(|gang| gang.queue.is_some());
+    let queue = queue.filter(|_| !is_of_gang);
     let queue_group = spec.is_queue_group.then_some(target);
     if spec.is_queue_group {
         queue_group::check(section, &spec, queue.is_some())?;
@@ -274,7 +278,7 @@ fn group(
     Ok(Group {
         spec,
         source: source(section)?,
-        pod: PodSettings { queue, queue_group, ..pod_settings(section)? },
+        pod: PodSettings { queue, queue_group, gang, ..pod_settings(section)? },
         shorthands: shorthands(section)?,
         beside: beside::beside(section)?,
         volumes,
@@ -293,6 +297,7 @@ fn pod_settings(section: &Section<'_>) -> Result<PodSettings, ConfigError> {
         max_age_s: Some(max_age_s).filter(|s| *s > 0),
         queue: None,
         queue_group: None,
+        gang: None,
     })
 }
 

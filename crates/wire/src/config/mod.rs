@@ -313,6 +313,13 @@ impl Config {
             }
         };
         policy.pending_max = section.number("pending_max")?.unwrap_or(policy.pending_max);
+        let together = self.executors.iter().filter_map(|group| group.pod.n_together()).max();
+        if let Some(n) = together.filter(|n| (1..*n).contains(&policy.pending_max)) {
+            let message = format!(
+                "is below {n}, the number of executors of a group that start together: none of them would"
+            );
+            return Err(section.error("pending_max", message));
+        }
         policy.unschedulable_max =
             match limit(section, "unschedulable_max", policy.unschedulable_max)? {
                 // 0 means no limit, as with the keys beside it.

@@ -1,11 +1,14 @@
 //! Turns a template into executor pods: adds posse's labels, environment and owner once for each
 //! run; rendering a pod then only fills its ids into finished JSON.
 
+pub mod gang;
+
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use self::gang::PodGang;
 use crate::k8s::kueue;
 use crate::k8s::labels::{self, Selection};
 use crate::names::host_in_url;
@@ -77,6 +80,15 @@ pub struct PodSettings {
     pub queue: Option<String>,
     /// The number of the pods, if Kueue admits all of them together or none.
     pub queue_group: Option<u32>,
+    /// How a scheduler starts the pods together. None: it does not.
+    pub gang: Option<PodGang>,
+}
+
+impl PodSettings {
+    /// How many pods a queue or scheduler starts together.
+    pub fn n_together(&self) -> Option<u32> {
+        self.queue_group.or_else(|| self.gang.as_ref().map(|gang| gang.min))
+    }
 }
 
 /// The owner of the executors (an ownerReference): they are garbage-collected with it.
@@ -182,8 +194,8 @@ impl PodContext {
         name.strip_suffix('0').expect("a pod's name ends with its id").to_owned()
     }
 
-    /// The name of the group in its queue: a label's value, and the name of an object.
-    fn queue_group_name(&self) -> String {
+    /// The name of the group for its queue or scheduler: a label's value, and the name of an object.
+    fn joint_name(&self) -> String {
         let Self { app, instance, group, .. } = self;
         let mut name = format!("{app}-{instance}-{group}");
         if name.len() > LABEL_BYTES_MAX {
@@ -240,6 +252,7 @@ impl Build<'_> {
         self.add_max_age(&mut spec);
         self.add_tolerations(&mut spec)?;
         self.add_metadata(&mut metadata)?;
+        gang::lay_over(self.context, &mut metadata, &mut spec);
         Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
     }
 
@@ -461,7 +474,7 @@ impl Build<'_> {
         let queue = self.context.settings.queue.as_ref().map(|name| (kueue::QUEUE, json!(name)));
         let managed = self.is_queued_apart().then(|| (kueue::MANAGED.0, json!(kueue::MANAGED.1)));
         let group = self.context.settings.queue_group;
-        let group = group.map(|_| (kueue::POD_GROUP, json!(self.context.queue_group_name())));
+        let group = group.map(|_| (kueue::POD_GROUP, json!(self.context.joint_name())));
         for key in posse_keys(list) {
             list.remove(&key);
             let field = format!("metadata.labels.{key}");

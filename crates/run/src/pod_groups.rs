@@ -1,0 +1,94 @@
+//! The PodGroups of gangs: created before the first pod of a group, and deleted at the end of a run.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use log::{debug, warn};
+
+use posse_core::model::ids::GroupName;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_kube::api::pod_groups;
+use posse_kube::http::Http;
+use posse_wire::pod::build::PodContext;
+use posse_wire::pod::build::gang::PodGroup;
+
+/// A PodGroup is created again after this time, in case that somebody has deleted it: without it the scheduler starts
+/// none of its pods.
+const TRUSTED: Duration = Duration::from_secs(30);
+
+/// The PodGroups of a run.
+#[derive(Debug)]
+pub struct PodGroups {
+    http: Http,
+    namespace: String,
+    groups: BTreeMap<GroupName, PodGroup>,
+    /// Where those are that were created, and when.
+    created: Mutex<BTreeMap<GroupName, (String, Instant)>>,
+}
+
+impl PodGroups {
+    /// None is created yet.
+    pub fn new(http: Http, namespace: &str, groups: BTreeMap<GroupName, PodGroup>) -> Self {
+        Self { http, namespace: namespace.to_owned(), groups, created: Mutex::default() }
+    }
+
+    /// Creates the PodGroup of this group, if it has one that is not known to be there.
+    ///
+    /// # Errors
+    /// The server's refusal. No pod was created.
+    pub fn ensure(&self, group: &GroupName) -> Result<(), Refusal> {
+        let Some(PodGroup { api, object }) = self.groups.get(group) else { return Ok(()) };
+        let known = self.created().get(group).cloned();
+        if known.as_ref().is_some_and(|(_, at)| at.elapsed() < TRUSTED) {
+            return Ok(());
+        }
+        let created = known.map_or_else(|| pod_groups::root(&self.http, api), |(root, _)| Ok(root));
+        let created = created.and_then(|root| {
+            pod_groups::create(&self.http, &root, &self.namespace, object).map(|()| root)
+        });
+        let root = created.map_err(about)?;
+        debug!("PodGroup of group {group} is at {root}");
+        self.created().insert(group.clone(), (root, Instant::now()));
+        Ok(())
+    }
+
+    /// Deletes the PodGroups that were created, and does not wait until they are gone: a finalizer may keep them as long
+    /// as their pods.
+    pub fn remove(&self) {
+        for (group, (root, _)) in std::mem::take(&mut *self.created()) {
+            let Some(PodGroup { object, .. }) = self.groups.get(&group) else { continue };
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let deleted = pod_groups::delete(&self.http, &root, &self.namespace, name);
+            if let Err(refusal) = deleted {
+                warn!("the PodGroup {name} of group {group} remains: {refusal}");
+            }
+        }
+    }
+
+    fn created(&self) -> MutexGuard<'_, BTreeMap<GroupName, (String, Instant)>> {
+        self.created.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks the server whether it knows the PodGroups that these pods need. Other problems are those of the first create.
+///
+/// # Errors
+/// It knows none, and what to do.
+pub fn check_pod_group(http: &Http, pods: &PodContext) -> Result<(), Refusal> {
+    let Some(PodGroup { api, .. }) = pods.pod_group() else { return Ok(()) };
+    match pod_groups::root(http, api) {
+        Err(refusal) if refusal.class == RefusalClass::Invalid => Err(refusal),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// The pod was not sent, so nothing about it is unknown.
+fn about(refusal: Refusal) -> Refusal {
+    let is_unknown = matches!(
+        refusal.class,
+        RefusalClass::OutcomeUnknown | RefusalClass::Conflict | RefusalClass::Expired
+    );
+    let class = if is_unknown { RefusalClass::Transient } else { refusal.class };
+    Refusal { class, message: format!("PodGroup: {}", refusal.message), ..refusal }
+}

@@ -1,0 +1,298 @@
+//! Gangs that a scheduler starts together: what each of them needs in the pods, and its PodGroup.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::PodContext;
+use crate::k8s::labels;
+use posse_encoding::quantity::Quantity;
+
+/// Who starts the executors of a gang together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GangKind {
+    /// Nobody: posse gives incomplete gangs back.
+    None,
+    /// The scheduler of Kubernetes (KEP-4671).
+    Native,
+    /// The scheduler of Volcano.
+    Volcano,
+    /// The plugin Coscheduling (kubernetes-sigs/scheduler-plugins).
+    Coscheduling,
+    /// The scheduler of Apache YuniKorn.
+    Yunikorn,
+}
+
+/// The gang of a group's pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodGang {
+    /// Never `None`.
+    pub kind: GangKind,
+    /// How many pods must start together.
+    pub min: u32,
+    /// How long a scheduler keeps room for an incomplete gang, seconds.
+    pub timeout_s: u64,
+    /// The scheduler's queue.
+    pub queue: Option<String>,
+}
+
+/// A PodGroup that is created before the first pod of its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodGroup {
+    /// The group of APIs, in whatever version the server has.
+    pub api: &'static str,
+    /// Without `apiVersion`.
+    pub object: Value,
+}
+
+const NATIVE_API: &str = "scheduling.k8s.io";
+const VOLCANO_API: &str = "scheduling.volcano.sh";
+const COSCHEDULING_API: &str = "scheduling.x-k8s.io";
+/// Annotation: the PodGroup of Volcano.
+const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
+/// Label: the PodGroup of Coscheduling.
+const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
+/// The one group of tasks of an application of YuniKorn.
+const YUNIKORN_TASKS: &str = "executors";
+
+impl GangKind {
+    /// The group of APIs of its PodGroups, if it needs one.
+    pub fn pod_group_api(self) -> Option<&'static str> {
+        match self {
+            Self::None | Self::Yunikorn => None,
+            Self::Native => Some(NATIVE_API),
+            Self::Volcano => Some(VOLCANO_API),
+            Self::Coscheduling => Some(COSCHEDULING_API),
+        }
+    }
+}
+
+impl PodContext {
+    /// The PodGroup of these pods, if their scheduler needs one.
+    pub fn pod_group(&self) -> Option<PodGroup> {
+        let gang = self.settings.gang.as_ref()?;
+        let min = gang.min;
+        let api = gang.kind.pod_group_api()?;
+        let spec = match gang.kind {
+            GangKind::None | GangKind::Yunikorn => return None,
+            GangKind::Native => json!({"schedulingPolicy": {"gang": {"minCount": min}}}),
+            GangKind::Volcano => {
+                let mut spec = json!({"minMember": min});
+                if let Some(queue) = &gang.queue {
+                    spec["queue"] = json!(queue);
+                }
+                spec
+            }
+            GangKind::Coscheduling => {
+                json!({"minMember": min, "scheduleTimeoutSeconds": gang.timeout_s})
+            }
+        };
+        let mut metadata = json!({
+            "name": self.joint_name(),
+            "labels": {
+                labels::APP: self.app, labels::INSTANCE: self.instance, labels::GROUP: self.group,
+                labels::MANAGED_BY.0: labels::MANAGED_BY.1,
+            },
+        });
+        if let Some(owner) = &self.owner {
+            metadata["ownerReferences"] = json!([owner]);
+        }
+        let object = json!({"kind": "PodGroup", "metadata": metadata, "spec": spec});
+        Some(PodGroup { api, object })
+    }
+}
+
+/// What a gang needs in its pods: labels, annotations, fields of the spec. A scheduler that the template names stays.
+pub(super) fn lay_over(
+    context: &PodContext,
+    metadata: &mut Map<String, Value>,
+    spec: &mut Map<String, Value>,
+) {
+    let Some(gang) = &context.settings.gang else { return };
+    let name = json!(context.joint_name());
+    let mut set = |list: &str, key: &str, value: Value| {
+        if let Some(list) = metadata.get_mut(list).and_then(Value::as_object_mut) {
+            list.insert(key.to_owned(), value);
+        }
+    };
+    match gang.kind {
+        GangKind::None => {}
+        GangKind::Native => {
+            spec.insert("schedulingGroup".to_owned(), json!({"podGroupName": name}));
+        }
+        GangKind::Volcano => {
+            name_scheduler(spec, "volcano");
+            set("annotations", VOLCANO_GROUP, name);
+        }
+        GangKind::Coscheduling => set("labels", COSCHEDULING_GROUP, name),
+        GangKind::Yunikorn => {
+            name_scheduler(spec, "yunikorn");
+            set("labels", "applicationId", name);
+            if let Some(queue) = &gang.queue {
+                set("labels", "queue", json!(queue));
+            }
+            let tasks = json!([{
+                "name": YUNIKORN_TASKS, "minMember": gang.min, "minResource": requests(spec),
+            }]);
+            let wait = format!("placeholderTimeoutInSeconds={}", gang.timeout_s);
+            let parameters = format!("{wait} gangSchedulingStyle=Hard");
+            set("annotations", "yunikorn.apache.org/task-group-name", json!(YUNIKORN_TASKS));
+            set("annotations", "yunikorn.apache.org/task-groups", json!(tasks.to_string()));
+            set("annotations", "yunikorn.apache.org/schedulingPolicyParameters", json!(parameters));
+        }
+    }
+}
+
+fn name_scheduler(spec: &mut Map<String, Value>, name: &str) {
+    if spec.get("schedulerName").is_none_or(Value::is_null) {
+        spec.insert("schedulerName".to_owned(), json!(name));
+    }
+}
+
+/// What the containers of a pod ask for together. YuniKorn replaces a placeholder by a pod that asks for the same.
+fn requests(spec: &Map<String, Value>) -> Map<String, Value> {
+    let mut sums: BTreeMap<&String, Quantity> = BTreeMap::new();
+    for container in spec.get("containers").and_then(Value::as_array).into_iter().flatten() {
+        let part = |name| container.get("resources")?.get(name)?.as_object();
+        let (requests, limits) = (part("requests"), part("limits"));
+        // The server takes a limit for a request that is missing.
+        let is_given = |key: &String| requests.is_some_and(|requests| requests.contains_key(key));
+        let implied = limits.into_iter().flatten().filter(|(key, _)| !is_given(key));
+        for (key, value) in requests.into_iter().flatten().chain(implied) {
+            let Some(amount) = Quantity::of(value) else { continue };
+            sums.entry(key).and_modify(|sum| *sum = sum.plus(amount)).or_insert(amount);
+        }
+    }
+    sums.into_iter().map(|(key, sum)| (key.clone(), json!(sum.canonical()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::build::tests::context;
+    use crate::pod::build::{OwnerRef, PodSettings};
+    use crate::pod::template::Template;
+    use posse_core::model::pod_text::PodOverrides;
+
+    const POD: &str = "{spec: {schedulerName: SCHEDULER, containers: [\
+        {name: a, image: b, resources: {requests: {cpu: 500m, memory: 1Gi}, limits: {cpu: 1, gpu/x: 2}}}, \
+        {name: c, image: d, resources: {requests: {cpu: 1}}}]}}";
+
+    /// The pod's labels, annotations and spec, and the PodGroup, of a gang of three.
+    fn made(kind: GangKind, scheduler: &str) -> (Value, Option<PodGroup>) {
+        let queue = matches!(kind, GangKind::Volcano | GangKind::Yunikorn);
+        let queue = queue.then(|| "team-a".to_owned());
+        let gang = Some(PodGang { kind, min: 3, timeout_s: 90, queue });
+        let context = PodContext {
+            app: "shop".to_owned(),
+            instance: "one".to_owned(),
+            group: "w".to_owned(),
+            settings: PodSettings { gang, ..PodSettings::default() },
+            ..context()
+        };
+        let template = Template::parse("t.yaml", &POD.replace("SCHEDULER", scheduler)).unwrap();
+        let body = template.compile(&context).unwrap().render(1, 0, &PodOverrides::default());
+        (serde_json::from_slice(&body).unwrap(), context.pod_group())
+    }
+
+    #[test]
+    fn each_scheduler_gets_what_it_needs() {
+        let name = json!("shop-one-w");
+        let at = |pod: &Value, path: &str| pod.pointer(path).cloned().unwrap_or_default();
+        let yunikorn = "/metadata/annotations/yunikorn.apache.org~1";
+        let tasks = r#"[{"minMember":3,"minResource":{"cpu":"1500m","gpu/x":"2","memory":"1Gi"},"name":"executors"}]"#;
+        let parameters = "placeholderTimeoutInSeconds=90 gangSchedulingStyle=Hard";
+        for (kind, want) in [
+            (GangKind::None, vec![("/spec/schedulerName", Value::Null)]),
+            (
+                GangKind::Native,
+                vec![
+                    ("/spec/schedulingGroup/podGroupName", name.clone()),
+                    ("/spec/schedulerName", Value::Null),
+                ],
+            ),
+            (
+                GangKind::Volcano,
+                vec![
+                    ("/metadata/annotations/scheduling.k8s.io~1group-name", name.clone()),
+                    ("/spec/schedulerName", json!("volcano")),
+                ],
+            ),
+            (
+                GangKind::Coscheduling,
+                vec![
+                    ("/metadata/labels/scheduling.x-k8s.io~1pod-group", name.clone()),
+                    ("/spec/schedulerName", Value::Null),
+                ],
+            ),
+            (
+                GangKind::Yunikorn,
+                vec![
+                    ("/metadata/labels/applicationId", name.clone()),
+                    ("/metadata/labels/queue", json!("team-a")),
+                    ("/spec/schedulerName", json!("yunikorn")),
+                    (&format!("{yunikorn}task-group-name"), json!("executors")),
+                    (&format!("{yunikorn}task-groups"), json!(tasks)),
+                    (&format!("{yunikorn}schedulingPolicyParameters"), json!(parameters)),
+                ],
+            ),
+        ] {
+            let (pod, _) = made(kind, "null");
+            for (path, want) in want {
+                assert_eq!(at(&pod, path), want, "{kind:?} {path}");
+            }
+            let (pod, _) = made(kind, "mine");
+            assert_eq!(at(&pod, "/spec/schedulerName"), "mine", "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_scheduler_that_needs_a_pod_group_gets_one() {
+        for (kind, want) in [
+            (GangKind::None, None),
+            (GangKind::Yunikorn, None),
+            (
+                GangKind::Native,
+                Some(("scheduling.k8s.io", json!({"schedulingPolicy": {"gang": {"minCount": 3}}}))),
+            ),
+            (
+                GangKind::Volcano,
+                Some(("scheduling.volcano.sh", json!({"minMember": 3, "queue": "team-a"}))),
+            ),
+            (
+                GangKind::Coscheduling,
+                Some((
+                    "scheduling.x-k8s.io",
+                    json!({"minMember": 3, "scheduleTimeoutSeconds": 90}),
+                )),
+            ),
+        ] {
+            let (_, group) = made(kind, "null");
+            let found = group.as_ref().map(|group| (group.api, group.object["spec"].clone()));
+            assert_eq!(found, want, "{kind:?}");
+            if let Some(PodGroup { object, .. }) = group {
+                assert_eq!(
+                    (&object["kind"], &object["metadata"]["name"]),
+                    (&json!("PodGroup"), &json!("shop-one-w"))
+                );
+                assert_eq!(object["metadata"]["labels"]["posse.dev/app"], "shop");
+            }
+        }
+    }
+
+    /// The garbage collector deletes the PodGroup with the driver's pod.
+    #[test]
+    fn a_pod_group_belongs_to_the_driver() {
+        let gang = Some(PodGang { kind: GangKind::Native, min: 3, timeout_s: 1, queue: None });
+        let owner = OwnerRef {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "driver".to_owned(),
+            uid: "u1".to_owned(),
+        };
+        let settings = PodSettings { gang, ..PodSettings::default() };
+        let context = PodContext { settings, owner: Some(owner), ..context() };
+        let group = context.pod_group().unwrap();
+        assert_eq!(group.object["metadata"]["ownerReferences"][0]["uid"], "u1");
+    }
+}
