@@ -317,7 +317,7 @@ mod tests {
         json!({ "spec": { "template": { "spec": spec }, "podFailurePolicy": policy } })
     }
 
-    /// Fields that the transcript's server does not know.
+    /// Fields of which the transcript has few rows.
     #[test]
     fn newer_fields_are_checked_as_newer_servers_do() {
         let rule = |rule: Value| job(&json!({ "rules": [rule] }));
