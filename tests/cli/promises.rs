@@ -153,7 +153,7 @@ fn the_keys_of_the_first_version_have_their_defaults() {
 }
 
 /// Keys whose default is another one now. docs/UPGRADING.md tells them.
-const CHANGED: [&str; 1] = ["failures.start"];
+const CHANGED: [&str; 2] = ["allocation.unschedulable_max", "failures.start"];
 
 #[test]
 fn changed_defaults_are_told() {

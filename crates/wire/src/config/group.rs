@@ -134,9 +134,9 @@ pub(super) const KEYS: &[Key] = &[
         "What is different with `posse run --dev`. See [dev](#dev).").experimental(),
     QUEUE,
     key("queue_group", Boolean, Is("false"),
-        "Whether the queue admits all `count` executors together or none. See [queue](#all-or-nothing)."),
+        "Whether the queue admits all `count` executors together or none. See [queue](#all-or-nothing).").beta(),
     key("gang", Map, none("{min: 4, kind: none, timeout: 5m}"),
-        "Executors of which fewer than `min` are of no use. See [gang](#gang)."),
+        "Executors of which fewer than `min` are of no use. See [gang](#gang).").beta(),
     key("decommission", Map, none("{after: 30s, label: example.com/leaving=true, signal: TERM}"),
         "Gives executors time to finish. See [decommission](#decommission)."),
 ];
