@@ -182,10 +182,9 @@ fn perform(
 ) -> Option<Input> {
     let input = match action {
         Action::Create { id, group, slot, overrides, watermark, pod } => {
-            let answer = pod_groups
-                .ensure(&group)
-                .and_then(|()| claims.ensure(&pod.render_claims(id, slot, &overrides)))
-                .and_then(|()| pods.create(&body(&pod, id, slot, &overrides)?));
+            let claims = |()| claims.ensure(&pod.render_claims(id, slot, &overrides));
+            let create = |()| pods.create(&body(&pod, id, slot, &overrides)?);
+            let answer = pod_groups.ensure(&group).and_then(claims).and_then(create);
             log_answer("create", &id, answer.as_ref().err());
             Input::Created { id, watermark, answer }
         }

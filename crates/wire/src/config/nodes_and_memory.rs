@@ -2,7 +2,7 @@
 
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{self, Duration, Integer};
-use crate::config::key::{Key, key, none};
+use crate::config::key::{Key, key, none, told};
 use crate::config::only;
 use crate::config::section::{ConfigError, Section};
 use crate::pod::memory::MemoryScaling;
@@ -36,7 +36,7 @@ const GROW_AT_PERMILLE: std::ops::RangeInclusive<u32> = 500..=1_000;
 /// The keys of `oom_growth` as a map.
 #[rustfmt::skip]
 pub(super) const GROWTH_KEYS: &[Key] = &[
-    key("factor", FACTOR, Is("1.25"), "The memory factor, as `oom_growth` without a map."),
+    key("factor", FACTOR, told("`1.25`", "1.25"), "The memory factor, as `oom_growth` without a map."),
     key("grow_at", GROW_AT, none("0.9"),
         "The part of its limit from which on a running executor gets more memory in place."),
 ];
