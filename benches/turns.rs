@@ -140,7 +140,7 @@ fn stopping(n: u64) -> Duration {
     let version = Some(Version(run.version));
     run.pods.iter_mut().for_each(|pod| pod.version = version);
     let (pods, watermark) = (run.pods.clone(), run.core.watermark());
-    run.tell(Input::List(List { source: ListSource::Stop, pods, version, watermark }));
+    run.tell(Input::List(List::whole(ListSource::Stop, pods, version, watermark)));
     run.take();
     median(&mut run, |core, pod, now| {
         let epoch = core.watermark().epoch;

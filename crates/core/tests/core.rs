@@ -21,6 +21,7 @@ mod core {
     mod gangs;
     mod group_restarts;
     mod groups;
+    mod list_pages;
     mod losses;
     mod memory_in_place;
     mod plain_files;

@@ -215,12 +215,9 @@ fn perform(
             Input::GotNode { name, answer }
         }
         Action::List { watermark } => match pods.list() {
-            Ok(listed) => Input::List(List {
-                source: ListSource::Stop,
-                pods: listed.pods,
-                version: listed.version,
-                watermark,
-            }),
+            Ok(listed) => {
+                Input::List(List::whole(ListSource::Stop, listed.pods, listed.version, watermark))
+            }
             Err(refusal) => {
                 log_answer("list", &"for the shutdown", Some(&refusal));
                 Input::ListRefused { refusal }

@@ -17,7 +17,7 @@ pub struct Watermark {
 }
 
 /// Who requested a LIST.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ListSource {
     /// The slow poll, which is independent of the watch.
     Poll,
@@ -27,15 +27,42 @@ pub enum ListSource {
     Watch,
 }
 
-/// A complete LIST, with all pages.
+/// Which page of a LIST this is. All pages of a LIST show one revision, because `continue` keeps it
+/// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks>).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListPage {
+    /// 0 is the first page.
+    pub number: u32,
+    pub is_last: bool,
+}
+
+impl ListPage {
+    /// A LIST in one piece.
+    pub const WHOLE: Self = Self { number: 0, is_last: true };
+}
+
+/// A LIST, or one page of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List {
     pub source: ListSource,
+    pub page: ListPage,
     pub pods: Vec<Pod>,
     /// The list's own resourceVersion; none if it is not comparable.
     pub version: Option<Version>,
     /// What had been applied before the first page was requested.
     pub watermark: Watermark,
+}
+
+impl List {
+    /// A LIST in one piece.
+    pub fn whole(
+        source: ListSource,
+        pods: Vec<Pod>,
+        version: Option<Version>,
+        watermark: Watermark,
+    ) -> Self {
+        Self { source, page: ListPage::WHOLE, pods, version, watermark }
+    }
 }
 
 /// One event of the watch.
@@ -104,7 +131,8 @@ pub enum Input {
     /// The instance's Lease is held, or is not. `high_water`: what the server has stored, because
     /// another holder may have used ids meanwhile.
     Lease { held: bool, high_water: Option<ExecutorId> },
-    /// A complete LIST.
+    /// A LIST, or a page of one. The pages of a source's LIST come in order; those of another source may come in
+    /// between.
     List(List),
     /// The stop's LIST failed.
     ListRefused { refusal: Refusal },

@@ -12,18 +12,21 @@ use crate::state::create_backoff::CreateBackoff;
 use crate::state::executors::{Executor, Life, has_ended};
 use crate::state::ledger::MutationKind;
 use crate::state::memory_scaling::MEMORY_PROVEN_MS;
-use crate::state::snapshot::Change;
+use crate::state::snapshot::{Change, Listed};
 use posse_base::time::Millis;
 
 impl Reconciler {
     pub(super) fn on_list(&mut self, list: List, now: Millis) {
-        let is_stop = list.source == ListSource::Stop;
-        let changes = self.snapshot.replace(list);
+        let is_stop = list.source == ListSource::Stop && list.page.is_last;
+        let listed = self.snapshot.apply_list(list, now);
         if is_stop {
-            self.on_stop_listed(changes.is_some(), now);
+            self.on_stop_listed(listed.is_some(), now);
         }
-        let Some(changes) = changes else { return };
-        self.overdue.on_update(now);
+        let Some(Listed { changes, begun_at, is_complete }) = listed else { return };
+        if !is_complete {
+            return changes.into_iter().for_each(|change| self.on_change(Some(change), now));
+        }
+        self.overdue.on_update(begun_at);
         let is_first = !self.had_first_list();
         if is_first {
             self.gates.on_first_list(now);

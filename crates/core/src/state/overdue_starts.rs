@@ -22,9 +22,9 @@ pub struct OverdueStarts {
 }
 
 impl OverdueStarts {
-    /// A watch event or LIST was applied.
-    pub fn on_update(&mut self, now: Millis) {
-        (self.updated_at, self.has_update) = (Some(now), true);
+    /// A watch event or LIST was applied that the server had begun to send at that time.
+    pub fn on_update(&mut self, at: Millis) {
+        (self.updated_at, self.has_update) = (self.updated_at.max(Some(at)), true);
     }
 
     /// True if a watch event or LIST was applied at that time or later.

@@ -11,8 +11,9 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::ids::{Uid, Version};
-use crate::model::input::{List, PodEvent, Watermark};
+use crate::model::input::{List, ListPage, ListSource, PodEvent, Watermark};
 use crate::model::pod::Pod;
+use posse_base::time::Millis;
 
 /// A change of the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,29 @@ pub enum Change {
     Gone(Box<Pod>),
     /// The pod is new or has changed.
     Updated(Uid),
+}
+
+/// What a LIST, or a page of it, has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub changes: Vec<Change>,
+    /// When the first page came. The others show nothing newer.
+    pub begun_at: Millis,
+    /// This was the last page: every pod of the snapshot is compared.
+    pub is_complete: bool,
+}
+
+/// A LIST of which the last page is missing.
+#[derive(Clone, Debug)]
+struct OpenList {
+    /// The page that comes next.
+    next_page: u32,
+    begun_at: Millis,
+    version: Option<Version>,
+    /// The uids in the pages so far.
+    listed: BTreeSet<Uid>,
+    /// Before the first complete LIST, the pods of the pages so far: nothing may be decided by a part of them.
+    held: Vec<Pod>,
 }
 
 /// How the pod in an answer relates to the snapshot.
@@ -53,6 +77,7 @@ pub struct Snapshot {
     /// are not numbers), with the pod's last known version. Kept until a LIST of a later version
     /// does not contain the pod.
     tombstones: BTreeMap<Uid, Option<Version>>,
+    open_lists: BTreeMap<ListSource, OpenList>,
 }
 
 impl Snapshot {
@@ -123,10 +148,11 @@ impl Snapshot {
         }
     }
 
-    /// Applies a complete LIST in one step. Returns none if it is void: it was sent before a
-    /// resourceVersion rollback, or is the first to show one, because it is older than what was
-    /// applied before it was sent.
-    pub fn replace(&mut self, list: List) -> Option<Vec<Change>> {
+    /// Applies a LIST, or a page of it. The pods of a page are applied at once, so that nobody holds all pods
+    /// twice; which pods are gone is known after the last page. Returns none if it is void: it was sent before
+    /// a resourceVersion rollback, or is the first to show one, because it is older than what was applied
+    /// before it was sent, or a page before it is missing.
+    pub fn apply_list(&mut self, list: List, now: Millis) -> Option<Listed> {
         if list.watermark.epoch != self.epoch {
             return None;
         }
@@ -134,25 +160,65 @@ impl Snapshot {
             self.roll_back();
             return None;
         }
-        // A list may be older than the last watch event.
-        let is_old = is_before(list.version, self.position);
-        let listed = list.pods.iter().map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>();
+        let List { source, page, mut pods, version, .. } = list;
+        let mut open = self.open(source, page, version, now)?;
+        let begun_at = open.begun_at;
+        open.listed.extend(pods.iter().map(|pod| pod.uid.clone()));
+        open.held.append(&mut pods);
+        if self.synced || page.is_last {
+            pods = std::mem::take(&mut open.held);
+        }
         let mut changes = Vec::new();
+        // Before the new ones: a pod that replaces another one is seen after its end.
+        if page.is_last {
+            changes = self.remove_unlisted(&open.listed, version);
+        }
+        // A list may be older than the last watch event.
+        let is_old = is_before(version, self.position);
+        changes.extend(pods.into_iter().filter_map(|pod| self.put(pod, is_old)));
+        if page.is_last {
+            self.advance(version);
+            self.synced = true;
+        } else {
+            self.open_lists.insert(source, open);
+        }
+        Some(Listed { changes, begun_at, is_complete: page.is_last })
+    }
+
+    /// The LIST that this page continues. A page of another revision, or after a lost one, continues none.
+    fn open(
+        &mut self,
+        source: ListSource,
+        page: ListPage,
+        version: Option<Version>,
+        now: Millis,
+    ) -> Option<OpenList> {
+        let begun = self.open_lists.remove(&source);
+        if page.number == 0 {
+            return Some(OpenList {
+                next_page: 1,
+                begun_at: now,
+                version,
+                listed: BTreeSet::new(),
+                held: Vec::new(),
+            });
+        }
+        let continued =
+            begun.filter(|open| open.next_page == page.number && open.version == version)?;
+        Some(OpenList { next_page: page.number.saturating_add(1), ..continued })
+    }
+
+    fn remove_unlisted(&mut self, listed: &BTreeSet<Uid>, version: Option<Version>) -> Vec<Change> {
         let gone: Vec<Uid> = self
             .pods
             .values()
             .filter(|pod| !listed.contains(&pod.uid))
-            .filter(|pod| !is_before(list.version, pod.version))
+            .filter(|pod| !is_before(version, pod.version))
             .map(|pod| pod.uid.clone())
             .collect();
-        changes.extend(
-            gone.iter().filter_map(|uid| self.pods.remove(uid)).map(|pod| Change::Gone(pod.into())),
-        );
-        self.tombstones.retain(|uid, last| listed.contains(uid) || is_before(list.version, *last));
-        changes.extend(list.pods.into_iter().filter_map(|pod| self.put(pod, is_old)));
-        self.advance(list.version);
-        self.synced = true;
-        Some(changes)
+        self.tombstones.retain(|uid, last| listed.contains(uid) || is_before(version, *last));
+        let gone = gone.iter().filter_map(|uid| self.pods.remove(uid));
+        gone.map(|pod| Change::Gone(pod.into())).collect()
     }
 
     /// True if the list has a pod in an older version than the snapshot, although the snapshot's
@@ -204,6 +270,7 @@ impl Snapshot {
         self.epoch = self.epoch.wrapping_add(1);
         (self.position, self.highest) = (None, None);
         self.synced = false;
+        self.open_lists.clear();
         self.tombstones.clear();
         for pod in self.pods.values_mut() {
             pod.version = None;

@@ -102,7 +102,7 @@ fn a_turn_of_a_stop_visits_what_changed() {
     run.version += 1;
     let (pods, watermark) = (run.pods.clone(), run.core.watermark());
     let version = Some(posse_core::model::ids::Version(run.version));
-    run.tell(Input::List(List { source: ListSource::Stop, pods, version, watermark }));
+    run.tell(Input::List(List::whole(ListSource::Stop, pods, version, watermark)));
     let n = visits(&mut run, |run| run.gone(&[1]));
     assert!(n <= VISITS_MAX, "{n} visits for one pod that is gone");
 }

@@ -49,7 +49,7 @@ fn list(run: &mut Run, source: ListSource) {
     run.version += 1;
     let version = Some(Version(run.version));
     let (pods, watermark) = (run.pods.clone(), run.core.watermark());
-    run.tell(Input::List(List { source, pods, version, watermark }));
+    run.tell(Input::List(List::whole(source, pods, version, watermark)));
 }
 
 #[test]

@@ -302,7 +302,7 @@ fn a_group_deleted_before_the_first_list_ends_the_listed_executors() {
     run.pods.push(pod);
     let (pods, watermark) = (run.pods.clone(), run.core.watermark());
     let version = pods[0].version;
-    run.tell(Input::List(List { source: ListSource::Watch, pods, version, watermark }));
+    run.tell(Input::List(List::whole(ListSource::Watch, pods, version, watermark)));
     assert_eq!(run.ends(), ["u1"]);
     run.gone(&[1]);
     assert!(!has(&run, "g"));

@@ -63,12 +63,7 @@ fn a_loss_is_reported_once_whatever_reports_the_end() {
     let restored: Telling = |run| {
         // After a resourceVersion rollback the pod is running again.
         let watermark = run.core.watermark();
-        run.tell(Input::List(List {
-            source: ListSource::Poll,
-            pods: vec![],
-            version: Some(Version(1)),
-            watermark,
-        }));
+        run.tell(Input::List(List::whole(ListSource::Poll, vec![], Some(Version(1)), watermark)));
         run.watch(&[1], |pod| (pod.phase, pod.container) = (Phase::Running, Running));
         run.list();
     };

@@ -91,7 +91,7 @@ fn after_two_failures_of_the_collection_each_pod_is_deleted_on_its_own() {
     assert!(matches!(run.take()[..], [Action::List { .. }]), "the pods that are left");
     let (watermark, version) = (run.core.watermark(), run.core.watermark().position);
     let pods = run.pods.clone();
-    run.tell(Input::List(List { source: ListSource::Stop, pods, version, watermark }));
+    run.tell(Input::List(List::whole(ListSource::Stop, pods, version, watermark)));
     let deleted = run.ends();
     assert_eq!(deleted.len(), 2, "{deleted:?}");
 }

@@ -68,7 +68,7 @@ fn check_list(shows: &[u64], is_older: bool, want_running: u32, want_lost: &[u64
     if is_older {
         run.watch(&[1, 2], |pod| pod.deletion_cost = 7);
     }
-    run.tell(Input::List(List { source: ListSource::Poll, pods, version, watermark }));
+    run.tell(Input::List(List::whole(ListSource::Poll, pods, version, watermark)));
     let lost: Vec<u64> = run.losses().into_iter().map(|(id, _)| id).collect();
     assert_eq!(lost, want_lost, "{shows:?}");
     assert_eq!(run.group("g").running, want_running, "{shows:?}");
@@ -91,7 +91,7 @@ fn an_old_list_does_not_restore_deleted_pods() {
         (run.pods.clone(), run.core.watermark(), run.core.watermark().position);
     run.gone(&[1]);
     assert_eq!(run.creates(), [2]);
-    run.tell(Input::List(List { source: ListSource::Poll, pods, version, watermark }));
+    run.tell(Input::List(List::whole(ListSource::Poll, pods, version, watermark)));
     assert!(run.core.snapshot().is_empty());
     assert!(run.take().is_empty());
 }
@@ -101,12 +101,7 @@ fn a_list_below_the_position_of_its_request_is_a_rollback() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     let (watermark, pods) = (run.core.watermark(), run.pods[..1].to_vec());
     let version = Some(Version(2));
-    run.tell(Input::List(List {
-        source: ListSource::Poll,
-        pods: pods.clone(),
-        version,
-        watermark,
-    }));
+    run.tell(Input::List(List::whole(ListSource::Poll, pods.clone(), version, watermark)));
     assert_eq!(run.take(), [Action::Relist]);
     assert_eq!(run.core.watermark().epoch, 1);
     run.target("g", 3);
@@ -115,7 +110,7 @@ fn a_list_below_the_position_of_its_request_is_a_rollback() {
     run.tell(Input::Watch { epoch: 0, events: vec![PodEvent::Bookmark(Version(9_999))] });
     let watermark = run.core.watermark();
     assert_eq!(watermark.position, None);
-    run.tell(Input::List(List { source: ListSource::Watch, pods, version, watermark }));
+    run.tell(Input::List(List::whole(ListSource::Watch, pods, version, watermark)));
     assert_eq!(run.creates(), [3, 4], "the vanished one and the new one; ids never go back");
 }
 
@@ -526,7 +521,7 @@ fn a_stop_deletes_and_lists_until_no_pod_is_left() {
     };
     run.watch(&[1, 2], |pod| pod.deleting = true);
     let (pods, version) = (run.pods.clone(), Some(Version(run.version)));
-    run.tell(Input::List(List { source: ListSource::Stop, pods, version, watermark }));
+    run.tell(Input::List(List::whole(ListSource::Stop, pods, version, watermark)));
     assert_eq!(run.core.stop_result(), None);
     run.gone(&[1, 2]);
     let result = run.core.stop_result().expect("nothing is left");
@@ -561,7 +556,7 @@ fn a_create_of_unknown_outcome_is_open_for_a_minute_after_it_was_sent() {
                 Action::DeleteAll { .. } => run.tell(Input::DeletedAll { answer: Ok(()) }),
                 Action::List { watermark } => {
                     let version = Some(Version(run.version));
-                    let list = List { source: ListSource::Stop, pods: vec![], version, watermark };
+                    let list = List::whole(ListSource::Stop, vec![], version, watermark);
                     run.tell(Input::List(list));
                 }
                 other => panic!("nothing new is sent: {other:?}"),
@@ -594,7 +589,7 @@ fn a_create_of_unknown_outcome_is_named_if_no_later_list_is_answered() {
                     Action::List { watermark } => {
                         let version = Some(Version(run.version));
                         let source = ListSource::Stop;
-                        run.tell(Input::List(List { source, pods: vec![], version, watermark }));
+                        run.tell(Input::List(List::whole(source, vec![], version, watermark)));
                     }
                     _ => {}
                 }

@@ -231,7 +231,7 @@ fn spark_c3_3_support_pod_listing_with_resource_version() {
     run.created(&[3]);
     let version = watermark.position;
     let source = posse_core::model::input::ListSource::Poll;
-    let list = posse_core::model::input::List { source, pods: old, version, watermark };
+    let list = posse_core::model::input::List::whole(source, old, version, watermark);
     run.tell(posse_core::model::input::Input::List(list));
     assert_eq!((run.take(), run.group("g").running, run.group("g").pending), (vec![], 2, 1));
 }

@@ -346,7 +346,7 @@ impl Run {
     /// A LIST shows a resourceVersion rollback.
     pub fn refused_by_history(&mut self) {
         let (watermark, version) = (self.core.watermark(), Some(Version(1)));
-        let list = List { source: ListSource::Poll, pods: vec![], version, watermark };
+        let list = List::whole(ListSource::Poll, vec![], version, watermark);
         self.tell(Input::List(list));
     }
 
@@ -354,7 +354,7 @@ impl Run {
     pub fn list(&mut self) {
         let version = self.next_version();
         let (pods, watermark) = (self.pods.clone(), self.core.watermark());
-        self.tell(Input::List(List { source: ListSource::Poll, pods, version, watermark }));
+        self.tell(Input::List(List::whole(ListSource::Poll, pods, version, watermark)));
     }
 
     /// Answers the due read of this executor's pod with the pod as it was last seen.

@@ -142,7 +142,7 @@ fn read_to_end(stream: &mut Stream, bytes_max: u64) -> Result<Response, Refusal>
 }
 
 /// Runs a LIST again if the token of its next page has expired.
-fn restart_expired<T>(list: impl Fn() -> Result<T, Refusal>) -> Result<T, Refusal> {
+fn restart_expired<T>(mut list: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
     for _ in 0..LIST_RESTARTS_MAX {
         match list() {
             Err(refusal) if refusal.class == RefusalClass::Expired => {

@@ -12,7 +12,7 @@ use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
 use crate::http::{Http, Method, Stream, StreamHandle, WriteLimit};
 use posse_core::model::ids::{Uid, Version};
-use posse_core::model::input::PodAnswer;
+use posse_core::model::input::{ListPage, PodAnswer};
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::labels::Selection;
@@ -24,7 +24,7 @@ use posse_wire::pod;
 /// A watch ends if no byte arrives for this long. The server sends a bookmark about every minute.
 pub const WATCH_IDLE: Duration = Duration::from_secs(120);
 
-/// A complete LIST.
+/// A LIST, or a page of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodList {
     pub pods: Vec<Pod>,
@@ -32,6 +32,12 @@ pub struct PodList {
     pub version: Option<Version>,
     /// The resourceVersion as the server wrote it. A watch starts from this text.
     pub version_text: String,
+}
+
+impl From<Page> for PodList {
+    fn from(page: Page) -> Self {
+        Self { pods: page.pods, version: page.version, version_text: page.version_text }
+    }
 }
 
 /// The pods of one instance in one namespace.
@@ -134,14 +140,29 @@ impl Pods {
     /// Reads all pods from a single, consistent state of the cluster. If the page tokens keep
     /// expiring, it asks for all pods in one answer. Pages of different versions are never mixed.
     pub fn list(&self) -> Result<PodList, Refusal> {
-        match restart_expired(|| self.list_pages()) {
+        let mut all = PodList::default();
+        self.list_each(|PodList { mut pods, version, version_text }, page| {
+            if page.number == 0 {
+                all.pods.clear();
+            }
+            all.pods.append(&mut pods);
+            (all.version, all.version_text) = (version, version_text);
+            true
+        })?;
+        Ok(all)
+    }
+
+    /// Like `list`, and gives each page to `take` before it asks for the next one. After an expired token the
+    /// first page comes again. If `take` gives false, the rest is not read.
+    pub fn list_each(
+        &self,
+        mut take: impl FnMut(PodList, ListPage) -> bool,
+    ) -> Result<(), Refusal> {
+        match restart_expired(|| self.list_pages(&mut take)) {
             Err(refusal) if refusal.class == RefusalClass::Expired => {
                 let page = self.page(format!("{}?{}", self.path(None), self.selector(None)))?;
-                Ok(PodList {
-                    pods: page.pods,
-                    version: page.version,
-                    version_text: page.version_text,
-                })
+                take(page.into(), ListPage::WHOLE);
+                Ok(())
             }
             result => result,
         }
@@ -231,23 +252,23 @@ impl Pods {
         call(http, &request, Verb::Create)
     }
 
-    fn list_pages(&self) -> Result<PodList, Refusal> {
+    fn list_pages(&self, take: &mut impl FnMut(PodList, ListPage) -> bool) -> Result<(), Refusal> {
         let first = format!("{}?{}&limit={PAGE_ITEMS}", self.path(None), self.selector(None));
-        let mut list: Option<PodList> = None;
+        let mut first_version = None;
+        let mut number = 0;
         read_pages(&first, |path| {
-            let Page { mut pods, version, version_text, next, .. } = self.page(path)?;
-            match &mut list {
-                None => list = Some(PodList { pods, version, version_text }),
-                Some(list) if list.version_text == version_text => list.pods.append(&mut pods),
-                Some(_) => {
-                    let message = "the pages of the list are of different versions";
-                    let refusal = Refusal::local(RefusalClass::Expired, message);
-                    return Err(Refusal { code: 410, ..refusal });
-                }
+            let mut page = self.page(path)?;
+            if first_version.get_or_insert_with(|| page.version_text.clone()) != &page.version_text
+            {
+                let message = "the pages of the list are of different versions";
+                let refusal = Refusal::local(RefusalClass::Expired, message);
+                return Err(Refusal { code: 410, ..refusal });
             }
-            Ok(next)
-        })?;
-        Ok(list.unwrap_or_default())
+            let next = page.next.take();
+            let is_wanted = take(page.into(), ListPage { number, is_last: next.is_none() });
+            number += 1;
+            Ok(next.filter(|_| is_wanted))
+        })
     }
 
     fn page(&self, path: String) -> Result<Page, Refusal> {

@@ -162,30 +162,34 @@ impl<M, F> std::fmt::Debug for Lister<M, F> {
 }
 
 impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Lister<M, F> {
-    /// Lists all pods and delivers them. Returns the list's resourceVersion as text and the
-    /// watermark from before the request, or `None` after a stop.
+    /// Lists all pods and delivers them page by page, because the reconciler has most of them already, and nobody
+    /// shall hold them twice. Returns the list's resourceVersion as text and the watermark from before the
+    /// request, or `None` after a stop.
     pub(super) fn list(&self, source: ListSource) -> Option<Result<(String, Watermark), Refusal>> {
         let watermark = (self.watermark)();
         let (pods, streams) = self.pods.with_own_streams();
         if !self.control.arm(streams) {
             return None;
         }
-        let listed = pods.list();
+        let (mut list_version, mut n_pods, mut is_delivered) = (String::new(), 0, true);
+        let listed = pods.list_each(|PodList { pods, version, version_text }, page| {
+            n_pods = if page.number == 0 { pods.len() } else { n_pods + pods.len() };
+            list_version = version_text;
+            let list = List { source, page, pods, version, watermark };
+            is_delivered = self.deliver(M::from(Input::List(list)));
+            is_delivered
+        });
         self.control.disarm();
-        if self.control.is_stopped() {
+        if self.control.is_stopped() || !is_delivered {
             return None;
         }
-        let PodList { pods, version, version_text } = match listed {
-            Ok(listed) => listed,
-            Err(refusal) => {
-                // Informational: the caller logs the refusal too, so it may be lost here.
-                let _ = self.inbox.try_send(M::from(refusal.clone()));
-                return Some(Err(refusal));
-            }
-        };
-        log::debug!("listed {} pods at version {version_text:?} ({source:?})", pods.len());
-        let list = List { source, pods, version, watermark };
-        self.deliver(M::from(Input::List(list))).then_some(Ok((version_text, watermark)))
+        if let Err(refusal) = listed {
+            // Informational: the caller logs the refusal too, so it may be lost here.
+            let _ = self.inbox.try_send(M::from(refusal.clone()));
+            return Some(Err(refusal));
+        }
+        log::debug!("listed {n_pods} pods at version {list_version:?} ({source:?})");
+        Some(Ok((list_version, watermark)))
     }
 
     /// Waits for room in the inbox. False if the thread is stopped or the inbox is closed.

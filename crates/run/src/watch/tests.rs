@@ -16,7 +16,7 @@ use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_core::machines::watch::WatchEnd;
 use posse_core::model::ids::ExecutorId;
-use posse_core::model::input::{Input, ListSource, PodEvent, Watermark};
+use posse_core::model::input::{Input, ListPage, ListSource, PodEvent, Watermark};
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::pods::Pods;
 use posse_testing::{Answer, TestServer, plain_client};
@@ -109,8 +109,13 @@ impl From<Refusal> for Message {
 fn short(Message(input): &Message) -> String {
     match input {
         Input::List(list) => format!(
-            "list {:?} {:?} epoch {} at {}",
+            "list {:?}{} {:?} epoch {} at {}",
             list.source,
+            match list.page {
+                ListPage::WHOLE => String::new(),
+                ListPage { number, is_last: false } => format!(" page {number}"),
+                ListPage { number, is_last: true } => format!(" last page {number}"),
+            },
             list.pods.iter().map(|pod| pod.id.0).collect::<Vec<_>>(),
             list.watermark.epoch,
             list.version.map_or_else(String::new, |version| version.to_string()),
@@ -362,7 +367,9 @@ fn a_list_whose_token_expires_starts_over() {
         open(""),
     ];
     check(WATCH, answers, |running| {
-        running.expect("list Watch [2, 3] epoch 0 at 20");
+        running.expect("list Watch page 0 [1] epoch 0 at 10");
+        running.expect("list Watch page 0 [2] epoch 0 at 20");
+        running.expect("list Watch last page 1 [3] epoch 0 at 20");
         for wanted in ["list", "list t1", "list", "list t2", "watch 20"] {
             running.expect_request(wanted);
         }

@@ -187,12 +187,7 @@ impl World {
             }
             Action::List { watermark } => {
                 let (pods, version) = self.cluster.list();
-                Input::List(List {
-                    source: ListSource::Stop,
-                    pods,
-                    version: Some(version),
-                    watermark,
-                })
+                Input::List(List::whole(ListSource::Stop, pods, Some(version), watermark))
             }
             Action::ReserveIds { up_to } => {
                 self.cluster.high_water = self.cluster.high_water.max(up_to.0);

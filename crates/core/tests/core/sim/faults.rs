@@ -19,6 +19,9 @@ pub struct Profile {
     pub answer_ms: u64,
     pub list_late: u64,
     pub list_expired: u64,
+    /// How many pods a page of a LIST has; 0: all.
+    pub page_pods: usize,
+    pub page_lost: u64,
     pub watch_gap_ms: u64,
     pub watch_cut: u64,
     /// A balancer cuts each watch after this time, for ever; 0: none does.
@@ -173,6 +176,8 @@ impl Profile {
             answer_ms: [5, 50, 500, 4_000][at(rng, 4)],
             list_late: some(rng, 50, 60),
             list_expired: some(rng, 20, 30),
+            page_pods: [0, 1, 2, 5][at(rng, 4)],
+            page_lost: some(rng, 50, 20),
             watch_gap_ms: [2, 20, 300, 3_000][at(rng, 4)],
             watch_cut: some(rng, 40, 10),
             cut_each_ms: 0,
@@ -224,6 +229,7 @@ impl Profile {
             answer_ms: 20,
             list_late: 0,
             list_expired: 0,
+            page_lost: 0,
             watch_gap_ms: 20,
             watch_cut: 0,
             watch_again: 0,

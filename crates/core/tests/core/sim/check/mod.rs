@@ -181,7 +181,9 @@ impl Check {
             Input::List(list) if !core.had_first_list() => {
                 let ours = list.pods.iter().filter(|pod| !is_foreign(&pod.uid, cluster));
                 let highest = ours.map(|pod| pod.id.0).max();
-                self.unknowable_above = highest.map_or(0, |id| id.div_ceil(BLOCK).max(1) * BLOCK);
+                let above = highest.map_or(0, |id| id.div_ceil(BLOCK).max(1) * BLOCK);
+                let before = if list.page.number == 0 { 0 } else { self.unknowable_above };
+                self.unknowable_above = above.max(before);
             }
             Input::Watch { epoch, events } if *epoch == core.watermark().epoch => {
                 for event in events {

@@ -1,13 +1,28 @@
 //! The simulated watch stream and LISTs, with their faults.
 
 use posse_core::model::ids::Version;
-use posse_core::model::input::{Input, List, ListSource, PodEvent, Watermark};
+use posse_core::model::input::{Input, List, ListPage, ListSource, PodEvent, Watermark};
+use posse_core::model::pod::Pod;
 
 use super::super::check::CheckResult;
 use super::super::cluster::coalesce;
 use super::super::faults::at;
 use super::super::trace::trace;
 use super::{Happening, Stream, World};
+
+/// A LIST in pages of `size` pods; 0: in one.
+fn pages(mut pods: Vec<Pod>, size: usize) -> Vec<(ListPage, Vec<Pod>)> {
+    let mut pages = Vec::new();
+    loop {
+        let rest = if size == 0 { Vec::new() } else { pods.split_off(size.min(pods.len())) };
+        let number = u32::try_from(pages.len()).unwrap();
+        pages.push((ListPage { number, is_last: rest.is_empty() }, pods));
+        if rest.is_empty() {
+            return pages;
+        }
+        pods = rest;
+    }
+}
 
 impl World {
     pub fn open_stream(&mut self) {
@@ -32,15 +47,30 @@ impl World {
             return;
         }
         let (pods, version) = self.cluster.list();
-        let list = Box::new(List { source, pods, version: Some(version), watermark });
         let late = if self.rng.chance(self.profile.list_late) { self.rng.below(8_000) } else { 0 };
-        self.after(ms + late, Happening::ListIn { gen_, stream, list });
+        let mut ms = ms + late;
+        for (page, pods) in pages(pods, self.profile.page_pods) {
+            if page.number > 0 {
+                ms += 1 + self.rng.below(self.profile.answer_ms);
+            }
+            if self.rng.chance(self.profile.page_lost) {
+                trace(|| format!("{:>9} page {} of a list is lost", self.now, page.number));
+                // The watcher lists again. The pages of a poll that come nevertheless mean nothing.
+                if stream.is_some() {
+                    return self.after(ms, Happening::ListTimedOut { gen_, stream, source });
+                }
+                continue;
+            }
+            let list = Box::new(List { source, page, pods, version: Some(version), watermark });
+            self.after(ms, Happening::ListIn { gen_, stream, list });
+        }
     }
 
     pub(super) fn list_in(&mut self, stream: Option<u64>, list: List) -> CheckResult {
         let (epoch, version) = (list.watermark.epoch, list.version);
         if let Some(open) = &mut self.stream
             && stream == Some(open.number)
+            && list.page.is_last
         {
             (open.is_open, open.epoch) = (true, epoch);
             open.cursor = version.map_or(0, |version| version.0);
