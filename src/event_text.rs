@@ -60,7 +60,8 @@ pub(super) fn facts(event: &Value, now: Timestamp) -> String {
             )
         }
         "task_ended" => {
-            format!("task {} {}, attempts: {}", value("key"), value("outcome"), event["attempts"])
+            let (key, outcome) = (value("key"), value("outcome"));
+            format!("task {key} {outcome}, attempts: {}{}", event["attempts"], message())
         }
         "target_changed" => format!("target {}", event["target"]),
         "waiting" => format!("for {}{}{}", value("for"), until(), message()),

@@ -83,11 +83,14 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
                 .option("--cpu", args.cpu.as_ref())
                 .option("--memory", args.memory.as_ref())
                 .option("--retries", Some(args.retries));
-            let pairs = [("--env", &args.env), ("--node-selector", &args.node_selector)];
-            for (flag, (name, value)) in
-                pairs.into_iter().flat_map(|(flag, pairs)| pairs.iter().map(move |p| (flag, p)))
-            {
-                words = words.option(flag, Some(format!("{name}={value}")));
+            for (flag, sign, pairs) in [
+                ("--env", '=', &args.env),
+                ("--node-selector", '=', &args.node_selector),
+                ("--after", ':', &args.after),
+            ] {
+                for (name, value) in pairs {
+                    words = words.option(flag, Some(format!("{name}{sign}{value}")));
+                }
             }
             return run.run_with(words, &args.words, out);
         }
@@ -104,6 +107,7 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         env: by_name(&args.env),
         node_selector: by_name(&args.node_selector),
         retries: args.retries,
+        after: by_name(&args.after),
     };
     let added = here.client.add_tasks(&here.group, &[task])?;
     print_listing(&Added(added), args.output, out)
@@ -220,8 +224,7 @@ impl Here {
 }
 
 fn is_over(task: &TaskStatusJson) -> bool {
-    let ends = [TaskOutcome::Cancelled, TaskOutcome::Failed, TaskOutcome::Succeeded];
-    ends.iter().any(|end| task.state == end.as_str())
+    TaskOutcome::ALL.iter().any(|end| task.state == end.as_str())
 }
 
 fn end_of(tasks: &[TaskStatusJson]) -> Code {
@@ -281,10 +284,17 @@ fn rows(tasks: &[TaskStatusJson]) -> String {
             or_dash(task.executor.map(|id| id.to_string())),
             task.attempts.to_string(),
             or_dash(task.exit_code.map(|code| code.to_string())),
-            or_dash(task.reason.clone()),
+            or_dash(why(task)),
         ]
     };
     table(&heads, tasks.iter().map(row).collect())
+}
+
+/// Why it failed, or what holds it.
+fn why(task: &TaskStatusJson) -> Option<String> {
+    let words: Vec<&str> =
+        [&task.reason, &task.message].into_iter().flatten().map(|s| &**s).collect();
+    (!words.is_empty()).then(|| words.join(": "))
 }
 
 fn json(tasks: &[TaskStatusJson]) -> String {
@@ -308,6 +318,7 @@ mod tests {
             attempts: 1,
             exit_code,
             reason,
+            message: None,
         }
     }
 
@@ -326,7 +337,7 @@ mod tests {
             assert_eq!(end_of(&tasks), want, "{tasks:?}");
         }
         for (state, want) in
-            [("waiting", false), ("running", false), ("failed", true), ("cancelled", true)]
+            [("held", false), ("running", false), ("failed", true), ("skipped", true)]
         {
             assert_eq!(is_over(&task(state, None)), want, "{state}");
         }
@@ -341,6 +352,11 @@ waiting-1  waiting  7         1         -     -
 ";
         let tasks = Tasks(vec![task("failed", Some(3)), task("waiting", None)]);
         assert_eq!(tasks.table(false), want);
+        let message = Some("task a failed".to_owned());
+        let mut skipped = TaskStatusJson { message, ..task("skipped", None) };
+        assert_eq!(why(&skipped).as_deref(), Some("task a failed"));
+        skipped.reason = Some("after".to_owned());
+        assert_eq!(why(&skipped).as_deref(), Some("after: task a failed"));
         assert_eq!(Tasks(vec![]).table(false), "there are no tasks\n");
         assert_eq!(Added(vec![task("waiting", None)]).table(false), "waiting-1\n");
     }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::format::FormatArgs;
 use super::{ClientArgs, duration_ms, named};
-use posse_core::model::task::RETRIES_MAX;
+use posse_core::model::task::{After, RETRIES_MAX};
 use posse_wire::config::cpu_error;
 use posse_wire::names;
 
@@ -71,6 +71,9 @@ pub struct TaskAddArgs {
     #[arg(long, value_name = "N", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(..=i64::from(RETRIES_MAX)))]
     pub retries: u32,
+    /// A task that must have ended before, well or, with `:any`, in any way; may be repeated
+    #[arg(long, value_name = "KEY[:ok|:any]", value_parser = after)]
+    pub after: Vec<(String, String)>,
     /// The command and its arguments [default: those of the group]
     #[arg(last = true, value_name = "COMMAND")]
     pub words: Vec<String>,
@@ -126,6 +129,15 @@ pub struct TaskCancelArgs {
 fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn after(text: &str) -> Result<(String, String), String> {
+    // A key has no colon.
+    let (key, how) = text.split_once(':').unwrap_or((text, After::Ok.as_str()));
+    match After::parse(how) {
+        Some(how) => Ok((key.to_owned(), how.as_str().to_owned())),
+        None => Err("expected KEY, KEY:ok or KEY:any".to_owned()),
+    }
 }
 
 /// The last of several values of a name counts, as in a shell.

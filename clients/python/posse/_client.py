@@ -288,7 +288,7 @@ class Executors:
         return Task.of(self._client.call("DELETE", self._path(group, key)))
 
     def list(self, *, group: Optional[str] = None) -> List[Task]:
-        """The open tasks, and the ended ones that posse remembers: the last 10,000 of the run."""
+        """The open tasks, and the ended ones that posse remembers: the last 20,000 of the run."""
         return [Task.of(task) for task in self._client.call("GET", self._path(group))["executors"]]
 
     def _path(self, group: Optional[str], key: Optional[str] = None) -> str:

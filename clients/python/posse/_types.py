@@ -110,10 +110,10 @@ class Status:
 
 @dataclass(frozen=True)
 class Task:
-    """A task: work that runs once, in an executor of its own. `state` is `waiting`, `pending` or `running`, and in the
-    end `succeeded`, `failed` or `cancelled`. `executor`: the id of the one that works or worked on it last, or None.
-    `attempts`: how many pods have worked on it. `exit_code` and `reason` are None while it is open; `reason` says
-    why it failed."""
+    """A task: work that runs once, in an executor of its own. `state` is `held`, `waiting`, `pending` or `running`, and
+    in the end `succeeded`, `failed`, `cancelled` or `skipped`. `executor`: the id of the one that works or worked on it
+    last, or None. `attempts`: how many pods have worked on it. `exit_code` and `reason` are None while it is open;
+    `reason` says why it failed, and `message` says more, or what holds it."""
 
     key: str
     state: str
@@ -121,17 +121,18 @@ class Task:
     attempts: int
     exit_code: Optional[int]
     reason: Optional[str]
+    message: Optional[str] = None
 
     @property
     def has_ended(self) -> bool:
         """True if nothing more happens to it."""
-        return self.state in ("succeeded", "failed", "cancelled")
+        return self.state in ("succeeded", "failed", "cancelled", "skipped")
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Task:
         """Reads the JSON object of a task."""
         names = ("key", "state", "executor", "attempts", "exit_code", "reason")
-        return cls(**{name: raw[name] for name in names})
+        return cls(**{name: raw[name] for name in names}, message=raw.get("message"))
 
 
 @dataclass(frozen=True)

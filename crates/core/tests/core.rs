@@ -40,6 +40,7 @@ mod core {
     mod stable_slots;
     mod starts;
     mod stop_waits;
+    mod task_order;
     mod task_restarts;
     mod tasks;
     mod tidy;

@@ -368,7 +368,8 @@ fn describe_group(event: &GroupEvent, is_told: bool, now: Millis) -> String {
         GroupEvent::Restarted { attempt } => format!("attempt {attempt}"),
         GroupEvent::TargetChanged { target } => format!("target {target}"),
         GroupEvent::TaskEnded { key, attempts, end, .. } => {
-            format!("task {key} {}, attempts: {attempts}", end.outcome.as_str())
+            let why = end.message.as_deref().map_or_else(String::new, |why| format!(": {why}"));
+            format!("task {key} {}, attempts: {attempts}{why}", end.outcome.as_str())
         }
         GroupEvent::Waiting { waiting, message, .. } => {
             let message =

@@ -28,7 +28,7 @@ use crate::status::sample_status;
 
 fn waiting(key: &str) -> TaskStatus {
     let (state, key) = (TaskState::Waiting, Arc::from(key));
-    TaskStatus { key, state, executor: None, attempts: 0, end: None }
+    TaskStatus { key, state, executor: None, attempts: 0, held_by: None, end: None }
 }
 
 /// Answers like a run with one group, `default`, with executors 1 (free) and 2 (busy).

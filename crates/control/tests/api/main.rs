@@ -110,7 +110,7 @@ fn calls_about_tasks() {
             "/v1/groups/default/executors",
             r#"{"executors":[{"key":"t-1"}]}"#,
             200,
-            r#"{"executors":[{"attempts":0,"executor":null,"exit_code":null,"key":"t-1","reason":null,"state":"waiting"}]}"#,
+            r#"{"executors":[{"attempts":0,"executor":null,"exit_code":null,"key":"t-1","message":null,"reason":null,"state":"waiting"}]}"#,
         ),
         (
             "POST",
@@ -131,14 +131,14 @@ fn calls_about_tasks() {
             "/v1/groups/default/executors/a",
             "",
             200,
-            r#"{"attempts":0,"executor":null,"exit_code":null,"key":"a","reason":null,"state":"waiting"}"#,
+            r#"{"attempts":0,"executor":null,"exit_code":null,"key":"a","message":null,"reason":null,"state":"waiting"}"#,
         ),
         (
             "DELETE",
             "/v1/groups/d%65fault/executors/%61",
             "",
             200,
-            r#"{"attempts":0,"executor":null,"exit_code":null,"key":"a","reason":null,"state":"waiting"}"#,
+            r#"{"attempts":0,"executor":null,"exit_code":null,"key":"a","message":null,"reason":null,"state":"waiting"}"#,
         ),
         (
             "GET",

@@ -8,13 +8,39 @@ use std::sync::Arc;
 use crate::model::ids::ExecutorId;
 
 /// The most tasks of a run that may be open at a time, over all groups.
-pub const OPEN_TASKS_MAX: usize = 10_000;
+pub const OPEN_TASKS_MAX: usize = 20_000;
 /// The most ended tasks that a run remembers, over all groups. The oldest ones are forgotten first.
-pub const ENDED_TASKS_MAX: usize = 10_000;
+pub const ENDED_TASKS_MAX: usize = 20_000;
 /// The longest key, in bytes: the key is a label of the pod.
 pub const KEY_BYTES_MAX: usize = 63;
 /// The most retries of a task.
 pub const RETRIES_MAX: u32 = 100;
+
+/// How another task must have ended before one that comes after it may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum After {
+    /// It has succeeded. If it ends otherwise, this task is skipped.
+    Ok,
+    Any,
+}
+
+impl After {
+    /// The documented name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Any => "any",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Ok, Self::Any].into_iter().find(|after| after.as_str() == name)
+    }
+
+    pub fn allows(self, outcome: TaskOutcome) -> bool {
+        self == Self::Any || outcome == TaskOutcome::Succeeded
+    }
+}
 
 /// What a call asks for: the key, and what differs from the group's template.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -34,6 +60,8 @@ pub struct Task {
     pub node_selector: BTreeMap<String, String>,
     /// How many failures of the application's own doing lead to another attempt.
     pub retries: u32,
+    /// The tasks that must have ended before. A pod does not carry them: they had ended when it was created.
+    pub after: BTreeMap<Arc<str>, After>,
 }
 
 impl fmt::Debug for Task {
@@ -46,7 +74,8 @@ impl fmt::Debug for Task {
 impl Task {
     /// A short form of the contents, to compare them with another call.
     pub fn digest(&self) -> TaskDigest {
-        let Self { key: _, env, image, command, args, cpu, memory, node_selector, retries } = self;
+        let Self { key: _, env, image, command, args, cpu, memory, node_selector, retries, after } =
+            self;
         TaskDigest([
             hash(args),
             hash(command),
@@ -56,6 +85,7 @@ impl Task {
             hash(memory),
             hash(node_selector),
             hash(retries),
+            hash(after),
         ])
     }
 }
@@ -68,8 +98,11 @@ fn hash(value: &impl Hash) -> u64 {
 
 /// The fields of a task, in the order of its digest.
 const FIELDS: [&str; N_FIELDS] =
-    ["args", "command", "cpu", "env", "image", "memory", "node_selector", "retries"];
-const N_FIELDS: usize = 8;
+    ["args", "command", "cpu", "env", "image", "memory", "node_selector", "retries", AFTER];
+const N_FIELDS: usize = 9;
+/// It says when a task starts, and so nothing about one that has started. It is the last field, so that a
+/// difference in it is the only one.
+pub const AFTER: &str = "after";
 
 /// One hash for each field of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +133,8 @@ pub enum TaskOutcome {
     Cancelled,
     /// The application failed, and no retry was left; or the server refuses the task's pod.
     Failed,
+    /// It never started, because of the end of a task that it was to come after.
+    Skipped,
     /// The main container ended with 0.
     Succeeded,
 }
@@ -107,6 +142,8 @@ pub enum TaskOutcome {
 /// How far a task has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
+    /// A task that it comes after has not ended.
+    Held,
     /// It has no executor yet, or its last one has not ended yet.
     Waiting,
     /// Its executor is requested or pending.
@@ -119,6 +156,7 @@ impl TaskState {
     /// The documented name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Held => "held",
             Self::Waiting => "waiting",
             Self::Pending => "pending",
             Self::Running => "running",
@@ -128,34 +166,61 @@ impl TaskState {
 }
 
 impl TaskOutcome {
+    pub const ALL: [Self; 4] = [Self::Cancelled, Self::Failed, Self::Skipped, Self::Succeeded];
+
     /// The documented name of the outcome.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cancelled => "cancelled",
             Self::Failed => "failed",
+            Self::Skipped => "skipped",
             Self::Succeeded => "succeeded",
         }
     }
 }
 
 /// How a task ended, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskEnd {
     pub outcome: TaskOutcome,
     /// The exit code of the last attempt; none if it has none.
     pub exit_code: Option<i32>,
-    /// The reason for the loss of the last executor, or `refused`; none if the task did not fail.
+    /// The reason for the loss of the last executor, or `refused`, or `after`; none if a call cancelled the task, or if
+    /// it succeeded.
     pub reason: Option<&'static str>,
+    /// More about the reason, in words.
+    pub message: Option<Arc<str>>,
 }
 
 impl TaskEnd {
     /// The server refuses the pod of the task alone.
-    pub const REFUSED: Self =
-        Self { outcome: TaskOutcome::Failed, exit_code: None, reason: Some("refused") };
+    pub const REFUSED: Self = Self {
+        outcome: TaskOutcome::Failed,
+        exit_code: None,
+        reason: Some("refused"),
+        message: None,
+    };
     pub const CANCELLED: Self =
-        Self { outcome: TaskOutcome::Cancelled, exit_code: None, reason: None };
+        Self { outcome: TaskOutcome::Cancelled, exit_code: None, reason: None, message: None };
     pub const SUCCEEDED: Self =
-        Self { outcome: TaskOutcome::Succeeded, exit_code: Some(0), reason: None };
+        Self { outcome: TaskOutcome::Succeeded, exit_code: Some(0), reason: None, message: None };
+
+    /// The end of a task that was to come after this one. `key`: the one that ended so.
+    pub fn of_next(&self, key: &str) -> Self {
+        // The first one of a chain is the one that a person has to look at.
+        let message = match self.outcome {
+            TaskOutcome::Skipped => self.message.clone(),
+            TaskOutcome::Cancelled | TaskOutcome::Failed | TaskOutcome::Succeeded => None,
+        };
+        let message =
+            message.unwrap_or_else(|| format!("task {key} {}", self.outcome.as_str()).into());
+        Self {
+            outcome: TaskOutcome::Skipped,
+            exit_code: None,
+            reason: Some(AFTER),
+            message: Some(message),
+        }
+    }
 }
 
 /// What a call answers about one task.
@@ -167,6 +232,8 @@ pub struct TaskStatus {
     pub executor: Option<ExecutorId>,
     /// How many pods have worked on it.
     pub attempts: u32,
+    /// How many tasks hold it, and the first of them.
+    pub held_by: Option<(usize, Arc<str>)>,
     /// None while it is open.
     pub end: Option<TaskEnd>,
 }

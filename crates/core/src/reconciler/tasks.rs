@@ -1,7 +1,7 @@
 //! Tasks: the calls that add, show and cancel them, and what the ends of their executors mean for
 //! them. A task gets its next executor when the last one can no longer run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::Reconciler;
@@ -27,19 +27,10 @@ impl Reconciler {
                 format!("group {name} has {key}, and tasks have no slot: use a group without it");
             return Reply::Refused { what, field: "executors" };
         }
-        let mut new: BTreeMap<Arc<str>, Arc<Task>> = BTreeMap::new();
-        for task in &tasks {
-            let before = group.tasks.digest(&task.key);
-            let before = before.or_else(|| new.get(&task.key).map(|other| other.digest()));
-            match before.map(|before| before.difference(&task.digest())) {
-                Some(Some(field)) => {
-                    let key = Arc::clone(&task.key);
-                    return Reply::TaskDiffers { key, field };
-                }
-                Some(None) => {}
-                None => drop(new.insert(Arc::clone(&task.key), Arc::clone(task))),
-            }
-        }
+        let mut new = match new_tasks(name, &group.tasks, &tasks) {
+            Ok(new) => new,
+            Err(reply) => return reply,
+        };
         let n_open: usize = self.executors.groups.values().map(|group| group.tasks.n_open()).sum();
         let n_new = new.len();
         if n_open + n_new > OPEN_TASKS_MAX {
@@ -61,11 +52,14 @@ impl Reconciler {
         }
         if let Some(group) = self.executors.groups.get_mut(name) {
             group.on_target_raised(u32::try_from(n_new).unwrap_or(u32::MAX));
-            // In the order of the call.
-            for task in &tasks {
-                if let Some(task) = new.remove(&task.key) {
-                    group.tasks.add(task);
-                }
+        }
+        // In the order of the call.
+        for task in &tasks {
+            let Some(task) = new.remove(&task.key) else { continue };
+            let key = Arc::clone(&task.key);
+            let group = self.executors.groups.get_mut(name);
+            if let Some(end) = group.and_then(|group| group.tasks.add(task)) {
+                self.end_task(name, &key, end);
             }
         }
         for task in &tasks {
@@ -133,12 +127,14 @@ impl Reconciler {
             let state = match executor.map(|executor| executor.state) {
                 Some(State::Requested | State::Pending) => TaskState::Pending,
                 Some(State::Running) => TaskState::Running,
+                None if open.held_by().is_some() => TaskState::Held,
                 Some(State::Completed | State::Draining | State::Failed | State::Terminating)
                 | None => TaskState::Waiting,
             };
             let key = Arc::clone(&open.task.key);
             let (executor, attempts) = (open.executor, open.attempts);
-            return Some(TaskStatus { key, state, executor, attempts, end: None });
+            let held_by = open.held_by();
+            return Some(TaskStatus { key, state, executor, attempts, held_by, end: None });
         }
         let ended = tasks.ended(key)?;
         Some(TaskStatus {
@@ -146,16 +142,23 @@ impl Reconciler {
             state: TaskState::Ended(ended.end.outcome),
             executor: ended.executor,
             attempts: ended.attempts,
-            end: Some(ended.end),
+            held_by: None,
+            end: Some(ended.end.clone()),
         })
     }
 
-    /// Reports the end of a task, once, and forgets the oldest ended ones.
+    /// Reports the end of a task and of those that are over with it, once, and forgets the oldest ended ones.
     fn end_task(&mut self, name: &GroupName, key: &str, end: TaskEnd) {
-        let Some(group) = self.executors.groups.get_mut(name) else { return };
-        let Some((key, ended)) = group.tasks.end(key, end) else { return };
-        self.events.push_back(task_ended(name, &key, ended));
-        self.note_ended_task(name, key);
+        let mut ends = VecDeque::from([(Arc::from(key), end)]);
+        while let Some((key, end)) = ends.pop_front() {
+            let Some(group) = self.executors.groups.get_mut(name) else { return };
+            let Some((key, ended)) = group.tasks.end(&key, end) else { continue };
+            let event = task_ended(name, &key, ended);
+            let end = ended.end.clone();
+            ends.extend(group.tasks.free_next(&key, &end));
+            self.events.push_back(event);
+            self.note_ended_task(name, key);
+        }
     }
 
     /// Reports an end that only the record of an earlier process tells, to a client that adds the
@@ -200,9 +203,10 @@ impl Reconciler {
         let tasks = self.executors.groups.get(&name).map(|group| &group.tasks);
         let is_current = tasks.and_then(|tasks| tasks.open(&key)?.executor) == Some(id);
         if is_current {
+            let is_done = end.outcome != TaskOutcome::Cancelled;
             self.end_task(&name, &key, end);
             if let Some(executor) = self.executors.get_mut(id) {
-                executor.is_done = end.outcome != TaskOutcome::Cancelled;
+                executor.is_done = is_done;
             }
         }
     }
@@ -226,7 +230,8 @@ impl Reconciler {
             return false;
         }
         let (exit_code, reason) = (loss.exit_code, Some(loss.reason.as_str()));
-        self.end_task_of(id, TaskEnd { outcome: TaskOutcome::Failed, exit_code, reason });
+        let end = TaskEnd { outcome: TaskOutcome::Failed, exit_code, reason, message: None };
+        self.end_task_of(id, end);
         true
     }
 
@@ -269,7 +274,7 @@ impl Reconciler {
         let was_counted = pod.counted.is_some();
         let Some(group) = self.executors.groups.get_mut(&name) else { return };
         let adopted = if is_record {
-            group.tasks.adopt_record(&run, id, end)
+            group.tasks.adopt_record(&run, id, end.clone())
         } else {
             group.tasks.adopt(&run, id, is_live)
         };
@@ -328,8 +333,38 @@ pub(super) fn needs_slots(group: &GroupSpec) -> Option<(&'static str, &'static s
     }
 }
 
+/// The tasks of a call whose keys are new, by key.
+fn new_tasks(
+    name: &GroupName,
+    tasks: &Tasks,
+    told: &[Arc<Task>],
+) -> Result<BTreeMap<Arc<str>, Arc<Task>>, Reply> {
+    let mut new: BTreeMap<Arc<str>, Arc<Task>> = BTreeMap::new();
+    for task in told {
+        let twin = new.get(&task.key);
+        let difference = twin.and_then(|twin| twin.digest().difference(&task.digest()));
+        if let Some(field) = difference.or_else(|| tasks.difference(task)) {
+            return Err(Reply::TaskDiffers { key: Arc::clone(&task.key), field });
+        }
+        if twin.is_some() || tasks.is_known(&task.key) {
+            continue;
+        }
+        // Only tasks that are there already: so the order can have no circle.
+        let is_known = |key: &str| tasks.is_known(key) || new.contains_key(key);
+        if let Some(other) = task.after.keys().find(|&key| !is_known(key)) {
+            let what = format!(
+                "task {} is to come after {other}, and group {name} has no task {other} before it, or has forgotten it",
+                task.key
+            );
+            return Err(Reply::Refused { what, field: "executors" });
+        }
+        new.insert(Arc::clone(&task.key), Arc::clone(task));
+    }
+    Ok(new)
+}
+
 fn task_ended(group: &GroupName, key: &Arc<str>, ended: &EndedTask) -> Event {
-    let EndedTask { end, executor, attempts, .. } = *ended;
+    let (end, executor, attempts) = (ended.end.clone(), ended.executor, ended.attempts);
     Event::Group(
         group.clone(),
         GroupEvent::TaskEnded { key: Arc::clone(key), executor, attempts, end },
@@ -342,5 +377,6 @@ fn end_of_record(pod: &Pod) -> TaskEnd {
         return TaskEnd::SUCCEEDED;
     }
     let Loss { reason, exit_code, .. } = classify(pod, false);
-    TaskEnd { outcome: TaskOutcome::Failed, exit_code, reason: Some(reason.as_str()) }
+    let reason = Some(reason.as_str());
+    TaskEnd { outcome: TaskOutcome::Failed, exit_code, reason, message: None }
 }

@@ -20,11 +20,11 @@ impl Group {
         max.filter(|&max| target > 0 && max > 0 && target >= max)
     }
 
-    /// How many executors the group should have: its target and one for each open task, up to `max`.
+    /// How many executors the group should have: its target and one for each open task that nothing holds, up to `max`.
     pub fn wanted(&self) -> u32 {
-        let n_open = u32::try_from(self.tasks.n_open()).unwrap_or(u32::MAX);
+        let n_free = u32::try_from(self.tasks.n_free()).unwrap_or(u32::MAX);
         let room = self.spec.max.map_or(u32::MAX, |max| max.saturating_sub(self.target()));
-        self.target().saturating_add(n_open.min(room))
+        self.target().saturating_add(n_free.min(room))
     }
 }
 

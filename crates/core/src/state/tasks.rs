@@ -1,11 +1,11 @@
 //! The tasks of one group: those that are open, and the end of those that are over.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::ids::ExecutorId;
-use crate::model::task::{Task, TaskDigest, TaskEnd, TaskRun};
+use crate::model::task::{AFTER, Task, TaskDigest, TaskEnd, TaskRun};
 use crate::state::records::Records;
 use posse_base::time::Millis;
 
@@ -26,6 +26,15 @@ pub struct OpenTask {
     place: u64,
     /// Its own pod was refused.
     refused: Option<Refused>,
+    /// The open tasks that it comes after.
+    held: BTreeSet<Arc<str>>,
+}
+
+impl OpenTask {
+    /// How many tasks hold it, and the first of them.
+    pub fn held_by(&self) -> Option<(usize, Arc<str>)> {
+        self.held.first().map(|first| (self.held.len(), Arc::clone(first)))
+    }
 }
 
 /// The server refuses the pod of a task.
@@ -69,8 +78,11 @@ pub enum Adopted {
 pub struct Tasks {
     open: BTreeMap<Arc<str>, OpenTask>,
     ended: BTreeMap<Arc<str>, EndedTask>,
-    /// Open tasks without an executor, by place.
+    /// Open tasks without an executor that nothing holds, by place.
     ready: BTreeMap<u64, Arc<str>>,
+    /// The tasks that come after an open one, by its key.
+    next: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    n_held: usize,
     next_place: u64,
     /// The executors of a deleted group of this name that can still run, by the key of their task.
     pub leaving: BTreeMap<Arc<str>, ExecutorId>,
@@ -85,6 +97,11 @@ impl Tasks {
 
     pub fn n_ended(&self) -> usize {
         self.ended.len()
+    }
+
+    /// How many open tasks may have an executor.
+    pub fn n_free(&self) -> usize {
+        self.open.len() - self.n_held
     }
 
     /// How many tasks need an executor.
@@ -109,23 +126,67 @@ impl Tasks {
         self.open.keys()
     }
 
-    /// The contents that the key was given with before; none: it is new.
-    pub fn digest(&self, key: &str) -> Option<TaskDigest> {
-        let open = || self.open.get(key).map(|open| open.task.digest());
-        self.ended.get(key).map(|ended| ended.digest).or_else(open)
+    /// The first field in which this task differs from what its key was given with before.
+    pub fn difference(&self, task: &Task) -> Option<&'static str> {
+        let (before, attempts) = match self.ended.get(&task.key) {
+            Some(ended) => (ended.digest, ended.attempts),
+            None => self.open.get(&task.key).map(|open| (open.task.digest(), open.attempts))?,
+        };
+        let field = before.difference(&task.digest());
+        field.filter(|&field| field != AFTER || attempts == 0)
     }
 
-    /// Adds a task whose key is new. It waits for the executor that an older one with its key left.
-    pub fn add(&mut self, task: Arc<Task>) {
+    pub fn is_known(&self, key: &str) -> bool {
+        self.open.contains_key(key) || self.ended.contains_key(key)
+    }
+
+    /// Adds a task whose key is new. It waits for the executor that an older one with its key left. Gives the end of a
+    /// task that comes too late to start: the caller then ends it.
+    pub fn add(&mut self, task: Arc<Task>) -> Option<TaskEnd> {
         let place = self.take_place();
         let key = Arc::clone(&task.key);
         let retries_left = task.retries;
         let executor = self.leaving.remove(&key);
-        let open = OpenTask { task, executor, attempts: 0, retries_left, place, refused: None };
-        self.open.insert(Arc::clone(&key), open);
-        if executor.is_none() {
-            self.ready.insert(place, key);
+        let held: BTreeSet<Arc<str>> =
+            task.after.keys().filter(|&key| self.open.contains_key(key)).cloned().collect();
+        for other in &held {
+            self.next.entry(Arc::clone(other)).or_default().insert(Arc::clone(&key));
         }
+        let end = task.after.iter().find_map(|(other, after)| {
+            let ended = self.ended.get(other).filter(|ended| !after.allows(ended.end.outcome))?;
+            Some(ended.end.of_next(other))
+        });
+        self.n_held += usize::from(!held.is_empty());
+        if executor.is_none() && held.is_empty() {
+            self.ready.insert(place, Arc::clone(&key));
+        }
+        let attempts = 0;
+        let open = OpenTask { task, executor, attempts, retries_left, place, refused: None, held };
+        self.open.insert(key, open);
+        end
+    }
+
+    /// Frees the tasks that come after this one, which has ended. Gives those that are over with it, which the caller
+    /// ends.
+    pub fn free_next(&mut self, key: &str, end: &TaskEnd) -> Vec<(Arc<str>, TaskEnd)> {
+        let mut over = Vec::new();
+        for next in self.next.remove(key).into_iter().flatten() {
+            let Some(open) = self.open.get_mut(&next).filter(|open| open.held.contains(key)) else {
+                continue;
+            };
+            if open.task.after.get(key).is_some_and(|after| !after.allows(end.outcome)) {
+                over.push((next, end.of_next(key)));
+                continue;
+            }
+            open.held.remove(key);
+            if open.held.is_empty() {
+                self.n_held -= 1;
+                if open.executor.is_none() {
+                    self.ready.insert(open.place, next);
+                }
+            }
+        }
+        over
     }
 
     fn take_place(&mut self) -> u64 {
@@ -154,7 +215,9 @@ impl Tasks {
         };
         open.executor = None;
         open.attempts = open.attempts.saturating_sub(u32::from(!had_pod));
-        self.ready.insert(open.place, Arc::clone(&open.task.key));
+        if open.held.is_empty() {
+            self.ready.insert(open.place, Arc::clone(&open.task.key));
+        }
     }
 
     /// The pod of this task was refused: puts it behind all others, so that it does not hold them up.
@@ -168,13 +231,13 @@ impl Tasks {
         Some(*refused)
     }
 
-    /// True if the server has refused this task often and for long enough, and no other task is there.
+    /// True if the server has refused this task often and for long enough, and no other task could be tried.
     pub fn is_refused_alone(&self, key: &str, now: Millis) -> bool {
         self.open.get(key).is_some_and(|open| {
             let for_long = |refused: Refused| {
                 refused.times > open.retries_left && now.since(refused.since) >= REFUSED_ALONE_MS
             };
-            self.open.len() == 1 && open.refused.is_some_and(for_long)
+            self.n_free() == 1 && open.refused.is_some_and(for_long)
         })
     }
 
@@ -193,8 +256,9 @@ impl Tasks {
 
     /// The task is over. None if it is not open.
     pub fn end(&mut self, key: &str, end: TaskEnd) -> Option<(Arc<str>, &EndedTask)> {
-        let OpenTask { task, executor, attempts, place, .. } = self.open.remove(key)?;
+        let OpenTask { task, executor, attempts, place, held, .. } = self.open.remove(key)?;
         self.ready.remove(&place);
+        self.n_held -= usize::from(!held.is_empty());
         let ended = EndedTask { digest: task.digest(), end, executor, attempts, is_reported: true };
         let key = Arc::clone(&task.key);
         let ended = self.ended.entry(Arc::clone(&key)).or_insert(ended);
@@ -221,7 +285,8 @@ impl Tasks {
             return if is_live { Adopted::Second } else { Adopted::Known };
         }
         if !self.open.contains_key(key) {
-            self.add(Arc::clone(&run.task));
+            // Its pod does not carry what it came after.
+            let _none = self.add(Arc::clone(&run.task));
         }
         let Some(open) = self.open.get_mut(key) else { return Adopted::Known };
         if open.executor.is_some() {
@@ -233,6 +298,9 @@ impl Tasks {
         open.task = Arc::clone(&run.task);
         (open.attempts, open.retries_left) = (run.attempt, run.retries_left);
         open.executor = Some(id);
+        // What it comes after had ended when the pod was created.
+        self.n_held -= usize::from(!open.held.is_empty());
+        open.held.clear();
         self.ready.remove(&open.place);
         Adopted::Current
     }

@@ -357,7 +357,7 @@ fn the_number_of_open_and_of_remembered_tasks_is_limited() {
     let tasks = vec![Arc::new(task("x", 0))];
     let reply = run.call(Command::Group(GroupName::from("h"), GroupCommand::AddTasks { tasks }));
     let Reply::TooMany { what, field: "executors" } = reply else { panic!("{reply:?}") };
-    assert!(what.contains("the maximum is 10000"), "{what}");
+    assert!(what.contains("the maximum is 20000"), "{what}");
     assert!(matches!(say(&mut run, &all[..10]), Reply::Tasks(_)), "said again, it adds nothing");
     let cancel = |run: &mut Run, key: &Arc<str>| {
         let (group, key) = (GroupName::from("g"), Arc::clone(key));

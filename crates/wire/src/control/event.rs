@@ -162,6 +162,7 @@ fn write_group<M: SerializeMap>(
             map.serialize_entry("outcome", end.outcome.as_str())?;
             map.serialize_entry("exit_code", &end.exit_code)?;
             map.serialize_entry("reason", &end.reason)?;
+            map.serialize_entry("message", &end.message.as_deref())?;
             map.serialize_entry("attempts", attempts)?;
             map.serialize_entry("executor", &executor.map(|id| id.0))
         }
@@ -348,8 +349,12 @@ mod tests {
 
     #[test]
     fn the_end_of_a_task_has_its_documented_form() {
-        let end =
-            TaskEnd { outcome: TaskOutcome::Failed, exit_code: Some(3), reason: Some("evicted") };
+        let end = TaskEnd {
+            outcome: TaskOutcome::Skipped,
+            exit_code: Some(3),
+            reason: Some("after"),
+            message: Some("task a failed".into()),
+        };
         check(
             Event::Group(
                 GroupName::from("default"),
@@ -360,7 +365,7 @@ mod tests {
                     end,
                 },
             ),
-            r#""task_ended","group":"default","key":"t-1","outcome":"failed","exit_code":3,"reason":"evicted","attempts":2,"executor":3"#,
+            r#""task_ended","group":"default","key":"t-1","outcome":"skipped","exit_code":3,"reason":"after","message":"task a failed","attempts":2,"executor":3"#,
         );
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::control::{CallError, check_names, optional, parse_object};
 use crate::k8s::labels;
 use crate::names;
-use posse_core::model::task::{KEY_BYTES_MAX, RETRIES_MAX, Task, TaskRun, TaskStatus};
+use posse_core::model::task::{After, KEY_BYTES_MAX, RETRIES_MAX, Task, TaskRun, TaskStatus};
 use posse_encoding::quantity::Quantity;
 
 /// The largest contents of a task as JSON, in bytes. All annotations of a pod may have 256 KiB.
@@ -42,11 +42,24 @@ pub struct TaskJson {
     pub node_selector: BTreeMap<String, String>,
     #[serde(default)]
     pub retries: u32,
+    /// Never in the annotation.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub after: BTreeMap<String, String>,
 }
 
 /// The fields of a task, as calls have them.
-const FIELDS: [&str; 9] =
-    ["key", "env", "image", "command", "args", "cpu", "memory", "node_selector", "retries"];
+const FIELDS: [&str; 10] = [
+    "key",
+    "env",
+    "image",
+    "command",
+    "args",
+    "cpu",
+    "memory",
+    "node_selector",
+    "retries",
+    "after",
+];
 
 impl fmt::Debug for TaskJson {
     /// Without environment and arguments, because they may contain secrets.
@@ -64,6 +77,8 @@ pub struct TaskStatusJson {
     pub attempts: u32,
     pub exit_code: Option<i32>,
     pub reason: Option<String>,
+    #[serde(default)]
+    pub message: Option<String>,
 }
 
 /// Reads the body of `POST /v1/groups/{group}/executors`.
@@ -95,6 +110,7 @@ fn parse_task(i: usize, value: &Value) -> Result<Arc<Task>, CallError> {
         memory: amount(fields, "memory", "512Mi").map_err(inside)?,
         node_selector: node_selector(fields).map_err(inside)?,
         retries: retries(fields).map_err(inside)?,
+        after: after(fields).map_err(inside)?,
     };
     let n_bytes = text(&task).len();
     if n_bytes > TASK_BYTES_MAX {
@@ -203,6 +219,20 @@ fn retries(fields: &Map<String, Value>) -> Result<u32, CallError> {
     })
 }
 
+fn after(fields: &Map<String, Value>) -> Result<BTreeMap<Arc<str>, After>, CallError> {
+    const FIELD: &str = "after";
+    let Some(after) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
+    let after = after.as_object().ok_or_else(|| {
+        CallError::new(FIELD, "must be an object of keys, for example {\"task-16\": \"ok\"}")
+    })?;
+    let one = |(key, how): (&String, &Value)| {
+        let after = how.as_str().and_then(After::parse);
+        let error = || CallError::new(&format!("{FIELD}.{key}"), "must be \"ok\" or \"any\"");
+        Ok((Arc::from(key.as_str()), after.ok_or_else(error)?))
+    };
+    after.iter().map(one).collect()
+}
+
 /// Body of `POST /v1/groups/{group}/executors`.
 pub fn tasks_body(tasks: &[TaskJson]) -> Vec<u8> {
     json!({ "executors": tasks }).to_string().into_bytes()
@@ -229,13 +259,19 @@ pub fn parse_statuses(body: &[u8]) -> Option<Vec<TaskStatusJson>> {
 }
 
 fn status_json(status: &TaskStatus) -> TaskStatusJson {
+    let held = status.held_by.as_ref().map(|(n, first)| match n {
+        1 => format!("after {first}"),
+        n => format!("after {first} and {} more", n - 1),
+    });
+    let end = status.end.as_ref();
     TaskStatusJson {
         key: status.key.to_string(),
         state: status.state.as_str().to_owned(),
         executor: status.executor.map(|id| id.0),
         attempts: status.attempts,
-        exit_code: status.end.and_then(|end| end.exit_code),
-        reason: status.end.and_then(|end| end.reason).map(str::to_owned),
+        exit_code: end.and_then(|end| end.exit_code),
+        reason: end.and_then(|end| end.reason).map(str::to_owned),
+        message: end.and_then(|end| end.message.as_deref()).map(str::to_owned).or(held),
     }
 }
 
@@ -252,23 +288,39 @@ struct Annotation {
 
 impl From<Task> for TaskJson {
     fn from(task: Task) -> Self {
-        let Task { key, env, image, command, args, cpu, memory, node_selector, retries } = task;
+        let Task { key, env, image, command, args, cpu, memory, node_selector, retries, after } =
+            task;
         let key = key.to_string();
-        Self { key, env, image, command, args, cpu, memory, node_selector, retries }
+        let name = |(key, after): (Arc<str>, After)| (key.to_string(), after.as_str().to_owned());
+        let after = after.into_iter().map(name).collect();
+        Self { key, env, image, command, args, cpu, memory, node_selector, retries, after }
     }
 }
 
 impl From<TaskJson> for Task {
+    /// Of an annotation.
     fn from(json: TaskJson) -> Self {
-        let TaskJson { key, env, image, command, args, cpu, memory, node_selector, retries } = json;
-        let key = Arc::from(key);
-        Self { key, env, image, command, args, cpu, memory, node_selector, retries }
+        let TaskJson {
+            key,
+            env,
+            image,
+            command,
+            args,
+            cpu,
+            memory,
+            node_selector,
+            retries,
+            after: _,
+        } = json;
+        let (key, after) = (Arc::from(key), BTreeMap::new());
+        Self { key, env, image, command, args, cpu, memory, node_selector, retries, after }
     }
 }
 
-/// The contents without the key, which is a label.
+/// The contents without the key, which is a label, and without what a pod has behind it.
 fn contents(task: &Task) -> TaskJson {
-    TaskJson { key: String::new(), ..TaskJson::from(task.clone()) }
+    let (key, after) = (String::new(), BTreeMap::new());
+    TaskJson { key, after, ..TaskJson::from(task.clone()) }
 }
 
 fn text(task: &Task) -> String {
@@ -326,8 +378,7 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
 }
 
 fn change_container(container: &mut Value, task: &Task) {
-    let Task { key: _, env, image, command, args, cpu, memory, node_selector: _, retries: _ } =
-        task;
+    let Task { env, image, command, args, cpu, memory, .. } = task;
     if let Some(image) = image {
         container["image"] = json!(image);
     }
@@ -366,18 +417,22 @@ mod tests {
             memory: Some("1Gi".to_owned()),
             node_selector: [("disk".to_owned(), "ssd".to_owned())].into(),
             retries: 2,
+            after: BTreeMap::new(),
         }
     }
 
     #[test]
     fn calls_and_annotations_are_read_back() {
-        let json = TaskJson::from(task());
+        let after = [("a".into(), After::Ok), ("b".into(), After::Any)].into();
+        let ordered = Task { after, ..task() };
+        let json = TaskJson::from(ordered.clone());
         let only_key = TaskJson { key: "b".to_owned(), ..TaskJson::default() };
         let read = parse_tasks(&tasks_body(&[json, only_key])).unwrap();
         let plain = Task { key: "b".into(), ..Task::default() };
-        assert!(read == [Arc::new(task()), Arc::new(plain)]);
-        let run = TaskRun { task: Arc::new(task()), attempt: 2, retries_left: 1 };
-        assert_eq!(parse_run("t-1", &annotation(&run)), run);
+        assert!(read == [Arc::new(ordered.clone()), Arc::new(plain)]);
+        let run = TaskRun { task: Arc::new(ordered), attempt: 2, retries_left: 1 };
+        let want = TaskRun { task: Arc::new(task()), attempt: 2, retries_left: 1 };
+        assert_eq!(parse_run("t-1", &annotation(&run)), want);
         // Somebody has changed the annotation.
         let bare = Arc::new(Task { key: "k".into(), ..Task::default() });
         let want = TaskRun { task: bare, attempt: 1, retries_left: 0 };
@@ -388,18 +443,28 @@ mod tests {
 
     #[test]
     fn answers_are_as_documented_and_read_back() {
-        let end =
-            TaskEnd { outcome: TaskOutcome::Failed, exit_code: Some(3), reason: Some("app_error") };
+        let end = TaskEnd {
+            outcome: TaskOutcome::Failed,
+            exit_code: Some(3),
+            reason: Some("app_error"),
+            message: None,
+        };
         let status = TaskStatus {
             key: "t".into(),
             state: TaskState::Ended(TaskOutcome::Failed),
             executor: Some(ExecutorId(7)),
             attempts: 2,
+            held_by: None,
             end: Some(end),
         };
-        let want = r#"{"key":"t","state":"failed","executor":7,"attempts":2,"exit_code":3,"reason":"app_error"}"#;
+        let want = r#"{"key":"t","state":"failed","executor":7,"attempts":2,"exit_code":3,"reason":"app_error","message":null}"#;
         let sorted: Value = serde_json::from_str(want).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&status_body(&status)).unwrap(), sorted);
+        for (n, want) in [(1, "after a"), (3, "after a and 2 more")] {
+            let held_by = Some((n, "a".into()));
+            let held = TaskStatus { state: TaskState::Held, held_by, end: None, ..status.clone() };
+            assert_eq!(status_json(&held).message.as_deref(), Some(want));
+        }
         let read = parse_statuses(&statuses_body(&[status])).unwrap();
         assert_eq!((read[0].key.as_str(), read[0].exit_code), ("t", Some(3)));
         assert_eq!(parse_statuses(b"{}"), None);
@@ -442,6 +507,8 @@ mod tests {
         check(r#"{"key":"a","node_selector":["x"]}"#, "executors[1].node_selector", "object");
         check(r#"{"key":"a","node_selector":{"a b":"c"}}"#, "executors[1].node_selector.a b", "");
         check(r#"{"key":"a","node_selector":{"a":1}}"#, "executors[1].node_selector.a", "text");
+        check(r#"{"key":"a","after":["b"]}"#, "executors[1].after", "object");
+        check(r#"{"key":"a","after":{"b":"good"}}"#, "executors[1].after.b", "ok");
         check(r#"{"key":"a","images":"x"}"#, "executors[1].images", "unknown field");
         let long = "x".repeat(TASK_BYTES_MAX);
         check(&format!(r#"{{"key":"a","args":["{long}"]}}"#), "executors[1]", "maximum is 32768");

@@ -1,7 +1,7 @@
 //! Tasks in a simulated cluster: a driver that says its keys again and again, and what must hold for
 //! each key.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use posse_base::rng::Rng;
@@ -12,7 +12,7 @@ use posse_core::model::event::{Event, GroupEvent};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::pod::{ContainerState, Pod};
 use posse_core::model::settings::{GroupSpec, Limit};
-use posse_core::model::task::{Task, TaskOutcome, TaskState};
+use posse_core::model::task::{After, Task, TaskOutcome, TaskState};
 use posse_core::reconciler::Reconciler;
 use posse_core::state::executors::{Executor, has_ended};
 
@@ -36,6 +36,8 @@ pub struct TaskDriver {
     /// The keys whose end this process has told.
     told: BTreeSet<Key>,
     cancelled: BTreeSet<Key>,
+    /// How tasks have ended, as any process has told it last.
+    outcomes: BTreeMap<Key, TaskOutcome>,
 }
 
 impl TaskDriver {
@@ -52,6 +54,10 @@ impl TaskDriver {
         if !self.told.insert(key.clone()) {
             return fail(format!("{event:?} was told before"));
         }
+        self.outcomes.insert(key.clone(), end.outcome);
+        if end.outcome == TaskOutcome::Skipped && self.allowed(&key.0, &key.1) == Some(true) {
+            return fail(format!("{event:?}, but all that it comes after has ended well"));
+        }
         if cluster.n_restores == 0 && end.outcome == TaskOutcome::Succeeded {
             let code = |pod: &Pod| pod.end.as_ref().and_then(|end| end.exit_code);
             let of_it = cluster.pods.values().map(|s| &s.pod).find(|pod| Some(pod.id) == *executor);
@@ -65,7 +71,23 @@ impl TaskDriver {
         Ok(())
     }
 
-    /// No executor is created for a task while another one can still run, as far as the core knows.
+    /// True if all that the task comes after has ended so that it may start, false if something has ended otherwise.
+    fn allowed(&self, name: &GroupName, key: &str) -> Option<bool> {
+        let (_, task) =
+            self.said.iter().find(|(group, task)| group == name && &*task.key == key)?;
+        let each = task.after.iter().map(|(other, after)| {
+            let outcome = self.outcomes.get(&(name.clone(), Arc::clone(other)));
+            outcome.map(|outcome| after.allows(*outcome))
+        });
+        let each: Vec<Option<bool>> = each.collect();
+        if each.contains(&Some(false)) {
+            return Some(false);
+        }
+        each.iter().all(Option::is_some).then_some(true)
+    }
+
+    /// No executor is created for a task while another one can still run, as far as the core knows, nor before what it
+    /// comes after has ended.
     pub fn on_action(&self, action: &Action, core: &Reconciler, cluster: &Cluster) -> CheckResult {
         let Action::Create { id, group: name, overrides, .. } = action else { return Ok(()) };
         let Some(run) = &overrides.task else { return Ok(()) };
@@ -75,6 +97,9 @@ impl TaskDriver {
         let key = &run.task.key;
         if self.told.contains(&(name.clone(), Arc::clone(key))) {
             return fail(format!("{action:?}, but the task has ended"));
+        }
+        if self.allowed(name, key) != Some(true) {
+            return fail(format!("{action:?}, but what it comes after has not ended well"));
         }
         let is_of_it = |executor: &Executor| {
             let is_key = executor.task.as_ref().is_some_and(|run| run.task.key == *key);
@@ -115,7 +140,7 @@ pub fn tasks_are_right(core: &Reconciler) -> CheckResult {
         for key in tasks.open_keys() {
             let open = tasks.open(key).unwrap();
             let Some(id) = open.executor else {
-                n_ready += 1;
+                n_ready += u32::from(open.held_by().is_none());
                 continue;
             };
             let of_it = executors.get(id).and_then(|one| one.task.as_ref());
@@ -168,7 +193,17 @@ impl World {
             let n = self.tasks.said.len();
             if n < KEYS_MAX {
                 let retries = [0, 0, 1, 5][at(rng, 4)];
-                let task = Task { key: format!("t{n}").into(), retries, ..Task::default() };
+                let of_group = self.tasks.said.iter().filter(|(group, _)| *group == name);
+                let others: Vec<Arc<str>> =
+                    of_group.map(|(_, task)| Arc::clone(&task.key)).collect();
+                let n_after = if others.is_empty() { 0 } else { rng.below(3) };
+                let after = (0..n_after).map(|_| {
+                    let other = Arc::clone(&others[at(rng, others.len() as u64)]);
+                    (other, if rng.chance(50) { After::Ok } else { After::Any })
+                });
+                let after = after.collect();
+                let key = format!("t{n}").into();
+                let task = Task { key, retries, after, ..Task::default() };
                 self.tasks.said.push((name, Arc::new(task)));
             }
         }
