@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Packs the Python module and a posse program into a wheel. Needs no network, and nothing beside Python.
 
-    wheel.py PROGRAM FOLDER      writes FOLDER/posse-VERSION-py3-none-PLATFORM.whl, and prints its path
+    wheel.py PROGRAM FOLDER [JAR]   writes FOLDER/posse-VERSION-py3-none-PLATFORM.whl, and prints its path
+
+JAR is the Spark adapter's. With it the wheel has posse-spark-submit.
 
 The program is static, so the wheel installs on every Linux of its machine: glibc and musl. The same files and
 SOURCE_DATE_EPOCH give the same bytes.
@@ -40,17 +42,18 @@ def metadata(name: str) -> str:
     project = (HERE / "pyproject.toml").read_text()
 
     def value(key: str) -> str:
-        return re.search(rf'^{key} = "(.*)"$', project, re.MULTILINE)[1]
+        return re.search(rf'^{key} = \[?"(.*)"\]?$', project, re.MULTILINE)[1]
 
     return (
         f"Metadata-Version: 2.1\nName: posse\nVersion: {name}\nSummary: {value('description')}\n"
         f"License: {value('license')}\nRequires-Python: {value('requires-python')}\n"
+        f"Provides-Extra: spark\nRequires-Dist: {value('spark')}; extra == 'spark'\n"
         "Description-Content-Type: text/markdown\n\n" + (HERE / "README.md").read_text()
     )
 
 
 def main() -> None:
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     program, name = Path(sys.argv[1]).read_bytes(), version()
     platforms = PLATFORMS.format(machine(program))
@@ -63,6 +66,13 @@ def main() -> None:
         (f"{info}/METADATA", metadata(name).encode(), 0o644),
         (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: posse\nRoot-Is-Purelib: false\n{tags}".encode(), 0o644),
     ]
+    if len(sys.argv) == 4:
+        adapter, share = HERE.parents[1] / "adapters/spark", f"posse-{name}.data/data/share/posse/spark"
+        files += [
+            (f"posse-{name}.data/scripts/posse-spark-submit", (adapter / "posse-spark-submit").read_bytes(), 0o755),
+            (f"{share}/posse-spark.jar", Path(sys.argv[3]).read_bytes(), 0o644),
+            *((f"{share}/{part}", (adapter / part).read_bytes(), 0o644) for part in ("executor.sh", "executor.yaml")),
+        ]
     record = ""
     for path, content, _ in files:
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -59,7 +59,7 @@ def write_template(folder, path):
     """executor.yaml for this machine: its folder, and a command, because the embedded node pulls no image."""
     with open(os.path.join(HERE, "executor.yaml"), encoding="utf-8") as file:
         text = file.read().replace("/var/lib/spark-shuffle", folder)
-    script = os.path.join(HERE, "..", "spark", "executor.sh")
+    script = os.path.join(HERE, "..", "..", "adapters", "spark", "executor.sh")
     command = (f"    - name: spark\n      command: [sh, {json.dumps(script)}]\n      env:\n"
                f"        - {{name: SPARK_HOME, value: {json.dumps(os.environ['SPARK_HOME'])}}}\n")
     with open(path, "w", encoding="utf-8") as file:

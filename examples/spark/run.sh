@@ -45,7 +45,6 @@ case $versions in
 [0-9]*.[0-9]*.[0-9]*) spark=$versions ;;
 *) fail "there is no Spark $versions: name 4.3, 4.0, 3.5, or a whole version" ;;
 esac
-PYSPARK=pyspark==$spark
 # Each version has a folder.
 home=$top/target/spark/$spark
 
@@ -53,25 +52,18 @@ command -v javac >/dev/null || cannot "javac is missing: install a JDK, 17 or la
 posse=${POSSE:-$(ls -t "$top"/target/*/release/posse "$top"/target/*/debug/posse 2>/dev/null | head -n 1)}
 [ -x "$posse" ] || fail "posse is not built: run cargo build --release"
 
-# Installs once. The version file is written last, so a partial installation is repeated. Two runs may
-# start at the same time: the second one waits.
-mkdir -p "$home"
-exec 9> "$home/lock"
-flock 9
-if [ "$(cat "$home/version" 2>/dev/null)" != "$PYSPARK" ]; then
-    python3 -m venv --clear "$home/venv" >/dev/null || cannot "python3 has no venv (Debian: python3-venv)"
-    "$home/venv/bin/pip" install --quiet --disable-pip-version-check "$PYSPARK" || cannot "pip cannot install $PYSPARK"
-    echo "$PYSPARK" > "$home/version"
-fi
+SPARK_HOME=$("$top/adapters/spark/install.sh" "$spark") || cannot "Spark $spark cannot be installed"
 PATH=$home/venv/bin:$PATH
-SPARK_HOME=$(python3 -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')
-POSSE_SPARK_JAR=$home/posse-spark.jar
+# One jar for all versions.
+POSSE_SPARK_JAR=$top/target/spark/posse-spark.jar
 PYTHONPATH=$here
 PYTHONDONTWRITEBYTECODE=1
 EXECUTOR_TEMPLATE=$home/executor.yaml
 export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE EXECUTOR_TEMPLATE JAVA_QUICK
-"$top/adapters/spark/build.sh" "$SPARK_HOME" "$POSSE_SPARK_JAR"
-exec 9>&-
+oldest=$("$top/adapters/spark/install.sh" oldest) || cannot "the Spark that the adapter is compiled against cannot be installed"
+if [ ! -e "$POSSE_SPARK_JAR" ] || [ -n "$(find "$top/adapters/spark/src" "$top/adapters/spark/build.sh" -newer "$POSSE_SPARK_JAR")" ]; then
+    "$top/adapters/spark/build.sh" "$oldest" "$POSSE_SPARK_JAR"
+fi
 echo "Spark $spark"
 # The embedded node pulls no image, so the template has the command. A real image has an entry point
 # and needs no template.
@@ -83,7 +75,7 @@ metadata:
 spec:
   containers:
     - name: spark
-      command: [sh, "$here/executor.sh"]
+      command: [sh, "$top/adapters/spark/executor.sh"]
       env:
         - {name: SPARK_HOME, value: "$SPARK_HOME"}
 YAML
@@ -304,14 +296,56 @@ submit() (
     same_words
 )
 
-# The adapter compiles with each other Spark that is installed below target/.
+# The same jar with each other Spark that is installed below target/: the adapter's own tests, and a word count.
 others() {
     for version in "$top"/target/spark/*/version; do
         folder=$(dirname "$version")
         [ "$folder" != "$home" ] || continue
-        "$top/adapters/spark/build.sh" "$(echo "$folder"/venv/lib/python3*/site-packages/pyspark)" "$folder/posse-spark.jar"
-        echo "compiles with $(cat "$version")"
+        "$here/run.sh" --spark "$(basename "$folder")" prepare wordcount
     done
+}
+
+# An application whose executors fall silent one after the other. Spark kills and replaces them without end. The budget
+# of Spark's own key ends the run.
+hanging() {
+    work=$home/runs/hanging
+    rm -rf "$work"
+    mkdir -p "$work"
+    code=0
+    PATH=$(dirname "$posse"):$PATH timeout 300 "$top/adapters/spark/posse-spark-submit" --dev \
+        --conf spark.executor.instances=2 --conf spark.executor.memory=512m --conf spark.executor.maxNumFailures=2 \
+        --conf spark.kubernetes.allocation.batch.delay=2s --conf spark.task.maxFailures=1000 \
+        --conf spark.executor.heartbeatInterval=1s --conf spark.network.timeout=8s --conf spark.network.timeoutInterval=1s \
+        --conf "spark.executor.extraJavaOptions=$JAVA_QUICK" --driver-java-options "$JAVA_QUICK" \
+        --conf spark.ui.enabled=false "$here/hanging.py" > "$work/log" 2>&1 || code=$?
+    [ $code = 11 ] || fail "the exit code is $code, and should be 11: the whole log is $work/log"
+    grep -q 'budget' "$work/log" || fail "no budget in $work/log"
+    told=$(grep -c 'no effect with posse: spark.kubernetes.allocation.batch.delay ' "$work/log") || true
+    [ "$told" = 1 ] || fail "a key without effect was told $told times: $work/log"
+    echo "ended by the budget of spark.executor.maxNumFailures"
+}
+
+# From a clean virtual environment to a word count: two commands, and the files of this folder.
+pip() {
+    work=$home/runs/pip
+    rm -rf "$work"
+    mkdir -p "$work"
+    wheel=$(python3 "$top/clients/python/wheel.py" "$posse" "$work" "$POSSE_SPARK_JAR")
+    python3 -m venv "$work/venv"
+    PIP_CONSTRAINT=$work/constraint
+    export PIP_CONSTRAINT
+    echo "pyspark==$spark" > "$PIP_CONSTRAINT"
+    env -i HOME="$work" PATH="$work/venv/bin:/usr/local/bin:/usr/bin:/bin" PIP_CONSTRAINT="$PIP_CONSTRAINT" \
+        PIP_CACHE_DIR="$("$home/venv/bin/pip" cache dir)" sh -c '
+            set -e
+            pip install --quiet --disable-pip-version-check "$1[spark]"
+            posse-spark-submit --dev --conf spark.executor.instances=2 "$2/wordcount.py" "$3" "$4"
+        ' sh "$wheel" "$here" "$top/fixtures/text" "$work/out" > "$work/log" 2>&1 || {
+        tail -n 60 "$work/log" >&2
+        fail "the whole log is $work/log"
+    }
+    same_words
+    rm -rf "$work/venv" "$wheel"
 }
 
 # Runs under posse and under Spark's own allocator in turn. The last --conf of a key wins.
@@ -359,7 +393,7 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission) ;;
+    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | hanging | pip) ;;
     in_cluster | submit | shuffle | recovery | timing | real | install | prepare | others) ;;
     *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac

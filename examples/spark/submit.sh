@@ -6,8 +6,11 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 work=${SPARK_EXAMPLE_WORK:?a folder of its own}
 
+program=$here/../../adapters/spark/posse-spark-submit
 if [ "${1:-}" = --cluster ]; then
     shift
+    # Spark's own cluster mode: posse-spark-submit would make a Job.
+    program=$SPARK_HOME/bin/spark-submit
     server=$(sed -n 's/.*server: *"\{0,1\}\([^",}]*\).*/\1/p' "$KUBECONFIG" | head -n 1)
     cat > "$work/driver.yaml" <<YAML
 apiVersion: v1
@@ -31,12 +34,15 @@ YAML
         --conf spark.kubernetes.submission.waitAppCompletion=false \
         --conf spark.kubernetes.driver.request.cores=100m \
         --conf "spark.driver.extraClassPath=$POSSE_SPARK_JAR" \
-        --conf spark.kubernetes.authenticate.driver.serviceAccountName=spark "$@"
+        --conf spark.kubernetes.authenticate.driver.serviceAccountName=spark \
+        --conf spark.kubernetes.allocation.pods.allocator=dev.posse.spark.PosseAllocator \
+        --conf spark.kubernetes.executor.deleteOnTermination=false --conf spark.executor.maxNumFailures=2147483647 \
+        --conf spark.kubernetes.executor.enableApiWatcher=false --master "k8s://$server" "$@"
 else
     set -- --conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1 "$@"
 fi
 
-exec "$here/../../adapters/spark/posse-spark-submit" \
+exec "$program" \
     --conf spark.kubernetes.namespace=default \
     --conf spark.kubernetes.container.image=none \
     --conf spark.kubernetes.executor.podTemplateFile="$EXECUTOR_TEMPLATE" \

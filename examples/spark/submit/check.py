@@ -3,10 +3,10 @@
 check.py FOLDER [--lose-node] APPLICATION...: `words` counts words. `streaming` loses its driver in the middle, and the
 next driver goes on where it was. FOLDER becomes the volume spark-data, so all nodes must have it.
 
-On the embedded cluster, which has no images, $SPARK_HOME and the files of this repository take the image's place. With
---lose-node the nodes run on this machine (nN/kubelet.pid and nN/containerd.sock beside $KUBECONFIG): the node of the driver
-is killed, for `words` too, and its kubelet is started again at the end. Without it the driver's pod is deleted.
-$POSSE is the binary.
+On the embedded cluster, which has no images, $SPARK_HOME and the files of this repository take the image's place, and
+`words` is submitted by posse-spark-submit. With --lose-node the nodes run on this machine (nN/kubelet.pid and
+nN/containerd.sock beside $KUBECONFIG): the node of the driver is killed, for `words` too, and its kubelet is started again
+at the end. Without it the driver's pod is deleted. $POSSE is the binary.
 """
 
 import json
@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[2]
 API = kube.Api("example-submit")
 FILES, NUMBERS_PER_FILE, BATCHES_BEFORE_LOSS = 12, 100, 4
-SECONDS_MAX = 600
+SECONDS_MAX = 300
 IS_EMBEDDED = "EXECUTOR_TEMPLATE" in os.environ
 
 
@@ -59,6 +59,25 @@ def submit(name, *application):
     if application:
         command += ["--", *submitter(), *confs(), *application]
     return subprocess.Popen([str(word) for word in command])
+
+
+def submit_by_spark(folder, name, *application):
+    """The same by `posse-spark-submit --deploy-mode cluster`, on the embedded cluster: no posse.yaml, and Spark's keys."""
+    template = folder / "driver.yaml"
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "spark-data"}}
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    spec = {"containers": [{"name": "main", "volumeMounts": mounts}], "volumes": [claim]}
+    template.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}), encoding="utf-8")
+    driver = "spark.kubernetes.driver"
+    path = f"{Path(os.environ['POSSE']).resolve().parent}:{os.environ['PATH']}"
+    options = {f"{driver}.podTemplateFile": template, f"{driver}.podTemplateContainerName": "main",
+               f"{driver}.request.cores": "100m", f"{driver}.label.team": "examples",
+               "spark.kubernetes.driverEnv.SPARK_HOME": os.environ["SPARK_HOME"],
+               "spark.kubernetes.driverEnv.PATH": path,
+               "spark.kubernetes.container.image": "none", "spark.kubernetes.namespace": "default"}
+    command = [*submitter(), "--deploy-mode", "cluster", "--name", name, *confs(),
+               *(f"--conf={key}={value}" for key, value in options.items()), *application]
+    return subprocess.Popen([str(word) for word in command], env={**os.environ, "PATH": path})
 
 
 def submitter():
@@ -147,8 +166,10 @@ def end(name, process):
 def words(folder, lose_node):
     shutil.rmtree(folder / "text", ignore_errors=True)
     shutil.copytree(TOP / "fixtures/text", folder / "text")
-    # In an image the file is used as it is.
-    process = submit("spark-words", *([HERE.parent / "wordcount.py", "/data/text", "/data/out"] if IS_EMBEDDED else []))
+    if IS_EMBEDDED:
+        process = submit_by_spark(folder, "spark-words", HERE.parent / "wordcount.py", "/data/text", "/data/out")
+    else:
+        process = submit("spark-words")
     undo = None
     if lose_node:
         wait_until("two executors", lambda: len(running_executors("spark-words")) >= 2)

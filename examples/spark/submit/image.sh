@@ -21,7 +21,7 @@ for part in arpack blas breeze cats-kernel datanucleus derby hive- lapack scala-
 done
 cp "$3" "$spark/jars/posse-spark.jar"
 cp "$here/../../../adapters/spark/posse-spark-submit" "$spark/bin/"
-cp "$here/../executor.sh" "$root/opt/entrypoint.sh"
+cp "$here/../../../adapters/spark/executor.sh" "$root/opt/entrypoint.sh"
 cp "$here/../wordcount.py" "$here/streaming.py" "$root/opt/app/"
 chmod -R a+rX "$root/opt"
 chmod a+x "$root/opt/entrypoint.sh" "$spark/bin/posse-spark-submit"

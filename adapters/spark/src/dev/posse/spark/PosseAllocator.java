@@ -1,6 +1,5 @@
 package dev.posse.spark;
 
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -11,7 +10,6 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import io.fabric8.kubernetes.api.model.Container;
 import io.fabric8.kubernetes.api.model.HasMetadata;
 import io.fabric8.kubernetes.api.model.Pod;
-import io.fabric8.kubernetes.api.model.PodBuilder;
 import io.fabric8.kubernetes.client.Config;
 import io.fabric8.kubernetes.client.KubernetesClient;
 import io.fabric8.kubernetes.client.KubernetesClientBuilder;
@@ -93,6 +91,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     SparkContext context =
         backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler.sc();
     try {
+      Shims.check(context.version());
       Settings.check(conf);
       Settings.untold(conf).ifPresent(LOG::warn);
       Link.Engine engine = new Engine(appId, backend);
@@ -102,8 +101,8 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     } catch (IllegalArgumentException e) {
       throw sparkException(e.getMessage(), e);
     } catch (LinkageError e) {
-      throw sparkException("the adapter was compiled for another Spark than " + context.version()
-          + ": build it again with its jars (" + e + ")", e);
+      throw sparkException("the adapter does not fit Spark " + context.version() + ": use the jar of a newer posse (" + e
+          + ")", e);
     }
     context.addSparkListener(new End());
     Runtime.getRuntime().addShutdownHook(new Thread(this::end, "posse-end"));
@@ -122,17 +121,8 @@ public final class PosseAllocator extends AbstractPodsAllocator {
   @Override
   public void setTotalExpectedExecutors(scala.collection.immutable.Map<ResourceProfile, Object> total) {
     Map<Integer, Integer> targets = new TreeMap<>();
-    list(total).forEach(entry -> targets.put(entry._1().id(), (Integer) entry._2()));
+    Shims.list(total).forEach(entry -> targets.put(entry._1().id(), (Integer) entry._2()));
     link.want(targets);
-  }
-
-  /** A Scala collection in Java: Scala 2.12 and 2.13 have no converter in common that is not deprecated. */
-  private static <T> List<T> list(scala.collection.Iterable<T> all) {
-    List<T> list = new ArrayList<>();
-    for (scala.collection.Iterator<T> each = all.iterator(); each.hasNext();) {
-      list.add(each.next());
-    }
-    return list;
   }
 
   @Override
@@ -181,6 +171,29 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     }
   }
 
+  /** The template of this profile's executors, and what else of Spark's keys a group has. */
+  static ObjectNode render(SparkConf conf, SecurityManager security, KubernetesExecutorBuilder builder,
+      KubernetesClient client, String appId, Option<Pod> driverPod, ResourceProfile profile) {
+    KubernetesExecutorConf executor =
+        KubernetesConf$.MODULE$.createExecutorConf(conf, Template.ID, appId, driverPod, profile.id());
+    KubernetesExecutorSpec spec;
+    try {
+      spec = builder.buildFromFeatures(executor, security, client, profile);
+    } catch (Exception e) {
+      throw new IllegalArgumentException("Spark cannot build the executors' pod: " + e.getMessage(), e);
+    }
+    Container container = spec.pod().container();
+    List<HasMetadata> resources = Shims.listOf(spec, "executorKubernetesResources");
+    Optional<String> reusedBy = Settings.reusesClaims(conf) ? Optional.of(appId) : Optional.empty();
+    ObjectNode group = Template.group(spec.pod().pod(), container, resources, reusedBy);
+    if (Settings.waitsForClaims(conf)) {
+      group.put("replace", "gone");
+    }
+    group.put("container", container.getName());
+    Settings.beside(conf).ifPresent(beside -> group.set("beside", beside));
+    return group;
+  }
+
   /** Spark for the link. */
   private final class Engine implements Link.Engine {
     private final String appId;
@@ -193,26 +206,9 @@ public final class PosseAllocator extends AbstractPodsAllocator {
 
     @Override
     public ObjectNode group(int profileId) {
-      KubernetesExecutorConf executor =
-          KubernetesConf$.MODULE$.createExecutorConf(conf, Template.ID, appId, driverPod, profileId);
       ResourceProfile profile = backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler
           .sc().resourceProfileManager().resourceProfileFromId(profileId);
-      KubernetesExecutorSpec spec;
-      try {
-        spec = builder.buildFromFeatures(executor, security, client, profile);
-      } catch (Exception e) {
-        throw new IllegalArgumentException("Spark cannot build the executors' pod: " + e.getMessage(), e);
-      }
-      Container container = spec.pod().container();
-      Pod pod = new PodBuilder(spec.pod().pod()).editOrNewSpec().addToContainers(container).endSpec().build();
-      List<HasMetadata> resources = list(spec.executorKubernetesResources());
-      Optional<String> reusedBy = Settings.reusesClaims(conf) ? Optional.of(appId) : Optional.empty();
-      ObjectNode group = Template.group(pod, resources, reusedBy);
-      if (Settings.waitsForClaims(conf)) {
-        group.put("replace", "gone");
-      }
-      group.put("container", container.getName());
-      Settings.beside(conf).ifPresent(beside -> group.set("beside", beside));
+      ObjectNode group = render(conf, security, builder, client, appId, driverPod, profile);
       // Spark chooses which running executors end, after it has lowered the target.
       group.put("scale_down", "pending");
       return group;
@@ -220,7 +216,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
 
     @Override
     public List<String> executors() {
-      return list(backend.getExecutorIds());
+      return Shims.listOf(backend, "getExecutorIds");
     }
 
     @Override

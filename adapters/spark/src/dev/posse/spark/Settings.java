@@ -1,62 +1,39 @@
 package dev.posse.spark;
 
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
 
 import org.apache.spark.SparkConf;
 
-/** Spark's configuration: required keys, keys without effect, and the address of posse. */
-final class Settings {
-  /** Without these Spark and posse would both do the same work. */
-  private static final Map<String, String> NEEDED = new LinkedHashMap<>();
-  /** Keys that have no effect with posse, and what to use instead. */
-  private static final Map<String, String> INSTEAD = new TreeMap<>();
+import scala.Tuple2;
 
+/** The application's configuration: required keys, keys without effect, and the address of posse. */
+final class Settings {
   private static final String BESIDE = "spark.posse.beside";
   private static final String REUSE = "spark.kubernetes.driver.reusePersistentVolumeClaim";
   private static final String WAIT = "spark.kubernetes.driver.waitToReusePersistentVolumeClaim";
-  private static final String POD_NAME_PREFIX = "spark.kubernetes.executor.podNamePrefix";
   /** Keys that this process has told about: a second context would tell the same again. */
   private static final Set<String> TOLD = ConcurrentHashMap.newKeySet();
-
-  static {
-    NEEDED.put("spark.kubernetes.executor.deleteOnTermination", "false");
-    NEEDED.put("spark.executor.maxNumFailures", "2147483647");
-    NEEDED.put("spark.kubernetes.executor.enableApiWatcher", "false");
-
-    String none = "there is nothing to set instead";
-    INSTEAD.put("spark.kubernetes.allocation.batch.delay", "posse does not wait between creates");
-    INSTEAD.put("spark.kubernetes.allocation.batch.size", "allocation.in_flight_max in posse.yaml");
-    INSTEAD.put("spark.kubernetes.allocation.driver.readinessTimeout", "driver.ready in posse.yaml");
-    INSTEAD.put("spark.kubernetes.allocation.executor.timeout", "allocation.start_timeout in posse.yaml");
-    INSTEAD.put("spark.kubernetes.allocation.maxPendingPods", "allocation.pending_max in posse.yaml");
-    INSTEAD.put("spark.kubernetes.allocation.maxPendingPodsPerRp", "allocation.pending_max in posse.yaml");
-    INSTEAD.put("spark.kubernetes.allocation.maximum", "failures.app in posse.yaml ends an application that always fails");
-    INSTEAD.put("spark.kubernetes.allocation.recoveryMode.enabled", none);
-    INSTEAD.put("spark.kubernetes.executor.checkAllContainers", "Spark's container alone decides");
-    INSTEAD.put("spark.kubernetes.executor.podDeletionCost", "Spark itself names the executors that end");
-    INSTEAD.put(POD_NAME_PREFIX, "pods are named <app>-<instance>-exec-<id>, with app of posse.yaml");
-    INSTEAD.put("spark.executor.failuresValidityInterval", "failures.window in posse.yaml");
-  }
 
   private Settings() {}
 
   /** @throws IllegalArgumentException with every line that is missing */
   static void check(SparkConf conf) {
     List<String> missing = new ArrayList<>();
-    NEEDED.forEach((key, value) -> {
-      if (!conf.get(key, "").strip().equalsIgnoreCase(value)) {
-        missing.add(key + "=" + value + (conf.contains(key) ? " (it is " + conf.get(key) + ")" : ""));
+    // Otherwise Spark and posse would both do the same work.
+    for (Keys.Key key : Keys.ALL) {
+      String name = key.name();
+      if (!key.forced().isEmpty() && !conf.get(name, "").strip().equalsIgnoreCase(key.forced())) {
+        missing.add(name + "=" + key.forced() + (conf.contains(name) ? " (it is " + conf.get(name) + ")" : ""));
       }
-    });
+    }
     if (!missing.isEmpty()) {
       throw new IllegalArgumentException("posse manages the executors, so Spark must not: set " + String.join(", ", missing));
     }
@@ -80,20 +57,14 @@ final class Settings {
     return conf.getBoolean(WAIT, false);
   }
 
-  /** One line with all keys that are set, have no effect, and were not told by an earlier call. */
+  /** One line with all keys that are set, have no effect, and were not told by posse-spark-submit or an earlier call. */
   static Optional<String> untold(SparkConf conf) {
-    List<String> keys = new ArrayList<>();
-    INSTEAD.forEach((key, instead) -> {
-      if (conf.contains(key) && !isSparksOwn(key, conf.get(key)) && TOLD.add(key)) {
-        keys.add(key + " (" + instead + ")");
-      }
-    });
-    return keys.isEmpty() ? Optional.empty() : Optional.of("no effect with posse: " + String.join(", ", keys));
-  }
-
-  /** Without a prefix of the user Spark sets one before its allocator starts: the application's name and 16 digits. */
-  private static boolean isSparksOwn(String key, String value) {
-    return key.equals(POD_NAME_PREFIX) && value.matches(".+-[0-9a-f]{16}");
+    TOLD.addAll(List.of(conf.get(Keys.TOLD, "").split(",")));
+    Map<String, String> all = new HashMap<>();
+    for (Tuple2<String, String> entry : conf.getAll()) {
+      all.put(entry._1(), entry._2());
+    }
+    return Keys.withoutEffect(all, TOLD);
   }
 
   /**

@@ -14,6 +14,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import com.fasterxml.jackson.databind.node.TextNode;
 
+import io.fabric8.kubernetes.api.model.Container;
 import io.fabric8.kubernetes.api.model.HasMetadata;
 import io.fabric8.kubernetes.api.model.PersistentVolumeClaim;
 import io.fabric8.kubernetes.api.model.Pod;
@@ -40,15 +41,17 @@ final class Template {
   /**
    * The parts `template` and `volumes_per_slot` of a group.
    *
-   * @param pod the whole pod
+   * @param pod the pod without Spark's container
+   * @param container Spark's container
    * @param resources other objects that Spark's allocator would create
    * @param reusedBy the application whose executors reuse the claims of earlier ones; empty: each claim ends with its
    *     executor
    * @throws IllegalArgumentException if posse cannot use the pod; the message is for the driver's log
    */
-  static ObjectNode group(Pod pod, List<HasMetadata> resources, Optional<String> reusedBy) {
+  static ObjectNode group(Pod pod, Container container, List<HasMetadata> resources, Optional<String> reusedBy) {
     ObjectNode group = Control.JSON.createObjectNode();
     ObjectNode template = json(pod);
+    template.withObject("/spec").withArray("containers").add(json(container));
     group.set("template", template);
     ObjectNode metadata = template.withObject("/metadata");
     for (String label : LABELS) {
@@ -86,7 +89,7 @@ final class Template {
     return group;
   }
 
-  private static ObjectNode json(HasMetadata object) {
+  private static ObjectNode json(Object object) {
     try {
       return (ObjectNode) Control.JSON.readTree(Serialization.asJson(object));
     } catch (JsonProcessingException e) {

@@ -7,9 +7,11 @@ import java.util.Optional;
 import com.fasterxml.jackson.databind.JsonNode;
 
 import io.fabric8.kubernetes.api.model.ConfigMapBuilder;
+import io.fabric8.kubernetes.api.model.Container;
 import io.fabric8.kubernetes.api.model.HasMetadata;
 import io.fabric8.kubernetes.api.model.OwnerReference;
 import io.fabric8.kubernetes.api.model.PersistentVolumeClaimBuilder;
+import io.fabric8.kubernetes.api.model.Pod;
 import io.fabric8.kubernetes.api.model.PodBuilder;
 import io.fabric8.kubernetes.api.model.Quantity;
 
@@ -39,7 +41,15 @@ final class TemplateTest {
   }
 
   private static JsonNode of(PodBuilder pod, HasMetadata... resources) {
-    return Template.group(pod.build(), List.of(resources), Optional.empty()).path("template");
+    return group(pod, List.of(resources), Optional.empty()).path("template");
+  }
+
+  /** As Spark builds it: its container is apart from the pod. */
+  private static JsonNode group(PodBuilder pod, List<HasMetadata> resources, Optional<String> reusedBy) {
+    Pod whole = pod.build();
+    Container container = whole.getSpec().getContainers().get(0);
+    whole.getSpec().setContainers(List.of());
+    return Template.group(whole, container, resources, reusedBy);
   }
 
   private static void placeholder() {
@@ -96,7 +106,7 @@ final class TemplateTest {
         .addToLabels("a", "b").addToAnnotations("c", "{{APP}}").endMetadata().withNewSpec().withStorageClassName("fast")
         .withAccessModes("ReadWriteOncePod").withNewResources().addToRequests("storage", new Quantity("1Gi"))
         .endResources().endSpec().build();
-    return Template.group(pod.build(), List.of(object), Optional.of(app));
+    return group(pod, List.of(object), Optional.of(app));
   }
 
   private static void reusedClaims() throws Exception {

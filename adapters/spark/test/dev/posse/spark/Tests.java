@@ -12,6 +12,8 @@ public final class Tests {
     ExchangeTest.all();
     SettingsTest.all();
     TemplateTest.all();
+    RenderTest.all();
+    SubmitTest.all();
     LinkTest.all();
     System.out.println("the adapter's own tests: all right");
     // Threads of the tests may still run.

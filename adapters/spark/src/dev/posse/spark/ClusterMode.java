@@ -1,0 +1,218 @@
+package dev.posse.spark;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.function.BiConsumer;
+
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+
+import org.apache.spark.network.util.JavaUtils;
+
+/** The driver of `posse submit`, made of Spark's keys for its own driver's pod. */
+final class ClusterMode {
+  private static final String DRIVER = "spark.kubernetes.driver.";
+  /** Options whose files of this machine come along. */
+  private static final Set<String> FILES = Set.of("--jars", "--files", "--py-files", "--archives");
+  /** Options that are of no use in the driver's pod, where the driver is in client mode. */
+  private static final Set<String> HERE = Set.of("--deploy-mode", "--master", "--properties-file", "--conf", "-c");
+  private static final Set<String> KEYS_HERE = Set.of("spark.submit.deployMode", "spark.master", "spark.kubernetes.context");
+  /** Keys of the driver's pod that its driver reads, too. */
+  private static final Set<String> OF_CLIENTS = Set.of(DRIVER + "pod.name", DRIVER + "ownPersistentVolumeClaim",
+      DRIVER + "reusePersistentVolumeClaim", DRIVER + "waitToReusePersistentVolumeClaim",
+      DRIVER + "service.deleteOnTermination", DRIVER + "master");
+  private static final long OVERHEAD_MIB_MIN = 384;
+  /** The user of Spark's image. Hadoop's code needs one that has a name. */
+  private static final int SPARK_USER = 185;
+
+  private final Submit.Place place;
+  private final Arguments arguments;
+  private final Map<String, String> conf;
+  /** Keys that are in posse's configuration. */
+  private final Set<String> used = new TreeSet<>();
+  /** Files of this machine for the pods. */
+  private final List<String> files = new ArrayList<>();
+
+  ClusterMode(Submit.Place place, Arguments arguments, Map<String, String> conf) {
+    this.place = place;
+    this.arguments = arguments;
+    this.conf = conf;
+  }
+
+  /** The keys that describe the driver's pod. */
+  Set<String> keys() {
+    describe(Control.JSON.createObjectNode(), Set.of());
+    return used;
+  }
+
+  /** @param told keys for which posse's configuration has something */
+  void describe(ObjectNode configuration, Set<String> told) {
+    ObjectNode driver = configuration.putObject("driver");
+    String image = take(DRIVER + "container.image").or(() -> Optional.ofNullable(conf.get("spark.kubernetes.container.image")))
+        .orElseThrow(() -> new IllegalArgumentException("there is no image: set spark.kubernetes.container.image"));
+    driver.put("image", image);
+    text(driver, "posse_image", "spark.posse.image");
+    text(driver, "service_account", "spark.kubernetes.authenticate.driver.serviceAccountName");
+    resources(driver.putObject("resources"));
+    labels(driver);
+    each(DRIVER + "annotation.", (name, value) -> driver.withObject("/annotations").put(name, value));
+    // Those for all pods, then those for the driver's.
+    for (String prefix : List.of("spark.kubernetes.node.selector.", DRIVER + "node.selector.")) {
+      each(prefix, (name, value) -> driver.withObject("/node_selector").put(name, value));
+    }
+    each(DRIVER + "secrets.", (name, value) -> driver.withObject("/secrets").put(name, value));
+    Optional.ofNullable(conf.get("spark.kubernetes.container.image.pullSecrets")).ifPresent(names -> {
+      ArrayNode list = driver.putArray("image_pull_secrets");
+      List.of(names.split(" *, *")).forEach(list::add);
+    });
+    variables(driver);
+    template(driver);
+    driver.putArray("command").add("sh").add("-c").add(command(told));
+  }
+
+  private Optional<String> take(String key) {
+    Optional<String> value = Optional.ofNullable(conf.get(key));
+    value.ifPresent(there -> used.add(key));
+    return value;
+  }
+
+  private void text(ObjectNode driver, String name, String key) {
+    take(key).ifPresent(value -> driver.put(name, value));
+  }
+
+  private void each(String prefix, BiConsumer<String, String> entry) {
+    conf.forEach((key, value) -> {
+      if (key.startsWith(prefix)) {
+        used.add(key);
+        entry.accept(key.substring(prefix.length()), value);
+      }
+    });
+  }
+
+  /** As Spark computes them: its memory with the overhead, and the limit of CPU only if there is one. */
+  private void resources(ObjectNode resources) {
+    long memory = JavaUtils.byteStringAsMb(conf.getOrDefault("spark.driver.memory", "1g"));
+    boolean isPython = arguments.application().stream().limit(1).anyMatch(file -> file.endsWith(".py"));
+    double factor = Double.parseDouble(conf.getOrDefault("spark.driver.memoryOverheadFactor",
+        conf.getOrDefault("spark.kubernetes.memoryOverheadFactor", isPython ? "0.4" : "0.1")));
+    long overhead = Optional.ofNullable(conf.get("spark.driver.memoryOverhead")).map(JavaUtils::byteStringAsMb)
+        .orElse(Math.max((long) (factor * memory), OVERHEAD_MIB_MIN));
+    String all = memory + overhead + "Mi";
+    String cores = take(DRIVER + "request.cores").orElse(conf.getOrDefault("spark.driver.cores", "1"));
+    resources.putObject("requests").put("cpu", cores).put("memory", all);
+    ObjectNode limits = resources.putObject("limits").put("memory", all);
+    take(DRIVER + "limit.cores").ifPresent(limit -> limits.put("cpu", limit));
+  }
+
+  /** Those of Spark's own driver, by which dashboards and policies find it. */
+  private void labels(ObjectNode driver) {
+    ObjectNode labels = driver.putObject("labels").put("spark-role", "driver");
+    each(DRIVER + "label.", labels::put);
+  }
+
+  private void variables(ObjectNode driver) {
+    ArrayNode variables = Control.JSON.createArrayNode();
+    each("spark.kubernetes.driverEnv.", (name, value) -> variables.addObject().put("name", name).put("value", value));
+    each(DRIVER + "secretKeyRef.", (name, value) -> {
+      String[] pair = value.split(":", 2);
+      if (pair.length < 2) {
+        throw new IllegalArgumentException(DRIVER + "secretKeyRef." + name + " is " + value + ", and should be SECRET:KEY");
+      }
+      variables.addObject().put("name", name).putObject("valueFrom").putObject("secretKeyRef").put("name", pair[0])
+          .put("key", pair[1]);
+    });
+    if (!variables.isEmpty()) {
+      driver.set("env", variables);
+    }
+  }
+
+  private void template(ObjectNode driver) {
+    Optional<String> file = take(DRIVER + "podTemplateFile");
+    if (file.isPresent()) {
+      driver.put("template", Path.of(file.get()).toAbsolutePath().toString());
+      text(driver, "container", DRIVER + "podTemplateContainerName");
+      return;
+    }
+    ObjectNode spec = driver.putObject("pod").putObject("spec");
+    spec.putObject("securityContext").put("runAsNonRoot", true).put("runAsUser", SPARK_USER)
+        .putObject("seccompProfile").put("type", "RuntimeDefault");
+    spec.putArray("containers").addObject().put("name", "spark-kubernetes-driver");
+  }
+
+  /** The same program in the driver's pod, with the same keys and files. */
+  private String command(Set<String> told) {
+    files.clear();
+    file(place.script());
+    file(place.jar());
+    StringBuilder text = new StringBuilder("exec sh ").append(there(place.script()));
+    for (Arguments.Option option : arguments.options()) {
+      if (!HERE.contains(option.name())) {
+        text.append(' ').append(Submit.quoted(option.name())).append(' ')
+            .append(FILES.contains(option.name()) ? paths(option.value()) : Submit.quoted(option.value()));
+      }
+    }
+    conf.forEach((key, value) -> {
+      if (!KEYS_HERE.contains(key)) {
+        text.append(" --conf ").append(Submit.quoted(key + "=" + value));
+      }
+    });
+    text.append(" --conf ").append(Submit.quoted(Keys.TOLD + "=" + String.join(",", told)));
+    List<String> application = arguments.application();
+    if (application.isEmpty()) {
+      throw new IllegalArgumentException("there is no application: name its jar or its .py file");
+    }
+    text.append(' ').append(paths(application.get(0)));
+    application.subList(1, application.size()).forEach(word -> text.append(' ').append(Submit.quoted(word)));
+    return text.toString();
+  }
+
+  /** A list of files as words of a shell; those of this machine come along. */
+  private String paths(String list) {
+    List<String> words = new ArrayList<>();
+    for (String one : list.split(",")) {
+      String path = one.replaceFirst("^file:(//)?", "").replaceFirst("#.*", "");
+      boolean isHere = !path.matches("[a-z0-9]+:.*") && Files.isRegularFile(Path.of(path));
+      String alias = one.contains("#") ? one.substring(one.indexOf('#')) : "";
+      words.add(isHere ? there(path) + Submit.quoted(alias) : Submit.quoted(one));
+      if (isHere) {
+        file(path);
+      }
+    }
+    return String.join(",", words);
+  }
+
+  private void file(String path) {
+    files.add("--file");
+    files.add(path);
+  }
+
+  private static String there(String path) {
+    return "\"$POSSE_FILES_DIR\"/" + Submit.quoted(Path.of(path).getFileName().toString());
+  }
+
+  /** Options of `posse submit`. */
+  List<String> options() {
+    List<String> options = new ArrayList<>();
+    if (!conf.containsKey("spark.kubernetes.authenticate.driver.serviceAccountName")) {
+      options.add("--create-rbac");
+    }
+    boolean waits = Boolean.parseBoolean(conf.getOrDefault("spark.kubernetes.submission.waitAppCompletion", "true"));
+    options.add(waits ? "--logs" : "--no-wait");
+    options.addAll(files);
+    return options;
+  }
+
+  /** What is set and has no effect. */
+  List<String> told() {
+    Set<String> without = new TreeSet<>(conf.keySet());
+    without.removeIf(key -> !key.startsWith(DRIVER) || used.contains(key) || OF_CLIENTS.contains(key));
+    return without.isEmpty() ? List.of() : List.of("no effect with posse (driver.pod in posse.yaml, or " + DRIVER
+        + "podTemplateFile): " + String.join(", ", without));
+  }
+}

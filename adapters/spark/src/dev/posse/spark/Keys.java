@@ -1,0 +1,142 @@
+package dev.posse.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeSet;
+
+import com.fasterxml.jackson.databind.node.ObjectNode;
+
+import org.apache.spark.network.util.JavaUtils;
+
+/** Spark's keys that mean something else with posse. All others reach Spark as they are. */
+final class Keys {
+  /** Keys about which posse-spark-submit has told already, or which it has put into posse's configuration. */
+  static final String TOLD = "spark.posse.told";
+  /** The number that Spark takes for "no limit". */
+  static final String NO_LIMIT = "2147483647";
+
+  private static final String POD_NAME_PREFIX = "spark.kubernetes.executor.podNamePrefix";
+  private static final int IN_FLIGHT_MAX = 256;
+
+  private enum Kind { NOTHING, NUMBER, IN_FLIGHT, TIME, TEXT, KEEP }
+
+  /**
+   * @param posse the key of posse.yaml; empty: there is none
+   * @param forced the value that Spark itself must have; empty: any
+   * @param note what posse does instead
+   */
+  record Key(String name, String posse, Kind kind, String forced, String note) {
+    /** Where somebody finds what stands for this key. */
+    String instead() {
+      return posse.isEmpty() ? note : posse + " in posse.yaml";
+    }
+
+    /** The value in posse.yaml; empty: Spark's value means what posse does anyway. */
+    private Optional<Object> value(String text) {
+      try {
+        return switch (kind) {
+          case NOTHING -> Optional.empty();
+          case TEXT -> Optional.of(text);
+          case NUMBER -> text.equals(NO_LIMIT) ? Optional.empty() : Optional.of(natural(text));
+          case IN_FLIGHT -> Optional.of(Math.min(natural(text), IN_FLIGHT_MAX));
+          case TIME -> Optional.of(duration(JavaUtils.timeStringAsMs(text)));
+          case KEEP -> Boolean.parseBoolean(text) ? Optional.of(0) : Optional.empty();
+        };
+      } catch (IllegalArgumentException e) {
+        throw new IllegalArgumentException(name + " is " + text + ", which is no " + posse + ": " + e.getMessage(), e);
+      }
+    }
+  }
+
+  static final List<Key> ALL = List.of(
+      key("spark.app.name", "app", Kind.TEXT),
+      key("spark.kubernetes.namespace", "namespace", Kind.TEXT),
+      new Key("spark.executor.maxNumFailures", "failures.app", Kind.NUMBER, NO_LIMIT, ""),
+      key("spark.executor.failuresValidityInterval", "failures.window", Kind.TIME),
+      new Key("spark.kubernetes.executor.deleteOnTermination", "failures.keep_failed", Kind.KEEP, "false", ""),
+      key("spark.kubernetes.allocation.batch.size", "allocation.in_flight_max", Kind.IN_FLIGHT),
+      key("spark.kubernetes.allocation.executor.timeout", "allocation.start_timeout", Kind.TIME),
+      key("spark.kubernetes.allocation.maxPendingPods", "allocation.pending_max", Kind.NUMBER),
+      none("spark.kubernetes.allocation.maxPendingPodsPerRp", "allocation.pending_max is over all profiles"),
+      none("spark.kubernetes.allocation.batch.delay", "posse does not wait between creates"),
+      none("spark.kubernetes.allocation.driver.readinessTimeout", "driver.ready in posse.yaml holds creates back"),
+      none("spark.kubernetes.allocation.maximum", "failures.app ends an application that always fails"),
+      none("spark.kubernetes.allocation.recoveryMode.enabled", "there is nothing to set instead"),
+      none("spark.kubernetes.executor.checkAllContainers", "Spark's container alone decides"),
+      new Key("spark.kubernetes.executor.enableApiWatcher", "", Kind.NOTHING, "false", "losses come from posse"),
+      none("spark.kubernetes.executor.podDeletionCost", "Spark itself names the executors that end"),
+      none(POD_NAME_PREFIX, "pods are named <app>-<instance>-exec-<id>, with app of posse.yaml"));
+
+  private Keys() {}
+
+  private static Key key(String name, String posse, Kind kind) {
+    return new Key(name, posse, kind, "", "");
+  }
+
+  private static Key none(String name, String note) {
+    return new Key(name, "", Kind.NOTHING, "", note);
+  }
+
+  /** One line with the keys that are set and have no effect; none: there are none. `told` gets their names. */
+  static Optional<String> withoutEffect(Map<String, String> conf, Set<String> told) {
+    List<String> without = new ArrayList<>();
+    for (Key key : ALL) {
+      String value = conf.get(key.name());
+      // These two are what they are with Spark, too.
+      boolean isSame = key.kind() == Kind.TEXT;
+      if (value != null && !isSame && !isDefault(key, value) && told.add(key.name())) {
+        without.add(key.name() + " (" + key.instead() + ")");
+      }
+    }
+    return without.isEmpty() ? Optional.empty() : Optional.of("no effect with posse: " + String.join(", ", without));
+  }
+
+  /** Spark's own values: those that it must have, and its prefix, the application's name and 16 digits. */
+  private static boolean isDefault(Key key, String value) {
+    return value.strip().equalsIgnoreCase(key.forced())
+        || key.name().equals(POD_NAME_PREFIX) && value.matches(".+-[0-9a-f]{16}");
+  }
+
+  /** Puts these keys of Spark into posse's configuration, and returns their names. */
+  static Set<String> map(Map<String, String> conf, ObjectNode configuration) {
+    Set<String> mapped = new TreeSet<>();
+    for (Key key : ALL) {
+      String text = conf.get(key.name());
+      if (text == null || key.posse().isEmpty()) {
+        continue;
+      }
+      key.value(text.strip()).ifPresent(value -> {
+        String[] path = key.posse().split("\\.");
+        ObjectNode node = path.length == 1 ? configuration : configuration.withObject("/" + path[0]);
+        node.putPOJO(path[path.length - 1], value);
+      });
+      mapped.add(key.name());
+    }
+    return mapped;
+  }
+
+  /** What becomes of this key, for people. */
+  static String explain(Key key, Optional<String> value) {
+    if (key.posse().isEmpty()) {
+      return "nothing: " + key.note();
+    }
+    return key.posse() + value.flatMap(key::value).map(there -> ": " + there).orElse("");
+  }
+
+  private static int natural(String text) {
+    if (!text.matches("[0-9]{1,9}")) {
+      throw new IllegalArgumentException("it should be a whole number");
+    }
+    return Integer.parseInt(text);
+  }
+
+  private static String duration(long millis) {
+    if (millis <= 0) {
+      throw new IllegalArgumentException("it should be above 0");
+    }
+    return millis % 1000 == 0 ? millis / 1000 + "s" : millis + "ms";
+  }
+}

@@ -1,0 +1,291 @@
+package dev.posse.spark;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+import com.fasterxml.jackson.databind.node.ObjectNode;
+
+/**
+ * Decides for posse-spark-submit what it calls: spark-submit within a run of posse, else `posse run` or, in cluster mode,
+ * `posse submit`, with a configuration that is made of Spark's keys.
+ *
+ * <p>Prints the call as words of a shell, because a JVM cannot become another program.
+ */
+public final class Submit {
+  private static final String ALLOCATOR = "spark.kubernetes.allocation.pods.allocator";
+  private static final String ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount";
+  private static final Pattern SERVER = Pattern.compile("server: *\"?([^\", }\\s]*)");
+  private static final int APP_CHARS_MAX = 40;
+  /** What ends the configuration in the shell's text. It has no lines of its own, so this cannot occur in it. */
+  private static final String END = "POSSE_YAML";
+
+  /**
+   * The files and programs around the jar.
+   *
+   * @param script posse-spark-submit itself
+   * @param parts the folder with executor.sh and executor.yaml
+   */
+  record Place(String sparkHome, String posse, String script, String jar, String parts) {}
+
+  /** What to call, and what to say before that. `configuration` is the call's file 3. */
+  record Call(List<String> words, Optional<ObjectNode> configuration, List<String> told) {}
+
+  private final Map<String, String> env;
+  private final Place place;
+  private final Arguments arguments;
+  private final Map<String, String> conf;
+
+  Submit(Map<String, String> env, Place place, List<String> words) {
+    this.env = env;
+    this.place = place;
+    arguments = Arguments.parse(words);
+    String folder = env.getOrDefault("SPARK_CONF_DIR", place.sparkHome() + "/conf");
+    conf = arguments.conf(Path.of(folder, "spark-defaults.conf"));
+  }
+
+  /** Prints the call; the exit code is 2 if there is none. */
+  public static void main(String[] words) {
+    Place place = new Place(property("home"), property("posse"), property("script"), property("jar"), property("parts"));
+    try {
+      Submit submit = new Submit(System.getenv(), place, List.of(words));
+      if (submit.arguments.flags().contains(Arguments.EXPLAIN)) {
+        System.out.print("printf %s " + quoted(submit.explain()) + "\n");
+        return;
+      }
+      Call call = submit.call();
+      call.told().forEach(line -> System.err.println("posse-spark-submit: " + line));
+      System.out.print(shell(call));
+    } catch (IllegalArgumentException e) {
+      System.err.println("posse-spark-submit: " + e.getMessage());
+      System.exit(2);
+    }
+  }
+
+  private static String property(String name) {
+    return System.getProperty("posse." + name, "");
+  }
+
+  /** The call as text of a shell. */
+  static String shell(Call call) {
+    StringBuilder text = new StringBuilder();
+    // A file without a name, which can be read more than once.
+    call.configuration().ifPresent(json -> text.append("file=$(mktemp)\nexec 3<\"$file\"\ncat > \"$file\" <<'").append(END)
+        .append("'\n").append(json).append('\n').append(END).append("\nrm \"$file\"\n"));
+    text.append("exec");
+    call.words().forEach(word -> text.append(' ').append(quoted(word)));
+    return text.append('\n').toString();
+  }
+
+  static String quoted(String word) {
+    return "'" + word.replace("'", "'\\''") + "'";
+  }
+
+  Call call() {
+    if (arguments.flags().contains("--version") || arguments.last("--status").isPresent()
+        || arguments.last("--kill").isPresent()) {
+      List<String> words = new ArrayList<>(List.of(spark()));
+      words.addAll(arguments.words());
+      return new Call(words, Optional.empty(), List.of());
+    }
+    String master = conf.getOrDefault("spark.master", "k8s://");
+    if (!master.startsWith("k8s://")) {
+      throw new IllegalArgumentException("--master is " + master + ", where posse has no executors: leave it out, or name the"
+          + " API server as k8s://URL");
+    }
+    boolean isCluster = conf.getOrDefault("spark.submit.deployMode", "client").equals("cluster");
+    boolean isDev = arguments.flags().contains(Arguments.DEV);
+    if (isInside()) {
+      if (isCluster || isDev) {
+        throw new IllegalArgumentException("this is a driver that posse has started, so " + (isDev ? "--dev" : "cluster mode")
+            + " is too late: call posse-spark-submit without posse run");
+      }
+      return inside();
+    }
+    if (isCluster && isDev) {
+      throw new IllegalArgumentException("--dev runs the driver on this machine: leave out --deploy-mode cluster");
+    }
+    return isCluster ? cluster() : outside(isDev);
+  }
+
+  private boolean isInside() {
+    return !env.getOrDefault("POSSE_CONTROL", "").isEmpty() || conf.containsKey("spark.posse.control");
+  }
+
+  private String spark() {
+    return place.sparkHome() + "/bin/spark-submit";
+  }
+
+  /** The driver of a run: spark-submit, with the adapter. */
+  private Call inside() {
+    checkEventLog();
+    List<String> words = new ArrayList<>(List.of(spark()));
+    server().ifPresent(server -> words.addAll(List.of("--master", "k8s://" + server)));
+    setFromEnv(words, "spark.kubernetes.namespace", "POSSE_NAMESPACE");
+    if (!env.getOrDefault("POD_NAME", "").isEmpty()) {
+      // In the driver's pod, which owns the executors. Spark creates nothing but pods here, so the account needs the
+      // permissions of posse only.
+      setFromEnv(words, "spark.kubernetes.driver.pod.name", "POD_NAME");
+      set(words, "spark.kubernetes.executor.disableConfigMap", "true");
+      set(words, "spark.kubernetes.driver.ownPersistentVolumeClaim", "false");
+      set(words, "spark.kubernetes.driver.service.deleteOnTermination", "false");
+    }
+    setFromEnv(words, "spark.driver.host", "POD_IP");
+    words.addAll(arguments.words());
+    List<String> told = new ArrayList<>();
+    // Somebody who names another allocator compares it with posse.
+    if (conf.getOrDefault(ALLOCATOR, PosseAllocator.class.getName()).equals(PosseAllocator.class.getName())) {
+      Set<String> keys = new TreeSet<>(List.of(conf.getOrDefault(Keys.TOLD, "").split(",")));
+      Keys.withoutEffect(conf, keys).ifPresent(told::add);
+      set(words, ALLOCATOR, PosseAllocator.class.getName());
+      for (Keys.Key key : Keys.ALL) {
+        if (!key.forced().isEmpty()) {
+          set(words, key.name(), key.forced());
+        }
+      }
+      keys.remove("");
+      set(words, Keys.TOLD, String.join(",", keys));
+    }
+    words.addAll(arguments.application());
+    return new Call(words, Optional.empty(), told);
+  }
+
+  /** A run of posse on this machine, whose driver is this program again. */
+  private Call outside(boolean isDev) {
+    if (arguments.application().isEmpty()) {
+      throw new IllegalArgumentException("there is no application: name its jar or its .py file");
+    }
+    ObjectNode configuration = Control.JSON.createObjectNode();
+    Set<String> keys = mapped(configuration);
+    List<String> words = new ArrayList<>(List.of(place.posse(), "run"));
+    if (isDev) {
+      words.add("--dev");
+    }
+    named(words, "--context", "spark.kubernetes.context");
+    words.addAll(List.of("-f", "/dev/fd/3", "--", place.script()));
+    if (isDev) {
+      // There are no images: the entry point of Spark's image is a script of this machine.
+      set(words, "spark.driver.host", "127.0.0.1");
+      set(words, "spark.driver.bindAddress", "127.0.0.1");
+      set(words, "spark.kubernetes.container.image", "none");
+      set(words, "spark.kubernetes.executor.podTemplateFile", place.parts() + "/executor.yaml");
+      set(words, "spark.kubernetes.executor.podTemplateContainerName", "spark");
+      set(words, "spark.kubernetes.executor.request.cores", "100m");
+      set(words, "spark.executorEnv.POSSE_SPARK_EXECUTOR", place.parts() + "/executor.sh");
+      set(words, "spark.executorEnv.SPARK_HOME", place.sparkHome());
+      set(words, "spark.executorEnv.PATH", env.getOrDefault("PATH", ""));
+    }
+    words.addAll(arguments.words());
+    set(words, Keys.TOLD, String.join(",", keys));
+    words.addAll(arguments.application());
+    return new Call(words, Optional.of(configuration), List.of());
+  }
+
+  /** A driver in the cluster. */
+  private Call cluster() {
+    ObjectNode configuration = Control.JSON.createObjectNode();
+    Set<String> keys = mapped(configuration);
+    ClusterMode driver = new ClusterMode(place, arguments, conf);
+    driver.describe(configuration, keys);
+    List<String> words = new ArrayList<>(List.of(place.posse(), "submit"));
+    named(words, "--context", "spark.kubernetes.context");
+    words.addAll(List.of("-f", "/dev/fd/3"));
+    words.addAll(driver.options());
+    return new Call(words, Optional.of(configuration), driver.told());
+  }
+
+  /** Everything of the configuration that does not describe the driver. */
+  private Set<String> mapped(ObjectNode configuration) {
+    Set<String> keys = Keys.map(conf, configuration);
+    configuration.put("app", app());
+    configuration.putArray("executors");
+    return keys;
+  }
+
+  /** The application's name, as posse takes one: at most 40 of [a-z0-9-], with a letter in front. */
+  private String app() {
+    String first = arguments.application().isEmpty() ? "spark" : arguments.application().get(0);
+    String file = first.substring(first.lastIndexOf('/') + 1).replaceAll("(?<=.)\\.[A-Za-z]+$", "");
+    String name = conf.getOrDefault("spark.app.name", file).toLowerCase(Locale.ROOT).replaceAll("[^a-z0-9]+", "-");
+    String begun = name.replaceAll("^-+", "");
+    String app = begun.matches("[a-z].*") ? begun : "spark-" + begun;
+    return app.substring(0, Math.min(app.length(), APP_CHARS_MAX)).replaceAll("-+$", "");
+  }
+
+  private static void set(List<String> words, String key, String value) {
+    words.addAll(List.of("--conf", key + "=" + value));
+  }
+
+  private void setFromEnv(List<String> words, String key, String name) {
+    String value = env.getOrDefault(name, "");
+    if (!value.isEmpty()) {
+      set(words, key, value);
+    }
+  }
+
+  private void named(List<String> words, String option, String key) {
+    if (conf.containsKey(key)) {
+      words.addAll(List.of(option, conf.get(key)));
+    }
+  }
+
+  /** In a pod the API server of the service account, else the only one of the kubeconfig. With several you name the master. */
+  private Optional<String> server() {
+    String host = env.getOrDefault("KUBERNETES_SERVICE_HOST", "");
+    if (!host.isEmpty() && Files.exists(Path.of(ACCOUNT, "token"))) {
+      return Optional.of("https://" + host + ":" + env.getOrDefault("KUBERNETES_SERVICE_PORT", "443"));
+    }
+    Path file = Path.of(env.getOrDefault("KUBECONFIG", env.getOrDefault("HOME", "/") + "/.kube/config"));
+    if (!Files.isReadable(file)) {
+      return Optional.empty();
+    }
+    try {
+      Matcher servers = SERVER.matcher(Files.readString(file, StandardCharsets.UTF_8));
+      Optional<String> first = servers.find() ? Optional.of(servers.group(1)) : Optional.empty();
+      return servers.find() ? Optional.empty() : first;
+    } catch (IOException e) {
+      return Optional.empty();
+    }
+  }
+
+  /** Spark's own message for this has fifty lines. */
+  private void checkEventLog() {
+    String folder = conf.getOrDefault("spark.eventLog.dir", "file:///tmp/spark-events");
+    if (!Boolean.parseBoolean(conf.getOrDefault("spark.eventLog.enabled", "false")) || folder.matches("(?!file:)[a-z0-9]+:.*")) {
+      return;
+    }
+    Path path = Path.of(folder.replaceFirst("^file:(//)?", ""));
+    if (!Files.isDirectory(path) || !Files.isWritable(path)) {
+      throw new IllegalArgumentException("spark.eventLog.dir is " + folder + ", which is no folder that this user may write:"
+          + " make it, or name another one");
+    }
+  }
+
+  /** What becomes of each key. */
+  String explain() {
+    Map<String, String> others = new TreeMap<>(conf);
+    StringBuilder text = new StringBuilder();
+    for (Keys.Key key : Keys.ALL) {
+      Optional<String> value = Optional.ofNullable(others.remove(key.name()));
+      String name = key.name() + value.map(there -> "=" + there).orElse("");
+      text.append(String.format("%-60s -> %s%n", name, Keys.explain(key, value)));
+    }
+    others.keySet().removeIf(key -> !key.startsWith("spark.kubernetes."));
+    boolean isCluster = conf.getOrDefault("spark.submit.deployMode", "client").equals("cluster");
+    Set<String> driver = isCluster ? new ClusterMode(place, arguments, conf).keys() : Set.of();
+    others.forEach((key, value) -> text.append(String.format("%-60s -> %s%n", key + "=" + value,
+        driver.contains(key) ? "driver in posse.yaml" : "unchanged")));
+    return text.toString();
+  }
+}

@@ -1,0 +1,187 @@
+package dev.posse.spark;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Stream;
+
+import com.fasterxml.jackson.databind.JsonNode;
+
+/** What posse-spark-submit calls. */
+final class SubmitTest {
+  private static final Submit.Place PLACE = new Submit.Place("/spark", "/bin/posse", "/b/posse-spark-submit", "/b/posse-spark.jar", "/p");
+  private static final Map<String, String> INSIDE = Map.of("POSSE_CONTROL", "unix:/s", "POSSE_NAMESPACE", "n", "KUBECONFIG", "/none");
+
+  private SubmitTest() {}
+
+  static void all() throws Exception {
+    words();
+    inside();
+    inPod();
+    outside();
+    keys();
+    cluster();
+    refused();
+    eventLog();
+    explain();
+    versions();
+  }
+
+  private static Submit.Call call(Map<String, String> env, String... words) {
+    return new Submit(env, PLACE, List.of(words)).call();
+  }
+
+  private static List<String> confs(Submit.Call call) {
+    List<String> words = call.words();
+    return Stream.iterate(1, i -> i < words.size(), i -> i + 1).filter(i -> words.get(i - 1).equals("--conf")).map(words::get)
+        .toList();
+  }
+
+  private static void words() {
+    Check.same(Submit.quoted("it's"), "'it'\\''s'");
+    Arguments all = Arguments.parse(List.of("--verbose", "--conf=a=b=c", "--name", "x", "-c", "d=e", "app.py", "--name", "y"));
+    Check.same(all.application(), List.of("app.py", "--name", "y"));
+    Check.same(all.words(), List.of("--verbose", "--conf", "a=b=c", "--name", "x", "-c", "d=e"));
+    Check.same(all.conf(Path.of("/none")), Map.of("a", "b=c", "d", "e", "spark.app.name", "x"));
+    Check.fails(() -> Arguments.parse(List.of("--name")), "--name has no value");
+    Check.fails(() -> Arguments.parse(List.of("--conf", "x")).conf(Path.of("/none")), "--conf x is no KEY=VALUE");
+  }
+
+  private static void inside() {
+    Submit.Call call = call(INSIDE, "--conf", "spark.executor.maxNumFailures=3", "app.py", "a b");
+    Check.same(call.words().get(0), "/spark/bin/spark-submit");
+    Check.same(call.words().subList(call.words().size() - 2, call.words().size()), List.of("app.py", "a b"));
+    List<String> confs = confs(call);
+    // The last value of a key wins.
+    assert confs.indexOf("spark.executor.maxNumFailures=2147483647") > confs.indexOf("spark.executor.maxNumFailures=3") : confs;
+    assert confs.contains("spark.kubernetes.namespace=n") : confs;
+    assert confs.contains("spark.posse.told=spark.executor.maxNumFailures") : confs;
+    Check.same(call.told(), List.of("no effect with posse: spark.executor.maxNumFailures (failures.app in posse.yaml)"));
+    // Nothing is told twice.
+    Check.same(call(INSIDE, "--conf", "spark.executor.maxNumFailures=3", "--conf", "spark.posse.told=spark.executor.maxNumFailures",
+        "app.py").told(), List.of());
+    // Another allocator is left alone.
+    List<String> other = confs(call(INSIDE, "--conf", "spark.kubernetes.allocation.pods.allocator=direct", "app.py"));
+    assert other.stream().noneMatch(conf -> conf.contains("maxNumFailures")) : other;
+  }
+
+  private static void inPod() {
+    Map<String, String> env = new HashMap<>(INSIDE);
+    env.putAll(Map.of("POD_NAME", "driver", "POD_IP", "10.0.0.9"));
+    List<String> confs = confs(call(env, "app.py"));
+    for (String want : List.of("spark.kubernetes.driver.pod.name=driver", "spark.kubernetes.executor.disableConfigMap=true",
+        "spark.kubernetes.driver.ownPersistentVolumeClaim=false", "spark.kubernetes.driver.service.deleteOnTermination=false",
+        "spark.driver.host=10.0.0.9")) {
+      assert confs.contains(want) : want + " in " + confs;
+    }
+  }
+
+  private static void outside() {
+    Submit.Call call = call(Map.of(), "--dev", "--name", "Word Count", "app.py", "in");
+    Check.same(call.words().subList(0, 7), List.of("/bin/posse", "run", "--dev", "-f", "/dev/fd/3", "--", "/b/posse-spark-submit"));
+    Check.same(call.configuration().orElseThrow().toString(), "{\"app\":\"word-count\",\"executors\":[]}");
+    assert confs(call).contains("spark.kubernetes.executor.podTemplateFile=/p/executor.yaml") : call.words();
+    String shell = Submit.shell(call);
+    assert shell.contains(" <<'POSSE_YAML'\n{\"app\":") && shell.endsWith(" 'app.py' 'in'\n") : shell;
+    call = call(Map.of(), "--conf", "spark.kubernetes.context=c", "/x/7 days.py");
+    Check.same(call.words().subList(0, 4), List.of("/bin/posse", "run", "--context", "c"));
+    Check.same(call.configuration().orElseThrow().path("app").asText(), "spark-7-days");
+  }
+
+  private static void keys() throws Exception {
+    String[] set = {"spark.executor.maxNumFailures=7", "spark.executor.failuresValidityInterval=90s",
+        "spark.kubernetes.executor.deleteOnTermination=true", "spark.kubernetes.allocation.batch.size=999",
+        "spark.kubernetes.allocation.executor.timeout=1500", "spark.kubernetes.allocation.maxPendingPods=5",
+        "spark.kubernetes.namespace=n", "spark.kubernetes.allocation.batch.delay=2s"};
+    List<String> words = Stream.concat(Stream.of(set).flatMap(one -> Stream.of("--conf", one)), Stream.of("app.py")).toList();
+    Submit.Call call = new Submit(Map.of(), PLACE, words).call();
+    Check.same(call.configuration().orElseThrow().toString(), "{\"namespace\":\"n\",\"failures\":{\"app\":7,\"window\":\"90s\","
+        + "\"keep_failed\":0},\"allocation\":{\"in_flight_max\":256,\"start_timeout\":\"1500ms\",\"pending_max\":5},"
+        + "\"app\":\"app\",\"executors\":[]}");
+    String told = confs(call).stream().filter(conf -> conf.startsWith(Keys.TOLD)).findAny().orElseThrow();
+    // The driver tells of what has nothing in its place.
+    assert told.contains("maxNumFailures") && !told.contains("batch.delay") : told;
+    Check.fails(() -> call(Map.of(), "--conf", "spark.executor.maxNumFailures=many", "app.py"),
+        "spark.executor.maxNumFailures is many, which is no failures.app");
+    Check.fails(() -> call(Map.of(), "--conf", "spark.executor.failuresValidityInterval=soon", "app.py"), "failures.window");
+    // This is Spark's word for none.
+    JsonNode none = call(Map.of(), "--conf", "spark.executor.maxNumFailures=2147483647", "app.py").configuration().orElseThrow();
+    assert none.path("failures").isMissingNode() : none;
+  }
+
+  private static void cluster() throws Exception {
+    Path app = Files.createTempFile("app", ".py");
+    String driver = "spark.kubernetes.driver.";
+    Submit.Call call = call(Map.of(), "--deploy-mode", "cluster", "--master", "k8s://https://x", "--driver-memory", "1g",
+        "--conf", "spark.kubernetes.container.image=i:1", "--conf", "spark.posse.image=posse:1",
+        "--conf", driver + "label.team=t", "--conf", driver + "annotation.a/b=c", "--conf", driver + "node.selector.zone=z",
+        "--conf", driver + "secrets.s=/s", "--conf", "spark.kubernetes.driverEnv.A=b", "--conf", driver + "secretKeyRef.P=s:k",
+        "--conf", driver + "volumes.emptyDir.e.mount.path=/e", "--conf", "spark.x=it's", "--py-files", app + ",local:///x.zip",
+        app.toString(), "a b");
+    JsonNode made = call.configuration().orElseThrow().path("driver");
+    String name = app.getFileName().toString();
+    Files.delete(app);
+    Check.same(made.path("image").asText(), "i:1");
+    Check.same(made.path("posse_image").asText(), "posse:1");
+    Check.same(made.path("labels").toString(), "{\"spark-role\":\"driver\",\"team\":\"t\"}");
+    Check.same(made.path("annotations").toString(), "{\"a/b\":\"c\"}");
+    Check.same(made.path("node_selector").toString(), "{\"zone\":\"z\"}");
+    Check.same(made.path("secrets").toString(), "{\"s\":\"/s\"}");
+    Check.same(made.at("/resources/limits").toString(), "{\"memory\":\"1433Mi\"}");
+    Check.same(made.path("env").size(), 2);
+    String command = made.at("/command/2").asText();
+    assert command.startsWith("exec sh \"$POSSE_FILES_DIR\"/'posse-spark-submit' '--driver-memory' '1g'") : command;
+    assert command.contains(" '--py-files' \"$POSSE_FILES_DIR\"/'" + name + "''','local:///x.zip' ")
+        || command.contains(" '--py-files' \"$POSSE_FILES_DIR\"/'" + name + "'''," + "'local:///x.zip' ") : command;
+    assert command.contains(" --conf 'spark.x=it'\\''s' ") && !command.contains("spark.master") : command;
+    assert command.endsWith(" \"$POSSE_FILES_DIR\"/'" + name + "''' 'a b'") : command;
+    Check.same(call.words().subList(0, 6),
+        List.of("/bin/posse", "submit", "-f", "/dev/fd/3", "--create-rbac", "--logs"));
+    assert call.words().contains(app.toString()) && call.words().contains("/b/posse-spark.jar") : call.words();
+    Check.same(call.told(), List.of("no effect with posse (driver.pod in posse.yaml, or spark.kubernetes.driver.podTemplateFile): "
+        + driver + "volumes.emptyDir.e.mount.path"));
+    Check.fails(() -> call(Map.of(), "--deploy-mode", "cluster", "local:///app.py"), "set spark.kubernetes.container.image");
+  }
+
+  private static void refused() {
+    Check.fails(() -> call(Map.of(), "--master", "local[2]", "app.py"), "--master is local[2]", "k8s://URL");
+    Check.fails(() -> call(Map.of(), "--dev", "--deploy-mode", "cluster", "app.py"), "leave out --deploy-mode cluster");
+    Check.fails(() -> call(INSIDE, "--dev", "app.py"), "without posse run");
+    Check.fails(() -> call(Map.of(), "--dev"), "there is no application");
+  }
+
+  private static void eventLog() throws Exception {
+    Path folder = Files.createTempDirectory("events");
+    String dir = "spark.eventLog.dir=";
+    call(INSIDE, "--conf", "spark.eventLog.enabled=true", "--conf", dir + "file://" + folder, "app.py");
+    call(INSIDE, "--conf", "spark.eventLog.enabled=true", "--conf", dir + "s3a://bucket/x", "app.py");
+    call(INSIDE, "--conf", dir + "/nowhere", "app.py");
+    Check.fails(() -> call(INSIDE, "--conf", "spark.eventLog.enabled=true", "--conf", dir + "/nowhere", "app.py"),
+        "spark.eventLog.dir is /nowhere");
+    Files.delete(folder);
+  }
+
+  private static void explain() {
+    String text = new Submit(Map.of(), PLACE, List.of("--explain", "--conf", "spark.executor.maxNumFailures=7",
+        "--conf", "spark.kubernetes.executor.label.a=b")).explain();
+    for (String want : List.of("spark.executor.maxNumFailures=7 +-> failures.app: 7",
+        "spark.executor.failuresValidityInterval +-> failures.window\n", "spark.kubernetes.allocation.batch.delay +-> nothing: ",
+        "spark.kubernetes.executor.label.a=b +-> unchanged")) {
+      assert java.util.regex.Pattern.compile(want).matcher(text).find() : want + " in " + text;
+    }
+  }
+
+  private static void versions() {
+    for (String good : List.of("3.5.0", "4.0.5", "4.3.0-SNAPSHOT", "10.1.0", "mine")) {
+      Shims.check(good);
+    }
+    for (String bad : List.of("3.4.4", "2.4.8")) {
+      Check.fails(() -> {
+        Shims.check(bad);
+        return null;
+      }, "this is Spark " + bad, "3.5 or later");
+    }
+  }
+}
