@@ -10,9 +10,12 @@ import os
 import random
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -21,6 +24,7 @@ import dask
 import dask.array as da
 import numpy as np
 from distributed import Client
+from distributed.security import Security
 
 sys.path.append(str(Path(__file__).parents[1]))
 from checks import ROOT, Checks, at, free_port, posse_binary
@@ -60,20 +64,26 @@ def hold(name, n_bytes, made, go):
 class Play:
     def __init__(self, checks, seed):
         self.checks, self.seeded = checks, random.Random(seed)
-        port = free_port()
+        port, keys = free_port(), checks.folder / "tls"
         configuration = checks.configuration(
-            ("8786", port), ("target/dask/bin/dask", DASK), ("timeout: 60s", "timeout: 20s"))
+            ("8786", port), ("target/dask/tls", keys), ("target/dask/bin/dask", DASK), ("timeout: 60s", "timeout: 20s"))
         self.posse = checks.start(
             "posse", posse_binary(), "run", "--dev", "-f", configuration,
             "--instance", checks.instance, "--events", str(checks.folder / "events"),
             OMP_NUM_THREADS="1", DASK_DISTRIBUTED__ADAPTIVE__TARGET_DURATION="200ms",
         )
-        self.client = Client(f"tcp://127.0.0.1:{port}", timeout=60)
         self.until = checks.until
+        self.until("the key", lambda: (keys / "cert.pem").exists())
+        key, cert = str(keys / "key.pem"), str(keys / "cert.pem")
+        tls = Security(tls_ca_file=cert, tls_client_key=key, tls_client_cert=cert, require_encryption=True)
+        self.client = Client(f"tls://127.0.0.1:{port}", timeout=60, security=tls)
+        self.port = port
         self.work = []
 
     def check_ports(self):
         self.checks.same("ports that other machines reach", self.checks.beyond_loopback(), [])
+        for address in (f"127.0.0.1:{self.port}", *self.workers().values()):
+            self.checks.same("without the key", is_admitted(address), False)
 
     def workers(self):
         """Executor id -> address of each worker that the scheduler has."""
@@ -175,6 +185,18 @@ class Play:
         retired = re.findall(r"Retire worker addresses .*", self.checks.output("posse.err"))
         nobody = [line for line in retired if line.endswith("[]")]
         self.checks.same("lines about retired workers, of nobody", (bool(retired), nobody), (True, []))
+
+
+def is_admitted(address):
+    """True if a scheduler or a worker talks to a program without the run's key, with TLS or without."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, port = address.removeprefix("tls://").split(":")
+    for wrap in (lambda plain: plain, context.wrap_socket):
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=5) as plain, wrap(plain) as stream:
+            if stream.recv(1):  # Dask speaks first
+                return True
+    return False
 
 
 class NotPosse(BaseHTTPRequestHandler):

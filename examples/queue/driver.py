@@ -7,6 +7,7 @@ from collections import Counter, deque
 from xmlrpc.server import SimpleXMLRPCRequestHandler, SimpleXMLRPCServer
 
 import posse
+from signed import is_signed, sign
 
 ITEMS = ["poison", *(f"{n}-{n + 12_500}" for n in range(0, 600_000, 12_500)), "600000-680000"]
 ITEMS_PER_EXECUTOR, DEATHS_MAX, TICK_SECONDS = 8, 2, 0.25
@@ -18,8 +19,11 @@ def log(what, **facts):
     print(json.dumps({"time": time.time(), "what": what, **facts}), flush=True)
 
 
-def tell(executor, wants_work, item, result):
+def tell(text, signature):
     """A call of an executor: a heartbeat, and perhaps a result or a request for work. Returns its item."""
+    if not is_signed(signature, text.encode()):
+        raise PermissionError("no executor of this run")
+    executor, wants_work, item, result, _ = json.loads(text)
     heard.add(executor)
     if executor not in gone:  # otherwise its item was already given to another executor
         if item and holds.get(executor) == item:
@@ -28,7 +32,8 @@ def tell(executor, wants_work, item, result):
         if not holds.setdefault(executor) and wants_work and todo:
             holds[executor] = todo.popleft()
             log("begun", executor=executor, item=holds[executor])
-    return holds.get(executor)
+    answer = json.dumps(holds.get(executor))
+    return answer, sign(signature.encode(), answer.encode())
 
 
 SimpleXMLRPCRequestHandler.timeout = 5  # seconds: an executor that hangs in a call must not block the others

@@ -14,6 +14,7 @@ import base64
 import collections
 import contextlib
 import http.client
+import json
 import os
 import random
 import re
@@ -24,11 +25,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xmlrpc.client import Fault, ServerProxy
 
 sys.path.append(str(Path(__file__).parents[1]))
 from checks import ROOT, Checks, at, free_port, json_lines, posse_binary
 
-DRIVER, CLIENT = "examples/queue/driver.py", str(ROOT / "clients/python")
+DRIVER, CLIENT = "examples/queue/driver.py", "clients/python:examples/projects"
 STARTS, END = range(0, 600_001, 12_500), 680_000
 POISON, LAST = "poison", f"{STARTS[-1]}-{END}"
 GOOD = {*(f"{start}-{start + 12_500}" for start in STARTS[:-1]), LAST}
@@ -117,6 +119,7 @@ def under_posse(seed):
         checks.until("six executors", play.six_work)
         n_done = seeded.randrange(8, 16)
         checks.until(f"{n_done} items done", lambda: play.n_done() >= n_done)
+        forge(checks)
         checks.same("ports that other machines reach", checks.beyond_loopback(), [])
         victims = []
         while not victims or play.lost(victims[-1])["item"] is None:  # it had just finished
@@ -159,9 +162,14 @@ def beside_posse(seed):
     with Checks("queue") as checks:
         play, seeded = Play(checks, "driver.out"), random.Random(seed)
         port, control = free_port(), f"unix:{checks.folder / 'control'}"
-        command = f"  command: [env, PYTHONPATH=clients/python, python3, {DRIVER}]\n"
+        command = f'  command: [env, "PYTHONPATH={CLIENT}", python3, {DRIVER}]\n'
         # posse does not start this driver, so it cannot choose the port.
-        configuration = checks.configuration((command, ""), ("port: auto", f"port: {port}"))
+        # The driver goes on when posse starts again, and so does its token.
+        token = checks.folder / "token"
+        token.write_text(checks.instance)
+        configuration = checks.configuration(
+            (command, ""), ("port: auto", f"port: {port}"),
+            ("head -c 32 /dev/urandom | base64", f"cat {token} "))
         cluster = checks.folder / "kubeconfig"
         checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
         checks.until("a cluster", cluster.exists)
@@ -176,7 +184,7 @@ def beside_posse(seed):
         first = start_posse("posse")
         checks.until("posse", lambda: is_ready(control))
         driver = checks.start("driver", sys.executable, DRIVER, POSSE_DRIVER_HOST="127.0.0.1", POSSE_DRIVER_PORT=str(port),
-                              POSSE_CONTROL=control, PYTHONPATH=CLIENT)
+                              POSSE_CONTROL=control, PYTHONPATH=CLIENT, TOKEN_FILE=str(token))
         checks.until("six executors", play.six_work)
         n_done = seeded.randrange(8, 16)
         checks.until(f"{n_done} items done", lambda: play.n_done() >= n_done)
@@ -204,6 +212,19 @@ def beside_posse(seed):
         after = {line["executor"] for line in play.record("done") if line["time"] > away}
         checks.same("executors that worked on for the next run", kept <= after, True)
         checks.same("executors left behind", checks.processes(), [])
+
+
+def forge(checks):
+    """Whoever reaches the driver's port can neither send results nor ask for work."""
+    environment = Path(f"/proc/{checks.processes()[0]}/environ").read_text().split("\0")
+    said = dict(line.split("=", 1) for line in environment if "=" in line)
+    forged = json.dumps([1, True, LAST, 100_000_000, "once"])
+    with ServerProxy(f"http://{said['POSSE_DRIVER_HOST']}:{said['POSSE_DRIVER_PORT']}") as driver:
+        for signature in ("", "0" * 64):
+            try:
+                checks.same("a forged result", driver.tell(forged, signature), "refused")
+            except Fault as fault:
+                checks.same("a forged result", "no executor of this run" in fault.faultString, True)
 
 
 def is_ready(control):

@@ -104,15 +104,24 @@ pub fn dask() {
     scene.write("posse.yaml", &settings("dask", &edits));
     scene.submit();
     let driver = scene.wait_application("", 1, PATIENCE);
-    let client = "import time
+    let client = "import base64, sys, time
 from dask.distributed import Client
-client = Client('tcp://127.0.0.1:8786', timeout=120)
+from distributed.security import Security
+key, cert = (base64.b64decode(word).decode() for word in sys.argv[1:])
+tls = Security(tls_ca_file=cert, tls_client_key=key, tls_client_cert=cert, require_encryption=True)
+client = Client('tls://127.0.0.1:8786', timeout=120, security=tls)
 def work(n):
     time.sleep(2)
     return n * n
 futures = client.map(work, range(60))
 print('sum', sum(client.gather(futures)), 'workers', len(client.scheduler_info(n_workers=-1)['workers']))";
-    let args = ["exec", name_of(&driver), "-c", "driver", "--", "python3", "-c", client];
+    let keys = "jsonpath={.data.key\\.pem} {.data.cert\\.pem}";
+    let keys = wait_value(PATIENCE, "the run's key", || {
+        let found = scene.kubectl(&["get", "secret", "dask-tls", "--ignore-not-found", "-o", keys]);
+        if found.trim().is_empty() { Err(found) } else { Ok(found) }
+    });
+    let mut args = vec!["exec", name_of(&driver), "-c", "driver", "--", "python3", "-c", client];
+    args.extend(keys.split_whitespace());
     let answer = scene.kubectl(&args);
     assert!(answer.contains("sum 70210"), "{answer}");
     // The scheduler asked for more workers than it began with.
