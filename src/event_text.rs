@@ -5,6 +5,7 @@ use jiff::tz::TimeZone;
 use serde_json::Value;
 
 use posse_base::text::sanitize;
+use posse_wire::control::event::ACTED;
 
 /// The longest value on a line, in bytes.
 const FACT_BYTES_MAX: usize = 2_048;
@@ -22,6 +23,15 @@ pub(super) fn facts(event: &Value, now: Timestamp) -> String {
         _ => format!(" until {}", moment(&event["until"], now)),
     };
     match string(&event["event"]) {
+        ACTED => {
+            let user =
+                event["user"].as_u64().map_or_else(String::new, |uid| format!(", user {uid}"));
+            let from = match string(&event["from"]) {
+                "" => String::new(),
+                _ => format!(", from {}", value("from")),
+            };
+            format!("{}{} (by {}{user}{from})", value("call"), message(), value("key"))
+        }
         "budget_exhausted" => format!("budget {}", value("budget")),
         "create_refused" => format!("{}{}", value("cause"), message()),
         "credentials_failed" => format!("{}{}", value("name"), message()),
@@ -166,6 +176,22 @@ mod tests {
                 "n1 until 00:00:09 UTC: node_lost",
             ),
             (json!({"event": "of_a_newer_version", "message": "words"}), "words"),
+        ] {
+            assert_eq!(facts(&event, Timestamp::UNIX_EPOCH), want, "{event}");
+        }
+    }
+
+    #[test]
+    fn an_act_says_who_made_it() {
+        for (event, want) in [
+            (
+                json!({"event": "acted", "call": "scale", "message": "target 8", "key": "socket", "user": 1000, "from": null}),
+                "scale: target 8 (by socket, user 1000)",
+            ),
+            (
+                json!({"event": "acted", "call": "delete_group", "message": "", "key": "control_token", "user": null, "from": "127.0.0.1"}),
+                "delete_group (by control_token, from 127.0.0.1)",
+            ),
         ] {
             assert_eq!(facts(&event, Timestamp::UNIX_EPOCH), want, "{event}");
         }

@@ -16,6 +16,7 @@ use crate::listing::yaml;
 use crate::remote::Words;
 use crate::world::World;
 use posse_base::text::{one_line, printable, printable_json};
+use posse_wire::control::event::ACTED;
 
 /// `posse events`.
 ///
@@ -27,6 +28,7 @@ pub fn events(args: &EventsArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         FoundRun::InCluster(run) => {
             let words = Words::new("events")
                 .flag("--follow", args.follow)
+                .flag("--acts", args.acts)
                 .output(args.output)
                 .option("--after", args.after)
                 .option("--run", args.run.as_ref());
@@ -35,12 +37,19 @@ pub fn events(args: &EventsArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     };
     let mut printer = Printer::new(args.output.format(), Timestamp::now());
     let mut each = |line: &str| {
+        if args.acts && !is_act(line) {
+            return Ok(());
+        }
         let text = printer.text(line, Timestamp::now());
         out.write_all(text.as_bytes()).and_then(|()| out.flush())
     };
     let after = args.after.unwrap_or(0);
     client.events(after, args.run.as_deref(), args.follow, &mut each)?;
     Ok(Code::Clean)
+}
+
+fn is_act(line: &str) -> bool {
+    serde_json::from_str::<Value>(line).is_ok_and(|event| string(&event["event"]) == ACTED)
 }
 
 /// Turns events into lines, as they come: the widths of the table's columns are fixed.

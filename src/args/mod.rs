@@ -194,7 +194,8 @@ pub struct RunArgs {
     /// The address on which to serve a page about the run for browsers: HOST:PORT, or :PORT for all addresses; or off
     #[arg(long, value_name = "ADDRESS")]
     pub page: Option<String>,
-    /// A file with the token that the page asks for; required unless the page is on loopback
+    /// A file with the token that the page asks for; required unless the page is on loopback. A control API on
+    /// HOST:PORT lets whoever has it read, and change nothing
     #[arg(long, value_name = "FILE")]
     pub page_token_file: Option<PathBuf>,
     /// Leave the executors running at the end
@@ -441,6 +442,9 @@ pub struct EventsArgs {
     /// Print new events until the run ends
     #[arg(short, long)]
     pub follow: bool,
+    /// Print only the calls that have changed the run: who made them, from where, and what they asked for
+    #[arg(long)]
+    pub acts: bool,
     #[command(flatten)]
     pub output: FormatArgs,
 }

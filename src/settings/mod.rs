@@ -67,7 +67,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         .map(|(i, group)| group_settings(group, i, args, driver.port.is_some(), &file, world))
         .collect::<Result<Vec<GroupSettings>, Failure>>()?;
     let control = control(&config, args)?;
-    let page = page(&config, args)?;
+    let page = page(&config, args, &control)?;
     for (is_set, key) in [
         (driver.ready == Ready::Control, "driver.ready: control"),
         (config.policy.driver_silence_ms > 0, "driver.silence"),
@@ -443,7 +443,7 @@ fn metrics(config: &Config, args: &RunArgs) -> Result<Option<ListenAddr>, Failur
     }
 }
 
-fn page(config: &Config, args: &RunArgs) -> Result<Option<ListenAddr>, Failure> {
+fn page(config: &Config, args: &RunArgs, control: &Control) -> Result<Option<ListenAddr>, Failure> {
     let page = match args.page.as_deref() {
         None => config.page,
         Some("off") => None,
@@ -458,7 +458,11 @@ fn page(config: &Config, args: &RunArgs) -> Result<Option<ListenAddr>, Failure> 
              127.0.0.1:{} needs none",
             at.port()
         ))),
-        (None, Some(_)) => Err(Failure::usage("--page-token-file needs --page HOST:PORT")),
+        (None, Some(_)) if !matches!(control, Control::At(ControlAddr::Tcp(_))) => {
+            Err(Failure::usage(
+                "--page-token-file needs --page HOST:PORT, or a control API on HOST:PORT",
+            ))
+        }
         (page, _) => Ok(page),
     }
 }

@@ -293,6 +293,9 @@ fn a_page_that_others_can_reach_needs_a_token() {
     assert_eq!(page(file, "--page off"), None);
     assert_eq!(page(file, "--page :80 --page-token-file t"), at(":80"));
     assert_eq!(page(file, "--page 0.0.0.0:80 --page-token-file t"), at("0.0.0.0:80"));
+    // It is also the token that reads at a control API.
+    let control = "--control 127.0.0.1:0 --control-token-file c --page-token-file t";
+    assert_eq!(page("app: a\nexecutors: []", control), None);
     let file = Some("app: a\nexecutors: []\npage: 10.0.0.1:80");
     fails(file, "", "a page on 10.0.0.1:80 needs --page-token-file FILE");
     fails(Some(TWO), "--page [::]:80", "127.0.0.1:80 needs none");

@@ -8,12 +8,13 @@ use percent_encoding::percent_decode_str;
 
 use crate::address::{Bound, ControlError, SocketFile};
 use crate::answer::Answer;
-use crate::door::Door;
+use crate::door::{Door, Right};
 use crate::event_stream::{EventStream, flag};
 use crate::page::{files, view};
 use crate::semaphore::Semaphore;
 use crate::served_run::ServedRun;
 use crate::shared::Shared;
+use posse_core::model::act::{Caller, Key};
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::GroupName;
 use posse_core::model::status::Status;
@@ -35,17 +36,28 @@ pub struct ControlServer {
     api: Arc<Api>,
 }
 
+/// The keys of a control API.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens {
+    /// Lets a request on TCP act and read.
+    pub control: Option<Token>,
+    /// Lets a request read.
+    pub read: Option<Token>,
+}
+
 impl ControlServer {
     /// Starts the server's threads.
     ///
     /// # Errors
-    /// The address is TCP and there is no token, or the system cannot start a thread.
-    pub fn start(
-        bound: Bound,
-        token: Option<Token>,
-        subject: ServedRun,
-    ) -> Result<Self, ControlError> {
+    /// The address is TCP and there is no token, both tokens are the same, or the system cannot start a thread.
+    pub fn start(bound: Bound, tokens: Tokens, subject: ServedRun) -> Result<Self, ControlError> {
         let Bound { address, listen, file } = bound;
+        let Tokens { control: token, read: read_token } = tokens;
+        if let (Some(token), Some(read)) = (&token, &read_token)
+            && token.admits(Some(&read.header()))
+        {
+            return Err(ControlError::SameTokens);
+        }
         let token = match &address {
             ControlAddr::Tcp(_) if token.is_none() => {
                 return Err(ControlError::NoToken { address });
@@ -57,7 +69,7 @@ impl ControlServer {
         let api = Arc::new(Api {
             events: EventStream::new(subject.clone(), FOLLOWERS_MAX),
             subject,
-            door: Door { is_loopback: token.is_some(), token },
+            door: Door { is_loopback: token.is_some(), token, read_token },
             dry_runs: Semaphore::new(DRY_RUNS_MAX),
             encoder: Mutex::default(),
             status: Shared::default(),
@@ -101,7 +113,10 @@ struct Api {
 
 impl Handler for Api {
     fn refuse(&self, request: &Request) -> Option<(u16, &'static str)> {
-        self.door.refuse(request)
+        self.door.refuse(request).or_else(|| {
+            let may = self.door.right(request) != Some(Right::Read) || is_reading(request);
+            (!may).then_some((403, "this token only reads"))
+        })
     }
 
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
@@ -114,12 +129,26 @@ impl Handler for Api {
         {
             return file.send(responder);
         }
-        self.answer(&request).unwrap_or_else(|refusal| refusal).send(responder)
+        let client = responder.peer();
+        let key = if self.door.token.is_some() { Key::ControlToken } else { Key::Socket };
+        let by = Caller { key, user: client.user, from: client.address };
+        self.answer(&request, by).unwrap_or_else(|refusal| refusal).send(responder)
     }
 }
 
+/// True for the calls of which a token that reads is enough. Whatever is not named here acts.
+fn is_reading(request: &Request) -> bool {
+    let segments: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
+    let is_named = match segments.as_slice() {
+        ["healthz" | "openapi.json" | "readyz"] | ["v1", "events" | "history" | "status"] => true,
+        ["v1", "groups", _, "executors"] | ["v1", "groups", _, "executors", _] => true,
+        _ => files::find(request).is_some(),
+    };
+    is_named && matches!(request.method.as_str(), "GET" | "HEAD")
+}
+
 impl Api {
-    fn answer(&self, request: &Request) -> Result<Answer, Answer> {
+    fn answer(&self, request: &Request, by: Caller) -> Result<Answer, Answer> {
         // A client may encode any character of a name, and posse's own encodes most.
         let decode = |segment| percent_decode_str(segment).decode_utf8_lossy();
         let segments: Vec<Cow<'_, str>> =
@@ -132,48 +161,59 @@ impl Api {
             ("GET", ["readyz"]) => Ok(health(self.subject.core.is_ready())),
             ("GET", ["v1", "history"]) => view::history(&self.subject, request),
             // Who only looks gets the same answer, without a sign of life of the driver.
-            ("GET", ["v1", "status"]) if flag(request, "observe")? => self.ask(Command::View),
-            ("GET", ["v1", "status"]) => self.status.get(|| self.ask(Command::Status)),
+            ("GET", ["v1", "status"]) if self.observes(request)? => self.ask(Command::View, by),
+            ("GET", ["v1", "status"]) => self.status.get(|| self.ask(Command::Status, by)),
             ("GET", ["openapi.json"]) => Ok(Answer::ok(OPENAPI.as_bytes().to_vec())),
-            ("PUT", ["v1", "groups", group]) => self.put_group(group_name(group)?, &request.body),
+            ("PUT", ["v1", "groups", group]) => {
+                self.put_group(group_name(group)?, &request.body, by)
+            }
             ("DELETE", ["v1", "groups", group]) => {
-                self.ask(Command::Group(group_name(group)?, GroupCommand::Delete))
+                self.ask(Command::Group(group_name(group)?, GroupCommand::Delete), by)
             }
             ("POST", ["v1", "groups", group, "executors"]) => {
                 let tasks = tasks::parse_tasks(&request.body)?;
-                self.ask(Command::Group(group_name(group)?, GroupCommand::AddTasks { tasks }))
+                self.ask(Command::Group(group_name(group)?, GroupCommand::AddTasks { tasks }), by)
             }
             ("GET", ["v1", "groups", group, "executors"]) => {
-                self.ask(Command::Group(group_name(group)?, GroupCommand::ShowTasks { key: None }))
+                let show = GroupCommand::ShowTasks { key: None };
+                self.ask(Command::Group(group_name(group)?, show), by)
             }
             ("GET", ["v1", "groups", group, "executors", key]) => {
                 let key = Some(tasks::parse_key(key)?);
-                self.ask_one(Command::Group(group_name(group)?, GroupCommand::ShowTasks { key }))
+                self.ask_one(
+                    Command::Group(group_name(group)?, GroupCommand::ShowTasks { key }),
+                    by,
+                )
             }
             ("DELETE", ["v1", "groups", group, "executors", key]) => {
                 let key = tasks::parse_key(key)?;
-                self.ask_one(Command::Group(group_name(group)?, GroupCommand::CancelTask { key }))
+                self.ask_one(
+                    Command::Group(group_name(group)?, GroupCommand::CancelTask { key }),
+                    by,
+                )
             }
-            ("POST", ["v1", "executors", "kill"]) => self.ask(calls::parse_kill(&request.body)?),
+            ("POST", ["v1", "executors", "kill"]) => {
+                self.ask(calls::parse_kill(&request.body)?, by)
+            }
             ("POST", ["v1", "executors", "heartbeat"]) => {
-                self.ask(calls::parse_heartbeat(&request.body)?)
+                self.ask(calls::parse_heartbeat(&request.body)?, by)
             }
             ("POST", ["v1", "executors", "idle"]) => {
                 let executors = calls::parse_executors(&request.body)?;
-                self.ask(Command::Idle { executors })
+                self.ask(Command::Idle { executors }, by)
             }
             ("POST", ["v1", "executors", id, "disconnected"]) => {
-                self.ask(Command::Disconnected { executor: calls::parse_id(id)? })
+                self.ask(Command::Disconnected { executor: calls::parse_id(id)? }, by)
             }
-            ("POST", ["v1", "driver", "ready"]) => self.ask(Command::DriverReady),
+            ("POST", ["v1", "driver", "ready"]) => self.ask(Command::DriverReady, by),
             (_, segments) => Err(no_such_call(segments)),
         }
     }
 
-    fn put_group(&self, group: GroupName, body: &[u8]) -> Result<Answer, Answer> {
+    fn put_group(&self, group: GroupName, body: &[u8], by: Caller) -> Result<Answer, Answer> {
         let mut put = match calls::parse_put_group(body)? {
             calls::PutGroup::Target(target) => {
-                return self.ask(Command::Group(group, GroupCommand::SetTarget { target }));
+                return self.ask(Command::Group(group, GroupCommand::SetTarget { target }), by);
             }
             calls::PutGroup::Whole(put) => put,
         };
@@ -182,16 +222,21 @@ impl Api {
         let template = std::mem::take(&mut put.template);
         let pod = self.subject.dry_runs.dry_run(&group, template, &put)?;
         drop(permit);
-        self.ask(put.command(group, pod))
+        self.ask(put.command(group, pod), by)
     }
 
-    fn ask(&self, command: Command) -> Result<Answer, Answer> {
-        self.reply(self.subject.core.ask(command)?)
+    /// A call of somebody who only reads is no sign of life of the driver.
+    fn observes(&self, request: &Request) -> Result<bool, Answer> {
+        Ok(flag(request, "observe")? || self.door.right(request) == Some(Right::Read))
+    }
+
+    fn ask(&self, command: Command, by: Caller) -> Result<Answer, Answer> {
+        self.reply(self.subject.core.ask(command, Some(by))?)
     }
 
     /// Asks about one task.
-    fn ask_one(&self, command: Command) -> Result<Answer, Answer> {
-        match self.subject.core.ask(command)? {
+    fn ask_one(&self, command: Command, by: Caller) -> Result<Answer, Answer> {
+        match self.subject.core.ask(command, Some(by))? {
             Reply::Tasks(statuses) => {
                 let status = statuses.first().ok_or_else(no_such_task)?;
                 Ok(Answer::ok(tasks::status_body(status)))

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use posse_core::model::act::Caller;
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::ids::GroupName;
 use posse_core::model::pod_text::PodText;
@@ -24,11 +25,11 @@ use posse_wire::control::{CallError, NewGroup};
 
 /// The reconciler as the control API sees it. `runtime` implements this over the inbox.
 pub trait RunHandle: Send + Sync {
-    /// Sends a command and waits for the reply.
+    /// Sends a command and waits for the reply. `by`: who calls; none for posse itself.
     ///
     /// # Errors
     /// The queue is full, or the run is stopping.
-    fn ask(&self, command: Command) -> Result<Reply, Busy>;
+    fn ask(&self, command: Command, by: Option<Caller>) -> Result<Reply, Busy>;
 
     /// The reconciler made a turn within the last minute. An unreachable API server does not count as
     /// a failure.

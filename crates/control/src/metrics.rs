@@ -42,7 +42,7 @@ impl MetricsServer {
             body_bytes_max: 0,
             ..Limits::default()
         };
-        let door = Door { token: None, is_loopback };
+        let door = Door { token: None, read_token: None, is_loopback };
         let handler = Arc::new(MetricsHandler { core, metrics, door });
         Server::start(Listen::Tcp(listener), limits, "metrics", handler).map(Self)
     }
@@ -122,6 +122,7 @@ mod tests {
 
     use super::*;
     use crate::Busy;
+    use posse_core::model::act::Caller;
     use posse_core::model::command::{Command, Reply};
 
     #[derive(Default)]
@@ -130,7 +131,7 @@ mod tests {
     }
 
     impl RunHandle for Run {
-        fn ask(&self, _: Command) -> Result<Reply, Busy> {
+        fn ask(&self, _: Command, _: Option<Caller>) -> Result<Reply, Busy> {
             Err(Busy::Stopping)
         }
 

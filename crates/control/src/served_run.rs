@@ -39,7 +39,7 @@ impl ServedRun {
     /// # Errors
     /// The run cannot answer now.
     pub fn observe(&self) -> Result<Observed, Busy> {
-        let Reply::Status(status) = self.core.ask(Command::View)? else {
+        let Reply::Status(status) = self.core.ask(Command::View, None)? else {
             return Err(Busy::Stopping);
         };
         let epoch = (self.epoch)();

@@ -9,6 +9,7 @@
 mod core_run;
 
 mod core {
+    mod acts;
     mod completions;
     mod costs;
     mod creates;

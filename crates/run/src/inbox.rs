@@ -10,6 +10,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use posse_base::clock::Clock;
 use posse_control::{Busy, RunHandle};
 use posse_core::machines::lease::{LeaseScope, LeaseUpdate};
+use posse_core::model::act::Caller;
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::input::Input;
 use posse_core::model::refusal::Refusal;
@@ -28,7 +29,7 @@ const TURN_AGE_MAX_MS: u64 = 60_000;
 #[derive(Debug)]
 pub enum Message {
     /// A control API call. `reply` has a capacity of one, so that answering never blocks.
-    Command { command: Command, reply: Sender<Reply> },
+    Command { command: Command, by: Option<Caller>, reply: Sender<Reply> },
     /// An input for the core.
     Input(Input),
     /// From the lease thread of this scope.
@@ -86,9 +87,9 @@ pub struct ControlHandle {
 }
 
 impl RunHandle for ControlHandle {
-    fn ask(&self, command: Command) -> Result<Reply, Busy> {
+    fn ask(&self, command: Command, by: Option<Caller>) -> Result<Reply, Busy> {
         let (reply, answer) = bounded(1);
-        match self.inbox.try_send(Message::Command { command, reply }) {
+        match self.inbox.try_send(Message::Command { command, by, reply }) {
             Ok(()) => answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| Busy::Stopping),
             Err(TrySendError::Full(_)) => Err(Busy::Full),
             Err(TrySendError::Disconnected(_)) => Err(Busy::Stopping),

@@ -6,6 +6,7 @@ use log::{Level, info, warn};
 
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
+use posse_core::model::act::Act;
 use posse_core::model::action::RunVerdict;
 use posse_core::model::event::{
     ClusterEvent, Event, ExecutorEvent, GroupEvent, LossReason, RunEvent, Subject,
@@ -224,7 +225,7 @@ fn level(event: &Event, is_quiet: bool) -> Level {
             | RunEvent::CredentialsFailed { .. }
             | RunEvent::Missed { .. } => Level::Warn,
             RunEvent::CredentialsRenewed { .. } | RunEvent::Stopped => Level::Info,
-            RunEvent::Started | RunEvent::Stopping => Level::Debug,
+            RunEvent::Acted(_) | RunEvent::Started | RunEvent::Stopping => Level::Debug,
         },
         Event::Cluster(event) => match event {
             ClusterEvent::ForeignPod { .. } if is_quiet => Level::Debug,
@@ -309,6 +310,10 @@ fn describe(event: &Event, is_told: bool, now: Millis) -> String {
 fn describe_run(event: &RunEvent, now: Millis) -> String {
     let seconds_to = |until: &Millis| until.since(now).div_ceil(1_000);
     match event {
+        RunEvent::Acted(Act { by, call, group, message }) => {
+            let group = group.as_ref().map_or_else(String::new, |group| format!(" {group}"));
+            format!("{}{group}, by {}: {message}", call.as_str(), by.key.as_str())
+        }
         RunEvent::BudgetExhausted { budget } => {
             format!("more executors were lost than the failure budget `{}` allows", budget.as_str())
         }

@@ -111,6 +111,15 @@ pub trait Handler: Send + Sync {
     }
 }
 
+/// The client of a connection, as far as the system tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The user of a client on this machine.
+    pub user: Option<u32>,
+    /// None at a unix socket.
+    pub address: Option<IpAddr>,
+}
+
 /// Answers requests whose bodies are too large for memory.
 pub trait Receiver: Send + Sync {
     /// True if `authorize` may wait for another server. Meanwhile the connection holds a spare slot.

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Peer;
 use crate::socket::Socket;
 use crate::upgrade::Upgraded;
 
@@ -108,6 +109,11 @@ pub struct Responder<'a> {
 impl<'a> Responder<'a> {
     pub(super) fn new(output: &'a mut Output) -> Self {
         Self { output }
+    }
+
+    /// Who the client is, as far as the system tells.
+    pub fn peer(&self) -> Peer {
+        self.output.socket.peer()
     }
 
     /// Sends a response with `body`. `content-length` and `connection` are added to `headers`.

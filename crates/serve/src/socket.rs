@@ -8,9 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::Timeout;
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, recv};
 
+use crate::Peer;
 use crate::deadline::set_deadline;
 use crate::pace::Pace;
 use crate::tls::TlsSocket;
@@ -78,6 +79,19 @@ impl Socket {
             // One client of IPv6 has a whole network.
             IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !0 << 64).into(),
         }))
+    }
+
+    /// The same for a record of who did what, also of a unix socket.
+    pub(super) fn peer(&self) -> Peer {
+        if let Stream::Unix(stream) = &self.stream {
+            let user = sockopt::socket_peercred(stream).ok().map(|peer| peer.uid.as_raw());
+            return Peer { user, address: None };
+        }
+        let user = match self.source() {
+            Some(Source::User(user)) => Some(user),
+            Some(Source::Machine | Source::Network(_)) | None => None,
+        };
+        Peer { user, address: self.address() }
     }
 
     /// From now on the client may be behind by `limit`.

@@ -8,11 +8,12 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use posse_control::address::bind_default;
-use posse_control::api::ControlServer;
+use posse_control::api::{ControlServer, Tokens};
 use posse_control::client::{Client, RunSelector};
 use posse_control::page::history::History;
 use posse_control::served_run::ServedRun;
 use posse_control::{Busy, DryRunError, DryRuns, Events, Read, RunHandle};
+use posse_core::model::act::Caller;
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::pod_text::{Part, PodText};
@@ -35,6 +36,8 @@ fn waiting(key: &str) -> TaskStatus {
 #[derive(Default)]
 pub struct FakeCore {
     pub asked: Mutex<Vec<Command>>,
+    /// Who made the last call.
+    pub caller: Mutex<Option<Caller>>,
     pub full: AtomicBool,
     pub ready: AtomicBool,
     pub status: OnceLock<Status>,
@@ -43,11 +46,12 @@ pub struct FakeCore {
 }
 
 impl RunHandle for FakeCore {
-    fn ask(&self, command: Command) -> Result<Reply, Busy> {
+    fn ask(&self, command: Command, by: Option<Caller>) -> Result<Reply, Busy> {
         if self.full.load(Ordering::Relaxed) {
             return Err(Busy::Full);
         }
         self.asked.lock().unwrap().push(command.clone());
+        *self.caller.lock().unwrap() = by;
         Ok(match command {
             Command::Group(group, GroupCommand::Delete) if group.as_str() == "other" => {
                 Reply::UnknownGroup
@@ -191,7 +195,7 @@ impl Fixture {
     /// A second control API, for another instance.
     pub fn second(&self, instance: &str) -> ControlServer {
         let bound = bind_default("w", instance, &[self.folder.path().to_owned()]).unwrap();
-        ControlServer::start(bound, None, subject(&self.core, &self.events)).unwrap()
+        ControlServer::start(bound, Tokens::default(), subject(&self.core, &self.events)).unwrap()
     }
 
     pub fn address(&self) -> ControlAddr {

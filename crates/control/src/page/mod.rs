@@ -36,7 +36,7 @@ impl PageServer {
         let reader = Arc::new(Reader {
             events: EventStream::new(subject.clone(), FOLLOWERS_MAX),
             subject,
-            door: Door { token, is_loopback: address.ip().is_loopback() },
+            door: Door { token, read_token: None, is_loopback: address.ip().is_loopback() },
         });
         let handler = Arc::clone(&reader) as Arc<dyn Handler>;
         let limits =

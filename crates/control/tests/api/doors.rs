@@ -7,9 +7,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use posse_control::address::{ControlError, bind, bind_default};
-use posse_control::api::ControlServer;
+use posse_control::api::{ControlServer, Tokens};
 use posse_control::client::{Client, RunSelector};
+use posse_core::model::act::{Caller, Key};
+use posse_core::model::command::Command;
 use posse_serve::token::Token;
 use posse_testing::{FakeCore, FakeEvents, Folder, subject};
 use posse_wire::config::control_addr::ControlAddr;
@@ -26,11 +30,12 @@ fn tcp_needs_the_token() {
     let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
     let tcp = || bind(&ControlAddr::parse("127.0.0.1:0").unwrap()).unwrap();
 
-    let error = ControlServer::start(tcp(), None, subject(&core, &events)).expect_err("no token");
+    let error = ControlServer::start(tcp(), Tokens::default(), subject(&core, &events))
+        .expect_err("no token");
     assert!(matches!(error, ControlError::NoToken { .. }), "{error}");
 
-    let token = Token::read_private(&file).unwrap();
-    let server = ControlServer::start(tcp(), Some(token), subject(&core, &events)).unwrap();
+    let tokens = Tokens { control: Some(Token::read_private(&file).unwrap()), read: None };
+    let server = ControlServer::start(tcp(), tokens, subject(&core, &events)).unwrap();
     let address = server.address().to_string();
     for path in ["/v1/status", "/healthz", "/v1/events", "/nothing"] {
         let mut stream = TcpStream::connect(&address).unwrap();
@@ -59,16 +64,12 @@ fn requests_of_web_pages_and_for_other_hosts_are_refused() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
     let tcp = bind(&ControlAddr::parse("127.0.0.1:0").unwrap()).unwrap();
-    let server = ControlServer::start(
-        tcp,
-        Some(Token::read_private(&file).unwrap()),
-        subject(&core, &events),
-    )
-    .unwrap();
+    let tokens = Tokens { control: Some(Token::read_private(&file).unwrap()), read: None };
+    let server = ControlServer::start(tcp, tokens, subject(&core, &events)).unwrap();
     let address = server.address().to_string();
     let unix = bind_default("w", "pages", &[folder.path().to_owned()]).unwrap();
     let ControlAddr::Unix(socket) = unix.address.clone() else { panic!("a unix socket") };
-    let _second = ControlServer::start(unix, None, subject(&core, &events)).unwrap();
+    let _second = ControlServer::start(unix, Tokens::default(), subject(&core, &events)).unwrap();
     let ask = |mut stream: Box<dyn ReadWrite>, headers: &str| {
         let token = "authorization: Bearer s3cret\r\nconnection: close\r\n";
         write!(stream, "GET /v1/status HTTP/1.1\r\n{token}{headers}\r\n").unwrap();
@@ -115,4 +116,90 @@ fn invalid_token_files_are_errors() {
         assert!(error.contains(part) && error.contains("token"), "{error}");
     }
     assert!(Token::read_private(&folder.path().join("missing")).is_err());
+}
+
+/// All calls of the API's description, so that a new one is refused until it is named as one that reads.
+#[test]
+fn the_token_that_reads_changes_nothing() {
+    const READING: [&str; 8] = [
+        "/healthz",
+        "/openapi.json",
+        "/readyz",
+        "/v1/events",
+        "/v1/groups/{group}/executors",
+        "/v1/groups/{group}/executors/{key}",
+        "/v1/history",
+        "/v1/status",
+    ];
+    let folder = Folder::new();
+    let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
+    let tcp = || bind(&ControlAddr::parse("127.0.0.1:0").unwrap()).unwrap();
+    let same = Tokens { control: token_in(&folder, "acts"), read: token_in(&folder, "acts") };
+    let error = ControlServer::start(tcp(), same, subject(&core, &events)).expect_err("one token");
+    assert!(error.to_string().contains("same token"), "{error}");
+
+    let tokens = Tokens { control: token_in(&folder, "acts"), read: token_in(&folder, "reads") };
+    let server = ControlServer::start(tcp(), tokens, subject(&core, &events)).unwrap();
+    let address = server.address().to_string();
+    let unix = bind_default("w", "reads", &[folder.path().to_owned()]).unwrap();
+    let ControlAddr::Unix(socket) = unix.address.clone() else { panic!("a unix socket") };
+    let tokens = Tokens { control: None, read: token_in(&folder, "reads") };
+    let _second = ControlServer::start(unix, tokens, subject(&core, &events)).unwrap();
+    let ask = |is_tcp: bool, token: &str, method: &str, path: &str| {
+        let mut stream: Box<dyn ReadWrite> = match is_tcp {
+            true => Box::new(TcpStream::connect(&address).unwrap()),
+            false => Box::new(UnixStream::connect(&socket).unwrap()),
+        };
+        write!(stream, "{method} {path} HTTP/1.0\r\nauthorization: Bearer {token}\r\n\r\n")
+            .unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text.split(' ').nth(1).and_then(|code| code.parse::<u16>().ok()).unwrap()
+    };
+    let calls = described_calls();
+    assert!(calls.len() > 12, "{calls:?}");
+    for is_tcp in [true, false] {
+        for (path, method) in &calls {
+            let at = path.replace("{group}", "default").replace("{key}", "a").replace("{id}", "1");
+            let got = ask(is_tcp, "reads", method, &at);
+            if method == "GET" && READING.contains(&path.as_str()) {
+                assert!(matches!(got, 200 | 503), "{method} {path} {is_tcp}: {got}");
+            } else {
+                assert_eq!(got, 403, "{method} {path} {is_tcp}");
+            }
+            assert_ne!(ask(is_tcp, "acts", method, &at), 403, "{method} {path} {is_tcp}");
+            assert_eq!(ask(is_tcp, "reads", "PATCH", &at), 403, "{path} {is_tcp}");
+        }
+        core.asked.lock().unwrap().clear();
+        assert_eq!(ask(is_tcp, "reads", "GET", "/v1/status"), 200);
+        let asked = std::mem::take(&mut *core.asked.lock().unwrap());
+        assert_eq!(asked, [Command::View], "no sign of life of the driver");
+        let by = core.caller.lock().unwrap().unwrap();
+        let me = Some(rustix::process::geteuid().as_raw());
+        let (key, from) = match is_tcp {
+            true => (Key::ControlToken, Some([127, 0, 0, 1].into())),
+            false => (Key::Socket, None),
+        };
+        assert_eq!(by, Caller { key, user: me, from });
+        assert_eq!(ask(is_tcp, "wrong", "GET", "/v1/status"), if is_tcp { 401 } else { 200 });
+    }
+}
+
+/// A token that is its file's name.
+fn token_in(folder: &Folder, name: &str) -> Option<Token> {
+    let file = folder.path().join(name);
+    fs::write(&file, name).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    Some(Token::read_private(&file).unwrap())
+}
+
+/// Path and method of each call that the API's description has.
+fn described_calls() -> Vec<(String, String)> {
+    let description: Value = serde_json::from_str(include_str!("../../src/openapi.json")).unwrap();
+    let paths = description["paths"].as_object().unwrap().iter();
+    let calls = paths.flat_map(|(path, methods)| {
+        let methods = methods.as_object().unwrap().keys().filter(|name| *name != "parameters");
+        methods.map(|method| (path.clone(), method.to_uppercase()))
+    });
+    calls.collect()
 }

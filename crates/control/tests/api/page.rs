@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use posse_control::address::bind;
-use posse_control::api::ControlServer;
+use posse_control::api::{ControlServer, Tokens};
 use posse_control::page::PageServer;
 use posse_core::model::command::Command;
 use posse_serve::token::Token;
@@ -160,7 +160,8 @@ fn with_a_token_the_page_asks_for_it() {
     let page = Page::start("0.0.0.0:0", Some(token()));
     let address = bind(&ControlAddr::parse("127.0.0.1:0").unwrap()).unwrap();
     let (core, events) = (Arc::new(FakeCore::default()), Arc::new(FakeEvents::default()));
-    let control = ControlServer::start(address, Some(token()), subject(&core, &events)).unwrap();
+    let tokens = Tokens { control: Some(token()), read: None };
+    let control = ControlServer::start(address, tokens, subject(&core, &events)).unwrap();
     let ControlAddr::Tcp(control) = *control.address() else { panic!("TCP") };
     for address in [page.address(), control] {
         for path in ["/", "/page.css", "/page.js"] {

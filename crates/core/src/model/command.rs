@@ -125,3 +125,23 @@ pub enum Reply {
     /// The group has no task with this key, or has forgotten it.
     UnknownTask,
 }
+
+impl Reply {
+    /// The call was carried out.
+    pub fn is_success(&self) -> bool {
+        match self {
+            Self::Done
+            | Self::Killed { .. }
+            | Self::Noted { .. }
+            | Self::Status(_)
+            | Self::Tasks(_)
+            | Self::Target(_) => true,
+            Self::Refused { .. }
+            | Self::TaskDiffers { .. }
+            | Self::TooMany { .. }
+            | Self::UnknownExecutor
+            | Self::UnknownGroup
+            | Self::UnknownTask => false,
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::model::act::Act;
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::task::TaskEnd;
 use crate::model::waiting::Waiting;
@@ -279,6 +280,8 @@ pub enum Event {
 /// An event of the whole run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunEvent {
+    /// A call has changed the run.
+    Acted(Act),
     /// A failure budget is exhausted; the run ends.
     BudgetExhausted { budget: Budget },
     /// Credentials could not be renewed. The next try is at `until`.
@@ -375,6 +378,7 @@ impl Event {
     pub fn long_text_bytes(&self) -> usize {
         match self {
             Self::Run(event) => match event {
+                RunEvent::Acted(act) => act.message.len(),
                 RunEvent::CredentialsFailed { message, .. } => message.len(),
                 RunEvent::BudgetExhausted { .. }
                 | RunEvent::CredentialsRenewed { .. }

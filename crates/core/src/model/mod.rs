@@ -1,5 +1,6 @@
 //! The values that the core receives, returns and works on.
 
+pub mod act;
 pub mod action;
 pub mod command;
 pub mod event;

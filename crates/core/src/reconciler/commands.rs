@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Reconciler;
+use crate::model::act::{Act, Call, Caller};
 use crate::model::command::{AfterKill, Command, GroupCommand, Reply};
-use crate::model::event::{DeleteCause, LossReason};
+use crate::model::event::{DeleteCause, Event, LossReason, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::status::State;
 use crate::policy::loss::Loss;
@@ -12,6 +13,21 @@ use crate::state::executors::Group;
 use posse_base::time::Millis;
 
 impl Reconciler {
+    /// Executes a call and notes who acted by it, before what follows from it. A call that is refused, or that asks for
+    /// the target that is there, changes nothing and is not noted: a driver may repeat it every second.
+    pub fn call(&mut self, command: Command, by: Caller, now: Millis) -> Reply {
+        let act = Act::of(&command, by);
+        let n_events = self.events.len();
+        let reply = self.command(command, now);
+        if let Some(act) = act.filter(|_| reply.is_success()) {
+            let has_changed = act.call != Call::Scale || self.events.len() > n_events;
+            if has_changed {
+                self.events.insert(n_events, Event::Run(RunEvent::Acted(act)));
+            }
+        }
+        reply
+    }
+
     /// Executes one call and returns its reply. The next turn acts on the new targets.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
         if command != Command::View {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use posse_base::time::Millis;
+use posse_core::model::act::Caller;
 use posse_core::model::action::Action;
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
@@ -374,6 +375,12 @@ impl Run {
         let reply = self.core.command(command, Millis(self.now));
         self.turn();
         reply
+    }
+
+    /// The same call by somebody whose acts are noted.
+    pub fn call_by(&mut self, command: Command, by: Caller) {
+        self.core.call(command, by, Millis(self.now));
+        self.turn();
     }
 
     /// The driver reports heartbeats of these executors every `every_ms` until `ms` have passed.

@@ -231,9 +231,12 @@ impl<U: Upstream> Engine<'_, U> {
             metrics.on_message(&message);
         }
         match message {
-            Message::Command { command, reply } => {
+            Message::Command { command, by, reply } => {
                 debug!("call: {command:?}");
-                let mut answer = self.core.command(command, now);
+                let mut answer = match by {
+                    Some(by) => self.core.call(command, by, now),
+                    None => self.core.command(command, now),
+                };
                 if let Reply::Status(status) = &mut answer {
                     status.driver = self.state.driver_status;
                 }

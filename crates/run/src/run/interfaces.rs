@@ -1,5 +1,6 @@
 //! What others see of a run: the events' file, the control API and the page.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::run::error::RunError;
 use crate::run::settings::RunSettings;
 use crate::worker::Worker;
 use posse_control::address::{self, Bound};
-use posse_control::api::ControlServer;
+use posse_control::api::{ControlServer, Tokens};
 use posse_control::page::PageServer;
 use posse_control::page::history::History;
 use posse_control::served_run::ServedRun;
@@ -67,9 +68,13 @@ impl Interfaces {
         let subject = record_history(settings, log, subject)?;
         let page = start_page(settings, &subject)?;
         let control = bind(settings, selection)?.map(|bound| {
-            let token =
-                settings.control_token_file.as_deref().map(Token::read_private).transpose()?;
-            ControlServer::start(bound, token, subject)
+            let read =
+                |file: &Option<PathBuf>| file.as_deref().map(Token::read_private).transpose();
+            let tokens = Tokens {
+                control: read(&settings.control_token_file)?,
+                read: read(&settings.page_token_file)?,
+            };
+            ControlServer::start(bound, tokens, subject)
         });
         let control = control
             .transpose()

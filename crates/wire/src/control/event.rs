@@ -7,7 +7,9 @@ use serde::ser::{SerializeMap, Serializer};
 use crate::time::Epoch;
 use posse_base::text::printable_json;
 use posse_base::time::Millis;
+use posse_core::model::act::Act;
 use posse_core::model::event::{ClusterEvent, Event, ExecutorEvent, GroupEvent, RunEvent};
+use posse_core::model::ids::GroupName;
 
 /// The line of one event, newline included. Absent facts are null.
 pub fn line(run: &str, seq: u64, at: Millis, event: &Event, epoch: Epoch) -> String {
@@ -37,6 +39,7 @@ pub fn line(run: &str, seq: u64, at: Millis, event: &Event, epoch: Epoch) -> Str
 fn name(event: &Event) -> &'static str {
     match event {
         Event::Run(event) => match event {
+            RunEvent::Acted(_) => ACTED,
             RunEvent::BudgetExhausted { .. } => "budget_exhausted",
             RunEvent::CredentialsFailed { .. } => "credentials_failed",
             RunEvent::CredentialsRenewed { .. } => "credentials_renewed",
@@ -96,6 +99,14 @@ fn write_facts<M: SerializeMap>(map: &mut M, event: &Event, epoch: Epoch) -> Res
 
 fn write_run<M: SerializeMap>(map: &mut M, event: &RunEvent, epoch: Epoch) -> Result<(), M::Error> {
     match event {
+        RunEvent::Acted(Act { by, call, group, message }) => {
+            map.serialize_entry("call", call.as_str())?;
+            map.serialize_entry("group", &group.as_ref().map(GroupName::as_str))?;
+            map.serialize_entry("message", message)?;
+            map.serialize_entry("key", by.key.as_str())?;
+            map.serialize_entry("user", &by.user)?;
+            map.serialize_entry("from", &by.from)
+        }
         RunEvent::BudgetExhausted { budget } => map.serialize_entry("budget", budget.as_str()),
         RunEvent::CredentialsFailed { name, message, until } => {
             map.serialize_entry("message", message)?;
@@ -216,6 +227,9 @@ fn write_executor<M: SerializeMap>(
     }
 }
 
+/// The name of the event about a call that has changed the run.
+pub const ACTED: &str = "acted";
+
 /// Initial buffer size: most lines fit.
 const LINE_BYTES_USUAL: usize = 320;
 
@@ -224,8 +238,9 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
+    use posse_core::model::act::{Call, Caller, Key};
     use posse_core::model::event::{Budget, DeleteCause, LossReason, RestartKind, Subject};
-    use posse_core::model::ids::{ExecutorId, GroupName, Uid};
+    use posse_core::model::ids::{ExecutorId, Uid};
     use posse_core::model::task::{TaskEnd, TaskOutcome};
     use posse_core::model::waiting::{RunWait, ServerWait, Waiting};
 
@@ -235,6 +250,29 @@ mod tests {
         let got = line("k3f9", 7, Millis(1500), &event, epoch);
         let head = r#"{"run":"k3f9","seq":7,"time":"2026-01-01T00:00:01.500Z","event":"#;
         assert_eq!(got, format!("{head}{facts}}}\n"));
+    }
+
+    #[test]
+    fn an_act_says_who_from_where_and_what() {
+        let act = |call, group, message: &str, by| {
+            let message = message.to_owned();
+            Event::Run(RunEvent::Acted(Act { by, call, group, message }))
+        };
+        let by = Caller { key: Key::Socket, user: Some(1000), from: None };
+        check(
+            act(Call::Scale, Some(GroupName::from("big")), "target 8", by),
+            r#""acted","call":"scale","group":"big","message":"target 8","key":"socket","user":1000,"from":null"#,
+        );
+        let from = Some([127, 0, 0, 1].into());
+        check(
+            act(
+                Call::Kill,
+                None,
+                "executor 1",
+                Caller { key: Key::ControlToken, user: None, from },
+            ),
+            r#""acted","call":"kill","group":null,"message":"executor 1","key":"control_token","user":null,"from":"127.0.0.1""#,
+        );
     }
 
     #[test]
