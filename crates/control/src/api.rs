@@ -320,10 +320,10 @@ fn no_such_call(segments: &[&str]) -> Answer {
 }
 
 /// Concurrent connections; each thread of a driver may have its own.
-const CONNECTIONS_MAX: usize = 128;
+const CONNECTIONS_MAX: usize = 256;
 
 /// Concurrent readers of events, included in `CONNECTIONS_MAX`.
-const FOLLOWERS_MAX: usize = 32;
+const FOLLOWERS_MAX: usize = 128;
 
 /// Concurrent dry runs of templates.
 const DRY_RUNS_MAX: usize = 16;

@@ -336,7 +336,7 @@ fn followers_cannot_use_all_connections() {
     else {
         panic!("a unix socket");
     };
-    let followers: Vec<_> = (0..32)
+    let followers: Vec<_> = (0..128)
         .map(|_| {
             let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
