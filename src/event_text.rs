@@ -30,7 +30,7 @@ pub(super) fn facts(event: &Value, now: Timestamp) -> String {
                 "" => String::new(),
                 _ => format!(", from {}", value("from")),
             };
-            format!("{}{} (by {}{user}{from})", value("call"), message(), value("key"))
+            format!("{}{} (by {}{user}{from})", value("call"), message(), value("by"))
         }
         "budget_exhausted" => format!("budget {}", value("budget")),
         "create_refused" => format!("{}{}", value("cause"), message()),
@@ -185,11 +185,11 @@ mod tests {
     fn an_act_says_who_made_it() {
         for (event, want) in [
             (
-                json!({"event": "acted", "call": "scale", "message": "target 8", "key": "socket", "user": 1000, "from": null}),
+                json!({"event": "acted", "call": "scale", "message": "target 8", "by": "socket", "user": 1000, "from": null}),
                 "scale: target 8 (by socket, user 1000)",
             ),
             (
-                json!({"event": "acted", "call": "delete_group", "message": "", "key": "control_token", "user": null, "from": "127.0.0.1"}),
+                json!({"event": "acted", "call": "delete_group", "message": "", "by": "control_token", "user": null, "from": "127.0.0.1"}),
                 "delete_group (by control_token, from 127.0.0.1)",
             ),
         ] {

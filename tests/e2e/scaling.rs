@@ -113,6 +113,12 @@ pub fn groups_have_their_own_targets(server: &dyn Server) {
     scene.wait_running(3);
     posse.wait_ready();
     posse.scale("big", 3);
+    let acted = posse.wait_event("acted", |_| true);
+    assert_eq!((&acted["call"], &acted["group"]), (&json!("scale"), &json!("big")));
+    let me = rustix::process::geteuid().as_raw();
+    assert_eq!((&acted["by"], &acted["user"]), (&json!("socket"), &json!(me)));
+    let acts = posse.ask(&["events", "--acts", "-o", "name"]);
+    assert_eq!(acts.stdout, b"acted\n", "{}", said(&acts));
     let pods = scene.wait_running(5);
     let of = |name: &str| -> Vec<Value> {
         let ours = |pod: &&Value| pod["metadata"]["labels"]["posse.dev/group"] == name;

@@ -127,11 +127,11 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The call was carried out.
-    pub fn is_success(&self) -> bool {
+    /// The call was carried out, and if it was to kill, somebody was killed.
+    pub fn has_effect(&self) -> bool {
         match self {
+            Self::Killed { killed, .. } => !killed.is_empty(),
             Self::Done
-            | Self::Killed { .. }
             | Self::Noted { .. }
             | Self::Status(_)
             | Self::Tasks(_)

@@ -13,17 +13,16 @@ use crate::state::executors::Group;
 use posse_base::time::Millis;
 
 impl Reconciler {
-    /// Executes a call and notes who acted by it, before what follows from it. A call that is refused, or that asks for
-    /// the target that is there, changes nothing and is not noted: a driver may repeat it every second.
+    /// Executes a call and notes who acted by it, before what follows from it. A call that is refused, that asks for the
+    /// target that is there or that kills nobody, changes nothing and is not noted: a driver may repeat it every second.
     pub fn call(&mut self, command: Command, by: Caller, now: Millis) -> Reply {
         let act = Act::of(&command, by);
         let n_events = self.events.len();
         let reply = self.command(command, now);
-        if let Some(act) = act.filter(|_| reply.is_success()) {
-            let has_changed = act.call != Call::Scale || self.events.len() > n_events;
-            if has_changed {
-                self.events.insert(n_events, Event::Run(RunEvent::Acted(act)));
-            }
+        let has_told = self.events.len() > n_events;
+        let is_noted = |act: &Act| has_told || (act.call != Call::Scale && reply.has_effect());
+        if let Some(act) = act.filter(is_noted) {
+            self.events.insert(n_events, Event::Run(RunEvent::Acted(act)));
         }
         reply
     }

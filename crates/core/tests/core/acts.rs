@@ -73,6 +73,7 @@ fn what_changes_nothing_is_no_act() {
     for command in [
         scale("g", 3),
         scale("nobody", 3),
+        kill(&[77], AfterKill::Replace, "gone"),
         on("nobody", GroupCommand::Delete),
         on("g", GroupCommand::ShowTasks { key: None }),
         on("g", GroupCommand::CancelTask { key: Arc::from("t") }),

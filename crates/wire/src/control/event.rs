@@ -9,7 +9,6 @@ use posse_base::text::printable_json;
 use posse_base::time::Millis;
 use posse_core::model::act::Act;
 use posse_core::model::event::{ClusterEvent, Event, ExecutorEvent, GroupEvent, RunEvent};
-use posse_core::model::ids::GroupName;
 
 /// The line of one event, newline included. Absent facts are null.
 pub fn line(run: &str, seq: u64, at: Millis, event: &Event, epoch: Epoch) -> String {
@@ -101,9 +100,11 @@ fn write_run<M: SerializeMap>(map: &mut M, event: &RunEvent, epoch: Epoch) -> Re
     match event {
         RunEvent::Acted(Act { by, call, group, message }) => {
             map.serialize_entry("call", call.as_str())?;
-            map.serialize_entry("group", &group.as_ref().map(GroupName::as_str))?;
+            if let Some(group) = group {
+                map.serialize_entry("group", group.as_str())?;
+            }
             map.serialize_entry("message", message)?;
-            map.serialize_entry("key", by.key.as_str())?;
+            map.serialize_entry("by", by.key.as_str())?;
             map.serialize_entry("user", &by.user)?;
             map.serialize_entry("from", &by.from)
         }
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
     use posse_core::model::act::{Call, Caller, Key};
     use posse_core::model::event::{Budget, DeleteCause, LossReason, RestartKind, Subject};
-    use posse_core::model::ids::{ExecutorId, Uid};
+    use posse_core::model::ids::{ExecutorId, GroupName, Uid};
     use posse_core::model::task::{TaskEnd, TaskOutcome};
     use posse_core::model::waiting::{RunWait, ServerWait, Waiting};
 
@@ -261,7 +262,7 @@ mod tests {
         let by = Caller { key: Key::Socket, user: Some(1000), from: None };
         check(
             act(Call::Scale, Some(GroupName::from("big")), "target 8", by),
-            r#""acted","call":"scale","group":"big","message":"target 8","key":"socket","user":1000,"from":null"#,
+            r#""acted","call":"scale","group":"big","message":"target 8","by":"socket","user":1000,"from":null"#,
         );
         let from = Some([127, 0, 0, 1].into());
         check(
@@ -271,7 +272,7 @@ mod tests {
                 "executor 1",
                 Caller { key: Key::ControlToken, user: None, from },
             ),
-            r#""acted","call":"kill","group":null,"message":"executor 1","key":"control_token","user":null,"from":"127.0.0.1""#,
+            r#""acted","call":"kill","message":"executor 1","by":"control_token","user":null,"from":"127.0.0.1""#,
         );
     }
 
