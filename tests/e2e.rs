@@ -45,6 +45,7 @@ mod e2e {
     pub mod submit_permissions;
     pub mod tasks;
     pub mod text;
+    pub mod upgrade;
     pub mod volume_waits;
     pub mod volumes;
     pub mod volumes_by_calls;
@@ -56,8 +57,8 @@ use e2e::{
     beside, check, completions, credential_groups, credentials, draining, driver, exec, files,
     groups, harness, history, injected, kills, leaks, losses, node_dir, observed, openapi, outages,
     pod_security, queues, ranks, reach, readiness, reasons, refusals, restarts, scaling, stage,
-    stage_attacks, starts, submit, submit_ends, submit_permissions, tasks, text, volume_waits,
-    volumes, volumes_by_calls,
+    stage_attacks, starts, submit, submit_ends, submit_permissions, tasks, text, upgrade,
+    volume_waits, volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -135,6 +136,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both files::{
         submit_files_without_permission_for_secrets, submit_takes_small_files_in_a_secret,
     };
+    Both upgrade::{upgraded_and_back};
     Embedded tasks::{too_many_tasks};
     Own submit_permissions::{submit_with_own_permissions};
     Own submit_ends::{

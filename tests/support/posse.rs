@@ -58,6 +58,7 @@ pub struct Run {
     driver: Vec<String>,
     env: Vec<(String, String)>,
     is_first: bool,
+    other: Option<PathBuf>,
 }
 
 impl Run {
@@ -75,7 +76,7 @@ impl Run {
         });
         let (args, driver, env) = (Vec::new(), Vec::new(), Vec::new());
         let dir = dir.to_owned();
-        Self { dir, number, settings, kubeconfig, args, driver, env, is_first: false }
+        Self { dir, number, settings, kubeconfig, args, driver, env, is_first: false, other: None }
     }
 
     pub fn executors(mut self, n: u32) -> Self {
@@ -121,6 +122,12 @@ impl Run {
         self
     }
 
+    /// Another build of posse runs.
+    pub fn program(mut self, other: &Path) -> Self {
+        self.other = Some(other.to_owned());
+        self
+    }
+
     /// Runs another command of posse with these settings and waits for its end.
     pub fn once(self, words: &[&str]) -> Output {
         let config = self.write_settings();
@@ -139,7 +146,10 @@ impl Run {
 
     #[track_caller]
     pub fn start(self) -> Posse {
-        let mut command = run_command(&self.dir);
+        let mut command = match &self.other {
+            Some(other) => program(other.as_os_str(), &self.dir),
+            None => run_command(&self.dir),
+        };
         if self.is_first {
             let mut outside = Command::new("unshare");
             outside.args(["--pid", "--fork", "--kill-child"]).arg(command.get_program());
