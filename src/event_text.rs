@@ -41,6 +41,10 @@ pub(super) fn facts(event: &Value, now: Timestamp) -> String {
         },
         "executor_deleted" | "watch_restarted" => value("cause"),
         "executor_draining" => format!("{}{}", value("cause"), until()),
+        "executor_ending" => {
+            let deadline = moment(&event["deadline"], now);
+            format!("{}, has until {deadline}{}", value("reason"), message())
+        }
         "executor_log" if event["message"].is_string() => format!("no log{}", message()),
         "executor_log" => match event["log"].as_array().map_or(&[][..], Vec::as_slice) {
             [] => "empty".to_owned(),
@@ -116,7 +120,6 @@ mod tests {
         for (event, want) in [
             (json!({"event": "started"}), ""),
             (json!({"event": "target_changed", "target": 4}), "target 4"),
-            (json!({"event": "executor_requested"}), ""),
             (
                 json!({"event": "executor_running", "node": "n1", "ip": "10.0.0.1"}),
                 "on n1, ip 10.0.0.1",
@@ -124,6 +127,10 @@ mod tests {
             (
                 json!({"event": "executor_draining", "cause": "killed", "until": at}),
                 "killed until 00:00:09 UTC",
+            ),
+            (
+                json!({"event": "executor_ending", "reason": "evicted", "deadline": at, "message": "a drain"}),
+                "evicted, has until 00:00:09 UTC: a drain",
             ),
             (
                 json!({"event": "executor_lost", "reason": "app_error", "budget": "app", "message": "exit code 7"}),

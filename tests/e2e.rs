@@ -112,7 +112,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both losses::{
         spent_budget_ends_the_application, poll_alone_is_enough, replaced_after_a_clean_end,
         replaced_after_deletion, replaced_after_failure, replaced_when_gone,
-        replaced_while_terminating,
+        replaced_while_terminating, told_before_the_end,
     };
     Real losses::{pending_goes_before_running};
     Both observed::{scraped_and_described};

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::posse::Posse;
 use crate::support::scene::{Scene, describe, executor_id, is_over, is_running, name_of, uid_of};
-use crate::support::server::{End, Server};
+use crate::support::server::{End, Server, pods_path};
 use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 /// The loss of this pod, which must be reported once and with this reason.
@@ -61,6 +61,47 @@ pub fn replaced_after_deletion(server: &dyn Server) {
     assert_eq!(after.iter().map(executor_id).collect::<Vec<_>>(), [1, 3]);
     posse.stop();
     scene.finish();
+}
+
+/// Somebody evicts an executor: the driver learns it while the executor still runs, and not if it asked for the end.
+pub fn told_before_the_end(server: &dyn Server) {
+    let scene = Scene::new(server);
+    scene.hold_deletes(true);
+    let posse = scene.run().executors(2).start();
+    let pods = scene.wait_running(2);
+    posse.wait_events("executor_running", 2);
+    let name = name_of(&pods[0]);
+    let eviction = json!({"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata":
+        {"name": name, "namespace": scene.namespace}, "deleteOptions": {"gracePeriodSeconds": 20}});
+    let path = format!("{}/{name}/eviction", pods_path(&scene.namespace));
+    scene.admin.post(&path, &eviction).ok();
+    let ending = posse.wait_event("executor_ending", |_| true);
+    let lost = posse.wait_event("executor_lost", |_| true);
+    assert!(ending["seq"].as_u64() < lost["seq"].as_u64(), "{ending} {lost}");
+    for field in ["executor", "uid", "node", "reason", "message"] {
+        assert_eq!(ending[field], lost[field], "{ending}");
+    }
+    let left = moment(&ending["deadline"]).duration_since(moment(&ending["time"])).as_secs();
+    assert!((1..=30).contains(&left), "{ending}");
+    // Servers from 1.25 on say why.
+    let minor = scene.admin.get("/version").ok()["minor"].as_str().and_then(|s| s.parse().ok());
+    let reason = if minor.is_some_and(|minor: u32| minor > 24) { "evicted" } else { "deleted" };
+    assert_eq!(ending["reason"], reason, "{ending}");
+    wait_value(PATIENCE, "a successor beside the old one", || {
+        let pods = scene.ours();
+        let n = pods.iter().filter(|pod| is_running(pod)).count();
+        if n == 2 { Ok(()) } else { Err(describe(&pods)) }
+    });
+    scene.hold_deletes(false);
+    posse.scale("default", 1);
+    posse.wait_event("executor_deleted", |_| true);
+    assert_eq!(posse.events_of("executor_ending").len(), 1);
+    posse.stop();
+    scene.finish();
+}
+
+fn moment(value: &Value) -> jiff::Timestamp {
+    value.as_str().and_then(|at| at.parse().ok()).unwrap_or_else(|| panic!("no time: {value}"))
 }
 
 /// A terminating pod does not count as capacity: its replacement does not wait for its end.

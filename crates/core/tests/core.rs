@@ -10,6 +10,7 @@ mod core_run;
 
 mod core {
     mod acts;
+    mod announced_ends;
     mod completions;
     mod costs;
     mod creates;

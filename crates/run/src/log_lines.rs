@@ -253,8 +253,10 @@ fn level(event: &Event, is_quiet: bool) -> Level {
             } => Level::Info,
             ExecutorEvent::Lost { .. } => Level::Warn,
             ExecutorEvent::MemoryGrown { .. } | ExecutorEvent::SlotSkipped { .. } => Level::Info,
+            // The loss that follows is logged, with the same message.
+            ExecutorEvent::Ending { .. }
             // Their causes were logged already.
-            ExecutorEvent::Completed { .. }
+            | ExecutorEvent::Completed { .. }
             | ExecutorEvent::Deleted { .. }
             | ExecutorEvent::Draining { .. }
             // Lines of the application's own log; they are in the events.
@@ -303,7 +305,7 @@ fn describe(event: &Event, is_told: bool, now: Millis) -> String {
         Event::Group(group, event) => {
             format!("group {group}: {}", describe_group(event, is_told, now))
         }
-        Event::Executor(subject, event) => describe_executor(subject, event),
+        Event::Executor(subject, event) => describe_executor(subject, event, now),
     }
 }
 
@@ -384,7 +386,7 @@ fn describe_group(event: &GroupEvent, is_told: bool, now: Millis) -> String {
     }
 }
 
-fn describe_executor(subject: &Subject, event: &ExecutorEvent) -> String {
+fn describe_executor(subject: &Subject, event: &ExecutorEvent, now: Millis) -> String {
     let Subject { group, id, pod, .. } = subject;
     match event {
         ExecutorEvent::Completed { .. } => format!("executor {id} completed"),
@@ -393,6 +395,13 @@ fn describe_executor(subject: &Subject, event: &ExecutorEvent) -> String {
         }
         ExecutorEvent::Draining { cause, .. } => {
             format!("executor {id} draining ({}): {pod}", cause.as_str())
+        }
+        ExecutorEvent::Ending { node, reason, message, deadline } => {
+            let node = node.as_deref().unwrap_or("no node");
+            let message = sanitize(message, LOSS_BYTES_MAX);
+            let s = deadline.since(now).div_ceil(1_000);
+            let reason = reason.as_str();
+            format!("executor {id} will end in {s} s: {reason}: {pod} on {node}: {message}")
         }
         ExecutorEvent::Log { lines, message } => {
             let why = message.as_ref().map_or_else(String::new, |why| format!(": {why}"));

@@ -347,6 +347,9 @@ pub enum ExecutorEvent {
     Deleted { cause: DeleteCause },
     /// It is to be deleted at `until`, if it has not ended by itself before.
     Draining { cause: DeleteCause, until: Millis },
+    /// Somebody else has announced its end, and it still runs: it has until `deadline` at least. Comes once, before
+    /// `Lost`. `reason`: that of the loss, as far as it can be known before.
+    Ending { node: Option<String>, reason: LossReason, message: String, deadline: Millis },
     /// Its last log lines, after a loss that was charged to the budget `app`. Follows `Lost`.
     /// `message`: why there are no lines.
     Log { lines: Vec<String>, message: Option<String> },
@@ -407,7 +410,9 @@ impl Event {
                     let n_bytes = |line: &String| size_of::<String>() + line.len();
                     lines.iter().chain(message).map(n_bytes).sum()
                 }
-                ExecutorEvent::Lost { message, .. } => message.len(),
+                ExecutorEvent::Ending { message, .. } | ExecutorEvent::Lost { message, .. } => {
+                    message.len()
+                }
                 ExecutorEvent::MemoryGrown { message, .. } => {
                     message.as_ref().map_or(0, String::len)
                 }

@@ -7,7 +7,7 @@ use crate::model::event::ExecutorEvent;
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{List, ListSource};
 use crate::model::pod::{ContainerState, Pod};
-use crate::policy::loss::classify;
+use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::CreateBackoff;
 use crate::state::executors::{Executor, Life, has_ended};
 use crate::state::ledger::MutationKind;
@@ -132,6 +132,9 @@ impl Reconciler {
         let loss =
             (is_unreported_loss && !was_draining && !is_completed).then(|| classify(pod, false));
 
+        if is_wanted && !was_draining {
+            self.announce_end(id, now);
+        }
         if is_completed {
             self.complete(id, now);
         } else if was_draining {
@@ -169,6 +172,36 @@ impl Reconciler {
         }
         if let Some(subject) = self.subject(id) {
             self.tell(subject, ExecutorEvent::Ready);
+        }
+    }
+
+    /// Reports once that somebody else will end an executor that still runs: its pod terminates, or a condition says
+    /// that it will. The time that is left counts from now, so the clocks of others do not matter. A pod that
+    /// gets no time to end is only lost.
+    fn announce_end(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id).filter(|executor| !executor.is_end_told) else {
+            return;
+        };
+        let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
+            return;
+        };
+        let is_disrupted = pod.end.as_ref().is_some_and(|end| !end.disruption.is_empty());
+        let grace_s = match pod.deleting {
+            true => pod.deletion_grace_s,
+            false if is_disrupted => pod.grace_s,
+            false => 0,
+        };
+        if grace_s == 0 || pod.phase.is_final() || pod.container != ContainerState::Running {
+            return;
+        }
+        let Loss { reason, message, .. } = classify(pod, false);
+        let node = pod.node.as_deref().map(str::to_owned);
+        let deadline = now.after(u64::from(grace_s) * 1_000);
+        if let Some(executor) = self.executors.get_mut(id) {
+            executor.is_end_told = true;
+        }
+        if let Some(subject) = self.subject(id) {
+            self.tell(subject, ExecutorEvent::Ending { node, reason, message, deadline });
         }
     }
 

@@ -70,6 +70,8 @@ pub struct Executor {
     pub is_ready: bool,
     /// It was reported as ready.
     pub was_ready: bool,
+    /// It was reported that somebody else will end it.
+    pub is_end_told: bool,
     pub since: Millis,
     /// Its rank in its group's order; none if it is ending.
     rank: Option<Rank>,
@@ -114,6 +116,7 @@ impl Executor {
             awaits_heartbeat: false,
             is_ready: false,
             was_ready: false,
+            is_end_told: false,
             since: now,
             rank: None,
         }

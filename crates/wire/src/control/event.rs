@@ -67,6 +67,7 @@ fn name(event: &Event) -> &'static str {
             ExecutorEvent::Completed { .. } => "executor_completed",
             ExecutorEvent::Deleted { .. } => "executor_deleted",
             ExecutorEvent::Draining { .. } => "executor_draining",
+            ExecutorEvent::Ending { .. } => "executor_ending",
             ExecutorEvent::Log { .. } => "executor_log",
             ExecutorEvent::Lost { .. } => "executor_lost",
             ExecutorEvent::MemoryGrown { .. } => "memory_grown",
@@ -197,6 +198,12 @@ fn write_executor<M: SerializeMap>(
         ExecutorEvent::Draining { cause, until } => {
             map.serialize_entry("cause", cause.as_str())?;
             map.serialize_entry("until", &epoch.rfc3339(*until))
+        }
+        ExecutorEvent::Ending { node, reason, message, deadline } => {
+            map.serialize_entry("node", node)?;
+            map.serialize_entry("reason", reason.as_str())?;
+            map.serialize_entry("message", message)?;
+            map.serialize_entry("deadline", &epoch.rfc3339(*deadline))
         }
         ExecutorEvent::Log { lines, message } => {
             map.serialize_entry("log", lines)?;
@@ -485,6 +492,26 @@ mod tests {
                 reason: LossReason::NodeLost,
             }),
             r#""node_avoided","node":"n1","until":"2026-01-01T00:00:01.000Z","reason":"node_lost""#,
+        );
+    }
+
+    #[test]
+    fn the_event_of_an_announced_end() {
+        let subject = Subject {
+            group: GroupName::from("g"),
+            id: ExecutorId(3),
+            uid: Some(Uid::new("u1")),
+            pod: "w-a-exec-3".into(),
+        };
+        let event = ExecutorEvent::Ending {
+            node: Some("n1".into()),
+            reason: LossReason::Evicted,
+            message: "a drain".into(),
+            deadline: Millis(30_000),
+        };
+        check(
+            Event::Executor(subject, event),
+            r#""executor_ending","group":"g","executor":3,"uid":"u1","pod":"w-a-exec-3","node":"n1","reason":"evicted","message":"a drain","deadline":"2026-01-01T00:00:30.000Z""#,
         );
     }
 

@@ -207,7 +207,8 @@ impl Recorded {
                 let end = End::without_message(at, "deleted", cause.as_str());
                 self.change(subject, at, |one| one.end = Some(Box::new(end)));
             }
-            ExecutorEvent::Log { .. }
+            ExecutorEvent::Ending { .. }
+            | ExecutorEvent::Log { .. }
             | ExecutorEvent::MemoryGrown { .. }
             | ExecutorEvent::Ready
             | ExecutorEvent::SlotSkipped { .. } => {}
