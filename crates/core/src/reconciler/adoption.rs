@@ -36,7 +36,10 @@ impl Reconciler {
         executor.life = life;
         executor.is_done = is_done;
         executor.slot = pod.slot.filter(|&slot| adoption.claims_slot && group.slots.claim(slot));
-        let lacks_slot = adoption.needs_slot && pod.slot.is_some() && executor.slot.is_none();
+        let taken = pod.slot.filter(|_| adoption.needs_slot && executor.slot.is_none());
+        if let Some(slot) = taken {
+            group.slots.note_late(slot, id);
+        }
         let has_task = executor.task.is_some();
         let retained_since = pod.counted.filter(|_| life == Life::Retained && !is_done);
         self.executors.insert(id, executor, Some(pod));
@@ -50,7 +53,7 @@ impl Reconciler {
             self.adopt_task(id, now);
         } else if is_done {
             self.note_done(id, life == Life::Completed, false, now);
-        } else if lacks_slot {
+        } else if taken.is_some() {
             self.end(id, DeleteCause::Condemned, now);
         }
         if let Some(at) = retained_since {

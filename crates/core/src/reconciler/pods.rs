@@ -22,7 +22,7 @@ impl Reconciler {
         if is_stop {
             self.on_stop_listed(listed.is_some(), now);
         }
-        let Some(Listed { changes, begun_at, is_complete }) = listed else { return };
+        let Some(Listed { mut changes, begun_at, is_complete }) = listed else { return };
         if !is_complete {
             return changes.into_iter().for_each(|change| self.on_change(Some(change), now));
         }
@@ -37,6 +37,8 @@ impl Reconciler {
             if has_pods && self.policy.adopt_hold_ms > 0 {
                 self.gates.hold_adopted(now.after(self.policy.adopt_hold_ms));
             }
+            // Work that is done has its index, and not an executor that repeats it, whose create took effect late.
+            changes.sort_by_key(|change| self.adoption_order(change));
         }
         for change in changes {
             self.on_change(Some(change), now);
@@ -46,6 +48,19 @@ impl Reconciler {
             names.iter().for_each(|name| self.restart_if_incomplete(name, now));
         }
         self.forget_empty_groups();
+    }
+
+    /// First what was told as done, then what has ended, then what runs.
+    fn adoption_order(&self, change: &Change) -> u8 {
+        let pod = match change {
+            Change::Gone(_) => None,
+            Change::Updated(uid) => self.snapshot.get(uid),
+        };
+        match pod {
+            Some(pod) if pod.completed || pod.counted.is_some() => 0,
+            Some(pod) if has_ended(pod) => 1,
+            Some(_) | None => 2,
+        }
     }
 
     pub(super) fn on_change(&mut self, change: Option<Change>, now: Millis) {

@@ -447,12 +447,19 @@ impl Executors {
         let Some(executor) = self.by_id.get_mut(&id) else { return };
         let Some(group) = self.groups.get_mut(&executor.group) else { return };
         group.attempts.on_ended(id);
+        group.slots.forget_late(id);
         if !executor.is_done
             && let Some(slot) = executor.slot.take()
         {
-            group.slots.release(slot);
+            let late = group.slots.release(slot);
             group.slot_waits.end(slot);
             self.on_change(id);
+            if let Some(id) = late
+                && let Some(late) = self.by_id.get_mut(&id)
+            {
+                late.slot = Some(slot);
+                self.on_change(id);
+            }
         }
     }
 

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::core_run::{Run, end_with, policy, spec};
+use crate::core_run::{Run, end_with, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
 use posse_core::model::ids::{ExecutorId, GroupName};
+use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Limit, Policy, Restart};
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, Waiting};
@@ -240,6 +241,44 @@ fn records_do_not_lower_a_target_that_was_set_in_this_run() {
     run.target("g", 2);
     run.list();
     assert_eq!((run.group("g").target, run.slots_created().len()), (2, 1));
+}
+
+/// The create of an earlier process took effect late: its executor repeats work that another one has done.
+#[test]
+fn who_has_done_an_index_has_it_before_who_repeats_it() {
+    for is_labelled in [true, false] {
+        let group = || work(2, Restart::OnFailure, Some(2));
+        let Run { mut pods, version, .. } = begin(policy(), group());
+        end_with(0)(&mut pods[1]);
+        (pods[1].completed, pods[1].slot, pods[0].slot) = (is_labelled, Some(0), Some(0));
+        let mut run = Run { pods, version, ..Run::unlisted(policy(), vec![group()]) };
+        run.list();
+        assert_eq!(run.group("g").completed, 1, "{is_labelled}");
+        assert_eq!(run.slots_created().iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [1]);
+        run.watch(&[1], end_with(0));
+        assert_eq!(run.group("g").completed, 1, "{is_labelled}");
+    }
+}
+
+/// The create of an earlier process takes effect when another executor has the slot, but not yet a pod.
+#[test]
+fn a_late_executor_has_its_slot_until_it_has_ended() {
+    let group = || work(2, Restart::OnFailure, Some(2));
+    let Run { mut pods, version, .. } = begin(policy(), group());
+    let late = pods.pop().unwrap();
+    let mut run = Run { pods, version, ..Run::unlisted(policy(), vec![group()]) };
+    run.list();
+    let created = run.slots_created();
+    assert_eq!(created.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [1]);
+    run.pods.push(late);
+    run.watch(&[2], |_| {});
+    assert_eq!(run.ends(), ["u2"]);
+    run.refused(created[0].0, refusal(RefusalClass::Capacity, 403));
+    run.wait(60_000);
+    assert_eq!(run.slots_created(), []);
+    run.watch(&[2], end_with(137));
+    run.wait(60_000);
+    assert_eq!(run.slots_created().iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [1]);
 }
 
 #[test]
