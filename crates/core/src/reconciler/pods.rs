@@ -265,7 +265,7 @@ impl Reconciler {
         let is_its_pod = match &executor.uid {
             Some(uid) => *uid == pod.uid && executor.life != Life::Gone,
             // It came and went before its create was answered.
-            None => executor.group == pod.group,
+            None => executor.group == pod.group && executor.life != Life::Gone,
         };
         let is_cancelled = executor.is_cancelled();
         if is_its_pod {

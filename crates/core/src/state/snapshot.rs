@@ -137,7 +137,9 @@ impl Snapshot {
                 let is_old = self.has_passed(pod.version);
                 self.advance(pod.version);
                 if self.pods.remove(&pod.uid).is_none() && is_old {
-                    return None;
+                    // A LIST has overtaken the whole life of the pod, of which nothing else tells.
+                    let is_told = self.tombstones.contains_key(&pod.uid);
+                    return (!is_told).then(|| Change::Gone(Box::new(pod)));
                 }
                 let is_first_report = self.tombstones.remove(&pod.uid).is_none();
                 if pod.version.is_none() {

@@ -5,9 +5,9 @@
 use crate::core_run::{Run, policy, refusal, spec, with_memory};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
-use posse_core::model::event::{Budget, ClusterEvent, Event, GroupEvent};
+use posse_core::model::event::{Budget, ClusterEvent, Event, GroupEvent, LossReason};
 use posse_core::model::ids::ExecutorId;
-use posse_core::model::input::Input;
+use posse_core::model::input::{Input, PodEvent};
 use posse_core::model::pod::{StartProblem, StartProblemKind};
 use posse_core::model::pod_text::PodText;
 use posse_core::model::refusal::RefusalClass;
@@ -386,4 +386,24 @@ fn a_dropped_reservation_of_ids_is_asked_for_again() {
     run.tell(Input::IdsNotReserved { up_to });
     run.wait(1_000);
     assert!(run.take().iter().any(is_same));
+}
+
+/// A LIST is newer than the whole life of a pod, whose create has not been answered well: only the watch, which
+/// comes later, tells of the pod. Its id is not used again.
+#[test]
+fn a_pod_whose_life_a_list_has_overtaken_was_there() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    assert_eq!(run.creates(), [1]);
+    run.refused(1, refusal(RefusalClass::OutcomeUnknown, 500));
+    let (pod, gone) = (run.pod("g", 1), run.pod("g", 1));
+    run.list();
+    let epoch = run.core.watermark().epoch;
+    let events = || vec![PodEvent::Applied(pod.clone()), PodEvent::Deleted(gone.clone())];
+    run.tell(Input::Watch { epoch, events: events() });
+    assert_eq!(run.losses(), [(1, LossReason::Deleted)]);
+    assert_eq!(run.creates(), [2]);
+    // The watch tells it again, from where it began.
+    run.tell(Input::Watch { epoch, events: events() });
+    run.wait(MINUTE_MS);
+    assert_eq!((run.losses(), run.creates()), (vec![], vec![]));
 }
