@@ -48,6 +48,7 @@ pub enum Cause {
 #[derive(Clone, Debug)]
 pub struct Life {
     pub id: u64,
+    pub slot: Option<u32>,
     pub created: u64,
     /// Whether the pod was terminating, ended or gone at some time.
     pub was_over: bool,
@@ -141,6 +142,7 @@ impl Cluster {
             uid,
             Life {
                 id,
+                slot: pod.slot,
                 created,
                 was_over: false,
                 cause: None,

@@ -140,7 +140,8 @@ impl World {
             return;
         };
         let Some(life) = self.cluster.lives.get_mut(uid) else { return };
-        let is_recorded = stored.pod.id.0 <= high_water;
+        // Without a record, the next process's first LIST shows that an id was used.
+        let is_recorded = stored.pod.id.0 <= high_water || !self.profile.is_high_water_kept;
         if is_recorded && life.is_disowned {
             // The id was reserved again since.
             (stored.is_foreign, life.is_foreign) = (false, false);
@@ -163,8 +164,9 @@ impl World {
 
 impl Check {
     /// Foreign pods are reported once.
-    pub(super) fn on_foreign_pod(&mut self, event: &Event, cluster: &Cluster) -> CheckResult {
+    pub(super) fn on_foreign_pod(&mut self, event: &Event, cluster: &mut Cluster) -> CheckResult {
         let Event::Cluster(ClusterEvent::ForeignPod { uid, .. }) = event else { return Ok(()) };
+        self.disown_late(uid, cluster);
         let is_disowned = cluster.lives.get(uid).is_some_and(|life| life.is_disowned);
         if !is_foreign(uid, cluster) && !is_disowned {
             return fail(format!("{event:?}, but posse made it"));
@@ -173,6 +175,20 @@ impl Check {
             return fail(format!("{event:?} is told twice"));
         }
         Ok(())
+    }
+
+    /// A create of an earlier process may take effect after this one's first LIST. Without an owner
+    /// and without a record of the ids, nothing shows then that posse made the pod.
+    fn disown_late(&self, uid: &Uid, cluster: &mut Cluster) {
+        let has_no_owner = cluster.owner.is_none();
+        let Some(life) = cluster.lives.get_mut(uid) else { return };
+        if life.is_foreign || !has_no_owner || !self.is_unknowable(life.id) {
+            return;
+        }
+        (life.is_foreign, life.is_disowned) = (true, true);
+        if let Some(stored) = cluster.pods.values_mut().find(|stored| stored.pod.uid == *uid) {
+            stored.is_foreign = true;
+        }
     }
 
     /// No request touches a foreign pod.

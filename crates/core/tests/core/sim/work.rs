@@ -39,12 +39,15 @@ impl Work {
         };
         let group = core.executors().groups.get(&subject.group);
         let Some(uid) = &subject.uid else { return fail(format!("{event:?} without a uid")) };
+        if cluster.n_restores > 0 {
+            return Ok(());
+        }
         let pod = cluster.pods.values().map(|s| &s.pod).find(|pod| pod.uid == *uid);
-        let Some(pod) = pod.filter(|_| cluster.n_restores == 0) else { return Ok(()) };
-        if exit_code(pod) != Some(0) {
+        // It may be gone since.
+        if let Some(pod) = pod.filter(|pod| exit_code(pod) != Some(0)) {
             return fail(format!("{event:?}, but {pod:?}"));
         }
-        if let Some(slot) = pod.slot
+        if let Some(slot) = cluster.lives.get(uid).and_then(|life| life.slot)
             && group.is_some_and(|group| group.spec.completions.is_some())
             && let Some(other) = self.done.insert((subject.group.clone(), slot), uid.clone())
             && other != *uid
@@ -68,8 +71,13 @@ impl Work {
         if let Some(uid) = self.done.get(&(name.clone(), *slot)) {
             return fail(format!("{action:?}, but {uid} has done it"));
         }
+        let executors = core.executors();
+        let is_again = executors.get(*id).and_then(|e| Some(e.create.as_ref()?.n_tries > 1));
+        // The create of an earlier process took effect since this one was sent first. It is ended.
+        let is_late = |pod: &Pod| executors.get(pod.id).is_some_and(|e| e.slot.is_none());
         let works = |pod: &Pod| {
-            pod.group == *name && pod.slot == Some(*slot) && pod.id != *id && !has_ended(pod)
+            let is_same = pod.group == *name && pod.slot == Some(*slot) && pod.id != *id;
+            is_same && !has_ended(pod) && !(is_again == Some(true) && is_late(pod))
         };
         let known = core.snapshot().pods().find(|pod| works(pod));
         if let Some(other) = known {

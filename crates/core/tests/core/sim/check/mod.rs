@@ -163,6 +163,11 @@ impl Check {
         self.awaited_ends = ends.map(|(uid, at)| (uid.clone(), *at)).collect();
     }
 
+    /// True if this process cannot know that an earlier one used the id.
+    pub(super) fn is_unknowable(&self, id: u64) -> bool {
+        !self.is_kept && id > self.unknowable_above && !self.posted.contains_key(&id)
+    }
+
     pub fn on_stop(&mut self, order: StopOrder) {
         self.stop.get_or_insert(order);
     }
@@ -262,7 +267,7 @@ impl Check {
         }
         for event in events {
             check.on_event(event, &world.cluster)?;
-            check.on_foreign_pod(event, &world.cluster)?;
+            check.on_foreign_pod(event, &mut world.cluster)?;
             check.on_start_loss(event, core, &world.cluster, &world.policy, world.now)?;
             world.driver.on_event(event, core, &world.policy, world.now)?;
             check.on_loss(event, &world.cluster, &world.policy, world.now)?;
