@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::preflight::read;
+use super::preflight::{if_served, read};
 use super::{
     OBJECT_BYTES_MAX, call, delete_options, object_path, percent_encode, write, write_path,
 };
@@ -20,11 +20,11 @@ const RESOURCE: &str = "podgroups";
 /// The server's refusal; `Invalid` if it has no such PodGroups.
 pub fn root(http: &Http, api: &str) -> Result<String, Refusal> {
     let api = format!("/apis/{}", percent_encode(api));
-    let versions = found(read(http, api.clone(), Verb::Get, discovery::versions))?;
+    let versions = if_served(read(http, api.clone(), Verb::Get, discovery::versions))?;
     for version in versions.unwrap_or_default() {
         let root = format!("{api}/{}", percent_encode(&version));
         let has = |bytes: &[u8]| discovery::has(bytes, RESOURCE);
-        if found(read(http, root.clone(), Verb::Get, has))? == Some(true) {
+        if if_served(read(http, root.clone(), Verb::Get, has))? == Some(true) {
             return Ok(root);
         }
     }
@@ -32,14 +32,6 @@ pub fn root(http: &Http, api: &str) -> Result<String, Refusal> {
         "the server has no PodGroups in {api}: install the scheduler of `gang.kind`, or write `kind: none`"
     );
     Err(Refusal::local(RefusalClass::Invalid, message))
-}
-
-/// The answer; none if there is no such path. Servers say that without a Status.
-fn found<T>(answer: Result<T, Refusal>) -> Result<Option<T>, Refusal> {
-    match answer {
-        Err(refusal) if refusal.code == 404 => Ok(None),
-        answer => answer.map(Some),
-    }
 }
 
 /// Creates a PodGroup. Succeeds if there is one with this name.

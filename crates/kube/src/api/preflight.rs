@@ -9,7 +9,7 @@ use super::{
     CALL_TIMEOUT, OBJECT_BYTES_MAX, call, get, object_path, percent_encode, write, write_path,
 };
 use crate::http::{Http, Method, TransportError};
-use posse_core::model::refusal::Refusal;
+use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::preflight::{self, ClosedBudget, Namespace, Quota};
 use posse_wire::k8s::review;
 use posse_wire::k8s::status::{Verb, unreadable};
@@ -61,7 +61,9 @@ pub fn whoami(http: &Http) -> Result<String, Refusal> {
     let path = write_path("/apis/authentication.k8s.io/v1/selfsubjectreviews");
     let mut request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
     request.timeout = TIMEOUT;
-    let (status, answer) = call(http, &request, Verb::Create)?;
+    let (status, answer) = if_served(call(http, &request, Verb::Create))?.ok_or_else(|| {
+        Refusal::local(RefusalClass::NotFound, "the server has no SelfSubjectReview")
+    })?;
     preflight::user(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }
 
@@ -97,8 +99,20 @@ pub fn closed_budgets(
 /// # Errors
 /// The server's refusal; `NotFound` if it does not have the group.
 pub(super) fn group_path(http: &Http, group: &str) -> Result<String, Refusal> {
-    let version = read(http, group.to_owned(), Verb::Get, preflight::preferred_version)?;
+    let version = read(http, group.to_owned(), Verb::Get, preflight::preferred_version);
+    let version = if_served(version)?.ok_or_else(|| {
+        Refusal::local(RefusalClass::NotFound, format!("the server has no {group}"))
+    })?;
     Ok(format!("{group}/{}", percent_encode(&version)))
+}
+
+/// The answer at a path that not every server has; none if this one has not. It says so without a Status, which would
+/// prove nothing if the path were an object's.
+pub(super) fn if_served<T>(answer: Result<T, Refusal>) -> Result<Option<T>, Refusal> {
+    match answer {
+        Err(refusal) if refusal.code == 404 => Ok(None),
+        answer => answer.map(Some),
+    }
 }
 
 pub(super) fn read<T>(

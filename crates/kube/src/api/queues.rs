@@ -47,3 +47,29 @@ pub fn workload(http: &Http, namespace: &str, uid: &str) -> Result<Option<Value>
         kueue_objects::first_workload,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::plain_client;
+    use posse_testing::{Answer, TestServer};
+
+    /// An API server says without a Status that it has no such API.
+    #[test]
+    fn a_server_without_kueue_is_told_as_such() {
+        let server = TestServer::start(None, |_| {
+            Answer::Reply(404, "Content-Type: text/plain\r\n", "404 page not found\n".into())
+        });
+        let http = plain_client(server.address);
+        let labels = serde_json::Map::new();
+        let namespace = Namespace { phase: "Active".to_owned(), pod_security: None, labels };
+        let refusal = queue(&http, &namespace, "n", "q").unwrap_err();
+        assert_eq!(refusal.class, RefusalClass::NotFound);
+        assert_eq!(refusal.to_string(), "the server has no /apis/kueue.x-k8s.io");
+        assert_eq!(workload(&http, "n", "u").unwrap(), None);
+        assert_eq!(
+            super::super::preflight::whoami(&http).unwrap_err().class,
+            RefusalClass::NotFound
+        );
+    }
+}
