@@ -123,7 +123,8 @@ fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     // `run` and `map` start their logger later, when they know whether there is a progress line. A
     // supervisor has no log, and a container's environment variables are not meant for posse's logger.
-    let has_own_logger = matches!(command, Command::Run(_) | Command::Supervise);
+    let has_own_logger =
+        matches!(command, Command::Run(_) | Command::Supervise | Command::Listen(_));
     #[cfg(feature = "tools")]
     let has_own_logger =
         has_own_logger || matches!(command, Command::Tools(crate::args::tools::Command::Map(_)));
@@ -140,6 +141,9 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Dev(command) => crate::dev::run(command, world, out),
         Command::Run(args) => crate::run::run(&args, world),
         Command::Supervise => posse_process::enter().map(|()| Code::Clean).map_err(Failure::usage),
+        Command::Listen(args) => posse_process::listen::exec(&args.address, &args.command)
+            .map_err(Failure::usage)
+            .map(|never| match never {}),
         Command::Submit(args) => crate::submit::submit(&args, world, out),
         Command::Apps(args) => crate::apps::apps(&args, world, out),
         Command::Logs(args) => crate::logs::logs(&args, world, out),

@@ -55,7 +55,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     Own driver_port::{
         a_port_in_use_is_an_error_before_the_driver_starts, a_restarted_run_gets_the_same_port,
-        executors_wait_for_the_drivers_port, two_runs_at_once_get_two_ports,
+        executors_wait_for_the_drivers_port, the_driver_gets_its_port_as_an_open_socket,
+        two_runs_at_once_get_two_ports,
     };
     Own scale::{
         dev_replaces_the_command_on_this_machine, the_command_of_a_queue_finds_the_credentials,

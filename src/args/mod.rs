@@ -1,5 +1,6 @@
 //! The arguments: commands, flags and their help texts.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
@@ -78,6 +79,9 @@ pub enum Command {
     /// Start programs and end all of their descendants (posse itself starts it)
     #[command(name = posse_process::supervisor::COMMAND, hide = true)]
     Supervise,
+    /// Open a port and become a program that gets it as a socket (posse itself starts it)
+    #[command(name = posse_process::listen::COMMAND, hide = true)]
+    Listen(ListenArgs),
     /// Show the groups and executors of a run
     #[command(after_help = examples::STATUS)]
     Status(StatusArgs),
@@ -325,6 +329,16 @@ pub struct ClientArgs {
     pub app: Option<String>,
     #[command(flatten)]
     pub namespace: NamespaceArgs,
+}
+
+/// `posse listen`.
+#[derive(Args, Clone, Debug)]
+pub struct ListenArgs {
+    /// HOST:PORT
+    pub address: String,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
 }
 
 /// `posse status`.

@@ -54,11 +54,8 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
     }
     apply_flags(&mut config, &args.file, &file)?;
     let driver = driver(&mut config, args, world.env)?;
-    if driver.ready.needs_driver_port() && driver.port.is_none() {
-        let message = format!(
-            "{file}: driver.ready has no port: write tcp:PORT or http:PORT/PATH, or set driver.port"
-        );
-        return Err(Failure::usage(message));
+    if let Some(problem) = problem_of_ready(&driver) {
+        return Err(Failure::usage(format!("{file}: driver.ready{problem}")));
     }
     let app = app_name(&config, &args.file, &driver.command, &file)?;
     let groups = std::mem::take(&mut config.executors)
@@ -390,6 +387,17 @@ fn check_volumes(groups: &[GroupSettings], exclusive: bool, file: &str) -> Resul
 pub(super) fn read_template(path: &Path) -> Result<Template, Failure> {
     let shown = path.display().to_string();
     Ok(Template::parse(&shown, &read_text(&shown, path)?)?)
+}
+
+/// Why nothing could make the driver ready.
+fn problem_of_ready(driver: &Driver) -> Option<&'static str> {
+    if driver.ready.needs_driver_port() && driver.port.is_none() {
+        Some(" has no port: write tcp:PORT or http:PORT/PATH, or set driver.port")
+    } else if driver.ready == Ready::Socket && driver.command.is_empty() {
+        Some(": socket is for a driver that posse starts: name driver.command")
+    } else {
+        None
+    }
 }
 
 fn driver(config: &mut Config, args: &RunArgs, env: Env<'_>) -> Result<Driver, Failure> {

@@ -270,6 +270,11 @@ fn flags_that_do_not_fit_the_file_are_errors() {
         settings(&[("posse.yaml", &file)], "--driver-port auto", &[]).unwrap();
     }
     fails(
+        Some("app: a\nexecutors: []\ndriver: {port: auto, ready: socket}"),
+        "",
+        "posse.yaml: driver.ready: socket is for a driver that posse starts: name driver.command",
+    );
+    fails(
         Some("app: a\ndriver: {command: ['']}"),
         "",
         "the first word of the driver command is empty",

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::thread;
 
+use super::projects::has_python;
 use crate::support::posse::{command, said};
 use crate::support::scene::TempDir;
 use crate::support::wait::{PATIENCE, wait_value};
@@ -88,6 +89,44 @@ pub fn a_port_in_use_is_an_error_before_the_driver_starts() {
     let want = format!("driver.port: {number} is in use on this host");
     assert!(said(&output).contains(&want), "{}", said(&output));
     assert!(!dir.path().join("started").exists(), "{}", said(&output));
+}
+
+/// The driver takes a line from its executor at the port that posse has opened for it.
+const SOCKET_DRIVER: &str = r#"import os, socket
+assert (os.environ["LISTEN_FDS"], os.environ["LISTEN_PID"]) == ("1", str(os.getpid())), os.environ
+listener = socket.socket(fileno=3)
+assert listener.getsockname() == (os.environ["POSSE_DRIVER_HOST"], int(os.environ["POSSE_DRIVER_PORT"]))
+line = ""
+while not line:  # posse looks whether the port is open
+    line = listener.accept()[0].makefile().readline()
+print(line, end="")"#;
+const SOCKET_EXECUTOR: &str = r#"import os, socket, time
+address = os.environ["POSSE_DRIVER_HOST"], int(os.environ["POSSE_DRIVER_PORT"])
+socket.create_connection(address).sendall(b"hello\n")
+time.sleep(600)"#;
+
+/// With `ready: socket` nobody can take the port from the driver: it has it before the first executor.
+pub fn the_driver_gets_its_port_as_an_open_socket() {
+    if !has_python() {
+        return;
+    }
+    let dir = TempDir::new("port");
+    let config = "app: port\ndriver: {port: auto, ready: socket}\nexecutors:\n  - {count: 1, image: none, \
+                  command: [python3, executor.py]}\n";
+    fs::write(dir.path().join("posse.yaml"), config).unwrap();
+    fs::write(dir.path().join("executor.py"), SOCKET_EXECUTOR).unwrap();
+    let run = |driver: &[&str]| {
+        let mut command = command(dir.path());
+        command.args(["run", "--dev", "--"]).args(driver).stdin(Stdio::null());
+        command.output().expect("the binary can be started")
+    };
+    let output = run(&["python3", "-c", SOCKET_DRIVER]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "hello\n", "{}", said(&output));
+    let output = run(&["./no-such-program", "--flag"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    let want = "cannot start ./no-such-program: No such file or directory";
+    assert!(said(&output).contains(want), "{}", said(&output));
 }
 
 /// `ready: tcp` waits for the port that posse has chosen.

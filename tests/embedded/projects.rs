@@ -77,7 +77,7 @@ pub fn project_job() {
     }
 }
 
-fn has_python() -> bool {
+pub(super) fn has_python() -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join("python3").exists()));
     if !found {

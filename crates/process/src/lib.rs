@@ -1,9 +1,10 @@
-//! Processes that this program starts: a supervisor that ends all of their descendants, the process
-//! tree of this machine, this process's job, ignored signals.
+//! Processes that this program starts: a supervisor that ends all of their descendants, a port that a
+//! program gets as an open socket, the process tree of this machine, this process's job, ignored signals.
 
 pub mod ignored;
 mod inside;
 pub mod job;
+pub mod listen;
 pub mod supervisor;
 pub mod tree;
 

@@ -23,6 +23,7 @@ use crate::driver::relay::Relay;
 use crate::driver::terminal::Terminal;
 use crate::progress::ProgressLine;
 use crate::signals::Signal;
+use posse_process::listen;
 use posse_process::supervisor::{Launch, Running, Supervisor, THIS_PROGRAM};
 
 /// Values for the driver's environment variables.
@@ -38,6 +39,8 @@ pub struct DriverEnv {
     pub host: String,
     /// The port at which executors expect the driver, if posse knows it.
     pub port: Option<u16>,
+    /// The driver gets this `host:port` as an open socket.
+    pub socket: Option<String>,
     /// Variables of `credentials`.
     pub credentials: Vec<(String, String)>,
     /// The embedded cluster's kubeconfig. `None`: the driver inherits `KUBECONFIG`.
@@ -142,12 +145,15 @@ impl Driver {
         line: Option<&ProgressLine>,
     ) -> Result<Self, DriverError> {
         let (program, arguments) = command.split_first().ok_or(DriverError::Empty)?;
-        let launch = Launch {
-            program: program.into(),
-            args: arguments.iter().map(OsString::from).collect(),
-            env: env.complete(),
-            dir: OsString::new(),
+        let arguments = arguments.iter().map(OsString::from);
+        let (first, args) = match &env.socket {
+            None => (program.into(), arguments.collect()),
+            Some(address) => {
+                let before = [listen::COMMAND, address, "--", program].map(OsString::from);
+                (THIS_PROGRAM.into(), before.into_iter().chain(arguments).collect())
+            }
         };
+        let launch = Launch { program: first, args, env: env.complete(), dir: OsString::new() };
         let failed = |error| DriverError::Start { program: program.clone(), error };
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
         let modes = terminal::modes_of_stdin();
@@ -373,6 +379,7 @@ mod tests {
             control_token_file: None,
             host: "::1".into(),
             port: Some(7077),
+            socket: None,
             credentials: Vec::new(),
             kubeconfig: Some("/kubeconfig".into()),
         };

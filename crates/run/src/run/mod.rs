@@ -588,11 +588,13 @@ impl Run<'_> {
                 control_token_file: self.settings.control_token_file.as_deref().map(absolute),
                 host: run.driver_host.clone(),
                 port: run.driver_port,
+                socket: (driver.ready == Ready::Socket).then(|| address(None)),
                 credentials: credentials.driver_env(&self.settings.credentials),
                 kubeconfig: self.driver_kubeconfig.map(Path::to_path_buf),
             },
             probe: match &driver.ready {
                 Ready::Tcp(port) => Some(Probe::Tcp(address(*port))),
+                Ready::Socket => Some(Probe::Tcp(address(None))),
                 Ready::Http(port, path) => {
                     Some(Probe::Http { address: address(*port), path: path.clone() })
                 }

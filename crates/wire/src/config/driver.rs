@@ -34,10 +34,12 @@ pub(super) const KEYS: &[Key] = &[
         "The port at which the driver listens for its executors. `auto`: posse chooses a free one. See [the \
          driver's port](#the-drivers-port)."),
     key("ready", READY, Is("none"),
-        "What the first creates wait for: nothing; the call `POST /v1/driver/ready` or `posse ready`; a port of \
+        "What the first creates wait for: nothing; the call `POST /v1/driver/ready` or `posse ready`; the \
+         port `port`, which posse opens for the driver ([the driver's port](#the-drivers-port)); a port of \
          `host` that accepts connections; a GET there that returns a status from 200 to 399; a file that was \
          written after the driver's start. `tcp` and `http:/PATH` without a port mean `port`. posse closes each \
-         connection of `tcp`, which some rendezvous servers count as a member: take another word for these."),
+         connection of `socket` and `tcp`, which some rendezvous servers count as a member: take another word \
+         for these."),
     key("silence", Duration, Is("0s"),
         "If the driver makes no call for this time, the run ends with exit code 14. `0s`: the driver may be \
          silent."),
@@ -70,8 +72,8 @@ pub(super) const KEYS: &[Key] = &[
 
 const PORT: Type = Type::Own { page: "`auto` or 1 to 65535", expected: "auto or 1 to 65535" };
 const READY: Type = Type::Own {
-    page: "`none`, `control`, `tcp`, `tcp:PORT`, `http:PORT/PATH` or `file:PATH`",
-    expected: "none, control, tcp, tcp:PORT, http:PORT/PATH or file:PATH",
+    page: "`none`, `control`, `socket`, `tcp`, `tcp:PORT`, `http:PORT/PATH` or `file:PATH`",
+    expected: "none, control, socket, tcp, tcp:PORT, http:PORT/PATH or file:PATH",
 };
 const KIND: [(&str, DriverKind); 2] = [("job", DriverKind::Job), ("pod", DriverKind::Pod)];
 
@@ -135,6 +137,8 @@ pub enum Ready {
     /// Nothing.
     #[default]
     None,
+    /// posse has opened `driver.port`, and the driver has it as an open socket.
+    Socket,
     /// This port of the driver host accepts connections. Without a port: `driver.port`.
     Tcp(Option<u16>),
 }
@@ -144,6 +148,7 @@ impl Ready {
     pub fn needs_driver_port(&self) -> bool {
         match self {
             Self::Http(port, _) | Self::Tcp(port) => port.is_none(),
+            Self::Socket => true,
             Self::Control | Self::File(_) | Self::None => false,
         }
     }
@@ -252,6 +257,7 @@ fn parse_ready(text: &str) -> Option<Ready> {
     match kind {
         "none" if value.is_empty() => Some(Ready::None),
         "control" if value.is_empty() => Some(Ready::Control),
+        "socket" if text == "socket" => Some(Ready::Socket),
         "tcp" if text == "tcp" => Some(Ready::Tcp(None)),
         "tcp" => port(value).map(|port| Ready::Tcp(Some(port))),
         "http" => {

@@ -297,10 +297,11 @@ fn errors_about_values_name_the_allowed_values() {
     fails("driver: {host: 'a b'}", "1:16: driver.host: `a b` is not a host name or an address");
     fails(
         "driver: {ready: 'tcp:'}",
-        "1:17: driver.ready: expected none, control, tcp, tcp:PORT, http:PORT/PATH or file:PATH, found `tcp:`",
+        "1:17: driver.ready: expected none, control, socket, tcp, tcp:PORT, http:PORT/PATH or file:PATH, found `tcp:`",
     );
     for wrong in [
         "tcp:0",
+        "socket:",
         "http",
         "http:",
         "http:/a b",
@@ -347,6 +348,7 @@ fn a_driver_has_a_port_of_its_own_or_one_that_posse_chooses() {
     assert_eq!(driver("driver: {port: auto}").port, Some(PortChoice::Auto));
     assert_eq!(driver("driver: {port: 65535}").port, Some(PortChoice::Number(65_535)));
     assert_eq!(driver("driver: {ready: tcp}").ready, Ready::Tcp(None));
+    assert_eq!(driver("driver: {ready: socket}").ready, Ready::Socket);
     assert_eq!(driver("driver: {ready: 'http:/a'}").ready, Ready::Http(None, "/a".to_owned()));
     for (wrong, found) in [("0", "0"), ("65536", "65536"), ("any", "any"), ("-1", "-1")] {
         fails(
