@@ -558,3 +558,17 @@ fn two_pods_can_listen_on_one_port() {
     fixture.create(&host);
     assert_eq!(fixture.in_phase("host", "Running")["status"]["podIP"], "127.0.0.1");
 }
+
+/// As on a server without the driver of the claim: no condition says why the pod waits.
+#[test]
+fn a_pod_with_claims_on_devices_gets_no_node() {
+    let fixture = start(|_| {});
+    let mut claims = pod("claims", "sleep 100");
+    claims["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": "mine" }]);
+    fixture.create(&claims);
+    fixture.create(&pod("after", "sleep 100"));
+    fixture.in_phase("after", "Running");
+    let waiting = fixture.in_phase("claims", "Pending");
+    assert_eq!(condition(&waiting, "PodScheduled"), &Value::Null, "{waiting}");
+    assert_eq!(waiting["spec"]["nodeName"], Value::Null, "{waiting}");
+}

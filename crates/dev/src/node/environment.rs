@@ -325,6 +325,11 @@ mod tests {
                     {"secretKeyRef": {"name": "s", "key": "k"}}}]}),
                 "CreateContainerConfigError",
             ),
+            (
+                json!({"command": ["a"], "env": [{"name": "A", "valueFrom":
+                    {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}}}]}),
+                "CreateContainerConfigError",
+            ),
         ] {
             let blocked = command_line(&Store::new(9), &json!({}), &container, &Env::new());
             assert_eq!(blocked.expect_err("blocked").reason, reason);
