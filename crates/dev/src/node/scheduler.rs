@@ -28,6 +28,8 @@ pub(super) struct Requirements {
     labels: Option<LabelSelector>,
     /// From the required node affinity.
     terms: Option<NodeTerms>,
+    /// From the preferred node affinity, with their weights.
+    preferred: Vec<(i64, NodeTerms)>,
     tolerations: Vec<Value>,
     gated: bool,
     pod_labels: PodLabels,
@@ -318,11 +320,11 @@ fn choose_node(
     for (step, (name, info)) in in_turn.enumerate() {
         let unfit_reasons = info.unfit_reasons(name, requirements, volumes, around);
         if unfit_reasons.is_empty() {
-            let score = around.score(&info.labels);
+            let score = around.score(&info.labels) + requirements.score(name, &info.labels);
             if best.is_none_or(|(highest, ..)| score > highest) {
                 best = Some((score, first + step + 1, name));
             }
-            if !around.has_scores() {
+            if !around.has_scores() && requirements.preferred.is_empty() {
                 break;
             }
         }
@@ -425,6 +427,12 @@ impl Requirements {
     pub(super) fn from_pod(pod: &Value) -> Self {
         let required = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
         let terms = pod.pointer(required).map(NodeTerms::parse);
+        let preferred =
+            "/spec/affinity/nodeAffinity/preferredDuringSchedulingIgnoredDuringExecution";
+        let preferred = array_at(pod, preferred).iter().map(|term| {
+            let terms = serde_json::json!({ "nodeSelectorTerms": [term["preference"]] });
+            (term["weight"].as_i64().unwrap_or_default(), NodeTerms::parse(&terms))
+        });
         let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
         let labels: Vec<String> = selector
             .into_iter()
@@ -435,12 +443,18 @@ impl Requirements {
             requests: requests(pod),
             labels: LabelSelector::parse(&labels.join(",")).ok(),
             terms,
+            preferred: preferred.collect(),
             tolerations: array_at(pod, "/spec/tolerations").to_vec(),
             gated: !array_at(pod, "/spec/schedulingGates").is_empty(),
             pod_labels: PodLabels::from_pod(pod),
             affinity: PodAffinity::from_pod(pod).map(Arc::new),
             claims: pod_claims::of_pod(pod),
         }
+    }
+
+    fn score(&self, name: &str, labels: &BTreeMap<String, String>) -> i64 {
+        let met = self.preferred.iter().filter(|(_, term)| term.accept(name, labels));
+        met.map(|(weight, _)| weight).sum()
     }
 
     fn accept(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
