@@ -149,14 +149,14 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded submit::{submit_drained, submit_out_of_memory};
     Real submit::{submit_of_an_object_too_many};
     Real submit_permissions::{submit_without_permissions};
-    Own beside::{beside_pods_of_a_label};
+    Own beside::{beside_pods_of_a_label, nodes_that_the_driver_prefers};
     Both volumes::{volumes_of_slots};
     Embedded volumes::{volumes_that_are_not_there};
     Both node_dir::{folders_of_ended_applications};
     Both volumes_by_calls::{volumes_of_a_group_by_call};
     Both volume_waits::{a_claim_that_another_pod_uses, slots_are_waited_for};
     Embedded volume_waits::{volumes_of_another_zone};
-    Both beside::{beside_in_objects_and_calls};
+    Both beside::{beside_in_objects_and_calls, preferred_nodes_in_objects};
     Embedded starts::{pod_that_fits_no_node};
     Own stage::{
         stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,

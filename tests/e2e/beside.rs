@@ -87,6 +87,68 @@ pub fn beside_pods_of_a_label() {
     scene.finish();
 }
 
+/// Four nodes, of which the driver wants two. Without its word half of the executors are there, with it all of them.
+pub fn nodes_that_the_driver_prefers() {
+    let server = Embedded::start_with(&["--nodes", "4"]);
+    let scene = Scene::new(&server);
+    let posse = scene.run().settings(json!({"executors": []})).start();
+    posse.wait_ready();
+    let control = posse.control();
+    let on_wanted = |group: &str| {
+        control.put(group, &json!({"template": scene.template(), "target": 0})).ok();
+        if group == "with" {
+            let nodes = json!({"nodes": {"prefer": {"dev-node-1": 100, "dev-node-3": 100}}});
+            assert_eq!(control.call("POST", "/v1/groups/with", &nodes).ok(), json!({}));
+        }
+        control.put(group, &json!({"target": 8})).ok();
+        wait_on(&scene, group, 8, None);
+        let is_wanted = |pod: &&Value| {
+            ["dev-node-1", "dev-node-3"].iter().any(|node| pod["spec"]["nodeName"] == *node)
+        };
+        running_of(&scene, group).iter().filter(is_wanted).count()
+    };
+    let (without, with) = (on_wanted("without"), on_wanted("with"));
+    println!("executors on wanted nodes: {without} of 8 without, {with} of 8 with");
+    assert_eq!((without, with), (4, 8));
+    // The word counts for new executors, until another one takes its place.
+    assert_eq!(
+        control.call("POST", "/v1/groups/with", &json!({"nodes": {"prefer": {}}})).ok(),
+        json!({})
+    );
+    control.put("with", &json!({"target": 9})).ok();
+    wait_on(&scene, "with", 9, None);
+    let preferences = |pod: &Value| pod.pointer("/spec/affinity/nodeAffinity").is_some();
+    assert_eq!(running_of(&scene, "with").iter().filter(|pod| preferences(pod)).count(), 8);
+    posse.stop();
+    scene.finish();
+}
+
+/// The server takes the preferences behind those of the template, and posse refuses what the server would.
+pub fn preferred_nodes_in_objects(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().settings(json!({"executors": []})).start();
+    posse.wait_ready();
+    let control = posse.control();
+    let term = |key: &str, weight: u32, kind: &str, value: &str| {
+        let one = json!({"key": key, "operator": "In", "values": [value]});
+        json!({"weight": weight, "preference": {kind: [one]}})
+    };
+    let theirs = term("zone", 5, "matchExpressions", "a");
+    let mut pod = scene.template();
+    pod["spec"]["affinity"] = json!({"nodeAffinity": {PREFERRED: [theirs]}});
+    let call = |body: Value| control.call("POST", "/v1/groups/g", &body);
+    assert_eq!(call(json!({"nodes": {"prefer": {"n1": 1}}})).code, 404);
+    control.put("g", &json!({"template": pod})).ok();
+    assert_eq!(call(json!({"nodes": {"prefer": {"n1": 0}}})).code, 400);
+    assert_eq!(call(json!({"nodes": {"prefer": {"n-2.x": 100}}})).ok(), json!({}));
+    control.put("g", &json!({"target": 1})).ok();
+    let pods = scene.wait_running(1);
+    let want = json!([theirs, term("metadata.name", 100, "matchFields", "n-2.x")]);
+    assert_eq!(pods[0]["spec"]["affinity"]["nodeAffinity"][PREFERRED], want);
+    posse.stop();
+    scene.finish();
+}
+
 /// The server keeps the affinity as it was sent, and the driver learns the node and its address.
 pub fn beside_in_objects_and_calls(server: &dyn Server) {
     let scene = Scene::new(server);

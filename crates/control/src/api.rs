@@ -22,6 +22,7 @@ use posse_serve::token::Token;
 use posse_serve::{Handler, Limits, Request, Responder, Server};
 use posse_wire::config::control_addr::ControlAddr;
 use posse_wire::control as calls;
+use posse_wire::control::prefer::parse_preferred_nodes;
 use posse_wire::control::status_json::{Body, StatusEncoder};
 use posse_wire::control::task as tasks;
 use posse_wire::names;
@@ -167,6 +168,10 @@ impl Api {
             ("PUT", ["v1", "groups", group]) => {
                 self.put_group(group_name(group)?, &request.body, by)
             }
+            ("POST", ["v1", "groups", group]) => {
+                let nodes = parse_preferred_nodes(&request.body)?;
+                self.ask(Command::Group(group_name(group)?, GroupCommand::Prefer { nodes }), by)
+            }
             ("DELETE", ["v1", "groups", group]) => {
                 self.ask(Command::Group(group_name(group)?, GroupCommand::Delete), by)
             }
@@ -308,7 +313,7 @@ fn no_such_call(segments: &[&str]) -> Answer {
         ["healthz" | "readyz" | "openapi.json"] | ["v1", "events" | "history" | "status"] => {
             "GET, HEAD"
         }
-        ["v1", "groups", _] => "DELETE, PUT",
+        ["v1", "groups", _] => "DELETE, POST, PUT",
         ["v1", "groups", _, "executors"] => "GET, HEAD, POST",
         ["v1", "groups", _, "executors", _] => "DELETE, GET, HEAD",
         ["v1", "executors", "heartbeat" | "idle" | "kill"]

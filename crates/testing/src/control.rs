@@ -58,6 +58,7 @@ impl RunHandle for FakeCore {
             }
             Command::Disconnected { executor } if executor.0 > 2 => Reply::UnknownExecutor,
             Command::Group(_, GroupCommand::Delete)
+            | Command::Group(_, GroupCommand::Prefer { .. })
             | Command::Disconnected { .. }
             | Command::DriverReady => Reply::Done,
             Command::Heartbeat { executors, memory: _ } | Command::Idle { executors } => {

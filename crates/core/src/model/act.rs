@@ -94,7 +94,8 @@ impl Act {
                         (Call::PutGroup, format!("template{}", target.unwrap_or_default()))
                     }
                     GroupCommand::SetTarget { target } => (Call::Scale, format!("target {target}")),
-                    GroupCommand::ShowTasks { .. } => return None,
+                    // A driver names its nodes with each target.
+                    GroupCommand::Prefer { .. } | GroupCommand::ShowTasks { .. } => return None,
                 };
                 (call, Some(group.clone()), message)
             }

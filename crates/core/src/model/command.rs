@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::ids::{ExecutorId, GroupName};
-use crate::model::pod_text::PodText;
+use crate::model::pod_text::{PodText, PreferredNode};
 use crate::model::settings::{Decommission, OnLoss, Replace, Restart, ScaleDown, SlotPolicy};
 use crate::model::status::Status;
 use crate::model::task::{Task, TaskStatus};
@@ -83,6 +83,8 @@ pub enum GroupCommand {
     CancelTask { key: Arc<str> },
     /// Delete the group and end its executors.
     Delete,
+    /// Prefer these nodes for the group's next pods, instead of those before.
+    Prefer { nodes: Vec<PreferredNode> },
     /// Create or change the group.
     Put { change: GroupChange },
     /// Set the target. It is limited to `min..=max`.

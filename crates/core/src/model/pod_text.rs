@@ -11,12 +11,32 @@ use crate::model::task::TaskRun;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PodText {
     parts: Vec<Part>,
-    /// The same with a node affinity that avoids nodes; empty if not used.
-    avoiding: Vec<Part>,
+    /// The same with node affinity.
+    affine: AffineParts,
     memory: MemoryGrowth,
     /// The claims that the pod mounts, as JSON with gaps. They are created before the pod.
     claims: Vec<Vec<Part>>,
     pod_name_prefix: String,
+}
+
+/// The text of a pod with node affinity. Empty: as without.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AffineParts {
+    /// For a pod that avoids nodes.
+    pub avoiding: Vec<Part>,
+    /// For a pod that prefers nodes.
+    pub preferring: Vec<Part>,
+    /// For a pod that does both.
+    pub both: Vec<Part>,
+}
+
+/// A node on which the scheduler should place an executor, if it can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreferredNode {
+    /// A DNS name.
+    pub name: String,
+    /// 1 to 100.
+    pub weight: u8,
 }
 
 /// How the main container's memory grows.
@@ -45,6 +65,8 @@ pub struct MemoryStep {
 pub struct PodOverrides {
     /// The nodes to avoid.
     pub avoid: Arc<Vec<String>>,
+    /// The nodes to prefer.
+    pub prefer: Arc<Vec<PreferredNode>>,
     /// The group's memory step; 0: the template's own memory.
     pub memory_step: u32,
     /// The attempt of the group (`on_loss: group`), from 1.
@@ -55,7 +77,13 @@ pub struct PodOverrides {
 
 impl Default for PodOverrides {
     fn default() -> Self {
-        Self { avoid: Arc::default(), memory_step: 0, attempt: 1, task: None }
+        Self {
+            avoid: Arc::default(),
+            prefer: Arc::default(),
+            memory_step: 0,
+            attempt: 1,
+            task: None,
+        }
     }
 }
 
@@ -71,6 +99,8 @@ pub enum Part {
     MemoryLimit,
     MemoryRequest,
     PodName,
+    /// One term of the preferred node affinity for each preferred node.
+    PreferredNodes,
     Slot,
     Text(String),
 }
@@ -88,10 +118,10 @@ impl PodText {
         Self { parts, pod_name_prefix, ..Self::default() }
     }
 
-    /// Adds the text for pods that avoid nodes.
+    /// Adds the text for pods that avoid or prefer nodes.
     #[must_use]
-    pub fn with_node_affinity(self, avoiding: Vec<Part>) -> Self {
-        Self { avoiding, ..self }
+    pub fn with_node_affinity(self, affine: AffineParts) -> Self {
+        Self { affine, ..self }
     }
 
     /// Adds the growth of the main container's memory.
@@ -142,8 +172,13 @@ impl PodText {
 
     /// The JSON of the pod of executor `id` in `slot`.
     pub fn render(&self, id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<u8> {
-        let is_without_affinity = shape.avoid.is_empty() || self.avoiding.is_empty();
-        let parts = if is_without_affinity { &self.parts } else { &self.avoiding };
+        let affine = match (shape.avoid.is_empty(), shape.prefer.is_empty()) {
+            (true, true) => &self.parts,
+            (false, true) => &self.affine.avoiding,
+            (true, false) => &self.affine.preferring,
+            (false, false) => &self.affine.both,
+        };
+        let parts = if affine.is_empty() { &self.parts } else { affine };
         self.fill_in(parts, id, slot, shape)
     }
 
@@ -157,6 +192,7 @@ impl PodText {
         let slot = slot.to_string();
         let attempt = shape.attempt.to_string();
         let avoid = affinity_expressions(&shape.avoid);
+        let prefer = preferences(&shape.prefer);
         let memory = self.memory_at(shape.memory_step);
         let (limit, request) = memory.map_or(("", ""), |step| (&step.limit, &step.request));
         // Digits, labels and quantities need no escapes in JSON.
@@ -167,6 +203,7 @@ impl PodText {
                 Part::ExecutorId => [id.as_str(), ""],
                 Part::MemoryLimit => [limit, ""],
                 Part::MemoryRequest => [request, ""],
+                Part::PreferredNodes => [prefer.as_str(), ""],
                 Part::PodName => [self.pod_name_prefix.as_str(), id.as_str()],
                 Part::Slot => [slot.as_str(), ""],
                 Part::Text(text) => [text.as_str(), ""],
@@ -190,4 +227,14 @@ fn affinity_expressions(nodes: &[String]) -> String {
             &format!(r#"{comma}{{"key":"metadata.name","operator":"NotIn","values":["{node}"]}}"#);
     }
     out
+}
+
+/// The terms of the preferred node affinity. A `matchFields` expression takes only one value.
+fn preferences(nodes: &[PreferredNode]) -> String {
+    let terms = nodes.iter().map(|PreferredNode { name, weight }| {
+        format!(
+            r#"{{"weight":{weight},"preference":{{"matchFields":[{{"key":"metadata.name","operator":"In","values":["{name}"]}}]}}}}"#
+        )
+    });
+    terms.collect::<Vec<_>>().join(",")
 }

@@ -59,6 +59,7 @@ impl Reconciler {
             GroupCommand::AddTasks { tasks } => self.add_tasks(&name, tasks),
             GroupCommand::CancelTask { key } => self.cancel_task(&name, &key, now),
             GroupCommand::Delete => self.delete_group(&name, now),
+            GroupCommand::Prefer { nodes } => self.prefer_nodes(&name, nodes),
             GroupCommand::Put { change } => {
                 let refusal = change.target.and_then(|target| {
                     let conflict = || self.target_conflict(&name, target, change.max);

@@ -1,11 +1,14 @@
 //! Creating, changing and deleting groups while a run is in progress. Repeated calls change
 //! nothing.
 
+use std::sync::Arc;
+
 use super::Reconciler;
 use super::tasks::needs_slots;
 use crate::model::command::{GroupChange, Reply};
 use crate::model::event::DeleteCause;
 use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::pod_text::PreferredNode;
 use crate::model::settings::{GroupSpec, Restart, completions_error};
 use crate::model::waiting::{ServerWait, Waiting};
 use crate::state::create_backoff::CreateBackoff;
@@ -92,12 +95,27 @@ impl Reconciler {
         Reply::Target(target)
     }
 
+    /// The nodes for the group's next executors, by the driver's word. Those that exist stay where they are.
+    pub(super) fn prefer_nodes(&mut self, name: &GroupName, nodes: Vec<PreferredNode>) -> Reply {
+        let Some(group) = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)
+        else {
+            return Reply::UnknownGroup;
+        };
+        if group.spec.is_queue_group {
+            let what = "has `queue_group: true`, so its queue has admitted its pods as they are";
+            return Reply::Refused { what: what.to_owned(), field: "group" };
+        }
+        group.preferred = Arc::new(nodes);
+        Reply::Done
+    }
+
     /// The group with these settings. It is created if there is none.
     fn put_spec(&mut self, spec: GroupSpec, is_new_pod: bool) -> &mut Group {
         let new = || Group::new(GroupSpec::bare(spec.name.clone()), true);
         let group = self.executors.groups.entry(spec.name.clone()).or_insert_with(new);
         if group.is_removed {
             (group.is_removed, group.is_target_set, group.n_accepted) = (false, false, 0);
+            group.preferred = Arc::default();
         }
         accept_pod(group, is_new_pod);
         group.spec = spec;

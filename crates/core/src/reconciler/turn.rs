@@ -198,8 +198,9 @@ impl Reconciler {
         debug_assert!(!self.gates.are_creates_stopped(), "{id} is created after the end has begun");
         let watermark = self.watermark();
         // Each try uses the group's current template.
-        let Some(spec) = self.executors.group_of(id).map(|group| &group.spec) else { return };
-        let (pod, n_steps) = (spec.pod.clone(), spec.n_memory_steps());
+        let Some(its_group) = self.executors.group_of(id) else { return };
+        let prefer = self.nodes.without_avoided(&its_group.preferred);
+        let (pod, n_steps) = (its_group.spec.pod.clone(), its_group.spec.n_memory_steps());
         let Some(executor) = self.executors.get_mut(id) else { return };
         let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
         executor.avoids_until = self.nodes.next_expiry();
@@ -208,7 +209,8 @@ impl Reconciler {
         let (memory_step, attempt) = (executor.memory_step, executor.attempt);
         let has_own_memory = executor.has_own_memory();
         let task = executor.task.clone();
-        let overrides = PodOverrides { avoid: self.nodes.names(), memory_step, attempt, task };
+        let overrides =
+            PodOverrides { avoid: self.nodes.names(), prefer, memory_step, attempt, task };
         debug_assert!(executor.uid.is_none(), "{id} has a pod already");
         let Some(create) = executor.create.as_deref_mut() else { return };
         let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::pod::{ContainerState, Pod};
+use crate::model::pod_text::PreferredNode;
 use crate::model::settings::GroupSpec;
 use crate::model::status::{ExecutorBlock, ExecutorStatus, State};
 use crate::model::task::TaskRun;
@@ -229,6 +230,8 @@ pub struct Group {
     pub slot_waits: SlotWaits,
     pub(crate) attempts: Attempts,
     pub gang: GangState,
+    /// The nodes for its next executors.
+    pub preferred: Arc<Vec<PreferredNode>>,
     pub backoff: CreateBackoff,
     pub problems: StartProblems,
     pub(crate) memory_scaling: MemoryScaling,

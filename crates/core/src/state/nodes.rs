@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::model::pod_text::PreferredNode;
 use crate::model::settings::BadNodes;
 use posse_base::time::Millis;
 
@@ -84,6 +85,15 @@ impl Nodes {
     /// The names of the nodes that a new pod must avoid.
     pub fn names(&self) -> Arc<Vec<String>> {
         Arc::clone(&self.names)
+    }
+
+    /// These nodes without those that a new pod must avoid.
+    pub fn without_avoided(&self, nodes: &Arc<Vec<PreferredNode>>) -> Arc<Vec<PreferredNode>> {
+        if !nodes.iter().any(|node| self.names.contains(&node.name)) {
+            return Arc::clone(nodes);
+        }
+        let rest = nodes.iter().filter(|node| !self.names.contains(&node.name));
+        Arc::new(rest.cloned().collect())
     }
 
     /// The avoided nodes, each with the end of that time.

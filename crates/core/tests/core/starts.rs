@@ -5,10 +5,12 @@
 use crate::core_run::{Run, policy, spec, with_memory};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
+use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::event::{ClusterEvent, Event, ExecutorEvent, GroupEvent, LossReason};
+use posse_core::model::ids::GroupName;
 use posse_core::model::input::{Input, PodEvent};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, StartProblemKind};
-use posse_core::model::pod_text::{PodOverrides, PodText};
+use posse_core::model::pod_text::{PodOverrides, PodText, PreferredNode};
 use posse_core::model::settings::{BadNodes, GroupSpec, Limit, Policy};
 use posse_core::model::waiting::{StartWait, Waiting};
 
@@ -412,6 +414,33 @@ fn a_node_that_loses_executors_is_avoided_for_some_time() {
     assert_eq!(run.core.status().avoided_nodes, []);
     run.target("g", 5);
     assert!(shapes(&mut run)[0].avoid.is_empty());
+}
+
+#[test]
+fn new_executors_prefer_the_nodes_that_the_driver_names() {
+    let bad_nodes = BadNodes { losses: 1, share_permille: 500, ..BadNodes::default() };
+    let mut run = Run::with_running(Policy { bad_nodes, ..policy() }, vec![spec("g", 4)]);
+    let node = |name: &str, weight| PreferredNode { name: name.to_owned(), weight };
+    let prefer = |group: &str, nodes: &[PreferredNode]| {
+        Command::Group(GroupName::from(group), GroupCommand::Prefer { nodes: nodes.to_vec() })
+    };
+    let two = [node("n1", 100), node("n2", 1)];
+    assert_eq!(run.call(prefer("other", &two)), Reply::UnknownGroup);
+    assert_eq!(run.call(prefer("g", &two)), Reply::Done);
+    assert_eq!(shapes(&mut run), [], "those that run stay");
+    run.target("g", 5);
+    assert_eq!(shapes(&mut run)[0].prefer.to_vec(), two);
+    run.created(&[5]);
+    run.running(&[5]);
+    lose_node(&mut run, 1, "n1");
+    let successor = &shapes(&mut run)[0];
+    assert_eq!(successor.avoid.to_vec(), ["n1"]);
+    assert_eq!(successor.prefer.to_vec(), [node("n2", 1)], "a bad node is not preferred");
+    run.created(&[6]);
+    run.running(&[6]);
+    assert_eq!(run.call(prefer("g", &[])), Reply::Done);
+    run.target("g", 6);
+    assert_eq!(shapes(&mut run)[0].prefer.to_vec(), []);
 }
 
 /// The executor runs out of memory; returns the memory step of its successor.

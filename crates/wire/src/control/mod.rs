@@ -22,6 +22,7 @@ mod beside;
 pub mod event;
 pub mod exposition;
 pub mod history_json;
+pub mod prefer;
 pub mod status_json;
 pub mod task;
 

@@ -14,14 +14,14 @@ use crate::k8s::labels::{self, Selection};
 use crate::names::host_in_url;
 use crate::pod::credential_mounts::Credentials;
 use crate::pod::memory::MemoryScaling;
-use crate::pod::node_affinity;
+use crate::pod::node_affinity::{self, Gap};
 use crate::pod::placeholders::{self, Piece, Word};
 use crate::pod::staged::Staged;
 use crate::pod::template::{Template, TemplateError, describe};
 use crate::pod::tolerations;
 use posse_core::model::hash::stable_hash;
 use posse_core::model::ids::ExecutorId;
-use posse_core::model::pod_text::{MemoryGrowth, Part, PodOverrides, PodText};
+use posse_core::model::pod_text::{AffineParts, MemoryGrowth, Part, PodOverrides, PodText};
 use posse_core::model::settings::{OnLoss, Restart};
 use posse_encoding::quantity::Quantity;
 
@@ -169,8 +169,16 @@ impl Template {
         };
         let mut pod = build.pod()?;
         let parts = build.emit(&pod, false)?;
+        let mut preferring = pod.clone();
+        node_affinity::leave_preferred_gap(&mut preferring);
         node_affinity::leave_gaps(&mut pod);
-        let avoiding = build.emit(&pod, true)?;
+        let mut affine = AffineParts {
+            avoiding: build.emit(&pod, true)?,
+            preferring: build.emit(&preferring, true)?,
+            both: Vec::new(),
+        };
+        node_affinity::leave_preferred_gap(&mut pod);
+        affine.both = build.emit(&pod, true)?;
         let claims = self.slot_volumes.iter();
         let claims = claims
             .map(|volume| {
@@ -179,7 +187,7 @@ impl Template {
             .collect::<Result<_, _>>()?;
         let memory = std::mem::take(&mut build.memory);
         let pod = PodText::new(parts, context.pod_name_prefix())
-            .with_node_affinity(avoiding)
+            .with_node_affinity(affine)
             .with_memory_growth(memory)
             .with_claims(claims);
         Ok(Compiled { pod: Arc::new(pod), warnings: build.warnings })
@@ -256,8 +264,8 @@ impl Build<'_> {
         Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
     }
 
-    fn emit(&self, pod: &Value, is_avoiding: bool) -> Result<Vec<Part>, TemplateError> {
-        let mut emitter = Emitter { build: self, parts: Vec::new(), is_avoiding };
+    fn emit(&self, pod: &Value, has_gaps: bool) -> Result<Vec<Part>, TemplateError> {
+        let mut emitter = Emitter { build: self, parts: Vec::new(), has_gaps };
         emitter.value(pod, "")?;
         Ok(emitter.parts)
     }
@@ -582,8 +590,8 @@ fn is_expanded(field: &str) -> bool {
 struct Emitter<'a> {
     build: &'a Build<'a>,
     parts: Vec<Part>,
-    /// Also leave gaps for the nodes that the pod must avoid.
-    is_avoiding: bool,
+    /// Also leave gaps for the nodes that the pod avoids or prefers.
+    has_gaps: bool,
 }
 
 impl Emitter<'_> {
@@ -601,10 +609,11 @@ impl Emitter<'_> {
                 self.text("[");
                 for (i, item) in items.iter().enumerate() {
                     self.text(if i > 0 { "," } else { "" });
-                    if self.is_avoiding && node_affinity::is_gap(field, item) {
-                        self.parts.push(Part::AvoidedNodes);
-                    } else {
-                        self.value(item, &format!("{field}[{i}]"))?;
+                    let gap = node_affinity::gap(field, item).filter(|_| self.has_gaps);
+                    match gap {
+                        Some(Gap::Avoided) => self.parts.push(Part::AvoidedNodes),
+                        Some(Gap::Preferred) => self.parts.push(Part::PreferredNodes),
+                        None => self.value(item, &format!("{field}[{i}]"))?,
                     }
                 }
                 self.text("]");
@@ -663,6 +672,7 @@ impl Emitter<'_> {
                         | Part::MemoryLimit
                         | Part::MemoryRequest
                         | Part::PodName
+                        | Part::PreferredNodes
                         | Part::Slot),
                     ) => self.parts.push(gap),
                 },

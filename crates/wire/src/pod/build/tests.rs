@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::config::tests::mangled;
 use crate::pod::template::Shorthands;
+use posse_core::model::pod_text::PreferredNode;
 
 const EVERYTHING: &str = include_str!("../../../../../fixtures/template/everything.yaml");
 
@@ -106,7 +107,10 @@ fn fill_in(value: &Value, context: &PodContext, id: u64, slot: u32) -> Value {
                 Part::Slot => slot.to_string(),
                 Part::Attempt => "1".to_owned(),
                 Part::Text(text) => text,
-                Part::AvoidedNodes | Part::MemoryLimit | Part::MemoryRequest => panic!("no word"),
+                Part::AvoidedNodes
+                | Part::MemoryLimit
+                | Part::MemoryRequest
+                | Part::PreferredNodes => panic!("no word"),
             },
         };
         pieces.iter().map(fill).collect()
@@ -380,6 +384,7 @@ fn no_template_causes_a_panic() {
         assert!(pod.is_ok(), "seed {seed} renders no JSON");
         let shape = PodOverrides {
             avoid: Arc::new(vec!["n1".to_owned()]),
+            prefer: Arc::default(),
             memory_step: 1,
             attempt: 1,
             task: None,
@@ -472,6 +477,44 @@ fn avoided_nodes_are_in_every_affinity_term() {
     );
     // A pod with a node name skips the scheduler.
     affinity("nodeName: n1", &Value::Null);
+}
+
+#[test]
+fn preferred_nodes_are_behind_the_templates_own() {
+    let render = |spec: &str, avoid: &[&str], prefer: &[(&str, u8)]| -> Value {
+        let text = format!("spec: {{containers: [{{name: b}}], {spec}}}");
+        let compiled = Template::parse("t.yaml", &text).unwrap().compile(&context()).unwrap();
+        let node = |&(name, weight): &(&str, u8)| PreferredNode { name: name.to_owned(), weight };
+        let shape = PodOverrides {
+            avoid: Arc::new(avoid.iter().map(|&name| name.to_owned()).collect()),
+            prefer: Arc::new(prefer.iter().map(node).collect()),
+            ..PodOverrides::default()
+        };
+        let pod: Value = serde_json::from_slice(&compiled.render(1, 0, &shape)).expect("JSON");
+        pod["spec"]["affinity"].clone()
+    };
+    let field = |operator: &str, node: &str| json!({"key": "metadata.name", "operator": operator, "values": [node]});
+    let term = |weight: u8, node: &str| json!({"weight": weight, "preference": {"matchFields": [field("In", node)]}});
+    let (preferred, required) = (
+        "preferredDuringSchedulingIgnoredDuringExecution",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+    );
+    let two = [("n1", 100), ("n-2.x", 1)];
+    let terms = json!([term(100, "n1"), term(1, "n-2.x")]);
+    assert_eq!(render("hostname: h", &[], &two), json!({"nodeAffinity": {preferred: terms}}));
+    assert_eq!(
+        render("affinity: ", &["n3"], &two),
+        json!({"nodeAffinity": {preferred: terms,
+            required: {"nodeSelectorTerms": [{"matchFields": [field("NotIn", "n3")]}]}}})
+    );
+    let own = json!({"weight": 7, "preference": {"matchFields": [field("In", "n9")]}});
+    let template =
+        format!("affinity: {{nodeAffinity: {{{preferred}: [{own}]}}, podAffinity: {{}}}}");
+    let want = json!({"podAffinity": {}, "nodeAffinity": {preferred: [own, term(100, "n1")]}});
+    assert_eq!(render(&template, &[], &two[..1]), want);
+    let want = json!({"podAffinity": {}, "nodeAffinity": {preferred: [own]}});
+    assert_eq!(render(&template, &[], &[]), want);
+    assert_eq!(render("nodeName: n1", &[], &two), Value::Null);
 }
 
 #[test]
