@@ -325,6 +325,29 @@ hanging() {
     echo "ended by the budget of spark.executor.maxNumFailures"
 }
 
+# Four nodes, two of which have the data: the executors that dynamic allocation asks for come to these two.
+locality() (
+    work=$home/runs/locality
+    rm -rf "$work"
+    mkdir -p "$work"
+    export SPARK_EXAMPLE_WORK="$work" KUBECONFIG="$work/kubeconfig"
+    "$posse" dev --nodes 4 --kubeconfig "$KUBECONFIG" > "$work/dev.log" 2>&1 &
+    cluster=$!
+    trap 'kill $cluster' EXIT
+    await "$KUBECONFIG" $cluster
+    for nodes in '' dev-node-1,dev-node-3; do
+        "$posse" run -f "$here/posse.yaml" --events "$work/events" -- sh "$here/submit.sh" \
+            --conf spark.dynamicAllocation.enabled=true --conf spark.dynamicAllocation.maxExecutors=4 \
+            --conf spark.dynamicAllocation.shuffleTracking.enabled=true --conf spark.locality.wait=0 \
+            "$here/locality.py" "$nodes" > "$work/log" 2>&1 || fail "the whole log is $work/log"
+        all=$(grep -c '"event":"executor_requested"' "$work/events") || true
+        there=$(grep '"event":"executor_running"' "$work/events" | grep -cE '"node":"dev-node-[13]"') || true
+        echo "executors on the nodes of the data${nodes:+, which Spark names}: $there of $all"
+        rm "$work/events"
+    done
+    [ "$there" = 4 ] || fail "executors elsewhere: the whole log is $work/log"
+)
+
 # From a clean virtual environment to a word count: two commands, and the files of this folder.
 pip() {
     work=$home/runs/pip
@@ -335,7 +358,7 @@ pip() {
     PIP_CONSTRAINT=$work/constraint
     export PIP_CONSTRAINT
     echo "pyspark==$spark" > "$PIP_CONSTRAINT"
-    env -i HOME="$work" PATH="$work/venv/bin:/usr/local/bin:/usr/bin:/bin" PIP_CONSTRAINT="$PIP_CONSTRAINT" \
+    env -i HOME="$work" PATH="$work/venv/bin:/usr/local/bin:/usr/bin:/bin" PIP_CONSTRAINT="$PIP_CONSTRAINT" PIP_NO_COMPILE=1 \
         PIP_CACHE_DIR="$("$home/venv/bin/pip" cache dir)" sh -c '
             set -e
             pip install --quiet --disable-pip-version-check "$1[spark]"
@@ -393,7 +416,7 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | hanging | pip) ;;
+    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | hanging | locality | pip) ;;
     in_cluster | submit | shuffle | recovery | timing | real | install | prepare | others) ;;
     *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac

@@ -67,6 +67,8 @@ final class Link {
 
   // Written by Spark's threads, guarded by `this`.
   private Map<Integer, Integer> wanted = new TreeMap<>();
+  /** The nodes that executors to come should be on, by profile. */
+  private Map<Integer, Map<String, Integer>> nodes = Map.of();
   private final Set<Long> removed = new TreeSet<>();
   private final Map<String, Boolean> ended = new LinkedHashMap<>() {
     private static final long serialVersionUID = 1L;
@@ -85,6 +87,8 @@ final class Link {
   /** The last target that posse accepted in this run, by profile. */
   private final Map<Integer, Integer> sent = new HashMap<>();
   private final Set<Integer> refused = new HashSet<>();
+  /** The nodes that posse has last heard of in this run, by profile. */
+  private final Map<Integer, Map<String, Integer>> sentNodes = new HashMap<>();
 
   Link(Control control, String namespace, Engine engine) {
     this.control = control;
@@ -153,6 +157,11 @@ final class Link {
       wanted.putAll(targets);
     }
     ring();
+  }
+
+  /** Names the nodes for executors to come, with weights from 1 to 100. Call it before `want`. */
+  synchronized void prefer(Map<Integer, Map<String, Integer>> nodes) {
+    this.nodes = nodes;
   }
 
   /** Spark removed an executor. posse ends it if it still runs. */
@@ -285,6 +294,7 @@ final class Link {
       this.run = run;
       after = 0;
       sent.clear();
+      sentNodes.clear();
     } finally {
       sending.unlock();
     }
@@ -371,9 +381,11 @@ final class Link {
     sending.lock();
     try {
       Map<Integer, Integer> targets;
+      Map<Integer, Map<String, Integer>> prefer;
       List<Long> ends;
       synchronized (this) {
         targets = new TreeMap<>(wanted);
+        prefer = nodes;
         ends = List.copyOf(removed);
       }
       if (isOver || System.nanoTime() < retryAt && retryAt != 0) {
@@ -382,6 +394,7 @@ final class Link {
       retryAt = 0;
       for (Map.Entry<Integer, Integer> target : targets.entrySet()) {
         if (!target.getValue().equals(sent.get(target.getKey()))) {
+          sendNodes(target.getKey(), prefer.getOrDefault(target.getKey(), Map.of()));
           sendTarget(target.getKey(), target.getValue());
         }
       }
@@ -391,6 +404,21 @@ final class Link {
     } finally {
       sending.unlock();
     }
+  }
+
+  /** Before the target: they count for the executors that posse creates then. Without them executors run all the same. */
+  private void sendNodes(int profile, Map<String, Integer> weights) throws IOException {
+    if (weights.equals(sentNodes.getOrDefault(profile, Map.of()))) {
+      return;
+    }
+    if (!sent.containsKey(profile)) {
+      sendTarget(profile, 0);
+    }
+    Control.Answer answer = control.call("POST", "/v1/groups/" + profile, Locality.body(weights));
+    if (!answer.isOk()) {
+      LOG.warn("posse prefers no nodes for profile {}: {}", profile, answer.error());
+    }
+    sentNodes.put(profile, weights);
   }
 
   private void sendTarget(int profile, int target) throws IOException {

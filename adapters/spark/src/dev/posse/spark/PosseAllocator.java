@@ -54,6 +54,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
   private final KubernetesClient client;
   private final String namespace;
   private final Option<Pod> driverPod;
+  private KubernetesClusterSchedulerBackend backend;
   private Link link;
 
   /** The constructor that Spark calls. */
@@ -90,6 +91,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     // The context is private to Spark, and at this point there is no other way to get it.
     SparkContext context =
         backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler.sc();
+    this.backend = backend;
     try {
       Shims.check(context.version());
       Settings.check(conf);
@@ -122,7 +124,19 @@ public final class PosseAllocator extends AbstractPodsAllocator {
   public void setTotalExpectedExecutors(scala.collection.immutable.Map<ResourceProfile, Object> total) {
     Map<Integer, Integer> targets = new TreeMap<>();
     Shims.list(total).forEach(entry -> targets.put(entry._1().id(), (Integer) entry._2()));
+    link.prefer(wantedNodes());
     link.want(targets);
+  }
+
+  /** Where tasks that wait have their data. Spark counts them only with dynamic allocation. */
+  private Map<Integer, Map<String, Integer>> wantedNodes() {
+    Map<Integer, Map<String, Integer>> nodes = new TreeMap<>();
+    Shims.list(backend.rpHostToLocalTaskCount()).forEach(profile -> {
+      Map<String, Integer> tasks = new TreeMap<>();
+      Shims.list(profile._2()).forEach(host -> tasks.put(host._1(), (Integer) host._2()));
+      nodes.put((Integer) profile._1(), Locality.weights(tasks));
+    });
+    return nodes;
   }
 
   @Override

@@ -18,6 +18,7 @@ final class LinkTest {
     losses();
     missed();
     targets();
+    nodes();
     kills();
     anotherRun();
     end();
@@ -141,6 +142,27 @@ final class LinkTest {
       posse.answers.put(PUT, "404 {\"error\":\"there is no such group\"}");
       link.want(Map.of(0, 5, 1, 2));
       Check.comes("the group again", () -> posse.calls.contains(PUT + " {\"template\":\"of 0\",\"target\":5}"));
+      link.end();
+    }
+  }
+
+  private static void nodes() throws Exception {
+    Check.same(Locality.weights(Map.of("n1", 3, "n2", 600, "n3", 300, "10.0.0.7", 9, "_x", 1, "n4", 0)).toString(),
+        "{n1=1, n2=100, n3=50}");
+    try (FakePosse posse = new FakePosse()) {
+      Link link = link(posse, new Engine());
+      link.prefer(Map.of(0, Map.of("n1", 100), 1, Map.of("n2", 7)));
+      link.want(Map.of(0, 2, 1, 3));
+      Check.comes("all calls", () -> posse.calls.size() >= 6);
+      // The group, then its nodes, then its executors.
+      Check.same(posse.calls.subList(1, 6), List.of(
+          "POST /v1/groups/0 {\"nodes\":{\"prefer\":{\"n1\":100}}}", PUT + " {\"target\":2}",
+          "PUT /v1/groups/1 {\"template\":\"of 1\",\"target\":0}",
+          "POST /v1/groups/1 {\"nodes\":{\"prefer\":{\"n2\":7}}}", "PUT /v1/groups/1 {\"target\":3}"));
+      link.want(Map.of(0, 4, 1, 3));
+      Check.comes("a target", () -> posse.calls.size() >= 7);
+      // Nodes that posse knows are not told again.
+      Check.same(posse.calls.get(6), PUT + " {\"target\":4}");
       link.end();
     }
   }
