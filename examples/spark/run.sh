@@ -348,6 +348,27 @@ locality() (
     [ "$there" = 4 ] || fail "executors elsewhere: the whole log is $work/log"
 )
 
+# Metrics of posse, the driver and the executors while it works, and the finished application in Spark's HistoryServer.
+history() {
+    work=$home/runs/history
+    rm -rf "$work"
+    mkdir -p "$work/events"
+    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    sed "\$a metrics: 127.0.0.1:$port" "$here/posse.yaml" > "$work/posse.yaml"
+    SPARK_EXAMPLE_WORK=$work "$posse" run --dev -f "$work/posse.yaml" -- sh "$here/submit.sh" \
+        --conf spark.executor.instances=2 --conf spark.ui.enabled=true --conf spark.ui.port=0 \
+        --conf spark.eventLog.enabled=true --conf "spark.eventLog.dir=file://$work/events" \
+        --conf spark.ui.prometheus.enabled=true --conf spark.executor.heartbeatInterval=1s \
+        --conf 'spark.metrics.conf.*.sink.prometheusServlet.class=org.apache.spark.metrics.sink.PrometheusServlet' \
+        --conf 'spark.metrics.conf.*.sink.prometheusServlet.path=/metrics/prometheus' \
+        "$here/history.py" run "127.0.0.1:$port" > "$work/log" 2>&1 || {
+        tail -n 60 "$work/log" >&2
+        fail "the whole log is $work/log"
+    }
+    grep -E '^history: ' "$work/log"
+    python3 "$here/history.py" check "$work/events" "$SPARK_HOME/bin/spark-class"
+}
+
 # From a clean virtual environment to a word count: two commands, and the files of this folder.
 pip() {
     work=$home/runs/pip
@@ -416,7 +437,7 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | hanging | locality | pip) ;;
+    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | hanging | history | locality | pip) ;;
     in_cluster | submit | shuffle | recovery | timing | real | install | prepare | others) ;;
     *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac

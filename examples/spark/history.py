@@ -1,0 +1,93 @@
+"""An application that is looked at: its own metrics and its executors', beside posse's, while it works; then its history.
+
+history.py run POSSE_METRICS: the application. It scrapes the three endpoints as Prometheus does.
+history.py check FOLDER SPARK_CLASS: Spark's HistoryServer must show the finished application of the event log in FOLDER.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+SECONDS_MAX = 60
+EXECUTORS = 2
+NAME = "history"
+
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=SECONDS_MAX) as answer:
+        return answer.read().decode()
+
+
+def scrape(url, *wanted):
+    """The lines of a scrape must be Prometheus' format, and match each wanted pattern."""
+    until = time.monotonic() + SECONDS_MAX
+    while True:
+        lines = [line for line in get(url).splitlines() if line and not line.startswith("#")]
+        wrong = [line for line in lines if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{.*\})? +[-+0-9.eENaInf]+", line)]
+        missing = [pattern for pattern in wanted if not any(re.match(pattern, line) for line in lines)]
+        if not wrong and not missing:
+            print(f"history: {url}: {len(lines)} series", flush=True)
+            return
+        # The executors report by heartbeats.
+        if time.monotonic() > until:
+            sys.exit(f"history: {url}: not there: {missing}; no metrics: {wrong[:3]}")
+        time.sleep(0.5)
+
+
+def run(posse_metrics):
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName(NAME).getOrCreate()
+    context = spark.sparkContext
+    while len(context._jsc.sc().statusTracker().getExecutorInfos()) <= EXECUTORS:
+        time.sleep(0.2)
+    total = context.parallelize(range(1000), 8).map(lambda n: (n % 7, n)).reduceByKey(lambda a, b: a + b, 4).values().sum()
+    if total != sum(range(1000)):
+        sys.exit(f"history: the sum is {total}")
+    page = context.uiWebUrl
+    scrape(f"{page}/metrics/prometheus", r"metrics_.*driver_BlockManager_memory_maxMem_MB")
+    scrape(f"{page}/metrics/executors/prometheus", *(
+        rf'metrics_executor_completedTasks_total\{{.*executor_id="{i}".*\}} [1-9]' for i in range(1, EXECUTORS + 1)))
+    scrape(f"http://{posse_metrics}/metrics", rf'posse_executors\{{.*state="running".*\}} {EXECUTORS}')
+    spark.stop()
+
+
+def check(folder, spark_class):
+    """In front of a real volume this is the Deployment of history/history-server.yaml."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = f"-Dspark.history.fs.logDirectory=file://{folder} -Dspark.history.ui.port={port} -Dspark.history.fs.update.interval=1s"
+    with open(Path(folder).parent / "history.log", "wb") as log:
+        server = subprocess.Popen([spark_class, "org.apache.spark.deploy.history.HistoryServer"], stdout=log, stderr=log,
+                                  env={**os.environ, "SPARK_HISTORY_OPTS": options, "SPARK_LOCAL_IP": "127.0.0.1"})
+    try:
+        until, found = time.monotonic() + SECONDS_MAX, []
+        while not found and time.monotonic() < until and server.poll() is None:
+            try:
+                found = json.loads(get(f"http://127.0.0.1:{port}/api/v1/applications?status=completed"))
+            except OSError:
+                pass
+            time.sleep(0.2)
+        if [one["name"] for one in found] != [NAME]:
+            sys.exit(f"history: the server shows {found}")
+        there = f"http://127.0.0.1:{port}/api/v1/applications/{found[0]['id']}"
+        executors = {one["id"] for one in json.loads(get(f"{there}/allexecutors"))}
+        if executors != {"driver", *map(str, range(1, EXECUTORS + 1))}:
+            sys.exit(f"history: executors: {executors}")
+        if NAME not in get(f"http://127.0.0.1:{port}/history/{found[0]['id']}/jobs/"):
+            sys.exit("history: the page of the jobs does not name the application")
+        print(f"history: the server shows {found[0]['id']} with its executors and jobs", flush=True)
+    finally:
+        server.kill()
+        server.wait()
+
+
+if __name__ == "__main__":
+    {"run": run, "check": check}[sys.argv[1]](*sys.argv[2:])
