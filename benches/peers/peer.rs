@@ -86,12 +86,12 @@ impl Peer {
     }
 }
 
-/// Where `examples/spark/run.sh install` puts PySpark; of several versions any.
+/// Where `examples/spark/run.sh install` puts PySpark; of several versions the last one.
 fn python() -> PathBuf {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/spark");
     let versions = fs::read_dir(&home).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut pythons = versions.chain([home.clone()]).map(|folder| folder.join("venv/bin/python3"));
-    pythons.find(|python| python.exists()).unwrap_or(home)
+    let pythons = versions.map(|folder| folder.join("venv/bin/python3"));
+    pythons.filter(|python| python.exists()).max().unwrap_or(home)
 }
 
 /// A process with its children. Ends when dropped.

@@ -1,6 +1,7 @@
 //! Runs a client: finds it, gives it a namespace, a kubeconfig and a time limit, and checks its
 //! result.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -178,15 +179,16 @@ pub fn fabric8() {
     foreign(command);
 }
 
-/// PySpark's folder of jars below `folder`.
+/// PySpark's folder of jars below `folder`; of several versions the last one.
 fn find_jars(folder: &Path, depth: usize) -> Option<PathBuf> {
     let jars = folder.join("pyspark/jars");
     if jars.is_dir() {
         return Some(jars);
     }
     let inside = fs::read_dir(folder).ok().filter(|_| depth > 0)?;
-    let mut folders = inside.filter_map(|entry| Some(entry.ok()?.path()));
-    folders.find_map(|folder| find_jars(&folder, depth - 1))
+    let folders = inside.filter_map(|entry| Some(entry.ok()?.path()));
+    let folders: BTreeSet<PathBuf> = folders.collect();
+    folders.iter().rev().find_map(|folder| find_jars(folder, depth - 1))
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {
