@@ -4,6 +4,8 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.channels.Selector;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.time.Instant;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -39,6 +41,8 @@ final class Link {
   /** Reasons for a loss that somebody or the cluster has planned: they are no error. */
   private static final Set<String> PLANNED =
       Set.of("evicted", "preempted", "node_shutdown", "killed", "deadline_exceeded");
+  /** After its deadline an executor is killed, and its pod goes. */
+  private static final long KILLED_MILLIS = 5_000;
   private static final int START_TRIES_MAX = 30;
   private static final int END_TRIES_MAX = 3;
 
@@ -54,6 +58,9 @@ final class Link {
 
     /** The executor was ended on purpose. No task attempt counts as failed. */
     void ended(String executor, String why);
+
+    /** The executor will end soon. True if Spark uses the time: it moves what the executor holds to others. */
+    boolean ending(String executor, String why);
   }
 
   private final Control control;
@@ -84,11 +91,17 @@ final class Link {
   private long after;
   private boolean isAway;
   private long retryAt;
+  /** When to look next for decommissioned executors that have ended. */
+  private long nextLook = System.nanoTime();
   /** The last target that posse accepted in this run, by profile. */
   private final Map<Integer, Integer> sent = new HashMap<>();
   private final Set<Integer> refused = new HashSet<>();
   /** The nodes that posse has last heard of in this run, by profile. */
   private final Map<Integer, Map<String, Integer>> sentNodes = new HashMap<>();
+  /** The executors that Spark was told will end, by the time at which they must have ended, in nanoseconds. */
+  private final Map<String, Long> ending = new HashMap<>();
+  /** Those of them that posse has lost: why. They still run, and Spark still fetches what they hold. */
+  private final Map<String, String> leaving = new TreeMap<>();
 
   Link(Control control, String namespace, Engine engine) {
     this.control = control;
@@ -305,6 +318,7 @@ final class Link {
     long heard = System.nanoTime();
     while (!isOver) {
       send();
+      reportEnded();
       byte[] bytes = events.body(AWAY_MILLIS);
       if (bytes == null) {
         throw new IOException("the event stream ended");
@@ -323,8 +337,11 @@ final class Link {
   private void event(JsonNode event) throws IOException {
     String id = event.path("executor").asText();
     switch (event.path("event").asText()) {
+      case "executor_ending" -> ending(id, event);
       case "executor_lost" -> {
-        if (isNew(id)) {
+        if (ending.getOrDefault(id, 0L) - System.nanoTime() > 0 && !hasEnded(id)) {
+          leaving.put(id, why(event));
+        } else if (isNew(id)) {
           lost(id, event);
         }
       }
@@ -341,9 +358,41 @@ final class Link {
     after = event.path("seq").asLong(after);
   }
 
+  private static String why(JsonNode event) {
+    return event.path("reason").asText() + ": " + event.path("message").asText();
+  }
+
+  private void ending(String id, JsonNode event) {
+    // Both times are of posse's clock.
+    long millis = Duration.between(Instant.parse(event.path("time").asText()), Instant.parse(event.path("deadline").asText()))
+        .toMillis();
+    if (!hasEnded(id) && engine.ending(id, why(event))) {
+      LOG.info("Executor {} will end within {} s ({}): Spark decommissions it", id, millis / 1_000, why(event));
+      ending.put(id, System.nanoTime() + (millis + KILLED_MILLIS) * 1_000_000);
+    }
+  }
+
+  /** Reports decommissioned executors when they have ended: posse loses them as soon as their pods terminate. */
+  private void reportEnded() throws IOException {
+    ending.keySet().removeIf(this::hasEnded);
+    leaving.keySet().removeIf(this::hasEnded);
+    if (leaving.isEmpty() || System.nanoTime() - nextLook < 0) {
+      return;
+    }
+    nextLook = System.nanoTime() + AWAY_MILLIS * 1_000_000;
+    Set<String> there = there(status());
+    for (Map.Entry<String, String> left : Map.copyOf(leaving).entrySet()) {
+      String id = left.getKey();
+      boolean isOverdue = ending.getOrDefault(id, 0L) - System.nanoTime() <= 0;
+      if ((isOverdue || !there.contains(id)) && isNew(id)) {
+        engine.ended(id, left.getValue());
+      }
+    }
+  }
+
   private void lost(String id, JsonNode event) {
     String reason = event.path("reason").asText();
-    String why = reason + ": " + event.path("message").asText();
+    String why = why(event);
     boolean causedByApp = event.path("caused_by_app").asBoolean();
     // A kill with replacement spends posse's budget. What it means for the tasks is known to Spark, which asked for it.
     if (PLANNED.contains(reason) && (!causedByApp || reason.equals("killed"))) {
@@ -361,14 +410,20 @@ final class Link {
     return ended.put(id, true) == null;
   }
 
-  /** Reports executors that ended while posse was unreachable. */
-  private void missing(List<String> known, JsonNode status) {
+  /** The executors whose pods have not ended. */
+  private static Set<String> there(JsonNode status) {
     Set<String> there = new HashSet<>();
     for (JsonNode executor : status.path("executors")) {
       if (!executor.path("state").asText().equals("failed")) {
         there.add(executor.path("id").asText());
       }
     }
+    return there;
+  }
+
+  /** Reports executors that ended while posse was unreachable. */
+  private void missing(List<String> known, JsonNode status) {
+    Set<String> there = there(status);
     for (String id : known) {
       if (!there.contains(id) && isNew(id)) {
         engine.lost(id, -1, false, "it ended while posse was unreachable");

@@ -24,6 +24,7 @@ import org.apache.spark.deploy.k8s.KubernetesExecutorSpec;
 import org.apache.spark.deploy.k8s.submit.KubernetesClientUtils;
 import org.apache.spark.resource.ResourceProfile;
 import org.apache.spark.scheduler.ExecutorDecommission;
+import org.apache.spark.scheduler.ExecutorDecommissionInfo;
 import org.apache.spark.scheduler.ExecutorExited;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerApplicationEnd;
@@ -236,6 +237,13 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     @Override
     public void lost(String executor, int exitCode, boolean causedByApp, String why) {
       backend.doRemoveExecutor(executor, new ExecutorExited(exitCode, causedByApp, why));
+    }
+
+    /** posse replaces it, so Spark's own target stays as it is. */
+    @Override
+    public boolean ending(String executor, String why) {
+      return conf.getBoolean("spark.decommission.enabled", false)
+          && backend.decommissionExecutor(executor, new ExecutorDecommissionInfo(why, Option.empty()), false, false);
     }
 
     /** Spark logs a decommissioned executor as INFO, any other one that it did not stop itself as ERROR. */

@@ -16,6 +16,7 @@ final class LinkTest {
     refusals();
     wrongAddress();
     losses();
+    endings();
     missed();
     targets();
     nodes();
@@ -27,6 +28,8 @@ final class LinkTest {
   private static final class Engine implements Link.Engine {
     final List<String> executors = new CopyOnWriteArrayList<>();
     final List<String> lost = new CopyOnWriteArrayList<>();
+    /** Whether Spark decommissions executors that will end. */
+    volatile boolean decommissions;
 
     @Override
     public ObjectNode group(int profile) {
@@ -46,6 +49,14 @@ final class LinkTest {
     @Override
     public void ended(String executor, String why) {
       lost.add(executor + " ended " + why);
+    }
+
+    @Override
+    public boolean ending(String executor, String why) {
+      if (decommissions) {
+        lost.add(executor + " ending " + why);
+      }
+      return decommissions;
     }
   }
 
@@ -110,6 +121,49 @@ final class LinkTest {
       Check.same(engine.lost, List.of("1 137 true app_error: so", "2 ended evicted: so", "3 ended posse ended it: scaled_down",
           "4 -1 false node_lost: so", "5 -1 true deadline_exceeded: so"));
       Check.same(List.of(link.hasEnded("1"), link.hasEnded("3"), link.hasEnded("7")), List.of(true, true, false));
+      link.end();
+    }
+  }
+
+  private static String ending(int executor, String deadline) {
+    return "\"time\":\"2026-01-01T00:00:00.000Z\",\"event\":\"executor_ending\",\"executor\":" + executor
+        + ",\"reason\":\"evicted\",\"message\":\"a drain\",\"deadline\":\"" + deadline + "\"";
+  }
+
+  /** An executor that is told to end works on until its pod is gone, although posse has lost it. */
+  private static void endings() throws Exception {
+    String late = "2026-01-01T01:00:00.000Z";
+    String present = "{\"id\":1,\"state\":\"terminating\"},{\"id\":2,\"state\":\"running\"}";
+    try (FakePosse posse = new FakePosse()) {
+      Engine engine = new Engine();
+      engine.decommissions = true;
+      posse.run("r1", present);
+      Link link = link(posse, engine);
+      posse.event(ending(1, late));
+      posse.event(lost(1, "evicted", "null", false));
+      posse.event(ending(3, late));
+      posse.event(lost(3, "evicted", "null", false));
+      // Its grace period is long over, as after a pause of this process.
+      posse.event(ending(2, "2025-12-31T23:00:00.000Z"));
+      posse.event(lost(2, "preempted", "null", false));
+      Check.comes("two ends", () -> engine.lost.size() >= 5);
+      Check.same(engine.lost, List.of("1 ending evicted: a drain", "3 ending evicted: a drain", "2 ending evicted: a drain",
+          "2 ended preempted: so", "3 ended evicted: so"));
+      Check.same(link.hasEnded("1"), false);
+      posse.answers.put("GET /v1/status", "200 {\"run\":\"r1\",\"namespace\":\"n\",\"executors\":[]}");
+      Check.comes("the end", () -> link.hasEnded("1"));
+      Check.same(engine.lost.get(5), "1 ended evicted: so");
+      link.end();
+    }
+    // Without spark.decommission.enabled the loss comes at once.
+    try (FakePosse posse = new FakePosse()) {
+      Engine engine = new Engine();
+      posse.run("r1", present);
+      Link link = link(posse, engine);
+      posse.event(ending(1, late));
+      posse.event(lost(1, "evicted", "null", false));
+      Check.comes("the loss", () -> engine.lost.size() == 1);
+      Check.same(engine.lost, List.of("1 ended evicted: so"));
       link.end();
     }
   }
