@@ -45,7 +45,8 @@ impl Reconciler {
             && classify(pod, false).reason == LossReason::Completed
     }
 
-    /// The create of an earlier process took effect late, and another executor had done the work of this index.
+    /// The create of an earlier process took effect late, and another executor has done the work of this index or
+    /// is at it.
     fn repeats_work(&self, executor: &Executor, pod: &Pod) -> bool {
         let Some(group) = self.executors.groups.get(&executor.group) else { return false };
         let may_repeat = group.spec.completions.is_some()
@@ -53,9 +54,7 @@ impl Reconciler {
             && executor.task.is_none()
             && executor.slot.is_none();
         let mut others = group.members.iter().filter_map(|&id| self.executors.get(id));
-        may_repeat
-            && pod.slot.is_some()
-            && others.any(|other| other.is_done && other.slot == pod.slot)
+        may_repeat && pod.slot.is_some() && others.any(|other| other.slot == pod.slot)
     }
 
     /// The same for a pod that is gone, and that posse was not ending.

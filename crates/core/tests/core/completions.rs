@@ -260,6 +260,24 @@ fn who_has_done_an_index_has_it_before_who_repeats_it() {
     }
 }
 
+/// It is seen for the first time when it has ended.
+#[test]
+fn who_has_an_index_does_its_work_and_not_a_late_executor() {
+    let group = || work(2, Restart::OnFailure, Some(2));
+    let mut run = begin(policy(), group());
+    let Run { pods, version, .. } = run;
+    run = Run { pods, version, ..Run::unlisted(policy(), vec![group()]) };
+    run.list();
+    let mut late = run.pod("g", 900);
+    end_with(0)(&mut late);
+    late.slot = Some(0);
+    run.pods.push(late);
+    run.watch(&[900], |_| {});
+    assert_eq!(run.group("g").completed, 0);
+    run.watch(&[1, 2], end_with(0));
+    assert_eq!((completed(&mut run), run.group("g").completed), (vec![1, 2], 2));
+}
+
 /// The create of an earlier process takes effect when another executor has the slot, but not yet a pod.
 #[test]
 fn a_late_executor_has_its_slot_until_it_has_ended() {
