@@ -37,7 +37,8 @@ impl Reconciler {
             if has_pods && self.policy.adopt_hold_ms > 0 {
                 self.gates.hold_adopted(now.after(self.policy.adopt_hold_ms));
             }
-            // Work that is done has its index, and not an executor that repeats it, whose create took effect late.
+            // Work that is done has its index, and its task that end, and not an executor that repeats it, whose
+            // create took effect late.
             changes.sort_by_key(|change| self.adoption_order(change));
         }
         for change in changes {

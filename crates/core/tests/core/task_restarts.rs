@@ -12,7 +12,7 @@ use posse_core::model::pod::{Draining, Pod};
 use posse_core::model::settings::{Decommission, GroupSpec, OnLoss, Policy};
 
 /// The same pods, found by a process after a kill -9.
-fn restart(before: Run, group: GroupSpec) -> Run {
+pub(super) fn restart(before: Run, group: GroupSpec) -> Run {
     let Run { pods, version, now, .. } = before;
     let mut run = Run { pods, version, now, ..Run::unlisted(policy(), vec![group]) };
     run.list();
@@ -55,6 +55,24 @@ fn a_restarted_posse_finds_tasks_and_their_ends_on_pods() {
     // The last retry of `again` is spent.
     run.watch(&[7], end_with(1));
     assert_eq!(ends(&mut run), [("again".to_owned(), "failed", Some(1), 2)]);
+}
+
+/// A request of an earlier process took effect when the task had ended, and its pod was being ended as a second one.
+#[test]
+fn a_late_pod_does_not_cancel_a_task_that_has_succeeded() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &["other", "a"].map(|key| task(key, 0)));
+    settle(&mut run);
+    run.watch(&[2], end_with(0));
+    run.watch(&[2], |pod| pod.completed = true);
+    let of_a = run.pods.iter().find(|pod| pod.id.0 == 2).unwrap().task.clone();
+    let (cause, until_unix_ms) = (DeleteCause::Cancelled, Some(9_000_000));
+    run.watch(&[1], |pod| {
+        pod.task.clone_from(&of_a);
+        pod.draining = Some(Box::new(Draining { cause, until_unix_ms }));
+    });
+    let mut run = restart(run, group(0, None));
+    assert_eq!((state(&mut run, "a"), ends(&mut run)), ("succeeded", vec![]));
 }
 
 /// posse ends the executor of a task that is over, and a kill -9 comes while the pod terminates.
