@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::args::submit::LogsArgs;
 use crate::args::task::{
-    TaskAddArgs, TaskArgs, TaskCancelArgs, TaskCommand, TaskGroupArgs, TaskListArgs, TaskLogsArgs,
-    TaskWaitArgs, by_name,
+    ArrayArg, TaskAddArgs, TaskArgs, TaskCommand, TaskGroupArgs, TaskKeysArgs, TaskListArgs,
+    TaskLogsArgs, TaskWaitArgs, by_name,
 };
 use crate::control_client::{FoundRun, find_anywhere};
 use crate::exit::{Code, Failure};
@@ -18,13 +18,16 @@ use crate::remote::{RemoteRun, Words};
 use crate::scale::only_group;
 use crate::table::table;
 use crate::world::World;
-use posse_control::client::{Client, ClientError};
+use posse_control::client::{Client, ClientError, OneTask};
 use posse_core::model::task::TaskOutcome;
 use posse_run::random::random_bits;
-use posse_wire::control::task::{TaskJson, TaskStatusJson};
+use posse_wire::control::task::{ArrayJson, TaskJson, TaskStatusJson};
 
 /// The time between two looks at the tasks.
 const INTERVAL: Duration = Duration::from_millis(500);
+
+/// A call has at most 3 MiB, and a task 32 KiB.
+const TASKS_A_CALL: usize = 90;
 
 /// `posse task`.
 ///
@@ -36,7 +39,8 @@ pub fn task(args: &TaskArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         TaskCommand::List(args) => list(args, world, out),
         TaskCommand::Wait(args) => wait(args, world, out),
         TaskCommand::Logs(args) => task_logs(args, world, out),
-        TaskCommand::Cancel(args) => cancel(args, world, out),
+        TaskCommand::Cancel(args) => each(args, OneTask::Cancel, world, out),
+        TaskCommand::Retry(args) => each(args, OneTask::Retry, world, out),
     }
 }
 
@@ -82,10 +86,13 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
                 .option("--image", args.image.as_ref())
                 .option("--cpu", args.cpu.as_ref())
                 .option("--memory", args.memory.as_ref())
+                .option("--deadline", args.deadline.map(|ms| format!("{ms}ms")))
+                .option("--array", args.array)
                 .option("--retries", Some(args.retries));
             for (flag, sign, pairs) in [
                 ("--env", '=', &args.env),
                 ("--node-selector", '=', &args.node_selector),
+                ("--resource", '=', &args.resource),
                 ("--after", ':', &args.after),
             ] {
                 for (name, value) in pairs {
@@ -104,12 +111,27 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         args: has_words.then(Vec::new),
         cpu: args.cpu.clone(),
         memory: args.memory.clone(),
+        resources: by_name(&args.resource),
         env: by_name(&args.env),
         node_selector: by_name(&args.node_selector),
         retries: args.retries,
+        deadline: args.deadline.map(|ms| format!("{ms}ms")),
+        array: None,
         after: by_name(&args.after),
     };
-    let added = here.client.add_tasks(&here.group, &[task])?;
+    let tasks = match &args.array {
+        None => vec![task],
+        Some(ArrayArg { first, last, max }) => (*first..=*last)
+            .map(|index| {
+                let array = Some(ArrayJson { name: task.key.clone(), index, max: *max });
+                TaskJson { key: format!("{}-{index}", task.key), array, ..task.clone() }
+            })
+            .collect(),
+    };
+    let mut added = Vec::with_capacity(tasks.len());
+    for some in tasks.chunks(TASKS_A_CALL) {
+        added.extend(here.client.add_tasks(&here.group, some)?);
+    }
     print_listing(&Added(added), args.output, out)
 }
 
@@ -164,7 +186,7 @@ fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Res
             return run.run(words.values([&args.key]), out);
         }
     };
-    let task = here.one(&args.key, false)?;
+    let task = here.one(&args.key, OneTask::Look)?;
     let Some(executor) = task.executor else {
         let message = format!("task {} has no executor yet: it is {}", task.key, task.state);
         return Err(Failure::new(Code::Failed, message));
@@ -179,27 +201,38 @@ fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Res
     logs(&of_executor, world, out)
 }
 
-fn cancel(args: &TaskCancelArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+/// Does this with each of the tasks.
+fn each(
+    args: &TaskKeysArgs,
+    what: OneTask,
+    world: &World<'_>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let verb = match what {
+        OneTask::Cancel => "cancel",
+        OneTask::Look => "list",
+        OneTask::Retry => "retry",
+    };
     match find(&args.of, world)? {
         Found::Here(here) => {
             for key in &args.keys {
-                here.one(key, true)?;
+                here.one(key, what)?;
             }
             Ok(Code::Clean)
         }
-        Found::InCluster(run) => run.run(words("cancel", &args.of).values(&args.keys), out),
+        Found::InCluster(run) => run.run(words(verb, &args.of).values(&args.keys), out),
     }
 }
 
 impl Here {
-    fn one(&self, key: &str, is_cancelled: bool) -> Result<TaskStatusJson, Failure> {
-        self.client.task(&self.group, key, is_cancelled).map_err(|error| self.failure(key, error))
+    fn one(&self, key: &str, what: OneTask) -> Result<TaskStatusJson, Failure> {
+        self.client.task(&self.group, key, what).map_err(|error| self.failure(key, error))
     }
 
     /// The tasks with these keys, or all.
     fn wanted(&self, keys: &[String]) -> Result<Vec<TaskStatusJson>, Failure> {
         if let [key] = keys {
-            return Ok(vec![self.one(key, false)?]);
+            return Ok(vec![self.one(key, OneTask::Look)?]);
         }
         let all = self.client.tasks(&self.group)?;
         let known: BTreeSet<&str> = all.iter().map(|task| task.key.as_str()).collect();
@@ -240,7 +273,7 @@ struct Added(Vec<TaskStatusJson>);
 impl Listing for Added {
     fn table(&self, is_wide: bool) -> String {
         if is_wide {
-            return rows(&self.0);
+            return rows(&self.0, true);
         }
         self.0.iter().map(|task| format!("{}\n", task.key)).collect()
     }
@@ -258,10 +291,10 @@ impl Listing for Added {
 struct Tasks(Vec<TaskStatusJson>);
 
 impl Listing for Tasks {
-    fn table(&self, _is_wide: bool) -> String {
+    fn table(&self, is_wide: bool) -> String {
         match self.0.is_empty() {
             true => "there are no tasks\n".to_owned(),
-            false => rows(&self.0),
+            false => rows(&self.0, is_wide),
         }
     }
 
@@ -274,7 +307,7 @@ impl Listing for Tasks {
     }
 }
 
-fn rows(tasks: &[TaskStatusJson]) -> String {
+fn rows(tasks: &[TaskStatusJson], is_wide: bool) -> String {
     let heads = ["KEY", "STATE", "EXECUTOR", "ATTEMPTS", "EXIT", "REASON"].map(str::to_owned);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let row = |task: &TaskStatusJson| {
@@ -284,7 +317,7 @@ fn rows(tasks: &[TaskStatusJson]) -> String {
             or_dash(task.executor.map(|id| id.to_string())),
             task.attempts.to_string(),
             or_dash(task.exit_code.map(|code| code.to_string())),
-            or_dash(why(task)),
+            or_dash(if is_wide { why(task) } else { task.reason.clone() }),
         ]
     };
     table(&heads, tasks.iter().map(row).collect())

@@ -67,7 +67,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Own submit::{submit_wordcount};
     Own observed::{large_simulated_run_described};
     Real observed::{large_run_described};
-    Both tasks::{tasks_by_calls, tasks_by_commands, tasks_in_order, tasks_run_once_over_faults};
+    Both tasks::{tasks_by_calls, tasks_by_commands, tasks_in_order, tasks_of_arrays_and_again, tasks_run_once_over_faults};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};
     Embedded kills::{kill_9_at_every_call};

@@ -1,12 +1,13 @@
 //! The arguments of `posse task`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use clap::{Args, Subcommand};
 
 use super::format::FormatArgs;
-use super::{ClientArgs, duration_ms, named};
-use posse_core::model::task::{After, RETRIES_MAX};
+use super::{ClientArgs, duration_ms, named, seconds_ms};
+use posse_core::model::task::{After, OPEN_TASKS_MAX, RETRIES_MAX};
 use posse_wire::config::cpu_error;
 use posse_wire::names;
 
@@ -30,7 +31,9 @@ pub enum TaskCommand {
     /// Print the output of a task
     Logs(TaskLogsArgs),
     /// Cancel open tasks
-    Cancel(TaskCancelArgs),
+    Cancel(TaskKeysArgs),
+    /// Run tasks again that have ended without success
+    Retry(TaskKeysArgs),
 }
 
 /// The run and the group.
@@ -61,6 +64,9 @@ pub struct TaskAddArgs {
     /// Memory request and limit
     #[arg(long, value_name = "AMOUNT")]
     pub memory: Option<String>,
+    /// Request and limit of another resource, such as nvidia.com/gpu=1; may be repeated
+    #[arg(long, value_name = "NAME=AMOUNT", value_parser = pair)]
+    pub resource: Vec<(String, String)>,
     /// A variable of the environment; may be repeated
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = pair)]
     pub env: Vec<(String, String)>,
@@ -71,6 +77,12 @@ pub struct TaskAddArgs {
     #[arg(long, value_name = "N", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(..=i64::from(RETRIES_MAX)))]
     pub retries: u32,
+    /// How long an attempt may take, such as 10m [default: as long as the group's pods]
+    #[arg(long, value_name = "DURATION", value_parser = seconds_ms)]
+    pub deadline: Option<u64>,
+    /// A task for each index, with the key KEY-INDEX and the index in POSSE_TASK_INDEX; `%MAX`: so many at a time
+    #[arg(long, value_name = "FIRST-LAST[%MAX]", value_parser = array)]
+    pub array: Option<ArrayArg>,
     /// A task that must have ended before, well or, with `:any`, in any way; may be repeated
     #[arg(long, value_name = "KEY[:ok|:any]", value_parser = after)]
     pub after: Vec<(String, String)>,
@@ -116,9 +128,9 @@ pub struct TaskLogsArgs {
     pub follow: bool,
 }
 
-/// `posse task cancel`.
+/// `posse task cancel` and `posse task retry`.
 #[derive(Args, Clone, Debug)]
-pub struct TaskCancelArgs {
+pub struct TaskKeysArgs {
     #[command(flatten)]
     pub of: TaskGroupArgs,
     /// The tasks' keys
@@ -129,6 +141,38 @@ pub struct TaskCancelArgs {
 fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// The indexes of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrayArg {
+    pub first: u32,
+    pub last: u32,
+    pub max: Option<u32>,
+}
+
+impl fmt::Display for ArrayArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)?;
+        self.max.map_or(Ok(()), |max| write!(f, "%{max}"))
+    }
+}
+
+fn array(text: &str) -> Result<ArrayArg, String> {
+    let read = || {
+        let (range, max) = match text.split_once('%') {
+            Some((range, max)) => (range, Some(max.parse().ok().filter(|max| *max > 0)?)),
+            None => (text, None),
+        };
+        let (first, last) = range.split_once('-')?;
+        Some(ArrayArg { first: first.parse().ok()?, last: last.parse().ok()?, max })
+    };
+    let array = read().filter(|array| array.first <= array.last);
+    let array = array.ok_or("expected FIRST-LAST or FIRST-LAST%MAX, such as 1-1000%20")?;
+    match (array.last - array.first) as usize {
+        ..OPEN_TASKS_MAX => Ok(array),
+        n => Err(format!("{} tasks are more than a run may have open, {OPEN_TASKS_MAX}", n + 1)),
+    }
 }
 
 fn after(text: &str) -> Result<(String, String), String> {
@@ -143,4 +187,28 @@ fn after(text: &str) -> Result<(String, String), String> {
 /// The last of several values of a name counts, as in a shell.
 pub fn by_name(pairs: &[(String, String)]) -> BTreeMap<String, String> {
     pairs.iter().cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_are_read_and_written() {
+        let array_of = |first, last, max| Ok(ArrayArg { first, last, max });
+        for (text, want) in [
+            ("1-1000%20", array_of(1, 1_000, Some(20))),
+            ("0-0", array_of(0, 0, None)),
+            ("1-20000", array_of(1, 20_000, None)),
+        ] {
+            assert_eq!(array(text), want, "{text}");
+            assert_eq!(array(text).unwrap().to_string(), text);
+        }
+        for bad in ["", "7", "2-1", "1-3%0", "1-3%", "a-b", "-1-3", "1-20001"] {
+            assert!(array(bad).is_err(), "{bad}");
+        }
+        assert_eq!(after("a"), Ok(("a".to_owned(), "ok".to_owned())));
+        assert_eq!(after("a:any"), Ok(("a".to_owned(), "any".to_owned())));
+        assert!(after("a:good").is_err());
+    }
 }

@@ -131,7 +131,7 @@ fn check_command(commands: &BTreeMap<String, BTreeSet<String>>, line: &str, page
     let words = line.split_whitespace().skip_while(|word| *word != "posse").skip(1);
     let words: Vec<&str> =
         words.take_while(|word| !["--", "|", "&", "&&", ">"].contains(word)).collect();
-    let n_names = if words.first() == Some(&"stage") { 2 } else { 1 };
+    let n_names = if [Some(&"stage"), Some(&"task")].contains(&words.first()) { 2 } else { 1 };
     let Some((names, arguments)) = words.split_at_checked(n_names) else { return };
     let found = commands.get(&names.join(" "));
     let known = found.unwrap_or_else(|| panic!("{}: no such command: {line}", page.display()));

@@ -409,7 +409,7 @@ pub fn tasks_in_order(server: &dyn Server) {
         };
         wait_value(PATIENCE, "the task to run", find)
     };
-    let list = |posse: &Posse| said(&posse.ask(&["task", "list"]));
+    let list = |posse: &Posse| said(&posse.ask(&["task", "list", "-o", "wide"]));
     posse.wait_ready();
     add_all(&posse);
     let circle = posse.ask(&["task", "add", "--name", "d", "--after", "d"]);
@@ -431,6 +431,49 @@ pub fn tasks_in_order(server: &dyn Server) {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(posse.ask(&["task", "wait", "e"]).status.code(), Some(1), "it was skipped");
     assert!(list(&posse).contains("after: task b failed"), "{}", list(&posse));
+    posse.stop();
+    scene.finish();
+}
+
+/// An array, a deadline, and a task that is run again.
+pub fn tasks_of_arrays_and_again(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let group = json!({"count": 0, "template": "pod.json"});
+    let posse = scene.run().settings(json!({"executors": [group]})).start();
+    posse.wait_ready();
+    let ask = |words: &[&str]| {
+        let output = posse.ask(&[&["task"], words].concat());
+        let said = [&output.stdout, &output.stderr].map(|some| String::from_utf8_lossy(some));
+        (output.status.code(), said.concat())
+    };
+    let added = ask(&["add", "--name", "sim", "--array", "7-9%1", "--deadline", "10m"]);
+    assert_eq!(added, (Some(0), "sim-7\nsim-8\nsim-9\n".to_owned()));
+    for (id, code) in [(1, 0), (2, 3), (3, 0)] {
+        scene.wait_running_ids(&[id]);
+        let pods = scene.ours();
+        let pod = pods.iter().find(|pod| executor_id(pod) == id).expect("it runs");
+        assert_eq!(pods.iter().filter(|pod| !is_over(pod)).count(), 1, "one at a time");
+        assert_eq!(pod["spec"]["activeDeadlineSeconds"], 600);
+        let index = json!({"name": "POSSE_TASK_INDEX", "value": (id + 6).to_string()});
+        let env = pod["spec"]["containers"][0]["env"].as_array().unwrap();
+        assert!(env.contains(&index), "{env:?}");
+        scene.end(pod, End::Exit(code));
+    }
+    assert_eq!(ask(&["wait"]).0, Some(3));
+    assert_eq!(ask(&["retry", "sim-8"]).0, Some(0));
+    assert!(ask(&["retry", "sim-7"]).1.contains("task sim-7 has succeeded"));
+    assert_eq!(ask(&["retry", "nobody"]).0, Some(1));
+    scene.wait_running_ids(&[4]);
+    let again = scene.ours().into_iter().find(|pod| executor_id(pod) == 4).expect("it runs");
+    scene.end(&again, End::Exit(0));
+    assert_eq!(ask(&["wait"]), (Some(0), String::new()));
+    if scene.server.real().is_none() {
+        // The embedded node ends it, as a kubelet does.
+        assert_eq!(ask(&["add", "--name", "late", "--deadline", "1s"]).0, Some(0));
+        assert_eq!(ask(&["wait", "late"]).0, Some(143), "TERM ends it");
+        let (_, list) = ask(&["list", "-o", "wide"]);
+        assert!(list.contains("deadline_exceeded: "), "{list}");
+    }
     posse.stop();
     scene.finish();
 }

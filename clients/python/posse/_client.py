@@ -250,16 +250,22 @@ class Executors:
         args: Optional[Iterable[str]] = None,
         cpu: Optional[str] = None,
         memory: Optional[str] = None,
+        resources: Optional[Mapping[str, str]] = None,
         node_selector: Optional[Mapping[str, str]] = None,
         retries: int = 0,
+        deadline: Optional[str] = None,
+        array: Optional[Mapping[str, Any]] = None,
+        after: Optional[Mapping[str, str]] = None,
         group: Optional[str] = None,
     ) -> Task:
         """Adds a task, and returns its state.
 
         `key`: at most 63 letters, digits, `-`, `_` and `.`. `env`: variables of the main container.
         `image`, `command`, `args`: in place of those of the template. `cpu`, `memory`: request and limit, for example
-        `500m` and `2Gi`. `node_selector`: labels that the node must have.
-        `retries`: how many failures lead to another attempt, at most 100.
+        `500m` and `2Gi`. `resources`: those of other resources, by name. `node_selector`: labels that the node must have.
+        `retries`: how many failures lead to another attempt, at most 100. `deadline`: how long an attempt may take, for
+        example `10m`. `array`: its `name` and `index`, and how many of the array may run at a time (`max`). `after`: the
+        tasks that must have ended before, by key: `ok` or `any`.
         """
         fields: Dict[str, Any] = {
             "env": None if env is None else dict(env),
@@ -268,7 +274,11 @@ class Executors:
             "args": None if args is None else list(args),
             "cpu": cpu,
             "memory": memory,
+            "resources": None if resources is None else dict(resources),
             "node_selector": None if node_selector is None else dict(node_selector),
+            "deadline": deadline,
+            "array": None if array is None else dict(array),
+            "after": None if after is None else dict(after),
         }
         given = {name: value for name, value in fields.items() if value is not None}
         task = {"key": key, "retries": retries, **given}
@@ -286,6 +296,10 @@ class Executors:
     def cancel(self, key: str, *, group: Optional[str] = None) -> Task:
         """Ends a task and its executor. One that has ended stays as it is."""
         return Task.of(self._client.call("DELETE", self._path(group, key)))
+
+    def retry(self, key: str, *, group: Optional[str] = None) -> Task:
+        """Runs a task again that failed, was cancelled or was skipped. An open one stays as it is."""
+        return Task.of(self._client.call("POST", self._path(group, key)))
 
     def list(self, *, group: Optional[str] = None) -> List[Task]:
         """The open tasks, and the ended ones that posse remembers: the last 20,000 of the run."""

@@ -190,6 +190,10 @@ impl Api {
                     by,
                 )
             }
+            ("POST", ["v1", "groups", group, "executors", key]) => {
+                let key = tasks::parse_key(key)?;
+                self.ask_one(Command::Group(group_name(group)?, GroupCommand::RetryTask { key }))
+            }
             ("DELETE", ["v1", "groups", group, "executors", key]) => {
                 let key = tasks::parse_key(key)?;
                 self.ask_one(

@@ -34,6 +34,15 @@ pub struct RunSelector {
     pub folders: Vec<PathBuf>,
 }
 
+/// What is done with one task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OneTask {
+    Cancel,
+    Look,
+    /// It is opened again if it has ended without success.
+    Retry,
+}
+
 /// A client of one run.
 #[derive(Debug)]
 pub struct Client {
@@ -102,15 +111,20 @@ impl Client {
         tasks::parse_statuses(&answer).ok_or(ClientError::Incompatible("no states in the answer"))
     }
 
-    /// `GET` or `DELETE /v1/groups/{group}/executors/{key}`: returns the state of one task, which the latter cancels.
+    /// `GET`, `POST` or `DELETE /v1/groups/{group}/executors/{key}`: returns the state of one task.
     pub fn task(
         &self,
         group: &str,
         key: &str,
-        is_cancelled: bool,
+        what: OneTask,
     ) -> Result<TaskStatusJson, ClientError> {
         let path = format!("/v1/groups/{}/executors/{}", encode(group), encode(key));
-        let answer = self.call(if is_cancelled { "DELETE" } else { "GET" }, &path, None)?;
+        let method = match what {
+            OneTask::Cancel => "DELETE",
+            OneTask::Look => "GET",
+            OneTask::Retry => "POST",
+        };
+        let answer = self.call(method, &path, None)?;
         let state = serde_json::from_slice(&answer);
         state.map_err(|_| ClientError::Incompatible("no state in the answer"))
     }

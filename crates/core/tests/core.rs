@@ -42,8 +42,10 @@ mod core {
     mod stable_slots;
     mod starts;
     mod stop_waits;
+    mod task_arrays;
     mod task_order;
     mod task_restarts;
+    mod task_retries;
     mod tasks;
     mod tidy;
     mod wall_clock;

@@ -95,7 +95,10 @@ impl RunHandle for FakeCore {
             Command::Group(_, GroupCommand::ShowTasks { key: None, .. }) => {
                 Reply::Tasks(vec![waiting("a"), waiting("b")])
             }
-            Command::Group(_, GroupCommand::CancelTask { key, .. })
+            Command::Group(
+                _,
+                GroupCommand::CancelTask { key, .. } | GroupCommand::RetryTask { key },
+            )
             | Command::Group(_, GroupCommand::ShowTasks { key: Some(key), .. }) => match &*key {
                 "a" => Reply::Tasks(vec![waiting("a")]),
                 _ => Reply::UnknownTask,

@@ -141,6 +141,13 @@ fn calls_about_tasks() {
             r#"{"attempts":0,"executor":null,"exit_code":null,"key":"a","message":null,"reason":null,"state":"waiting"}"#,
         ),
         (
+            "POST",
+            "/v1/groups/default/executors/a",
+            "",
+            200,
+            r#"{"attempts":0,"executor":null,"exit_code":null,"key":"a","message":null,"reason":null,"state":"waiting"}"#,
+        ),
+        (
             "GET",
             "/v1/groups/default/executors/b",
             "",

@@ -87,6 +87,8 @@ pub enum GroupCommand {
     Prefer { nodes: Vec<PreferredNode> },
     /// Create or change the group.
     Put { change: GroupChange },
+    /// Open a task again that has ended without success.
+    RetryTask { key: Arc<str> },
     /// Set the target. It is limited to `min..=max`.
     SetTarget { target: u32 },
     /// Return the state of one task, or of all.

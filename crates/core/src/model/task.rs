@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::model::ids::ExecutorId;
+use posse_base::text::sanitize;
 
 /// The most tasks of a run that may be open at a time, over all groups.
 pub const OPEN_TASKS_MAX: usize = 20_000;
@@ -13,6 +14,8 @@ pub const OPEN_TASKS_MAX: usize = 20_000;
 pub const ENDED_TASKS_MAX: usize = 20_000;
 /// The longest key, in bytes: the key is a label of the pod.
 pub const KEY_BYTES_MAX: usize = 63;
+/// The longest message about the end of a task, in bytes.
+pub const TASK_MESSAGE_BYTES_MAX: usize = 512;
 /// The most retries of a task.
 pub const RETRIES_MAX: u32 = 100;
 
@@ -42,6 +45,15 @@ impl After {
     }
 }
 
+/// The place of a task in an array: tasks of one command that know their index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TaskArray {
+    pub name: Arc<str>,
+    pub index: u32,
+    /// How many tasks of the array may run at a time; none: all.
+    pub max: Option<u32>,
+}
+
 /// What a call asks for: the key, and what differs from the group's template.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Task {
@@ -56,10 +68,15 @@ pub struct Task {
     pub cpu: Option<String>,
     /// Request and limit of the main container's memory.
     pub memory: Option<String>,
+    /// Requests and limits of further resources of the main container.
+    pub resources: BTreeMap<String, String>,
     /// Labels that the pod's node must have, beside those of the template.
     pub node_selector: BTreeMap<String, String>,
     /// How many failures of the application's own doing lead to another attempt.
     pub retries: u32,
+    /// How long an attempt may take, in seconds; none: as long as the group's pods.
+    pub deadline_s: Option<u32>,
+    pub array: Option<TaskArray>,
     /// The tasks that must have ended before. A pod does not carry them: they had ended when it was created.
     pub after: BTreeMap<Arc<str>, After>,
 }
@@ -74,16 +91,19 @@ impl fmt::Debug for Task {
 impl Task {
     /// A short form of the contents, to compare them with another call.
     pub fn digest(&self) -> TaskDigest {
-        let Self { key: _, env, image, command, args, cpu, memory, node_selector, retries, after } =
-            self;
+        let Self { key: _, env, image, command, args, cpu, memory, resources, .. } = self;
+        let Self { node_selector, retries, deadline_s, array, after, .. } = self;
         TaskDigest([
             hash(args),
+            hash(array),
             hash(command),
             hash(cpu),
+            hash(deadline_s),
             hash(env),
             hash(image),
             hash(memory),
             hash(node_selector),
+            hash(resources),
             hash(retries),
             hash(after),
         ])
@@ -97,9 +117,21 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 /// The fields of a task, in the order of its digest.
-const FIELDS: [&str; N_FIELDS] =
-    ["args", "command", "cpu", "env", "image", "memory", "node_selector", "retries", AFTER];
-const N_FIELDS: usize = 9;
+const FIELDS: [&str; N_FIELDS] = [
+    "args",
+    "array",
+    "command",
+    "cpu",
+    "deadline",
+    "env",
+    "image",
+    "memory",
+    "node_selector",
+    "resources",
+    "retries",
+    AFTER,
+];
+const N_FIELDS: usize = 12;
 /// It says when a task starts, and so nothing about one that has started. It is the last field, so that a
 /// difference in it is the only one.
 pub const AFTER: &str = "after";
@@ -124,6 +156,8 @@ pub struct TaskRun {
     pub attempt: u32,
     /// How many more failures lead to another attempt.
     pub retries_left: u32,
+    /// How often a call has opened the task again.
+    pub round: u32,
 }
 
 /// How a task has ended.
@@ -193,17 +227,25 @@ pub struct TaskEnd {
 }
 
 impl TaskEnd {
-    /// The server refuses the pod of the task alone.
-    pub const REFUSED: Self = Self {
-        outcome: TaskOutcome::Failed,
-        exit_code: None,
-        reason: Some("refused"),
-        message: None,
-    };
     pub const CANCELLED: Self =
         Self { outcome: TaskOutcome::Cancelled, exit_code: None, reason: None, message: None };
     pub const SUCCEEDED: Self =
         Self { outcome: TaskOutcome::Succeeded, exit_code: Some(0), reason: None, message: None };
+
+    /// The server refuses the pod of the task alone.
+    pub fn refused(message: &str) -> Self {
+        Self::failed(None, "refused", message)
+    }
+
+    pub fn failed(exit_code: Option<i32>, reason: &'static str, message: &str) -> Self {
+        let message = sanitize(message, TASK_MESSAGE_BYTES_MAX);
+        Self {
+            outcome: TaskOutcome::Failed,
+            exit_code,
+            reason: Some(reason),
+            message: (!message.is_empty()).then(|| message.into()),
+        }
+    }
 
     /// The end of a task that was to come after this one. `key`: the one that ended so.
     pub fn of_next(&self, key: &str) -> Self {

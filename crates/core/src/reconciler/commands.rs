@@ -67,6 +67,7 @@ impl Reconciler {
                 });
                 refusal.unwrap_or_else(|| self.put_group(name, change, now))
             }
+            GroupCommand::RetryTask { key } => self.retry_task(&name, &key),
             GroupCommand::SetTarget { target } => {
                 let conflict = || self.target_conflict(&name, target, None);
                 let refusal = self.scaled_by_command(&name).or_else(conflict);

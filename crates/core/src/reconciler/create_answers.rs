@@ -176,7 +176,7 @@ impl Reconciler {
             RefusalClass::Forbidden => {
                 self.abandon_create(id, BackoffCause::MayPass, sent_at, refusal, now)
             }
-            RefusalClass::Invalid => match self.refuse_task(id, now) {
+            RefusalClass::Invalid => match self.refuse_task(id, refusal, now) {
                 Some(cause) => self.abandon_create(id, cause, sent_at, refusal, now),
                 None => self.retire(id, now),
             },

@@ -9,6 +9,7 @@ use crate::model::command::Reply;
 use crate::model::event::{DeleteCause, Event, GroupEvent};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod::Pod;
+use crate::model::refusal::Refusal;
 use crate::model::settings::GroupSpec;
 use crate::model::status::State;
 use crate::model::task::{OPEN_TASKS_MAX, Task, TaskEnd, TaskOutcome, TaskState, TaskStatus};
@@ -31,24 +32,9 @@ impl Reconciler {
             Ok(new) => new,
             Err(reply) => return reply,
         };
-        let n_open: usize = self.executors.groups.values().map(|group| group.tasks.n_open()).sum();
         let n_new = new.len();
-        if n_open + n_new > OPEN_TASKS_MAX {
-            let what = format!(
-                "{n_open} tasks are open, {n_new} are new, and the maximum is {OPEN_TASKS_MAX}: add \
-                 fewer, or wait until some have ended"
-            );
-            return Reply::TooMany { what, field: "executors" };
-        }
-        if n_new > 0
-            && let Some(max) = Group::max_without_room_for_tasks(group.target(), group.spec.max)
-        {
-            let what = format!(
-                "group {name} has the target {} and `max: {max}`, which leaves tasks no room: lower the target, \
-                 raise max, or add the tasks to another group",
-                group.target()
-            );
-            return Reply::Refused { what, field: "executors" };
+        if let Some(reply) = self.refuse_more(name, n_new) {
+            return reply;
         }
         if let Some(group) = self.executors.groups.get_mut(name) {
             group.on_target_raised(u32::try_from(n_new).unwrap_or(u32::MAX));
@@ -67,6 +53,30 @@ impl Reconciler {
         }
         let keys = tasks.iter().map(|task| &task.key);
         Reply::Tasks(keys.filter_map(|key| self.task_status(name, key)).collect())
+    }
+
+    /// Why a group cannot have so many more open tasks.
+    fn refuse_more(&self, name: &GroupName, n_new: usize) -> Option<Reply> {
+        let n_open: usize = self.executors.groups.values().map(|group| group.tasks.n_open()).sum();
+        if n_open + n_new > OPEN_TASKS_MAX {
+            let what = format!(
+                "{n_open} tasks are open, {n_new} are new, and the maximum is {OPEN_TASKS_MAX}: add \
+                 fewer, or wait until some have ended"
+            );
+            return Some(Reply::TooMany { what, field: "executors" });
+        }
+        let group = self.executors.groups.get(name)?;
+        if n_new > 0
+            && let Some(max) = Group::max_without_room_for_tasks(group.target(), group.spec.max)
+        {
+            let what = format!(
+                "group {name} has the target {} and `max: {max}`, which leaves tasks no room: lower the target, \
+                 raise max, or add the tasks to another group",
+                group.target()
+            );
+            return Some(Reply::Refused { what, field: "executors" });
+        }
+        None
     }
 
     /// Why the target of a group with open tasks cannot be raised so far: they would wait as long as the
@@ -112,6 +122,25 @@ impl Reconciler {
         self.end_task(name, key, TaskEnd::CANCELLED);
         if let Some(id) = executor {
             self.decommission(id, DeleteCause::Cancelled, now);
+        }
+        self.show_tasks(name, Some(key))
+    }
+
+    /// Opens a task again that has ended without success. An open one stays as it is.
+    pub(super) fn retry_task(&mut self, name: &GroupName, key: &str) -> Reply {
+        let Some(group) = self.live_group(name) else { return Reply::UnknownGroup };
+        if group.tasks.ended(key).is_some_and(|ended| ended.end.outcome == TaskOutcome::Succeeded) {
+            let what = format!("task {key} has succeeded");
+            return Reply::Refused { what, field: "key" };
+        }
+        if group.tasks.ended(key).is_some() {
+            if let Some(reply) = self.refuse_more(name, 1) {
+                return reply;
+            }
+            let group = self.executors.groups.get_mut(name);
+            if let Some(Some(end)) = group.and_then(|group| group.tasks.reopen(key)) {
+                self.end_task(name, key, end);
+            }
         }
         self.show_tasks(name, Some(key))
     }
@@ -229,16 +258,19 @@ impl Reconciler {
         if group.is_none_or(|group| group.tasks.take_retry(&key, id)) {
             return false;
         }
-        let (exit_code, reason) = (loss.exit_code, Some(loss.reason.as_str()));
-        let end = TaskEnd { outcome: TaskOutcome::Failed, exit_code, reason, message: None };
-        self.end_task_of(id, end);
+        self.end_task_of(id, failed(loss));
         true
     }
 
     /// The server refuses the pod of this executor. None if that ends its task, and nothing is slowed down:
     /// the server has accepted another pod of the group since it first refused this one, or no other could
     /// show whose fault it is.
-    pub(super) fn refuse_task(&mut self, id: ExecutorId, now: Millis) -> Option<BackoffCause> {
+    pub(super) fn refuse_task(
+        &mut self,
+        id: ExecutorId,
+        refusal: &Refusal,
+        now: Millis,
+    ) -> Option<BackoffCause> {
         let Some((name, key)) = self.task_of(id) else { return Some(BackoffCause::Permanent) };
         let group = self.executors.groups.get_mut(&name)?;
         let n_accepted = group.n_accepted;
@@ -247,7 +279,7 @@ impl Reconciler {
         let is_alone = group.target() == 0 && group.tasks.is_refused_alone(&key, now);
         if is_its_fault || is_alone {
             group.tasks.release(&key, id, false);
-            self.end_task(&name, &key, TaskEnd::REFUSED);
+            self.end_task(&name, &key, TaskEnd::refused(&refusal.message));
             return None;
         }
         // Another task may show soon whose fault it is.
@@ -376,7 +408,9 @@ fn end_of_record(pod: &Pod) -> TaskEnd {
     if pod.completed {
         return TaskEnd::SUCCEEDED;
     }
-    let Loss { reason, exit_code, .. } = classify(pod, false);
-    let reason = Some(reason.as_str());
-    TaskEnd { outcome: TaskOutcome::Failed, exit_code, reason, message: None }
+    failed(&classify(pod, false))
+}
+
+fn failed(loss: &Loss) -> TaskEnd {
+    TaskEnd::failed(loss.exit_code, loss.reason.as_str(), &loss.message)
 }

@@ -19,6 +19,7 @@ pub mod nodes;
 pub mod overdue_starts;
 pub mod plan_wait;
 pub mod ranges;
+pub mod ready_tasks;
 pub mod records;
 pub mod retained;
 pub mod retries;

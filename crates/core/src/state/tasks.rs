@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::ids::ExecutorId;
-use crate::model::task::{AFTER, Task, TaskDigest, TaskEnd, TaskRun};
+use crate::model::task::{AFTER, Task, TaskDigest, TaskEnd, TaskOutcome, TaskRun};
+use crate::state::ready_tasks::ReadyTasks;
 use crate::state::records::Records;
 use posse_base::time::Millis;
 
@@ -22,6 +23,8 @@ pub struct OpenTask {
     pub executor: Option<ExecutorId>,
     pub attempts: u32,
     retries_left: u32,
+    /// How often a call has opened it again.
+    round: u32,
     /// Its place in the order in which executors are created.
     place: u64,
     /// Its own pod was refused.
@@ -47,13 +50,16 @@ pub struct Refused {
     pub n_accepted: u64,
 }
 
-/// A task that is over. Its contents are forgotten.
+/// A task that is over.
 #[derive(Clone, Debug)]
 pub struct EndedTask {
+    /// For another try. The contents of one that has succeeded are forgotten.
+    task: Option<Arc<Task>>,
     digest: TaskDigest,
     pub end: TaskEnd,
     pub executor: Option<ExecutorId>,
     pub attempts: u32,
+    round: u32,
     /// This process has reported the end.
     is_reported: bool,
 }
@@ -78,8 +84,8 @@ pub enum Adopted {
 pub struct Tasks {
     open: BTreeMap<Arc<str>, OpenTask>,
     ended: BTreeMap<Arc<str>, EndedTask>,
-    /// Open tasks without an executor that nothing holds, by place.
-    ready: BTreeMap<u64, Arc<str>>,
+    /// Open tasks without an executor that come after no open one.
+    ready: ReadyTasks,
     /// The tasks that come after an open one, by its key.
     next: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     n_held: usize,
@@ -101,12 +107,17 @@ impl Tasks {
 
     /// How many open tasks may have an executor.
     pub fn n_free(&self) -> usize {
-        self.open.len() - self.n_held
+        self.open.len() - self.n_held - self.ready.n_waiting()
+    }
+
+    /// How many tasks of this array have an executor.
+    pub fn n_busy_of(&self, array: &str) -> u32 {
+        self.ready.n_busy_of(array)
     }
 
     /// How many tasks need an executor.
     pub fn n_ready(&self) -> u32 {
-        u32::try_from(self.ready.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.ready.n_ready()).unwrap_or(u32::MAX)
     }
 
     pub fn open(&self, key: &str) -> Option<&OpenTask> {
@@ -157,11 +168,22 @@ impl Tasks {
             Some(ended.end.of_next(other))
         });
         self.n_held += usize::from(!held.is_empty());
-        if executor.is_none() && held.is_empty() {
-            self.ready.insert(place, Arc::clone(&key));
+        if executor.is_some() {
+            self.ready.on_busy(&task);
+        } else if held.is_empty() {
+            self.ready.insert(place, &task);
         }
         let attempts = 0;
-        let open = OpenTask { task, executor, attempts, retries_left, place, refused: None, held };
+        let open = OpenTask {
+            task,
+            executor,
+            attempts,
+            retries_left,
+            round: 0,
+            place,
+            refused: None,
+            held,
+        };
         self.open.insert(key, open);
         end
     }
@@ -182,7 +204,7 @@ impl Tasks {
             if open.held.is_empty() {
                 self.n_held -= 1;
                 if open.executor.is_none() {
-                    self.ready.insert(open.place, next);
+                    self.ready.insert(open.place, &open.task);
                 }
             }
         }
@@ -196,12 +218,13 @@ impl Tasks {
 
     /// The next attempt, for this new executor.
     pub fn start_next(&mut self, id: ExecutorId) -> Option<TaskRun> {
-        let (_, key) = self.ready.pop_first()?;
-        let open = self.open.get_mut(&key)?;
+        let task = self.ready.pop()?;
+        let open = self.open.get_mut(&task.key)?;
+        self.ready.on_busy(&task);
         open.executor = Some(id);
         open.attempts = open.attempts.saturating_add(1);
-        let (attempt, retries_left) = (open.attempts, open.retries_left);
-        Some(TaskRun { task: Arc::clone(&open.task), attempt, retries_left })
+        let (attempt, retries_left, round) = (open.attempts, open.retries_left, open.round);
+        Some(TaskRun { task, attempt, retries_left, round })
     }
 
     /// This executor can no longer run, so the task may get the next one. `had_pod`: it was an
@@ -216,8 +239,10 @@ impl Tasks {
         open.executor = None;
         open.attempts = open.attempts.saturating_sub(u32::from(!had_pod));
         if open.held.is_empty() {
-            self.ready.insert(open.place, Arc::clone(&open.task.key));
+            self.ready.insert(open.place, &open.task);
         }
+        // Last, so that the next attempt comes before others of its array.
+        self.ready.on_idle(&open.task);
     }
 
     /// The pod of this task was refused: puts it behind all others, so that it does not hold them up.
@@ -256,11 +281,16 @@ impl Tasks {
 
     /// The task is over. None if it is not open.
     pub fn end(&mut self, key: &str, end: TaskEnd) -> Option<(Arc<str>, &EndedTask)> {
-        let OpenTask { task, executor, attempts, place, held, .. } = self.open.remove(key)?;
-        self.ready.remove(&place);
+        let OpenTask { task, executor, attempts, round, place, held, .. } =
+            self.open.remove(key)?;
+        match executor {
+            Some(_) => self.ready.on_idle(&task),
+            None => self.ready.remove(place, &task),
+        }
         self.n_held -= usize::from(!held.is_empty());
-        let ended = EndedTask { digest: task.digest(), end, executor, attempts, is_reported: true };
         let key = Arc::clone(&task.key);
+        let ended = EndedTask::new(&task, executor, attempts, end);
+        let ended = EndedTask { round, is_reported: true, ..ended };
         let ended = self.ended.entry(Arc::clone(&key)).or_insert(ended);
         Some((key, ended))
     }
@@ -273,6 +303,17 @@ impl Tasks {
         Some(ended)
     }
 
+    /// Opens a task again that has ended without success, and gives its end as `add` does. None if there is no such task.
+    pub fn reopen(&mut self, key: &str) -> Option<Option<TaskEnd>> {
+        let task = self.ended.get(key)?.task.clone()?;
+        let EndedTask { attempts, round, .. } = self.ended.remove(key)?;
+        let end = self.add(task);
+        if let Some(open) = self.open.get_mut(key) {
+            (open.attempts, open.round) = (attempts, round.saturating_add(1));
+        }
+        Some(end)
+    }
+
     /// Forgets an ended task.
     pub fn forget(&mut self, key: &str) {
         self.ended.remove(key);
@@ -281,6 +322,7 @@ impl Tasks {
     /// A pod of an earlier process works or worked on this task. `is_live`: it has not ended.
     pub fn adopt(&mut self, run: &TaskRun, id: ExecutorId, is_live: bool) -> Adopted {
         let key = &run.task.key;
+        self.forget_before(run);
         if self.ended.contains_key(key) {
             return if is_live { Adopted::Second } else { Adopted::Known };
         }
@@ -295,22 +337,28 @@ impl Tasks {
         if run.attempt < open.attempts {
             return Adopted::Known;
         }
+        self.ready.remove(open.place, &open.task);
         open.task = Arc::clone(&run.task);
         (open.attempts, open.retries_left) = (run.attempt, run.retries_left);
+        open.round = run.round;
         open.executor = Some(id);
+        self.ready.on_busy(&open.task);
         // What it comes after had ended when the pod was created.
         self.n_held -= usize::from(!open.held.is_empty());
         open.held.clear();
-        self.ready.remove(&open.place);
         Adopted::Current
     }
 
     /// The pod of an earlier process is the record of this task, whose end was reported.
     pub fn adopt_record(&mut self, run: &TaskRun, id: ExecutorId, end: TaskEnd) -> Adopted {
         let key = &run.task.key;
+        self.forget_before(run);
         match self.open.get_mut(key) {
             Some(open) if open.executor.is_none() => {
+                self.ready.remove(open.place, &open.task);
                 (open.attempts, open.executor) = (run.attempt, Some(id));
+                open.round = run.round;
+                self.ready.on_busy(&open.task);
                 Adopted::Ended
             }
             Some(_) => Adopted::Known,
@@ -318,11 +366,26 @@ impl Tasks {
                 let Entry::Vacant(place) = self.ended.entry(Arc::clone(key)) else {
                     return Adopted::Known;
                 };
-                let (digest, executor) = (run.task.digest(), Some(id));
-                let attempts = run.attempt;
-                place.insert(EndedTask { digest, end, executor, attempts, is_reported: false });
+                let ended = EndedTask::new(&run.task, Some(id), run.attempt, end);
+                place.insert(EndedTask { round: run.round, ..ended });
                 Adopted::Recorded
             }
         }
+    }
+
+    /// A call has opened the task again after an end that is found first.
+    fn forget_before(&mut self, run: &TaskRun) {
+        let key = &run.task.key;
+        if self.ended.get(key).is_some_and(|ended| ended.round < run.round) {
+            self.ended.remove(key);
+        }
+    }
+}
+
+impl EndedTask {
+    fn new(task: &Arc<Task>, executor: Option<ExecutorId>, attempts: u32, end: TaskEnd) -> Self {
+        let digest = task.digest();
+        let task = (end.outcome != TaskOutcome::Succeeded).then(|| Arc::clone(task));
+        Self { task, digest, end, executor, attempts, round: 0, is_reported: false }
     }
 }

@@ -25,6 +25,7 @@ pub mod history_json;
 pub mod prefer;
 pub mod status_json;
 pub mod task;
+mod task_fields;
 
 /// Answer to a kill call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

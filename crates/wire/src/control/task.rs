@@ -6,19 +6,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::control::{CallError, check_names, optional, parse_object};
+use crate::config::duration;
+pub use crate::control::task_fields::parse_key;
+use crate::control::task_fields::{
+    after, amount, array, deadline_s, env, image, node_selector, resources, retries, words,
+};
+use crate::control::{CallError, check_names, parse_object};
 use crate::k8s::labels;
-use crate::names;
-use posse_core::model::task::{After, KEY_BYTES_MAX, RETRIES_MAX, Task, TaskRun, TaskStatus};
-use posse_encoding::quantity::Quantity;
+use posse_core::model::task::{After, Task, TaskArray, TaskRun, TaskStatus};
 
 /// The largest contents of a task as JSON, in bytes. All annotations of a pod may have 256 KiB.
 pub const TASK_BYTES_MAX: usize = 32 << 10;
-
-/// Variables with this prefix are posse's own.
-const OUR_PREFIX: &str = "POSSE_";
 
 /// A task as a call and the annotation have it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,16 +39,31 @@ pub struct TaskJson {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resources: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
     #[serde(default)]
     pub retries: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayJson>,
     /// Never in the annotation.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<String, String>,
 }
 
+/// The place of a task in its array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayJson {
+    pub name: String,
+    pub index: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u32>,
+}
+
 /// The fields of a task, as calls have them.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 13] = [
     "key",
     "env",
     "image",
@@ -56,8 +71,11 @@ const FIELDS: [&str; 10] = [
     "args",
     "cpu",
     "memory",
+    "resources",
     "node_selector",
     "retries",
+    "deadline",
+    "array",
     "after",
 ];
 
@@ -108,8 +126,11 @@ fn parse_task(i: usize, value: &Value) -> Result<Arc<Task>, CallError> {
         args: words(fields, "args").map_err(inside)?,
         cpu: amount(fields, "cpu", "500m").map_err(inside)?,
         memory: amount(fields, "memory", "512Mi").map_err(inside)?,
+        resources: resources(fields).map_err(inside)?,
         node_selector: node_selector(fields).map_err(inside)?,
         retries: retries(fields).map_err(inside)?,
+        deadline_s: deadline_s(fields).map_err(inside)?,
+        array: array(fields).map_err(inside)?,
         after: after(fields).map_err(inside)?,
     };
     let n_bytes = text(&task).len();
@@ -118,119 +139,6 @@ fn parse_task(i: usize, value: &Value) -> Result<Arc<Task>, CallError> {
         return Err(CallError::new(&format!("executors[{i}]"), error));
     }
     Ok(Arc::new(task))
-}
-
-/// Checks a key, also one in the path of a call.
-pub fn parse_key(key: &str) -> Result<Arc<str>, CallError> {
-    let is_end = |c: char| c.is_ascii_alphanumeric();
-    let is_inner = |c: char| is_end(c) || "-_.".contains(c);
-    match key {
-        "" => Err(CallError::new("key", "is missing, empty or no text")),
-        key if key.len() <= KEY_BYTES_MAX
-            && key.chars().all(is_inner)
-            && key.starts_with(is_end)
-            && key.ends_with(is_end) =>
-        {
-            Ok(Arc::from(key))
-        }
-        _ => {
-            let what = format!(
-                "must be the value of a label: at most {KEY_BYTES_MAX} letters, digits, `-`, `_` \
-                 and `.`, first and last a letter or digit"
-            );
-            Err(CallError::new("key", what))
-        }
-    }
-}
-
-fn env(fields: &Map<String, Value>) -> Result<BTreeMap<String, String>, CallError> {
-    let Some(env) = optional(fields, "env") else { return Ok(BTreeMap::new()) };
-    let env = env.as_object().ok_or_else(|| {
-        CallError::new("env", "must be an object of texts, for example {\"INDEX\": \"7\"}")
-    })?;
-    let variable = |(name, value): (&String, &Value)| {
-        let fail = |what: &str| Err(CallError::new(&format!("env.{name}"), what));
-        let is_start = |c: char| c.is_ascii_alphabetic() || "-._".contains(c);
-        let is_name =
-            name.starts_with(is_start) && name.chars().all(|c| is_start(c) || c.is_ascii_digit());
-        match value.as_str() {
-            _ if !is_name => fail(
-                "is no name of a variable: letters, digits, `_`, `-` and `.`, not first a digit",
-            ),
-            _ if name.starts_with(OUR_PREFIX) => fail("is a variable that posse sets"),
-            Some(text) if !text.contains('\0') => Ok((name.clone(), text.to_owned())),
-            Some(_) | None => fail("must be a text without NUL"),
-        }
-    };
-    env.iter().map(variable).collect()
-}
-
-fn image(fields: &Map<String, Value>) -> Result<Option<String>, CallError> {
-    let Some(image) = optional(fields, "image") else { return Ok(None) };
-    let image = image.as_str().filter(|image| !image.is_empty() && !image.contains('\0'));
-    let image = image.map(str::to_owned);
-    image.map(Some).ok_or_else(|| CallError::new("image", "must be the name of an image"))
-}
-
-fn words(fields: &Map<String, Value>, name: &str) -> Result<Option<Vec<String>>, CallError> {
-    let Some(words) = optional(fields, name) else { return Ok(None) };
-    let text = |word: &Value| word.as_str().filter(|word| !word.contains('\0')).map(str::to_owned);
-    let words =
-        words.as_array().and_then(|words| words.iter().map(text).collect::<Option<Vec<_>>>());
-    words.map(Some).ok_or_else(|| CallError::new(name, "must be a list of texts without NUL"))
-}
-
-fn amount(
-    fields: &Map<String, Value>,
-    name: &str,
-    example: &str,
-) -> Result<Option<String>, CallError> {
-    let Some(amount) = optional(fields, name) else { return Ok(None) };
-    let amount = amount.as_str().filter(|amount| {
-        Quantity::parse(amount).is_some_and(|amount| !amount.is_zero() && !amount.is_negative())
-    });
-    let amount = amount.map(str::to_owned);
-    let what = || CallError::new(name, format!("must be an amount like {example:?}"));
-    amount.map(Some).ok_or_else(what)
-}
-
-fn node_selector(fields: &Map<String, Value>) -> Result<BTreeMap<String, String>, CallError> {
-    const FIELD: &str = "node_selector";
-    let Some(labels) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
-    let labels = labels.as_object().ok_or_else(|| {
-        CallError::new(FIELD, "must be an object of labels, for example {\"disk\": \"ssd\"}")
-    })?;
-    let label = |(key, value): (&String, &Value)| {
-        let error = |what: &str| CallError::new(&format!("{FIELD}.{key}"), what);
-        let text = value.as_str().ok_or_else(|| error("must be a text"))?;
-        match names::is_label_pair(key, text) {
-            true => Ok((key.clone(), text.to_owned())),
-            false => Err(error("is no label of a node")),
-        }
-    };
-    labels.iter().map(label).collect()
-}
-
-fn retries(fields: &Map<String, Value>) -> Result<u32, CallError> {
-    let Some(retries) = optional(fields, "retries") else { return Ok(0) };
-    let n = retries.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| *n <= RETRIES_MAX);
-    n.ok_or_else(|| {
-        CallError::new("retries", format!("must be a whole number from 0 to {RETRIES_MAX}"))
-    })
-}
-
-fn after(fields: &Map<String, Value>) -> Result<BTreeMap<Arc<str>, After>, CallError> {
-    const FIELD: &str = "after";
-    let Some(after) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
-    let after = after.as_object().ok_or_else(|| {
-        CallError::new(FIELD, "must be an object of keys, for example {\"task-16\": \"ok\"}")
-    })?;
-    let one = |(key, how): (&String, &Value)| {
-        let after = how.as_str().and_then(After::parse);
-        let error = || CallError::new(&format!("{FIELD}.{key}"), "must be \"ok\" or \"any\"");
-        Ok((Arc::from(key.as_str()), after.ok_or_else(error)?))
-    };
-    after.iter().map(one).collect()
 }
 
 /// Body of `POST /v1/groups/{group}/executors`.
@@ -282,39 +190,63 @@ struct Annotation {
     attempt: u32,
     #[serde(default)]
     retries_left: u32,
+    #[serde(default, skip_serializing_if = "is_first")]
+    round: u32,
     #[serde(flatten)]
     task: TaskJson,
 }
 
 impl From<Task> for TaskJson {
     fn from(task: Task) -> Self {
-        let Task { key, env, image, command, args, cpu, memory, node_selector, retries, after } =
-            task;
-        let key = key.to_string();
         let name = |(key, after): (Arc<str>, After)| (key.to_string(), after.as_str().to_owned());
-        let after = after.into_iter().map(name).collect();
-        Self { key, env, image, command, args, cpu, memory, node_selector, retries, after }
+        let array =
+            |TaskArray { name, index, max }| ArrayJson { name: name.to_string(), index, max };
+        Self {
+            key: task.key.to_string(),
+            env: task.env,
+            image: task.image,
+            command: task.command,
+            args: task.args,
+            cpu: task.cpu,
+            memory: task.memory,
+            resources: task.resources,
+            node_selector: task.node_selector,
+            retries: task.retries,
+            deadline: task.deadline_s.map(|seconds| format!("{seconds}s")),
+            array: task.array.map(array),
+            after: task.after.into_iter().map(name).collect(),
+        }
     }
 }
 
 impl From<TaskJson> for Task {
     /// Of an annotation.
     fn from(json: TaskJson) -> Self {
-        let TaskJson {
-            key,
-            env,
-            image,
-            command,
-            args,
-            cpu,
-            memory,
-            node_selector,
-            retries,
-            after: _,
-        } = json;
-        let (key, after) = (Arc::from(key), BTreeMap::new());
-        Self { key, env, image, command, args, cpu, memory, node_selector, retries, after }
+        let seconds = |text: String| {
+            let ms = duration::parse_ms(&text)?;
+            u32::try_from(ms.div_ceil(1_000)).ok()
+        };
+        let array = |ArrayJson { name, index, max }| TaskArray { name: name.into(), index, max };
+        Self {
+            key: json.key.into(),
+            env: json.env,
+            image: json.image,
+            command: json.command,
+            args: json.args,
+            cpu: json.cpu,
+            memory: json.memory,
+            resources: json.resources,
+            node_selector: json.node_selector,
+            retries: json.retries,
+            deadline_s: json.deadline.and_then(seconds),
+            array: json.array.map(array),
+            after: BTreeMap::new(),
+        }
     }
+}
+
+fn is_first(round: &u32) -> bool {
+    *round == 0
 }
 
 /// The contents without the key, which is a label, and without what a pod has behind it.
@@ -328,18 +260,18 @@ fn text(task: &Task) -> String {
 }
 
 fn annotation(run: &TaskRun) -> String {
-    let TaskRun { task, attempt, retries_left } = run;
-    let (attempt, retries_left) = (*attempt, *retries_left);
-    json!(Annotation { attempt, retries_left, task: contents(task) }).to_string()
+    let TaskRun { task, attempt, retries_left, round } = run;
+    let (attempt, retries_left, round) = (*attempt, *retries_left, *round);
+    json!(Annotation { attempt, retries_left, round, task: contents(task) }).to_string()
 }
 
 /// The task of a pod, from its label and its annotation. The label decides; an annotation that somebody
 /// has changed to something unreadable counts as empty.
 pub fn parse_run(key: &str, annotation: &str) -> TaskRun {
-    let Annotation { attempt, retries_left, task } =
+    let Annotation { attempt, retries_left, round, task } =
         serde_json::from_str(annotation).unwrap_or_default();
     let task = Arc::new(Task { key: Arc::from(key), ..Task::from(task) });
-    TaskRun { task, attempt: attempt.max(1), retries_left }
+    TaskRun { task, attempt: attempt.max(1), retries_left, round }
 }
 
 /// Changes the finished pod of a group to that of a task: label, annotation, environment, arguments
@@ -357,6 +289,13 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
     }
     metadata["annotations"][labels::TASK] = json!(annotation(run));
     let spec = &mut pod["spec"];
+    if let Some(seconds) = run.task.deadline_s {
+        spec["activeDeadlineSeconds"] = json!(seconds);
+        if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(labels::MAX_AGE);
+        }
+    }
+    let spec = &mut pod["spec"];
     for (label, value) in &run.task.node_selector {
         spec["nodeSelector"][label] = json!(value);
     }
@@ -366,6 +305,10 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
             if let Some(env) = container.get_mut("env").and_then(Value::as_array_mut) {
                 env.retain(|entry| entry["name"] != "POSSE_SLOT");
                 env.insert(0, json!({"name": "POSSE_KEY", "value": &*run.task.key}));
+                if let Some(array) = &run.task.array {
+                    let index = array.index.to_string();
+                    env.insert(1, json!({"name": "POSSE_TASK_INDEX", "value": index}));
+                }
             }
         }
     }
@@ -378,7 +321,7 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
 }
 
 fn change_container(container: &mut Value, task: &Task) {
-    let Task { env, image, command, args, cpu, memory, .. } = task;
+    let Task { env, image, command, args, cpu, memory, resources, .. } = task;
     if let Some(image) = image {
         container["image"] = json!(image);
     }
@@ -387,11 +330,12 @@ fn change_container(container: &mut Value, task: &Task) {
             container[field] = json!(words);
         }
     }
-    for (resource, amount) in [("cpu", cpu), ("memory", memory)] {
+    let own = [("cpu", cpu), ("memory", memory)];
+    let own = own.into_iter().filter_map(|(name, amount)| Some((name, amount.as_ref()?)));
+    let others = resources.iter().map(|(name, amount)| (name.as_str(), amount));
+    for (resource, amount) in own.chain(others) {
         for kind in ["requests", "limits"] {
-            if let Some(amount) = amount {
-                container["resources"][kind][resource] = json!(amount);
-            }
+            container["resources"][kind][resource] = json!(amount);
         }
     }
     if let Some(list) = container["env"].as_array_mut() {
@@ -415,8 +359,11 @@ mod tests {
             args: Some(vec!["-c".to_owned(), "exit 3".to_owned()]),
             cpu: Some("2".to_owned()),
             memory: Some("1Gi".to_owned()),
+            resources: [("nvidia.com/gpu".to_owned(), "1".to_owned())].into(),
             node_selector: [("disk".to_owned(), "ssd".to_owned())].into(),
             retries: 2,
+            deadline_s: Some(90),
+            array: Some(TaskArray { name: "t".into(), index: 7, max: Some(3) }),
             after: BTreeMap::new(),
         }
     }
@@ -430,12 +377,12 @@ mod tests {
         let read = parse_tasks(&tasks_body(&[json, only_key])).unwrap();
         let plain = Task { key: "b".into(), ..Task::default() };
         assert!(read == [Arc::new(ordered.clone()), Arc::new(plain)]);
-        let run = TaskRun { task: Arc::new(ordered), attempt: 2, retries_left: 1 };
-        let want = TaskRun { task: Arc::new(task()), attempt: 2, retries_left: 1 };
+        let run = TaskRun { task: Arc::new(ordered), attempt: 2, retries_left: 1, round: 3 };
+        let want = TaskRun { task: Arc::new(task()), attempt: 2, retries_left: 1, round: 3 };
         assert_eq!(parse_run("t-1", &annotation(&run)), want);
         // Somebody has changed the annotation.
         let bare = Arc::new(Task { key: "k".into(), ..Task::default() });
-        let want = TaskRun { task: bare, attempt: 1, retries_left: 0 };
+        let want = TaskRun { task: bare, attempt: 1, retries_left: 0, round: 0 };
         for text in ["", "{", "[1]", "{\"attempt\": -1}", "{\"env\": 7}"] {
             assert_eq!(parse_run("k", text), want, "{text}");
         }
@@ -507,6 +454,23 @@ mod tests {
         check(r#"{"key":"a","node_selector":["x"]}"#, "executors[1].node_selector", "object");
         check(r#"{"key":"a","node_selector":{"a b":"c"}}"#, "executors[1].node_selector.a b", "");
         check(r#"{"key":"a","node_selector":{"a":1}}"#, "executors[1].node_selector.a", "text");
+        check(r#"{"key":"a","deadline":"soon"}"#, "executors[1].deadline", "duration");
+        check(r#"{"key":"a","deadline":"0"}"#, "executors[1].deadline", "duration");
+        check(r#"{"key":"a","array":7}"#, "executors[1].array", "object");
+        check(r#"{"key":"a","array":{"name":"a"}}"#, "executors[1].array.index", "missing");
+        check(r#"{"key":"a","array":{"index":1}}"#, "executors[1].array.name", "missing");
+        check(
+            r#"{"key":"a","array":{"name":"a","index":1,"max":0}}"#,
+            "executors[1].array.max",
+            "1",
+        );
+        check(
+            r#"{"key":"a","array":{"name":"a","index":1,"n":0}}"#,
+            "executors[1].array.n",
+            "unknown",
+        );
+        check(r#"{"key":"a","resources":{"cpu":"1"}}"#, "executors[1].resources.cpu", "own");
+        check(r#"{"key":"a","resources":{"x":1}}"#, "executors[1].resources.x", "amount");
         check(r#"{"key":"a","after":["b"]}"#, "executors[1].after", "object");
         check(r#"{"key":"a","after":{"b":"good"}}"#, "executors[1].after.b", "ok");
         check(r#"{"key":"a","images":"x"}"#, "executors[1].images", "unknown field");
@@ -517,25 +481,29 @@ mod tests {
     #[test]
     fn a_task_changes_the_main_container_alone() {
         let pod = json!({
-            "metadata": {"labels": {"posse.dev/slot": "0"}, "annotations": {"posse.dev/container": "b"}},
+            "metadata": {"labels": {"posse.dev/slot": "0"},
+                "annotations": {"posse.dev/container": "b", "posse.dev/max-age": "9s"}},
             "spec": {"containers": [
                 {"name": "a", "env": [{"name": "POSSE_SLOT", "value": "0"}, {"name": "A", "value": "1"}]},
                 {"name": "b", "args": ["old"], "env": [{"name": "A", "value": "1"}],
                  "resources": {"limits": {"cpu": "1", "memory": "1Mi"}}},
             ]},
         });
-        let run = TaskRun { task: Arc::new(task()), attempt: 1, retries_left: 2 };
+        let run = TaskRun { task: Arc::new(task()), attempt: 1, retries_left: 2, round: 0 };
         let body = lay_over(pod.to_string().as_bytes(), &run).unwrap();
         let got: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(got["metadata"]["labels"], json!({"posse.dev/key": "t-1"}));
+        assert_eq!(got["spec"]["activeDeadlineSeconds"], 90);
+        assert_eq!(got["metadata"]["annotations"]["posse.dev/max-age"], Value::Null);
         let key = json!({"name": "POSSE_KEY", "value": "t-1"});
+        let index = json!({"name": "POSSE_TASK_INDEX", "value": "7"});
         let [a, b] = [0, 1].map(|i| &got["spec"]["containers"][i]);
-        assert_eq!(a["env"], json!([key, {"name": "A", "value": "1"}]));
-        assert_eq!(b["env"], json!([key, {"name": "A", "value": "x \"y\""}]));
+        assert_eq!(a["env"], json!([key, index, {"name": "A", "value": "1"}]));
+        assert_eq!(b["env"], json!([key, index, {"name": "A", "value": "x \"y\""}]));
         assert_eq!((&b["image"], &b["command"]), (&json!("other:2"), &json!(["sh"])));
         assert_eq!(b["args"], json!(["-c", "exit 3"]));
         assert_eq!(got["spec"]["nodeSelector"], json!({"disk": "ssd"}));
-        let amounts = json!({"cpu": "2", "memory": "1Gi"});
+        let amounts = json!({"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": "1"});
         let want = json!({"limits": amounts, "requests": amounts});
         assert_eq!(b["resources"], want);
         let text = got["metadata"]["annotations"]["posse.dev/task"].as_str().unwrap();

@@ -12,7 +12,7 @@ use posse_core::model::event::{Event, GroupEvent};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::pod::{ContainerState, Pod};
 use posse_core::model::settings::{GroupSpec, Limit};
-use posse_core::model::task::{After, Task, TaskOutcome, TaskState};
+use posse_core::model::task::{After, Task, TaskArray, TaskOutcome, TaskState};
 use posse_core::reconciler::Reconciler;
 use posse_core::state::executors::{Executor, has_ended};
 
@@ -33,8 +33,10 @@ type Key = (GroupName, Arc<str>);
 pub struct TaskDriver {
     pub is_there: bool,
     said: Vec<(GroupName, Arc<Task>)>,
-    /// The keys whose end this process has told.
-    told: BTreeSet<Key>,
+    /// The keys whose end this process has told, and after how many attempts.
+    told: BTreeMap<Key, u32>,
+    /// Those that were opened again: a late pod of the next attempt may do that once more for another process.
+    again: BTreeSet<Key>,
     cancelled: BTreeSet<Key>,
     /// How tasks have ended, as any process has told it last.
     outcomes: BTreeMap<Key, TaskOutcome>,
@@ -47,11 +49,13 @@ impl TaskDriver {
     }
 
     pub fn on_event(&mut self, event: &Event, cluster: &Cluster) -> CheckResult {
-        let Event::Group(group, GroupEvent::TaskEnded { key, executor, end, .. }) = event else {
+        let Event::Group(group, GroupEvent::TaskEnded { key, executor, end, attempts }) = event
+        else {
             return Ok(());
         };
         let key = (group.clone(), Arc::clone(key));
-        if !self.told.insert(key.clone()) {
+        let before = self.told.insert(key.clone(), *attempts);
+        if before.is_some_and(|before| before >= *attempts || !self.again.contains(&key)) {
             return fail(format!("{event:?} was told before"));
         }
         self.outcomes.insert(key.clone(), end.outcome);
@@ -95,11 +99,20 @@ impl TaskDriver {
             return Ok(());
         }
         let key = &run.task.key;
-        if self.told.contains(&(name.clone(), Arc::clone(key))) {
+        let of_group = (name.clone(), Arc::clone(key));
+        if self.told.contains_key(&of_group) && !self.again.contains(&of_group) {
             return fail(format!("{action:?}, but the task has ended"));
         }
         if self.allowed(name, key) != Some(true) {
             return fail(format!("{action:?}, but what it comes after has not ended well"));
+        }
+        if let Some(array) = run.task.array.as_ref() {
+            let of_it = core.executors().groups[name].tasks.n_busy_of(&array.name);
+            let create = core.executors().get(*id).and_then(|one| one.create.as_deref());
+            let is_first = create.is_some_and(|create| create.n_tries <= 1);
+            if is_first && array.max.is_some_and(|max| of_it > max) {
+                return fail(format!("{action:?}: {of_it} of the array run"));
+            }
         }
         let is_of_it = |executor: &Executor| {
             let is_key = executor.task.as_ref().is_some_and(|run| run.task.key == *key);
@@ -137,18 +150,21 @@ pub fn tasks_are_right(core: &Reconciler) -> CheckResult {
         }
         let tasks = &group.tasks;
         let mut n_ready = 0;
+        let mut n_free = 0;
         for key in tasks.open_keys() {
             let open = tasks.open(key).unwrap();
             let Some(id) = open.executor else {
                 n_ready += u32::from(open.held_by().is_none());
                 continue;
             };
+            n_free += 1;
             let of_it = executors.get(id).and_then(|one| one.task.as_ref());
             if of_it.is_none_or(|run| run.task.key != *key) {
                 return fail(format!("{name}: {key} has executor {id}, which has {of_it:?}"));
             }
         }
-        if n_ready != tasks.n_ready() {
+        let n_waiting = u32::try_from(tasks.n_free() - n_free).unwrap();
+        if n_waiting != tasks.n_ready() || n_ready < n_waiting {
             return fail(format!("{name}: {} ready, a recount says {n_ready}", tasks.n_ready()));
         }
     }
@@ -203,11 +219,17 @@ impl World {
                 });
                 let after = after.collect();
                 let key = format!("t{n}").into();
-                let task = Task { key, retries, after, ..Task::default() };
+                let array = rng.chance(30).then(|| TaskArray {
+                    name: "array".into(),
+                    index: u32::try_from(n).unwrap(),
+                    max: rng.chance(80).then_some(2),
+                });
+                let task = Task { key, retries, after, array, ..Task::default() };
                 self.tasks.said.push((name, Arc::new(task)));
             }
         }
         let n_said = self.tasks.said.len();
+        let again = (n_new > 0 && n_said > 0 && rng.chance(30)).then(|| at(rng, n_said as u64));
         let cancelled = (n_new > 0 && n_said > 0 && rng.chance(20)).then(|| at(rng, n_said as u64));
         let Some(core) = &mut self.core else { return Ok(()) };
         let now = Millis(self.now);
@@ -234,8 +256,29 @@ impl World {
             self.tasks.cancelled.insert((group.clone(), Arc::clone(&key)));
             core.command(Command::Group(group, GroupCommand::CancelTask { key }), now);
         }
+        again.into_iter().for_each(|i| self.run_again(i));
         self.wake();
         Ok(())
+    }
+
+    /// A call opens this task again, if its end was told: one whose end is on its way would be told twice in one turn.
+    fn run_again(&mut self, i: usize) {
+        let (group, task) = self.tasks.said[i].clone();
+        let of_task = (group.clone(), Arc::clone(&task.key));
+        let Some(core) = self.core.as_mut().filter(|_| self.tasks.told.contains_key(&of_task))
+        else {
+            return;
+        };
+        trace(|| format!("{:>9}   <- again {}", self.now, task.key));
+        let tasks = core.executors().groups.get(&group).map(|group| &group.tasks);
+        let is_over = tasks.is_some_and(|tasks| tasks.ended(&task.key).is_some());
+        let key = Arc::clone(&task.key);
+        let command = Command::Group(group, GroupCommand::RetryTask { key });
+        // Else it has succeeded, or its group has no room.
+        if matches!(core.command(command, Millis(self.now)), Reply::Tasks(_)) && is_over {
+            self.tasks.told.remove(&of_task);
+            self.tasks.again.insert(of_task);
+        }
     }
 
     /// Faults, and then time for all tasks.
@@ -271,7 +314,7 @@ impl World {
                 return fail(format!("{reply:?}: not ended, {waiting:?}"));
             }
             // All were said again after the last start.
-            if !self.tasks.told.contains(&key) {
+            if !self.tasks.told.contains_key(&key) {
                 return fail(format!("{reply:?}: the end was not told"));
             }
         }

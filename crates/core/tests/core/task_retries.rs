@@ -1,0 +1,83 @@
+//! Tasks that are run again by a call, after they have ended without success.
+#![allow(clippy::unwrap_used)]
+
+use super::task_restarts::restart;
+use super::tasks::{creates, ends, group, say, settle, show, state, task};
+use crate::core_run::{Run, end_with, policy};
+use posse_core::model::command::{Command, GroupCommand, Reply};
+use posse_core::model::ids::GroupName;
+use posse_core::model::task::{After, Task};
+
+fn retry(run: &mut Run, key: &str) -> Reply {
+    let key = key.into();
+    run.call(Command::Group(GroupName::from("g"), GroupCommand::RetryTask { key }))
+}
+
+#[test]
+fn a_task_that_did_not_succeed_runs_again_with_all_its_retries() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    let after = [("a".into(), After::Ok)].into();
+    say(&mut run, &[task("a", 1), Task { after, ..task("b", 0) }]);
+    settle(&mut run);
+    assert!(matches!(retry(&mut run, "a"), Reply::Tasks(_)), "an open one stays as it is");
+    assert_eq!(settle(&mut run), []);
+    run.watch(&[1], end_with(1));
+    settle(&mut run);
+    run.watch(&[2], end_with(1));
+    assert_eq!((state(&mut run, "a"), state(&mut run, "b")), ("failed", "skipped"));
+    ends(&mut run);
+    assert!(matches!(retry(&mut run, "b"), Reply::Tasks(_)));
+    assert_eq!(ends(&mut run), [("b".to_owned(), "skipped", None, 0)], "a has still failed");
+    for key in ["a", "b"] {
+        assert!(matches!(retry(&mut run, key), Reply::Tasks(_)));
+    }
+    assert_eq!(state(&mut run, "b"), "held");
+    assert_eq!(settle(&mut run), [(3, "a".to_owned(), 3)]);
+    run.watch(&[3], end_with(1));
+    assert_eq!(settle(&mut run), [(4, "a".to_owned(), 4)]);
+    run.watch(&[4], end_with(0));
+    assert_eq!(ends(&mut run), [("a".to_owned(), "succeeded", Some(0), 4)]);
+    assert_eq!(settle(&mut run), [(5, "b".to_owned(), 1)]);
+    let Reply::Refused { what, field } = retry(&mut run, "a") else { panic!() };
+    assert_eq!((what.as_str(), field), ("task a has succeeded", "key"));
+    assert_eq!(retry(&mut run, "nobody"), Reply::UnknownTask);
+}
+
+#[test]
+fn a_task_that_cannot_start_fails_with_the_words_of_the_server() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    settle(&mut run);
+    run.watch(&[1], |pod| {
+        end_with(1)(pod);
+        if let Some(end) = &mut pod.end {
+            end.pod_reason = "DeadlineExceeded".into();
+            end.pod_message = "it took too long".into();
+        }
+    });
+    let end = show(&mut run, "a").unwrap().end.unwrap();
+    assert_eq!(end.reason, Some("deadline_exceeded"));
+    assert!(end.message.as_ref().unwrap().contains("it took too long"), "{end:?}");
+}
+
+/// The pods of the attempts before are records, and one is found before the pod that runs now.
+#[test]
+fn a_restarted_posse_knows_the_last_attempt() {
+    for code in [None, Some(0)] {
+        let mut run = Run::new(policy(), vec![group(0, None)]);
+        say(&mut run, &[task("a", 0)]);
+        settle(&mut run);
+        run.watch(&[1], end_with(1));
+        run.watch(&[1], |pod| pod.counted = Some(9));
+        retry(&mut run, "a");
+        assert_eq!(settle(&mut run), [(2, "a".to_owned(), 2)]);
+        if let Some(code) = code {
+            run.watch(&[2], end_with(code));
+            run.watch(&[2], |pod| pod.completed = true);
+        }
+        let mut run = restart(run, group(0, None));
+        say(&mut run, &[task("a", 0)]);
+        let want = if code.is_some() { "succeeded" } else { "running" };
+        assert_eq!((state(&mut run, "a"), creates(&mut run)), (want, vec![]));
+    }
+}

@@ -1,0 +1,192 @@
+//! The fields of a task in a call, each checked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::config::duration;
+use crate::control::{CallError, check_names, optional};
+use crate::names;
+use posse_core::model::task::{After, KEY_BYTES_MAX, RETRIES_MAX, TaskArray};
+use posse_encoding::quantity::Quantity;
+
+/// Variables with this prefix are posse's own.
+const OUR_PREFIX: &str = "POSSE_";
+
+/// Checks a key, also one in the path of a call.
+pub fn parse_key(key: &str) -> Result<Arc<str>, CallError> {
+    let is_end = |c: char| c.is_ascii_alphanumeric();
+    let is_inner = |c: char| is_end(c) || "-_.".contains(c);
+    match key {
+        "" => Err(CallError::new("key", "is missing, empty or no text")),
+        key if key.len() <= KEY_BYTES_MAX
+            && key.chars().all(is_inner)
+            && key.starts_with(is_end)
+            && key.ends_with(is_end) =>
+        {
+            Ok(Arc::from(key))
+        }
+        _ => {
+            let what = format!(
+                "must be the value of a label: at most {KEY_BYTES_MAX} letters, digits, `-`, `_` \
+                 and `.`, first and last a letter or digit"
+            );
+            Err(CallError::new("key", what))
+        }
+    }
+}
+
+pub(super) fn env(fields: &Map<String, Value>) -> Result<BTreeMap<String, String>, CallError> {
+    let Some(env) = optional(fields, "env") else { return Ok(BTreeMap::new()) };
+    let env = env.as_object().ok_or_else(|| {
+        CallError::new("env", "must be an object of texts, for example {\"INDEX\": \"7\"}")
+    })?;
+    let variable = |(name, value): (&String, &Value)| {
+        let fail = |what: &str| Err(CallError::new(&format!("env.{name}"), what));
+        let is_start = |c: char| c.is_ascii_alphabetic() || "-._".contains(c);
+        let is_name =
+            name.starts_with(is_start) && name.chars().all(|c| is_start(c) || c.is_ascii_digit());
+        match value.as_str() {
+            _ if !is_name => fail(
+                "is no name of a variable: letters, digits, `_`, `-` and `.`, not first a digit",
+            ),
+            _ if name.starts_with(OUR_PREFIX) => fail("is a variable that posse sets"),
+            Some(text) if !text.contains('\0') => Ok((name.clone(), text.to_owned())),
+            Some(_) | None => fail("must be a text without NUL"),
+        }
+    };
+    env.iter().map(variable).collect()
+}
+
+pub(super) fn image(fields: &Map<String, Value>) -> Result<Option<String>, CallError> {
+    let Some(image) = optional(fields, "image") else { return Ok(None) };
+    let image = image.as_str().filter(|image| !image.is_empty() && !image.contains('\0'));
+    let image = image.map(str::to_owned);
+    image.map(Some).ok_or_else(|| CallError::new("image", "must be the name of an image"))
+}
+
+pub(super) fn words(
+    fields: &Map<String, Value>,
+    name: &str,
+) -> Result<Option<Vec<String>>, CallError> {
+    let Some(words) = optional(fields, name) else { return Ok(None) };
+    let text = |word: &Value| word.as_str().filter(|word| !word.contains('\0')).map(str::to_owned);
+    let words =
+        words.as_array().and_then(|words| words.iter().map(text).collect::<Option<Vec<_>>>());
+    words.map(Some).ok_or_else(|| CallError::new(name, "must be a list of texts without NUL"))
+}
+
+pub(super) fn amount(
+    fields: &Map<String, Value>,
+    name: &str,
+    example: &str,
+) -> Result<Option<String>, CallError> {
+    let Some(amount) = optional(fields, name) else { return Ok(None) };
+    let amount = amount.as_str().filter(|amount| {
+        Quantity::parse(amount).is_some_and(|amount| !amount.is_zero() && !amount.is_negative())
+    });
+    let amount = amount.map(str::to_owned);
+    let what = || CallError::new(name, format!("must be an amount like {example:?}"));
+    amount.map(Some).ok_or_else(what)
+}
+
+pub(super) fn node_selector(
+    fields: &Map<String, Value>,
+) -> Result<BTreeMap<String, String>, CallError> {
+    const FIELD: &str = "node_selector";
+    let Some(labels) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
+    let labels = labels.as_object().ok_or_else(|| {
+        CallError::new(FIELD, "must be an object of labels, for example {\"disk\": \"ssd\"}")
+    })?;
+    let label = |(key, value): (&String, &Value)| {
+        let error = |what: &str| CallError::new(&format!("{FIELD}.{key}"), what);
+        let text = value.as_str().ok_or_else(|| error("must be a text"))?;
+        match names::is_label_pair(key, text) {
+            true => Ok((key.clone(), text.to_owned())),
+            false => Err(error("is no label of a node")),
+        }
+    };
+    labels.iter().map(label).collect()
+}
+
+pub(super) fn retries(fields: &Map<String, Value>) -> Result<u32, CallError> {
+    let Some(retries) = optional(fields, "retries") else { return Ok(0) };
+    let n = retries.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| *n <= RETRIES_MAX);
+    n.ok_or_else(|| {
+        CallError::new("retries", format!("must be a whole number from 0 to {RETRIES_MAX}"))
+    })
+}
+
+pub(super) fn after(fields: &Map<String, Value>) -> Result<BTreeMap<Arc<str>, After>, CallError> {
+    const FIELD: &str = "after";
+    let Some(after) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
+    let after = after.as_object().ok_or_else(|| {
+        CallError::new(FIELD, "must be an object of keys, for example {\"task-16\": \"ok\"}")
+    })?;
+    let one = |(key, how): (&String, &Value)| {
+        let after = how.as_str().and_then(After::parse);
+        let error = || CallError::new(&format!("{FIELD}.{key}"), "must be \"ok\" or \"any\"");
+        Ok((Arc::from(key.as_str()), after.ok_or_else(error)?))
+    };
+    after.iter().map(one).collect()
+}
+
+pub(super) fn resources(
+    fields: &Map<String, Value>,
+) -> Result<BTreeMap<String, String>, CallError> {
+    const FIELD: &str = "resources";
+    let Some(amounts) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
+    let amounts = amounts.as_object().ok_or_else(|| {
+        CallError::new(
+            FIELD,
+            "must be an object of amounts, for example {\"nvidia.com/gpu\": \"1\"}",
+        )
+    })?;
+    let one = |name: &String| {
+        let at = |error: CallError| CallError { field: Some(format!("{FIELD}.{name}")), ..error };
+        let own = matches!(name.as_str(), "cpu" | "memory");
+        match amount(amounts, name, "1").map_err(at)? {
+            Some(amount) if !own && names::is_label_pair(name, "") => Ok((name.clone(), amount)),
+            Some(_) if own => {
+                Err(at(CallError::new("", format!("has a field of its own, `{name}`"))))
+            }
+            Some(_) => Err(at(CallError::new("", "is no name of a resource"))),
+            None => Err(at(CallError::new("", "must be an amount"))),
+        }
+    };
+    amounts.keys().map(one).collect()
+}
+
+pub(super) fn deadline_s(fields: &Map<String, Value>) -> Result<Option<u32>, CallError> {
+    let Some(deadline) = optional(fields, "deadline") else { return Ok(None) };
+    let ms = deadline.as_str().and_then(duration::parse_ms).filter(|&ms| ms > 0);
+    let seconds = ms.and_then(|ms| u32::try_from(ms.div_ceil(1_000)).ok());
+    let what = || CallError::new("deadline", format!("must be {}", duration::EXPECTED));
+    seconds.map(Some).ok_or_else(what)
+}
+
+pub(super) fn array(fields: &Map<String, Value>) -> Result<Option<TaskArray>, CallError> {
+    let Some(array) = optional(fields, "array") else { return Ok(None) };
+    let inside = |error: CallError| CallError {
+        field: Some(format!("array.{}", error.field.unwrap_or_default())),
+        error: error.error,
+    };
+    let what = "must be an object, for example {\"name\": \"sim\", \"index\": 7, \"max\": 20}";
+    let array = array.as_object().ok_or_else(|| CallError::new("array", what))?;
+    check_names(array, &["name", "index", "max"]).map_err(inside)?;
+    let number = |name: &str, min: u32| match optional(array, name) {
+        None => Ok(None),
+        Some(n) => {
+            let n = n.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| *n >= min);
+            let what = || CallError::new(name, format!("must be a whole number from {min} on"));
+            n.map(Some).ok_or_else(what)
+        }
+    };
+    let name = array.get("name").and_then(Value::as_str).unwrap_or_default();
+    let name =
+        parse_key(name).map_err(|error| CallError::new("name", error.error)).map_err(inside)?;
+    let index = number("index", 0).map_err(inside)?;
+    let index = index.ok_or_else(|| inside(CallError::new("index", "is missing")))?;
+    Ok(Some(TaskArray { name, index, max: number("max", 1).map_err(inside)? }))
+}
