@@ -74,7 +74,7 @@ fn bookmark(run: &mut Run) {
 }
 
 /// Lets time pass; the server sends an event each second.
-fn live(run: &mut Run, ms: u64) {
+pub(super) fn live(run: &mut Run, ms: u64) {
     for _ in 0..ms / SECOND {
         run.wait(SECOND);
         bookmark(run);

@@ -1,11 +1,15 @@
 //! Tasks that are run again by a call, after they have ended without success.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
+use super::starts::live;
 use super::task_restarts::restart;
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
 use crate::core_run::{Run, end_with, policy};
+use posse_core::model::action::Action;
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::GroupName;
+use posse_core::model::input::Input;
+use posse_core::model::pod::{Pod, StartProblem, StartProblemKind};
 use posse_core::model::task::{After, Task};
 
 fn retry(run: &mut Run, key: &str) -> Reply {
@@ -58,6 +62,49 @@ fn a_task_that_cannot_start_fails_with_the_words_of_the_server() {
     let end = show(&mut run, "a").unwrap().end.unwrap();
     assert_eq!(end.reason, Some("deadline_exceeded"));
     assert!(end.message.as_ref().unwrap().contains("it took too long"), "{end:?}");
+}
+
+fn cannot_pull(pod: &mut Pod) {
+    let message = "Back-off pulling image \"no:1\"".into();
+    let problem = StartProblem { kind: StartProblemKind::Image, message, n_started: 0 };
+    pod.start_problem = Some(problem.into());
+    pod.node = Some("n1".into());
+}
+
+/// Alone in its group and beside others, and whatever they do.
+#[test]
+fn a_task_whose_image_cannot_be_pulled_fails_after_its_retries_with_the_words_of_the_server() {
+    for others in [0, 1] {
+        let mut run = Run::new(policy(), vec![group(0, None)]);
+        let keys = ["bad", "other"].into_iter().take(1 + others);
+        let tasks: Vec<Task> = keys.map(|key| task(key, 1)).collect();
+        say(&mut run, &tasks);
+        let mut told = Vec::new();
+        while run.now < 60 * 60_000 && told.is_empty() {
+            for action in run.take() {
+                match action {
+                    Action::Create { id, overrides, .. } => {
+                        run.created(&[id.0]);
+                        match overrides.task.is_some_and(|run| &*run.task.key == "bad") {
+                            true => run.watch(&[id.0], cannot_pull),
+                            false => run.running(&[id.0]),
+                        }
+                    }
+                    Action::Delete { uid, .. } => {
+                        run.gone(&[uid.to_string()[1..].parse().unwrap()])
+                    }
+                    Action::Patch { uid, .. } => run.tell(Input::Patched { uid, answer: Ok(()) }),
+                    other => panic!("{other:?}"),
+                }
+            }
+            live(&mut run, 1_000);
+            told = ends(&mut run);
+        }
+        assert_eq!(told, [("bad".to_owned(), "failed", None, 2)], "{others} others");
+        let end = show(&mut run, "bad").unwrap().end.unwrap();
+        assert_eq!(end.reason, Some("image_error"));
+        assert!(end.message.as_ref().unwrap().contains("pulling image \"no:1\""), "{end:?}");
+    }
 }
 
 /// The pods of the attempts before are records, and one is found before the pod that runs now.
