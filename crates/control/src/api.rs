@@ -192,7 +192,10 @@ impl Api {
             }
             ("POST", ["v1", "groups", group, "executors", key]) => {
                 let key = tasks::parse_key(key)?;
-                self.ask_one(Command::Group(group_name(group)?, GroupCommand::RetryTask { key }))
+                self.ask_one(
+                    Command::Group(group_name(group)?, GroupCommand::RetryTask { key }),
+                    by,
+                )
             }
             ("DELETE", ["v1", "groups", group, "executors", key]) => {
                 let key = tasks::parse_key(key)?;

@@ -53,6 +53,7 @@ pub enum Call {
     DeleteGroup,
     Kill,
     PutGroup,
+    RetryTask,
     Scale,
 }
 
@@ -65,6 +66,7 @@ impl Call {
             Self::DeleteGroup => "delete_group",
             Self::Kill => "kill",
             Self::PutGroup => "put_group",
+            Self::RetryTask => "retry_task",
             Self::Scale => "scale",
         }
     }
@@ -93,6 +95,7 @@ impl Act {
                         let target = change.target.map(|target| format!(", target {target}"));
                         (Call::PutGroup, format!("template{}", target.unwrap_or_default()))
                     }
+                    GroupCommand::RetryTask { key } => (Call::RetryTask, format!("task {key}")),
                     GroupCommand::SetTarget { target } => (Call::Scale, format!("target {target}")),
                     // A driver names its nodes with each target.
                     GroupCommand::Prefer { .. } | GroupCommand::ShowTasks { .. } => return None,
