@@ -66,6 +66,7 @@ pub(super) fn facts(event: &Value, now: Timestamp) -> String {
         "memory_grown" => value("memory"),
         "missed" => format!("{} events are no longer available", event["count"]),
         "node_avoided" => format!("{}{}: {}", value("node"), until(), value("reason")),
+        "started" if event["version"].is_string() => format!("posse {}", value("version")),
         "server_available" => format!("it was silent since {}", moment(&event["since"], now)),
         "slot_skipped" => {
             format!(
@@ -119,6 +120,7 @@ mod tests {
         let at = "1970-01-01T00:00:09Z";
         for (event, want) in [
             (json!({"event": "started"}), ""),
+            (json!({"event": "started", "version": "9.1.0"}), "posse 9.1.0"),
             (json!({"event": "target_changed", "target": 4}), "target 4"),
             (
                 json!({"event": "executor_running", "node": "n1", "ip": "10.0.0.1"}),

@@ -136,7 +136,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both files::{
         submit_files_without_permission_for_secrets, submit_takes_small_files_in_a_secret,
     };
-    Both upgrade::{upgraded_and_back};
+    Both upgrade::{newer_lease_is_left_alone, upgraded_and_back};
     Embedded tasks::{too_many_tasks};
     Own submit_permissions::{submit_with_own_permissions};
     Own submit_ends::{

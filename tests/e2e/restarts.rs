@@ -57,7 +57,7 @@ fn delete_lease(scene: &Scene<'_>, name: &str) {
     scene.admin.delete(&format!("{path}/{name}"), &json!({})).ok();
 }
 
-fn leases_path(scene: &Scene<'_>) -> String {
+pub(super) fn leases_path(scene: &Scene<'_>) -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", scene.namespace)
 }
 

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use crate::e2e::restarts::leases_path;
 use crate::support::posse::Posse;
-use crate::support::scene::{Scene, executor_id};
+use crate::support::scene::{APP, Scene, executor_id};
 use crate::support::server::{End, Server};
 use crate::support::wait::{PATIENCE, wait_value};
 
@@ -98,5 +99,31 @@ pub fn upgraded_and_back(server: &dyn Server) {
         before = after;
     }
     posse.stop();
+    scene.finish();
+}
+
+/// A later format may count its ids in another way: such a Lease is neither taken nor changed.
+pub fn newer_lease_is_left_alone(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let leases = leases_path(&scene);
+    let name = format!("{APP}-newer");
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {
+        "name": name,
+        "labels": {"app.kubernetes.io/managed-by": "posse", "app.kubernetes.io/component": "instance",
+            "posse.dev/app": APP, "posse.dev/instance": "newer"},
+        "annotations": {"posse.dev/format": "2", "posse.dev/id-high-water": "7"},
+    }, "spec": {"holderIdentity": "nobody", "leaseDurationSeconds": 1}});
+    let made = scene.admin.post(&leases, &lease).ok();
+    let posse = scene.run().executors(1).instance("newer").start();
+    wait_value(PATIENCE, "the newer format to be told", || {
+        let words = posse.stderr();
+        if words.contains("a newer posse has written it (format 2") { Ok(()) } else { Err(words) }
+    });
+    posse.kill();
+    let path = format!("{leases}/{name}");
+    let after = scene.admin.get(&path).ok();
+    assert_eq!(after["metadata"]["resourceVersion"], made["metadata"]["resourceVersion"]);
+    assert_eq!(scene.ours(), [] as [Value; 0]);
+    scene.admin.delete(&path, &json!({})).ok();
     scene.finish();
 }

@@ -56,8 +56,17 @@ impl Label {
         )
     }
 
+    /// True for a line that a later version of posse has written: its `format` is not 1. Without one it is 1.
+    pub fn is_newer(line: &[u8]) -> bool {
+        let label = serde_json::from_slice::<Value>(line).unwrap_or_default();
+        !label["format"].is_null() && label["format"] != 1
+    }
+
     /// Reads a line that `to_line` wrote.
     pub fn parse(line: &[u8]) -> Option<Self> {
+        if Self::is_newer(line) {
+            return None;
+        }
         let value: Value = serde_json::from_slice(line).ok()?;
         let text = |key: &str| value[key].as_str().map(str::to_owned);
         let label = Self {
@@ -221,6 +230,11 @@ mod tests {
         assert_eq!(Label::parse(line.as_bytes()), Some(label()));
         assert_eq!(Label::parse(&line.as_bytes()[..line.len() - 4]), None);
         assert_eq!(Label::parse(b"{}"), None);
+        for (format, is_newer) in [("1", false), ("2", true), ("\"x\"", true)] {
+            let line = line.replacen('{', &format!("{{\"format\":{format},"), 1);
+            assert_eq!(Label::is_newer(line.as_bytes()), is_newer, "{line}");
+            assert_eq!(Label::parse(line.as_bytes()).is_none(), is_newer, "{line}");
+        }
         for (shape, field) in [
             ((|l: &mut Label| l.namespace = "A".to_owned()) as fn(&mut Label), "namespace"),
             (|l| l.owner = "-".to_owned(), "app"),

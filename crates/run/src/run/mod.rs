@@ -329,6 +329,7 @@ impl Run<'_> {
                 app: selection.app.clone(),
                 instance: selection.instance.clone(),
                 namespace: self.context.namespace.clone(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
                 server: self.server.http.server().to_owned(),
                 kubeconfig: self.driver_kubeconfig.map(|path| path.to_string_lossy().into_owned()),
             },

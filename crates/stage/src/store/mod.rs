@@ -181,7 +181,11 @@ impl Store {
         let metadata = file.metadata()?;
         let mut line = Vec::new();
         BufReader::new(file.take(LABEL_BYTES_MAX)).read_until(b'\n', &mut line)?;
-        let label = Label::parse(&line).ok_or_else(|| damaged("the label is invalid"))?;
+        let wrong = || match Label::is_newer(&line) {
+            true => damaged("a newer posse has written it; use that posse to serve it"),
+            false => damaged("the label is invalid"),
+        };
+        let label = Label::parse(&line).ok_or_else(wrong)?;
         let offset = line.len() as u64;
         if metadata.len() != offset + label.bytes {
             return Err(damaged("the length differs from the label's"));

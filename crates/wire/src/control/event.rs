@@ -121,7 +121,11 @@ fn write_run<M: SerializeMap>(map: &mut M, event: &RunEvent, epoch: Epoch) -> Re
             map.serialize_entry("until", &epoch.rfc3339(*until))
         }
         RunEvent::Missed { count } => map.serialize_entry("count", count),
-        RunEvent::Started | RunEvent::Stopped | RunEvent::Stopping => Ok(()),
+        RunEvent::Started => {
+            map.serialize_entry("version", env!("CARGO_PKG_VERSION"))?;
+            map.serialize_entry("format", &FORMAT)
+        }
+        RunEvent::Stopped | RunEvent::Stopping => Ok(()),
     }
 }
 
@@ -235,6 +239,9 @@ fn write_executor<M: SerializeMap>(
     }
 }
 
+/// The version of the lines: a number that grows if a line of an older reader would be misread.
+const FORMAT: u32 = 1;
+
 /// The name of the event about a call that has changed the run.
 pub const ACTED: &str = "acted";
 
@@ -298,7 +305,9 @@ mod tests {
     #[test]
     fn events_of_runs_groups_and_pods_have_their_documented_form() {
         let group = GroupName::from("default");
-        check(Event::Run(RunEvent::Started), r#""started""#);
+        let version = env!("CARGO_PKG_VERSION");
+        let started = format!(r#""started","version":"{version}","format":1"#);
+        check(Event::Run(RunEvent::Started), &started);
         check(Event::Run(RunEvent::Stopping), r#""stopping""#);
         check(Event::Run(RunEvent::Stopped), r#""stopped""#);
         check(Event::Run(RunEvent::Missed { count: 5 }), r#""missed","count":5"#);

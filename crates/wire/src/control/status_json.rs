@@ -20,6 +20,9 @@ pub struct RunNames {
     pub app: String,
     pub instance: String,
     pub namespace: String,
+    /// The version of the run's posse. Empty: the run does not tell it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
     /// The URL of the API server. Empty: the run does not tell it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub server: String,

@@ -38,6 +38,8 @@ pub const SIDECAR_FAILURE: &str = "posse.dev/sidecar-failure";
 pub const MAX_AGE: &str = "posse.dev/max-age";
 /// Annotation on the Lease or the driver pod: the ids up to this one may be in use.
 pub const ID_HIGH_WATER: &str = "posse.dev/id-high-water";
+/// Annotation: the version of what posse keeps in this object, a whole number. Absent: 1, the only one so far.
+pub const FORMAT: &str = "posse.dev/format";
 /// Standard label: the program that manages an object.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "posse");
 /// Standard label: the object's role in the application. Here: an executor.

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::k8s::labels::{APP, COMPONENT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
+use crate::k8s::labels::{APP, COMPONENT, FORMAT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
 use crate::pod::WireError;
 use crate::pod::build::OwnerRef;
+use posse_base::text::sanitize;
 use posse_core::machines::lease::LeaseScope;
 use posse_core::model::ids::{ExecutorId, STORED_ID_MAX, Uid};
 use posse_core::model::lease::Record;
@@ -129,7 +130,12 @@ fn record(lease: &Value) -> Result<Record, WireError> {
     let spec = |key: &str| lease.get("spec")?.get(key);
     let number = |key: &str| spec(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
     let time = |key: &str| unix_ms(spec(key)?.as_str()?);
-    let high_water = || meta.get("annotations")?.get(ID_HIGH_WATER)?.as_str()?.parse().ok();
+    // Its ids may mean something else: this process must neither take them nor judge who is alive.
+    let annotation = |key: &str| meta.get("annotations")?.get(key)?.as_str();
+    if let Some(format) = annotation(FORMAT).filter(|&format| format != "1") {
+        return Err(WireError::Newer(sanitize(format, FORMAT_BYTES_MAX)));
+    }
+    let high_water = || annotation(ID_HIGH_WATER)?.parse().ok();
     let high_water = || high_water().filter(|&id| id <= STORED_ID_MAX);
     let label = |key: &str| meta.get("labels")?.get(key)?.as_str();
     let selection = |app: &str, instance: &str| Selection {
@@ -210,6 +216,9 @@ fn micro_time(unix_ms: i64) -> Option<String> {
     Timestamp::from_millisecond(unix_ms).ok().map(|time| format!("{time:.6}"))
 }
 
+/// The longest format that a message names, in bytes.
+const FORMAT_BYTES_MAX: usize = 32;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +297,25 @@ mod tests {
         assert_eq!(Ok(got[0].record.clone()), parse(ours.as_bytes()));
         assert_eq!(parse_list(br#"{"items":null}"#), Ok(Vec::new()));
         assert!(parse_list(b"[]").is_err());
+    }
+
+    #[test]
+    fn a_lease_of_a_newer_format_is_told_and_not_read() {
+        let with = |format: &str| {
+            let high_water = r#""posse.dev/id-high-water""#;
+            let format = format!(r#""posse.dev/format":"{format}",{high_water}"#);
+            let ours = OURS.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
+            ours.replace(high_water, &format)
+        };
+        assert_eq!(parse(with("1").as_bytes()).unwrap().id_high_water, Some(ExecutorId(2_000)));
+        for format in ["2", "x"] {
+            let lease = with(format);
+            assert_eq!(parse(lease.as_bytes()), Err(WireError::Newer(format.to_owned())));
+            // A list without it would make its executors orphans.
+            let list = format!(r#"{{"items":[{lease}]}}"#);
+            let error = parse_list(list.as_bytes()).expect_err("a newer one").to_string();
+            assert!(error.contains("newer posse"), "{error}");
+        }
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub enum WireError {
     Json(String),
     /// A required field is absent.
     Missing(&'static str),
+    /// A later version of posse keeps something else there; with the version of its format.
+    Newer(String),
     /// Not protobuf.
     Protobuf(ProtobufError),
 }
@@ -72,6 +74,10 @@ impl fmt::Display for WireError {
         match self {
             Self::Json(problem) => f.write_str(problem),
             Self::Missing(field) => write!(f, "{field} is missing"),
+            Self::Newer(format) => write!(
+                f,
+                "a newer posse has written it (format {format}, and this one reads 1): use that posse"
+            ),
             Self::Protobuf(problem) => problem.fmt(f),
         }
     }
