@@ -30,6 +30,7 @@ use posse_core::policy::orphans::{
 };
 use posse_kube::api::leases::Leases;
 use posse_kube::api::orphans::AppExecutors;
+use posse_kube::api::pod_groups;
 use posse_kube::api::retry::with_retries_if;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::lease::{NamedLease, name_of};
@@ -438,6 +439,7 @@ impl Cleanup<'_> {
         }
         // Each instance once, even if its executors have several owners.
         emptied.retain(|instance| remaining.insert(instance.lease_name()));
+        emptied.iter().for_each(|instance| self.delete_pod_groups(instance));
         let deleted = emptied.into_iter().filter(|instance| self.delete_lease(instance));
         let mut n_leases = deleted.count();
         for batch in leases.into_iter().filter(|batch| batch.is_removable()) {
@@ -466,6 +468,16 @@ impl Cleanup<'_> {
         let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
         let message = format!("not deleted: {} ({refusal})", names.join(", "));
         Err(Failure::new(Code::Remain, message))
+    }
+
+    /// Deletes the PodGroups of an instance whose gangs are gone. One without an owner would stay for ever.
+    fn delete_pod_groups(&self, instance: &InstanceLabels) {
+        let Some(selection) = instance.selection() else { return };
+        let deleted = pod_groups::delete_of(&self.connection.http, &self.namespace, &selection);
+        if let Err(refusal) = deleted {
+            let instance = &selection.instance;
+            log::warn!("the PodGroups of instance {instance} are not deleted: {refusal}");
+        }
     }
 
     /// Deletes the LeaseAge of an instance if its holder does not renew it. True if deleted. A remaining

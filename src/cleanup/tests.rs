@@ -396,3 +396,23 @@ fn what_merely_has_our_labels_or_our_name_is_kept() {
     assert!(out.ends_with("\nremoved 1 executor and 0 leases\n"), "{out}");
     assert_eq!(scene.deletes().len(), 1);
 }
+
+/// A PodGroup outside of a cluster has no owner. Each scheduler has its own, and most clusters have none.
+#[test]
+fn the_pod_groups_of_an_ended_instance_go_with_its_executors() {
+    let apis = "/apis/scheduling.k8s.io";
+    let mut answers = five();
+    for _ in 0..3 {
+        answers.extend([
+            (format!("GET {apis}"), 200, json!({"versions": [{"version": "v1alpha2"}]})),
+            (format!("GET {apis}/v1alpha2"), 200, json!({"resources": [{"name": "podgroups"}]})),
+        ]);
+    }
+    let refusal = status("Forbidden", "no");
+    let groups = format!("DELETE {apis}/v1alpha2/namespaces/n/podgroups");
+    answers.extend([(groups.clone(), 200, json!({})), (groups.clone(), 403, refusal)]);
+    let scene = Scene::new(answers);
+    scene.cleanup("--yes");
+    let deletes = scene.deletes();
+    assert_eq!(deletes.iter().filter(|call| **call == groups).count(), 2, "{deletes:?}");
+}

@@ -4,12 +4,15 @@ use serde_json::Value;
 
 use super::preflight::{if_served, read};
 use super::{
-    OBJECT_BYTES_MAX, call, delete_options, object_path, percent_encode, write, write_path,
+    LIST_BYTES_MAX, OBJECT_BYTES_MAX, call, delete_options, managed_selector, object_path,
+    percent_encode, write, write_path,
 };
 use crate::http::{Http, Method};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::discovery;
+use posse_wire::k8s::labels::{INSTANCE, Selection};
 use posse_wire::k8s::status::Verb;
+use posse_wire::pod::build::gang::POD_GROUP_APIS;
 
 const RESOURCE: &str = "podgroups";
 
@@ -62,6 +65,27 @@ pub fn delete(http: &Http, root: &str, namespace: &str, name: &str) -> Result<()
         Err(refusal) if refusal.class == RefusalClass::NotFound => Ok(()),
         answer => answer.map(drop),
     }
+}
+
+/// Deletes the PodGroups of an instance that has ended, wherever the server has any.
+///
+/// # Errors
+/// The server's refusal.
+pub fn delete_of(http: &Http, namespace: &str, instance: &Selection) -> Result<(), Refusal> {
+    let Selection { app, instance } = instance;
+    let selector = format!("{},{INSTANCE}={instance}", managed_selector(Some(app)));
+    for api in POD_GROUP_APIS {
+        let root = match root(http, api) {
+            Err(refusal) if refusal.class == RefusalClass::Invalid => continue,
+            root => root?,
+        };
+        let path = write_path(&object_path(&root, namespace, RESOURCE, None));
+        let path = format!("{path}&labelSelector={}", percent_encode(&selector));
+        let body = delete_options(None, None);
+        let request = write(Method::Delete, path, &body, LIST_BYTES_MAX);
+        call(http, &request, Verb::Delete)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

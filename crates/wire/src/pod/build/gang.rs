@@ -45,6 +45,8 @@ pub struct PodGroup {
     pub object: Value,
 }
 
+/// The groups of APIs with PodGroups that posse makes.
+pub const POD_GROUP_APIS: [&str; 3] = [NATIVE_API, VOLCANO_API, COSCHEDULING_API];
 const NATIVE_API: &str = "scheduling.k8s.io";
 const VOLCANO_API: &str = "scheduling.volcano.sh";
 const COSCHEDULING_API: &str = "scheduling.x-k8s.io";
