@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use log::Level;
 use serde_json::{Value, json};
 
 use crate::args::format::FormatArgs;
@@ -475,8 +476,11 @@ impl Cleanup<'_> {
         let Some(selection) = instance.selection() else { return };
         let deleted = pod_groups::delete_of(&self.connection.http, &self.namespace, &selection);
         if let Err(refusal) = deleted {
+            // Who may not delete them has most likely made none.
+            let is_forbidden = refusal.class == RefusalClass::Forbidden;
+            let level = if is_forbidden { Level::Debug } else { Level::Warn };
             let instance = &selection.instance;
-            log::warn!("the PodGroups of instance {instance} are not deleted: {refusal}");
+            log::log!(level, "the PodGroups of instance {instance} are not deleted: {refusal}");
         }
     }
 

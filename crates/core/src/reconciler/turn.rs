@@ -236,7 +236,7 @@ impl Reconciler {
 
     fn end_surplus(&mut self, name: &GroupName, n: u32, now: Millis) {
         let Some(group) = self.executors.groups.get(name) else { return };
-        let idle = self.executors.ranks(name, self.driver_reports.idle(now)).collect();
+        let idle = self.executors.places(name, self.driver_reports.idle(now)).collect();
         for id in choose(&group.order, &idle, n as usize) {
             self.decommission(id, DeleteCause::ScaledDown, now);
         }

@@ -27,7 +27,7 @@ use crate::state::slots::Slots;
 use crate::state::snapshot::Snapshot;
 use crate::state::start_problems::StartProblems;
 use crate::state::tasks::Tasks;
-use crate::state::victim_rank::Rank;
+use crate::state::victim_order::VictimOrder;
 use crate::state::work::Work;
 use posse_base::time::Millis;
 
@@ -74,8 +74,8 @@ pub struct Executor {
     /// It was reported that somebody else will end it.
     pub is_end_told: bool,
     pub since: Millis,
-    /// Its rank in its group's order; none if it is ending.
-    rank: Option<Rank>,
+    /// Its place in its group's order; none if it is ending.
+    place: Option<VictimOrder>,
 }
 
 /// A change of an executor's memory in place.
@@ -119,7 +119,7 @@ impl Executor {
             was_ready: false,
             is_end_told: false,
             since: now,
-            rank: None,
+            place: None,
         }
     }
 
@@ -150,14 +150,19 @@ impl Executor {
         *n_ready = *n_ready + u32::from(self.is_ready) - u32::from(was_ready);
     }
 
-    /// Its rank in the order of victims; none if it is ending, or works on a task.
-    pub fn derive_rank(&self, id: ExecutorId, pod: Option<&Pod>, spec: &GroupSpec) -> Option<Rank> {
+    /// Its place in the order of victims; none if it is ending, or works on a task.
+    pub fn victim_order(
+        &self,
+        id: ExecutorId,
+        pod: Option<&Pod>,
+        spec: &GroupSpec,
+    ) -> Option<VictimOrder> {
         if self.task.is_some() {
             return None;
         }
         let cost = pod.map(|pod| pod.deletion_cost);
-        let rank = Rank::of(id, self.state, self.is_ready, cost)?;
-        Some(if spec.has_stable_slots() { Rank::by_slot(id, self.slot) } else { rank })
+        let place = VictimOrder::of(id, self.state, self.is_ready, cost)?;
+        Some(if spec.has_stable_slots() { VictimOrder::by_slot(id, self.slot) } else { place })
     }
 
     /// What the status shows of it.
@@ -217,7 +222,7 @@ pub struct Group {
     pub n_ready: u32,
     pub members: BTreeSet<ExecutorId>,
     /// The executors that may be ended when the target falls, in this order.
-    pub order: BTreeSet<Rank>,
+    pub order: BTreeSet<VictimOrder>,
     /// The number of ending members that nothing replaces, because the target fell.
     n_surplus: u32,
     /// Losses reported since the start of the run.
@@ -387,11 +392,11 @@ impl Executors {
         executor.state = executor.derive_state(pod);
         let group = self.groups.get_mut(&executor.group).expect("the group exists");
         executor.note_ready(pod, &mut group.n_ready);
-        executor.rank = executor.derive_rank(id, pod, &group.spec);
+        executor.place = executor.victim_order(id, pod, &group.spec);
         group.counts_of(&executor).for_each(|counts| counts.add(executor.state));
         group.members.insert(id);
         group.note_slot_wait(id, &executor, State::Requested, executor.known_since);
-        group.order.extend(executor.rank);
+        group.order.extend(executor.place);
         if executor.create.is_some() {
             self.open_creates.insert(id);
         }
@@ -412,14 +417,14 @@ impl Executors {
         let (before, state) = (executor.state, executor.derive_state(pod));
         executor.state = state;
         executor.note_ready(pod, &mut group.n_ready);
-        let rank = executor.derive_rank(id, pod, &group.spec);
-        if before == state && executor.rank == rank {
+        let place = executor.victim_order(id, pod, &group.spec);
+        if before == state && executor.place == place {
             return None;
         }
-        if let Some(rank) = std::mem::replace(&mut executor.rank, rank) {
-            group.order.remove(&rank);
+        if let Some(place) = std::mem::replace(&mut executor.place, place) {
+            group.order.remove(&place);
         }
-        group.order.extend(rank);
+        group.order.extend(place);
         if before == state {
             return None;
         }
@@ -482,8 +487,8 @@ impl Executors {
         group.members.remove(&id);
         group.records.remove(id);
         group.tasks.records.remove(id);
-        if let Some(rank) = &executor.rank {
-            group.order.remove(rank);
+        if let Some(place) = &executor.place {
+            group.order.remove(place);
         }
         group.problems.on_change(id, executor.start, Start::default());
         Some(executor)
@@ -496,19 +501,19 @@ impl Executors {
         for id in &group.members {
             let Some(executor) = self.by_id.get_mut(id) else { continue };
             let pod = executor.uid.as_ref().and_then(|uid| snapshot.get(uid));
-            executor.rank = executor.derive_rank(*id, pod, &group.spec);
-            group.order.extend(executor.rank);
+            executor.place = executor.victim_order(*id, pod, &group.spec);
+            group.order.extend(executor.place);
         }
     }
 
-    /// The ranks of these executors that belong to the group.
-    pub fn ranks<'a>(
+    /// The places of these executors that belong to the group.
+    pub fn places<'a>(
         &'a self,
         group: &'a GroupName,
         ids: impl Iterator<Item = ExecutorId> + 'a,
-    ) -> impl Iterator<Item = Rank> + 'a {
+    ) -> impl Iterator<Item = VictimOrder> + 'a {
         let executors = ids.filter_map(|id| self.by_id.get(&id));
-        executors.filter(move |executor| executor.group == *group).filter_map(|one| one.rank)
+        executors.filter(move |executor| executor.group == *group).filter_map(|one| one.place)
     }
 
     /// Forgets what a group has done: it is deleted, or restarted as a whole. A new group with its name,

@@ -32,6 +32,6 @@ pub mod snapshot;
 pub mod start_problems;
 pub mod stored_credentials;
 pub mod tasks;
-pub mod victim_rank;
+pub mod victim_order;
 pub mod window;
 pub mod work;

@@ -7,7 +7,7 @@ use posse_core::model::pod::StartProblemKind;
 use posse_core::model::status::{ExecutorStatus, State};
 use posse_core::reconciler::Reconciler;
 use posse_core::state::executors::{Executors, Group};
-use posse_core::state::victim_rank::Rank;
+use posse_core::state::victim_order::VictimOrder;
 
 use super::check::{CheckResult, fail};
 
@@ -55,12 +55,12 @@ pub fn indexes_are_right(core: &Reconciler) -> CheckResult {
 }
 
 fn order_is_right(name: &GroupName, group: &Group, core: &Reconciler) -> CheckResult {
-    let rank = |&id| {
+    let place = |&id| {
         let executor = core.executors().get(id)?;
         let pod = executor.uid.as_ref().and_then(|uid| core.snapshot().get(uid));
-        executor.derive_rank(id, pod, &group.spec)
+        executor.victim_order(id, pod, &group.spec)
     };
-    let want: BTreeSet<Rank> = group.members.iter().filter_map(rank).collect();
+    let want: BTreeSet<VictimOrder> = group.members.iter().filter_map(place).collect();
     if group.order != want {
         return fail(format!("the order of {name} is {:?}, not {want:?}", group.order));
     }

@@ -18,30 +18,30 @@ enum Stage {
     Ready,
 }
 
-/// The rank of an executor in the order: by stage, then lowest deletion cost (annotation
+/// The place of an executor in the order: by stage, then lowest deletion cost (annotation
 /// `controller.kubernetes.io/pod-deletion-cost`, KEP-2255), then youngest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rank {
+pub struct VictimOrder {
     stage: Stage,
     /// With stable slots the negative slot instead, so that the highest slot comes first.
     deletion_cost: i32,
     id: Reverse<ExecutorId>,
 }
 
-impl Rank {
-    /// The rank of an executor of a group with stable slots. An executor without a slot comes first.
+impl VictimOrder {
+    /// The place of an executor of a group with stable slots. An executor without a slot comes first.
     pub fn by_slot(id: ExecutorId, slot: Option<u32>) -> Self {
         // The same for all: an executor that runs is not spared for one that does not.
         let stage = Stage::NotCreated;
         Self { stage, deletion_cost: slot.map_or(i32::MIN, negative), id: Reverse(id) }
     }
 
-    /// For ranks by slot: true if the slot is not below `limit`, or if there is none.
+    /// For places by slot: true if the slot is not below `limit`, or if there is none.
     pub fn is_slot_from(&self, limit: u32) -> bool {
         self.deletion_cost <= negative(limit)
     }
 
-    /// The rank of an executor; none if it is ending already.
+    /// The place of an executor; none if it is ending already.
     pub fn of(
         id: ExecutorId,
         state: State,
@@ -58,7 +58,7 @@ impl Rank {
         Some(Self { stage, deletion_cost: deletion_cost.unwrap_or(0), id: Reverse(id) })
     }
 
-    /// The executor that has this rank.
+    /// The executor that has this place.
     pub fn executor(&self) -> ExecutorId {
         self.id.0
     }
