@@ -49,8 +49,7 @@ impl NamedFile {
 /// # Errors
 /// A file seems to be the configuration, or has no name.
 pub fn named(args: &SubmitArgs, world: &World<'_>) -> Result<Vec<NamedFile>, Failure> {
-    let files = args.stage.files.iter().map(|text| NamedFile::parse(text, world));
-    let files = files.collect::<Result<Vec<_>, _>>()?;
+    let files = named_all(args.stage.files.iter().cloned(), world)?;
     if args.file.file.is_none()
         && let Some(file) = files.iter().find(|file| is_configuration(&file.path))
     {
@@ -61,6 +60,17 @@ pub fn named(args: &SubmitArgs, world: &World<'_>) -> Result<Vec<NamedFile>, Fai
         )));
     }
     Ok(files)
+}
+
+/// The files that these words name: `PATH` or `PATH=NAME`.
+///
+/// # Errors
+/// A file has no name.
+pub fn named_all(
+    words: impl Iterator<Item = PathBuf>,
+    world: &World<'_>,
+) -> Result<Vec<NamedFile>, Failure> {
+    words.map(|text| NamedFile::parse(&text, world)).collect()
 }
 
 /// True if the file is a configuration of posse. Nobody has to name the keys `app` and `executors`.

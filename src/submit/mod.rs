@@ -56,8 +56,10 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         create_rbac: args.create_rbac,
     };
     // Errors in the files are reported before the server is contacted.
-    let files = pod_files::named(args, world)?;
+    let mut files = pod_files::named(args, world)?;
     let mut plan = plan(&request, world)?;
+    let of_file = plan.pod.files.iter().map(|text| folder(&args.file).join(text));
+    files.extend(pod_files::named_all(of_file, world)?);
     let outgoing = Outgoing::of_submission(&args.stage, &files, world)?;
     plan.pod_files = match &outgoing {
         // The server checks all objects before any file is uploaded.

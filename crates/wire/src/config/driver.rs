@@ -63,6 +63,9 @@ pub(super) const KEYS: &[Key] = &[
     key("image_pull_secrets", List, none("[registry]"), "Names of Secrets."),
     key("secrets", Pairs, none("{db-password: /etc/db}"), "Secrets to mount: name to folder."),
     key("config_maps", Pairs, none("{settings: /etc/settings}"), "ConfigMaps to mount: name to folder."),
+    key("files", List, none("[driver.py, data/small.csv=data.csv]"),
+        "Files for the driver and its executors, `PATH` or `PATH=NAME`, beside those of `posse submit --file`. Paths are relative \
+         to the configuration file. See [files](SUBMIT.md#files).").experimental(),
     key("retries", Integer, Is("3"), "How often the Job starts a failed driver again."),
     key("deadline", Duration, Is("0s"), "When the whole application must be over. `0s`: never."),
     key("node_loss_after", Duration, Is("60s"),
@@ -174,6 +177,8 @@ pub struct DriverPod {
     pub secrets: Vec<(String, String)>,
     /// ConfigMaps to mount: name and path.
     pub config_maps: Vec<(String, String)>,
+    /// Files of this machine for the pods: PATH or PATH=NAME, relative to the configuration file.
+    pub files: Vec<String>,
     /// How often the Job retries a failed driver.
     pub retries: u32,
     /// Maximum run time of the Job, milliseconds. 0: no limit.
@@ -197,6 +202,7 @@ impl Default for DriverPod {
             image_pull_secrets: Vec::new(),
             secrets: Vec::new(),
             config_maps: Vec::new(),
+            files: Vec::new(),
             retries: RETRIES_DEFAULT,
             deadline_ms: 0,
             node_loss_after_ms: NODE_LOSS_AFTER_MS_DEFAULT,
@@ -295,6 +301,7 @@ fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, Confi
         image_pull_secrets: section.texts("image_pull_secrets")?.unwrap_or_default(),
         secrets: mounts(section, "secrets")?,
         config_maps: mounts(section, "config_maps")?,
+        files: section.texts("files")?.unwrap_or_default(),
         retries: retries.unwrap_or(default.retries),
         deadline_ms: section.duration_ms("deadline", default.deadline_ms)?,
         node_loss_after_ms: section.duration_ms("node_loss_after", default.node_loss_after_ms)?,

@@ -136,6 +136,7 @@ driver:
   posse_image: posse:1
   secrets: {token: /etc/token}
   config_maps: {more: /etc/more}
+  files: [a.py, b=c]
   retries: 7
   deadline: 2h
   node_loss_after: 90s";
@@ -162,6 +163,7 @@ driver:
         image_pull_secrets: vec!["pull".to_owned()],
         secrets: pair("token", "/etc/token"),
         config_maps: pair("more", "/etc/more"),
+        files: vec!["a.py".to_owned(), "b=c".to_owned()],
         retries: 7,
         deadline_ms: 7_200_000,
         node_loss_after_ms: 90_000,
