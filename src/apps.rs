@@ -1,5 +1,6 @@
 //! `posse apps`: lists applications.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use jiff::Timestamp;
@@ -112,6 +113,8 @@ fn local_app(status: &StatusJson) -> App {
         state: Some(DriverState::Local),
         n_running: sum(|group| group.running),
         n_pending: sum(|group| group.requested + group.pending),
+        groups: BTreeMap::new(),
+        waiting: status.groups.iter().find_map(|group| group.waiting.clone()),
         n_wanted: Some(sum(|group| group.target)),
         driver: None,
         node: None,
@@ -136,6 +139,7 @@ fn add_local(apps: &mut Vec<App>, local: Vec<App>, listed: &str) {
         match apps.iter_mut().find(of_same_run) {
             Some(found) => {
                 run.created_s = found.created_s;
+                run.groups = std::mem::take(&mut found.groups);
                 *found = run;
             }
             None => apps.push(run),
@@ -184,7 +188,7 @@ impl Listing for Apps {
     }
 }
 
-const WIDE_HEADS: [&str; 10] = [
+const WIDE_HEADS: [&str; 13] = [
     "NAMESPACE",
     "NAME",
     "STATE",
@@ -195,9 +199,12 @@ const WIDE_HEADS: [&str; 10] = [
     "INSTANCE",
     "FAILED",
     "EXIT",
+    "WAITING",
+    "CPU H",
+    "GIB H",
 ];
 
-fn cells(app: &App, now_s: i64) -> [String; 10] {
+fn cells(app: &App, now_s: i64) -> [String; 13] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     [
         app.namespace.clone(),
@@ -213,6 +220,9 @@ fn cells(app: &App, now_s: i64) -> [String; 10] {
         or_dash(app.instance.clone()),
         app.n_failed.to_string(),
         or_dash(app.exit_code.map(|code| code.to_string())),
+        or_dash(app.waiting.clone()),
+        format!("{:.2}", app.cost().cpu_hours()),
+        format!("{:.2}", app.cost().memory_hours()),
     ]
 }
 

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::plan::driver_selector;
 use crate::state::{DriverState, exit_code, newest, state};
 use crate::workload::owned_pods;
 use posse_core::model::pod::Phase;
 use posse_core::model::refusal::Refusal;
+use posse_core::policy::cost::{Cost, Reserved};
 use posse_kube::api::objects::{Kind, Objects};
 use posse_wire::k8s::job::Job;
-use posse_wire::k8s::labels::{APP, COMPONENT, DRIVER, EXECUTORS, INSTANCE, MANAGED_BY};
+use posse_wire::k8s::labels::{APP, COMPONENT, DRIVER, EXECUTORS, GROUP, INSTANCE, MANAGED_BY};
 use posse_wire::k8s::object::Meta;
 use posse_wire::names;
 use posse_wire::pod::WireError;
@@ -30,6 +31,10 @@ pub struct App {
     /// Executors that are running, and those that are not running yet. Terminating ones do not count.
     pub n_running: u64,
     pub n_pending: u64,
+    /// The executors that the server has, by group. Those of a run on this host are not known to it with another cluster.
+    pub groups: BTreeMap<String, GroupUse>,
+    /// Why most of the pending ones do not run, in the word of the scheduler or the kubelet.
+    pub waiting: Option<String>,
     /// The number of executors at start by its configuration, if known.
     pub n_wanted: Option<u64>,
     /// The name of the driver's newest pod.
@@ -43,9 +48,36 @@ pub struct App {
     pub created_s: Option<i64>,
 }
 
+/// The executors of a group that the server has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupUse {
+    pub n_running: u64,
+    pub n_pending: u64,
+    /// Of all of them, also of those that have ended and are not deleted.
+    pub cost: Cost,
+}
+
+impl GroupUse {
+    fn to_json(self) -> Value {
+        json!({
+            "running": self.n_running,
+            "pending": self.n_pending,
+            "cpu_hours": self.cost.cpu_hours(),
+            "memory_gib_hours": self.cost.memory_hours(),
+        })
+    }
+}
+
 impl App {
+    /// The cost of all groups.
+    pub fn cost(&self) -> Cost {
+        self.groups.values().fold(Cost::default(), |sum, group| sum.plus(group.cost))
+    }
+
     /// The format of `-o json`.
     pub fn to_json(&self, now_s: i64) -> Value {
+        let groups = self.groups.iter().map(|(name, group)| (name.clone(), group.to_json()));
+        let groups: Map<String, Value> = groups.collect();
         json!({
             "namespace": self.namespace,
             "server": self.server,
@@ -53,6 +85,8 @@ impl App {
             "state": self.state.map(DriverState::as_str),
             "executors": { "running": self.n_running, "pending": self.n_pending,
                            "wanted": self.n_wanted },
+            "waiting": self.waiting,
+            "groups": groups,
             "driver": { "pod": self.driver, "node": self.node, "instance": self.instance,
                         "exit_code": self.exit_code, "failed": self.n_failed },
             "age_seconds": self.created_s.map(|created| (now_s - created).max(0)),
@@ -73,7 +107,7 @@ pub fn find(objects: &Objects, patterns: &[String]) -> Result<Vec<App>, Refusal>
     let (jobs, _) = objects.list(Kind::Job, &driver_selector(None), &Job::parse)?;
     let of_posse = format!("{}={}", MANAGED_BY.0, MANAGED_BY.1);
     let (pods, _) = objects.list(Kind::Pod, &of_posse, &AppPod::parse)?;
-    let mut apps = group_by_app(jobs, pods);
+    let mut apps = group_by_app(jobs, pods, Timestamp::now().as_second());
     apps.retain(|app| patterns.is_empty() || patterns.iter().any(|one| matches(one, &app.name)));
     Ok(apps)
 }
@@ -93,6 +127,12 @@ struct Executor {
     created_s: Option<i64>,
     phase: Phase,
     is_live: bool,
+    group: String,
+    pending_reason: Option<String>,
+    reserved: Reserved,
+    /// When a node took it, and when it ended.
+    started_s: Option<i64>,
+    ended_s: Option<i64>,
 }
 
 /// Namespace and name of an application.
@@ -111,6 +151,11 @@ impl AppPod {
                 created_s: created_s(meta),
                 phase: pod.facts.phase,
                 is_live: pod.is_live(),
+                group: meta.label(GROUP).unwrap_or_default().to_owned(),
+                pending_reason: pod.pending_reason().map(str::to_owned),
+                reserved: pod.spec.reserved(),
+                started_s: pod.status.start_time.as_deref().and_then(seconds),
+                ended_s: pod.finished_at().and_then(seconds),
             }),
             Some(_) | None => Self::Other,
         })
@@ -125,7 +170,7 @@ struct AppObjects {
     executors: Vec<Executor>,
 }
 
-fn group_by_app(jobs: Vec<Job>, pods: Vec<AppPod>) -> Vec<App> {
+fn group_by_app(jobs: Vec<Job>, pods: Vec<AppPod>, now_s: i64) -> Vec<App> {
     let mut all: BTreeMap<AppKey, AppObjects> = BTreeMap::new();
     for job in jobs {
         let Some(key) = key_of(&job.meta) else { continue };
@@ -144,7 +189,7 @@ fn group_by_app(jobs: Vec<Job>, pods: Vec<AppPod>) -> Vec<App> {
             AppPod::Other => {}
         }
     }
-    all.into_iter().map(|(key, parts)| app(key, parts)).collect()
+    all.into_iter().map(|(key, parts)| app(key, parts, now_s)).collect()
 }
 
 fn key_of(meta: &Meta) -> Option<AppKey> {
@@ -153,11 +198,43 @@ fn key_of(meta: &Meta) -> Option<AppKey> {
 
 /// The time of creation, in seconds since 1970.
 fn created_s(meta: &Meta) -> Option<i64> {
-    let created: Timestamp = meta.creation_timestamp.as_ref()?.parse().ok()?;
-    Some(created.as_second())
+    seconds(meta.creation_timestamp.as_ref()?)
 }
 
-fn app((namespace, name): AppKey, parts: AppObjects) -> App {
+fn seconds(time: &str) -> Option<i64> {
+    time.parse::<Timestamp>().ok().map(Timestamp::as_second)
+}
+
+/// The executors by group.
+fn groups(executors: &[Executor], now_s: i64) -> BTreeMap<String, GroupUse> {
+    let mut groups: BTreeMap<String, GroupUse> = BTreeMap::new();
+    for pod in executors {
+        let group = groups.entry(pod.group.clone()).or_default();
+        if pod.is_live && pod.phase == Phase::Running {
+            group.n_running += 1;
+        } else if pod.is_live {
+            group.n_pending += 1;
+        }
+        if let Some(started_s) = pod.started_s {
+            let ended_s = pod.ended_s.unwrap_or(now_s);
+            group.cost = group.cost.plus(Cost::of(pod.reserved, started_s, ended_s));
+        }
+    }
+    groups
+}
+
+/// The reason that most pending executors have; of several, the first by name.
+fn waiting(live: &[&Executor]) -> Option<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let pending = live.iter().filter(|pod| pod.phase != Phase::Running);
+    for reason in pending.filter_map(|pod| pod.pending_reason.as_deref()) {
+        *counts.entry(reason).or_default() += 1;
+    }
+    let most = counts.into_iter().rev().max_by_key(|(_, n)| *n);
+    most.map(|(reason, _)| reason.to_owned())
+}
+
+fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
     let AppObjects { job, drivers, executors } = parts;
     let drivers = &owned_pods(job.as_ref(), drivers);
     let driver = newest(drivers);
@@ -173,6 +250,8 @@ fn app((namespace, name): AppKey, parts: AppObjects) -> App {
         state: workload.map(|_| state(job.as_ref(), drivers)),
         n_running,
         n_pending: live.len() as u64 - n_running,
+        groups: groups(&executors, now_s),
+        waiting: waiting(&live),
         n_wanted: wanted.and_then(|text| text.parse().ok()),
         driver: driver.map(|pod| pod.name().to_owned()),
         node: driver.and_then(|pod| pod.facts.node.as_deref()).map(str::to_owned),
@@ -265,8 +344,23 @@ mod tests {
                 app,
                 "executor",
                 json!({"metadata": {"name": "x", "uid": "x", "creationTimestamp": made},
+                "spec": {"containers": [{"name": "e", "resources": {"requests": {"cpu": 1}}}]},
                 "status": {"phase": phase}}),
             )
+        };
+        let executor = |app: &str, phase: &str| {
+            let mut pod = executor(app, phase);
+            pod["metadata"]["labels"][GROUP] = json!("big");
+            match phase {
+                // It waits, and has no node.
+                "Pending" => {
+                    pod["status"]["conditions"] = json!([
+                        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+                }
+                "Failed" => {}
+                _ => pod["status"]["startTime"] = json!(made),
+            }
+            pod
         };
         let mut terminating = executor("wc", "Running");
         terminating["metadata"]["deletionTimestamp"] = json!(made);
@@ -289,7 +383,7 @@ mod tests {
         ];
         let pods = pods.map(|pod| AppPod::parse(pod.to_string().as_bytes()).unwrap());
         let job = Job::parse(job.to_string().as_bytes()).unwrap();
-        let apps = group_by_app(vec![job], pods.into());
+        let apps = group_by_app(vec![job], pods.into(), 1_767_225_600 + 3_600);
         let [outside, wc] = apps.as_slice() else { panic!("{apps:?}") };
         assert_eq!((outside.state, outside.executors().as_str()), (None, "1"));
         assert_eq!(outside.instance.as_deref(), Some("k3f9x"));
@@ -297,6 +391,9 @@ mod tests {
         assert_eq!((wc.n_pending, wc.n_failed, wc.node.as_deref()), (1, 1, Some("n1")));
         let shown = wc.to_json(1_767_225_600 + 5);
         assert_eq!(shown["age_seconds"], 5);
+        assert_eq!(shown["waiting"], "Unschedulable");
+        let group = json!({"running": 1, "pending": 1, "cpu_hours": 2.0, "memory_gib_hours": 0.0});
+        assert_eq!(shown["groups"], json!({"big": group}));
         assert_eq!(shown["driver"]["pod"], "wc-driver-x");
     }
 }

@@ -3,6 +3,7 @@
 pub mod address_check;
 pub mod adoption;
 pub mod bundle_expiry;
+pub mod cost;
 pub mod driver_job;
 pub mod driver_port;
 pub mod loss;

@@ -1,12 +1,15 @@
 //! Reads any pod as commands show it: the facts that the reconciler has, and what only people want to know.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{RawPod, WireError, stuck_kind};
 use crate::k8s::labels::DRIVER_DIR;
 use crate::k8s::object::{Condition, Meta, or_default};
 use posse_core::model::pod::{Phase, Pod, StartProblemKind};
+use posse_core::policy::cost::Reserved;
 use posse_encoding::json;
+use posse_encoding::quantity::Quantity;
 
 /// A pod.
 #[derive(Clone, Debug)]
@@ -40,6 +43,22 @@ struct Container {
     command: Vec<String>,
     #[serde(deserialize_with = "or_default")]
     volume_mounts: Vec<VolumeMount>,
+    #[serde(deserialize_with = "or_default")]
+    resources: Resources,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    #[serde(deserialize_with = "or_default")]
+    requests: Requests,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Requests {
+    cpu: Value,
+    memory: Value,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -56,6 +75,8 @@ pub struct PodStatus {
     pub reason: String,
     #[serde(deserialize_with = "or_default")]
     pub message: String,
+    /// When a node began to prepare it.
+    pub start_time: Option<String>,
     #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
     #[serde(deserialize_with = "or_default")]
@@ -173,6 +194,22 @@ impl PodDetails {
         statuses.find(|status| status.name == self.main).map_or(0, |status| status.restart_count)
     }
 
+    /// Why it does not run yet, in the word of the scheduler or the kubelet.
+    pub fn pending_reason(&self) -> Option<&str> {
+        let unscheduled =
+            |found: &&Condition| found.kind == "PodScheduled" && found.status == "False";
+        let condition = self.status.conditions.iter().find(unscheduled);
+        let reason =
+            condition.map(|found| found.reason.as_str()).filter(|reason| !reason.is_empty());
+        reason.or_else(|| self.waiting().map(|waiting| waiting.reason.as_str()))
+    }
+
+    /// When its main container ended, if it has.
+    pub fn finished_at(&self) -> Option<&str> {
+        let status = self.status.of_container(&self.main)?;
+        status.state.terminated.as_ref()?.finished_at.as_deref()
+    }
+
     /// The first container that waits for something, init containers first.
     pub fn waiting(&self) -> Option<&Waiting> {
         let PodStatus { init_container_statuses, container_statuses, .. } = &self.status;
@@ -196,6 +233,21 @@ impl PodSpec {
     pub fn program(&self, container: &str) -> Option<&str> {
         let found = self.containers.iter().find(|one| one.name == container)?;
         found.command.first().map(String::as_str)
+    }
+
+    /// What the containers ask for together; init containers, which have ended, do not count.
+    pub fn reserved(&self) -> Reserved {
+        let sum = |of: fn(&Requests) -> &Value, unit: Quantity| {
+            let asked = self.containers.iter().map(|one| of(&one.resources.requests));
+            let asked = asked.filter_map(Quantity::of).filter(|quantity| !quantity.is_negative());
+            let sum = asked.map(|quantity| quantity.divided(unit)).fold(0, i128::saturating_add);
+            u64::try_from(sum).unwrap_or(u64::MAX)
+        };
+        let (milli, byte) = (Quantity::parse("1m"), Quantity::whole(1));
+        Reserved {
+            cpu_milli: milli.map_or(0, |milli| sum(|requests| &requests.cpu, milli)),
+            memory_bytes: sum(|requests| &requests.memory, byte),
+        }
     }
 
     /// The names of all containers.
@@ -224,7 +276,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use posse_core::model::pod::ContainerState;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::k8s::labels::CONTAINER;
@@ -238,6 +290,32 @@ mod tests {
 
     fn pod(containers: Value, status: Value) -> PodDetails {
         named(None, containers, status)
+    }
+
+    #[test]
+    fn what_a_pod_reserves_and_why_it_does_not_run() {
+        let asks = |cpu: Value, memory: Value| json!({"name": "a", "resources": {"requests": {"cpu": cpu, "memory": memory}}});
+        let two = pod(
+            json!([asks(json!("1500m"), json!("1Gi")), asks(json!(1), json!("-1"))]),
+            json!({}),
+        );
+        let want = Reserved { cpu_milli: 2_500, memory_bytes: 1 << 30 };
+        assert_eq!((two.spec.reserved(), two.pending_reason()), (want, None));
+        let none = pod(
+            json!([{"name": "a", "resources": null}]),
+            json!({"conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}),
+        );
+        assert_eq!(
+            (none.spec.reserved(), none.pending_reason()),
+            (Reserved::default(), Some("Unschedulable"))
+        );
+        let pulls = json!([{"name": "a", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]);
+        let pulling = pod(json!([{"name": "a"}]), json!({"containerStatuses": pulls}));
+        assert_eq!(pulling.pending_reason(), Some("ImagePullBackOff"));
+        let ended = json!([{"name": "a", "state": {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T00:00:00Z"}}}]);
+        let ended = pod(json!([{"name": "a"}]), json!({"containerStatuses": ended}));
+        assert_eq!(ended.finished_at(), Some("2026-01-01T00:00:00Z"));
     }
 
     #[test]
