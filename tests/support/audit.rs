@@ -123,7 +123,7 @@ pub fn event_violations(runs: &[Vec<Value>]) -> Vec<String> {
             if event["event"] == "executor_requested" && !requested.insert(text("pod")) {
                 found.push(format!("requested twice: {event}"));
             }
-            if event["event"] == "executor_lost" && !lost.insert(text("uid")) {
+            if event["event"] == "executor_lost" && !lost.insert((text("pod"), text("uid"))) {
                 found.push(format!("lost twice: {event}"));
             }
         }
