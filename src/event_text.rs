@@ -164,7 +164,6 @@ mod tests {
                 json!({"event": "credentials_failed", "name": "hdfs", "message": "no KDC"}),
                 "hdfs: no KDC",
             ),
-            (json!({"event": "credentials_renewed", "name": "hdfs", "expires": null}), "hdfs"),
             (
                 json!({"event": "credentials_renewed", "name": "hdfs", "expires": at}),
                 "hdfs, valid until 00:00:09 UTC",
