@@ -182,7 +182,7 @@ impl Check {
     fn disown_late(&self, uid: &Uid, cluster: &mut Cluster) {
         let has_no_owner = cluster.owner.is_none();
         let Some(life) = cluster.lives.get_mut(uid) else { return };
-        if life.is_foreign || !has_no_owner || !self.is_unknowable(life.id) {
+        if life.is_foreign || !has_no_owner || !self.is_unknowable(life.id, &life.group) {
             return;
         }
         (life.is_foreign, life.is_disowned) = (true, true);

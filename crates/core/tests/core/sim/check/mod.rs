@@ -67,7 +67,8 @@ pub struct Check {
     /// Losses whose log is not yet reported.
     pub(super) logs_due: BTreeSet<Uid>,
     logs_read: Vec<u64>,
-    posted: BTreeMap<u64, u64>,
+    /// When this process first sent a create for an id, and for which group.
+    posted: BTreeMap<u64, (u64, GroupName)>,
     unknown: BTreeMap<u64, u64>,
     /// A restore that the core has not noticed: the epoch at that time.
     pub(super) doubt: Option<u32>,
@@ -163,9 +164,10 @@ impl Check {
         self.awaited_ends = ends.map(|(uid, at)| (uid.clone(), *at)).collect();
     }
 
-    /// True if this process cannot know that an earlier one used the id.
-    pub(super) fn is_unknowable(&self, id: u64) -> bool {
-        !self.is_kept && id > self.unknowable_above && !self.posted.contains_key(&id)
+    /// True if this process cannot know that an earlier one used the id for this group.
+    pub(super) fn is_unknowable(&self, id: u64, group: &GroupName) -> bool {
+        let is_ours = self.posted.get(&id).is_some_and(|(_, posted)| posted == group);
+        !self.is_kept && id > self.unknowable_above && !is_ours
     }
 
     pub fn on_stop(&mut self, order: StopOrder) {
@@ -203,7 +205,7 @@ impl Check {
             Input::Created { id, answer: Err(refusal), .. }
                 if refusal.class == RefusalClass::OutcomeUnknown =>
             {
-                let sent_at = self.posted.get(&id.0).copied().unwrap_or(0);
+                let sent_at = self.posted.get(&id.0).map_or(0, |(at, _)| *at);
                 self.unknown.insert(id.0, sent_at);
             }
             _ => {}
@@ -409,7 +411,7 @@ impl Check {
                 {
                     return fail(format!("{action:?}, but a pod of that id was seen before"));
                 }
-                let is_fresh = self.posted.insert(id.0, now).is_none();
+                let is_fresh = self.posted.insert(id.0, (now, group.clone())).is_none();
                 if is_fresh && !core.executors().groups.contains_key(group) {
                     return fail(format!("{action:?} for no group"));
                 }
