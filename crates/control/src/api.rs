@@ -322,7 +322,7 @@ fn no_such_call(segments: &[&str]) -> Answer {
         }
         ["v1", "groups", _] => "DELETE, POST, PUT",
         ["v1", "groups", _, "executors"] => "GET, HEAD, POST",
-        ["v1", "groups", _, "executors", _] => "DELETE, GET, HEAD",
+        ["v1", "groups", _, "executors", _] => "DELETE, GET, HEAD, POST",
         ["v1", "executors", "heartbeat" | "idle" | "kill"]
         | ["v1", "executors", _, "disconnected"]
         | ["v1", "driver", "ready"] => "POST",
