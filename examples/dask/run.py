@@ -82,6 +82,8 @@ class Play:
 
     def check_ports(self):
         self.checks.same("ports that other machines reach", self.checks.beyond_loopback(), [])
+
+    def check_strangers(self):
         for address in (f"127.0.0.1:{self.port}", *self.workers().values()):
             self.checks.same("without the key", is_admitted(address), False)
 
@@ -256,6 +258,7 @@ def main():
         six = play.kill_one(play.to_six())
         play.check_ports()
         last = play.to_one(six)
+        play.check_strangers()
         play.check_work()
         play.silence(last)
         play.end()
