@@ -144,10 +144,15 @@ class Play:
         """Two workers each hold the only copy of a result; the one with more data must stay."""
         most, some = self.seeded.sample(sorted(now), 2)
         path, go = self.checks.folder / "made", self.checks.folder / "go"
+        # With another one under way no worker is idle, and none is retired, until both have begun.
+        self.until("a whole product", lambda: self.is_busy() and len(self.work) > 1)
         held = [
-            self.client.submit(hold, name, HELD_BYTES[name], str(path), str(go), workers=[now[worker]], key=name)
+            self.client.submit(hold, name, HELD_BYTES[name], str(path), str(go), workers=[now[worker]], key=name, priority=1)
             for name, worker in [("most", most), ("some", some)]
         ]
+        self.until("both to begin", lambda: path.exists() and sorted(path.read_text().split()) == ["most", "some"])
+        # On the two workers the rest of the product would wait for them.
+        self.client.cancel(list(self.work.pop()[1]))
         # Dask ends idle workers first, so that on a slow machine the last ones of the product would stay.
         self.until("two workers", lambda: sorted(self.workers()) == sorted([most, some]))
         go.touch()
