@@ -283,8 +283,6 @@ pub enum ControlError {
     NoFolder { tried: Vec<String> },
     /// A TCP address without a token file.
     NoToken { address: ControlAddr },
-    /// The token that acts is also the one that reads.
-    SameTokens,
     /// The token file is invalid.
     TokenFile(TokenError),
 }
@@ -312,10 +310,6 @@ impl fmt::Display for ControlError {
                 f,
                 "control address {address} needs --control-token-file: every user of this host can \
                  reach it"
-            ),
-            Self::SameTokens => f.write_str(
-                "--control-token-file and --page-token-file have the same token; a token that only reads must be \
-                 another one",
             ),
             Self::TokenFile(error) => write!(f, "control {error}"),
         }

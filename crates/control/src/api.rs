@@ -50,15 +50,14 @@ impl ControlServer {
     /// Starts the server's threads.
     ///
     /// # Errors
-    /// The address is TCP and there is no token, both tokens are the same, or the system cannot start a thread.
+    /// The address is TCP and there is no token, or the system cannot start a thread.
     pub fn start(bound: Bound, tokens: Tokens, subject: ServedRun) -> Result<Self, ControlError> {
         let Bound { address, listen, file } = bound;
-        let Tokens { control: token, read: read_token } = tokens;
-        if let (Some(token), Some(read)) = (&token, &read_token)
-            && token.admits(Some(&read.header()))
-        {
-            return Err(ControlError::SameTokens);
-        }
+        let Tokens { control: token, read } = tokens;
+        // One token for both acts: whoever has it can act anyway.
+        let is_control =
+            |read: &Token| token.as_ref().is_some_and(|token| token.admits(Some(&read.header())));
+        let read_token = read.filter(|read| !is_control(read));
         let token = match &address {
             ControlAddr::Tcp(_) if token.is_none() => {
                 return Err(ControlError::NoToken { address });
