@@ -42,8 +42,6 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         {
             Listed::default()
         }
-        // A flag, the environment or a file is wrong.
-        Err(failure) if failure.code == Code::Usage => return Err(failure),
         Err(failure) => {
             log::warn!("only the runs on this host are listed: {failure}");
             code = Code::Failed;

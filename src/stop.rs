@@ -1,30 +1,105 @@
-//! `posse stop`: ends applications in the cluster.
+//! `posse stop`: ends runs on this host, and applications in the cluster.
 
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::args::submit::StopArgs;
+use crate::args::submit::{NamespaceArgs, StopArgs};
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
+use crate::settings::socket_folders;
 use crate::terminal::print;
 use crate::world::World;
 use posse_base::text::one_line;
+use posse_control::address::{app_of, live_sockets};
+use posse_control::client::RunProcess;
 use posse_submit::apps::matches;
 use posse_submit::stop;
 
-/// `posse stop`.
+/// How long a run on this host may take to end.
+const LOCAL_LIMIT: Duration = Duration::from_secs(600);
+
+/// `posse stop`: a name that a run on this host has is its name, and no cluster is asked about it.
 ///
 /// # Errors
 /// No application has one of the names, the API server refuses, or pods were not confirmed deleted
 /// (exit code 12).
 pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let wanted: Vec<String> = args.names.iter().chain(&args.app).cloned().collect();
+    let local = local_runs(args, &wanted, world);
+    if args.grace.is_some() && !local.is_empty() {
+        log::warn!("--grace is for submitted drivers: runs on this host take their `driver.grace`");
+    }
+    let is_local = |name: &String| local.values().any(|app| matches(name, app));
+    let rest: Vec<String> = wanted.into_iter().filter(|name| !is_local(name)).collect();
+    let stopped = stop_local(&local, out);
+    if rest.is_empty() {
+        return stopped;
+    }
+    if let Err(failure) = stopped {
+        log::error!("{failure}");
+        return stop_in_cluster(args, &rest, world, out).and(Err(failure));
+    }
+    stop_in_cluster(args, &rest, world, out)
+}
+
+/// The sockets of the runs on this host that are meant, and their applications; none if a namespace or a cluster is
+/// named.
+fn local_runs(args: &StopArgs, wanted: &[String], world: &World<'_>) -> BTreeMap<PathBuf, String> {
+    // In a pod, a run of this name may be the submitted driver itself, whose Job would start it again.
+    let is_in_pod = (world.env)("KUBERNETES_SERVICE_HOST").is_some();
+    if is_in_pod || args.namespace != NamespaceArgs::default() {
+        return BTreeMap::new();
+    }
+    let sockets = live_sockets(None, &socket_folders(world)).into_iter();
+    let runs =
+        sockets.filter_map(|socket| app_of(&socket).map(str::to_owned).map(|app| (socket, app)));
+    runs.filter(|(_, app)| wanted.iter().any(|name| matches(name, app))).collect()
+}
+
+/// Ends runs on this host. All are told to end before the first is waited for.
+fn stop_local(runs: &BTreeMap<PathBuf, String>, out: &mut dyn Write) -> Result<Code, Failure> {
+    let asked: Vec<_> = runs
+        .iter()
+        .map(|(socket, app)| {
+            let process = RunProcess::at(socket);
+            (app, process.and_then(|process| process.terminate().map(|()| process)))
+        })
+        .collect();
+    let mut last: Option<Failure> = None;
+    for (app, asked) in asked {
+        let why = match asked.and_then(|process| process.wait(LOCAL_LIMIT)) {
+            Ok(true) => {
+                print(out, &format!("application {} stopped\n", one_line(app)))?;
+                continue;
+            }
+            Ok(false) => {
+                io::Error::other(format!("it still runs after {} s", LOCAL_LIMIT.as_secs()))
+            }
+            Err(error) => error,
+        };
+        let message = format!("application {app} on this host: cannot be stopped: {why}");
+        if let Some(earlier) = last.replace(Failure::new(Code::Failed, message)) {
+            log::error!("{earlier}");
+        }
+    }
+    last.map_or(Ok(Code::Clean), Err)
+}
+
+fn stop_in_cluster(
+    args: &StopArgs,
+    wanted: &[String],
+    world: &World<'_>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
     let namespace = Namespace::new(&args.namespace, world)?;
     let objects = namespace.objects();
-    let wanted: Vec<String> = args.names.iter().chain(&args.app).cloned().collect();
-    let apps = namespace.apps(&objects, &wanted)?;
+    let apps = namespace.apps(&objects, wanted)?;
     let not_submitted: Vec<String> =
         apps.iter().filter(|app| app.state.is_none()).map(|app| app.name.clone()).collect();
     let mut names: Vec<String> = apps.into_iter().map(|app| app.name).collect();
-    for name in &wanted {
+    for name in wanted {
         let is_pattern = name.contains(['*', '?']);
         if !is_pattern && !names.contains(name) {
             // A submit that was killed may have left objects without a Job.

@@ -85,6 +85,7 @@ Exit codes:
 
 pub const STOP: &str = "\
 Examples:
+  posse stop wordcount                         a run on this host, else in the cluster
   posse stop wordcount -n analytics
   posse stop 'nightly-*' --grace 5s
   posse stop wordcount --context staging";

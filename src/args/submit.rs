@@ -122,7 +122,7 @@ pub struct StopArgs {
     /// The application's name, instead of the argument APP
     #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error), conflicts_with = "names")]
     pub app: Option<String>,
-    /// The time that drivers get to end, such as 30s [default: the grace period of their pods]
+    /// The time that submitted drivers get to end, such as 30s [default: the grace period of their pods]
     #[arg(long, value_name = "DURATION", value_parser = duration_ms)]
     pub grace: Option<u64>,
     #[command(flatten)]

@@ -174,6 +174,27 @@ fn every_listing_has_the_formats_of_kubectl() {
     assert_eq!(refused.status.code(), Some(2), "one format only");
 }
 
+/// A run on this host needs no cluster. That a kubeconfig is named and missing is told, where it would be read.
+#[test]
+fn a_local_run_is_listed_and_stopped_without_a_kubeconfig() {
+    let mut run = Run::start();
+    let said = |run: &Run, args: &[&str]| {
+        let output = run.folder.command(args).env("KUBECONFIG", "missing").output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, listed, told) = said(&run, &["apps", "hands"]);
+    assert!(listed.contains("\nhands  Local"), "{listed}");
+    assert!(told.contains("kubeconfig missing: $KUBECONFIG names this file"), "{told}");
+    assert_eq!(code, Some(1));
+    let (code, stopped, told) = said(&run, &["stop", "hands"]);
+    assert_eq!(
+        (code, stopped.as_str(), told.as_str()),
+        (Some(0), "application hands stopped\n", "")
+    );
+    assert!(run.child.try_wait().unwrap().is_some(), "it has ended when the command ends");
+    assert_eq!(said(&run, &["stop", "hands"]).0, Some(2), "nothing is left on this host");
+}
+
 #[test]
 fn scale_and_kill_say_what_they_did() {
     let run = Run::start();
