@@ -22,15 +22,13 @@ SECONDS_TO_END = 30
 CHARS_MAX = 100
 
 
-def beyond_loopback(pids):
-    """Those of the processes that listen where other machines reach them: program, address."""
+def listeners(pids):
+    """Where the processes listen: program, address as in /proc/net/tcp."""
     listens = {}  # by the socket's inode
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
             _, address, _, state, *rest = line.split()
-            # Each four bytes are reversed. 127.0.0.0/8, the same as an IPv6 address, and ::1.
-            is_loopback = re.match(r"(0{16}FFFF0000)?.{6}7F:|0{24}01000000:", address)
-            if state == "0A" and not is_loopback:
+            if state == "0A":
                 listens[f"socket:[{rest[5]}]"] = address
     found = set()
     for pid in pids if listens else ():
@@ -39,6 +37,13 @@ def beyond_loopback(pids):
             files = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
             found |= {(name, listens[file]) for file in files & listens.keys()}
     return sorted(found)
+
+
+def beyond_loopback(pids):
+    """Those of the processes that listen where other machines reach them: program, address."""
+    # Each four bytes are reversed. 127.0.0.0/8, the same as an IPv6 address, and ::1.
+    is_loopback = re.compile(r"(0{16}FFFF0000)?.{6}7F:|0{24}01000000:")
+    return [found for found in listeners(pids) if not is_loopback.match(found[1])]
 
 
 class Late(Exception):

@@ -7,18 +7,58 @@ import json
 import os
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import Checks, free_port, posse_binary
+from checks import Checks, free_port, listeners, posse_binary
 
 N = 2_000_000
 # A JVM starts slowly, and there are six of them.
 SECONDS_MAX = 600
 SUM = (N - 1) * N * (2 * N - 1) // 6
+
+
+# A TLS server that waits for requests says nothing for this long.
+SECONDS_SILENT = 2
+
+
+def addresses(pids):
+    """Where the processes listen, as IPv4 addresses and ports."""
+    words = [address.split(":") for _, address in listeners(pids)]
+    return sorted({(socket.inet_ntoa(bytes.fromhex(host[-8:])[::-1]), int(port, 16)) for host, port in words})
+
+
+def is_admitted(address, key=None):
+    """The server reads a line that comes by TLS. `key`: its file with key and certificate."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    if key:
+        client.load_cert_chain(key)
+    try:
+        with (socket.create_connection(address, timeout=SECONDS_SILENT) as plain,
+              client.wrap_socket(plain, suppress_ragged_eofs=False) as connection):
+            connection.sendall(b"\n")
+            # A server that does not like the line ends the connection in the words of TLS.
+            connection.recv(1)
+            return True
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def keystore(pids):
+    """The run's keystore, as the driver's environment names it."""
+    for pid in pids:
+        words = dict(word.split(b"=", 1) for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in word)
+        if words.get(b"KEYSTORE", b"").startswith(b"/"):
+            return words[b"KEYSTORE"].decode()
+    raise LookupError("no process has a keystore")
 
 
 def main():
@@ -52,6 +92,15 @@ def main():
         checks.until("one task manager works", lambda: len(working()) == 1)
         scale(4)
         first = checks.until("four task managers work", lambda: len(found := working()) == 4 and found)
+        checks.same("ports that other machines reach", checks.beyond_loopback(), [])
+        pids, key = checks.processes(), str(checks.folder / "key.pem")
+        subprocess.run(["openssl", "pkcs12", "-in", keystore(pids), "-passin", "pass:flink-keystore", "-nodes", "-out", key],
+                       check=True, stderr=subprocess.DEVNULL)
+        doors = [address for address in addresses(pids) if address[1] != port]
+        # RPC, metrics and files of the JobManager; RPC, metrics and data of four task managers.
+        checks.same("ports", len(doors), 15)
+        checks.same("ports that admit a stranger", [address for address in doors if is_admitted(address)], [])
+        checks.same("ports that admit who has the key", sum(is_admitted(address, key) for address in doors), 15)
         for pid in checks.processes("POSSE_EXECUTOR_ID=2"):
             os.kill(pid, signal.SIGKILL)
         checks.until("another task manager works beside three of them",

@@ -67,7 +67,7 @@ pub enum Command {
     /// Run a command in an executor
     #[command(after_help = examples::EXEC)]
     Exec(ExecArgs),
-    /// Stop applications in the cluster
+    /// Stop applications, on this host or in the cluster
     #[command(after_help = examples::STOP)]
     Stop(StopArgs),
     /// Copy this program into a folder of a driver's pod
