@@ -37,7 +37,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     OwnReal reach::{connection_cut_by_a_kubelet, submitted_run_is_reached};
     OwnReal attempts::{
-        drained_ten_times, final_exit_code_is_one_attempt, retries_are_spent, retries_without_permission,
+        drained_again_and_again, final_exit_code_is_one_attempt, retries_are_spent, retries_without_permission,
         killed_together_with_posse, clean_end_with_slow_executors,
     };
     OwnReal identity::{token_replaced, driver_pod_is_known};
