@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::support::posse::Posse;
 use crate::support::scene::{Scene, describe, executor_id, is_over, name_of};
 use crate::support::server::{End, Server, pods_path};
 use crate::support::wait::{PATIENCE, is_same_time, wait_value};
@@ -235,7 +236,8 @@ pub fn memory_scaling_after_oom(server: &dyn Server) {
     scene.finish();
 }
 
-/// An executor that uses nearly all of its memory gets more in place, if the server can do that.
+/// An executor that uses nearly all of its memory gets more in place, if the server can do that; from a restarted
+/// posse, too.
 pub fn memory_grows_in_place(server: &dyn Server) {
     let scene = Scene::new(server);
     let resources = scene.admin.get("/api/v1").ok();
@@ -245,7 +247,8 @@ pub fn memory_grows_in_place(server: &dyn Server) {
         container["resources"] = json!({"limits": {"memory": "64Mi", "cpu": "100m"}});
     });
     let growth = json!({"oom_growth": {"factor": 2, "grow_at": 0.9}, "memory_max": "256Mi"});
-    let posse = scene.run().settings(json!({"executors": group(&pod, &growth)})).start();
+    let run = || scene.run().settings(json!({"executors": group(&pod, &growth)})).instance("grow1");
+    let mut posse = run().start();
     let first = scene.wait_running(1).remove(0);
     posse.wait_event("executor_running", |event| event["executor"] == 1);
     if can_resize {
@@ -254,13 +257,13 @@ pub fn memory_grows_in_place(server: &dyn Server) {
         statuses[0]["resources"] = first["spec"]["containers"][0]["resources"].clone();
         patch_status(&scene, &first, statuses.as_array().expect("a list"));
     }
-    let heard = |bytes: u64| {
+    let heard = |posse: &Posse, bytes: u64| {
         let body = json!({"executors": [1], "memory": {"1": bytes}});
         let (code, answer) = posse.call("POST", "/v1/executors/heartbeat", &body);
         assert_eq!((code, &answer["unknown"]), (200, &json!([])), "{answer}");
     };
-    heard(50 << 20);
-    heard(60 << 20);
+    heard(&posse, 50 << 20);
+    heard(&posse, 60 << 20);
     let grown = posse.wait_event("memory_grown", |event| event["executor"] == 1);
     assert_eq!(grown["memory"], "128Mi", "{grown}");
     let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&first));
@@ -279,6 +282,15 @@ pub fn memory_grows_in_place(server: &dyn Server) {
         scene.admin.merge_patch(&format!("{path}/status"), &status).ok();
         let waits = posse.wait_event("memory_grown", |event| !event["message"].is_null());
         assert_eq!(waits["message"], "Deferred, not enough memory", "{waits}");
+        posse.kill();
+        posse = run().start();
+        posse.wait_ready();
+        posse.wait_group("the executor", |group| group["running"] == 1);
+        heard(&posse, 110 << 20);
+        heard(&posse, 120 << 20);
+        let grown = posse.wait_event("memory_grown", |event| event["message"].is_null());
+        assert_eq!((&grown["executor"], &grown["memory"]), (&json!(1), &json!("256Mi")), "{grown}");
+        assert_eq!(of(&scene.admin.get(&path).ok())["limits"]["memory"], "256Mi");
     } else {
         let why = grown["message"].as_str().unwrap_or_default();
         assert!(why.starts_with("the server refuses it: "), "{grown}");

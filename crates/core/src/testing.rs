@@ -22,6 +22,7 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         container: ContainerState::Running,
         is_held_by_queue: false,
         restarts_in_place: false,
+        memory_limit_bytes: 0,
         resize_problem: None,
         main_container: None,
         start_problem: None,

@@ -24,6 +24,9 @@ pub trait Value<'a>: Sized {
     /// A time as JSON has it (RFC 3339). None for null.
     fn time(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error>;
 
+    /// A quantity as JSON has it. None for null.
+    fn quantity(&mut self) -> Result<Option<Cow<'a, str>>, Self::Error>;
+
     /// An integer. None for null.
     fn number(&mut self) -> Result<Option<i64>, Self::Error>;
 

@@ -204,6 +204,10 @@ impl<'a, A: MapAccess<'a>> Value<'a> for Member<'_, A> {
         self.text()
     }
 
+    fn quantity(&mut self) -> Result<Option<Cow<'a, str>>, A::Error> {
+        self.text()
+    }
+
     fn raw(&mut self) -> Result<&'a [u8], A::Error> {
         Ok(self.read(PhantomData::<&'a RawValue>)?.get().as_bytes())
     }

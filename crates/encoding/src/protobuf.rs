@@ -178,6 +178,17 @@ impl<'a> Value<'a> for Part<'a> {
         Ok(self.timestamp()?.map(|at| format!("{at:.0}").into()))
     }
 
+    fn quantity(&mut self) -> Result<Option<Cow<'a, str>>, ProtobufError> {
+        let mut reader = Reader { bytes: self.bytes()? };
+        let mut text = None;
+        while let Some((number, part)) = reader.next_field()? {
+            if number == 1 {
+                text = Some(part.text()?);
+            }
+        }
+        Ok(text)
+    }
+
     fn number(&mut self) -> Result<Option<i64>, ProtobufError> {
         self.integer().map(Some)
     }

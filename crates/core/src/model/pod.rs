@@ -161,6 +161,8 @@ pub struct Pod {
     /// The kubelet may restart its containers in place, which posse never asks for. Then the end of the main
     /// container is none until the whole pod ends.
     pub restarts_in_place: bool,
+    /// The memory limit of its main container, as its spec has it now; 0: none.
+    pub memory_limit_bytes: u64,
     /// Why the node has not given it the resources yet that its spec asks for since a change in place.
     pub resize_problem: Option<Box<str>>,
     /// The main container: the one named by annotation `posse.dev/container`; in pods of 0.1 without

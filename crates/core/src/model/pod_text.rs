@@ -152,6 +152,13 @@ impl PodText {
         self.memory.steps.get((step as usize).min(last))
     }
 
+    /// The step of a pod that has this limit: the largest one that is not above it; 0: the template's own.
+    pub fn step_of(&self, limit_bytes: u64) -> u32 {
+        let larger = (0_u32..).zip(self.memory.steps.iter().skip(1));
+        let n = larger.take_while(|(_, step)| step.limit_bytes <= limit_bytes).last();
+        n.map_or(0, |(n, _)| n + 1)
+    }
+
     /// The main container, for a change of its memory in place.
     pub fn main_container(&self) -> &str {
         &self.memory.container

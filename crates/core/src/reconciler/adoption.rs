@@ -33,6 +33,11 @@ impl Reconciler {
         executor.avoids_until = (bad_nodes.losses > 0).then(|| now.after(bad_nodes.avoid_for_ms));
         executor.attempt = adoption.attempt;
         executor.task = pod.task.clone();
+        if !executor.has_own_memory() {
+            executor.memory_limit_bytes = pod.memory_limit_bytes;
+            let text = group.spec.pod.as_ref();
+            executor.memory_step = text.map_or(0, |text| text.step_of(pod.memory_limit_bytes));
+        }
         executor.life = life;
         executor.is_done = is_done;
         executor.slot = pod.slot.filter(|&slot| adoption.claims_slot && group.slots.claim(slot));

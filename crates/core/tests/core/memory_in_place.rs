@@ -80,6 +80,50 @@ fn it_grows_once_a_minute_up_to_the_maximum() {
     assert_eq!(report(&mut run, &[(1, 3_072)]), [], "it has the maximum");
 }
 
+/// An executor of an earlier process: its limit is what its pod has, and an OOM kill leads to the step above it.
+#[test]
+fn an_adopted_executor_grows_from_the_limit_of_its_pod() {
+    for (limit_bytes, used, want, successor) in [
+        (1_024, 1_000, Some(1), 1),
+        (2_048, 1_000, None, 2),
+        (2_048, 2_000, Some(2), 2),
+        (3_072, 3_000, None, 2),
+        // Of another template.
+        (1_500, 1_400, Some(1), 1),
+        (0, 9_999, None, 1),
+    ] {
+        let pod = growing(PodText::default(), &["2Gi", "3Gi"], Some(900));
+        let mut run = Run::unlisted(policy(), vec![GroupSpec { pod, ..spec("g", 1) }]);
+        let mut found = run.pod("g", 1);
+        (found.phase, found.container) = (Phase::Running, ContainerState::Running);
+        found.memory_limit_bytes = limit_bytes;
+        run.pods.push(found);
+        run.list();
+        let asked = report(&mut run, &[(1, used)]);
+        assert_eq!(asked, Vec::from_iter(want.map(|step| (1, step))), "{used} of {limit_bytes}");
+        if want.is_some() {
+            // It has what it had.
+            answer(&mut run, 1, Err(refusal(RefusalClass::Capacity, 403)));
+        }
+        assert_eq!(successors(&mut run), [successor], "{limit_bytes}");
+    }
+}
+
+/// Executor 1 is killed for its memory; returns the steps of what is created then.
+fn successors(run: &mut Run) -> Vec<u32> {
+    run.watch(&[1], |pod| {
+        (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+        let end =
+            End { exit_code: Some(137), container_reason: "OOMKilled".into(), ..End::default() };
+        pod.end = Some(Box::new(end));
+    });
+    let steps = run.take().into_iter().filter_map(|action| match action {
+        Action::Create { overrides, .. } => Some(overrides.memory_step),
+        _ => None,
+    });
+    steps.collect()
+}
+
 #[test]
 fn few_change_at_once() {
     let mut run = run(9);
@@ -139,15 +183,5 @@ fn a_node_that_cannot_give_it_is_told_and_the_successor_gets_it() {
     }
     let why = Some("Infeasible, node has 1Gi".to_owned());
     assert_eq!(told(&mut run), [(1, "2Gi".to_owned(), why)]);
-    run.watch(&[1], |pod| {
-        (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
-        let end =
-            End { exit_code: Some(137), container_reason: "OOMKilled".into(), ..End::default() };
-        pod.end = Some(Box::new(end));
-    });
-    let steps = run.take().into_iter().filter_map(|action| match action {
-        Action::Create { overrides, .. } => Some(overrides.memory_step),
-        _ => None,
-    });
-    assert_eq!(steps.collect::<Vec<_>>(), [1]);
+    assert_eq!(successors(&mut run), [1]);
 }

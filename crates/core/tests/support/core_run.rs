@@ -109,6 +109,7 @@ pub fn new_pod(id: u64) -> Pod {
         container: ContainerState::Waiting,
         is_held_by_queue: false,
         restarts_in_place: false,
+        memory_limit_bytes: 0,
         resize_problem: None,
         main_container: None,
         start_problem: None,

@@ -237,7 +237,8 @@ impl RawPod<'_> {
         let spec = self.spec.unwrap_or_default();
         let status = self.status.unwrap_or_default();
         let only = only_name(&spec.containers);
-        let main = annotations.container.or_else(|| main_without_annotation(spec.containers));
+        let main = annotations.container.or_else(|| main_without_annotation(&spec.containers));
+        let memory_limit_bytes = memory_limit(&spec.containers, main.as_ref());
         let mut state = status.state_of(main.as_ref());
         let phase = phase(status.phase.as_ref());
         let deleting = meta.is_deleting;
@@ -270,6 +271,7 @@ impl RawPod<'_> {
             deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
             is_held_by_queue: meta.is_held_by_queue && labels.is_in_queue_group,
             restarts_in_place: spec.restarts_in_place,
+            memory_limit_bytes,
             resize_problem: status.resize_problem(),
             container,
             main_container: main.as_ref().filter(|main| main.0 != only).map(Text::boxed),
@@ -300,9 +302,17 @@ impl RawPod<'_> {
 
 /// The name of the main container of a pod that posse 0.1 made: the first of its template, and a webhook
 /// may have put others before it. Any other pod: the first.
-fn main_without_annotation(mut containers: Vec<RawContainer<'_>>) -> Option<Text<'_>> {
-    let first = containers.iter().position(|container| container.is_of_template).unwrap_or(0);
-    (first < containers.len()).then(|| containers.swap_remove(first).name)?
+fn main_without_annotation<'a>(containers: &[RawContainer<'a>]) -> Option<Text<'a>> {
+    let first = containers.iter().find(|container| container.is_of_template);
+    first.or_else(|| containers.first())?.name.clone()
+}
+
+/// The memory limit of the container `main`; 0 without one.
+fn memory_limit(containers: &[RawContainer<'_>], main: Option<&Text<'_>>) -> u64 {
+    let is_main = |container: &&RawContainer<'_>| text_of(container.name.as_ref()) == text_of(main);
+    let resources = containers.iter().find(is_main).and_then(|main| main.resources.as_ref());
+    let limits = resources.and_then(|resources| resources.limits.as_ref());
+    limits.and_then(|limits| limits.memory_bytes).unwrap_or(0)
 }
 
 /// The value of annotation `posse.dev/restart`. Pods of groups with `restart: always` have none.

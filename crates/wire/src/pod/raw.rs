@@ -7,6 +7,7 @@ use crate::k8s::labels::{
     EXECUTOR_ID_VARIABLE, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SIDECAR_FAILURE, SLOT, TASK,
 };
 use posse_encoding::fields::{Fields, Value};
+use posse_encoding::quantity::Quantity;
 
 /// An exit code or signal. None if it does not fit 32 bits.
 fn code<'a, V: Value<'a>>(value: &mut V) -> Result<Option<i32>, V::Error> {
@@ -154,6 +155,7 @@ pub(crate) struct RawContainer<'a> {
     pub(super) name: Option<Text<'a>>,
     /// It has the variables that posse gives to each container of a template.
     pub(super) is_of_template: bool,
+    pub(super) resources: Option<RawResources>,
     /// Its own policy is another than `Never`.
     has_restart_policy: bool,
     /// It has restart rules (KEP-5307, KEP-5532).
@@ -165,8 +167,13 @@ fn is_restart_policy<'a, V: Value<'a>>(value: &mut V) -> Result<bool, V::Error> 
 }
 
 impl<'a> Fields<'a> for RawContainer<'a> {
-    const NUMBERS: &'static [(u32, &'static str)] =
-        &[(1, "name"), (7, "env"), (24, "restartPolicy"), (25, "restartPolicyRules")];
+    const NUMBERS: &'static [(u32, &'static str)] = &[
+        (1, "name"),
+        (7, "env"),
+        (8, "resources"),
+        (24, "restartPolicy"),
+        (25, "restartPolicyRules"),
+    ];
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
@@ -175,11 +182,48 @@ impl<'a> Fields<'a> for RawContainer<'a> {
                 let name = variable.and_then(|variable| variable.name);
                 self.is_of_template |= name.is_some_and(|name| name.0 == EXECUTOR_ID_VARIABLE);
             })?,
+            "resources" => self.resources = value.fields()?,
             "restartPolicy" => self.has_restart_policy = is_restart_policy(value)?,
             "restartPolicyRules" => {
                 value.each(&mut |rule: Option<Named<'_>>| self.has_rules |= rule.is_some())?;
             }
             _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawResources {
+    pub(super) limits: Option<RawLimits>,
+}
+
+impl<'a> Fields<'a> for RawResources {
+    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "limits")];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        if key == "limits" {
+            value.entries(&mut self.limits)?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RawLimits {
+    /// None if it is not a quantity.
+    pub(super) memory_bytes: Option<u64>,
+}
+
+impl<'a> Fields<'a> for RawLimits {
+    // An entry of a map has its key as text.
+    const NUMBERS: &'static [(u32, &'static str)] = &[];
+
+    fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
+        if key == "memory" {
+            let limit = value.quantity()?.and_then(|text| Quantity::parse(&text));
+            self.memory_bytes =
+                limit.and_then(|limit| u64::try_from(limit.rounded_up_to_bytes()).ok());
         }
         Ok(())
     }

@@ -406,6 +406,22 @@ fn unusual_values_are_accepted() {
     };
     assert_eq!(resizes("True").as_deref(), Some("Deferred, not enough memory"));
     assert_eq!(resizes("False"), None);
+    let limit = |limits: &str| {
+        let spec = format!(
+            r#""spec":{{"containers":[{{"name":"agent","resources":{{"limits":{{"memory":"7"}}}}}},{{"name":"main","resources":{{"limits":{limits}}}}}]}}"#
+        );
+        ours(&minimal(r#","annotations":{"posse.dev/container":"main"}"#, &spec)).memory_limit_bytes
+    };
+    for (limits, bytes) in [
+        (r#"{"cpu":"1","memory":"64Mi"}"#, 64 << 20),
+        (r#"{"memory":"1G"}"#, 1_000_000_000),
+        (r#"{"memory":"much"}"#, 0),
+        (r#"{"memory":null}"#, 0),
+        ("{}", 0),
+        ("null", 0),
+    ] {
+        assert_eq!(limit(limits), bytes, "{limits}");
+    }
     let pod = ours(&minimal("", r#""status":{}"#));
     assert_eq!((pod.version, pod.slot, pod.owner), (None, None, None));
 }
@@ -470,7 +486,7 @@ fn a_stored_pod_is_small() {
     let long_node = "ip-10-244-113-209.eu-central-1.compute.internal";
     let json = fixture!("running.json").replace("node-1", long_node);
     let bytes = stored_bytes(&ours(&json));
-    assert!(bytes < 370, "{bytes} bytes");
+    assert!(bytes < 375, "{bytes} bytes");
     let failed = stored_bytes(&ours(fixture!("failed.json")));
     assert!(failed < 500, "{failed} bytes");
 }
