@@ -98,7 +98,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     // A server of 1.20 knows no gates.
     Embedded queues::{a_queue_admits_and_takes_back};
     Both queues::{a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
-    Both check::{check_before_a_run, misspelt_field};
+    Both check::{check_before_a_run, misspelt_field, users_of_the_host};
     Real check::{check_permissions, check_connection};
     Both refusals::{
         foreign_pod_has_the_name, foreign_pods_are_left_alone, own_terminating_pod_has_the_name, quota_then_room,

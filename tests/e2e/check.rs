@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::access::Access;
 use crate::support::posse::{Run, said};
 use crate::support::scene::Scene;
-use crate::support::server::{Server, Who};
+use crate::support::server::{Server, Who, pods_path};
 use crate::support::wait::{PATIENCE, wait_value};
 
 /// The output of `posse check --json`, and its exit code.
@@ -191,5 +191,27 @@ pub fn misspelt_field(server: &dyn Server) {
     let posse = scene.run().executors(1).arg("--template").arg("typo.yaml").start();
     posse.expect_exit(4);
     assert!(posse.stderr().contains(words), "{}", posse.stderr());
+    scene.finish();
+}
+
+/// `hostUsers: false` is kept, or the run does not begin: an older server would drop it, and the executors would run as
+/// users of the host.
+pub fn users_of_the_host(server: &dyn Server) {
+    let scene = Scene::new(server);
+    scene.write_template("own.yaml", |template| template["spec"]["hostUsers"] = json!(false));
+    let mut pod = scene.template();
+    pod["metadata"]["name"] = json!("probe");
+    pod["spec"]["hostUsers"] = json!(false);
+    let dry = format!("{}?dryRun=All", pods_path(&scene.namespace));
+    let is_kept = scene.admin.post(&dry, &pod).ok()["spec"]["hostUsers"] == false;
+    let posse = scene.run().executors(1).arg("--template").arg("own.yaml").start();
+    if is_kept {
+        assert_eq!(scene.wait_running(1)[0]["spec"]["hostUsers"], false);
+        posse.stop();
+    } else {
+        posse.expect_exit(4);
+        let words = "unknown field \"spec.hostUsers\"";
+        assert!(posse.stderr().contains(words), "{}", posse.stderr());
+    }
     scene.finish();
 }

@@ -1,13 +1,27 @@
-//! The fields of a Pod that posse knows: finds misspelt fields on servers that drop unknown fields
-//! silently (before Kubernetes 1.25, which made `fieldValidation` the default).
+//! The fields of a Pod that posse knows: finds fields that servers may drop silently: misspelt ones (before Kubernetes
+//! 1.25, which made `fieldValidation` the default) and those that an older server does not know.
 
 use serde_json::Value;
 
 /// The types of Kubernetes' objects and their fields; the file's first lines say how to read it.
 pub const TYPES: &str = include_str!("types.txt");
 
-/// The paths of the pod's fields that posse does not know, like `spec.containers[0].comand`.
-pub fn unknown(pod: &Value) -> Vec<String> {
+/// Types and their fields without which a pod would be another one, or less safe: it would run as the host's users,
+/// or wait for a side-car that never ends. Kubernetes has them since 1.23 or later, and older servers drop them.
+const NEWER: [(&str, &str); 8] = [
+    ("Container", "restartPolicy"),
+    ("PodSecurityContext", "appArmorProfile"),
+    ("PodSecurityContext", "supplementalGroupsPolicy"),
+    ("PodSpec", "hostUsers"),
+    ("PodSpec", "resources"),
+    ("PodSpec", "schedulingGates"),
+    ("SecurityContext", "appArmorProfile"),
+    ("Volume", "image"),
+];
+
+/// The paths of the pod's fields that a server may drop without a word: those that posse does not know, like
+/// `spec.containers[0].comand`, and those of newer servers.
+pub fn uncertain(pod: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk("Pod", pod, "", &mut found);
     found
@@ -32,7 +46,12 @@ fn walk(shape: &str, value: &Value, path: &str, found: &mut Vec<String>) {
                 let field = fields.iter().find(|(known, _)| known == name);
                 match (inner('{', '}'), field) {
                     (Some(item), _) => walk(item, value, &path, found),
-                    (None, Some((_, shape))) => walk(shape, value, &path, found),
+                    (None, Some((field, of))) => {
+                        if !value.is_null() && NEWER.contains(&(shape, *field)) {
+                            found.push(path.clone());
+                        }
+                        walk(of, value, &path, found);
+                    }
                     (None, None) if fields.is_empty() => {}
                     (None, None) if shape == "Pod" && TYPE_FIELDS.contains(&name.as_str()) => {}
                     (None, None) => found.push(path),
@@ -70,14 +89,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_fields_of_a_pod_are_found_and_known_ones_are_not() {
+    fn fields_that_a_server_may_drop_are_found_and_others_are_not() {
         let labels = json!({"a": "b"});
         for (pod, want) in [
             (json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}}), &[][..]),
             (json!({"spec": {"containers": [{"comand": ["x"]}]}}), &["spec.containers[0].comand"]),
             (
                 json!({"spec": {"containers": [], "initContainers": [{"restartPolicy": "Always"}]}}),
-                &[],
+                &["spec.initContainers[0].restartPolicy"],
+            ),
+            (json!({"spec": {"hostUsers": false, "restartPolicy": "Never"}}), &["spec.hostUsers"]),
+            (json!({"spec": {"hostUsers": null, "hostNetwork": true}}), &[]),
+            (
+                json!({"spec": {"volumes": [{"name": "v", "image": {"reference": "x"}}],
+                    "containers": [{"image": "x", "resources": {},
+                        "securityContext": {"appArmorProfile": {"type": "Unconfined"}}}]}}),
+                &["spec.containers[0].securityContext.appArmorProfile", "spec.volumes[0].image"],
             ),
             (
                 json!({"spec": {"nodeselector": labels, "nodeSelector": labels}}),
@@ -94,7 +121,7 @@ mod tests {
                 &["spec.containers[0].livenessProbe.tcp"],
             ),
         ] {
-            let mut got = unknown(&pod);
+            let mut got = uncertain(&pod);
             got.sort();
             assert_eq!(got, want, "{pod}");
         }

@@ -1,4 +1,4 @@
-//! Refuses misspelt fields of pods on servers that would drop them silently.
+//! Refuses fields of pods that the server would drop silently: misspelt ones, and newer ones on an old server.
 
 use serde_json::Value;
 
@@ -12,36 +12,36 @@ use posse_wire::k8s::status::Verb;
 /// The parameter that asks the server to refuse unknown fields (KEP-2885). Older servers ignore it.
 pub(super) const STRICT: &str = "&fieldValidation=Strict";
 
-/// Checks the fields of a pod's JSON. If posse does not know a field, a dry run shows what the server makes of
-/// it: it refuses the field, keeps it, or drops it. `path`: where the pod would be created.
+/// Checks the fields of a pod's JSON. If the server may not know a field, a dry run shows what it makes of it: it refuses
+/// the field, keeps it, or drops it. `path`: where the pod would be created.
 ///
 /// # Errors
 /// The server's refusal of the field, or one like it if the server drops the field.
 pub(super) fn check_fields(http: &Http, path: &str, body: &[u8]) -> Result<(), Refusal> {
     // The server reports a body that is not JSON.
     let Ok(pod) = serde_json::from_slice(body) else { return Ok(()) };
-    let unknown = pod_fields::unknown(&pod);
-    if unknown.is_empty() {
+    let uncertain = pod_fields::uncertain(&pod);
+    if uncertain.is_empty() {
         return Ok(());
     }
     let path = format!("{path}{STRICT}{DRY_RUN}");
     let kept = match call(http, &write(Method::Post, path, body, OBJECT_BYTES_MAX), Verb::Create) {
         Ok((_, answer)) => {
-            serde_json::from_slice::<Value>(&answer).map(|pod| pod_fields::unknown(&pod))
+            serde_json::from_slice::<Value>(&answer).map(|pod| pod_fields::uncertain(&pod))
         }
         Err(refusal) if refusal.message.contains("unknown field") => return Err(refusal),
         Err(refusal) => {
             // The pod is refused for another reason, which its creation will tell.
             log::warn!(
-                "the server may ignore the fields {}, which posse does not know: {refusal}",
-                unknown.join(", ")
+                "the server may ignore the fields {}: it refuses to tell: {refusal}",
+                uncertain.join(", ")
             );
             return Ok(());
         }
     };
     let kept: Vec<String> =
         kept.unwrap_or_default().iter().map(|path| without_places(path)).collect();
-    let dropped = unknown.iter().filter(|path| !kept.contains(&without_places(path)));
+    let dropped = uncertain.iter().filter(|path| !kept.contains(&without_places(path)));
     let fields: Vec<String> = dropped.map(|path| format!("unknown field {path:?}")).collect();
     if fields.is_empty() {
         return Ok(());
@@ -71,6 +71,7 @@ mod tests {
             r#"{"spec": {"containers": [{"name": "s"}, {"name": "c", "comand": ["x"]}]}}"#;
         const STRICT_ERROR: &str = r#"{"kind": "Status", "code": 400, "reason": "BadRequest",
             "message": "strict decoding error: unknown field \"spec.containers[0].comand\""}"#;
+        const HOST_USERS: &str = r#"{"spec": {"hostUsers": false, "containers": [{"name": "c"}]}}"#;
         const NO_QUOTA: &str =
             r#"{"kind": "Status", "code": 403, "reason": "Forbidden", "message": "quota"}"#;
         for (code, answer, body, is_refused, n_requests) in [
@@ -79,6 +80,8 @@ mod tests {
             (400, STRICT_ERROR, TYPO, true, 1),
             (403, NO_QUOTA, TYPO, false, 1),
             (201, DROPPED, DROPPED, false, 0),
+            (201, HOST_USERS, HOST_USERS, false, 1),
+            (201, DROPPED, HOST_USERS, true, 1),
         ] {
             let server = TestServer::start(None, move |_| {
                 Answer::Reply(
@@ -100,7 +103,9 @@ mod tests {
             }
             if let Err(refusal) = got {
                 assert_eq!(refusal.class, RefusalClass::Invalid);
-                assert!(refusal.message.contains(r#""spec.containers[0].comand""#), "{refusal}");
+                let field =
+                    if body == TYPO { "spec.containers[0].comand" } else { "spec.hostUsers" };
+                assert!(refusal.message.contains(&format!("{field:?}")), "{refusal}");
             }
         }
     }
