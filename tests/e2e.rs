@@ -29,6 +29,7 @@ mod e2e {
     pub mod openapi;
     pub mod outages;
     pub mod pod_security;
+    pub mod protection;
     pub mod queues;
     pub mod ranks;
     pub mod reach;
@@ -56,9 +57,9 @@ use std::process::ExitCode;
 use e2e::{
     beside, check, completions, credential_groups, credentials, draining, driver, exec, files,
     groups, harness, history, injected, kills, leaks, losses, node_dir, observed, openapi, outages,
-    pod_security, queues, ranks, reach, readiness, reasons, refusals, restarts, scaling, stage,
-    stage_attacks, starts, submit, submit_ends, submit_permissions, tasks, text, upgrade,
-    volume_waits, volumes, volumes_by_calls,
+    pod_security, protection, queues, ranks, reach, readiness, reasons, refusals, restarts,
+    scaling, stage, stage_attacks, starts, submit, submit_ends, submit_permissions, tasks, text,
+    upgrade, volume_waits, volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -96,6 +97,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Own openapi::{openapi_checker};
     Embedded openapi::{openapi_and_router, openapi_fuzzed};
     // A server of 1.20 knows no gates.
+    Embedded protection::{without_the_right_none_is_protected};
+    Both protection::{executors_with_work_are_protected_for_a_time};
     Embedded queues::{a_queue_admits_and_takes_back};
     Both queues::{a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
     Both check::{check_before_a_run, misspelt_field, users_of_the_host};

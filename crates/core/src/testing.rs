@@ -33,6 +33,7 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         restart: Restart::Always,
         task: None,
         deletion_cost: 0,
+        is_protected: false,
         node: None,
         ip: None,
         host_ip: None,

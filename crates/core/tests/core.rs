@@ -27,6 +27,7 @@ mod core {
     mod losses;
     mod memory_in_place;
     mod plain_files;
+    mod protection;
     mod queue_groups;
     mod queue_scaling;
     mod readiness;

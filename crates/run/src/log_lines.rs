@@ -235,7 +235,7 @@ fn level(event: &Event, is_quiet: bool) -> Level {
             ClusterEvent::WatchRestarted { .. } => Level::Debug,
         },
         Event::Group(_, event) => match event {
-            GroupEvent::CreateRefused { .. } => Level::Warn,
+            GroupEvent::CreateRefused { .. } | GroupEvent::Unprotected { .. } => Level::Warn,
             GroupEvent::Waiting { waiting, .. } if is_brief(*waiting) => Level::Debug,
             GroupEvent::GangGivenBack { .. }
             | GroupEvent::GangRunning { .. }
@@ -378,6 +378,7 @@ fn describe_group(event: &GroupEvent, is_told: bool, now: Millis) -> String {
             let why = end.message.as_deref().map_or_else(String::new, |why| format!(": {why}"));
             format!("task {key} {}, attempts: {attempts}{why}", end.outcome.as_str())
         }
+        GroupEvent::Unprotected { message, .. } => message.clone(),
         GroupEvent::Waiting { waiting, message, .. } => {
             let message =
                 message.as_deref().map_or_else(String::new, |why| unless_told(is_told, why));

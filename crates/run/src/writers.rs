@@ -15,13 +15,14 @@ use crate::inbox::Message;
 use crate::pod_groups::PodGroups;
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::ids::{ExecutorId, Uid};
-use posse_core::model::input::{Input, List, ListSource};
+use posse_core::model::input::{Input, List, ListSource, Watermark};
 use posse_core::model::pod_text::{PodOverrides, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::reconciler::{
     LOG_READS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX, RESIZES_IN_FLIGHT_MAX,
 };
 use posse_core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
+use posse_core::state::protection::PROTECTS_IN_FLIGHT_MAX;
 use posse_kube::api::pods::Pods;
 use posse_wire::control::task;
 use posse_wire::k8s::kueue;
@@ -39,7 +40,8 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 const EVENT_WAIT: Duration = Duration::from_secs(2);
 /// Requests in flight besides single deletes and patches: at shutdown one LIST and one delete of all
 /// executors, one GET of a node, and GETs of pods.
-const OTHER_REQUESTS_MAX: usize = 3 + POD_READS_IN_FLIGHT_MAX + RESIZES_IN_FLIGHT_MAX;
+const OTHER_REQUESTS_MAX: usize =
+    3 + POD_READS_IN_FLIGHT_MAX + RESIZES_IN_FLIGHT_MAX + PROTECTS_IN_FLIGHT_MAX;
 
 /// Distributes actions to the writer threads. The threads are never joined: one that waits for an
 /// unresponsive server must not delay the end of the run.
@@ -109,6 +111,7 @@ impl Writers {
             | Action::List { .. }
             | Action::Patch { .. }
             | Action::Poll
+            | Action::Protect { .. }
             | Action::ReadPod { .. }
             | Action::Relist
             | Action::Resize { .. }
@@ -214,19 +217,16 @@ fn perform(
             log_answer("get node", &name, answer.as_ref().err());
             Input::GotNode { name, answer }
         }
-        Action::List { watermark } => match pods.list() {
-            Ok(listed) => {
-                Input::List(List::whole(ListSource::Stop, listed.pods, listed.version, watermark))
-            }
-            Err(refusal) => {
-                log_answer("list", &"for the shutdown", Some(&refusal));
-                Input::ListRefused { refusal }
-            }
-        },
+        Action::List { watermark } => list(pods, watermark),
         Action::Patch { uid, name, patch } => {
             let answer = pods.patch(&name, patch_body(&uid, &patch).as_bytes()).map(drop);
             log_answer("patch", &name, answer.as_ref().err());
             Input::Patched { uid, answer }
+        }
+        Action::Protect { id, uid, name, is_protected } => {
+            let answer = pods.patch(&name, &protect_body(&uid, is_protected)).map(drop);
+            log_answer("protect", &name, answer.as_ref().err());
+            Input::Protected { id, uid, answer }
         }
         Action::Resize { id, uid, name, step, pod } => {
             let answer = pods.resize(&name, &resize_body(&uid, &pod, step)).map(drop);
@@ -242,6 +242,19 @@ fn perform(
         Action::Poll | Action::Relist | Action::ReserveIds { .. } => return None,
     };
     Some(input)
+}
+
+/// The LIST of the stop.
+fn list(pods: &Pods, watermark: Watermark) -> Input {
+    match pods.list() {
+        Ok(listed) => {
+            Input::List(List::whole(ListSource::Stop, listed.pods, listed.version, watermark))
+        }
+        Err(refusal) => {
+            log_answer("list", &"for the shutdown", Some(&refusal));
+            Input::ListRefused { refusal }
+        }
+    }
 }
 
 /// The body of the POST that creates an executor.
@@ -276,6 +289,17 @@ fn patch_body(uid: &Uid, patch: &Patch) -> String {
         }
     };
     serde_json::json!({ "metadata": metadata }).to_string()
+}
+
+/// A patch of the annotations that autoscalers read, with the uid as `patch_body` has it.
+fn protect_body(uid: &Uid, is_protected: bool) -> Vec<u8> {
+    let annotations = [labels::DO_NOT_DISRUPT, labels::SAFE_TO_EVICT]
+        .map(|(key, value)| (key.to_owned(), is_protected.then_some(value).into()));
+    let annotations: serde_json::Map<_, _> = annotations.into_iter().collect();
+    let body = serde_json::json!({
+        "metadata": { "uid": uid.to_string(), "annotations": annotations },
+    });
+    body.to_string().into_bytes()
 }
 
 /// A strategic merge patch of the main container's memory, with the uid as `patch_body` has it.

@@ -55,6 +55,9 @@ pub enum Action {
     Patch { uid: Uid, name: String, patch: Patch },
     /// LIST in addition to the watch, because a decision needs the current state now.
     Poll,
+    /// PATCH the annotations that keep autoscalers from ending this pod, or remove them, with its uid as a
+    /// precondition.
+    Protect { id: ExecutorId, uid: Uid, name: String, is_protected: bool },
     /// The snapshot is invalid: the watcher must LIST and then watch from that version.
     Relist,
     /// PATCH the main container's memory to this step of `pod`, in place, with the pod's uid as a precondition.

@@ -334,6 +334,9 @@ pub enum GroupEvent {
     TargetChanged { target: u32 },
     /// A task has ended, once for each key in a process. `executor`: the one that worked on it last.
     TaskEnded { key: Arc<str>, executor: Option<ExecutorId>, attempts: u32, end: TaskEnd },
+    /// An executor with work is not protected any more (`protect: busy`), or, without an executor, none is.
+    /// `message` says why.
+    Unprotected { executor: Option<ExecutorId>, message: String },
     /// Why the group waits. Reported if the reason changes.
     Waiting { waiting: Waiting, until: Option<Millis>, message: Option<String> },
 }
@@ -397,7 +400,8 @@ impl Event {
                 ClusterEvent::NodeAvoided { .. } | ClusterEvent::ServerAvailable { .. } => 0,
             },
             Self::Group(_, event) => match event {
-                GroupEvent::CreateRefused { message, .. } => message.len(),
+                GroupEvent::CreateRefused { message, .. }
+                | GroupEvent::Unprotected { message, .. } => message.len(),
                 GroupEvent::Waiting { message, .. } => message.as_ref().map_or(0, String::len),
                 GroupEvent::GangGivenBack { .. }
                 | GroupEvent::GangRunning { .. }

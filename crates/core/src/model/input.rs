@@ -146,6 +146,8 @@ pub enum Input {
     Patched { uid: Uid, answer: Result<(), Refusal> },
     /// The answer to an `Action::ReadPod`.
     PodRead { id: ExecutorId, watermark: Watermark, answer: Result<PodAnswer, Refusal> },
+    /// The answer to an `Action::Protect`.
+    Protected { id: ExecutorId, uid: Uid, answer: Result<(), Refusal> },
     /// The answer to an `Action::Resize`.
     Resized { id: ExecutorId, uid: Uid, answer: Result<(), Refusal> },
     /// A LIST or WATCH request of the watch or the poll failed.

@@ -188,6 +188,8 @@ pub struct Pod {
     /// Annotation `controller.kubernetes.io/pod-deletion-cost` (KEP-2255); 0 if absent or not a
     /// number.
     pub deletion_cost: i32,
+    /// Its annotations keep autoscalers from ending it (`protect`).
+    pub is_protected: bool,
     /// `spec.nodeName`: set once the pod is bound.
     pub node: Option<Box<str>>,
     /// `status.podIP`.

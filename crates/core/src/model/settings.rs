@@ -117,6 +117,18 @@ pub struct Decommission {
     pub by_term: bool,
 }
 
+/// Which executors autoscalers shall not end (`protect`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protect {
+    #[default]
+    Off,
+    /// Those that have work by the driver's idle lists, each for this time without a pause, in milliseconds; 0: no
+    /// limit.
+    Busy { limit_ms: u64 },
+    /// All: their pods are created so.
+    Always,
+}
+
 /// Executors of which fewer than a number are of no use (`gang`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gang {
@@ -149,6 +161,7 @@ pub struct GroupSpec {
     pub is_queue_group: bool,
     /// None: each executor is of use alone.
     pub gang: Option<Gang>,
+    pub protect: Protect,
     /// None: executors are deleted at once, without a drain period.
     pub decommission: Option<Decommission>,
     /// True if the group comes from the file or the flags. A refusal before any of its executors
@@ -174,6 +187,10 @@ impl GroupSpec {
     /// Each slot has volumes of its own, so an executor without a slot cannot be created.
     pub fn has_volumes(&self) -> bool {
         self.pod.as_ref().is_some_and(|pod| pod.has_claims())
+    }
+
+    pub fn protects_busy(&self) -> bool {
+        matches!(self.protect, Protect::Busy { .. })
     }
 
     /// How many steps the main container's memory may grow after OOM kills.

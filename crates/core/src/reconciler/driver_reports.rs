@@ -230,7 +230,7 @@ impl Reconciler {
 
     /// False while the snapshot is invalid or another holder has the Lease: then no executor may be
     /// lost.
-    fn can_judge(&self) -> bool {
+    pub(super) fn can_judge(&self) -> bool {
         self.gates.is_lease_held() && self.snapshot.is_synced()
     }
 

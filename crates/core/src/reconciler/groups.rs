@@ -66,13 +66,11 @@ impl Reconciler {
             // From now on the group comes from the call, not from the file.
             from_file: false,
             slot_wait_ms: old.slot_wait_with(pod.has_claims()),
-            credentials: old.credentials,
-            is_scaled: old.is_scaled,
             is_queue_group: false,
-            gang: old.gang,
             decommission: decommission.or(old.decommission),
             pod: Some(pod),
             name: name.clone(),
+            ..old
         };
         let conflict = spec.conflict(replace, slots).or_else(|| tasks_conflict(before, &spec));
         if let Some((field, what)) = conflict {

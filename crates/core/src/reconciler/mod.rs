@@ -37,6 +37,7 @@ mod mutations;
 mod planning;
 mod pod_reads;
 mod pods;
+mod protection;
 mod queue_groups;
 mod queue_scaling;
 mod retained;
@@ -76,6 +77,7 @@ use crate::state::id_allocator::IdAllocator;
 use crate::state::ledger::{Mutations, UnresolvedCreates};
 use crate::state::nodes::Nodes;
 use crate::state::overdue_starts::OverdueStarts;
+use crate::state::protection::Protection;
 use crate::state::retained::{EndedTasks, RetainedPods};
 use crate::state::run_end::RunEnd;
 use crate::state::server_health::ServerHealth;
@@ -116,6 +118,7 @@ pub struct Reconciler {
     mutations: Mutations,
     unresolved_creates: UnresolvedCreates,
     driver_reports: DriverReports,
+    protection: Protection,
     terminating_pods: TerminatingPods,
     foreign_pods: ForeignPods,
     logs: LogReads,
@@ -162,6 +165,7 @@ impl Reconciler {
             mutations: Mutations::default(),
             unresolved_creates: UnresolvedCreates::default(),
             driver_reports: DriverReports::default(),
+            protection: Protection::default(),
             terminating_pods: TerminatingPods::default(),
             foreign_pods: ForeignPods::default(),
             logs: LogReads::default(),
@@ -233,6 +237,10 @@ impl Reconciler {
             Input::PodRead { id, watermark, answer } => {
                 self.note_answer(&answer, None, now);
                 self.on_pod_read(id, watermark, answer, now);
+            }
+            Input::Protected { id, uid, answer } => {
+                self.note_answer(&answer, None, now);
+                self.on_protected(id, &uid, answer);
             }
             Input::Resized { id, uid, answer } => {
                 self.note_answer(&answer, None, now);

@@ -244,6 +244,7 @@ impl Reconciler {
         if let Some(node) = &node {
             self.nodes.add(node);
         }
+        self.begin_protection(id, now);
         if has_more_memory {
             self.timers.set(now.after(MEMORY_PROVEN_MS), Timer::MemoryProven(id));
         }

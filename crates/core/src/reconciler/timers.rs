@@ -25,6 +25,8 @@ pub(super) enum Timer {
     Node,
     /// The probe of a group in a crash loop may have run long enough to end the backoff.
     ProbeProven(GroupName, ExecutorId),
+    /// The busy executors may have changed that are protected.
+    Protection,
     /// The driver may have been silent for too long.
     Silence,
     /// A start may have taken too long.

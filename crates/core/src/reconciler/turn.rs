@@ -36,6 +36,7 @@ impl Reconciler {
                         self.timers.set(at, Timer::Node);
                     }
                 }
+                Timer::Protection => self.on_protection_due(now),
                 Timer::Start(id) => self.on_start_due(id, now),
                 Timer::Silence => self.on_silence_due(at, now),
                 Timer::Terminating(uid) => self.on_terminating_due(uid, now),

@@ -147,6 +147,11 @@ impl DriverReports {
         self.is_idle_list_valid(now) && !self.idle.contains(&id)
     }
 
+    /// True if the driver reports this executor as idle.
+    pub fn is_idle(&self, id: ExecutorId, now: Millis) -> bool {
+        self.is_idle_list_valid(now) && self.idle.contains(&id)
+    }
+
     fn is_idle_list_valid(&self, now: Millis) -> bool {
         self.idle_until.is_some_and(|until| now < until)
     }

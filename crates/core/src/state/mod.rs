@@ -19,6 +19,7 @@ pub mod memory_scaling;
 pub mod nodes;
 pub mod overdue_starts;
 pub mod plan_wait;
+pub mod protection;
 pub mod ranges;
 pub mod ready_tasks;
 pub mod records;

@@ -120,6 +120,7 @@ pub fn new_pod(id: u64) -> Pod {
         restart: Restart::Always,
         task: None,
         deletion_cost: 0,
+        is_protected: false,
         node: None,
         ip: None,
         host_ip: None,

@@ -375,6 +375,7 @@ impl<U: Upstream> Engine<'_, U> {
             | Action::GetNode { .. }
             | Action::List { .. }
             | Action::Patch { .. }
+            | Action::Protect { .. }
             | Action::ReadLog { .. }
             | Action::ReadPod { .. }
             | Action::Resize { .. }) => self.writers.send(action),

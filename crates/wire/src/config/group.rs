@@ -26,8 +26,8 @@ use crate::pod::slot_volume::SlotVolume;
 use crate::pod::template::Shorthands;
 use posse_core::model::ids::GroupName;
 use posse_core::model::settings::{
-    EXECUTORS_MAX, GroupSpec, OnLoss, Replace, Restart, SLOT_WAIT_MS, ScaleDown, SlotPolicy,
-    completions_error,
+    EXECUTORS_MAX, GroupSpec, OnLoss, Protect, Replace, Restart, SLOT_WAIT_MS, ScaleDown,
+    SlotPolicy, completions_error,
 };
 use posse_encoding::quantity::{Quantity, is_decimal, memory_error};
 
@@ -68,6 +68,10 @@ pub(crate) const RESTART: [(&str, Restart); 3] = [
     (Restart::OnFailure.as_str(), Restart::OnFailure),
     (Restart::Never.as_str(), Restart::Never),
 ];
+/// `protect`.
+const PROTECT: [&str; 3] = ["off", "busy", "always"];
+/// The default of `protect_for`: longer than most work, and no node is held for ever.
+const PROTECT_FOR_MS: u64 = 24 * 3_600_000;
 const SIDECAR_FAILURE: [(&str, bool); 2] = [("ignore", false), ("fail", true)];
 const SECURITY: [(&str, Option<Security>); 2] =
     [("baseline", Some(Security::Baseline)), ("restricted", Some(Security::Restricted))];
@@ -137,6 +141,10 @@ pub(super) const KEYS: &[Key] = &[
         "Whether the queue admits all `count` executors together or none. See [queue](#all-or-nothing).").beta(),
     key("gang", Map, none("{min: 2, kind: none, timeout: 5m}"),
         "Executors of which fewer than `min` are of no use. See [gang](#gang).").beta(),
+    key("protect", Words(&PROTECT), Is("off"),
+        "Which executors autoscalers leave alone: none, those that have work, or all. See [protect](#protect).").beta(),
+    key("protect_for", Duration, Is("24h"),
+        "With `protect: busy`: how long an executor that is busy without a pause is protected. `0s`: no limit.").beta(),
     key("decommission", Map, none("{after: 30s, label: example.com/leaving=true, signal: TERM}"),
         "Gives executors time to finish. See [decommission](#decommission)."),
 ];
@@ -256,6 +264,7 @@ fn group(
         completions: completions(section, restart)?,
         gang: gang_of_core,
         is_queue_group: section.flag("queue_group", false)?,
+        protect: protect(section)?,
         decommission: decommission(section)?,
         credentials: credentials_of(section, credentials)?,
         is_scaled: scale.is_some(),
@@ -274,11 +283,12 @@ fn group(
         queue_group::check(section, &spec, queue.is_some())?;
         (spec.min, spec.max) = (target, Some(target));
     }
+    let is_protected = spec.protect == Protect::Always;
     spec.slot_wait_ms = slot_wait_ms(section, &spec, !volumes.is_empty())?;
     Ok(Group {
         spec,
         source: source(section)?,
-        pod: PodSettings { queue, queue_group, gang, ..pod_settings(section)? },
+        pod: PodSettings { queue, queue_group, gang, is_protected, ..pod_settings(section)? },
         shorthands: shorthands(section)?,
         beside: beside::beside(section)?,
         volumes,
@@ -298,7 +308,21 @@ fn pod_settings(section: &Section<'_>) -> Result<PodSettings, ConfigError> {
         queue: None,
         queue_group: None,
         gang: None,
+        is_protected: false,
     })
+}
+
+/// `protect` and `protect_for`.
+fn protect(section: &Section<'_>) -> Result<Protect, ConfigError> {
+    let limit_ms = section.duration_ms("protect_for", PROTECT_FOR_MS)?;
+    let words = [Protect::Off, Protect::Busy { limit_ms }, Protect::Always];
+    let words: [(&str, Protect); 3] = std::array::from_fn(|i| (PROTECT[i], words[i]));
+    let protect = section.word("protect", &words, Protect::Off)?;
+    if section.get("protect_for").is_some() && protect == Protect::Always {
+        let message = "excludes `protect: always`, whose executors have no limit but `max_age`";
+        return Err(section.error("protect_for", message));
+    }
+    Ok(protect)
 }
 
 /// `queue`.

@@ -61,6 +61,7 @@ fn name(event: &Event) -> &'static str {
             GroupEvent::Restarted { .. } => "group_restarted",
             GroupEvent::TargetChanged { .. } => "target_changed",
             GroupEvent::TaskEnded { .. } => "task_ended",
+            GroupEvent::Unprotected { .. } => "unprotected",
             GroupEvent::Waiting { .. } => "waiting",
         },
         Event::Executor(_, event) => match event {
@@ -171,6 +172,10 @@ fn write_group<M: SerializeMap>(
         GroupEvent::GangRunning { running, min } => {
             map.serialize_entry("running", running)?;
             map.serialize_entry("min", min)
+        }
+        GroupEvent::Unprotected { executor, message } => {
+            map.serialize_entry("executor", &executor.map(|id| id.0))?;
+            map.serialize_entry("message", message)
         }
         GroupEvent::Restarted { attempt } => map.serialize_entry("attempt", attempt),
         GroupEvent::TargetChanged { target } => map.serialize_entry("target", target),
@@ -327,6 +332,14 @@ mod tests {
         check(
             Event::Group(group.clone(), GroupEvent::GangGivenBack { running: 2, min: 3, until }),
             r#""gang_given_back","group":"default","running":2,"min":3,"until":"2026-01-01T00:00:01.000Z""#,
+        );
+        let message = "why".to_owned();
+        check(
+            Event::Group(
+                group.clone(),
+                GroupEvent::Unprotected { executor: Some(ExecutorId(3)), message },
+            ),
+            r#""unprotected","group":"default","executor":3,"message":"why""#,
         );
         check(
             Event::Group(group, GroupEvent::TargetChanged { target: 4 }),

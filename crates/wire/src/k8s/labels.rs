@@ -58,6 +58,10 @@ pub const EXECUTORS: &str = "posse.dev/executors";
 pub const EXIT_CODE: &str = "posse.dev/exit-code";
 /// Where the driver's container has its configuration mounted. No other container has this mount.
 pub const DRIVER_DIR: &str = "/etc/posse";
+/// Annotation by which Karpenter leaves a pod, and so its node, alone.
+pub const DO_NOT_DISRUPT: (&str, &str) = ("karpenter.sh/do-not-disrupt", "true");
+/// The same for the cluster autoscaler.
+pub const SAFE_TO_EVICT: (&str, &str) = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false");
 /// The field manager of every write.
 pub const FIELD_MANAGER: &str = "posse";
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::control::task;
 use crate::k8s::kueue;
-use crate::k8s::labels::{COMPONENT, Selection};
+use crate::k8s::labels::{COMPONENT, DO_NOT_DISRUPT, SAFE_TO_EVICT, Selection};
 use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version};
 use posse_core::model::input::{ForeignPod, PodAnswer};
 use posse_core::model::pod::OwnerPod;
@@ -291,6 +291,8 @@ impl RawPod<'_> {
                 .filter(|key| !key.0.is_empty())
                 .map(|key| Box::new(task::parse_run(&key.0, text_of(annotations.task.as_ref())))),
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
+            is_protected: text_of(annotations.do_not_disrupt.as_ref()) == DO_NOT_DISRUPT.1
+                && text_of(annotations.safe_to_evict.as_ref()) == SAFE_TO_EVICT.1,
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
             host_ip: number(status.host_ip.as_ref()),

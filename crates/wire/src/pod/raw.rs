@@ -3,8 +3,9 @@
 use super::{DELETION_COST, Text};
 use crate::k8s::kueue;
 use crate::k8s::labels::{
-    APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DRAINING, EXECUTOR_ID,
-    EXECUTOR_ID_VARIABLE, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SIDECAR_FAILURE, SLOT, TASK,
+    APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DO_NOT_DISRUPT, DRAINING, EXECUTOR_ID,
+    EXECUTOR_ID_VARIABLE, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SAFE_TO_EVICT, SIDECAR_FAILURE,
+    SLOT, TASK,
 };
 use posse_encoding::fields::{Fields, Value};
 use posse_encoding::quantity::Quantity;
@@ -423,6 +424,8 @@ impl<'a> Fields<'a> for Labels<'a> {
 pub(crate) struct Annotations<'a> {
     pub(super) container: Option<Text<'a>>,
     pub(super) deletion_cost: Option<Text<'a>>,
+    pub(super) do_not_disrupt: Option<Text<'a>>,
+    pub(super) safe_to_evict: Option<Text<'a>>,
     pub(super) sidecar_failure: Option<Text<'a>>,
     pub(super) draining: Option<Text<'a>>,
     pub(super) max_age: Option<Text<'a>>,
@@ -438,6 +441,8 @@ impl<'a> Fields<'a> for Annotations<'a> {
         match key {
             CONTAINER => self.container = Text::read(value)?,
             DELETION_COST => self.deletion_cost = Text::read(value)?,
+            key if key == DO_NOT_DISRUPT.0 => self.do_not_disrupt = Text::read(value)?,
+            key if key == SAFE_TO_EVICT.0 => self.safe_to_evict = Text::read(value)?,
             SIDECAR_FAILURE => self.sidecar_failure = Text::read(value)?,
             DRAINING => self.draining = Text::read(value)?,
             MAX_AGE => self.max_age = Text::read(value)?,

@@ -4,6 +4,7 @@
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer};
+use posse_core::model::pod::Pod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::task::TaskRun;
 
@@ -122,6 +123,7 @@ impl World {
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
             Action::ReadLog { uid, .. } => Input::LogRead { uid, answer: Err(refusal) },
+            Action::Protect { id, uid, .. } => Input::Protected { id, uid, answer: Err(refusal) },
             Action::Resize { id, uid, .. } => Input::Resized { id, uid, answer: Err(refusal) },
             Action::List { .. } => Input::ListRefused { refusal },
             Action::ReserveIds { up_to } => Input::IdsReserved { up_to },
@@ -180,6 +182,10 @@ impl World {
                 let answer = self.patch(&uid, &name, patch);
                 Input::Patched { uid, answer }
             }
+            Action::Protect { id, uid, name, is_protected } => {
+                let answer = self.patch_pod(&uid, &name, |pod| pod.is_protected = is_protected);
+                Input::Protected { id, uid, answer }
+            }
             Action::Resize { id, uid, .. } => Input::Resized { id, uid, answer: Err(not_found()) },
             Action::ReadLog { uid, name, .. } => {
                 let answer = self.read_log(&uid, &name);
@@ -232,18 +238,27 @@ impl World {
     }
 
     fn patch(&mut self, uid: &Uid, name: &str, patch: Patch) -> Result<(), Refusal> {
+        let now_s = self.now / 1_000;
+        self.patch_pod(uid, name, |pod| match patch {
+            Patch::Completed => pod.completed = true,
+            Patch::Counted => pod.counted = Some(now_s),
+            Patch::LeftQueue => pod.is_held_by_queue = false,
+            Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
+        })
+    }
+
+    fn patch_pod(
+        &mut self,
+        uid: &Uid,
+        name: &str,
+        change: impl FnOnce(&mut Pod),
+    ) -> Result<(), Refusal> {
         let found = self.cluster.pods.get(name).map(|s| s.pod.uid.clone());
         match found {
             None => Err(refusal(RefusalClass::NotFound, 404, "not found")),
             Some(other) if other != *uid => Err(refusal(RefusalClass::Conflict, 409, "other uid")),
             Some(_) => {
-                let now_s = self.now / 1_000;
-                self.cluster.update(uid, |pod| match patch {
-                    Patch::Completed => pod.completed = true,
-                    Patch::Counted => pod.counted = Some(now_s),
-                    Patch::LeftQueue => pod.is_held_by_queue = false,
-                    Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
-                });
+                self.cluster.update(uid, change);
                 Ok(())
             }
         }

@@ -9,7 +9,7 @@ use posse_core::model::command::{Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::pod_text::{Part, PodText};
 use posse_core::model::settings::{
-    Decommission, GroupSpec, OnLoss, Replace, Restart, ScaleDown, SlotPolicy,
+    Decommission, GroupSpec, OnLoss, Protect, Replace, Restart, ScaleDown, SlotPolicy,
 };
 use posse_core::reconciler::Reconciler;
 
@@ -151,6 +151,7 @@ impl World {
 pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
     GroupSpec {
         gang: None,
+        protect: Protect::Busy { limit_ms: 300_000 },
         is_queue_group: false,
         name: GroupName::from(name),
         target: u32::try_from(rng.below(8)).unwrap(),

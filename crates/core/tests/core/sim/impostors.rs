@@ -201,6 +201,7 @@ impl Check {
         match action {
             Action::Delete { uid, .. }
             | Action::Patch { uid, .. }
+            | Action::Protect { uid, .. }
             | Action::ReadLog { uid, .. }
                 if is_foreign(uid, cluster) =>
             {

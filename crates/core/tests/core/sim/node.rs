@@ -48,6 +48,9 @@ impl World {
             let step = if pod.deleting { Step::Gone } else { Step::Bind };
             if !self.stuck.contains(&pod.uid) {
                 self.after(500, Happening::Node(pod.uid, step));
+            } else if pod.node.is_none() {
+                // Nobody schedules it again.
+                self.check.unbound(&pod.uid, self.now);
             }
         }
     }

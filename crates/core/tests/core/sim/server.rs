@@ -167,7 +167,9 @@ impl ServerFaults {
         let group = match action {
             Action::Create { group, .. } => Some(group),
             Action::Get { id, .. } => core.executors().get(*id).map(|executor| &executor.group),
-            Action::Delete { uid, .. } | Action::Patch { uid, .. } => of_uid(uid),
+            Action::Delete { uid, .. }
+            | Action::Patch { uid, .. }
+            | Action::Protect { uid, .. } => of_uid(uid),
             // A time-out makes the core ask whether the server answers.
             Action::Poll => return true,
             _ => return false,

@@ -80,6 +80,8 @@ pub struct PodSettings {
     pub queue: Option<String>,
     /// The number of the pods, if Kueue admits all of them together or none.
     pub queue_group: Option<u32>,
+    /// Autoscalers leave the pods alone from the beginning to the end.
+    pub is_protected: bool,
     /// How a scheduler starts the pods together. None: it does not.
     pub gang: Option<PodGang>,
 }
@@ -316,6 +318,11 @@ impl Build<'_> {
         if self.context.restart != Restart::Always {
             let restart = self.context.restart.as_str();
             annotations.insert(labels::RESTART.to_owned(), json!(restart));
+        }
+        if self.context.settings.is_protected {
+            for (key, value) in [labels::DO_NOT_DISRUPT, labels::SAFE_TO_EVICT] {
+                annotations.insert(key.to_owned(), json!(value));
+            }
         }
         if self.is_queued_apart() {
             annotations.insert(kueue::OWN_WORKLOAD.0.to_owned(), json!(kueue::OWN_WORKLOAD.1));

@@ -294,6 +294,7 @@ impl Check {
         ranks::are_unique(core, &world.cluster, world.gen_)?;
         let requests = world.requests.iter().filter(|(n, _)| world.outstanding.contains(n));
         let (mut n_creates, mut n_mutations, mut n_logs, mut n_all) = (0, 0, 0, 0);
+        let mut n_protects = 0;
         let mut in_flight: BTreeMap<u64, u32> = BTreeMap::new();
         for (_, request) in requests {
             n_all += 1;
@@ -303,12 +304,18 @@ impl Check {
                     *in_flight.entry(id.0).or_default() += 1;
                 }
                 Action::Delete { .. } | Action::Patch { .. } => n_mutations += 1,
+                Action::Protect { .. } => n_protects += 1,
                 Action::ReadLog { .. } => n_logs += 1,
                 _ => {}
             }
         }
         let most = world.policy.in_flight_max;
-        if n_creates > most || n_mutations > 16 || n_logs > 4 || n_all > most + 26 {
+        if n_creates > most
+            || n_mutations > 16
+            || n_logs > 4
+            || n_protects > 16
+            || n_all > most + 42
+        {
             let what =
                 format!("{n_creates} creates, {n_mutations} deletes and patches, {n_logs} logs");
             return fail(format!("{what}, {n_all} requests"));

@@ -1,0 +1,101 @@
+//! `protect: busy`: annotations that keep autoscalers from ending executors that have work. They follow the idle lists.
+
+use super::Reconciler;
+use super::timers::Timer;
+use crate::model::action::Action;
+use crate::model::event::{Event, GroupEvent};
+use crate::model::ids::{ExecutorId, Uid};
+use crate::model::refusal::{Refusal, RefusalClass};
+use crate::model::settings::Protect;
+use crate::model::status::State;
+use crate::state::protection::{PROTECT_CHECK_MS, PROTECTS_IN_FLIGHT_MAX};
+use posse_base::time::Millis;
+
+impl Reconciler {
+    /// An executor runs: from now on its group is looked at, if it protects the busy.
+    pub(super) fn begin_protection(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let is_busy_protected =
+            self.executors.groups.get(&executor.group).is_some_and(|g| g.spec.protects_busy());
+        if is_busy_protected && !self.protection.has_timer && !self.protection.is_refused {
+            self.protection.has_timer = true;
+            self.timers.set(now, Timer::Protection);
+        }
+    }
+
+    /// Looks at all running executors of groups that protect the busy, and changes the annotations of those that
+    /// differ. A pod's annotations are read from the snapshot, so a restarted posse goes on.
+    pub(super) fn on_protection_due(&mut self, now: Millis) {
+        self.protection.has_timer = false;
+        if self.stop.is_some() || self.protection.is_refused {
+            return;
+        }
+        let running = self.running_of_protected_groups();
+        self.protection.keep(&running);
+        if running.is_empty() {
+            return;
+        }
+        self.protection.has_timer = true;
+        self.timers.set(now.after(PROTECT_CHECK_MS), Timer::Protection);
+        if self.can_judge() {
+            running.into_iter().for_each(|id| self.protect_if_busy(id, now));
+        }
+    }
+
+    fn protect_if_busy(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let Some(group) = self.executors.groups.get(&executor.group) else { return };
+        let Protect::Busy { limit_ms } = group.spec.protect else { return };
+        let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
+            return;
+        };
+        let is_idle = self.driver_reports.is_idle(id, now);
+        let look = self.protection.look(id, is_idle, limit_ms, now);
+        if look.is_newly_over {
+            let message = format!(
+                "executor {id} has been busy for {} s (protect_for), so its node may be taken from now on",
+                limit_ms / 1_000
+            );
+            let event = GroupEvent::Unprotected { executor: Some(id), message };
+            self.events.push_back(Event::Group(executor.group.clone(), event));
+        }
+        let has_free_slot = self.protection.n_in_flight < PROTECTS_IN_FLIGHT_MAX;
+        if look.wanted != pod.is_protected && look.may_change && has_free_slot {
+            let (uid, name) = (pod.uid.clone(), pod.name.to_string());
+            self.protection.on_sent(id, now);
+            self.actions.push_back(Action::Protect { id, uid, name, is_protected: look.wanted });
+        }
+    }
+
+    /// What an answer does not settle, the next look does. Without the right there is no next look, so that nothing
+    /// is protected that could not be given up again.
+    pub(super) fn on_protected(&mut self, id: ExecutorId, uid: &Uid, answer: Result<(), Refusal>) {
+        self.protection.n_in_flight = self.protection.n_in_flight.saturating_sub(1);
+        let Err(refusal) = answer else { return };
+        if refusal.class != RefusalClass::Forbidden || self.protection.is_refused {
+            return;
+        }
+        let Some(executor) = self.executors.get(id).filter(|one| one.uid.as_ref() == Some(uid))
+        else {
+            return;
+        };
+        let group = executor.group.clone();
+        self.protection.is_refused = true;
+        let message = format!(
+            "`protect: busy` is off, because the server does not let posse patch pods: {refusal}"
+        );
+        let event = GroupEvent::Unprotected { executor: None, message };
+        self.events.push_back(Event::Group(group, event));
+    }
+
+    /// By id.
+    fn running_of_protected_groups(&self) -> Vec<ExecutorId> {
+        let groups = self.executors.groups.values().filter(|group| group.spec.protects_busy());
+        let members = groups.flat_map(|group| group.members.iter().copied());
+        let is_running =
+            |id: &ExecutorId| self.executors.get(*id).is_some_and(|e| e.state == State::Running);
+        let mut running: Vec<ExecutorId> = members.filter(is_running).collect();
+        running.sort_unstable();
+        running
+    }
+}

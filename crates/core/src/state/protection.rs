@@ -1,0 +1,94 @@
+//! Which executors of groups with `protect: busy` have work that a cluster should not move: by the driver's idle
+//! lists, and for a limited time.
+
+use std::collections::BTreeMap;
+
+use crate::model::ids::ExecutorId;
+use posse_base::time::Millis;
+
+/// How often the executors are looked at: so long a busy one may be without its protection.
+pub const PROTECT_CHECK_MS: u64 = 1_000;
+/// The most changes of annotations in flight, so also the most in `PROTECT_CHECK_MS`.
+pub const PROTECTS_IN_FLIGHT_MAX: usize = 16;
+/// How long an executor is idle before its protection is taken off. Work comes in pieces, and each change is a
+/// request.
+const IDLE_SETTLES_MS: u64 = 60_000;
+/// The shortest time between two changes of one executor: the watch shows the first one in this time.
+const CHANGE_EVERY_MS: u64 = 10_000;
+
+/// What is known of the work of one executor.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    /// Since when it is busy; none: it is idle, and has been for a while.
+    busy_since: Option<Millis>,
+    idle_since: Option<Millis>,
+    /// It was busy for longer than the limit, and that was told.
+    is_over: bool,
+    not_before: Millis,
+}
+
+/// What one look at an executor says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// It is to be protected.
+    pub wanted: bool,
+    /// It has been busy for longer than the limit. True once for each time that it is busy.
+    pub is_newly_over: bool,
+    /// Its last change is so long ago that it may change again.
+    pub may_change: bool,
+}
+
+/// The executors of groups with `protect: busy`.
+#[derive(Clone, Debug, Default)]
+pub struct Protection {
+    executors: BTreeMap<ExecutorId, Work>,
+    pub n_in_flight: usize,
+    /// The server does not let posse patch pods, so nothing is protected.
+    pub is_refused: bool,
+    /// A timer for the next look is set.
+    pub has_timer: bool,
+}
+
+impl Protection {
+    /// Looks at a running executor. `limit_ms`: how long it may be protected while it is busy without a pause;
+    /// 0: no limit.
+    pub fn look(&mut self, id: ExecutorId, is_idle: bool, limit_ms: u64, now: Millis) -> Look {
+        let new = || Work {
+            busy_since: (!is_idle).then_some(now),
+            idle_since: None,
+            is_over: false,
+            not_before: Millis::ZERO,
+        };
+        let work = self.executors.entry(id).or_insert_with(new);
+        if is_idle {
+            let since = *work.idle_since.get_or_insert(now);
+            if now.since(since) >= IDLE_SETTLES_MS {
+                (work.busy_since, work.is_over) = (None, false);
+            }
+        } else {
+            work.idle_since = None;
+            work.busy_since.get_or_insert(now);
+        }
+        let is_over = limit_ms > 0 && work.busy_since.is_some_and(|at| now.since(at) >= limit_ms);
+        let is_newly_over = is_over && !work.is_over;
+        work.is_over |= is_over;
+        Look {
+            wanted: work.busy_since.is_some() && !is_over,
+            is_newly_over,
+            may_change: work.not_before <= now,
+        }
+    }
+
+    /// A change of this executor was sent.
+    pub fn on_sent(&mut self, id: ExecutorId, now: Millis) {
+        self.n_in_flight += 1;
+        if let Some(work) = self.executors.get_mut(&id) {
+            work.not_before = now.after(CHANGE_EVERY_MS);
+        }
+    }
+
+    /// Removes what is known of executors that are not among these, which are sorted.
+    pub fn keep(&mut self, running: &[ExecutorId]) {
+        self.executors.retain(|id, _| running.binary_search(id).is_ok());
+    }
+}

@@ -1,0 +1,73 @@
+//! Annotations that keep autoscalers from ending executors (`protect`).
+
+use serde_json::{Value, json};
+
+use crate::support::proxy::{Proxy, ProxyAction, status};
+use crate::support::scene::{Scene, name_of};
+use crate::support::server::{Server, Who};
+use crate::support::wait::{PATIENCE, wait_for};
+
+const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
+/// `always` stands in the pod, and is never changed. `busy` comes when an executor runs, and goes after the limit. A
+/// group without the key has none.
+pub fn executors_with_work_are_protected_for_a_time(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let groups = json!([
+        {"group": "always", "count": 1, "pod": scene.template(), "protect": "always"},
+        {"group": "busy", "count": 2, "pod": scene.template(), "protect": "busy", "protect_for": "4s"},
+        {"group": "off", "count": 1, "pod": scene.template()},
+    ]);
+    let posse = scene.run().settings(json!({"executors": groups})).start();
+    scene.wait_running(4);
+    wait_for(PATIENCE, "the busy to be protected", || protected(&scene, "busy") == 2);
+    for _ in posse.wait_events("unprotected", 2) {}
+    wait_for(PATIENCE, "the protection to end", || protected(&scene, "busy") == 0);
+    for event in posse.events_of("unprotected") {
+        assert_eq!(event["group"], "busy", "{event}");
+        assert!(event["message"].as_str().unwrap_or_default().contains("protect_for"), "{event}");
+    }
+    assert_eq!((protected(&scene, "always"), protected(&scene, "off")), (1, 0));
+    posse.stop();
+    scene.finish();
+}
+
+/// Without the right to patch pods the run goes on, and says once that nobody is protected.
+pub fn without_the_right_none_is_protected(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let proxy =
+        Proxy::start(&server.access(Who::Posse), |request, _| match request.method.as_str() {
+            "PATCH" if request.path.contains("/pods/") => {
+                ProxyAction::Reply(403, status(403, "Forbidden", "pods is forbidden"))
+            }
+            _ => ProxyAction::Pass,
+        });
+    let group = json!({"group": "default", "count": 3, "pod": scene.template(), "protect": "busy"});
+    let settings = json!({"executors": [group]});
+    let posse = scene.run_with(&proxy.access()).settings(settings).start();
+    scene.wait_running(3);
+    let told = posse.wait_event("unprotected", |_| true);
+    assert_eq!(told["executor"], Value::Null, "{told}");
+    assert!(told["message"].as_str().unwrap_or_default().contains("pods is forbidden"), "{told}");
+    // The run goes on, and does not ask again.
+    posse.scale("default", 4);
+    scene.wait_running(4);
+    assert_eq!(posse.events_of("unprotected").len(), 1);
+    assert_eq!(protected(&scene, "default"), 0);
+    posse.stop();
+    scene.finish();
+}
+
+/// How many executors of the group have both annotations. None has one of them alone.
+fn protected(scene: &Scene<'_>, group: &str) -> usize {
+    let pods = scene.ours();
+    let of_group = pods.iter().filter(|pod| pod["metadata"]["labels"]["posse.dev/group"] == group);
+    let is_protected = |pod: &&Value| {
+        let annotations = &pod["metadata"]["annotations"];
+        let both = [&annotations[DO_NOT_DISRUPT], &annotations[SAFE_TO_EVICT]];
+        assert_eq!(both[0].is_null(), both[1].is_null(), "{}: {annotations}", name_of(pod));
+        both == [&json!("true"), &json!("false")]
+    };
+    of_group.filter(is_protected).count()
+}
