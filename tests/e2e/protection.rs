@@ -71,3 +71,30 @@ fn protected(scene: &Scene<'_>, group: &str) -> usize {
     };
     of_group.filter(is_protected).count()
 }
+
+/// The command that tells who is idle means the same as the call: an unforced kill spares the others.
+pub fn a_command_tells_which_executors_are_idle(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let script = format!(
+        "test -n \"$POSSE_CONTROL\" && test -n \"$POSSE_EXE\" || exit 5; cat {}",
+        scene.file("idle").display()
+    );
+    let idle = json!({"command": ["sh", "-c", script], "every": "100ms"});
+    let posse = scene.run().executors(3).settings(json!({"driver": {"idle": idle}})).start();
+    scene.wait_running(3);
+    let failed = "warn the command of `driver.idle` ended with exit code 1: cat: ";
+    wait_for(PATIENCE, "the failure to be told", || posse.stderr().to_lowercase().contains(failed));
+    std::fs::write(scene.file("idle"), "2\n3\n").expect("the folder can be written");
+    wait_for(PATIENCE, "the recovery to be told", || {
+        posse.stderr().contains("the command of `driver.idle` works again")
+    });
+    let kill = |id: &str| -> Value {
+        let output = posse.ask(&["kill", "--json", "--no-replace", id]);
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    wait_for(PATIENCE, "executor 1 to be busy", || kill("1")["busy"] == json!([1]));
+    assert_eq!(kill("2")["killed"], json!([2]));
+    assert_eq!(posse.stderr().matches("the command of `driver.idle` ended").count(), 1);
+    posse.stop();
+    scene.finish();
+}

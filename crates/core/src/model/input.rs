@@ -1,5 +1,7 @@
 //! The inputs of the core, as one closed enum. `run/` produces them.
 
+use std::collections::BTreeSet;
+
 use crate::model::event::RestartKind;
 use crate::model::ids::{ExecutorId, GroupName, Uid, Version};
 use crate::model::pod::Pod;
@@ -138,6 +140,8 @@ pub enum Input {
     ListRefused { refusal: Refusal },
     /// The command of a group's `scale` gave a target (none: it stays), or failed. The error is a phrase that begins with a verb.
     QueueRead { group: GroupName, outcome: Result<Option<u32>, String> },
+    /// The command of `driver.idle` has named the executors without work; valid for so long, in milliseconds.
+    IdleRead { executors: BTreeSet<ExecutorId>, valid_ms: u64 },
     /// The answer to an `Action::ReadLog`: sanitized lines of bounded length.
     LogRead { uid: Uid, answer: Result<Vec<String>, Refusal> },
     /// No request since then was answered, as another thread reports.

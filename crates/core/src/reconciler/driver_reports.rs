@@ -11,7 +11,7 @@ use crate::model::event::LossReason;
 use crate::model::ids::ExecutorId;
 use crate::model::status::State;
 use crate::policy::loss::Loss;
-use crate::state::driver_reports::Silent;
+use crate::state::driver_reports::{IDLE_VALID_MS, Silent};
 use posse_base::time::Millis;
 
 /// A timer that fires later than this shows that posse was suspended. Calls that were made
@@ -89,7 +89,7 @@ impl Reconciler {
 
     pub(super) fn on_idle(&mut self, ids: BTreeSet<ExecutorId>, now: Millis) -> Reply {
         let (_, unknown) = self.split_known(&ids);
-        self.driver_reports.on_idle(ids, now);
+        self.driver_reports.on_idle(ids, IDLE_VALID_MS, now);
         Reply::Noted { unknown }
     }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::ids::ExecutorId;
 use posse_base::time::Millis;
 
-/// How long a list of idle executors is valid.
+/// How long a list of idle executors is valid that the driver has given.
 pub const IDLE_VALID_MS: u64 = 10_000;
 
 /// Executors without heartbeats.
@@ -132,8 +132,8 @@ impl DriverReports {
     }
 
     /// Sets the idle executors; all others are busy.
-    pub fn on_idle(&mut self, ids: BTreeSet<ExecutorId>, now: Millis) {
-        (self.idle, self.idle_until) = (ids, Some(now.after(IDLE_VALID_MS)));
+    pub fn on_idle(&mut self, ids: BTreeSet<ExecutorId>, valid_ms: u64, now: Millis) {
+        (self.idle, self.idle_until) = (ids, Some(now.after(valid_ms)));
     }
 
     /// The executors that the driver reports as idle.

@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use posse_base::text::sanitize_end;
 use posse_process::supervisor::{Launch, Link, Running, Supervisor, THIS_PROGRAM};
 
-/// How much of the end of each output is kept, in bytes.
+/// How much of the end of each output is kept, in bytes, if the caller needs no more.
 const OUTPUT_BYTES_MAX: usize = 4 << 10;
 /// The longest message of a command, in bytes.
 const MESSAGE_BYTES_MAX: usize = 512;
@@ -112,14 +112,26 @@ pub fn run(
     timeout: Duration,
     running: &RunningCommand,
 ) -> Result<String, Failure> {
+    let env = std::env::vars_os()
+        .chain(env.iter().map(|(name, value)| (name.into(), value.into())))
+        .collect();
+    run_with(words, env, timeout, running, OUTPUT_BYTES_MAX).map(|output| output.end)
+}
+
+/// The same with this environment. Returns the last `output_bytes_max` bytes of the output.
+pub fn run_with(
+    words: &[String],
+    env: Vec<(OsString, OsString)>,
+    timeout: Duration,
+    running: &RunningCommand,
+    output_bytes_max: usize,
+) -> Result<Output, Failure> {
     let failed = |error: io::Error| format!("cannot be run: {error}");
     let (program, args) = words.split_first().ok_or_else(|| "is empty".to_owned())?;
     let launch = Launch {
         program: program.into(),
         args: args.iter().map(OsString::from).collect(),
-        env: std::env::vars_os()
-            .chain(env.iter().map(|(name, value)| (name.into(), value.into())))
-            .collect(),
+        env,
         dir: OsString::new(),
     };
     let empty = File::open("/dev/null").map_err(failed)?;
@@ -130,7 +142,10 @@ pub fn run(
     let link = supervisor.link();
     let mut command = running.start(link, || link.run(&launch, files).map_err(failed))?;
     drop((stdout_end, stderr_end));
-    let outputs = [keep_end(stdout).map_err(failed)?, keep_end(stderr).map_err(failed)?];
+    let outputs = [
+        keep_end(stdout, output_bytes_max).map_err(failed)?,
+        keep_end(stderr, OUTPUT_BYTES_MAX).map_err(failed)?,
+    ];
     let end = command.wait(Some(timeout));
     running.end();
     // Ends all processes of the command, and so its outputs.
@@ -138,7 +153,7 @@ pub fn run(
     let [stdout, stderr] =
         outputs.map(|output| output.recv_timeout(OUTPUT_TIMEOUT).unwrap_or_default());
     let what = match end {
-        Some(status) if status.success() => return Ok(stdout.end),
+        Some(status) if status.success() => return Ok(stdout),
         Some(status) => describe(status),
         None => format!("did not end within {} s", timeout.as_secs()),
     };
@@ -160,14 +175,15 @@ fn last_line(output: &str) -> String {
 
 /// What a command has written to one of its outputs.
 #[derive(Debug, Default)]
-struct Output {
+pub struct Output {
     /// The last part of it.
-    end: String,
-    n_bytes: u64,
+    pub end: String,
+    /// How much it was.
+    pub n_bytes: u64,
 }
 
 /// Reads an output to its end on a thread of its own.
-fn keep_end(mut output: PipeReader) -> io::Result<Receiver<Output>> {
+fn keep_end(mut output: PipeReader, bytes_max: usize) -> io::Result<Receiver<Output>> {
     let (sender, receiver) = bounded(1);
     let body = move || {
         let (mut kept, mut n_bytes) = (Vec::new(), 0_u64);
@@ -175,7 +191,7 @@ fn keep_end(mut output: PipeReader) -> io::Result<Receiver<Output>> {
         while let Ok(n @ 1..) = output.read(&mut part) {
             n_bytes = n_bytes.saturating_add(n as u64);
             kept.extend_from_slice(part.get(..n).unwrap_or_default());
-            let surplus = kept.len().saturating_sub(OUTPUT_BYTES_MAX);
+            let surplus = kept.len().saturating_sub(bytes_max);
             kept.drain(..surplus);
         }
         // Nobody waits for it after `OUTPUT_TIMEOUT`.

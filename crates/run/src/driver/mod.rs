@@ -66,7 +66,7 @@ impl DriverEnv {
     }
 
     /// The whole environment: this process's, with these variables.
-    fn complete(&self) -> Vec<(OsString, OsString)> {
+    pub fn complete(&self) -> Vec<(OsString, OsString)> {
         let mut env: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
         for (name, value) in self.variables() {
             match value {

@@ -24,12 +24,14 @@ use crate::driver::ready::Probe;
 use crate::dry_run::TemplateDryRun;
 use crate::engine::{DriverPlan, Engine, EngineState};
 use crate::events::EventLog;
+use crate::idle;
 use crate::inbox::{ControlHandle, Liveness, Message, inbox};
 use crate::kube_events::{KubeEventWriter, SentCounts};
 use crate::leases::IdStore;
 use crate::log_lines::EventLogger;
 use crate::metrics::RunMetrics;
 use crate::pod_groups::{PodGroups, check_pod_group};
+use crate::polled::PolledCommands;
 use crate::progress::Progress;
 use crate::random::random_bits;
 use crate::run::context::{ApiServer, EnvLookup, RunContext};
@@ -37,7 +39,7 @@ use crate::run::error::RunError;
 use crate::run::instance::{AcquiredInstance, InstanceRequest};
 use crate::run::interfaces::Interfaces;
 use crate::run::settings::{RunIdentity, RunSettings};
-use crate::scale::ScaleThreads;
+use crate::scale;
 use crate::signals::Signals;
 use crate::upstream::{OrphanSettings, Threads, WatchSettings};
 use crate::watermark::SharedWatermark;
@@ -372,12 +374,12 @@ impl Run<'_> {
         let watch = self.watch_settings(rng.next_u64());
         let threads = Threads::start(&pods, watch, &sender, &watermark, leases, self.orphans())
             .map_err(|error| RunError::System(format!("threads: {error}")))?;
-        let scaling = self.scaling(&credentials, &sender)?;
         let pods = pods.with_write_limit(write_limit);
         let in_flight_max = settings.policy.in_flight_max as usize;
         let log = Arc::clone(&interfaces.log);
         let writers = Writers::new(pods, claims, pod_groups, log, sender.clone(), in_flight_max);
         let driver_plan = self.driver_plan(run, interfaces.control_address(), &credentials);
+        let polled = self.polled_commands(&driver_plan.env, &sender)?;
         let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now());
         let engine = Engine {
             core,
@@ -397,7 +399,7 @@ impl Run<'_> {
             state: EngineState::new(self.logger()),
         };
         let (outcome, interrupted_by) = engine.run();
-        scaling.stop();
+        polled.stop();
         let is_clear = outcome.stop == StopResult::default();
         let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
         // Before the Leases, so that the next driver does not store its own meanwhile.
@@ -554,14 +556,23 @@ impl Run<'_> {
             .map_err(|error| RunError::System(format!("credentials: {error}")))
     }
 
-    fn scaling(
+    /// Starts the commands of `scale` and `idle`.
+    fn polled_commands(
         &self,
-        credentials: &CredentialThreads,
+        env: &DriverEnv,
         sender: &Sender<Message>,
-    ) -> Result<ScaleThreads, RunError> {
-        let env = credentials.driver_env(&self.settings.credentials);
-        ScaleThreads::start(&self.settings.groups, &env, self.clock, sender)
-            .map_err(|error| RunError::System(format!("threads: {error}")))
+    ) -> Result<PolledCommands, RunError> {
+        let groups = self.settings.groups.iter();
+        let scales = groups.filter_map(|group| scale::reader(group, &env.credentials, self.clock));
+        let idle = self.settings.driver.idle.clone();
+        let idle = idle.map(|command| ("idle", idle::reader(command, env.complete())));
+        let mut threads = PolledCommands::default();
+        for (name, reader) in scales.map(|reader| ("scale", reader)).chain(idle) {
+            threads
+                .start(name, reader, sender)
+                .map_err(|error| RunError::System(format!("threads: {error}")))?;
+        }
+        Ok(threads)
     }
 
     fn driver_plan(

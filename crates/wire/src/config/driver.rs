@@ -6,10 +6,12 @@ use std::path::PathBuf;
 
 use crate::config::dev::driver_dev;
 use crate::config::group::{self, CPU, ENV_KEY, MEMORY, PodSource, RESOURCES};
+use crate::config::idle::idle;
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{self, Duration, Integer, List, Map, Pairs, Path, Text, Words};
 use crate::config::key::{Key, key, none, told, words};
 use crate::config::pairs::{labels, pairs};
+use crate::config::polled::PolledCommand;
 use crate::config::section::{ConfigError, Section};
 use crate::config::{checked, only};
 use crate::pod::template::Shorthands;
@@ -43,6 +45,8 @@ pub(super) const KEYS: &[Key] = &[
     key("silence", Duration, Is("0s"),
         "If the driver makes no call for this time, the run ends with exit code 14. `0s`: the driver may be \
          silent."),
+    key("idle", Map, none("{command: [./idle.sh], every: 5s, timeout: 10s}"),
+        "A command that prints which executors have no work, for engines that do not tell it. See [idle](#idle).").beta(),
     key("kind", Words(&words(&KIND)), Is("job"),
         "What `posse submit` creates: a Job, or a bare pod, which is not created again after its end. `posse run` \
          ignores this key and those below."),
@@ -91,6 +95,8 @@ pub struct Driver {
     /// The port at which the driver listens for its executors. None: posse does not know it.
     pub port: Option<PortChoice>,
     pub ready: Ready,
+    /// The command that tells which executors have no work.
+    pub idle: Option<PolledCommand>,
     /// Program and arguments under `posse run --dev`, if they are others.
     pub dev_command: Option<Vec<String>>,
     /// Only used by `posse submit`.
@@ -254,7 +260,8 @@ pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
         }
     };
     command.extend(args);
-    Ok(Driver { command, host, port, ready, dev_command, pod: pod(section, shorthands)? })
+    let idle = idle(section)?;
+    Ok(Driver { command, host, port, ready, idle, dev_command, pod: pod(section, shorthands)? })
 }
 
 fn parse_ready(text: &str) -> Option<Ready> {

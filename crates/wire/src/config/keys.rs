@@ -13,6 +13,7 @@ pub const SECTIONS: &[(&str, &[Key])] = &[
     ("bad_nodes", config::nodes_and_memory::KEYS),
     ("credentials[]", config::credentials::KEYS),
     ("driver", config::driver::KEYS),
+    ("driver.idle", config::idle::KEYS),
     ("executors[]", config::group::KEYS),
     ("executors[].beside", config::beside::KEYS),
     ("executors[].dev", config::dev::KEYS),
@@ -116,7 +117,7 @@ mod tests {
             ],
             "executors[].beside" => &[("labels", "{a: b}")],
             "executors[].decommission" => &[("after", "1s")],
-            "executors[].scale" => &[("command", "[a]")],
+            "driver.idle" | "executors[].scale" => &[("command", "[a]")],
             "executors[].volumes_per_slot[]" => &[("name", "a"), ("size", "1Gi")],
             _ => &[],
         }

@@ -1,42 +1,38 @@
 //! `executors[].scale`: a command whose number sets the target of the group.
 
 use crate::config::key::Preset::Is;
-use crate::config::key::Type::{Duration, Integer, List, With};
-use crate::config::key::{Key, key, told};
+use crate::config::key::Type::{Duration, Integer, With};
+use crate::config::key::{Key, key};
 use crate::config::only;
+use crate::config::polled::{
+    EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, TIMEOUT, command_key, polled,
+};
 use crate::config::section::{ConfigError, Section};
 use posse_core::machines::queue_scaling::QueueRule;
 use posse_core::model::settings::Restart;
 
 const EVERY_MS: u64 = 2_000;
 const IDLE_AFTER_MS: u64 = 60_000;
-const TIMEOUT_MS: u64 = 10_000;
 
 /// The keys of `scale`.
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
-    key("command", List, told("required", ""),
+    command_key(
         "Program and arguments. It runs beside the driver, in the folder and environment of posse, without a \
          shell."),
     key("per_executor", With(&Integer, " from 1"), Is("1"), "The entries for one executor."),
-    key("every", With(&Duration, " above 0s"), Is("2s"), "The pause between two runs of the command."),
+    key(EVERY, EVERY_TYPE, Is("2s"), EVERY_MEANING),
     key("idle_after", Duration, Is("60s"),
         "How long the queue must be empty before the target falls to `min`. Until then it stays: the last entries \
          are still worked on."),
-    key("timeout", With(&Duration, " above 0s"), Is("10s"),
-        "How long the command may take. Then posse ends it with all of its processes."),
+    TIMEOUT,
 ];
 
-/// The command, and how its number becomes a target. Times in milliseconds.
+/// The command, and how its number becomes a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScaleCommand {
-    /// Program and arguments, without a shell.
-    pub command: Vec<String>,
+    pub polled: PolledCommand,
     pub rule: QueueRule,
-    /// The pause between two runs of the command.
-    pub every_ms: u64,
-    /// How long the command may take.
-    pub timeout_ms: u64,
 }
 
 pub(super) fn scale(
@@ -52,30 +48,18 @@ pub(super) fn scale(
         let message = "needs `restart: always`: work that ends lowers the target by itself";
         return Err(group.error("scale", message));
     }
-    let command = section.texts("command")?.unwrap_or_default();
-    if command.is_empty() {
-        let message = "is missing: a list like [redis-cli, llen, queue], which prints a number";
-        return Err(section.error("command", message));
-    }
-    if command[0].is_empty() {
-        return Err(section.error("command", "the first word is empty"));
-    }
-    let positive = |key: &str, default: u64| match section.duration_ms(key, default)? {
-        0 => Err(section.error(key, "must be longer than 0s")),
-        ms => Ok(ms),
-    };
+    let example = "a list like [redis-cli, llen, queue], which prints a number";
+    let polled = polled(&section, example, EVERY_MS)?;
     let per_executor = section.number("per_executor")?.unwrap_or(1);
     if per_executor == 0 {
         return Err(section.error("per_executor", "must be at least 1"));
     }
     Ok(Some(ScaleCommand {
-        command,
+        polled,
         rule: QueueRule {
             per_executor: u64::from(per_executor),
             idle_after_ms: section.duration_ms("idle_after", IDLE_AFTER_MS)?,
         },
-        every_ms: positive("every", EVERY_MS)?,
-        timeout_ms: positive("timeout", TIMEOUT_MS)?,
     }))
 }
 

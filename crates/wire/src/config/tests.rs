@@ -22,6 +22,7 @@ fn the_documented_example_contains_the_defaults() {
             command: vec!["python".to_owned(), "driver.py".to_owned()],
             host: Some("10.1.2.3".to_owned()),
             port: None,
+            idle: None,
             ready: Ready::None,
             dev_command: None,
             pod: DriverPod::default(),

@@ -1,0 +1,67 @@
+//! `driver.idle`: a command that prints which executors have no work.
+
+use crate::config::key::Key;
+use crate::config::key::Preset::Is;
+use crate::config::key::key;
+use crate::config::only;
+use crate::config::polled::{
+    EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, TIMEOUT, command_key, polled,
+};
+use crate::config::section::{ConfigError, Section};
+
+const EVERY_MS: u64 = 5_000;
+
+/// The keys of `idle`.
+#[rustfmt::skip]
+pub(super) const KEYS: &[Key] = &[
+    command_key("Program and arguments. It runs beside the driver, in the folder of posse and with the driver's environment, \
+                 without a shell."),
+    key(EVERY, EVERY_TYPE, Is("5s"), EVERY_MEANING),
+    TIMEOUT,
+];
+
+pub(super) fn idle(driver: &Section<'_>) -> Result<Option<PolledCommand>, ConfigError> {
+    if driver.get("idle").is_none() {
+        return Ok(None);
+    }
+    let section = driver.section("idle")?;
+    only(&section, KEYS)?;
+    let example = "a list like [./idle.sh], which prints the ids of the executors without work";
+    polled(&section, example, EVERY_MS).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PolledCommand;
+    use crate::config::Config;
+    use crate::config::tests::fails;
+
+    #[test]
+    fn a_command_has_a_pause_and_a_timeout() {
+        for (text, every_ms, timeout_ms) in [
+            ("{command: [a, b]}", 5_000, 10_000),
+            ("{command: [a, b], every: 1s, timeout: 2s}", 1_000, 2_000),
+        ] {
+            let config = Config::parse("f", &format!("driver: {{idle: {text}}}")).unwrap();
+            let command = ["a", "b"].map(str::to_owned).into();
+            let want = PolledCommand { command, every_ms, timeout_ms };
+            assert_eq!(config.driver.idle, Some(want), "{text}");
+        }
+        assert_eq!(Config::parse("f", "driver: {}").unwrap().driver.idle, None);
+    }
+
+    #[test]
+    fn wrong_values_are_errors_that_name_the_key() {
+        for (text, want) in [
+            ("{}", "driver.idle.command: is missing: a list like [./idle.sh]"),
+            ("{command: ['']}", "driver.idle.command: the first word is empty"),
+            ("{command: [a], every: 0s}", "driver.idle.every: must be longer than 0s"),
+            ("{command: [a], timeout: 0s}", "driver.idle.timeout: must be longer than 0s"),
+            ("{exec: [a]}", "driver.idle.exec: unknown key"),
+        ] {
+            let error = Config::parse("f", &format!("driver: {{idle: {text}}}")).unwrap_err();
+            assert!(error.to_string().contains(want), "{text}: {error}");
+        }
+        fails("executors: [{idle: {command: [a]}}]", "`idle` belongs in `driver`");
+    }
+}
