@@ -47,6 +47,7 @@ mod core {
     mod task_order;
     mod task_restarts;
     mod task_retries;
+    mod task_shapes;
     mod tasks;
     mod tidy;
     mod wall_clock;

@@ -81,6 +81,16 @@ pub struct Task {
     pub after: BTreeMap<Arc<str>, After>,
 }
 
+/// What of a task decides whether its pod can start. Tasks of one shape share a throttle, so that a shape that cannot
+/// start holds up no other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shape(u64);
+
+impl Shape {
+    /// That of the group's template, which its own executors have too.
+    pub const TEMPLATE: Self = Self(0);
+}
+
 impl fmt::Debug for Task {
     /// Without environment and arguments, because they may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,6 +99,18 @@ impl fmt::Debug for Task {
 }
 
 impl Task {
+    /// Of a command only the program counts: the words behind it say what it does, and nothing about its start.
+    pub fn shape(&self) -> Shape {
+        let Self { image, command, cpu, memory, resources, node_selector, .. } = self;
+        let program = command.as_ref().and_then(|words| words.first());
+        let facts = (image, program, cpu, memory, resources, node_selector);
+        let is_template = [image, cpu, memory].iter().all(|own| own.is_none())
+            && program.is_none()
+            && resources.is_empty()
+            && node_selector.is_empty();
+        if is_template { Shape::TEMPLATE } else { Shape(hash(&facts).max(1)) }
+    }
+
     /// A short form of the contents, to compare them with another call.
     pub fn digest(&self) -> TaskDigest {
         let Self { key: _, env, image, command, args, cpu, memory, resources, .. } = self;

@@ -35,9 +35,12 @@ pub struct GroupFacts<'a> {
     pub task_counts: Counts,
     /// Create requests in flight.
     pub n_in_flight: u32,
+    /// Those of `n_in_flight` that are throttled by the group's template.
+    pub n_own_in_flight: u32,
     /// Tasks that no executor works on yet, and for how many of them `max` has room.
     pub n_ready_tasks: u32,
     pub n_missing_for_tasks: u32,
+    pub tasks: TaskFacts,
     /// How many pods must go before executors are created with `replace: gone`.
     pub n_awaited_ends: u32,
     pub slot_room: SlotRoom,
@@ -75,10 +78,33 @@ pub struct GroupFacts<'a> {
     pub start_problem: Option<(Waiting, Option<Millis>)>,
 }
 
+/// What the throttles of its shapes allow for the tasks of a group that no executor works on yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TaskFacts {
+    /// How many of them have the shape of the template, and share its allowance with the target.
+    pub n_of_template: u32,
+    /// How many of the others their own throttles allow.
+    pub n_allowed: u32,
+    /// Why not more of the others.
+    pub waiting: Option<(Waiting, Option<Millis>)>,
+    /// How many could be created at once if they had a place: those of shapes of which no executor is stuck.
+    pub n_startable: u32,
+}
+
 impl GroupFacts<'_> {
     /// Failed creates may be sent again.
     fn may_retry(&self) -> bool {
         self.gate.is_none_or(|gate| gate == RunWait::DriverReady)
+    }
+
+    /// How many tasks of shapes that start have no place. `n_beyond`: how many creates `allocation.pending_max`
+    /// holds back.
+    fn n_without_place(&self, n_beyond: u32) -> u32 {
+        let n_startable = self.tasks.n_startable;
+        n_startable
+            .saturating_sub(self.n_missing_for_tasks)
+            .saturating_add(n_beyond)
+            .min(n_startable)
     }
 
     /// The number of executors that count towards the target: those that work on no task.
@@ -100,6 +126,8 @@ pub struct GroupPlan {
     pub n_ends: u32,
     /// How many executors that do not start to end, because another group has a right to their place.
     pub n_displaced: u32,
+    /// How many tasks of shapes that start have no place under `max` or `allocation.pending_max`.
+    pub n_without_place: u32,
     /// Why nothing more is done, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
     /// When a failed create can be sent again.
@@ -132,20 +160,17 @@ pub fn plan(groups: &[GroupFacts<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
     for (i, (group, demand)) in groups.iter().zip(demands).enumerate() {
         let retry_at = retry_at(group, inputs);
         let n_retries = sent[i].min(retries[i]);
-        let waiting = demand
-            .waiting
-            .filter(|waiting| waiting.0 != Waiting::Server(ServerWait::InFlight))
-            .or_else(|| {
-                if group.is_failing {
-                    Some((Waiting::Server(ServerWait::Failing), retry_at))
-                } else if pending[i] < wanted[i] {
-                    Some((Waiting::Group(GroupWait::PendingLimit), None))
-                } else if sent[i] < requests[i] {
-                    Some((Waiting::Server(ServerWait::InFlight), None))
-                } else {
-                    demand.waiting
-                }
-            });
+        let waiting = demand.waiting.filter(|waiting| !is_normal(*waiting)).or_else(|| {
+            if group.is_failing {
+                Some((Waiting::Server(ServerWait::Failing), retry_at))
+            } else if pending[i] < wanted[i] {
+                Some((Waiting::Group(GroupWait::PendingLimit), None))
+            } else if sent[i] < requests[i] {
+                Some((Waiting::Server(ServerWait::InFlight), None))
+            } else {
+                demand.waiting
+            }
+        });
         let (n_ends, kept) = surplus(group, inputs);
         let is_full = group.n_ready_tasks > group.n_missing_for_tasks;
         plans.push(GroupPlan {
@@ -155,9 +180,11 @@ pub fn plan(groups: &[GroupFacts<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
             n_task_creates: (sent[i] - n_retries).saturating_sub(demand.n - demand.n_for_tasks),
             n_ends,
             n_displaced: displaced[i],
+            n_without_place: group.n_without_place(wanted[i] - pending[i]),
             waiting: waiting
                 .or(kept)
                 .or(group.start_problem)
+                .or_else(|| group.tasks.waiting.filter(|waiting| !is_normal(*waiting)))
                 .or_else(|| is_full.then_some((Waiting::Group(GroupWait::Max), None))),
             retry_at,
         });
@@ -169,11 +196,16 @@ pub fn plan(groups: &[GroupFacts<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
     plans
 }
 
+/// The window is full, which is the normal pace.
+fn is_normal(waiting: (Waiting, Option<Millis>)) -> bool {
+    waiting.0 == Waiting::Server(ServerWait::InFlight)
+}
+
 /// How many failed creates of the group may be sent again now.
 fn n_retries(group: &GroupFacts<'_>, inputs: &PlanInputs) -> u32 {
     match group.retry_allowance {
         Allowance::UpTo(limit) if group.may_retry() && inputs.closed_until.is_none() => {
-            group.n_due_retries.min(limit.saturating_sub(group.n_in_flight))
+            group.n_due_retries.min(limit.saturating_sub(group.n_own_in_flight))
         }
         Allowance::UpTo(_) | Allowance::Wait { .. } => 0,
     }
@@ -256,22 +288,34 @@ fn demand(group: &GroupFacts<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand
     if let Some(until) = inputs.closed_until {
         return none((Waiting::Server(ServerWait::Failing), Some(until)));
     }
-    let unplaced = |until| (Waiting::Start(StartWait::Unschedulable), until);
-    let (room, for_node) = match group.unplaced_room {
-        Some((0, until)) => return none(unplaced(until)),
-        Some((room, until)) => (room, (room < missing).then_some(unplaced(until))),
-        None => (missing, None),
-    };
+    let for_tasks = missing - own;
+    // The throttle of the template is for the target and for the tasks of its shape.
+    let by_template = own.saturating_add(for_tasks.min(group.tasks.n_of_template));
+    let (n_by_template, template_waits) = throttled(group, by_template, n_retries);
+    let own = own.min(n_by_template);
+    let n_for_tasks = (n_by_template - own).saturating_add(group.tasks.n_allowed).min(for_tasks);
+    let n = own + n_for_tasks;
+    let waiting = template_waits.or(group.tasks.waiting).filter(|_| n < missing).or(for_slot);
+    Demand { n, n_for_tasks, waiting }
+}
+
+/// How many of these the throttle of the template allows, and why not more.
+fn throttled(
+    group: &GroupFacts<'_>,
+    wanted: u32,
+    n_retries: u32,
+) -> (u32, Option<(Waiting, Option<Millis>)>) {
+    let (room, until) = group.unplaced_room.unwrap_or((wanted, None));
+    let for_node = (room < wanted).then_some((Waiting::Start(StartWait::Unschedulable), until));
     match group.allowance {
-        Allowance::Wait { waiting, until } => none((waiting, until)),
+        _ if wanted == 0 || room == 0 => (0, for_node),
+        Allowance::Wait { waiting, until } => (0, Some((waiting, until))),
         Allowance::UpTo(limit) => {
-            let missing = missing.min(room);
-            let n = missing.min(limit.saturating_sub(group.n_in_flight + n_retries));
+            let n = room.min(wanted).min(limit.saturating_sub(group.n_own_in_flight + n_retries));
             let reason = group
                 .backoff_cause
                 .map_or(Waiting::Server(ServerWait::InFlight), BackoffCause::waiting);
-            let waiting = (n < missing).then_some((reason, None)).or(for_node).or(for_slot);
-            Demand { n, n_for_tasks: n.saturating_sub(own), waiting }
+            (n, (n < room.min(wanted)).then_some((reason, None)).or(for_node))
         }
     }
 }

@@ -72,17 +72,19 @@ impl Reconciler {
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
         self.tell(subject, ExecutorEvent::Completed { node });
-        if let Some(group) = self.executors.group_of(id) {
+        if let Some(throttle) = self.executors.throttle_of(id) {
             if is_first_sight {
-                group.backoff.on_started(now);
-                forget_refusal(group);
+                throttle.backoff.on_started(now);
             }
             // Work that is done ends a crash loop, however short it was.
-            if group.backoff.crash_loop_probe() == Some(id) {
-                group.backoff.on_probe_proven();
+            if throttle.backoff.crash_loop_probe() == Some(id) {
+                throttle.backoff.on_probe_proven();
             } else {
-                group.backoff.discard_probe(id);
+                throttle.backoff.discard_probe(id);
             }
+        }
+        if let Some(group) = self.executors.group_of(id).filter(|_| is_first_sight) {
+            forget_refusal(group);
         }
         if self.has_task(id) {
             self.complete_task(id);
@@ -104,9 +106,9 @@ impl Reconciler {
         if self.has_task(id) {
             // A task that has failed is not started again, so its failure is no crash loop.
             if self.lose_task(id, loss)
-                && let Some(group) = self.executors.group_of(id)
+                && let Some(throttle) = self.executors.throttle_of(id)
             {
-                group.backoff.discard_probe(id);
+                throttle.backoff.discard_probe(id);
                 return;
             }
         } else if restart == Some(Restart::Never) && loss.reason.caused_by_app() {

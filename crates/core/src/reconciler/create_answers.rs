@@ -104,12 +104,14 @@ impl Reconciler {
         }
     }
 
-    /// The server accepted the create of this executor, so its group's create backoff may end.
+    /// The server accepted the create of this executor, so the create backoff of its shape may end.
     pub(super) fn on_create_accepted(&mut self, id: ExecutorId) {
         let Some(sent_at) = self.sent_at(id) else { return };
+        if let Some(throttle) = self.executors.throttle_of(id) {
+            throttle.on_created(id, sent_at);
+        }
         let Some(group) = self.executors.group_of(id) else { return };
         group.n_accepted += 1;
-        group.backoff.on_created(id, sent_at);
         forget_refusal(group);
     }
 
@@ -282,14 +284,15 @@ impl Reconciler {
     ) {
         let Some(executor) = self.executors.get(id) else { return };
         let name = executor.group.clone();
-        let has_task = executor.task.is_some();
+        let (has_task, shape) = (executor.task.is_some(), executor.shape);
         let requested_pod = executor.create.as_ref().and_then(|create| create.pod.clone());
         let Some(group) = self.executors.groups.get_mut(&name) else { return };
         if group.is_removed || requested_pod != group.spec.pod {
             // The refusal is about an old template.
             return;
         }
-        let is_new = group.backoff.on_refused(cause, sent_at, now, &mut self.rng);
+        let backoff = &mut group.tasks.throttles.of_mut(shape).backoff;
+        let is_new = backoff.on_refused(cause, sent_at, now, &mut self.rng);
         let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
         let is_starting = self.gates.first_list_at().is_none_or(|at| now.since(at) < STARTING_MS);

@@ -73,12 +73,12 @@ impl Reconciler {
     /// group no longer ends young.
     fn on_heartbeat(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
-        let (name, is_awaited) = (executor.group.clone(), executor.awaits_heartbeat);
+        let is_awaited = executor.awaits_heartbeat;
         if executor.state == State::Running
-            && let Some(group) = self.executors.groups.get_mut(&name)
-            && group.backoff.crash_loop_probe() == Some(id)
+            && let Some(throttle) = self.executors.throttle_of(id)
+            && throttle.backoff.crash_loop_probe() == Some(id)
         {
-            group.backoff.on_probe_proven();
+            throttle.backoff.on_probe_proven();
         }
         if is_awaited && let Some(executor) = self.executors.get_mut(id) {
             executor.awaits_heartbeat = false;

@@ -182,12 +182,13 @@ fn too_many_groups() -> Reply {
 
 /// A dry run of the group's pod has just succeeded, so earlier refusals do not count.
 fn accept_pod(group: &mut Group, is_new_pod: bool) {
-    let is_refused = group
-        .backoff
-        .cause()
-        .is_some_and(|cause| cause.waiting() == Waiting::Server(ServerWait::Permanent));
-    if is_new_pod || is_refused {
-        (group.backoff, group.refusal) = (CreateBackoff::default(), None);
+    for throttle in group.tasks.throttles.all_mut() {
+        let cause = throttle.backoff.cause();
+        let is_refused =
+            cause.is_some_and(|cause| cause.waiting() == Waiting::Server(ServerWait::Permanent));
+        if is_new_pod || is_refused {
+            (throttle.backoff, group.refusal) = (CreateBackoff::default(), None);
+        }
     }
     if is_new_pod {
         group.memory_scaling = MemoryScaling::default();

@@ -6,6 +6,7 @@ use super::timers::Timer;
 use crate::model::action::RunVerdict;
 use crate::model::event::{Budget, ClusterEvent, Event, ExecutorEvent, LossReason, RunEvent};
 use crate::model::ids::ExecutorId;
+use crate::model::task::Shape;
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
 use crate::policy::node_fault::is_node_at_fault;
 use crate::state::create_backoff::{BackoffCause, ExecutorEnd};
@@ -48,7 +49,7 @@ impl Reconciler {
         }
         self.give_up(id, loss, lived_ms, now);
         if budget == Some(Budget::App)
-            && self.executors.group_of(id).is_some_and(|group| group.backoff.is_hopeless())
+            && self.executors.throttle_of(id).is_some_and(|throttle| throttle.backoff.is_hopeless())
             && self.budgets.exhaust(Budget::App)
         {
             self.on_budget_exhausted(Budget::App);
@@ -77,6 +78,7 @@ impl Reconciler {
     ) {
         let step = self.memory_step_of(id);
         let n_early = self.n_early_mates(id, now);
+        let shape = self.executors.get(id).map_or(Shape::TEMPLATE, |executor| executor.shape);
         let rng = &mut self.rng;
         let Some(group) = self.executors.group_of(id) else { return };
         let caused_by_app = loss.reason.caused_by_app();
@@ -86,30 +88,31 @@ impl Reconciler {
         {
             group.memory_scaling.on_oom(step, group.spec.n_memory_steps());
         }
+        let backoff = &mut group.tasks.throttles.of_mut(shape).backoff;
         match BackoffCause::of_start(loss.reason) {
             Some(cause) => {
-                if group.backoff.on_start_failed(id, cause, now, rng) {
+                if backoff.on_start_failed(id, cause, now, rng) {
                     group.refusal = Some(loss.message.clone());
                 }
             }
             None if loss.reason.caused_by_app() && !loss.reason.is_by_posse() => {
                 if group.spec.restarts_whole() {
-                    group.backoff.on_group_ended(id, n_early, now);
+                    backoff.on_group_ended(id, n_early, now);
                 }
-                group.backoff.on_ended(id, end, now, rng);
+                backoff.on_ended(id, end, now, rng);
             }
             // It ran as long as it was allowed to, so the crash loop is over.
             None if loss.reason == LossReason::MaxAge
                 && lived_ms.is_some()
-                && group.backoff.crash_loop_probe() == Some(id) =>
+                && backoff.crash_loop_probe() == Some(id) =>
             {
-                group.backoff.on_probe_proven();
+                backoff.on_probe_proven();
             }
-            None if loss.reason.is_by_posse() => group.backoff.discard_probe(id),
+            None if loss.reason.is_by_posse() => backoff.discard_probe(id),
             // It says nothing about the application, but one that ends at once again and again makes the
             // server create pods for nothing.
             None => {
-                if group.backoff.on_ended(id, end, now, rng) {
+                if backoff.on_ended(id, end, now, rng) {
                     group.refusal = Some(describe_ends_at_once(loss.reason));
                 }
             }

@@ -43,6 +43,7 @@ mod queue_scaling;
 mod retained;
 mod retries;
 mod server_health;
+mod shapes;
 mod startup;
 mod status;
 mod stop;
@@ -403,15 +404,15 @@ impl Reconciler {
     fn drop_executor(&mut self, id: ExecutorId) {
         self.close_create_entry(id, false);
         self.release_task(id);
+        if let Some(throttle) = self.executors.throttle_of(id) {
+            throttle.backoff.discard_probe(id);
+        }
         let Some(executor) = self.executors.remove(id) else { return };
         self.ids.retire(id);
         self.driver_reports.forget(id);
         self.retained.forget(id);
-        if let Some(group) = self.executors.groups.get_mut(&executor.group) {
-            group.backoff.discard_probe(id);
-            if group.is_over() {
-                self.executors.groups.remove(&executor.group);
-            }
+        if self.executors.groups.get(&executor.group).is_some_and(Group::is_over) {
+            self.executors.groups.remove(&executor.group);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Reconciler;
 use crate::model::ids::GroupName;
+use crate::model::task::Shape;
 use crate::model::waiting::{RunWait, Waiting};
 use crate::policy::plan::{GroupFacts, GroupPlan, PlanInputs, plan};
 use crate::state::executors::Group;
@@ -29,6 +30,7 @@ impl Reconciler {
         inputs: &PlanInputs,
     ) -> GroupFacts<'a> {
         let (spec, now) = (&group.spec, inputs.now);
+        let own = group.tasks.throttles.of(Shape::TEMPLATE);
         // Also of groups that create nothing now.
         let no_credentials =
             self.credentials_problem(group).map(|_| (Waiting::Run(RunWait::Credentials), None));
@@ -39,15 +41,17 @@ impl Reconciler {
             counts: group.counts,
             task_counts: group.task_counts,
             n_in_flight: group.n_in_flight,
+            n_own_in_flight: own.n_in_flight,
             n_ready_tasks: group.tasks.n_ready(),
             n_missing_for_tasks: group.n_missing_for_tasks(),
+            tasks: self.task_facts(group, now),
             n_awaited_ends: group.n_awaited_ends(),
             slot_room: group.slot_room(),
             n_beyond_slots: group.n_beyond_slots(),
-            allowance: group.backoff.allowance(now, spec.works_together(), spec.starts_together()),
+            allowance: own.backoff.allowance(now, spec.works_together(), spec.starts_together()),
             gang_paused_until: group.gang.paused_until(),
-            retry_allowance: group.backoff.retry_allowance(now),
-            backoff_cause: group.backoff.cause(),
+            retry_allowance: own.backoff.retry_allowance(now),
+            backoff_cause: own.backoff.cause(),
             n_due_retries: group.retries.n_due(now, inputs.available),
             next_retry_at: group.retries.next_at(),
             is_failing: group.retries.failing_since().is_some(),
@@ -59,7 +63,7 @@ impl Reconciler {
             replace: spec.replace,
             scale_down: spec.scale_down,
             gate: self.gate(group),
-            unplaced_room: self.unplaced_room(group, now),
+            unplaced_room: self.unplaced_room(group, own, now),
             n_unplaced: self.n_unplaced(group, now),
             start_problem: no_credentials.or_else(|| self.problem_waiting(group)),
         }

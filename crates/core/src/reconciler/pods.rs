@@ -226,17 +226,19 @@ impl Reconciler {
         executor.running_since = Some(now);
         self.budgets.on_running();
         let has_more_memory = executor.memory_step > 0;
-        let is_adopted = executor.is_adopted;
+        let (is_adopted, shape) = (executor.is_adopted, executor.shape);
         let requested_at = (!is_adopted).then_some(executor.known_since);
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
         let (ip, host_ip) = pod.map_or((None, None), |pod| (pod.ip, pod.host_ip));
         if let Some(group) = self.executors.group_of(id) {
+            let backoff = &mut group.tasks.throttles.of_mut(shape).backoff;
             if !is_adopted {
-                group.backoff.on_started(now);
+                backoff.on_started(now);
             }
+            let is_probe = backoff.crash_loop_probe() == Some(id);
             forget_refusal(group);
-            if group.backoff.crash_loop_probe() == Some(id) {
+            if is_probe {
                 let timer = Timer::ProbeProven(group.spec.name.clone(), id);
                 self.timers.set(CreateBackoff::proven_at(now), timer);
             }
@@ -312,7 +314,8 @@ impl Reconciler {
 
     pub(super) fn on_capacity_freed(&mut self, now: Millis) {
         for group in self.executors.groups.values_mut() {
-            group.backoff.on_capacity_freed(now);
+            let throttles = group.tasks.throttles.all_mut();
+            throttles.for_each(|throttle| throttle.backoff.on_capacity_freed(now));
         }
     }
 }

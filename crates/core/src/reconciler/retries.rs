@@ -22,10 +22,13 @@ impl Reconciler {
         if let Some(group) = self.executors.group_of(id) {
             group.n_in_flight = group.n_in_flight.saturating_sub(1);
         }
+        if let Some(throttle) = self.executors.throttle_of(id) {
+            throttle.n_in_flight = throttle.n_in_flight.saturating_sub(1);
+        }
     }
 
     /// The create's request was refused. An overloaded server gets fewer requests from all groups;
-    /// a failure that may be due to the request itself slows down its own group alone.
+    /// a failure that may be due to the request itself slows down its own shape alone.
     pub(super) fn on_request_refused(
         &mut self,
         id: ExecutorId,
@@ -33,7 +36,7 @@ impl Reconciler {
         refusal: &Refusal,
         now: Millis,
     ) {
-        let n_in_flight = self.executors.group_of(id).map_or(0, |group| group.n_in_flight);
+        let n_in_flight = self.executors.throttle_of(id).map_or(0, |throttle| throttle.n_in_flight);
         self.on_request_answered(id);
         if refusal.is_overload() {
             self.window.on_overload(sent_at, refusal, now, &mut self.rng);
@@ -43,11 +46,11 @@ impl Reconciler {
             let requested_pod = create.and_then(|create| create.pod.clone());
             let rng = &mut self.rng;
             // A failure with an old template says nothing about the new one.
-            if let Some(group) = self.executors.group_of(id)
-                && requested_pod == group.spec.pod
+            if self.executors.group_of(id).is_some_and(|group| requested_pod == group.spec.pod)
+                && let Some(throttle) = self.executors.throttle_of(id)
             {
                 let delay_ms = refusal.retry_delay_ms();
-                group.backoff.on_failed(sent_at, n_in_flight, delay_ms, now, rng);
+                throttle.backoff.on_failed(sent_at, n_in_flight, delay_ms, now, rng);
             }
         } else {
             self.window.on_answered();
@@ -142,7 +145,7 @@ impl Reconciler {
 
 /// Nothing fails any more, so the server's message is outdated, unless a cause is active.
 pub(super) fn forget_refusal(group: &mut Group) {
-    if group.backoff.cause().is_none() && group.retries.failing_since().is_none() {
+    if !group.is_slowed_down() && group.retries.failing_since().is_none() {
         group.refusal = None;
     }
 }

@@ -16,6 +16,7 @@ use crate::model::status::State;
 use crate::model::waiting::{GroupWait, RunWait, StartWait, Waiting};
 use crate::policy::loss::Loss;
 use crate::state::executors::{Group, Start};
+use crate::state::throttle::Throttle;
 use posse_base::time::Millis;
 
 /// An executor counts against `unschedulable_max` after it was Unschedulable for this long.
@@ -307,18 +308,19 @@ impl Reconciler {
             return;
         }
         let Some((StartProblemKind::Unschedulable, since)) = start.problem else { return };
-        if let Some(group) = self.executors.group_of(id)
+        if let Some(throttle) = self.executors.throttle_of(id)
             && now.since(since) >= UNSCHEDULABLE_MS
         {
-            group.problems.note_long_unschedulable(id);
+            throttle.problems.note_long_unschedulable(id);
         }
     }
 
-    /// How many more executors the group may have while the scheduler finds no node for others, and when it
-    /// may have more; none: there is no limit.
+    /// How many more executors of one throttle the group may have while the scheduler finds no node for others of it,
+    /// and when it may have more; none: there is no limit.
     pub(super) fn unplaced_room(
         &self,
         group: &Group,
+        throttle: &Throttle,
         now: Millis,
     ) -> Option<(u32, Option<Millis>)> {
         match self.policy.unschedulable_max {
@@ -326,18 +328,18 @@ impl Reconciler {
             _ if Self::has_incomplete_gang(group) => None,
             Limit::Off => None,
             Limit::Max(max) => {
-                let n = group.problems.long_unschedulable().len();
+                let n = throttle.problems.long_unschedulable().len();
                 (n >= max as usize).then_some((0, None))
             }
             // The same: all of its executors run, or none.
             Limit::Auto if group.spec.restarts_whole() => None,
             Limit::Auto => {
-                let (since, _) = group.problems.of(StartProblemKind::Unschedulable).first()?;
+                let (since, _) = throttle.problems.of(StartProblemKind::Unschedulable).first()?;
                 let n_steps = now.since(*since) / UNPLACED_STEP_MS;
                 let grown = UNPLACED_FIRST << n_steps.min(UNPLACED_STEPS_MAX);
-                let limit = grown.min(UNPLACED_MAX).max(group.counts.of(State::Running));
+                let limit = grown.min(UNPLACED_MAX).max(throttle.counts.of(State::Running));
                 let more_at = since.after((n_steps + 1) * UNPLACED_STEP_MS);
-                let room = limit.saturating_sub(group.counts.not_running());
+                let room = limit.saturating_sub(throttle.counts.not_running());
                 Some((room, (grown < UNPLACED_MAX).then_some(more_at)))
             }
         }

@@ -12,7 +12,9 @@ use crate::model::pod::Pod;
 use crate::model::refusal::Refusal;
 use crate::model::settings::GroupSpec;
 use crate::model::status::State;
-use crate::model::task::{OPEN_TASKS_MAX, Task, TaskEnd, TaskOutcome, TaskState, TaskStatus};
+use crate::model::task::{
+    OPEN_TASKS_MAX, Shape, Task, TaskEnd, TaskOutcome, TaskState, TaskStatus,
+};
 use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::BackoffCause;
 use crate::state::executors::{Group, Life, has_ended};
@@ -272,10 +274,13 @@ impl Reconciler {
         now: Millis,
     ) -> Option<BackoffCause> {
         let Some((name, key)) = self.task_of(id) else { return Some(BackoffCause::Permanent) };
+        let shape = self.executors.get(id).map_or(Shape::TEMPLATE, |executor| executor.shape);
         let group = self.executors.groups.get_mut(&name)?;
         let n_accepted = group.n_accepted;
         let refused = group.tasks.refuse(&key, n_accepted, now);
-        let is_its_fault = refused.is_some_and(|refused| refused.n_accepted < n_accepted);
+        let throttle = group.tasks.throttles.of_mut(shape);
+        let is_its_fault = throttle.on_task_refused(n_accepted)
+            || refused.is_some_and(|refused| refused.n_accepted < n_accepted);
         let is_alone = group.target() == 0 && group.tasks.is_refused_alone(&key, now);
         if is_its_fault || is_alone {
             group.tasks.release(&key, id, false);
@@ -345,8 +350,7 @@ impl Reconciler {
         });
         let leaving = left.collect();
         if let Some(group) = self.executors.groups.get_mut(name) {
-            group.tasks = Tasks::default();
-            group.tasks.leaving = leaving;
+            group.tasks.clear(leaving);
         }
     }
 }

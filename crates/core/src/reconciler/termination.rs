@@ -56,8 +56,8 @@ impl Reconciler {
             Some(until) => self.begin_drain(id, ending.cause, until, now),
             None => self.delete_pod_of(id),
         }
-        if let Some(group) = self.executors.group_of(id) {
-            group.backoff.discard_probe(id);
+        if let Some(throttle) = self.executors.throttle_of(id) {
+            throttle.backoff.discard_probe(id);
         }
         self.refresh_state(id, now);
     }
@@ -92,8 +92,10 @@ impl Reconciler {
             self.timers.set(until, Timer::Create(id));
         }
         self.resolve_retry(id);
+        if let Some(throttle) = self.executors.throttle_of(id) {
+            throttle.backoff.discard_probe(id);
+        }
         if let Some(group) = self.executors.group_of(id) {
-            group.backoff.discard_probe(id);
             group.memory_scaling.on_unused(unused_step);
         }
         if is_in_flight || open_until.is_some() {

@@ -9,6 +9,7 @@ use crate::model::event::{DeleteCause, Event, ExecutorEvent, GroupEvent};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod_text::PodOverrides;
 use crate::model::status::State;
+use crate::model::task::Shape;
 use crate::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
 use crate::policy::plan::GroupPlan;
 use crate::policy::victims::choose;
@@ -70,11 +71,11 @@ impl Reconciler {
             // A resourceVersion rollback undid its start.
             self.timers.set(CreateBackoff::proven_at(now), Timer::ProbeProven(name.clone(), id));
         }
-        if let Some(group) = self.executors.groups.get_mut(name)
+        if let Some(throttle) = self.executors.throttle_of(id)
             && lives
-            && group.backoff.crash_loop_probe() == Some(id)
+            && throttle.backoff.crash_loop_probe() == Some(id)
         {
-            group.backoff.on_probe_proven();
+            throttle.backoff.on_probe_proven();
         }
     }
 
@@ -99,10 +100,17 @@ impl Reconciler {
         }
         self.executors.groups.values_mut().for_each(Group::note_surplus);
         let expiry = self.credentials.next_expiry(now);
-        [at_once, wait_until, gangs_due, self.ids.request_again_at(), expiry]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            at_once,
+            wait_until,
+            gangs_due,
+            self.ids.request_again_at(),
+            expiry,
+            self.next_shapes_at(now),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
@@ -118,13 +126,23 @@ impl Reconciler {
         if let Some(up_to) = self.ids.wanted(u64::from(n_creates)) {
             self.actions.push_back(Action::ReserveIds { up_to });
         }
+        let mut rooms = None;
         for i in 0..n_creates {
+            let mut shape = None;
+            if i >= n_own {
+                let rooms = rooms.get_or_insert_with(|| self.shape_rooms(&group, now));
+                shape = self.next_shape(&group, rooms);
+                if shape.is_none() {
+                    break;
+                }
+            }
             let Some(id) = self.ids.take() else {
                 waiting = Some((Waiting::Run(RunWait::Ids), self.ids.request_again_at()));
                 break;
             };
-            self.begin_create(id, &group, i >= n_own, now);
+            self.begin_create(id, &group, shape, now);
         }
+        self.give_places(&group, plan.n_without_place, now);
         let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
         let is_scale_broken = group_state.scale_error.is_some();
         waiting = waiting
@@ -145,7 +163,15 @@ impl Reconciler {
         }
     }
 
-    fn begin_create(&mut self, id: ExecutorId, name: &GroupName, is_for_task: bool, now: Millis) {
+    /// `shape`: that of the task for which the executor is created; none: it is for the group's target.
+    fn begin_create(
+        &mut self,
+        id: ExecutorId,
+        name: &GroupName,
+        shape: Option<Shape>,
+        now: Millis,
+    ) {
+        let is_for_task = shape.is_some();
         let watermark = self.watermark();
         let Some(group) = self.executors.groups.get_mut(name) else { return };
         let mut executor = Executor::new(name.clone(), now);
@@ -156,15 +182,16 @@ impl Reconciler {
             is_for_task || group.own_capacity() < group.target(),
             "{id} would be above the target of {name}"
         );
-        if is_for_task {
-            let Some(run) = group.tasks.start_next(id) else { return };
+        if let Some(shape) = shape {
+            let Some(run) = group.tasks.start_next(shape, id) else { return };
             executor.task = Some(Box::new(run));
         } else {
             let slot = group.slots.take();
             executor.slot = Some(slot);
             skipped = group.slot_waits.take_overdue_below(slot).map(|held| (slot, held));
         }
-        group.backoff.on_sent(id);
+        let of_throttle = shape.unwrap_or(Shape::TEMPLATE);
+        group.tasks.throttles.of_mut(of_throttle).backoff.on_sent(id);
         let step = if executor.has_own_memory() { 0 } else { group.memory_scaling.take() };
         executor.memory_step = step;
         let pod = group.spec.pod.as_ref().zip(step.checked_sub(1));
@@ -227,6 +254,9 @@ impl Reconciler {
         self.window.on_sent();
         if let Some(group) = self.executors.group_of(id) {
             group.n_in_flight += 1;
+        }
+        if let Some(throttle) = self.executors.throttle_of(id) {
+            throttle.n_in_flight += 1;
         }
         self.actions.push_back(if is_check {
             Action::Get { id, watermark }

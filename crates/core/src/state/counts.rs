@@ -24,6 +24,11 @@ impl Counts {
         self.of(State::Requested) + self.of(State::Pending)
     }
 
+    /// All of them.
+    pub fn n(&self) -> u32 {
+        self.by_state.iter().sum()
+    }
+
     /// An executor in this state is new.
     pub fn add(&mut self, state: State) {
         self.by_state[state as usize] += 1;

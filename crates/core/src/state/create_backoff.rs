@@ -398,6 +398,11 @@ impl CreateBackoff {
         }
     }
 
+    /// The executor that is to show whether the shape starts, if one was sent.
+    pub fn start_probe(&self) -> Option<ExecutorId> {
+        self.active.as_ref().filter(|active| active.cause.is_start_failure())?.probe
+    }
+
     /// The probe of a crash loop, if one was sent.
     pub fn crash_loop_probe(&self) -> Option<ExecutorId> {
         let active =

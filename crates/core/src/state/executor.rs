@@ -6,7 +6,7 @@ use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::pod::{ContainerState, Pod};
 use crate::model::settings::GroupSpec;
 use crate::model::status::{ExecutorStatus, State};
-use crate::model::task::TaskRun;
+use crate::model::task::{Shape, TaskRun};
 use crate::state::ledger::Create;
 use crate::state::life::{Life, Start};
 use crate::state::victim_order::VictimOrder;
@@ -35,6 +35,8 @@ pub struct Executor {
     pub is_done: bool,
     /// The task that it works on, beside the group's target. It has no slot.
     pub task: Option<Box<TaskRun>>,
+    /// By which throttle of the group it is created. Set by `Executors::insert`.
+    pub shape: Shape,
     /// Default unless the state is pending.
     pub start: Start,
     /// When the first node may be used again that it was created to avoid.
@@ -89,6 +91,7 @@ impl Executor {
             known_since: now,
             is_done: false,
             task: None,
+            shape: Shape::TEMPLATE,
             start: Start::default(),
             avoids_until: None,
             memory_step: 0,

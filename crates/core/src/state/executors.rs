@@ -11,9 +11,9 @@ use crate::model::pod::Pod;
 use crate::model::pod_text::PreferredNode;
 use crate::model::settings::GroupSpec;
 use crate::model::status::{ExecutorBlock, State};
+use crate::model::task::Shape;
 use crate::state::attempts::Attempts;
 use crate::state::counts::Counts;
-use crate::state::create_backoff::CreateBackoff;
 pub use crate::state::executor::{Executor, Resize, has_ended};
 use crate::state::gang::GangState;
 use crate::state::ledger::Create;
@@ -27,6 +27,7 @@ use crate::state::slots::Slots;
 use crate::state::snapshot::Snapshot;
 use crate::state::start_problems::StartProblems;
 use crate::state::tasks::Tasks;
+use crate::state::throttle::Throttle;
 use crate::state::victim_order::VictimOrder;
 use crate::state::work::Work;
 use posse_base::time::Millis;
@@ -75,7 +76,6 @@ pub struct Group {
     pub gang: GangState,
     /// The nodes for its next executors.
     pub preferred: Arc<Vec<PreferredNode>>,
-    pub backoff: CreateBackoff,
     pub problems: StartProblems,
     pub(crate) memory_scaling: MemoryScaling,
     pub work: Work,
@@ -109,7 +109,19 @@ impl Group {
     /// The counts in which this executor is.
     fn counts_of(&mut self, executor: &Executor) -> impl Iterator<Item = &mut Counts> {
         let of_tasks = executor.task.is_some().then_some(&mut self.task_counts);
-        [&mut self.counts].into_iter().chain(of_tasks)
+        let of_shape = &mut self.tasks.throttles.of_mut(executor.shape).counts;
+        [&mut self.counts, of_shape].into_iter().chain(of_tasks)
+    }
+
+    /// How far the start of an executor has come.
+    fn note_start(&mut self, id: ExecutorId, shape: Shape, before: Start, after: Start) {
+        self.problems.on_change(id, before, after);
+        self.tasks.throttles.of_mut(shape).problems.on_change(id, before, after);
+    }
+
+    /// A create of something is slowed down.
+    pub fn is_slowed_down(&self) -> bool {
+        self.tasks.throttles.all().any(|throttle| throttle.backoff.cause().is_some())
     }
 
     /// The number of pods that must go before executors are created with `replace: gone`. The pods of
@@ -229,6 +241,8 @@ impl Executors {
         self.on_change(id);
         executor.state = executor.derive_state(pod);
         let group = self.groups.get_mut(&executor.group).expect("the group exists");
+        let shape = executor.task.as_ref().map_or(Shape::TEMPLATE, |run| run.task.shape());
+        executor.shape = group.tasks.throttles.claim(shape);
         executor.note_ready(pod, &mut group.n_ready);
         executor.place = executor.victim_order(id, pod, &group.spec);
         group.counts_of(&executor).for_each(|counts| counts.add(executor.state));
@@ -269,7 +283,7 @@ impl Executors {
         self.status_blocks.remove(&highest_in_block(id));
         executor.since = now;
         let start = std::mem::take(&mut executor.start);
-        group.problems.on_change(id, start, Start::default());
+        group.note_start(id, executor.shape, start, Start::default());
         for counts in group.counts_of(executor) {
             counts.remove(before);
             counts.add(state);
@@ -283,7 +297,7 @@ impl Executors {
         let Some(executor) = self.by_id.get_mut(&id) else { return };
         let before = std::mem::replace(&mut executor.start, start);
         if let Some(group) = self.groups.get_mut(&executor.group) {
-            group.problems.on_change(id, before, start);
+            group.note_start(id, executor.shape, before, start);
         }
     }
 
@@ -328,7 +342,7 @@ impl Executors {
         if let Some(place) = &executor.place {
             group.order.remove(place);
         }
-        group.problems.on_change(id, executor.start, Start::default());
+        group.note_start(id, executor.shape, executor.start, Start::default());
         Some(executor)
     }
 
@@ -367,6 +381,13 @@ impl Executors {
             executor.is_done = false;
             executor.slot = executor.slot.filter(|&slot| group.slots.claim(slot));
         }
+    }
+
+    /// The throttle of an executor.
+    pub fn throttle_of(&mut self, id: ExecutorId) -> Option<&mut Throttle> {
+        let executor = self.by_id.get(&id)?;
+        let group = self.groups.get_mut(&executor.group)?;
+        Some(group.tasks.throttles.of_mut(executor.shape))
     }
 
     pub fn group_of(&mut self, id: ExecutorId) -> Option<&mut Group> {

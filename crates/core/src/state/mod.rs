@@ -34,6 +34,7 @@ pub mod snapshot;
 pub mod start_problems;
 pub mod stored_credentials;
 pub mod tasks;
+pub mod throttle;
 pub mod victim_order;
 pub mod window;
 pub mod work;

@@ -3,15 +3,47 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::model::task::Task;
+use crate::model::task::{Shape, Task};
 
-/// Tasks by their place: the order in which executors are created for them.
+/// The place of a task in the order in which executors are created, and the shape by which it is throttled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub order: u64,
+    pub shape: Shape,
+}
+
+/// Tasks by their place.
 #[derive(Clone, Debug, Default)]
 pub struct ReadyTasks {
-    ready: BTreeMap<u64, Arc<Task>>,
+    ready: ByShape,
     /// By name. Only those with a limit.
     arrays: BTreeMap<Arc<str>, Array>,
     n_waiting: usize,
+}
+
+/// Tasks by shape, and then by order.
+#[derive(Clone, Debug, Default)]
+struct ByShape {
+    /// No shape is empty.
+    tasks: BTreeMap<Shape, BTreeMap<u64, Arc<Task>>>,
+    len: usize,
+}
+
+impl ByShape {
+    fn insert(&mut self, place: Place, task: Arc<Task>) {
+        let of_shape = self.tasks.entry(place.shape).or_default();
+        self.len += usize::from(of_shape.insert(place.order, task).is_none());
+    }
+
+    fn remove(&mut self, place: Place) -> Option<Arc<Task>> {
+        let of_shape = self.tasks.get_mut(&place.shape)?;
+        let task = of_shape.remove(&place.order)?;
+        self.len -= 1;
+        if of_shape.is_empty() {
+            self.tasks.remove(&place.shape);
+        }
+        Some(task)
+    }
 }
 
 /// The tasks of an array of which not all may run at once.
@@ -21,14 +53,23 @@ struct Array {
     /// How many of its tasks have an executor.
     n_busy: u32,
     /// Those among `ReadyTasks::ready`.
-    ready: BTreeSet<u64>,
-    waiting: BTreeMap<u64, Arc<Task>>,
+    ready: BTreeSet<Place>,
+    waiting: BTreeMap<Place, Arc<Task>>,
 }
 
 impl ReadyTasks {
     /// How many tasks may get an executor now.
     pub fn n_ready(&self) -> usize {
-        self.ready.len()
+        self.ready.len
+    }
+
+    /// How many of each shape, and the order of the first one.
+    pub fn shapes(&self) -> impl Iterator<Item = (Shape, usize, u64)> {
+        let first = |tasks: &BTreeMap<u64, _>| Some(*tasks.first_key_value()?.0);
+        self.ready
+            .tasks
+            .iter()
+            .filter_map(move |(&shape, tasks)| Some((shape, tasks.len(), first(tasks)?)))
     }
 
     /// How many wait until others of their array have ended.
@@ -42,7 +83,7 @@ impl ReadyTasks {
     }
 
     /// This task needs an executor.
-    pub fn insert(&mut self, place: u64, task: &Arc<Task>) {
+    pub fn insert(&mut self, place: Place, task: &Arc<Task>) {
         let Some((name, max)) = limit(task) else {
             self.ready.insert(place, Arc::clone(task));
             return;
@@ -55,8 +96,8 @@ impl ReadyTasks {
     }
 
     /// This task needs none any more.
-    pub fn remove(&mut self, place: u64, task: &Task) {
-        self.ready.remove(&place);
+    pub fn remove(&mut self, place: Place, task: &Task) {
+        self.ready.remove(place);
         let Some((name, _)) = limit(task) else { return };
         if let Some(array) = self.arrays.get_mut(name) {
             array.ready.remove(&place);
@@ -65,9 +106,11 @@ impl ReadyTasks {
         self.level(name);
     }
 
-    /// Takes out the first one.
-    pub fn pop(&mut self) -> Option<Arc<Task>> {
-        let (place, task) = self.ready.pop_first()?;
+    /// Takes out the first one of this shape.
+    pub fn pop(&mut self, shape: Shape) -> Option<Arc<Task>> {
+        let order = *self.ready.tasks.get(&shape)?.first_key_value()?.0;
+        let place = Place { order, shape };
+        let task = self.ready.remove(place)?;
         if let Some((name, _)) = limit(&task)
             && let Some(array) = self.arrays.get_mut(name)
         {
@@ -100,7 +143,7 @@ impl ReadyTasks {
         let room = array.max.saturating_sub(array.n_busy) as usize;
         while array.ready.len() > room
             && let Some(place) = array.ready.pop_last()
-            && let Some(task) = self.ready.remove(&place)
+            && let Some(task) = self.ready.remove(place)
         {
             array.waiting.insert(place, task);
             self.n_waiting += 1;

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::model::ids::ExecutorId;
-use crate::model::task::{AFTER, Task, TaskDigest, TaskEnd, TaskOutcome, TaskRun};
-use crate::state::ready_tasks::ReadyTasks;
+use crate::model::task::{AFTER, Shape, Task, TaskDigest, TaskEnd, TaskOutcome, TaskRun};
+use crate::state::ready_tasks::{Place, ReadyTasks};
 use crate::state::records::Records;
+use crate::state::throttle::Throttles;
 use posse_base::time::Millis;
 
 /// A refused task fails only after this time if nothing else of its group shows whose fault it is: a webhook may
@@ -26,7 +27,7 @@ pub struct OpenTask {
     /// How often a call has opened it again.
     round: u32,
     /// Its place in the order in which executors are created.
-    place: u64,
+    place: Place,
     /// Its own pod was refused.
     refused: Option<Refused>,
     /// The open tasks that it comes after.
@@ -89,7 +90,9 @@ pub struct Tasks {
     /// The tasks that come after an open one, by its key.
     next: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     n_held: usize,
-    next_place: u64,
+    next_order: u64,
+    /// What slows down the executors of the group, by shape.
+    pub throttles: Throttles,
     /// The executors of a deleted group of this name that can still run, by the key of their task.
     pub leaving: BTreeMap<Arc<str>, ExecutorId>,
     /// The pods that stay as the records of ended tasks.
@@ -113,6 +116,12 @@ impl Tasks {
     /// How many tasks of this array have an executor.
     pub fn n_busy_of(&self, array: &str) -> u32 {
         self.ready.n_busy_of(array)
+    }
+
+    /// How many tasks of each shape need an executor, and the order of the first one.
+    pub fn ready_shapes(&self) -> impl Iterator<Item = (Shape, u32, u64)> {
+        let shapes = self.ready.shapes();
+        shapes.map(|(shape, n, first)| (shape, u32::try_from(n).unwrap_or(u32::MAX), first))
     }
 
     /// How many tasks need an executor.
@@ -154,7 +163,9 @@ impl Tasks {
     /// Adds a task whose key is new. It waits for the executor that an older one with its key left. Gives the end of a
     /// task that comes too late to start: the caller then ends it.
     pub fn add(&mut self, task: Arc<Task>) -> Option<TaskEnd> {
-        let place = self.take_place();
+        let shape = self.throttles.claim(task.shape());
+        self.throttles.on_task_open(shape);
+        let place = Place { order: self.take_order(), shape };
         let key = Arc::clone(&task.key);
         let retries_left = task.retries;
         let executor = self.leaving.remove(&key);
@@ -211,14 +222,14 @@ impl Tasks {
         over
     }
 
-    fn take_place(&mut self) -> u64 {
-        self.next_place += 1;
-        self.next_place
+    fn take_order(&mut self) -> u64 {
+        self.next_order += 1;
+        self.next_order
     }
 
-    /// The next attempt, for this new executor.
-    pub fn start_next(&mut self, id: ExecutorId) -> Option<TaskRun> {
-        let task = self.ready.pop()?;
+    /// The next attempt at a task of this shape, for this new executor.
+    pub fn start_next(&mut self, shape: Shape, id: ExecutorId) -> Option<TaskRun> {
+        let task = self.ready.pop(shape)?;
         let open = self.open.get_mut(&task.key)?;
         self.ready.on_busy(&task);
         open.executor = Some(id);
@@ -248,9 +259,9 @@ impl Tasks {
     /// The pod of this task was refused: puts it behind all others, so that it does not hold them up.
     /// `n_accepted`: how many pods of the group were accepted so far.
     pub fn refuse(&mut self, key: &str, n_accepted: u64, now: Millis) -> Option<Refused> {
-        let place = self.take_place();
+        let order = self.take_order();
         let open = self.open.get_mut(key)?;
-        open.place = place;
+        open.place.order = order;
         let refused = open.refused.get_or_insert(Refused { since: now, times: 0, n_accepted });
         refused.times = refused.times.saturating_add(1);
         Some(*refused)
@@ -287,6 +298,7 @@ impl Tasks {
             Some(_) => self.ready.on_idle(&task),
             None => self.ready.remove(place, &task),
         }
+        self.throttles.on_task_over(place.shape);
         self.n_held -= usize::from(!held.is_empty());
         let key = Arc::clone(&task.key);
         let ended = EndedTask::new(&task, executor, attempts, end);
@@ -371,6 +383,13 @@ impl Tasks {
                 Adopted::Recorded
             }
         }
+    }
+
+    /// The group is deleted, and its tasks with it. `leaving`: the executors that can still run.
+    pub fn clear(&mut self, leaving: BTreeMap<Arc<str>, ExecutorId>) {
+        let mut throttles = std::mem::take(&mut self.throttles);
+        throttles.on_no_tasks();
+        *self = Self { throttles, leaving, ..Self::default() };
     }
 
     /// A call has opened the task again after an end that is found first.

@@ -8,6 +8,7 @@ use posse_core::model::pod::{StartProblem, StartProblemKind};
 use posse_core::model::settings::{Limit, Policy};
 use posse_core::model::status::Status;
 use posse_core::model::stop::StopOrder;
+use posse_core::model::task::Shape;
 use posse_core::model::waiting::{StartWait, Waiting};
 use posse_core::reconciler::InstanceIdentity;
 
@@ -80,7 +81,8 @@ fn unschedulable_executors_are_counted_once() {
     run.creates();
     run.created(&[1, 2, 3, 4]);
     let long = |run: &Run| {
-        run.core.executors().groups[&GroupName::from("g")].problems.long_unschedulable().len()
+        let group = &run.core.executors().groups[&GroupName::from("g")];
+        group.tasks.throttles.of(Shape::TEMPLATE).problems.long_unschedulable().len()
     };
     run.watch(&[1, 2, 3], |pod| pod.start_problem = unschedulable());
     run.wait(119_999);

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::pod::StartProblemKind;
 use posse_core::model::status::{ExecutorStatus, State};
+use posse_core::model::task::Shape;
 use posse_core::reconciler::Reconciler;
+use posse_core::state::counts::Counts;
 use posse_core::state::executors::{Executors, Group};
 use posse_core::state::victim_order::VictimOrder;
 
@@ -50,6 +52,7 @@ pub fn indexes_are_right(core: &Reconciler) -> CheckResult {
         order_is_right(name, group, core)?;
         ready_is_right(name, group, core)?;
         problems_are_right(name, group, executors)?;
+        throttles_are_right(name, group, executors)?;
     }
     Ok(())
 }
@@ -93,13 +96,47 @@ fn problems_are_right(name: &GroupName, group: &Group, executors: &Executors) ->
             return fail(format!("{name}, {kind:?}: {known:?}, not {want:?}"));
         }
     }
-    let unschedulable = group.problems.of(StartProblemKind::Unschedulable);
-    let ids: BTreeSet<_> = unschedulable.iter().map(|(_, id)| *id).collect();
-    if !group.problems.long_unschedulable().is_subset(&ids) {
-        return fail(format!(
-            "{name}: {:?} of {ids:?} for long",
-            group.problems.long_unschedulable()
-        ));
+    for throttle in group.tasks.throttles.all() {
+        let unschedulable = throttle.problems.of(StartProblemKind::Unschedulable);
+        let ids: BTreeSet<_> = unschedulable.iter().map(|(_, id)| *id).collect();
+        let long = throttle.problems.long_unschedulable();
+        if !long.is_subset(&ids) {
+            return fail(format!("{name}: {long:?} of {ids:?} for long"));
+        }
+    }
+    Ok(())
+}
+
+/// Each executor is known to one throttle: that of its shape.
+fn throttles_are_right(name: &GroupName, group: &Group, executors: &Executors) -> CheckResult {
+    let throttles = &group.tasks.throttles;
+    let shapes: BTreeSet<Shape> =
+        group.members.iter().filter_map(|&id| Some(executors.get(id)?.shape)).collect();
+    for shape in shapes {
+        let members = group.members.iter().filter_map(|&id| Some((id, executors.get(id)?)));
+        let members = members.filter(|(_, executor)| executor.shape == shape);
+        let mut want = Counts::default();
+        let mut problems = BTreeSet::new();
+        for (id, executor) in members {
+            want.add(executor.state);
+            problems.extend(executor.start.problem.map(|(kind, since)| (kind as usize, since, id)));
+        }
+        let throttle = throttles.of(shape);
+        if throttle.counts != want {
+            return fail(format!("{name} {shape:?}: {:?}, not {want:?}", throttle.counts));
+        }
+        let of_kind = |kind: StartProblemKind| {
+            throttle.problems.of(kind).iter().map(move |&(since, id)| (kind as usize, since, id))
+        };
+        let known: BTreeSet<_> = START_PROBLEMS.into_iter().flat_map(of_kind).collect();
+        if known != problems {
+            return fail(format!("{name} {shape:?}: {known:?}, not {problems:?}"));
+        }
+    }
+    let n_executors: usize = throttles.all().map(|one| one.counts.n() as usize).sum();
+    let n_in_flight: u32 = throttles.all().map(|one| one.n_in_flight).sum();
+    if (n_executors, n_in_flight) != (group.members.len(), group.n_in_flight) {
+        return fail(format!("{name}: the throttles have {n_executors}, {n_in_flight} in flight"));
     }
     Ok(())
 }

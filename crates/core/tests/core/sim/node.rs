@@ -17,6 +17,9 @@ use crate::core_run::with_memory;
 /// shortens it on the server.
 const LONG_GRACE_S: u32 = 30;
 
+/// The image of a shape that no node fits as long as there are faults.
+pub const LATE_IMAGE: &str = "late";
+
 /// A node whose object is deleted, with its pods.
 pub const LOST_NODE: &str = "lost";
 
@@ -101,7 +104,7 @@ impl World {
             _ if is_over(&pod) => {}
             Step::Bind => {
                 let is_bound = pod.node.is_some();
-                if !is_bound && self.profile.server_faults.is_unplaced(&pod.group) {
+                if !is_bound && self.has_no_node(&pod) {
                     return self.wait_unbound(uid, StartProblemKind::Unschedulable, 20 * ms);
                 }
                 if !is_bound && self.rng.chance(self.profile.unschedulable) {
@@ -144,6 +147,13 @@ impl World {
             Step::Ready => self.cluster.update(uid, |pod| pod.ready = true),
             Step::Die => self.meet_end(uid, &pod),
         }
+    }
+
+    /// No node fits the pod.
+    fn has_no_node(&self, pod: &Pod) -> bool {
+        let image = pod.task.as_ref().and_then(|run| run.task.image.as_deref());
+        let is_late = image == Some(LATE_IMAGE) && !self.is_calm;
+        is_late || self.profile.server_faults.is_unplaced(&pod.group)
     }
 
     /// What may happen to a running executor.

@@ -20,6 +20,7 @@ use super::check::{CheckResult, fail};
 use super::cluster::Cluster;
 use super::faults::{Profile, at, policy};
 use super::groups::group;
+use super::node::LATE_IMAGE;
 use super::trace::trace;
 use super::world::{CALM_MS, Happening, World};
 
@@ -224,7 +225,9 @@ impl World {
                     index: u32::try_from(n).unwrap(),
                     max: rng.chance(80).then_some(2),
                 });
-                let task = Task { key, retries, after, array, ..Task::default() };
+                let image = [None, None, Some("other"), Some(LATE_IMAGE)][n % 4];
+                let image = image.map(str::to_owned);
+                let task = Task { key, retries, after, array, image, ..Task::default() };
                 self.tasks.said.push((name, Arc::new(task)));
             }
         }

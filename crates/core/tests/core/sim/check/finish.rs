@@ -60,7 +60,7 @@ impl Check {
                 return fail(format!(
                     "{name}: {n} live of {target}, {n_going} going, {n_failed} failed, waiting \
                      {waiting:?}, {:?}, {:?}",
-                    group.counts, group.backoff
+                    group.counts, group.tasks.throttles
                 ));
             }
             ranks::are_complete(group, &ours, fewest == target)?;
