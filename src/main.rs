@@ -42,6 +42,7 @@ mod stop;
 mod submit;
 mod table;
 mod task;
+mod task_record;
 mod terminal;
 #[cfg(test)]
 mod testing;

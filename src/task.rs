@@ -17,6 +17,7 @@ use crate::logs::logs;
 use crate::remote::{RemoteRun, Words};
 use crate::scale::only_group;
 use crate::table::table;
+use crate::task_record::read_record;
 use crate::world::World;
 use posse_control::client::{Client, ClientError, OneTask};
 use posse_core::model::task::TaskOutcome;
@@ -136,6 +137,10 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
 }
 
 fn list(args: &TaskListArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    if let Some(path) = &args.from {
+        let tasks = read_record(path, args.of.group.as_deref())?;
+        return print_listing(&Tasks(tasks), args.output, out);
+    }
     match find(&args.of, world)? {
         Found::Here(here) => {
             let tasks = here.client.tasks(&here.group)?;

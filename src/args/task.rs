@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
@@ -98,6 +99,9 @@ pub struct TaskAddArgs {
 pub struct TaskListArgs {
     #[command(flatten)]
     pub of: TaskGroupArgs,
+    /// List the ended tasks of this file instead: what `posse run --events FILE` or `posse events -o json` has written
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["control", "control_token_file", "app"])]
+    pub from: Option<PathBuf>,
     #[command(flatten)]
     pub output: FormatArgs,
 }
