@@ -8,14 +8,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import secrets
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, TypeVar, Union
 
 from distributed import Scheduler, SchedulerPlugin, Security, Status
 from distributed.core import rpc
@@ -25,6 +23,7 @@ from distributed.utils import silence_logging_cmgr
 from tornado.ioloop import PeriodicCallback
 
 from ._client import Client
+from ._configuration import write_configuration
 from ._http import Error
 from ._run import Run, run
 
@@ -160,25 +159,17 @@ class _Adaptive(Adaptive):
         await self.cluster._end(workers)
 
 
-def _configuration(security: Security, folder: str, group: Dict[str, Any]) -> str:
-    """Writes a posse.yaml whose executors get what their TLS needs from a Secret, and returns its path."""
-    name = f"dask-{secrets.token_hex(4)}"
+def _secret(security: Security) -> Dict[str, Tuple[str, str]]:
+    """What the workers' TLS needs, by its variables."""
     tls = security.get_tls_config_for_role("worker")
-    env = []
+    secret = {}
     for variable, (field, file) in WORKER_TLS.items():
         value = tls[field]
         if value is None:
             raise ValueError(f"security lacks {field} for workers")
         # Dask has the contents or a path in one field.
-        Path(folder, file).write_text(value if "\n" in value else Path(value).read_text())
-        # As variables, and not as files: files would need a mount, which not every machine allows with `dev`.
-        env.append({"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": file}}})
-    paths = [os.path.join(folder, file) for _, file in WORKER_TLS.values()]
-    entry = {"name": "tls", "command": ["cp", *paths, "{{DIR}}"], "every": "365d", "secret": name, "mount": "/posse-tls"}
-    group = {**group, "credentials": [], "env": env}
-    path = Path(folder, "posse.json")
-    path.write_text(json.dumps({"app": "dask", "credentials": [entry], "executors": [group]}))
-    return str(path)
+        secret[variable] = file, value if "\n" in value else Path(value).read_text()
+    return secret
 
 
 class PosseCluster(Cluster):
@@ -255,7 +246,7 @@ class PosseCluster(Cluster):
             group = {"count": self._n_workers, "command": command}
             if self._image is not None:
                 group["image"] = self._image
-            arguments["file"] = _configuration(self.security, self._folder.name, group)
+            arguments["file"] = write_configuration(self._folder.name, "dask", _secret(self.security), group)
         else:
             arguments.update(executors=self._n_workers, command=command, image=self._image, app="dask")
         self._run = await _call(lambda: run(**arguments))
