@@ -1,0 +1,142 @@
+"""Runs the example with its own `posse`, and checks the sums.
+
+1. as a user does, and a stranger who reaches the driver's port gets no call;
+2. beside a `posse run` that is killed and started again, after a worker was killed in the middle of a call: both sums are
+   right, and no call ran twice at once.
+"""
+
+import importlib.util
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from checks import ROOT, Checks, free_port, posse_binary
+
+sys.path.append(str(ROOT / "clients/python"))
+import posse
+from posse._channel import Channel
+
+PRIMES, CALLS = 41_538, 200
+HAS_JOBLIB = bool(importlib.util.find_spec("joblib"))
+SUMS = f"futures {PRIMES}\n" + (f"joblib {PRIMES}\n" if HAS_JOBLIB else "joblib is not installed\n")
+DRIVER, PATH = "examples/futures/driver.py", "clients/python:examples/futures"
+
+
+def posse_yaml(checks, *more):
+    return checks.configuration(
+        ("python3, examples", f"{sys.executable}, examples"), ("[python3, -m", f"[{sys.executable}, -m"),
+        ("env:\n              - {name: PY", f"env:\n              - {{name: LOG, value: {checks.folder / 'log'}}}\n              - {{name: PY"),
+        *more)
+
+
+class Bomb:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def knock(checks):
+    """Who does not know the key gets nothing, and nothing that they send is unpickled."""
+    environment = Path(f"/proc/{checks.processes('POSSE_EXECUTOR_ID=1')[0]}/cmdline").read_text().split("\0")
+    host, port = environment[-2].rsplit(":", 1)
+    touched = checks.folder / "touched"
+    for bomb in (pickle.dumps(Bomb(touched)), json.dumps({"executor": 99, "python": sys.version_info[:2]}).encode()):
+        with socket.create_connection((host, int(port)), timeout=10) as stream:
+            channel = Channel(stream, b"0" * 32, is_driver=False)
+            channel.send(bomb)
+            try:
+                checks.same("what a stranger gets", channel.receive(), "the end of the connection")
+            except OSError as error:
+                checks.same("what a stranger gets", isinstance(error, ConnectionResetError), True)
+    checks.same("a stranger's pickle was read", touched.exists(), False)
+
+
+def as_a_user():
+    with Checks("futures") as checks:
+        run = checks.start("posse", posse_binary(), "run", "--dev", "-f", posse_yaml(checks), "--instance", checks.instance,
+                           "--events", str(checks.folder / "events"))
+        log = checks.folder / "log"
+        checks.until("a call", log.exists)
+        knock(checks)
+        checks.same("ports that other machines reach", checks.beyond_loopback(), [])
+        checks.until("the end of the run", lambda: run.poll() is not None)
+        checks.same("exit code", run.returncode, 0)
+        checks.same("the sums", checks.output("posse.out"), SUMS)
+        checks.same("the highest target", max(event["target"] for event in checks.events("target_changed")), 4)
+        checks.same("workers left behind", checks.processes(), [])
+
+
+def with_losses():
+    with Checks("futures") as checks:
+        port, control, cluster, key = free_port(), f"unix:{checks.folder / 'control'}", checks.folder / "kubeconfig", checks.folder / "key"
+        key.write_text(checks.instance * 8)
+        command = f"  command: [env, PYTHONPATH=clients/python, {sys.executable}, {DRIVER}]\n"
+        # posse does not start this driver: so it can be killed and started again without it.
+        configuration = posse_yaml(checks, (command, ""), ("port: auto", f"port: {port}"), ("head -c 32 /dev/urandom | base64", f"cat {key} "))
+        checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
+        checks.until("a cluster", cluster.exists)
+
+        def start_posse(log):
+            return checks.start(log, posse_binary(), "run", "-f", configuration, "--kubeconfig", str(cluster), "--instance", checks.instance,
+                                "--events", str(checks.folder / "events"), "--control", control)
+
+        first = start_posse("posse")
+        checks.until("posse", Path(control[len("unix:"):]).exists)
+        driver = checks.start("driver", sys.executable, DRIVER, POSSE_DRIVER_HOST="127.0.0.1", POSSE_DRIVER_PORT=str(port),
+                              POSSE_CONTROL=control, PYTHONPATH=PATH, FUTURES_KEY_FILE=str(key))
+        log = checks.folder / "log"
+        ended = lambda: log.exists() and log.read_text().count("end ")
+        checks.until("thirty calls", lambda: ended() >= 30)
+        os.kill(checks.processes("POSSE_EXECUTOR_ID=1")[0], signal.SIGKILL)
+        checks.until("its loss", lambda: checks.events("executor_lost"))
+        first.kill()
+        first.wait()
+        os.kill(checks.processes("POSSE_EXECUTOR_ID=2")[0], signal.SIGKILL)
+        n_before = ended()
+        checks.until("calls without posse", lambda: ended() > n_before + 10)
+        second = start_posse("posse-again")
+        checks.until("the end of the work", lambda: driver.poll() is not None)
+        status = posse.Client(control).status()
+        second.terminate()
+        checks.until("posse's end", lambda: second.poll() is not None)
+        checks.same("exit codes", (driver.returncode, second.returncode), (0, 0))
+        checks.same("the sums", checks.output("driver.out"), SUMS)
+        checks.same("runs of posse", len({event["run"] for event in checks.events("started")}), 2)
+        checks.same("the target after the driver's end", [group.target for group in status.groups.values()], [0])
+        check_calls(checks, log)
+
+
+def check_calls(checks, log):
+    """Each call ended as often as it was made, and never ran in two workers at once."""
+    n_made, runs = 1 + HAS_JOBLIB, defaultdict(list)
+    for line in log.read_text().splitlines():
+        what, start, executor, _ = line.split()
+        runs[start].append((what, executor))
+    checks.same("calls", len(runs), CALLS)
+    ends = [sum(what == "end" for what, _ in story) for story in runs.values()]
+    checks.same("ends of each", (min(ends), max(ends)), (n_made, n_made))
+    again = [story for story in runs.values() if len(story) > 2 * n_made]
+    checks.same("calls that lost their worker and began again", 1 <= len(again) <= 2, True)
+    twice = 0
+    for story in runs.values():
+        holder = None
+        for what, executor in story:
+            # A worker that was killed wrote no end: only those two may be begun over.
+            twice += what == "begin" and holder not in (None, "1", "2")
+            holder = executor if what == "begin" else None
+    checks.same("calls that ran twice at once", twice, 0)
+    checks.same("workers left behind", checks.processes(), [])
+
+
+as_a_user()
+with_losses()
