@@ -60,7 +60,10 @@ def main() -> None:
     tags = "".join(f"Tag: py3-none-{platform}\n" for platform in platforms.split("."))
     info = f"posse-{name}.dist-info"
     files = [(f"posse/{path.name}", path.read_bytes(), 0o644) for path in sorted((HERE / "posse").glob("*.py"))]
+    # Snakemake finds a plugin by the name of its package.
+    plugin = "snakemake_executor_plugin_posse/__init__.py"
     files += [
+        (plugin, (HERE / plugin).read_bytes(), 0o644),
         ("posse/py.typed", b"", 0o644),
         (f"posse-{name}.data/scripts/posse", program, 0o755),
         (f"{info}/METADATA", metadata(name).encode(), 0o644),
