@@ -1,0 +1,79 @@
+"""Runs the workflow with posse's plugin beside its own `posse`, and checks the sum.
+
+    run.py [PARTS]      PARTS (default 199): how many steps before the sum
+
+A step is killed in the middle, and posse is killed and started again: it has forgotten the tasks that had no pod yet, and the
+plugin adds them again. No step may run twice at once. Exit code 77: Snakemake is missing.
+"""
+
+import importlib.util
+import shutil
+import signal
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+from checks import ROOT, Checks, posse_binary
+
+KILLED, SECONDS_MAX = "3", 600
+
+
+def write_snakefile(checks):
+    """The example's, whose parts tell when they begin and end. One of them waits for a file."""
+    text, plain = (ROOT / "examples/snakemake/Snakefile").read_text(), "echo {wildcards.i} > {output}"
+    assert plain in text
+    log, go = checks.folder / "log", checks.folder / "go"
+    told = f"echo begin {{wildcards.i}} $POSSE_EXECUTOR_ID >>{log}; test {{wildcards.i}} != {KILLED} || until test -e {go}; do sleep 0.1; done"
+    (checks.folder / "Snakefile").write_text(text.replace(plain, f"{told}; {plain}; echo end {{wildcards.i}} >>{log}"))
+    return log, go
+
+
+def main():
+    parts = int(sys.argv[1]) if len(sys.argv) > 1 else 199
+    if not importlib.util.find_spec("snakemake"):
+        sys.exit(77)
+    with Checks("snakemake", SECONDS_MAX) as checks:
+        log, go = write_snakefile(checks)
+        cluster, control = checks.folder / "kubeconfig", checks.folder / "control"
+        checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
+        checks.until("a cluster", cluster.exists)
+
+        def start_posse(name):
+            return checks.start(
+                name, posse_binary(), "run", "--app", "flow", "--executors", "0", "--image", "busybox:1.36", "--command", "true",
+                "--kubeconfig", str(cluster), "--instance", checks.instance, "--control", f"unix:{control}",
+                "--events", str(checks.folder / "events"))
+
+        first = start_posse("posse")
+        checks.until("posse", control.exists)
+        flow = checks.start(
+            "flow", sys.executable, "-m", "snakemake", "--executor", "posse", "--posse-retries", "1", "--jobs", "200",
+            "--config", f"parts={parts}", "--seconds-between-status-checks", "1", cwd=checks.folder,
+            POSSE_CONTROL=f"unix:{control}", PYTHONPATH=str(ROOT / "clients/python"))
+        lines = lambda: [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+        [executor] = checks.until("the step to kill", lambda: [line[2] for line in lines() if line[:2] == ["begin", KILLED]])
+        checks.signal(signal.SIGKILL, f"POSSE_EXECUTOR_ID={executor}")
+        checks.until("its loss", lambda: checks.events("executor_lost"))
+        go.touch()
+        checks.until("an eighth of the steps", lambda: sum(line[0] == "end" for line in lines()) >= parts // 8)
+        first.kill()
+        first.wait()
+        second = start_posse("posse-again")
+        checks.until("the end of the workflow", lambda: flow.poll() is not None)
+        checks.same("exit code", flow.returncode, 0)
+        checks.same("the sum", (checks.folder / "out/sum.txt").read_text(), f"{sum(range(1, parts + 1))}\n")
+        second.terminate()
+        checks.until("posse's end", lambda: second.poll() is not None)
+        checks.same("runs of posse", len({event["run"] for event in checks.events("started")}), 2)
+        stories = defaultdict(list)
+        for what, part, *_ in lines():
+            stories[part].append(what)
+        checks.same("steps", len(stories), parts)
+        # Its first attempt was killed, and wrote no end.
+        checks.same("the killed step", stories.pop(KILLED), ["begin", "begin", "end"])
+        checks.same("the others ran once", {tuple(story) for story in stories.values()}, {("begin", "end")})
+        checks.same("steps left behind", checks.processes(), [])
+
+
+main()
