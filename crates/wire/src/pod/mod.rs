@@ -238,7 +238,6 @@ impl RawPod<'_> {
         let status = self.status.unwrap_or_default();
         let only = only_name(&spec.containers);
         let main = annotations.container.or_else(|| main_without_annotation(&spec.containers));
-        let memory_limit_bytes = memory_limit(&spec.containers, main.as_ref());
         let mut state = status.state_of(main.as_ref());
         let phase = phase(status.phase.as_ref());
         let deleting = meta.is_deleting;
@@ -271,7 +270,7 @@ impl RawPod<'_> {
             deletion_grace_s: meta.deletion_grace_s.unwrap_or(0),
             is_held_by_queue: meta.is_held_by_queue && labels.is_in_queue_group,
             restarts_in_place: spec.restarts_in_place,
-            memory_limit_bytes,
+            memory_limit_bytes: memory_limit(&spec.containers, main.as_ref()),
             resize_problem: status.resize_problem(),
             container,
             main_container: main.as_ref().filter(|main| main.0 != only).map(Text::boxed),

@@ -336,15 +336,17 @@ fn a_container_that_is_restarted_in_place_has_not_ended() {
     }
 }
 
-#[test]
-fn unusual_values_are_accepted() {
-    let minimal = |rest: &str, status: &str| {
-        format!(
-            r#"{{"metadata":{{"name":"n","uid":"u","labels":{{"posse.dev/app":"wordcount",
+/// An executor's pod with little else; `rest` is added to its metadata, `status` to the pod.
+fn minimal(rest: &str, status: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"n","uid":"u","labels":{{"posse.dev/app":"wordcount",
             "posse.dev/instance":"ab3de","app.kubernetes.io/component":"executor",
             "posse.dev/group":"g","posse.dev/executor-id":"5","other":7}}{rest}}},{status}}}"#
-        )
-    };
+    )
+}
+
+#[test]
+fn unusual_values_are_accepted() {
     let table = [
         ("", r#""status":null,"spec":null"#, "5 Pending Waiting"),
         ("", r#""status":{"phase":"Brooding","podIP":"nowhere"}"#, "5 Pending Waiting"),
@@ -406,6 +408,12 @@ fn unusual_values_are_accepted() {
     };
     assert_eq!(resizes("True").as_deref(), Some("Deferred, not enough memory"));
     assert_eq!(resizes("False"), None);
+    let pod = ours(&minimal("", r#""status":{}"#));
+    assert_eq!((pod.version, pod.slot, pod.owner), (None, None, None));
+}
+
+#[test]
+fn the_memory_limit_is_the_main_containers() {
     let limit = |limits: &str| {
         let spec = format!(
             r#""spec":{{"containers":[{{"name":"agent","resources":{{"limits":{{"memory":"7"}}}}}},{{"name":"main","resources":{{"limits":{limits}}}}}]}}"#
@@ -422,8 +430,6 @@ fn unusual_values_are_accepted() {
     ] {
         assert_eq!(limit(limits), bytes, "{limits}");
     }
-    let pod = ours(&minimal("", r#""status":{}"#));
-    assert_eq!((pod.version, pod.slot, pod.owner), (None, None, None));
 }
 
 #[test]
