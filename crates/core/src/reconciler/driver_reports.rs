@@ -93,6 +93,11 @@ impl Reconciler {
         Reply::Noted { unknown }
     }
 
+    /// The same by the command of `driver.idle`, for another time, and no sign of life of the driver.
+    pub(super) fn on_idle_read(&mut self, ids: BTreeSet<ExecutorId>, valid_ms: u64, now: Millis) {
+        self.driver_reports.on_idle(ids, valid_ms, now);
+    }
+
     pub(super) fn on_disconnected(&mut self, id: ExecutorId, now: Millis) -> Reply {
         let until = now.after(self.policy.reason_wait_ms);
         if self.is_live(id) {
