@@ -2,6 +2,7 @@
 //! `scale` and `idle`.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,13 @@ pub struct Reader {
     pub consequence: &'static str,
     /// What an output means, or a failure, as a phrase that begins with a verb. None: the run need not know.
     pub read: ReadOutput,
+}
+
+impl fmt::Debug for Reader {
+    /// Without the environment, because it may contain secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("what", &self.what).finish_non_exhaustive()
+    }
 }
 
 /// The error is what is wrong with the output, or what was given.
