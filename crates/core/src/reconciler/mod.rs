@@ -240,10 +240,7 @@ impl Reconciler {
                 self.note_answer(&answer, None, now);
                 self.on_pod_read(id, watermark, answer, now);
             }
-            Input::Protected { id, uid, answer } => {
-                self.note_answer(&answer, None, now);
-                self.on_protected(id, &uid, answer);
-            }
+            Input::Protected { id, uid, answer } => self.on_protected(id, &uid, answer, now),
             Input::Resized { id, uid, answer } => {
                 self.note_answer(&answer, None, now);
                 self.on_resized(id, &uid, answer, now);

@@ -69,7 +69,14 @@ impl Reconciler {
 
     /// What an answer does not settle, the next look does. Without the right there is no next look, so that nothing
     /// is protected that could not be given up again.
-    pub(super) fn on_protected(&mut self, id: ExecutorId, uid: &Uid, answer: Result<(), Refusal>) {
+    pub(super) fn on_protected(
+        &mut self,
+        id: ExecutorId,
+        uid: &Uid,
+        answer: Result<(), Refusal>,
+        now: Millis,
+    ) {
+        self.note_answer(&answer, None, now);
         self.protection.n_in_flight = self.protection.n_in_flight.saturating_sub(1);
         let Err(refusal) = answer else { return };
         if refusal.class != RefusalClass::Forbidden || self.protection.is_refused {

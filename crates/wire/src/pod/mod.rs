@@ -290,8 +290,7 @@ impl RawPod<'_> {
                 .filter(|key| !key.0.is_empty())
                 .map(|key| Box::new(task::parse_run(&key.0, text_of(annotations.task.as_ref())))),
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
-            is_protected: text_of(annotations.do_not_disrupt.as_ref()) == DO_NOT_DISRUPT.1
-                && text_of(annotations.safe_to_evict.as_ref()) == SAFE_TO_EVICT.1,
+            is_protected: is_protected(annotations.do_not_disrupt, annotations.safe_to_evict),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
             host_ip: number(status.host_ip.as_ref()),
@@ -314,6 +313,12 @@ fn memory_limit(containers: &[RawContainer<'_>], main: Option<&Text<'_>>) -> u64
     let resources = containers.iter().find(is_main).and_then(|main| main.resources.as_ref());
     let limits = resources.and_then(|resources| resources.limits.as_ref());
     limits.and_then(|limits| limits.memory_bytes).unwrap_or(0)
+}
+
+/// Both annotations have the value by which autoscalers leave the pod alone.
+fn is_protected(do_not_disrupt: Option<Text<'_>>, safe_to_evict: Option<Text<'_>>) -> bool {
+    text_of(do_not_disrupt.as_ref()) == DO_NOT_DISRUPT.1
+        && text_of(safe_to_evict.as_ref()) == SAFE_TO_EVICT.1
 }
 
 /// The value of annotation `posse.dev/restart`. Pods of groups with `restart: always` have none.
