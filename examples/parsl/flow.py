@@ -1,8 +1,7 @@
-"""200 apps in blocks of posse: 199 squares, then their sum. $STAY, if it is set: a square that waits for this file; $LOG: a
-file with a line for each app that begins and ends."""
+"""200 apps in blocks of posse: 199 squares, then their sum. $LOG, if it is set: a file with a line for each
+app that begins and ends."""
 
 import os
-import sys
 
 import parsl
 from parsl.config import Config
@@ -11,13 +10,13 @@ from posse.parsl import PosseProvider
 
 
 @parsl.python_app
-def square(n):
+def square(n, path):
     import os
     import time
 
     def log(what):
-        if "LOG" in os.environ:
-            with open(os.environ["LOG"], "a") as file:
+        if path:
+            with open(path, "a") as file:
                 file.write(f"{what} {n} {os.environ['POSSE_KEY']} {os.getpid()}\n")
 
     log("begin")
@@ -42,6 +41,5 @@ htex = HighThroughputExecutor(
     provider=PosseProvider(init_blocks=2, max_blocks=2, status_polling_interval=1),
 )
 with parsl.load(Config(executors=[htex], retries=5, run_dir=os.environ.get("RUN_DIR", "runinfo"), usage_tracking=0)):
-    squares = [square(n) for n in range(199)]
+    squares = [square(n, os.environ.get("LOG")) for n in range(199)]
     print("sum", total(*squares).result())
-sys.stdout.flush()
