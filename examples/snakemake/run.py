@@ -1,6 +1,6 @@
 """Runs the workflow with posse's plugin beside its own `posse`, and checks the sum.
 
-    run.py [PARTS]      PARTS (default 199): how many steps before the sum
+    run.py [PARTS]      PARTS (default 49): how many steps before the sum. Each is a Snakemake, and takes half a second of processor time
 
 A step is killed in the middle, and posse is killed and started again: it has forgotten the tasks that had no pod yet, and the
 plugin adds them again. No step may run twice at once. Exit code 77: Snakemake is missing.
@@ -30,7 +30,7 @@ def write_snakefile(checks):
 
 
 def main():
-    parts = int(sys.argv[1]) if len(sys.argv) > 1 else 199
+    parts = int(sys.argv[1]) if len(sys.argv) > 1 else 49
     if not importlib.util.find_spec("snakemake"):
         sys.exit(77)
     with Checks("snakemake", SECONDS_MAX) as checks:
