@@ -8,6 +8,7 @@
 
 mod support;
 mod e2e {
+    pub mod apps_page;
     pub mod beside;
     pub mod check;
     pub mod completions;
@@ -55,11 +56,11 @@ mod e2e {
 use std::process::ExitCode;
 
 use e2e::{
-    beside, check, completions, credential_groups, credentials, draining, driver, exec, files,
-    groups, harness, history, injected, kills, leaks, losses, node_dir, observed, openapi, outages,
-    pod_security, protection, queues, ranks, reach, readiness, reasons, refusals, restarts,
-    scaling, stage, stage_attacks, starts, submit, submit_ends, submit_permissions, tasks, text,
-    upgrade, volume_waits, volumes, volumes_by_calls,
+    apps_page, beside, check, completions, credential_groups, credentials, draining, driver, exec,
+    files, groups, harness, history, injected, kills, leaks, losses, node_dir, observed, openapi,
+    outages, pod_security, protection, queues, ranks, reach, readiness, reasons, refusals,
+    restarts, scaling, stage, stage_attacks, starts, submit, submit_ends, submit_permissions,
+    tasks, text, upgrade, volume_waits, volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -142,6 +143,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both upgrade::{newer_lease_is_left_alone, upgraded_and_back};
     Embedded tasks::{too_many_tasks};
     Own submit_permissions::{submit_with_own_permissions};
+    Embedded apps_page::{apps_page_over_an_outage};
     Own submit_ends::{
         submit_gives_up_a_missing_image, submit_says_what_is_missing, submit_shows_last_lines,
     };

@@ -7,6 +7,7 @@ use clap::Args;
 use crate::args::format::FormatArgs;
 use crate::args::stage::StageFileArgs;
 use crate::args::{FileArgs, ServerArgs, duration_ms, named};
+use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::names;
 
 /// `posse submit`.
@@ -77,6 +78,19 @@ pub struct AppsArgs {
     pub all_namespaces: bool,
     #[command(flatten)]
     pub output: FormatArgs,
+    /// Serve a page about the applications for browsers until a signal, and print its address, which has its token:
+    /// on HOST:PORT, or :PORT for all addresses [default: a free port of 127.0.0.1]
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:0",
+          value_parser = page_address, conflicts_with_all = ["output", "json"])]
+    pub page: Option<ListenAddr>,
+    /// A file with the token that the page asks for; default: a new one
+    #[arg(long, value_name = "FILE", requires = "page")]
+    pub page_token_file: Option<PathBuf>,
+}
+
+fn page_address(text: &str) -> Result<ListenAddr, String> {
+    let what = "expected HOST:PORT with an IP address, or :PORT";
+    ListenAddr::parse(text).map_err(|_| what.to_owned())
 }
 
 /// `posse logs`.

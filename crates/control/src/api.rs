@@ -69,7 +69,7 @@ impl ControlServer {
         let api = Arc::new(Api {
             events: EventStream::new(subject.clone(), FOLLOWERS_MAX),
             subject,
-            door: Door { is_loopback: token.is_some(), token, read_token },
+            door: Door { is_loopback: token.is_some(), token, read_token, files: &files::RUN },
             dry_runs: Semaphore::new(DRY_RUNS_MAX),
             encoder: Mutex::default(),
             status: Shared::default(),
@@ -125,7 +125,7 @@ impl Handler for Api {
         }
         // No browser reaches a unix socket.
         if self.door.is_loopback
-            && let Some(file) = files::find(&request)
+            && let Some(file) = files::find(self.door.files, &request)
         {
             return file.send(responder);
         }
@@ -142,7 +142,7 @@ fn is_reading(request: &Request) -> bool {
     let is_named = match segments.as_slice() {
         ["healthz" | "openapi.json" | "readyz"] | ["v1", "events" | "history" | "status"] => true,
         ["v1", "groups", _, "executors"] | ["v1", "groups", _, "executors", _] => true,
-        _ => files::find(request).is_some(),
+        _ => files::find(&files::RUN, request).is_some(),
     };
     is_named && matches!(request.method.as_str(), "GET" | "HEAD")
 }

@@ -1,6 +1,6 @@
 //! Whom a listener admits.
 
-use crate::page::files;
+use crate::page::files::{self, File};
 use posse_serve::Request;
 use posse_serve::origin::{refuse_foreign_host, refuse_pages};
 use posse_serve::token::Token;
@@ -8,13 +8,15 @@ use posse_serve::token::Token;
 /// The checks of a request before it is handled.
 #[derive(Debug)]
 pub(super) struct Door {
-    /// What every request must carry, except those for the page's files, which say nothing of the run.
+    /// What every request must carry, except those for the page's files, which say nothing of a run.
     pub(super) token: Option<Token>,
     /// What also admits a request, but only to read.
     pub(super) read_token: Option<Token>,
     /// The listener is on loopback, so a foreign `Host` means DNS rebinding. A browser cannot connect to a
     /// unix socket; at other addresses the names are not known, and the token keeps foreign pages out.
     pub(super) is_loopback: bool,
+    /// The files of the page that is served here.
+    pub(super) files: &'static [File],
 }
 
 impl Door {
@@ -24,7 +26,8 @@ impl Door {
         if let Some(refused) = refuse_pages(request).or_else(foreign) {
             return Some(refused);
         }
-        let is_admitted = self.right(request).is_some() || files::find(request).is_some();
+        let is_admitted =
+            self.right(request).is_some() || files::find(self.files, request).is_some();
         (!is_admitted).then_some((401, "the token is missing or wrong"))
     }
 

@@ -42,7 +42,7 @@ impl MetricsServer {
             body_bytes_max: 0,
             ..Limits::default()
         };
-        let door = Door { token: None, read_token: None, is_loopback };
+        let door = Door { token: None, read_token: None, is_loopback, files: &[] };
         let handler = Arc::new(MetricsHandler { core, metrics, door });
         Server::start(Listen::Tcp(listener), limits, "metrics", handler).map(Self)
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +55,17 @@ impl Token {
             )));
         }
         Ok(Self(token.to_owned()))
+    }
+
+    /// A new one of 256 random bits.
+    ///
+    /// # Errors
+    /// The system has no random bits.
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; RANDOM_BYTES];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+        Ok(Self(digits.collect()))
     }
 
     /// The secret itself, to be sent.
@@ -124,6 +135,9 @@ impl std::error::Error for TokenError {}
 /// The longest token that is accepted.
 const TOKEN_BYTES_MAX: u64 = 4096;
 
+/// The bytes of a new token.
+const RANDOM_BYTES: usize = 32;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +165,13 @@ mod tests {
             assert!(!error.contains("s3cret"), "{error}");
         }
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn new_tokens_differ() {
+        let [one, other] = [Token::random().unwrap(), Token::random().unwrap()];
+        assert_eq!(one.reveal().len(), 2 * RANDOM_BYTES);
+        assert!(one.admits(Some(&one.header())) && !one.admits(Some(&other.header())));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The page's files. They are the same for every run.
+//! The files of the pages. They are the same for every run and every cluster.
 
 use std::io;
 
@@ -13,30 +13,49 @@ pub struct File {
     text: &'static str,
 }
 
-const FILES: [File; 3] = [
-    File { path: "/", media_type: "text/html; charset=utf-8", text: include_str!("page.html") },
-    File {
-        path: "/page.css",
-        media_type: "text/css; charset=utf-8",
-        text: include_str!("page.css"),
-    },
-    File {
-        path: "/page.js",
-        media_type: "text/javascript; charset=utf-8",
-        text: include_str!("page.js"),
-    },
+impl File {
+    const fn html(text: &'static str) -> Self {
+        Self { path: "/", media_type: "text/html; charset=utf-8", text }
+    }
+
+    const fn program(path: &'static str, text: &'static str) -> Self {
+        Self { path, media_type: "text/javascript; charset=utf-8", text }
+    }
+}
+
+const COMMON: File = File::program("/common.js", include_str!("common.js"));
+const STYLE: File = File {
+    path: "/page.css",
+    media_type: "text/css; charset=utf-8",
+    text: include_str!("page.css"),
+};
+
+/// The page of a run.
+pub static RUN: [File; 4] = [
+    File::html(include_str!("page.html")),
+    STYLE,
+    COMMON,
+    File::program("/page.js", include_str!("page.js")),
 ];
 
-/// The page loads its own two files and talks to its own server, nothing else. No page may show it in a
+/// The page of all applications.
+pub static APPS: [File; 4] = [
+    File::html(include_str!("apps.html")),
+    STYLE,
+    COMMON,
+    File::program("/apps.js", include_str!("apps.js")),
+];
+
+/// A page loads its own files and talks to its own server, nothing else. No page may show it in a
 /// frame. Text can never become markup or code (Trusted Types).
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The file that a request reads, if it reads one.
-pub fn find(request: &Request) -> Option<&'static File> {
+/// The file of a page that a request reads, if it reads one.
+pub fn find(files: &'static [File], request: &Request) -> Option<&'static File> {
     let is_read = matches!(request.method.as_str(), "GET" | "HEAD");
-    FILES.iter().find(|file| is_read && file.path == request.path)
+    files.iter().find(|file| is_read && file.path == request.path)
 }
 
 impl File {

@@ -1,17 +1,19 @@
-//! The page: shows a run in a browser, on a listener of its own that only reads.
+//! The pages: show a run, or all applications, in a browser, on a listener of their own that only reads.
 
+pub mod apps;
 pub mod files;
 pub mod history;
 pub(super) mod view;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use crate::address::listen;
 use crate::answer::Answer;
 use crate::door::Door;
 use crate::event_stream::EventStream;
+use crate::page::files::File;
 use crate::served_run::ServedRun;
 use posse_serve::token::Token;
 use posse_serve::{Handler, Limits, Listen, Request, Responder, Server};
@@ -31,17 +33,14 @@ impl PageServer {
     /// # Errors
     /// The system refuses the address or a thread.
     pub fn start(at: ListenAddr, token: Option<Token>, subject: ServedRun) -> io::Result<Self> {
-        let listener = listen(at)?;
-        let address = listener.local_addr()?;
+        let open = Opened::at(at, token, &files::RUN)?;
+        let address = open.address;
         let reader = Arc::new(Reader {
             events: EventStream::new(subject.clone(), FOLLOWERS_MAX),
             subject,
-            door: Door { token, read_token: None, is_loopback: address.ip().is_loopback() },
+            door: open.door,
         });
-        let handler = Arc::clone(&reader) as Arc<dyn Handler>;
-        let limits =
-            Limits { connections_max: CONNECTIONS_MAX, body_bytes_max: 0, ..Limits::default() };
-        let server = Server::start(Listen::Tcp(listener), limits, "page", handler)?;
+        let server = serve(open.listener, Arc::clone(&reader) as Arc<dyn Handler>)?;
         Ok(Self { server, address, reader })
     }
 
@@ -54,6 +53,45 @@ impl PageServer {
     pub fn stop(self) {
         self.reader.events.wait_for_readers();
         self.server.stop();
+    }
+}
+
+/// A page's address, and whom it admits.
+struct Opened {
+    listener: TcpListener,
+    address: SocketAddr,
+    door: Door,
+}
+
+impl Opened {
+    fn at(at: ListenAddr, token: Option<Token>, files: &'static [File]) -> io::Result<Self> {
+        let listener = listen(at)?;
+        let address = listener.local_addr()?;
+        let is_loopback = address.ip().is_loopback();
+        let door = Door { token, read_token: None, is_loopback, files };
+        Ok(Self { listener, address, door })
+    }
+}
+
+fn serve(listener: TcpListener, handler: Arc<dyn Handler>) -> io::Result<Server> {
+    let limits =
+        Limits { connections_max: CONNECTIONS_MAX, body_bytes_max: 0, ..Limits::default() };
+    Server::start(Listen::Tcp(listener), limits, "page", handler)
+}
+
+/// Answers a request that only reads a file of the page, and refuses one that does not read. Gives the
+/// responder back for all others.
+fn begin<'a>(
+    door: &Door,
+    request: &Request,
+    responder: Responder<'a>,
+) -> io::Result<Option<Responder<'a>>> {
+    if !matches!(request.method.as_str(), "GET" | "HEAD") {
+        return Answer::wrong_method("GET, HEAD").send(responder).map(|()| None);
+    }
+    match files::find(door.files, request) {
+        Some(file) => file.send(responder).map(|()| None),
+        None => Ok(Some(responder)),
     }
 }
 
@@ -71,12 +109,7 @@ impl Handler for Reader {
     }
 
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
-        if !matches!(request.method.as_str(), "GET" | "HEAD") {
-            return Answer::wrong_method("GET, HEAD").send(responder);
-        }
-        if let Some(file) = files::find(&request) {
-            return file.send(responder);
-        }
+        let Some(responder) = begin(&self.door, &request, responder)? else { return Ok(()) };
         match request.path.as_str() {
             "/v1/events" => self.events.serve(&request, responder),
             "/v1/history" => {

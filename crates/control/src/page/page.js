@@ -7,9 +7,6 @@ const POLL_MS = 2000;
 const REFRESH_MS = 400;
 // The server sends at least an empty line every 15 s.
 const SILENCE_MS = 40000;
-const RETRY_MIN_MS = 500;
-const RETRY_MAX_MS = 15000;
-const ANSWER_MS = 20000;
 const EVENTS_SHOWN = 200;
 const SAMPLES_KEPT = 4096;
 const NODES_SHOWN = 50;
@@ -17,19 +14,8 @@ const NODES_SHOWN = 50;
 const OVERVIEW_MIN = 30;
 const SVG = "http://www.w3.org/2000/svg";
 
-const $ = id => document.getElementById(id);
-const number = new Intl.NumberFormat("en");
-const clockFormat = new Intl.DateTimeFormat("en-GB", {timeStyle: "medium"});
-const dayFormat = new Intl.DateTimeFormat("en-GB", {dateStyle: "medium"});
-
-// Only in memory: another program may get this address later, and stored tokens would be its to read.
-let token = new URLSearchParams(location.hash.slice(1)).get("token");
-if (token) history.replaceState(null, "", location.pathname + location.search);
-
 let run;
 let view = {text: "", state: "all", group: "", range: 0, order: "newest", active: null, list: []};
-// The parts of the page as they were built last, so that only changes touch the document.
-let built = {};
 
 function reset() {
   run = {id: null, version: 0, seen: 0, at: Date.now(), answer: null, executors: new Map(), samples: [],
@@ -39,26 +25,8 @@ function reset() {
 
 // ---- words
 
-const words = name => name.replaceAll("_", " ");
 const when = ms => run.answer.start + ms;
 const now = () => run.answer.now + (isLive() ? Date.now() - run.at : 0);
-const plural = (n, what) => `${number.format(n)} ${what}${n === 1 ? "" : "s"}`;
-
-function clock(unixMs) {
-  const at = new Date(unixMs);
-  const day = at.toDateString() === new Date().toDateString() ? "" : dayFormat.format(at) + " ";
-  return day + clockFormat.format(at);
-}
-
-function span(ms) {
-  const s = ms / 1000;
-  if (s < 10) return `${Math.max(0, s).toFixed(1)} s`;
-  if (s < 60) return `${Math.floor(s)} s`;
-  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-  const i = units.findIndex(([size]) => s >= size);
-  const [[size, unit], [next, nextUnit]] = [units[i], units[i + 1]];
-  return `${Math.floor(s / size)} ${unit} ${Math.floor(s % size / next)} ${nextUnit}`;
-}
 
 // A class for the colour, which is also what the state filter chooses by.
 function kind(one) {
@@ -78,36 +46,6 @@ function label(one) {
 }
 
 // ---- the document
-
-function make(tag, properties, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties || {})) {
-    if (name.includes("-") || name === "role") node.setAttribute(name, value);
-    else node[name] = value;
-  }
-  node.append(...children);
-  return node;
-}
-
-// Builds a part again if what it shows has changed.
-function rebuild(node, shown, build) {
-  const key = JSON.stringify(shown);
-  if (built[node.id] === key) return false;
-  built[node.id] = key;
-  node.replaceChildren(...build());
-  return true;
-}
-
-function table(titles, rows) {
-  const head = titles.map(([title, name]) => make("th", {scope: "col", className: name || "", textContent: title}));
-  const lines = rows.map(cells => make("tr", {}, ...cells.map((cell, i) => {
-    const className = titles[i][1] || "";
-    const node = make(i ? "td" : "th", i ? {className} : {className, scope: "row"});
-    node.append(cell);
-    return node;
-  })));
-  return make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...lines));
-}
 
 function showNames() {
   const {app, instance, namespace} = run.answer;
@@ -358,7 +296,7 @@ function showExecutors() {
   const at = grid.scrollTop > 0 && first ? view.list.indexOf(run.executors.get(first.id)) : -1;
   if (at >= 0) grid.scrollTop = at * height + grid.scrollTop % height;
   const groups = run.answer.groups.map(group => group.group);
-  options($("group"), [["", "all"], ...groups.map(name => [name, name])], "group");
+  options($("group"), [["", "all"], ...groups.map(name => [name, name])], view.group);
   $("grid").classList.toggle("one", groups.length < 2);
   $("filter").elements.group.parentElement.hidden = groups.length < 2;
   const found = `${number.format(view.list.length)} of ${plural(run.executors.size, "executor")}`;
@@ -404,11 +342,6 @@ function showRow(i) {
   const [grid, height] = [$("grid"), rowHeight()];
   const room = grid.clientHeight - HEAD_HEIGHT - height;
   grid.scrollTop = Math.min(i * height, Math.max(grid.scrollTop, i * height - room));
-}
-
-function options(select, list, name) {
-  rebuild(select, list, () => list.map(([value, text]) => make("option", {value, textContent: text})));
-  select.value = view[name];
 }
 
 // ---- losses and events
@@ -495,33 +428,7 @@ function draw() {
   });
 }
 
-let announced = 0;
-
-// Screen readers read this out: not more often than every 5 s.
-function announce(text) {
-  if (!text || Date.now() - announced < 5000) return;
-  announced = Date.now();
-  $("announce").textContent = text;
-}
-
 // ---- the connection
-
-const isLive = () => document.body.dataset.link === "live";
-
-class Refused extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
-
-async function call(path, signal) {
-  const headers = token ? {authorization: `Bearer ${token}`} : {};
-  const answer = await fetch(path, {headers, signal, cache: "no-store", credentials: "omit"});
-  if (answer.ok) return answer;
-  const body = await answer.json().catch(() => ({}));
-  throw new Refused(answer.status, body.error || `the answer has the status ${answer.status}`);
-}
 
 async function refresh() {
   const query = run.id ? `?since=${run.version}&run=${run.id}` : "";
@@ -587,45 +494,6 @@ async function follow(onByte) {
   }
 }
 
-function showLink(state, text) {
-  document.body.dataset.link = state;
-  if ($("link").textContent !== text) $("link").textContent = text;
-  $("countdown").textContent = "";
-  $("retry").hidden = state === "live";
-}
-
-// Waits, and says how long there has been no connection. The button ends the wait.
-function pause(ms, since) {
-  const until = Date.now() + ms;
-  return new Promise(done => {
-    const end = () => { clearInterval(timer); done(); };
-    const tick = () => {
-      if (Date.now() >= until) return end();
-      $("countdown").textContent = `(${Math.floor((Date.now() - since) / 1000)} s; next try in ${Math.ceil((until - Date.now()) / 1000)} s)`;
-    };
-    const timer = setInterval(tick, 250);
-    $("retry").onclick = end;
-    tick();
-  });
-}
-
-function login(isWrong) {
-  $("content").hidden = true;
-  $("login").hidden = false;
-  $("refused").textContent = isWrong ? "This token is not valid." : "";
-  $("link").textContent = "Not connected";
-  $("token").focus();
-  return new Promise(done => {
-    $("login").onsubmit = event => {
-      event.preventDefault();
-      token = $("token").value.trim();
-      $("token").value = "";
-      $("login").hidden = true;
-      done();
-    };
-  });
-}
-
 async function connect() {
   let [delay, since, why] = [RETRY_MIN_MS, null, ""];
   const isConnected = () => {
@@ -668,7 +536,7 @@ function begin() {
   $("columns").append(...COLUMNS.map(([name, title]) => make("div", {id: `column-${name}`, role: "columnheader", className: name, textContent: title})));
   $("columns").setAttribute("aria-rowindex", 1);
   for (const [id, list] of [["state", STATES], ["range", RANGES], ["order", ORDERS]]) {
-    options($(id), list, id);
+    options($(id), list, view[id]);
     $(id).onchange = () => { view[id] = id === "range" ? Number($(id).value) : $(id).value; draw(); };
   }
   $("group").onchange = () => { view.group = $("group").value; draw(); };

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod apps;
 mod doors;
 mod page;
 

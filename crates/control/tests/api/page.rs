@@ -38,7 +38,7 @@ impl Page {
     }
 }
 
-fn token() -> Token {
+pub fn token() -> Token {
     let folder = Folder::new();
     let file = folder.path().join("token");
     fs::write(&file, "s3cret\n").unwrap();
@@ -47,7 +47,7 @@ fn token() -> Token {
 }
 
 /// The status code, the head in lower case, and the body.
-fn ask(address: SocketAddr, line: &str, headers: &str) -> (u16, String, String) {
+pub fn ask(address: SocketAddr, line: &str, headers: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "{line} HTTP/1.1\r\nconnection: close\r\n{headers}\r\n").unwrap();
@@ -58,8 +58,8 @@ fn ask(address: SocketAddr, line: &str, headers: &str) -> (u16, String, String) 
     (code, head.to_lowercase(), body.to_owned())
 }
 
-const OWN: &str = "host: localhost\r\n";
-const BEARER: &str = "host: localhost\r\nauthorization: Bearer s3cret\r\n";
+pub const OWN: &str = "host: localhost\r\n";
+pub const BEARER: &str = "host: localhost\r\nauthorization: Bearer s3cret\r\n";
 
 #[test]
 fn the_page_is_served_with_a_strict_policy() {
@@ -68,6 +68,7 @@ fn the_page_is_served_with_a_strict_policy() {
         ("/", "text/html", "<main>"),
         ("/page.css", "text/css", "prefers-color-scheme"),
         ("/page.js", "text/javascript", "v1/history"),
+        ("/common.js", "text/javascript", "authorization"),
     ] {
         let (code, head, body) = ask(page.address(), &format!("GET {path}"), OWN);
         assert_eq!(code, 200, "{path}");
@@ -88,10 +89,16 @@ fn the_page_is_served_with_a_strict_policy() {
     }
 }
 
-/// It is one file with its style and its program: nothing of another server, at most 60 kB in all.
+/// A page has nothing of another server, and at most 60 kB in all.
 #[test]
-fn the_page_needs_no_other_server() {
-    let parts = ["page.html", "page.css", "page.js"].map(|name| {
+fn a_page_needs_no_other_server() {
+    for (html, program) in [("page.html", "page.js"), ("apps.html", "apps.js")] {
+        needs_no_other_server([html, "page.css", "common.js", program]);
+    }
+}
+
+fn needs_no_other_server(names: [&str; 4]) {
+    let parts = names.map(|name| {
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/page/").to_owned() + name)
             .unwrap()
     });

@@ -8,6 +8,7 @@ pub mod own_deletion;
 pub mod queue_scaling;
 pub mod renewal_schedule;
 pub mod retry;
+pub mod shared_list;
 pub mod shutdown;
 pub mod startup;
 pub mod watch;

@@ -1,7 +1,10 @@
-//! `posse apps`: lists applications.
+//! `posse apps`: lists applications, or shows them in a browser.
+
+mod page;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -29,9 +32,13 @@ use posse_wire::control::status_json::{GroupJson, StatusJson};
 /// The cluster cannot be asked, and no application runs on this host. If one does, it is listed, and the exit
 /// code is 1.
 pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let local = local_runs(args, world);
+    if let Some(at) = args.page {
+        return page::serve(args, at, world, out);
+    }
+    let wanted = Wanted::new(args, world);
+    let local = wanted.local_runs();
     let mut code = Code::Clean;
-    let Listed { namespace, server, mut apps } = match in_cluster(args, world) {
+    let Listed { namespace, server, mut apps } = match in_cluster(args, &wanted, world) {
         Ok(listed) => listed,
         Err(failure) if local.is_empty() => return Err(failure),
         // Without a kubeconfig there is no cluster to list.
@@ -70,36 +77,61 @@ struct Listed {
     apps: Vec<App>,
 }
 
-fn in_cluster(args: &AppsArgs, world: &World<'_>) -> Result<Listed, Failure> {
+fn in_cluster(args: &AppsArgs, wanted: &Wanted, world: &World<'_>) -> Result<Listed, Failure> {
     let namespace = Namespace::new(&args.namespace, world)?;
-    let objects = match args.all_namespaces {
-        true => Objects::new(namespace.connection.http.clone(), None),
-        false => namespace.objects(),
-    };
-    let apps = namespace.apps(&objects, &args.names)?;
+    let apps = namespace.apps(&wanted.objects(&namespace), &wanted.names)?;
     let server = namespace.connection.http.server().to_owned();
     Ok(Listed { namespace: namespace.name, server, apps })
 }
 
-/// The runs on this host whose names match, in the namespace if `-n` names one. A run that does not answer is left out.
-fn local_runs(args: &AppsArgs, world: &World<'_>) -> Vec<App> {
-    let names = &args.names;
-    let is_named = |namespace: &String| {
-        args.namespace.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
-    };
-    let sockets = live_sockets(None, &socket_folders(world));
-    let runs = sockets.into_iter().filter_map(|socket| {
-        let selector = RunSelector {
-            control: Some(ControlAddr::Unix(socket).to_string()),
-            ..RunSelector::default()
-        };
-        let status = Client::find(&selector).and_then(|client| client.status());
-        status.inspect_err(|error| log::debug!("a run is not listed: {error}")).ok()
-    });
-    runs.map(|status| local_app(&status))
-        .filter(|app| is_named(&app.namespace))
-        .filter(|app| names.is_empty() || names.iter().any(|name| matches(name, &app.name)))
-        .collect()
+/// Which applications are listed.
+#[derive(Clone, Debug)]
+struct Wanted {
+    names: Vec<String>,
+    /// What `-n` names.
+    namespace: Option<String>,
+    all_namespaces: bool,
+    /// Where the sockets of runs on this host are.
+    folders: Vec<PathBuf>,
+}
+
+impl Wanted {
+    fn new(args: &AppsArgs, world: &World<'_>) -> Self {
+        Self {
+            names: args.names.clone(),
+            namespace: args.namespace.namespace.clone(),
+            all_namespaces: args.all_namespaces,
+            folders: socket_folders(world),
+        }
+    }
+
+    fn objects(&self, namespace: &Namespace) -> Objects {
+        match self.all_namespaces {
+            true => Objects::new(namespace.connection.http.clone(), None),
+            false => namespace.objects(),
+        }
+    }
+
+    /// The runs on this host whose names match, in the namespace if `-n` names one. A run that does not answer is
+    /// left out. Looking at it is no sign of life of its driver.
+    fn local_runs(&self) -> Vec<App> {
+        let names = &self.names;
+        let is_named =
+            |namespace: &String| self.namespace.as_ref().is_none_or(|wanted| wanted == namespace);
+        let sockets = live_sockets(None, &self.folders);
+        let runs = sockets.into_iter().filter_map(|socket| {
+            let selector = RunSelector {
+                control: Some(ControlAddr::Unix(socket).to_string()),
+                ..RunSelector::default()
+            };
+            let status = Client::find(&selector).and_then(|client| client.observe());
+            status.inspect_err(|error| log::debug!("a run is not listed: {error}")).ok()
+        });
+        runs.map(|status| local_app(&status))
+            .filter(|app| is_named(&app.namespace))
+            .filter(|app| names.is_empty() || names.iter().any(|name| matches(name, &app.name)))
+            .collect()
+    }
 }
 
 fn local_app(status: &StatusJson) -> App {
