@@ -38,7 +38,7 @@ impl Page {
     }
 }
 
-pub fn token() -> Token {
+pub(super) fn token() -> Token {
     let folder = Folder::new();
     let file = folder.path().join("token");
     fs::write(&file, "s3cret\n").unwrap();
@@ -47,7 +47,7 @@ pub fn token() -> Token {
 }
 
 /// The status code, the head in lower case, and the body.
-pub fn ask(address: SocketAddr, line: &str, headers: &str) -> (u16, String, String) {
+pub(super) fn ask(address: SocketAddr, line: &str, headers: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "{line} HTTP/1.1\r\nconnection: close\r\n{headers}\r\n").unwrap();
@@ -58,8 +58,8 @@ pub fn ask(address: SocketAddr, line: &str, headers: &str) -> (u16, String, Stri
     (code, head.to_lowercase(), body.to_owned())
 }
 
-pub const OWN: &str = "host: localhost\r\n";
-pub const BEARER: &str = "host: localhost\r\nauthorization: Bearer s3cret\r\n";
+pub(super) const OWN: &str = "host: localhost\r\n";
+pub(super) const BEARER: &str = "host: localhost\r\nauthorization: Bearer s3cret\r\n";
 
 #[test]
 fn the_page_is_served_with_a_strict_policy() {
