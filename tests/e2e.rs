@@ -45,6 +45,7 @@ mod e2e {
     pub mod submit;
     pub mod submit_ends;
     pub mod submit_permissions;
+    pub mod task_shapes;
     pub mod tasks;
     pub mod text;
     pub mod upgrade;
@@ -58,8 +59,8 @@ use std::process::ExitCode;
 use e2e::{
     apps_page, beside, check, completions, credential_groups, credentials, draining, driver, exec,
     files, groups, harness, history, injected, kills, leaks, losses, node_dir, observed, openapi,
-    outages, pod_security, protection, queues, ranks, reach, readiness, reasons, refusals,
-    restarts, scaling, stage, stage_attacks, starts, submit, submit_ends, submit_permissions,
+    outages, pod_security, protection, queues, ranks, reach, readiness, reasons, refusals, restarts,
+    scaling, stage, stage_attacks, starts, submit, submit_ends, submit_permissions, task_shapes,
     tasks, text, upgrade, volume_waits, volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
@@ -70,6 +71,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Own observed::{large_simulated_run_described};
     Real observed::{large_run_described};
     Both tasks::{tasks_by_calls, tasks_by_commands, tasks_in_order, tasks_of_arrays_and_again, tasks_run_once_over_faults};
+    Embedded task_shapes::{a_shape_without_a_node_gives_its_place, tasks_that_cannot_start};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};
     Embedded kills::{kill_9_at_every_call};
