@@ -100,13 +100,7 @@ fn run_once(
     if let Some(executor_logs) = executor_logs {
         executor_logs.stop();
     }
-    let is_signalled = match &result {
-        Ok(RunResult { outcome, .. }) => outcome.is_signalled,
-        Err(error) => matches!(error, RunError::Interrupted { .. }),
-    };
-    if let Some(job_pod) = job_pod.as_mut().filter(|_| is_signalled) {
-        job_pod.note_signal();
-    }
+    let is_signalled = note_end(job_pod.as_mut(), &result, settings.policy.idle_end_ms > 0);
     let code = match result {
         Ok(RunResult { outcome, namespace }) => {
             if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
@@ -141,6 +135,30 @@ fn progress(wanted: ShowProgress, app: &str, world: &World<'_>) -> Progress {
         line: ProgressLine::on_stderr(app, is_shown, has_colors),
         plain: is_plain.then(|| PlainLines::new(app)),
     }
+}
+
+/// Tells the pod of a Job how the run ended. True if by a signal. `ends_idle`: it ends when it has nothing more to do.
+fn note_end(
+    job_pod: Option<&mut JobPod>,
+    result: &Result<RunResult, RunError>,
+    ends_idle: bool,
+) -> bool {
+    let (is_signalled, has_ended) = match result {
+        Ok(RunResult { outcome, .. }) => {
+            let has_ended = matches!(outcome.verdict, Some(RunVerdict::AllEnded { .. }));
+            (outcome.is_signalled, has_ended)
+        }
+        Err(error) => (matches!(error, RunError::Interrupted { .. }), false),
+    };
+    if let Some(job_pod) = job_pod {
+        if is_signalled {
+            job_pod.note_signal();
+        }
+        if ends_idle && has_ended {
+            job_pod.note_idle();
+        }
+    }
+    is_signalled
 }
 
 /// The pod of a Job in which this process runs.

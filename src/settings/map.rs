@@ -36,6 +36,7 @@ pub(super) fn lay_map_over(config: &mut Config, jobs: u32, file: &str) -> Result
     config.driver.ready = Ready::None;
     // It calls when a line begins or ends, which may take as long as it likes.
     (config.policy.driver_silence_ms, config.policy.heartbeat_timeout_ms) = (0, 0);
+    config.policy.idle_end_ms = 0;
     config.app.get_or_insert_with(|| APP.to_owned());
     Ok(())
 }

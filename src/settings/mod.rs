@@ -65,16 +65,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         .collect::<Result<Vec<GroupSettings>, Failure>>()?;
     let control = control(&config, args)?;
     let page = page(&config, args, &control)?;
-    for (is_set, key) in [
-        (driver.ready == Ready::Control, "driver.ready: control"),
-        (config.policy.driver_silence_ms > 0, "driver.silence"),
-        (config.policy.heartbeat_timeout_ms > 0, "heartbeat.timeout"),
-    ] {
-        if is_set && control == Control::Off {
-            let message = format!("{file}: {key} needs the control API, which is off");
-            return Err(Failure::usage(message));
-        }
-    }
+    check_end(&config, &driver, &control, &file)?;
     let exclusive = is_exclusive(&config, args, &file)?;
     check_volumes(&groups, exclusive, &file)?;
     let events = events(args, &driver, world)?;
@@ -109,6 +100,34 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         kubernetes_events: config.kubernetes_events,
         keep: args.keep,
     })
+}
+
+/// What needs calls, and what ends a run without a driver.
+fn check_end(
+    config: &Config,
+    driver: &Driver,
+    control: &Control,
+    file: &str,
+) -> Result<(), Failure> {
+    for (is_set, key) in [
+        (driver.ready == Ready::Control, "driver.ready: control"),
+        (config.policy.driver_silence_ms > 0, "driver.silence"),
+        (config.policy.heartbeat_timeout_ms > 0, "heartbeat.timeout"),
+        (config.policy.idle_end_ms > 0, "shutdown.idle_end"),
+    ] {
+        if is_set && *control == Control::Off {
+            let message = format!("{file}: {key} needs the control API, which is off");
+            return Err(Failure::usage(message));
+        }
+    }
+    if config.policy.idle_end_ms > 0 && !driver.command.is_empty() {
+        let message = format!(
+            "{file}: shutdown.idle_end is for a run without a driver, and this one ends with its driver: remove one of \
+             the two"
+        );
+        return Err(Failure::usage(message));
+    }
+    Ok(())
 }
 
 fn is_exclusive(config: &Config, args: &RunArgs, file: &str) -> Result<bool, Failure> {

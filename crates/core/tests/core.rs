@@ -23,6 +23,7 @@ mod core {
     mod gangs;
     mod group_restarts;
     mod groups;
+    mod idle_ends;
     mod list_pages;
     mod losses;
     mod memory_in_place;

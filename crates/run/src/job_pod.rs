@@ -22,6 +22,7 @@ pub struct JobPod {
     /// `None` if the earlier pods could not be read.
     earlier: Option<FailedPods>,
     is_signalled: bool,
+    is_idle: bool,
     found_at: Instant,
 }
 
@@ -31,7 +32,14 @@ impl JobPod {
         match with_retries(|| DriverJob::find(http, namespace, pod)) {
             Ok(Some(job)) => {
                 let found_at = Instant::now();
-                Some(Self { job, retries, earlier: None, is_signalled: false, found_at })
+                Some(Self {
+                    job,
+                    retries,
+                    earlier: None,
+                    is_signalled: false,
+                    is_idle: false,
+                    found_at,
+                })
             }
             Ok(None) => {
                 debug!("pod {} has no job", pod.name);
@@ -83,9 +91,14 @@ impl JobPod {
         self.is_signalled = true;
     }
 
+    /// The run ended because it had nothing more to do.
+    pub fn note_idle(&mut self) {
+        self.is_idle = true;
+    }
+
     /// Ends the Job if no other pod may follow this one.
     pub fn end(&self, code: u8) {
-        let end = PodEnd { code, is_signalled: self.is_signalled };
+        let end = PodEnd { code, is_signalled: self.is_signalled, is_idle: self.is_idle };
         // If the earlier pods are unknown, only the exit code can end the Job.
         let (earlier, retries) = match &self.earlier {
             Some(earlier) => (earlier.clone(), self.retries),

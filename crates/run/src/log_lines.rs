@@ -438,7 +438,7 @@ pub fn describe_verdict(verdict: &RunVerdict) -> String {
     match verdict {
         RunVerdict::AllEnded { n_given_up: 0 } => "all work is done: ending".to_owned(),
         RunVerdict::AllEnded { n_given_up } => {
-            format!("all work has ended, but {n_given_up} executors failed for good: ending")
+            format!("all work has ended, but {n_given_up} of it failed for good: ending")
         }
         RunVerdict::BudgetExhausted(budget) => {
             format!("the failure budget `{}` is exhausted: ending the application", budget.as_str())

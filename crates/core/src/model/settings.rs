@@ -348,6 +348,8 @@ pub struct Policy {
     pub driver_silence_ms: u64,
     /// The run ends when the work of all groups has ended, because no driver decides.
     pub ends_with_work: bool,
+    /// The run ends when it has had nothing to do for so long: no open task and no executor of its own; 0: never.
+    pub idle_end_ms: u64,
     /// The names of the credentials that executors need.
     pub credentials: Vec<String>,
 }
@@ -375,6 +377,7 @@ impl Default for Policy {
             reason_wait_ms: 30_000,
             driver_silence_ms: 0,
             ends_with_work: false,
+            idle_end_ms: 0,
             credentials: Vec::new(),
         }
     }

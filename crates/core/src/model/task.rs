@@ -224,6 +224,14 @@ impl TaskState {
 impl TaskOutcome {
     pub const ALL: [Self; 4] = [Self::Cancelled, Self::Failed, Self::Skipped, Self::Succeeded];
 
+    /// The work was to be done, and is not.
+    pub fn is_failure(self) -> bool {
+        match self {
+            Self::Failed | Self::Skipped => true,
+            Self::Cancelled | Self::Succeeded => false,
+        }
+    }
+
     /// The documented name of the outcome.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -32,6 +32,8 @@ pub struct PodEnd {
     pub code: u8,
     /// A signal was the first reason: the pod is drained, or the Job is stopped.
     pub is_signalled: bool,
+    /// The run ended because it had nothing more to do: another pod would find nothing either.
+    pub is_idle: bool,
 }
 
 /// Why a Job must not create another pod.
@@ -84,12 +86,12 @@ impl FailedPods {
 
     /// Whether the Job has to end with this pod.
     pub fn at_end(&self, end: PodEnd, retries: u32) -> Option<JobEnd> {
-        let PodEnd { code, is_signalled } = end;
+        let PodEnd { code, is_signalled, is_idle } = end;
         let number = i32::from(code);
         let n = self.n.saturating_add(1);
         match code {
             _ if is_signalled || number == 0 || number == TAKEN_OVER_CODE => None,
-            code if FINAL_CODES.contains(&number) => Some(JobEnd::Final { code }),
+            code if is_idle || FINAL_CODES.contains(&number) => Some(JobEnd::Final { code }),
             code => (n > u64::from(retries)).then_some(JobEnd::Spent { n, code }),
         }
     }
@@ -170,7 +172,7 @@ mod tests {
         let none = failed(&[]);
         let two = failed(&[ended(5, 7, "Error", ""), ended(3, 1, "Error", "")]);
         assert_eq!((two.n, two.last_code), (2, Some(7)));
-        let end = |code| PodEnd { code, is_signalled: false };
+        let end = |code| PodEnd { code, is_signalled: false, is_idle: false };
         let spent = |n, code| Some(JobEnd::Spent { n, code });
         for (earlier, code, retries, want) in [
             (&none, 0, 0, None),
@@ -185,7 +187,11 @@ mod tests {
             (&two, 13, 0, None),
         ] {
             assert_eq!(earlier.at_end(end(code), retries), want, "{code} of {retries}");
-            let drained = PodEnd { code, is_signalled: true };
+            let drained = PodEnd { is_signalled: true, ..end(code) };
+            let idle = PodEnd { is_idle: true, ..end(code) };
+            let is_failed = ![0, 13].contains(&code);
+            let want_idle = is_failed.then_some(JobEnd::Final { code });
+            assert_eq!(earlier.at_end(idle, retries), want_idle, "{code}");
             assert_eq!(earlier.at_end(drained, retries), None, "{code} of {retries}");
         }
     }

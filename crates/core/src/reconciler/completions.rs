@@ -217,7 +217,35 @@ impl Reconciler {
             self.wait_until = Some(self.wait_until.map_or(end, |at| at.min(end)));
             return;
         }
-        let n_given_up = groups.values().map(|group| group.work.n_given_up()).sum();
-        self.end_of_run.decide(RunVerdict::AllEnded { n_given_up });
+        self.end_of_run.decide(RunVerdict::AllEnded { n_given_up: self.n_given_up() });
+    }
+
+    /// Ends a run that has had nothing to do for `idle_end_ms`, from its first LIST on.
+    pub(super) fn judge_idle(&mut self, now: Millis) {
+        let has_nothing = |group: &Group| {
+            group.tasks.n_open() == 0 && group.target() == 0 && group.counts.capacity() == 0
+        };
+        if self.policy.idle_end_ms == 0
+            || self.gates.are_creates_stopped()
+            || self.stop.is_some()
+            || !self.had_first_list()
+            || !self.snapshot.is_synced()
+            || !self.executors.groups.values().all(has_nothing)
+        {
+            self.end_of_run.on_busy();
+            return;
+        }
+        let end = self.end_of_run.on_idle(now).after(self.policy.idle_end_ms);
+        if now < end {
+            self.wait_until = Some(self.wait_until.map_or(end, |at| at.min(end)));
+            return;
+        }
+        self.end_of_run.decide(RunVerdict::AllEnded { n_given_up: self.n_given_up() });
+    }
+
+    /// How much work has failed for good: executors, and tasks that have not succeeded since.
+    fn n_given_up(&self) -> u32 {
+        let groups = self.executors.groups.values();
+        groups.map(|group| group.work.n_given_up().saturating_add(group.tasks.n_failed())).sum()
     }
 }

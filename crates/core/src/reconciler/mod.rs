@@ -278,6 +278,7 @@ impl Reconciler {
         self.wait_until =
             if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
         self.judge_end(now);
+        self.judge_idle(now);
         self.send_log_reads(now);
         self.send_pod_reads();
         self.send_mutations(now);

@@ -9,6 +9,8 @@ pub struct RunEnd {
     verdict: Option<RunVerdict>,
     /// When the work of all groups had ended.
     work_ended_at: Option<Millis>,
+    /// Since when the run has had nothing to do.
+    idle_since: Option<Millis>,
     is_stopping_reported: bool,
 }
 
@@ -31,6 +33,16 @@ impl RunEnd {
     /// Work is left, or work may come.
     pub fn on_work_left(&mut self) {
         self.work_ended_at = None;
+    }
+
+    /// The run has nothing to do. Since when that is so.
+    pub fn on_idle(&mut self, now: Millis) -> Millis {
+        *self.idle_since.get_or_insert(now)
+    }
+
+    /// The run has something to do.
+    pub fn on_busy(&mut self) {
+        self.idle_since = None;
     }
 
     /// True if the end is to be reported now: it was not before.

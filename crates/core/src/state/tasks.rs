@@ -90,6 +90,8 @@ pub struct Tasks {
     /// The tasks that come after an open one, by its key.
     next: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     n_held: usize,
+    /// How many have failed or were skipped, also those that are forgotten, and were not opened again.
+    n_failed: u32,
     next_order: u64,
     /// What slows down the executors of the group, by shape.
     pub throttles: Throttles,
@@ -106,6 +108,11 @@ impl Tasks {
 
     pub fn n_ended(&self) -> usize {
         self.ended.len()
+    }
+
+    /// How many have ended without success, but for the cancelled ones.
+    pub fn n_failed(&self) -> u32 {
+        self.n_failed
     }
 
     /// How many open tasks may have an executor.
@@ -301,6 +308,7 @@ impl Tasks {
         self.throttles.on_task_over(place.shape);
         self.n_held -= usize::from(!held.is_empty());
         let key = Arc::clone(&task.key);
+        self.n_failed = self.n_failed.saturating_add(end.outcome.is_failure().into());
         let ended = EndedTask::new(&task, executor, attempts, end);
         let ended = EndedTask { round, is_reported: true, ..ended };
         let ended = self.ended.entry(Arc::clone(&key)).or_insert(ended);
@@ -318,7 +326,8 @@ impl Tasks {
     /// Opens a task again that has ended without success, and gives its end as `add` does. None if there is no such task.
     pub fn reopen(&mut self, key: &str) -> Option<Option<TaskEnd>> {
         let task = self.ended.get(key)?.task.clone()?;
-        let EndedTask { attempts, round, .. } = self.ended.remove(key)?;
+        let EndedTask { attempts, round, end, .. } = self.ended.remove(key)?;
+        self.n_failed = self.n_failed.saturating_sub(end.outcome.is_failure().into());
         let end = self.add(task);
         if let Some(open) = self.open.get_mut(key) {
             (open.attempts, open.round) = (attempts, round.saturating_add(1));
@@ -378,6 +387,7 @@ impl Tasks {
                 let Entry::Vacant(place) = self.ended.entry(Arc::clone(key)) else {
                     return Adopted::Known;
                 };
+                self.n_failed = self.n_failed.saturating_add(end.outcome.is_failure().into());
                 let ended = EndedTask::new(&run.task, Some(id), run.attempt, end);
                 place.insert(EndedTask { round: run.round, ..ended });
                 Adopted::Recorded
@@ -395,8 +405,10 @@ impl Tasks {
     /// A call has opened the task again after an end that is found first.
     fn forget_before(&mut self, run: &TaskRun) {
         let key = &run.task.key;
-        if self.ended.get(key).is_some_and(|ended| ended.round < run.round) {
-            self.ended.remove(key);
+        if self.ended.get(key).is_some_and(|ended| ended.round < run.round)
+            && let Some(ended) = self.ended.remove(key)
+        {
+            self.n_failed = self.n_failed.saturating_sub(ended.end.outcome.is_failure().into());
         }
     }
 }

@@ -151,6 +151,9 @@ const SHUTDOWN: &[Key] = &[
          because a node may go on with the grace period that it began with."),
     key("orphans", Words(&words(&ORPHANS)), Is("delete"),
         "What happens to executors of earlier instances whose driver pod is gone or has ended."),
+    key("idle_end", Duration, Is("0s"),
+        "A run without a driver ends when it has had nothing to do for this time: no open [task](TASKS.md), and no \
+         executor of its own. The exit code is 10 if tasks have failed or were skipped, and 0 otherwise. `0s`: it stays.").beta(),
 ];
 
 const CONTROL: Type =
@@ -376,6 +379,7 @@ impl Config {
         self.grace_ms = section.duration_ms("grace", self.grace_ms)?;
         self.policy.stop_timeout_ms =
             section.duration_ms("timeout", self.policy.stop_timeout_ms)?;
+        self.policy.idle_end_ms = section.duration_ms("idle_end", 0)?;
         self.orphans = section.word("orphans", &ORPHANS, self.orphans)?;
         Ok(())
     }
