@@ -59,9 +59,9 @@ use std::process::ExitCode;
 use e2e::{
     apps_page, beside, check, completions, credential_groups, credentials, draining, driver, exec,
     files, groups, harness, history, injected, kills, leaks, losses, node_dir, observed, openapi,
-    outages, pod_security, protection, queues, ranks, reach, readiness, reasons, refusals, restarts,
-    scaling, stage, stage_attacks, starts, submit, submit_ends, submit_permissions, task_shapes,
-    tasks, text, upgrade, volume_waits, volumes, volumes_by_calls,
+    outages, pod_security, protection, queues, ranks, reach, readiness, reasons, refusals,
+    restarts, scaling, stage, stage_attacks, starts, submit, submit_ends, submit_permissions,
+    task_shapes, tasks, text, upgrade, volume_waits, volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
