@@ -264,6 +264,11 @@ fn flags_that_do_not_fit_the_file_are_errors() {
         "",
         "driver.ready: control needs the control API, which is off",
     );
+    fails(
+        Some("app: a\ndriver: {command: [d]}\nshutdown: {idle_end: 5m}"),
+        "",
+        "shutdown.idle_end is for a run without a driver",
+    );
     for ready in ["tcp", "http:/ready"] {
         let file = format!("app: a\nexecutors: []\ndriver: {{ready: '{ready}'}}");
         fails(Some(&file), "", "posse.yaml: driver.ready has no port: write tcp:PORT or");
