@@ -13,6 +13,7 @@ mod cli {
     mod pty;
     mod readme;
     mod restricted;
+    mod supported;
     mod task_record;
     mod terminal;
     mod usage;

@@ -451,3 +451,6 @@ for recipe; do
     esac
     echo "-- $recipe: $(($(date +%s) - from)) s"
 done
+# In CI: what SUPPORT.md says of each change.
+[ -z "${TESTED:-}" ] || [ "$*" = install ] || [ "$versions" != 4.3 ] || "$top/.ci/support" tell Spark \
+    "$(python3 -I -c 'from importlib.metadata import version; print(version("pyspark"))')"
