@@ -34,7 +34,6 @@ pub(super) fn idle(driver: &Section<'_>) -> Result<Option<PolledCommand>, Config
 mod tests {
     use super::PolledCommand;
     use crate::config::Config;
-    use crate::config::tests::fails;
 
     #[test]
     fn a_command_has_a_pause_and_a_timeout() {
@@ -62,6 +61,7 @@ mod tests {
             let error = Config::parse("f", &format!("driver: {{idle: {text}}}")).unwrap_err();
             assert!(error.to_string().contains(want), "{text}: {error}");
         }
-        fails("executors: [{idle: {command: [a]}}]", "`idle` belongs in `driver`");
+        let misplaced = Config::parse("f", "executors: [{idle: {command: [a]}}]").unwrap_err();
+        assert!(misplaced.to_string().contains("`idle` belongs in `driver`"), "{misplaced}");
     }
 }

@@ -177,7 +177,9 @@ impl<'a> Section<'a> {
         default: T,
     ) -> Result<T, ConfigError> {
         let Some(node) = self.get(key) else { return Ok(default) };
-        let text = node.scalar();
+        // A tool that reads `off` as YAML 1.1 writes false.
+        let is_off = matches!(node.kind, Kind::Bool(false));
+        let text = if is_off { Some("off".to_owned()) } else { node.scalar() };
         let found = words.iter().find(|(word, _)| Some(*word) == text.as_deref());
         found.map(|(_, value)| *value).ok_or_else(|| self.expected(key, node, one_of(words)))
     }

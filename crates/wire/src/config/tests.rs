@@ -233,7 +233,10 @@ fn unknown_keys_are_errors_that_list_the_known_ones() {
         "heartbeat: {x: 1}",
         "1:13: heartbeat.x: unknown key; known here: first, reason_wait, timeout",
     );
-    fails("shutdown: {x: 1}", "1:12: shutdown.x: unknown key; known here: grace, orphans, timeout");
+    fails(
+        "shutdown: {x: 1}",
+        "1:12: shutdown.x: unknown key; known here: grace, idle_end, orphans, timeout",
+    );
     fails(
         "executors: [{image: x, env: [{name: A, vlaue: x}]}]",
         "1:40: executors[0].env[0].vlaue: unknown key (did you mean `value`?); known here: name, value, valueFrom",
