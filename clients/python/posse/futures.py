@@ -26,6 +26,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from ._channel import FRAME_BYTES_MAX, HELLO_BYTES_MAX, HELLO_SECONDS, Channel, ChannelError
@@ -128,6 +129,8 @@ class PosseExecutor(Executor):
         self._workers: Dict[int, _Worker] = {}
         self._idle: List[_Worker] = []  # the last one is the next to get a call, so that the first ones become surplus
         self._strangers: Dict[socket.socket, float] = {}  # since when
+        self._accepted: SimpleQueue[Optional[socket.socket]] = SimpleQueue()  # none: the thread ends
+        self._n_threads = self._n_connections = 0  # threads that serve workers, and what they have to serve
         self._lost: OrderedDict[int, Loss] = OrderedDict()
         self._awaited: Set[int] = set()  # workers whose loss a call waits for
         self._broken, self._is_shut, self._is_closed = "", False, False
@@ -232,8 +235,10 @@ class PosseExecutor(Executor):
                 raise RuntimeError(f"{CALLS_MAX} calls wait or run: wait for some of them")
             self._n_open += 1
             self._queue.append(call)
-            if self._target < min(self._n_open, self.max_workers):
+            n_wanted = min(self._n_open, self.max_workers)
+            if self._target < n_wanted:
                 self._wake.set()
+        self._start_threads(n_wanted)
         self._hand_out()
         return call.future
 
@@ -280,6 +285,32 @@ class PosseExecutor(Executor):
             except OSError:
                 worker.channel.close()  # Its own thread sees to the call.
 
+    def _start_threads(self, n_expected: int) -> None:
+        """Starts the threads for the workers of this many calls, and for all connections. From 3.12 on Python starts no
+        thread once its program has ended, so those for open calls are there before."""
+        with self._changed:
+            n = 0 if self._is_closed else max(n_expected, self._n_connections) + 1 - self._n_threads
+            self._n_threads += max(n, 0)
+        for i in range(n):
+            try:
+                threading.Thread(target=self._attend, name="posse_worker", daemon=True).start()
+            except RuntimeError:
+                with self._changed:
+                    self._n_threads -= n - i
+                return  # Those that there are take one connection after another.
+
+    def _attend(self) -> None:
+        try:
+            while (stream := self._accepted.get()) is not None:
+                try:
+                    self._meet(stream)
+                finally:
+                    with self._changed:
+                        self._n_connections -= 1
+        finally:
+            with self._changed:
+                self._n_threads -= 1
+
     def _accept(self) -> None:
         while not self._is_closed:
             try:
@@ -291,8 +322,10 @@ class PosseExecutor(Executor):
                 has_room = len(self._strangers) < STRANGERS_MAX
                 if has_room:
                     self._strangers[stream] = time.monotonic()
+                    self._n_connections += 1
             if has_room:
-                threading.Thread(target=self._meet, args=(stream,), name="posse_worker", daemon=True).start()
+                self._accepted.put(stream)
+                self._start_threads(0)
             else:
                 stream.close()  # A worker tries again.
 
@@ -509,7 +542,7 @@ class PosseExecutor(Executor):
     def _close(self) -> None:
         with self._changed:
             self._is_closed = True
-            workers = [*self._workers.values()]
+            workers, n_threads = [*self._workers.values()], self._n_threads
         if self._run is None and not self._broken:
             # The group stays. posse has to know first: it would replace workers that end by themselves.
             try:
@@ -519,6 +552,8 @@ class PosseExecutor(Executor):
         self._ends.close()
         for worker in workers:
             worker.channel.close()
+        for _ in range(n_threads):
+            self._accepted.put(None)
         self._has_ended.set()
 
 
