@@ -146,6 +146,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded tasks::{too_many_tasks};
     Own submit_permissions::{submit_with_own_permissions};
     Embedded apps_page::{apps_page_over_an_outage};
+    Both submit_ends::{submit_with_a_mounted_image};
     Own submit_ends::{
         submit_gives_up_a_missing_image, submit_says_what_is_missing, submit_shows_last_lines,
     };

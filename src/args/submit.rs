@@ -7,6 +7,7 @@ use clap::Args;
 use crate::args::format::FormatArgs;
 use crate::args::stage::StageFileArgs;
 use crate::args::{FileArgs, ServerArgs, duration_ms, named};
+use posse_wire::config::PosseImage;
 use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::names;
 
@@ -24,9 +25,9 @@ pub struct SubmitArgs {
     /// Create a service account with the permissions that posse needs, for this application only
     #[arg(long)]
     pub create_rbac: bool,
-    /// The image that brings posse, if the driver's image has none
-    #[arg(long, value_name = "IMAGE")]
-    pub posse_image: Option<String>,
+    /// The image that brings posse, if the driver's image has none; volume:IMAGE mounts it
+    #[arg(long, value_name = "IMAGE", value_parser = PosseImage::parse)]
+    pub posse_image: Option<PosseImage>,
     /// Let the API server check all objects by a dry run, print them, and create nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -8,6 +8,7 @@ use crate::args::format::FormatArgs;
 use crate::args::{FileArgs, Output, ServerArgs, ShowProgress};
 use posse_core::model::settings::EXECUTORS_MAX;
 use posse_core::model::task::RETRIES_MAX;
+use posse_wire::config::PosseImage;
 
 /// The place of a command in the list of all: behind the others.
 const LAST: usize = 100;
@@ -143,9 +144,9 @@ pub struct RenderArgs {
     /// Let the API server check the pods by a dry run, which creates nothing
     #[arg(long)]
     pub server_check: bool,
-    /// With --driver, the image that brings posse, if the driver's image has none
-    #[arg(long, value_name = "IMAGE", requires = "driver")]
-    pub posse_image: Option<String>,
+    /// With --driver, the image that brings posse, as in posse submit
+    #[arg(long, value_name = "IMAGE", value_parser = PosseImage::parse, requires = "driver")]
+    pub posse_image: Option<PosseImage>,
     /// The driver and its arguments
     #[arg(last = true, value_name = "DRIVER COMMAND")]
     pub driver_command: Vec<String>,

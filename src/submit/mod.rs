@@ -35,7 +35,7 @@ use posse_submit::manifests::manifests;
 use posse_submit::plan::{Plan, ScrapePort};
 use posse_submit::pod_files::PodFiles;
 use posse_submit::submission::{Submission, SubmitError};
-use posse_wire::config::{DriverPod, PodSource};
+use posse_wire::config::{DriverPod, PodSource, PosseImage};
 use posse_wire::k8s::object::Meta;
 use posse_wire::names;
 use posse_wire::pod::template::Template;
@@ -150,7 +150,7 @@ fn create(
 pub struct SubmitRequest<'a> {
     pub file: &'a FileArgs,
     pub driver: &'a [String],
-    pub posse_image: Option<&'a String>,
+    pub posse_image: Option<&'a PosseImage>,
     pub create_rbac: bool,
 }
 
@@ -307,8 +307,8 @@ fn driver_template(
         }
         PodSource::Shorthands => {
             // Without an own image the driver runs in posse's image.
-            let image = pod.shorthands.image.clone().or_else(|| pod.posse_image.clone());
-            let Some(image) = image else {
+            let brings = pod.posse_image.as_ref().map(|brings| brings.image().to_owned());
+            let Some(image) = pod.shorthands.image.clone().or(brings) else {
                 return Err(Failure::usage(format!(
                     "{shown}: driver: there is no pod: give image, template or pod, or posse_image \
                      to run without a driver"

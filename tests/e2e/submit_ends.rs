@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::submit::{ask, expect, run, stop_and_finish};
+use super::submit::{ask, expect, made, pods_of, run, stop_and_finish};
 use crate::support::embedded::Embedded;
 use crate::support::posse::said;
 use crate::support::scene::Scene;
-use crate::support::wait::{PATIENCE, wait_value};
+use crate::support::server::{Server, pods_path};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 /// Without the log, submit shows the last lines of a driver that fails, and of a posse that cannot start it.
 pub fn submit_shows_last_lines() {
@@ -67,4 +68,43 @@ pub fn submit_says_what_is_missing() {
     let output = run(&scene).settings(driver(json!({}))).once(&["submit"]);
     expect(&output, 3, &["is not submitted", "use --create-rbac, which creates one"]);
     scene.finish();
+}
+
+/// `volume:` mounts posse's image where the server has image volumes; else nothing is created. A node without them is told in
+/// its own words.
+pub fn submit_with_a_mounted_image(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let mut pod = scene.template();
+    pod["metadata"]["name"] = json!("probe");
+    let image = json!({"reference": "registry.example.com/posse:1"});
+    pod["spec"]["volumes"] = json!([{"name": "v", "image": image}]);
+    let dry = format!("{}?dryRun=All", pods_path(&scene.namespace));
+    let kept = scene.admin.post(&dry, &pod).ok()["spec"]["volumes"][0]["image"].clone();
+    let mounted = || run(&scene).arg("--posse-image").arg("volume:registry.example.com/posse:1");
+    if kept.is_null() {
+        let words = [".image\"", "Kubernetes can since 1.35: without this word an init container"];
+        expect(&mounted().once(&["submit"]), 4, &words);
+        assert_eq!(made(&scene), [""; 0]);
+        return scene.finish();
+    }
+    let submit = mounted().begin(&["submit"]);
+    let driver = wait_value(PATIENCE, "the driver's pod", || {
+        pods_of(&scene, "driver").pop().ok_or("none yet")
+    });
+    let mut volumes = driver["spec"]["volumes"].as_array().unwrap().iter();
+    let volume = volumes.find(|volume| volume["name"] == "posse-bin").unwrap();
+    assert_eq!(volume["image"], kept);
+    assert_eq!(driver["spec"]["initContainers"], Value::Null);
+    if server.real().is_none() {
+        let words = [
+            "does not start: FailedMount: MountVolume.SetUp failed for volume \"posse-bin\"",
+            "the embedded node has no volumes of type \"image\"",
+            "if the node has no image volumes, leave out `volume:` in driver.posse_image",
+        ];
+        wait_for(PATIENCE, "the node's words", || {
+            let said = submit.stderr();
+            words.iter().all(|words| said.contains(words))
+        });
+    }
+    stop_and_finish(scene);
 }

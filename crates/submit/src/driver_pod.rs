@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::files::CONFIG_DIR;
 use crate::plan::Plan;
-use posse_wire::config::DriverKind;
+use posse_wire::config::{DriverKind, PosseImage};
 use posse_wire::k8s::labels::CONTAINER;
 use posse_wire::pod::security::own_container;
 use posse_wire::pod::staged::Staged;
@@ -19,8 +19,8 @@ const RUN_DIR: &str = "/run/posse";
 const CONFIG_VOLUME: &str = "posse-config";
 const FILES_VOLUME: &str = "posse-config-files";
 const RUN_VOLUME: &str = "posse-run";
-const BIN_VOLUME: &str = "posse-bin";
-/// The folder into which the init container copies posse.
+pub(super) const BIN_VOLUME: &str = "posse-bin";
+/// The folder of posse: an init container copies it there, or its image is mounted, which has it in the root folder.
 const BIN_DIR: &str = "/opt/posse";
 /// The command, which is in the PATH of posse's image and of a driver image with posse in it.
 const PROGRAM: &str = "posse";
@@ -92,9 +92,9 @@ impl Build<'_> {
             .flat_map(|words| words.as_array().cloned().unwrap_or_default())
             .collect();
         self.template.lay_over(container, &field)?;
-        let program = match self.is_copied() {
-            true => format!("{BIN_DIR}/{PROGRAM}"),
-            false => PROGRAM.to_owned(),
+        let program = match self.brought() {
+            Some(_) => format!("{BIN_DIR}/{PROGRAM}"),
+            None => PROGRAM.to_owned(),
         };
         container.insert("command".to_owned(), json!([program]));
         let config = self.plan.files.config_path();
@@ -156,7 +156,7 @@ impl Build<'_> {
             mounts.push(mount);
         };
         add(CONFIG_VOLUME, CONFIG_DIR, true);
-        if self.is_copied() {
+        if self.brought().is_some() {
             add(BIN_VOLUME, BIN_DIR, true);
         }
         for (i, (_, path)) in self.plan.pod.secrets.iter().enumerate() {
@@ -191,8 +191,12 @@ impl Build<'_> {
         }
         let empty = || Value::Object(Map::new());
         add(RUN_VOLUME, "emptyDir", empty());
-        if self.is_copied() {
-            add(BIN_VOLUME, "emptyDir", empty());
+        match self.brought() {
+            Some(PosseImage::Copied(_)) => add(BIN_VOLUME, "emptyDir", empty()),
+            Some(PosseImage::Mounted(image)) => {
+                add(BIN_VOLUME, "image", json!({ "reference": image }));
+            }
+            None => {}
         }
         for (i, (name, _)) in self.plan.pod.secrets.iter().enumerate() {
             add(&format!("posse-secret-{i}"), "secret", json!({ "secretName": name }));
@@ -205,9 +209,7 @@ impl Build<'_> {
 
     /// Adds the init container that copies posse into a pod whose image does not contain it.
     fn add_posse(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
-        let Some(image) = self.plan.pod.posse_image.as_ref().filter(|_| self.is_copied()) else {
-            return Ok(());
-        };
+        let Some(PosseImage::Copied(image)) = self.brought() else { return Ok(()) };
         let mut container = self.parts["init"].as_object().cloned().unwrap_or_default();
         container.insert("image".to_owned(), json!(image));
         container.insert("securityContext".to_owned(), own_container(spec));
@@ -333,15 +335,15 @@ impl Build<'_> {
         });
     }
 
-    /// True if an init container copies posse into the pod.
-    fn is_copied(&self) -> bool {
-        self.plan.pod.posse_image.is_some() && !self.is_own_image()
+    /// The image that brings posse into a driver's image without it.
+    fn brought(&self) -> Option<&PosseImage> {
+        self.plan.pod.posse_image.as_ref().filter(|_| !self.is_own_image())
     }
 
     /// True if the container's image is posse's own.
     fn is_own_image(&self) -> bool {
-        let image = self.plan.pod.shorthands.image.as_ref();
-        image.is_some() && image == self.plan.pod.posse_image.as_ref()
+        let image = self.plan.pod.shorthands.image.as_deref();
+        image.is_some() && image == self.plan.pod.posse_image.as_ref().map(PosseImage::image)
     }
 }
 

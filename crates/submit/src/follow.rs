@@ -15,7 +15,7 @@ use crate::logs::LogFollower;
 use crate::plan::driver_selector;
 use crate::state::{
     DriverState, exit_code, has_begun, image_problem, job_end, last_lines, newest, pod_line,
-    reason_and_message, state,
+    reason_and_message, starts_since, state, volume_remedy,
 };
 use crate::workload::Workload;
 use posse_core::model::pod::Phase;
@@ -28,6 +28,8 @@ use posse_wire::pod::details::PodDetails;
 
 /// How often a Job without a live pod is read at least, in seconds.
 const BETWEEN_S: u32 = 1;
+/// How long the Events of a pod that is about to start are not read again, in seconds.
+const STARTING_S: u32 = 3;
 /// How often in a row the server may answer 401 or 403. A change of roles takes effect after a moment.
 const FORBIDDEN_MAX: u32 = 5;
 /// How long the rest of the log may take after the driver has ended.
@@ -191,6 +193,9 @@ impl Follower {
         for pod in &observation.pods {
             let about = format!("{} {}", pod.uid(), image_problem(pod).unwrap_or_default());
             listens &= reported.report(listener, &about, pod_line(pod));
+            if let Some(line) = self.why_no_start(pod) {
+                listens &= reported.report(listener, &format!("{} start", pod.uid()), line);
+            }
             let last_lines = if self.logs { Vec::new() } else { last_lines(pod) };
             for (i, line) in last_lines.iter().enumerate() {
                 let about = format!("{} {i}", pod.uid());
@@ -225,6 +230,25 @@ impl Follower {
         listens
     }
 
+    /// What keeps a node from starting the pod's containers, such as a volume: only an Event tells it.
+    fn why_no_start(&self, pod: &PodDetails) -> Option<String> {
+        let since = starts_since(pod)?;
+        let why = self.last_warning(pod.uid(), |seen| seen >= since)?;
+        Some(format!("pod {} does not start: {why}{}", pod.name(), volume_remedy(pod)))
+    }
+
+    /// The last warning about an object, of those whose time is one that counts.
+    fn last_warning(&self, uid: &str, counts: impl Fn(&str) -> bool) -> Option<String> {
+        fn seen(event: &SeenEvent) -> &str {
+            event.time().or(event.meta.creation_timestamp.as_deref()).unwrap_or_default()
+        }
+        let events = self.objects.events(uid).unwrap_or_default();
+        let warnings = events.iter().filter(|event| event.is_warning() && counts(seen(event)));
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let last = warnings.max_by_key(|event| seen(event))?;
+        Some(reason_and_message(&text(&last.reason), &text(&last.message)))
+    }
+
     /// Why the Job has no pod that could run: the newest warning Event since its last pod was created.
     fn why_no_pod(&self, job: &Job, pods: &[PodDetails]) -> Option<String> {
         let is_new = pods.is_empty() && state(Some(job), &[]) == DriverState::Pending;
@@ -233,19 +257,8 @@ impl Follower {
         if !is_new && !is_between {
             return None;
         }
-        fn seen(event: &SeenEvent) -> &str {
-            event.time().or(event.meta.creation_timestamp.as_deref()).unwrap_or_default()
-        }
         let made = newest(pods).and_then(|pod| pod.meta.creation_timestamp.as_deref());
-        let events = self.objects.events(&self.uid).unwrap_or_default();
-        let of_this_gap = events
-            .iter()
-            .filter(|event| event.is_warning() && seen(event) > made.unwrap_or_default());
-        let words = |event: &SeenEvent| {
-            let text = |text: &Option<String>| text.clone().unwrap_or_default();
-            reason_and_message(&text(&event.reason), &text(&event.message))
-        };
-        match of_this_gap.max_by_key(|event| seen(event)).map(words) {
+        match self.last_warning(&self.uid, |seen| seen > made.unwrap_or_default()) {
             Some(why) if is_new => Some(format!("job {} has no pod: {why}", self.name)),
             // The old pod may be terminating for long, and count in a quota.
             Some(why) => Some(format!("job {} cannot replace its pod: {why}", self.name)),
@@ -306,6 +319,8 @@ impl Follower {
     /// Waits until something may have changed.
     fn wait_for_change(&self, observation: &Observation) {
         let seconds = match observation.pods.iter().any(PodDetails::is_live) {
+            // An Event is no change of the pod.
+            true if observation.pods.iter().any(|pod| starts_since(pod).is_some()) => STARTING_S,
             true => WATCH_S,
             // The Job finishes, which no pod shows, or its controller creates another pod, whose log may
             // be gone soon.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::files::Files;
 use crate::pod_files::PodFiles;
-use posse_wire::config::{DriverPod, Metrics};
+use posse_wire::config::{DriverPod, Metrics, PosseImage};
 use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels::{APP, DRIVER, EXECUTORS, MANAGED_BY, SUBMISSION};
 use posse_wire::pod::staged::Staged;
@@ -145,14 +145,15 @@ impl Plan {
     }
 
     fn image_with_posse(&self) -> String {
-        let ours = self.pod.posse_image.as_ref().or(self.pod.shorthands.image.as_ref());
+        let brings = self.pod.posse_image.as_ref().map(PosseImage::image);
+        let ours = brings.or(self.pod.shorthands.image.as_deref());
         // Without an image for posse, the driver's image contains posse.
         let theirs = || {
             let wanted = self.pod.container.as_deref();
             let mut all = self.template.spec.get("containers")?.as_array()?.iter();
             all.find(|one| wanted.is_none_or(|name| one["name"] == name))?["image"].as_str()
         };
-        ours.map(String::as_str).or_else(theirs).unwrap_or_default().to_owned()
+        ours.or_else(theirs).unwrap_or_default().to_owned()
     }
 
     /// The service account of the driver's pod.

@@ -13,6 +13,7 @@ use crate::workload::Workload;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects, owned_by};
 use posse_kube::api::retry::with_retries;
+use posse_wire::config::PosseImage;
 use posse_wire::k8s::labels::{APP, MANAGED_BY, SUBMISSION};
 use posse_wire::k8s::object::Meta;
 
@@ -270,7 +271,8 @@ impl Submission<'_> {
                 log::debug!("the driver's pod cannot be checked: {refusal}");
                 Ok(())
             }
-            Err(mut refusal) => {
+            Err(refusal) => {
+                let mut refusal = self.with_volume_hint(refusal);
                 if refusal.message.contains("error looking up service account") {
                     refusal.message.push_str(
                         "; use --create-rbac, which creates one for this application, or set \
@@ -281,6 +283,19 @@ impl Submission<'_> {
                 Err(SubmitError::Refused { what, refusal })
             }
         }
+    }
+
+    /// Adds what to do if the server does not keep or take a volume that is an image.
+    fn with_volume_hint(&self, mut refusal: Refusal) -> Refusal {
+        let is_mounted = matches!(self.plan.pod.posse_image, Some(PosseImage::Mounted(_)));
+        let is_about_volumes = refusal.message.contains("volumes[");
+        if is_mounted && is_about_volumes && refusal.class == RefusalClass::Invalid {
+            refusal.message.push_str(
+                "; driver.posse_image mounts its image (`volume:`), which Kubernetes can since 1.35: \
+                 without this word an init container copies posse",
+            );
+        }
+        refusal
     }
 
     /// Deletes the objects of the finished application and waits until they are gone.
@@ -378,6 +393,7 @@ impl Submission<'_> {
     /// The server refused a request about our object of this kind.
     fn refused(&self, kind: Kind, refusal: Refusal) -> SubmitError {
         let hint = permission_hint(kind, &refusal);
+        let refusal = self.with_volume_hint(refusal);
         SubmitError::Refused {
             what: format!("{}{hint}", kind.with_name(&self.plan.name())),
             refusal,

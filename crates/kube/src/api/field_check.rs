@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::dry_run::DRY_RUN;
-use super::{OBJECT_BYTES_MAX, call, write};
+use super::dry_run::{DRY_RUN, check_answer};
+use super::{OBJECT_BYTES_MAX, call, unreadable, write};
 use crate::http::{Http, Method};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_encoding::pod_fields;
@@ -39,9 +39,22 @@ pub(super) fn check_fields(http: &Http, path: &str, body: &[u8]) -> Result<(), R
             return Ok(());
         }
     };
-    let kept: Vec<String> =
-        kept.unwrap_or_default().iter().map(|path| without_places(path)).collect();
-    let dropped = uncertain.iter().filter(|path| !kept.contains(&without_places(path)));
+    all_kept(&uncertain, &kept.unwrap_or_default())
+}
+
+/// Refuses a Job that the server accepts without a field of its pod, or whose pod a webhook changes so that posse could
+/// not work with it.
+pub(super) fn check_job_answer(sent: &Value, status: u16, answer: &[u8]) -> Result<(), Refusal> {
+    let answer: Value = serde_json::from_slice(answer)
+        .map_err(|problem| unreadable(status, &problem.to_string()))?;
+    let [sent, answer] = [sent, &answer].map(|job| &job["spec"]["template"]);
+    all_kept(&pod_fields::uncertain(sent), &pod_fields::uncertain(answer))?;
+    check_answer(sent.to_string().as_bytes(), status, answer.to_string().as_bytes())
+}
+
+fn all_kept(sent: &[String], kept: &[String]) -> Result<(), Refusal> {
+    let kept: Vec<String> = kept.iter().map(|path| without_places(path)).collect();
+    let dropped = sent.iter().filter(|path| !kept.contains(&without_places(path)));
     let fields: Vec<String> = dropped.map(|path| format!("unknown field {path:?}")).collect();
     if fields.is_empty() {
         return Ok(());
@@ -59,6 +72,8 @@ fn without_places(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::plain_client;
     use posse_testing::{Answer, TestServer};
@@ -108,5 +123,49 @@ mod tests {
                 assert!(refusal.message.contains(&format!("{field:?}")), "{refusal}");
             }
         }
+    }
+
+    #[test]
+    fn a_job_is_accepted_only_with_the_pod_that_it_was_sent_with() {
+        let job = || {
+            json!({"spec": {"podReplacementPolicy": "Failed", "template": {
+                "metadata": {"labels": {"posse.dev/app": "a"}},
+                "spec": {"restartPolicy": "Never", "containers": [{"name": "driver"}],
+                    "volumes": [{"name": "v", "image": {"reference": "x"}}]}}}})
+        };
+        let rule = json!([{"action": "RestartAllContainers"}]);
+        for (place, key, value, words) in [
+            // A field of the Job itself may be dropped, and one of the pod be added.
+            ("/spec", "podReplacementPolicy", Value::Null, ""),
+            ("/spec/template/spec", "priority", json!(0), ""),
+            (
+                "/spec/template/spec/volumes/0",
+                "image",
+                Value::Null,
+                "unknown field \"spec.volumes[0].image\"",
+            ),
+            (
+                "/spec/template/spec/containers/0",
+                "restartPolicyRules",
+                rule,
+                "would restart containers in place",
+            ),
+            (
+                "/spec/template/spec/containers/0",
+                "restartPolicy",
+                json!("Always"),
+                "would restart containers in place",
+            ),
+            ("/spec/template/metadata", "labels", json!({}), "changes posse's labels"),
+        ] {
+            let mut answer = job();
+            answer.pointer_mut(place).unwrap()[key] = value;
+            let got = check_job_answer(&job(), 201, answer.to_string().as_bytes());
+            let said = got.map_or_else(|refusal| refusal.to_string(), |()| String::new());
+            assert_eq!(said.is_empty(), words.is_empty(), "{place}.{key}: {said}");
+            assert!(said.contains(words), "{place}.{key}: {said}");
+        }
+        let unreadable = check_job_answer(&job(), 201, b"{").unwrap_err();
+        assert_ne!(unreadable.class, RefusalClass::Invalid);
     }
 }

@@ -11,7 +11,7 @@ use super::{
     restart_expired, write, write_path,
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
-use crate::api::field_check::{STRICT, check_fields};
+use crate::api::field_check::{STRICT, check_fields, check_job_answer};
 use crate::http::{Http, Method, Request, Stream, StreamHandle};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::job::Job;
@@ -150,6 +150,9 @@ impl Objects {
         let (status, answer) = self.post(kind, body, DRY_RUN)?;
         if kind == Kind::Pod {
             check_answer(body, status, &answer)?;
+        }
+        if kind == Kind::Job {
+            check_job_answer(object, status, &answer)?;
         }
         Ok(())
     }

@@ -101,6 +101,7 @@ fn files_come_with_a_secret_and_an_image_that_has_posse() {
     for (driver, image) in [
         ("{image: i}", "i"),
         ("{posse_image: p, image: i}", "p"),
+        ("{posse_image: 'volume:p', image: i}", "p"),
         ("{posse_image: p}", "p"),
         ("{pod: {spec: {containers: [{name: a, image: t}, {name: b, image: u}]}}}", "t"),
         (
@@ -276,6 +277,23 @@ fn posse_is_the_parent_process_of_the_driver() {
         assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
     }
 
+    // Mounted, it is at the same place, and there is no init container.
+    let mounted = built("{image: i, posse_image: 'volume:p'}").pod["spec"].clone();
+    assert_eq!(mounted["initContainers"], Value::Null);
+    assert_eq!(mounted["containers"], brought["containers"]);
+    let kind = json!({"name": "posse-bin", "image": {"reference": "p"}});
+    let replaced = |volume: &Value| match volume["name"] == "posse-bin" {
+        true => kind.clone(),
+        false => volume.clone(),
+    };
+    let want: Vec<Value> = volumes.iter().map(replaced).collect();
+    assert_eq!(mounted["volumes"], json!(want));
+
+    for own in ["{image: p, posse_image: 'volume:p'}", "{image: p, posse_image: p}"] {
+        let own = built(own).pod["spec"].clone();
+        assert_eq!(own["initContainers"], Value::Null);
+        assert!(own["volumes"].as_array().unwrap().iter().all(|one| one["name"] != "posse-bin"));
+    }
     let own = built("{image: p, posse_image: p}").pod["spec"].clone();
     assert_eq!(own["initContainers"], Value::Null);
     assert_eq!(own["containers"][0]["securityContext"]["readOnlyRootFilesystem"], true);

@@ -1,5 +1,6 @@
 //! The state of a driver by its Job and pods, and the words for it.
 
+use crate::driver_pod::BIN_VOLUME;
 use posse_core::model::pod::{ContainerState, End, Phase, StartProblemKind};
 use posse_wire::k8s::job::{Job, JobOutcome};
 use posse_wire::pod::details::PodDetails;
@@ -141,7 +142,7 @@ fn failure(pod: &PodDetails) -> String {
                 Some("posse") => {
                     "; put posse on the PATH of the image, or set driver.posse_image, which copies it"
                 }
-                _ => "",
+                _ => volume_remedy(pod),
             };
             let why = reason_and_message(&end.container_reason, &end.container_message);
             format!("exit code {code} ({why}){remedy}")
@@ -182,6 +183,24 @@ fn is_start_error(end: &End) -> bool {
     ["StartError", "ContainerCannotRun"].contains(&&*end.container_reason)
 }
 
+/// Since when a node prepares a pod of which it does not say what is missing.
+pub fn starts_since(pod: &PodDetails) -> Option<&str> {
+    let is_silent = pod.waiting().is_none_or(|waiting| waiting.message.is_empty());
+    let is_starting = pod.is_live() && pod.facts.phase == Phase::Pending && is_silent;
+    pod.status.start_time.as_deref().filter(|_| is_starting)
+}
+
+/// What to do about a container that does not start, if its posse is in a volume that is an image.
+pub fn volume_remedy(pod: &PodDetails) -> &'static str {
+    match pod.spec.has_image_volume(BIN_VOLUME) {
+        true => {
+            "; if the node has no image volumes, leave out `volume:` in driver.posse_image: an init \
+             container then copies posse"
+        }
+        false => "",
+    }
+}
+
 /// The reason, if a container waits for its image. A kubelet changes between two reasons for as long as
 /// it tries.
 pub fn image_problem(pod: &PodDetails) -> Option<&str> {
@@ -191,11 +210,12 @@ pub fn image_problem(pod: &PodDetails) -> Option<&str> {
 
 /// Why a pending pod is waiting.
 fn waits_for(pod: &PodDetails) -> Option<String> {
-    let remedy = match image_problem(pod) {
-        Some(_) => "; correct the image's name, or let the node pull it",
-        None => "",
-    };
     if let Some(waiting) = pod.waiting() {
+        let remedy = match image_problem(pod) {
+            Some(_) => "; correct the image's name, or let the node pull it",
+            None if waiting.message.is_empty() => "",
+            None => volume_remedy(pod),
+        };
         return Some(reason_and_message(&waiting.reason, &waiting.message) + remedy);
     }
     let mut conditions = pod.status.conditions.iter();

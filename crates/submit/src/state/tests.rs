@@ -150,6 +150,42 @@ fn an_image_without_posse_is_told_with_the_remedy() {
     one["spec"]["containers"][1]["command"] = json!(["posse"]);
     let remedy = "put posse on the PATH of the image, or set driver.posse_image, which copies it";
     assert_eq!(pod_line(&read(&one)), format!("{told}; {remedy}"));
+    // Mounted by a runtime that executes nothing there.
+    one["spec"]["containers"][1]["command"] = json!(["/opt/posse/posse"]);
+    assert_eq!(pod_line(&read(&one)), told);
+    one["spec"]["volumes"] = json!([{"name": "posse-bin", "image": {"reference": "p"}}]);
+    assert_eq!(pod_line(&read(&one)), format!("{told}{OLD_RUNTIME}"));
+}
+
+const OLD_RUNTIME: &str = "; if the node has no image volumes, leave out `volume:` in \
+    driver.posse_image: an init container then copies posse";
+
+#[test]
+fn a_runtime_without_image_volumes_is_told_with_the_remedy() {
+    let waits = |reason: &str, message: &str| {
+        json!({"phase": "Pending", "startTime": "t", "containerStatuses": [
+        {"name": "driver", "state": {"waiting": {"reason": reason, "message": message}}}]})
+    };
+    let mounted = json!([{"name": "posse-bin", "image": {"reference": "p"}}]);
+    let copied = json!([{"name": "posse-bin", "emptyDir": {}}]);
+    let image = "; correct the image's name, or let the node pull it";
+    for (reason, message, volumes, remedy, is_starting) in [
+        ("CreateContainerError", ": mkdir : no such file", &mounted, OLD_RUNTIME, false),
+        ("ImageVolumeMountFailed", ": no such mount", &mounted, OLD_RUNTIME, false),
+        ("CreateContainerError", ": mkdir : no such file", &copied, "", false),
+        ("ErrImagePull", ": not found", &mounted, image, false),
+        ("ContainerCreating", "", &mounted, "", true),
+    ] {
+        let mut one = raw_pod("p", "t", waits(reason, message.trim_start_matches(": ")));
+        one["spec"]["volumes"] = volumes.clone();
+        let one = read(&one);
+        assert_eq!(pod_line(&one), format!("pod p is waiting: {reason}{message}{remedy}"));
+        assert_eq!(starts_since(&one), is_starting.then_some("t"), "{reason}");
+    }
+    // Before a node has it, and when it runs, nothing is missing.
+    for status in [json!({"phase": "Pending"}), json!({"phase": "Running", "startTime": "t"})] {
+        assert_eq!(starts_since(&pod("p", "t", status)), None);
+    }
 }
 
 #[test]

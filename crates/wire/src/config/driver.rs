@@ -16,6 +16,8 @@ use crate::config::section::{ConfigError, Section};
 use crate::config::{checked, only};
 use crate::pod::template::Shorthands;
 
+/// What is before an image that is to be mounted.
+const VOLUME: &str = "volume:";
 /// Default of `driver.retries`.
 const RETRIES_DEFAULT: u32 = 3;
 /// Default of `driver.node_loss_after`, in milliseconds.
@@ -51,9 +53,9 @@ pub(super) const KEYS: &[Key] = &[
         "What `posse submit` creates: a Job, or a bare pod, which is not created again after its end. `posse run` \
          ignores this key and those below."),
     key("image", Text, none("registry.example.com/my-driver:1"), "The image of the driver's container."),
-    key("posse_image", Text, none("registry.example.com/posse:0.2.0"),
-        "The image that brings posse if the driver's image has none. Without `image` it is the driver's image \
-         too."),
+    key("posse_image", POSSE_IMAGE, none("registry.example.com/posse:0.2.0"),
+        "The image that brings posse if the driver's image has none: an init container of it copies posse, and \
+         with `volume:IMAGE` it is [mounted](SUBMIT.md#the-pod). Without `image` it is the driver's image too."),
     key("template", Path, none("driver.yaml"), "A v1 Pod for everything that has no key here."),
     key("pod", Map, none("{spec: {containers: [{name: driver}]}}"), "The same as `template`, inline."),
     key("container", Text, told("the first container", "driver"),
@@ -82,6 +84,8 @@ const READY: Type = Type::Own {
     page: "`none`, `control`, `socket`, `tcp`, `tcp:PORT`, `http:PORT/PATH` or `file:PATH`",
     expected: "none, control, socket, tcp, tcp:PORT, http:PORT/PATH or file:PATH",
 };
+const POSSE_IMAGE: Type =
+    Type::Own { page: "image or `volume:IMAGE`", expected: "IMAGE or volume:IMAGE" };
 const KIND: [(&str, DriverKind); 2] = [("job", DriverKind::Job), ("pod", DriverKind::Pod)];
 
 /// The `driver` section.
@@ -172,8 +176,8 @@ pub struct DriverPod {
     pub container: Option<String>,
     /// Image, environment and resources. posse sets the command.
     pub shorthands: Shorthands,
-    /// Image to copy posse from if the driver's image does not contain it.
-    pub posse_image: Option<String>,
+    /// The image that brings posse if the driver's image does not contain it.
+    pub posse_image: Option<PosseImage>,
     pub node_selector: Vec<(String, String)>,
     pub labels: Vec<(String, String)>,
     pub annotations: Vec<(String, String)>,
@@ -212,6 +216,36 @@ impl Default for DriverPod {
             retries: RETRIES_DEFAULT,
             deadline_ms: 0,
             node_loss_after_ms: NODE_LOSS_AFTER_MS_DEFAULT,
+        }
+    }
+}
+
+/// The image that brings posse, and how it gets into a pod of another image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PosseImage {
+    /// An init container of this image copies posse.
+    Copied(String),
+    /// This image is a volume of the pod.
+    Mounted(String),
+}
+
+impl PosseImage {
+    /// # Errors
+    /// The text names no image.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mounted = text.strip_prefix(VOLUME);
+        let image = mounted.unwrap_or(text).to_owned();
+        match (image.is_empty() || image.contains(char::is_whitespace), mounted) {
+            (true, _) => Err(format!("expected {POSSE_IMAGE}, found `{text}`")),
+            (false, Some(_)) => Ok(Self::Mounted(image)),
+            (false, None) => Ok(Self::Copied(image)),
+        }
+    }
+
+    /// The image itself.
+    pub fn image(&self) -> &str {
+        match self {
+            Self::Copied(image) | Self::Mounted(image) => image,
         }
     }
 }
@@ -300,7 +334,7 @@ fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, Confi
         source: group::source(section)?,
         container: section.text("container")?,
         shorthands,
-        posse_image: section.text("posse_image")?,
+        posse_image: posse_image(section)?,
         node_selector: pairs(section, "node_selector")?,
         labels: labels(section)?,
         annotations: pairs(section, "annotations")?,
@@ -313,6 +347,11 @@ fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, Confi
         deadline_ms: section.duration_ms("deadline", default.deadline_ms)?,
         node_loss_after_ms: section.duration_ms("node_loss_after", default.node_loss_after_ms)?,
     })
+}
+
+fn posse_image(section: &Section<'_>) -> Result<Option<PosseImage>, ConfigError> {
+    let Some(text) = section.text("posse_image")? else { return Ok(None) };
+    PosseImage::parse(&text).map(Some).map_err(|message| section.error("posse_image", message))
 }
 
 /// A map from object names to mount paths.

@@ -12,7 +12,7 @@ use posse_core::machines::orphan_cleanup::OrphanPolicy;
 use posse_core::model::settings::{Limit, Policy};
 use posse_encoding::yaml::{Kind, Node};
 
-pub use driver::{Driver, DriverKind, DriverPod, PortChoice, Ready, host_error};
+pub use driver::{Driver, DriverKind, DriverPod, PortChoice, PosseImage, Ready, host_error};
 pub use group::{Group, PodSource, cpu_error};
 pub(crate) use group::{ON_LOSS, REPLACE, RESTART, SCALE_DOWN, SLOTS};
 use key::Preset::Is;

@@ -156,7 +156,7 @@ driver:
             resources: Some(json!({ "requests": { "cpu": "100m" } })),
             ..Shorthands::default()
         },
-        posse_image: Some("posse:1".to_owned()),
+        posse_image: Some(PosseImage::Copied("posse:1".to_owned())),
         node_selector: pair("disk", "ssd"),
         labels: pair("team", "a"),
         annotations: pair("a/b", "c"),
@@ -170,6 +170,14 @@ driver:
         node_loss_after_ms: 90_000,
     };
     assert_eq!(driver.pod, want);
+    let mounted = "driver: {posse_image: 'volume:posse:1'}";
+    let mounted = Config::parse("posse.yaml", mounted).unwrap().driver.pod;
+    assert_eq!(mounted.posse_image, Some(PosseImage::Mounted("posse:1".to_owned())));
+    for none in ["volume:", "volume: a"] {
+        let error = Config::parse("f", &format!("driver: {{posse_image: '{none}'}}")).unwrap_err();
+        let want = format!("driver.posse_image: expected IMAGE or volume:IMAGE, found `{none}`");
+        assert_eq!(error.message, want);
+    }
     let bare = Config::parse("posse.yaml", "driver: {kind: pod}").unwrap().driver.pod;
     assert_eq!(bare.kind, DriverKind::Pod);
 }

@@ -1,6 +1,7 @@
 //! Reads any pod as commands show it: the facts that the reconciler has, and what only people want to know.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{RawPod, WireError, stuck_kind};
@@ -33,6 +34,15 @@ pub struct PodSpec {
     init_containers: Vec<Container>,
     #[serde(deserialize_with = "or_default")]
     ephemeral_containers: Vec<Container>,
+    #[serde(deserialize_with = "or_default")]
+    volumes: Vec<Volume>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Volume {
+    name: String,
+    image: Option<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -235,6 +245,11 @@ impl PodSpec {
         found.command.first().map(String::as_str)
     }
 
+    /// True if the volume of this name is an image.
+    pub fn has_image_volume(&self, name: &str) -> bool {
+        self.volumes.iter().any(|volume| volume.name == name && volume.image.is_some())
+    }
+
     /// What the containers ask for together; init containers, which have ended, do not count.
     pub fn reserved(&self) -> Reserved {
         let sum = |of: fn(&Requests) -> &Value, unit: Quantity| {
@@ -252,7 +267,7 @@ impl PodSpec {
 
     /// The names of all containers.
     pub fn container_names(&self) -> Vec<&str> {
-        let Self { containers, init_containers, ephemeral_containers } = self;
+        let Self { containers, init_containers, ephemeral_containers, volumes: _ } = self;
         let all = containers.iter().chain(init_containers).chain(ephemeral_containers);
         all.map(|container| container.name.as_str()).collect()
     }
