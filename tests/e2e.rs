@@ -132,7 +132,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         render_validates_on_the_server, scale_up_and_down, second_signal_ends_the_run_at_once,
         two_runs_of_one_instance,
     };
-    Both injected::{injected_container, injected_restarts};
+    Both injected::{injected_container, injected_restarts, injected_restarts_of_a_job};
     Both starts::{image_that_cannot_be_pulled, memory_grows_in_place, secret_that_is_missing, side_car_that_fails};
     Both submit::{
         submit_and_exit_codes, submit_with_lost_answers, submit_detached, submit_dry_run,

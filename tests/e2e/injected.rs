@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::submit::made;
 use crate::support::access::Access;
 use crate::support::posse::said;
 use crate::support::proxy::{Proxy, ProxyAction};
@@ -198,6 +199,27 @@ pub fn injected_restarts(server: &dyn Server) {
             if pods.is_empty() { Ok(()) } else { Err(describe(&pods)) }
         });
     }
+    scene.finish();
+}
+
+/// A webhook for Jobs, which the dry run of the driver's pod does not meet: nothing is created.
+pub fn injected_restarts_of_a_job(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let proxy = Proxy::start(&scene.server.access(Who::Admin), |request, _| {
+        if request.method == "POST" && request.path.contains("/jobs?") {
+            let mut job = request.json();
+            job["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure".into();
+            request.body = job.to_string().into_bytes();
+        }
+        ProxyAction::Pass
+    });
+    let driver = json!({"driver": {"image": "driver:1", "service_account": "default"}});
+    let run = scene.run_with(&proxy.access()).executors(1).settings(driver);
+    let output = run.once(&["submit", "--no-wait"]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("job shop-driver") && said.contains(RESTARTS), "{said}");
+    assert_eq!(made(&scene), [""; 0]);
     scene.finish();
 }
 
