@@ -2,7 +2,8 @@
 
 Prints the sum. With $SERVICE_PORT it also kills the shuffle service in between, and waits for the next one. With
 $WITH_VOLUMES the next executors must get the volumes of the first ones, and `after another shuffle` runs one before the
-reduce stage. With $KILL_AT it creates this file after the map stage, and nodes.py kills and looks at volumes.
+reduce stage. With $KILL_AT it creates this file after the map stage, and nodes.py kills and looks at volumes. With $N_EXECUTORS
+there are more than two, and ../spark/spot.py writes into the file $LOST_AT which of them the cluster has ended.
 """
 
 import json
@@ -22,6 +23,8 @@ NUMBERS, MAPS, REDUCES = 4000, 8, 4
 PORT = os.environ.get("SERVICE_PORT")
 WITH_VOLUMES = os.environ.get("WITH_VOLUMES")
 KILL_AT = os.environ.get("KILL_AT")
+LOST_AT = os.environ.get("LOST_AT")
+N_EXECUTORS = int(os.environ.get("N_EXECUTORS", "2"))
 
 
 def answers():
@@ -76,7 +79,7 @@ def run_another_shuffle(wanted):
 
 
 spark = SparkSession.builder.appName("shuffle").getOrCreate()
-executors.wait_until(spark, "two executors", lambda: len(executors.registered(spark)) == 2)
+executors.wait_until(spark, "the executors", lambda: len(executors.registered(spark)) == N_EXECUTORS)
 numbers = spark.sparkContext.parallelize(range(NUMBERS), MAPS).map(lambda n: (n % 100, n))
 shuffled = numbers.partitionBy(REDUCES)
 run_map_stage(shuffled)
@@ -93,7 +96,14 @@ if PORT:
     check_affinity()
     kill_service()
     executors.wait_until(spark, "the next service", answers)
-executors.wait_until(spark, "two new executors", lambda: len(set(executors.registered(spark)) - set(first)) == 2)
+if LOST_AT:
+    executors.wait_until(spark, "the end of executors", lambda: os.path.exists(LOST_AT))
+    with open(LOST_AT, encoding="utf-8") as file:
+        lost = set(json.load(file))
+else:
+    lost = set(first)
+executors.wait_until(spark, "new executors", lambda: len(set(executors.registered(spark)) - lost) == N_EXECUTORS)
+executors.wait_until(spark, "the lost executors to be removed", lambda: not lost & set(executors.registered(spark)))
 new = set(executors.registered(spark)) - set(first)
 if looks:
     after = claims.of_executors(kube.Api("example-shuffle"))

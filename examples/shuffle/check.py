@@ -66,15 +66,21 @@ def write_template(folder, path):
         file.write(text.replace("    - name: spark\n      env:\n", command))
 
 
-def map_tasks(folder):
-    """How many map tasks ended well, by Spark's event log, without those of another shuffle."""
+def map_executors(folder):
+    """The executor of each map task that ended well, by Spark's event log, without those of another shuffle."""
     (log,) = os.listdir(folder)
     with open(os.path.join(folder, log), encoding="utf-8") as file:
         events = [json.loads(line) for line in file]
     others = {one["Stage Info"]["Stage ID"] for one in events if one["Event"] == "SparkListenerStageSubmitted"
               and "another.shuffle" in one["Properties"]}
-    return sum(one["Event"] == "SparkListenerTaskEnd" and one["Task Type"] == "ShuffleMapTask"
-               and one["Stage ID"] not in others and one["Task End Reason"]["Reason"] == "Success" for one in events)
+    return [int(one["Task Info"]["Executor ID"]) for one in events
+            if one["Event"] == "SparkListenerTaskEnd" and one["Task Type"] == "ShuffleMapTask"
+            and one["Stage ID"] not in others and one["Task End Reason"]["Reason"] == "Success"]
+
+
+def map_tasks(folder):
+    """How many map tasks ended well."""
+    return len(map_executors(folder))
 
 
 def run(name, work, arguments, **env):

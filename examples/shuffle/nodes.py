@@ -246,13 +246,18 @@ def check_volumes(folder):
 CHECKS = {"services": check_services, "volumes": check_volumes}
 
 
-def main():
-    folder = Path(sys.argv[1]).resolve()
+def prepare(folder):
+    """A new folder with the files of the drivers."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     for file in [HERE / "app.py", HERE / "claims.py", HERE / "spark.conf", SPARK / "executors.py", SPARK / "kube.py"]:
         shutil.copy(file, folder)
+
+
+def main():
+    folder = Path(sys.argv[1]).resolve()
+    prepare(folder)
     results = [CHECKS[name](folder) for name in sys.argv[2:] or CHECKS]
     if not all(results):
         sys.exit(f"shuffle: wrong; the logs are in {folder}")

@@ -348,6 +348,36 @@ locality() (
     [ "$there" = 4 ] || fail "executors elsewhere: the whole log is $work/log"
 )
 
+# The node of all executors is drained after the map stage: their successors get the shuffle files.
+drained() (
+    work=$home/runs/drained
+    rm -rf "$work"
+    mkdir -p "$work"
+    # The embedded node runs the hook beside the executor, and not in a container whose first process this is. Without
+    # a signal the executor learns of its end from the driver alone.
+    printf '#!/bin/sh\nexec sleep infinity\n' > "$work/hook"
+    chmod +x "$work/hook"
+    sed 's/^spec:/&\n  affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, preference:\
+    {matchExpressions: [{key: kubernetes.io\/hostname, operator: In, values: [dev-node-0]}]}}]}}/' "$EXECUTOR_TEMPLATE" \
+        > "$work/executor.yaml"
+    export SPARK_EXAMPLE_WORK="$work" KUBECONFIG="$work/kubeconfig" EXECUTOR_TEMPLATE="$work/executor.yaml"
+    "$posse" dev --nodes 2 --kubeconfig "$KUBECONFIG" > "$work/dev.log" 2>&1 &
+    cluster=$!
+    trap 'kill $cluster' EXIT
+    await "$KUBECONFIG" $cluster
+    python3 "$here/drained.py" "$work" dev-node-0 "$posse" run -f "$here/posse.yaml" --events "$work/events" -- \
+        sh "$here/submit.sh" --conf spark.executor.instances=2 --conf spark.decommission.enabled=true \
+        --conf spark.storage.decommission.enabled=true --conf spark.storage.decommission.shuffleBlocks.enabled=true \
+        --conf spark.kubernetes.executor.terminationGracePeriodSeconds=120 \
+        --conf spark.kubernetes.decommission.script="$work/hook" --conf spark.eventLog.enabled=true \
+        --conf spark.eventLog.dir="file://$work/spark-events" --conf spark.eventLog.rolling.enabled=false \
+        --conf spark.eventLog.compress=false "$here/../shuffle/app.py" > "$work/log" 2>&1 || {
+        tail -n 60 "$work/log" >&2
+        fail "the whole log is $work/log"
+    }
+    grep '^drained: ' "$work/log"
+)
+
 # Metrics of posse, the driver and the executors while it works, and the finished application in Spark's HistoryServer.
 history() {
     work=$home/runs/history
@@ -437,7 +467,7 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | hanging | history | locality | pip) ;;
+    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | drained | hanging | history | locality | pip) ;;
     in_cluster | submit | shuffle | recovery | timing | real | install | prepare | others) ;;
     *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac

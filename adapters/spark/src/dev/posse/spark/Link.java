@@ -43,6 +43,12 @@ final class Link {
       Set.of("evicted", "preempted", "node_shutdown", "killed", "deadline_exceeded");
   /** After its deadline an executor is killed, and its pod goes. */
   private static final long KILLED_MILLIS = 5_000;
+  /** The part of its time that an executor waits for another one that can take its blocks. */
+  private static final int WAIT_DIVISOR = 2;
+  /** How Spark's reason for a removal begins if it decommissioned the executor. */
+  private static final String DECOMMISSIONED = "Executor decommission";
+  /** An executor that was decommissioned ends by itself, within this time. */
+  private static final long OWN_END_MILLIS = 5_000;
   private static final int START_TRIES_MAX = 30;
   private static final int END_TRIES_MAX = 3;
 
@@ -59,8 +65,14 @@ final class Link {
     /** The executor was ended on purpose. No task attempt counts as failed. */
     void ended(String executor, String why);
 
-    /** The executor will end soon. True if Spark uses the time: it moves what the executor holds to others. */
-    boolean ending(String executor, String why);
+    /** Whether Spark uses the time of an executor that will end: it moves what the executor holds to others. */
+    boolean decommissions();
+
+    /** The executors that can take blocks of others. */
+    Set<String> takers();
+
+    /** The executor will end soon, so Spark decommissions it. Without effect if it does so already. */
+    void ending(String executor, String why);
   }
 
   private final Control control;
@@ -76,7 +88,8 @@ final class Link {
   private Map<Integer, Integer> wanted = new TreeMap<>();
   /** The nodes that executors to come should be on, by profile. */
   private Map<Integer, Map<String, Integer>> nodes = Map.of();
-  private final Set<Long> removed = new TreeSet<>();
+  /** Executors that posse must end, by the time from which on it must, in nanoseconds. */
+  private final Map<Long, Long> removed = new TreeMap<>();
   private final Map<String, Boolean> ended = new LinkedHashMap<>() {
     private static final long serialVersionUID = 1L;
 
@@ -100,8 +113,13 @@ final class Link {
   private final Map<Integer, Map<String, Integer>> sentNodes = new HashMap<>();
   /** The executors that Spark was told will end, by the time at which they must have ended, in nanoseconds. */
   private final Map<String, Long> ending = new HashMap<>();
+  /** Those of them that Spark does not decommission yet, because nobody could take their blocks. */
+  private final Map<String, Waiting> waiting = new TreeMap<>();
   /** Those of them that posse has lost: why. They still run, and Spark still fetches what they hold. */
   private final Map<String, String> leaving = new TreeMap<>();
+
+  /** Why an executor will end, and until when it waits for others, in nanoseconds. */
+  private record Waiting(String why, long until) {}
 
   Link(Control control, String namespace, Engine engine) {
     this.control = control;
@@ -184,7 +202,9 @@ final class Link {
         return;
       }
       ended.put(executor, true);
-      removed.add(Long.valueOf(executor));
+      // Otherwise it would count as an executor that Spark had to replace, and not as one of a node that is shut down.
+      long millis = why.startsWith(DECOMMISSIONED) ? OWN_END_MILLIS : 0;
+      removed.put(Long.valueOf(executor), System.nanoTime() + millis * 1_000_000);
     }
     LOG.info("Spark removed executor {} ({}): posse ends it", executor, why);
     ring();
@@ -318,6 +338,7 @@ final class Link {
     long heard = System.nanoTime();
     while (!isOver) {
       send();
+      decommission();
       reportEnded();
       byte[] bytes = events.body(AWAY_MILLIS);
       if (bytes == null) {
@@ -363,12 +384,35 @@ final class Link {
   }
 
   private void ending(String id, JsonNode event) {
+    if (hasEnded(id) || !engine.decommissions()) {
+      return;
+    }
     // Both times are of posse's clock.
     long millis = Duration.between(Instant.parse(event.path("time").asText()), Instant.parse(event.path("deadline").asText()))
         .toMillis();
-    if (!hasEnded(id) && engine.ending(id, why(event))) {
-      LOG.info("Executor {} will end within {} s ({}): Spark decommissions it", id, millis / 1_000, why(event));
-      ending.put(id, System.nanoTime() + (millis + KILLED_MILLIS) * 1_000_000);
+    long now = System.nanoTime();
+    ending.put(id, now + (millis + KILLED_MILLIS) * 1_000_000);
+    waiting.put(id, new Waiting(why(event), now + millis * 1_000_000 / WAIT_DIVISOR));
+    LOG.info("Executor {} will end within {} s ({}): Spark decommissions it", id, millis / 1_000, why(event));
+    decommission();
+  }
+
+  /**
+   * Spark decommissions an executor when another one can take its blocks: one that finds none gives up for ever. The successors of
+   * all executors of a node that is drained come a moment later.
+   */
+  private void decommission() {
+    waiting.keySet().removeIf(this::hasEnded);
+    if (waiting.isEmpty()) {
+      return;
+    }
+    Set<String> takers = new HashSet<>(engine.takers());
+    takers.removeAll(ending.keySet());
+    for (Map.Entry<String, Waiting> each : Map.copyOf(waiting).entrySet()) {
+      if (!takers.isEmpty() || each.getValue().until - System.nanoTime() <= 0) {
+        waiting.remove(each.getKey());
+        engine.ending(each.getKey(), each.getValue().why);
+      }
     }
   }
 
@@ -438,10 +482,11 @@ final class Link {
       Map<Integer, Integer> targets;
       Map<Integer, Map<String, Integer>> prefer;
       List<Long> ends;
+      long now = System.nanoTime();
       synchronized (this) {
         targets = new TreeMap<>(wanted);
         prefer = nodes;
-        ends = List.copyOf(removed);
+        ends = removed.entrySet().stream().filter(one -> one.getValue() - now <= 0).map(Map.Entry::getKey).toList();
       }
       if (isOver || System.nanoTime() < retryAt && retryAt != 0) {
         return;
@@ -510,7 +555,7 @@ final class Link {
     Control.Answer answer = control.call("POST", "/v1/executors/kill", body);
     if (answer.isOk() || answer.status() == 400) {
       synchronized (this) {
-        removed.removeAll(executors);
+        executors.forEach(removed::remove);
       }
     }
     if (!answer.isOk()) {

@@ -1,8 +1,10 @@
 package dev.posse.spark;
 
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import java.util.TreeMap;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
@@ -17,6 +19,7 @@ import io.fabric8.kubernetes.client.KubernetesClientBuilder;
 import org.apache.spark.SecurityManager;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.SparkException;
 import org.apache.spark.deploy.k8s.KubernetesConf$;
 import org.apache.spark.deploy.k8s.KubernetesExecutorConf;
@@ -33,12 +36,14 @@ import org.apache.spark.scheduler.cluster.k8s.AbstractPodsAllocator;
 import org.apache.spark.scheduler.cluster.k8s.ExecutorPodsSnapshotsStore;
 import org.apache.spark.scheduler.cluster.k8s.KubernetesClusterSchedulerBackend;
 import org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBuilder;
+import org.apache.spark.storage.BlockManagerId;
 import org.apache.spark.util.Clock;
 
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 import scala.Option;
+import scala.collection.Iterator;
 
 /**
  * A pods allocator for Spark that lets posse manage the executors: one group for each resource profile.
@@ -239,11 +244,27 @@ public final class PosseAllocator extends AbstractPodsAllocator {
       backend.doRemoveExecutor(executor, new ExecutorExited(exitCode, causedByApp, why));
     }
 
+    @Override
+    public boolean decommissions() {
+      return conf.getBoolean("spark.decommission.enabled", false);
+    }
+
+    /** Those whose block managers are registered, which they are a moment after the executors. */
+    @Override
+    public Set<String> takers() {
+      Set<String> takers = new HashSet<>();
+      Iterator<BlockManagerId> managers = SparkEnv.get().blockManager().master().getMemoryStatus().keysIterator();
+      while (managers.hasNext()) {
+        takers.add(managers.next().executorId());
+      }
+      takers.retainAll(executors());
+      return takers;
+    }
+
     /** posse replaces it, so Spark's own target stays as it is. */
     @Override
-    public boolean ending(String executor, String why) {
-      return conf.getBoolean("spark.decommission.enabled", false)
-          && backend.decommissionExecutor(executor, new ExecutorDecommissionInfo(why, Option.empty()), false, false);
+    public void ending(String executor, String why) {
+      backend.decommissionExecutor(executor, new ExecutorDecommissionInfo(why, Option.empty()), false, false);
     }
 
     /** Spark logs a decommissioned executor as INFO, any other one that it did not stop itself as ERROR. */

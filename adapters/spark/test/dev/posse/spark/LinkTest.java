@@ -2,6 +2,7 @@ package dev.posse.spark;
 
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CopyOnWriteArrayList;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
@@ -52,11 +53,18 @@ final class LinkTest {
     }
 
     @Override
-    public boolean ending(String executor, String why) {
-      if (decommissions) {
-        lost.add(executor + " ending " + why);
-      }
+    public boolean decommissions() {
       return decommissions;
+    }
+
+    @Override
+    public Set<String> takers() {
+      return Set.copyOf(executors);
+    }
+
+    @Override
+    public void ending(String executor, String why) {
+      lost.add(executor + " ending " + why);
     }
   }
 
@@ -137,6 +145,7 @@ final class LinkTest {
     try (FakePosse posse = new FakePosse()) {
       Engine engine = new Engine();
       engine.decommissions = true;
+      engine.executors.addAll(List.of("1", "2", "3", "4"));
       posse.run("r1", present);
       Link link = link(posse, engine);
       posse.event(ending(1, late));
@@ -153,6 +162,24 @@ final class LinkTest {
       posse.answers.put("GET /v1/status", "200 {\"run\":\"r1\",\"namespace\":\"n\",\"executors\":[]}");
       Check.comes("the end", () -> link.hasEnded("1"));
       Check.same(engine.lost.get(5), "1 ended evicted: so");
+      link.end();
+    }
+    // Nobody can take its blocks until there is an executor that stays, or until half of its time is over.
+    try (FakePosse posse = new FakePosse()) {
+      Engine engine = new Engine();
+      engine.decommissions = true;
+      engine.executors.addAll(List.of("1", "2"));
+      posse.run("r1", present);
+      Link link = link(posse, engine);
+      posse.event(ending(2, "2026-01-01T00:00:04.000Z"));
+      posse.event(ending(1, late));
+      posse.event(lost(1, "evicted", "null", false));
+      Check.comes("the end of the shorter wait", () -> engine.lost.size() == 1);
+      Check.same(engine.lost, List.of("2 ending evicted: a drain"));
+      engine.executors.add("3");
+      Check.comes("another executor", () -> engine.lost.size() == 2);
+      Check.same(engine.lost.get(1), "1 ending evicted: a drain");
+      Check.same(link.hasEnded("1"), false);
       link.end();
     }
     // Without spark.decommission.enabled the loss comes at once.
@@ -239,6 +266,11 @@ final class LinkTest {
       Check.comes("another loss", () -> link.hasEnded("3"));
       Check.comes("its news", () -> engine.lost.size() == 2);
       Check.same(posse.calls.stream().filter(call -> call.startsWith("POST")).toList(), List.of(kill));
+      // One that was decommissioned ends by itself, so that posse reads from its pod why. If it hangs, posse ends it.
+      long since = System.nanoTime();
+      link.removed("4", "Executor decommission: Finished decommissioning");
+      Check.comes("its kill", () -> posse.calls.contains(kill.replace("2", "4")));
+      assert System.nanoTime() - since > 4_000_000_000L : "it had no time to end by itself";
       link.end();
     }
   }
