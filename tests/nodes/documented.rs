@@ -3,13 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::nodes::cluster::{
-    PATIENCE, Running, Scene, UNTIL_GO, expect, is_ready, name_of, root, said, shown,
+    PATIENCE, Running, Scene, UNTIL_GO, expect, is_ready, name_of, node_of, root, said, shown,
 };
-use crate::nodes::machine::share_nodes;
+use crate::nodes::machine::{MortalNode, share_nodes, take_node};
 use crate::nodes::wait::{wait_for, wait_value};
 
 /// The namespace in README and deploy/.
@@ -106,10 +107,10 @@ fn clean_up(scene: &Scene) {
     assert!(!scene.pods().iter().any(is_ready), "{}", shown(&scene.pods()));
 }
 
-/// `deploy/stage.yaml` as it is, on a volume of this machine: an application gets its files, also
-/// executors that start after the server was restarted.
+/// `deploy/stage.yaml` on a volume of this machine, which all nodes reach: an application gets its files, also executors that
+/// start after the node of the server was lost.
 pub fn stage_server() {
-    let _nodes = share_nodes();
+    let mortal = take_node();
     let scene = Scene::new().create_namespace();
     let bundles = scene.dir.path().join("bundles");
     fs::create_dir(&bundles).unwrap();
@@ -126,8 +127,9 @@ pub fn stage_server() {
     for step in stage_steps() {
         shell(&scene, &step.replace("-n analytics", &format!("-n {}", scene.namespace)));
     }
-    let ready = ["wait", "deployment/posse-stage", "--for=condition=Available", "--timeout=300s"];
-    scene.kubectl(&[&["-n", STAGE], &ready[..]].concat());
+    begin_on(&scene, &mortal);
+    let first = wait_server(&scene, "");
+    assert_eq!(node_of(&first), mortal.name());
     let (forward, port) = forward(&scene);
     // These nodes have no DNS.
     let service = scene.get(&["-n", STAGE, "service", STAGE]);
@@ -135,9 +137,13 @@ pub fn stage_server() {
     let worker = json!({ "name": "worker", "image": "busybox:1.36",
         "command": ["sh", "-c", "trap 'exit 0' TERM; grep staged $POSSE_FILES_DIR/words.txt || exit 9
             while :; do sleep 1; done"] });
-    let executors = json!([{ "count": 2, "pod": { "spec": {
-        "containers": [worker], "hostAliases": names } } }]);
-    let pod = json!({ "spec": { "hostAliases": names, "containers": [{ "name": "driver" }] } });
+    let elsewhere = |container: Value| {
+        let mut spec = mortal.avoided();
+        (spec["hostAliases"], spec["containers"]) = (names.clone(), json!([container]));
+        json!({ "spec": spec })
+    };
+    let executors = json!([{ "count": 2, "pod": elsewhere(worker) }]);
+    let pod = elsewhere(json!({ "name": "driver" }));
     let script = format!("grep staged $POSSE_FILES_DIR/words.txt || exit 9; {UNTIL_GO}");
     scene.write_driver("app", &script, json!({ "retries": 0, "pod": pod }), executors);
     scene.write("words.txt", "these words were staged\n");
@@ -162,19 +168,49 @@ pub fn stage_server() {
     expect(&output, 0, &["submitted"]);
     let driver = scene.wait_application("", 2, PATIENCE);
     drop(forward);
-    scene.kubectl(&["-n", STAGE, "delete", "pod", "-l", "app.kubernetes.io/name=posse-stage"]);
-    scene.kubectl(&[&["-n", STAGE], &ready[..]].concat());
+    let lost_at = Instant::now();
+    let dead = mortal.kill(true);
+    let second = wait_server(&scene, name_of(&first));
+    println!("stage server's node lost -> served by another one: {:.0} s", lost_at.elapsed().as_secs_f64());
+    assert_ne!(node_of(&second), mortal.name());
     let old = name_of(&scene.executors()[0]).to_owned();
     scene.kubectl(&["delete", "pod", &old, "--wait=false"]);
-    wait_value(PATIENCE, "an executor that fetched from the restarted server", || {
+    wait_value(PATIENCE, "an executor that fetched from the next server", || {
         let mut pods = scene.executors();
         pods.retain(|pod| is_ready(pod) && name_of(pod) != old);
         if pods.len() == 2 { Ok(()) } else { Err(shown(&scene.pods())) }
     });
     scene.let_go(&driver, "app");
+    // Its pods are on the node until the kubelet is back.
+    drop(dead);
     scene.kubectl(&["delete", "namespace", STAGE]);
     scene.kubectl(&["delete", "pv", STAGE]);
     scene.finish();
+}
+
+/// Lets the stage server begin on a node.
+fn begin_on(scene: &Scene, node: &MortalNode) {
+    let mut spec = scene.get(&["-n", STAGE, "deployment", STAGE])["spec"]["template"]["spec"].clone();
+    let mut preferred = node.preferred();
+    let more = preferred["tolerations"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    spec["tolerations"].as_array_mut().unwrap().extend(more);
+    let patch = json!({ "spec": { "template": { "spec": {
+        "tolerations": spec["tolerations"], "affinity": preferred["affinity"] } } } });
+    let patch = patch.to_string();
+    scene.kubectl(&["-n", STAGE, "patch", "deployment", STAGE, "-p", &patch]);
+    let rolled = ["rollout", "status", "deployment/posse-stage", "--timeout=300s"];
+    scene.kubectl(&[&["-n", STAGE], &rolled[..]].concat());
+}
+
+/// Waits until the only server, or another one than `not`, is ready.
+fn wait_server(scene: &Scene, not: &str) -> Value {
+    wait_value(PATIENCE, "a stage server", || {
+        let of = scene.get(&["-n", STAGE, "pods"])["items"].as_array().cloned().unwrap_or_default();
+        let is_it = |pod: &&Value| {
+            is_ready(pod) && name_of(pod) != not && pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        of.iter().find(is_it).cloned().ok_or_else(|| shown(&of))
+    })
 }
 
 /// The namespace, the Service and the volume.
