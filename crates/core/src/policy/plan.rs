@@ -24,9 +24,9 @@ pub struct PlanInputs {
 }
 
 /// What the plan needs to know of one group.
-#[derive(Clone, Debug)]
-pub struct GroupFacts<'a> {
-    pub name: &'a GroupName,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupFacts {
+    pub name: GroupName,
     pub target: u32,
     /// How many executors it should have: its target and one for each open task, up to `max`.
     pub wanted: u32,
@@ -52,11 +52,13 @@ pub struct GroupFacts<'a> {
     pub backoff_cause: Option<BackoffCause>,
     /// Its executors were given back, and none is created before this (`gang`).
     pub gang_paused_until: Option<Millis>,
-    /// Failed creates that are due, counted up to `PlanInputs::available`.
+    /// Failed creates that are due.
     pub n_due_retries: u32,
     pub next_retry_at: Option<Millis>,
     /// Creates fail, and none has succeeded since.
     pub is_failing: bool,
+    /// The command that sets the target fails.
+    pub is_scale_broken: bool,
     pub has_template: bool,
     /// Executors of an earlier attempt have not ended.
     pub is_restarting: bool,
@@ -76,10 +78,12 @@ pub struct GroupFacts<'a> {
     pub n_unplaced: u32,
     /// Why requested executors do not start, and until when that may last.
     pub start_problem: Option<(Waiting, Option<Millis>)>,
+    /// What the last plan waited for.
+    pub waiting: Option<(Waiting, Option<Millis>)>,
 }
 
 /// What the throttles of its shapes allow for the tasks of a group that no executor works on yet.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskFacts {
     /// How many of them have the shape of the template, and share its allowance with the target.
     pub n_of_template: u32,
@@ -91,7 +95,19 @@ pub struct TaskFacts {
     pub n_startable: u32,
 }
 
-impl GroupFacts<'_> {
+impl GroupFacts {
+    /// It has what it should have, and nothing of it is under way. Its plan then depends neither on the time nor on
+    /// other groups.
+    pub fn rests(&self) -> bool {
+        self.own_capacity() == self.target
+            && self.n_ready_tasks == 0
+            && self.counts.not_running() == 0
+            && self.n_in_flight == 0
+            && self.n_beyond_slots == 0
+            && self.next_retry_at.is_none()
+            && !self.is_failing
+    }
+
     /// Failed creates may be sent again.
     fn may_retry(&self) -> bool {
         self.gate.is_none_or(|gate| gate == RunWait::DriverReady)
@@ -130,16 +146,23 @@ pub struct GroupPlan {
     pub n_without_place: u32,
     /// Why nothing more is done, and until when.
     pub waiting: Option<(Waiting, Option<Millis>)>,
-    /// When a failed create can be sent again.
-    pub retry_at: Option<Millis>,
 }
 
-/// Plans all groups at once, so that no group starves another.
-pub fn plan(groups: &[GroupFacts<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
+/// The plan of a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The groups of which something is to be done, or whose wait is another one than before.
+    pub groups: Vec<GroupPlan>,
+    /// When a wait of a group ends by itself.
+    pub next_at: Option<Millis>,
+}
+
+/// Plans all groups at once, so that no group starves another. Groups that rest may be left out.
+pub fn plan<'a>(groups: impl Iterator<Item = &'a GroupFacts>, inputs: &PlanInputs) -> Plan {
     // The group with the smallest share of its target comes first: it gets the remainder of a
     // division, and sends the first request when a quota has little left.
-    let mut groups: Vec<&GroupFacts<'_>> = groups.iter().collect();
-    groups.sort_by_key(|group| fill(group));
+    let mut groups: Vec<&GroupFacts> = groups.collect();
+    groups.sort_by_cached_key(|group| fill(group));
     let retries: Vec<u32> = groups.iter().map(|group| n_retries(group, inputs)).collect();
     let demands =
         groups.iter().zip(&retries).map(|(group, retries)| demand(group, *retries, inputs));
@@ -156,7 +179,7 @@ pub fn plan(groups: &[GroupFacts<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
     let requests: Vec<u32> = retries.iter().zip(&pending).map(|(a, b)| a + b).collect();
     let in_flight: Vec<u32> = groups.iter().map(|group| group.n_in_flight).collect();
     let sent = share_on(inputs.available + in_flight.iter().sum::<u32>(), &in_flight, &requests);
-    let mut plans: Vec<GroupPlan> = Vec::with_capacity(groups.len());
+    let mut plan = Plan { groups: Vec::new(), next_at: None };
     for (i, (group, demand)) in groups.iter().zip(demands).enumerate() {
         let retry_at = retry_at(group, inputs);
         let n_retries = sent[i].min(retries[i]);
@@ -173,27 +196,38 @@ pub fn plan(groups: &[GroupFacts<'_>], inputs: &PlanInputs) -> Vec<GroupPlan> {
         });
         let (n_ends, kept) = surplus(group, inputs);
         let is_full = group.n_ready_tasks > group.n_missing_for_tasks;
-        plans.push(GroupPlan {
-            group: group.name.clone(),
-            n_retries,
-            n_creates: sent[i] - n_retries,
-            n_task_creates: (sent[i] - n_retries).saturating_sub(demand.n - demand.n_for_tasks),
-            n_ends,
-            n_displaced: displaced[i],
-            n_without_place: group.n_without_place(wanted[i] - pending[i]),
-            waiting: waiting
-                .or(kept)
-                .or(group.start_problem)
-                .or_else(|| group.tasks.waiting.filter(|waiting| !is_normal(*waiting)))
-                .or_else(|| is_full.then_some((Waiting::Group(GroupWait::Max), None))),
-            retry_at,
-        });
+        let waiting = waiting
+            .or(kept)
+            .or(group.start_problem)
+            .or_else(|| group.tasks.waiting.filter(|waiting| !is_normal(*waiting)))
+            .or_else(|| is_full.then_some((Waiting::Group(GroupWait::Max), None)))
+            .or_else(|| {
+                group.is_scale_broken.then_some((Waiting::Group(GroupWait::ScaleCommand), None))
+            });
+        // Starts whose time is up wait for an input from the server, so past times are left out.
+        let until = waiting.and_then(|(_, until)| until);
+        let times = [until, retry_at, plan.next_at].into_iter().flatten();
+        plan.next_at = times.filter(|at| *at > inputs.now).min();
+        let n_without_place = group.n_without_place(wanted[i] - pending[i]);
+        if sent[i] + n_ends + displaced[i] + n_without_place > 0 || waiting != group.waiting {
+            plan.groups.push(GroupPlan {
+                group: group.name.clone(),
+                n_retries,
+                n_creates: sent[i] - n_retries,
+                n_task_creates: (sent[i] - n_retries).saturating_sub(demand.n - demand.n_for_tasks),
+                n_ends,
+                n_displaced: displaced[i],
+                n_without_place,
+                waiting,
+            });
+        }
     }
     debug_assert!(
-        plans.iter().map(|plan| plan.n_retries + plan.n_creates).sum::<u32>() <= inputs.available,
-        "more requests than the window has room for: {plans:?}"
+        plan.groups.iter().map(|one| one.n_retries + one.n_creates).sum::<u32>()
+            <= inputs.available,
+        "more requests than the window has room for: {plan:?}"
     );
-    plans
+    plan
 }
 
 /// The window is full, which is the normal pace.
@@ -202,17 +236,18 @@ fn is_normal(waiting: (Waiting, Option<Millis>)) -> bool {
 }
 
 /// How many failed creates of the group may be sent again now.
-fn n_retries(group: &GroupFacts<'_>, inputs: &PlanInputs) -> u32 {
+fn n_retries(group: &GroupFacts, inputs: &PlanInputs) -> u32 {
     match group.retry_allowance {
         Allowance::UpTo(limit) if group.may_retry() && inputs.closed_until.is_none() => {
-            group.n_due_retries.min(limit.saturating_sub(group.n_own_in_flight))
+            let n_due = group.n_due_retries.min(inputs.available);
+            n_due.min(limit.saturating_sub(group.n_own_in_flight))
         }
         Allowance::UpTo(_) | Allowance::Wait { .. } => 0,
     }
 }
 
 /// When the next failed create of the group can be sent again, if that is in the future.
-fn retry_at(group: &GroupFacts<'_>, inputs: &PlanInputs) -> Option<Millis> {
+fn retry_at(group: &GroupFacts, inputs: &PlanInputs) -> Option<Millis> {
     let delayed_until = match group.retry_allowance {
         Allowance::Wait { until, .. } => until,
         Allowance::UpTo(_) => None,
@@ -246,7 +281,7 @@ struct Demand {
 
 /// How many executors the group would create if it were alone, and why not more. `n_retries`: how
 /// many requests its failed creates take.
-fn demand(group: &GroupFacts<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
+fn demand(group: &GroupFacts, n_retries: u32, inputs: &PlanInputs) -> Demand {
     let own = group.target.saturating_sub(group.own_capacity());
     let pause = group.gang_paused_until.filter(|_| own > 0);
     let own = if pause.is_some() { 0 } else { own };
@@ -301,7 +336,7 @@ fn demand(group: &GroupFacts<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand
 
 /// How many of these the throttle of the template allows, and why not more.
 fn throttled(
-    group: &GroupFacts<'_>,
+    group: &GroupFacts,
     wanted: u32,
     n_retries: u32,
 ) -> (u32, Option<(Waiting, Option<Millis>)>) {
@@ -321,10 +356,7 @@ fn throttled(
 }
 
 /// How many executors to end, and why not more.
-fn surplus(
-    group: &GroupFacts<'_>,
-    inputs: &PlanInputs,
-) -> (u32, Option<(Waiting, Option<Millis>)>) {
+fn surplus(group: &GroupFacts, inputs: &PlanInputs) -> (u32, Option<(Waiting, Option<Millis>)>) {
     let surplus = group.own_capacity().saturating_sub(group.target).max(group.n_beyond_slots);
     if surplus == 0 {
         return (0, None);
@@ -353,7 +385,7 @@ fn surplus(
 }
 
 /// The share of its executors that a group has, in thousandths.
-fn fill(group: &GroupFacts<'_>) -> u64 {
+fn fill(group: &GroupFacts) -> u64 {
     u64::from(group.counts.capacity()) * 1_000 / u64::from(group.wanted.max(1))
 }
 

@@ -87,20 +87,6 @@ impl Reconciler {
         Some(shape)
     }
 
-    /// When a shape may get executors again, or an executor may have to give its place to a task of another shape.
-    pub(super) fn next_shapes_at(&self, now: Millis) -> Option<Millis> {
-        let mut next = None;
-        for group in self.executors.groups.values().filter(|group| group.tasks.n_ready() > 0) {
-            let throttles = &group.tasks.throttles;
-            let waits = group.tasks.ready_shapes().filter_map(|(shape, n_ready, _)| {
-                self.shape_room(group, throttles.of(shape), n_ready, now).1?.1
-            });
-            let stuck = throttles.all().filter_map(|throttle| throttle.stuck_at(now));
-            next = waits.chain(stuck).filter(|&at| at > now).chain(next).min();
-        }
-        next
-    }
-
     /// Ends up to `n` executors of tasks that are stuck, the youngest first: their places go to tasks of shapes that
     /// start. No retry is charged. Their own shape tries with one executor at a time until one starts; if that try
     /// ends by itself, its time is not cut short.

@@ -287,6 +287,14 @@ impl Reconciler {
         u32::try_from(n_pods + n_creates).unwrap_or(u32::MAX)
     }
 
+    /// When `n_unplaced` may grow.
+    pub(super) fn late_at(&self, group: &Group) -> impl Iterator<Item = Millis> {
+        let first = UNPLACED.map(|kind| group.problems.of(kind).first().map(|(at, _)| *at));
+        let times = first.into_iter().chain([group.retries.failing_since()]).flatten();
+        let has_limit = self.policy.pending_max > 0;
+        times.filter(move |_| has_limit).map(|at| at.after(UNPLACED_MS))
+    }
+
     /// Ends the youngest executors of a group that have no node or cannot be created.
     pub(super) fn displace(&mut self, name: &GroupName, n: u32, now: Millis) {
         let Some(group) = self.executors.groups.get(name) else { return };

@@ -11,10 +11,10 @@ use crate::model::pod_text::PodOverrides;
 use crate::model::status::State;
 use crate::model::task::Shape;
 use crate::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
-use crate::policy::plan::GroupPlan;
+use crate::policy::plan::{GroupPlan, Plan, plan};
 use crate::policy::victims::choose;
 use crate::state::create_backoff::CreateBackoff;
-use crate::state::executors::{Executor, Group};
+use crate::state::executors::Executor;
 use crate::state::ledger::{Create, CreateStep};
 use posse_base::time::Millis;
 
@@ -86,31 +86,22 @@ impl Reconciler {
             self.actions.push_back(Action::ReserveIds { up_to });
         }
         self.gates.expire(now);
-        self.executors.groups.values_mut().for_each(|group| group.slot_waits.expire(now));
-        let gangs_due = self.judge_gangs(now);
-        let plans = self.make_plan(now);
-        // Starts whose time is up wait for an input from the server, so past times are left out.
-        let times = plans.iter().filter_map(|plan| plan.waiting?.1);
-        let retries = plans.iter().filter_map(|plan| plan.retry_at);
-        let wait_until = times.chain(retries).filter(|until| *until > now).min();
+        self.look_at_groups(now);
+        let inputs = self.plan_inputs(now);
+        debug_assert_eq!(self.overlooked_group(&inputs), None, "a turn has to look at it");
+        let Plan { groups, next_at } = plan(self.agenda.facts(), &inputs);
         // The next turn gives the places of displaced executors to others.
-        let at_once = plans.iter().any(|plan| plan.n_displaced > 0).then_some(now);
-        for plan in plans {
-            self.carry_out(plan, now);
+        let at_once = groups.iter().any(|plan| plan.n_displaced > 0).then_some(now);
+        for of_group in groups {
+            self.carry_out(of_group, now);
         }
-        self.executors.groups.values_mut().for_each(Group::note_surplus);
+        self.executors.groups.note_surplus(self.agenda.looked_at());
+        let looks_at = self.agenda.next_at();
         let expiry = self.credentials.next_expiry(now);
-        [
-            at_once,
-            wait_until,
-            gangs_due,
-            self.ids.request_again_at(),
-            expiry,
-            self.next_shapes_at(now),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        [at_once, next_at, looks_at, self.ids.request_again_at(), expiry]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
@@ -144,9 +135,6 @@ impl Reconciler {
         }
         self.give_places(&group, plan.n_without_place, now);
         let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
-        let is_scale_broken = group_state.scale_error.is_some();
-        waiting = waiting
-            .or_else(|| is_scale_broken.then_some((Waiting::Group(GroupWait::ScaleCommand), None)));
         let is_new = group_state.wait.set(waiting, now);
         let group_state = self.executors.groups.get(&group);
         // A full window or group is the normal pace, not a reason that a person could act on.

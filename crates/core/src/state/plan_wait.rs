@@ -21,6 +21,11 @@ impl PlanWait {
         is_new
     }
 
+    /// The reason, and until when it lasts.
+    pub fn reason(&self) -> Option<(Waiting, Option<Millis>)> {
+        self.reason
+    }
+
     pub fn waiting(&self) -> Option<Waiting> {
         self.reason.map(|(waiting, _)| waiting)
     }

@@ -153,7 +153,7 @@ impl Recorder {
         n_waiting: usize,
         now: Millis,
     ) {
-        self.on_groups(core.brief_group_statuses());
+        core.changed_groups().for_each(|(name, status)| self.on_group(name, status));
         let counted = &mut self.counted;
         counted.turns.observe(took.as_secs_f64());
         counted.n_waiting = n_waiting;
@@ -164,22 +164,18 @@ impl Recorder {
         counted.outage_since = core.outage().map(|outage| outage.since);
     }
 
-    fn on_groups(&mut self, statuses: impl Iterator<Item = GroupStatus> + Clone) {
-        let mut n_groups = 0;
-        for status in statuses.clone() {
-            n_groups += 1;
-            if let Some(losses) = self.open_losses.get_mut(&status.group) {
-                // A loss that is not replaced, because the target fell, waits for nothing.
-                losses.truncate(status.target.saturating_sub(status.running) as usize);
-            }
-            let counts = self.group(&status.group);
-            counts.status = Some(status);
+    /// A group may have changed; none: it is gone.
+    fn on_group(&mut self, name: &GroupName, status: Option<GroupStatus>) {
+        let Some(status) = status else {
+            self.counted.groups.remove(name);
+            self.open_losses.remove(name);
+            return;
+        };
+        if let Some(losses) = self.open_losses.get_mut(name) {
+            // A loss that is not replaced, because the target fell, waits for nothing.
+            losses.truncate(status.target.saturating_sub(status.running) as usize);
         }
-        if self.counted.groups.len() > n_groups {
-            let is_there = |name: &GroupName| statuses.clone().any(|status| status.group == *name);
-            self.counted.groups.retain(|name, _| is_there(name));
-            self.open_losses.retain(|name, _| is_there(name));
-        }
+        self.group(name).status = Some(status);
     }
 
     fn group(&mut self, name: &GroupName) -> &mut GroupCounts {
@@ -286,7 +282,7 @@ mod tests {
             lose(&mut recorder, at);
         }
         // The target fell by two.
-        recorder.on_groups([status("g", 1, 0)].into_iter());
+        recorder.on_group(&"g".into(), Some(status("g", 1, 0)));
         run(&mut recorder, Some(3_000), 4_000);
         run(&mut recorder, Some(5_000), 6_000);
         assert_eq!(counts(&recorder), (2, 1));
@@ -297,7 +293,8 @@ mod tests {
     fn completed_executors_hide_no_loss() {
         let mut recorder = Recorder::default();
         lose(&mut recorder, 1_000);
-        recorder.on_groups([GroupStatus { completed: 60, ..status("g", 2, 1) }].into_iter());
+        let status = GroupStatus { completed: 60, ..status("g", 2, 1) };
+        recorder.on_group(&"g".into(), Some(status));
         run(&mut recorder, Some(1_000), 2_000);
         assert_eq!(counts(&recorder), (1, 1));
     }
@@ -306,9 +303,10 @@ mod tests {
     fn a_deleted_group_is_forgotten() {
         let mut recorder = Recorder::default();
         lose(&mut recorder, 1_000);
-        recorder.on_groups([status("g", 3, 1), status("h", 1, 1)].into_iter());
+        recorder.on_group(&"g".into(), Some(status("g", 3, 1)));
+        recorder.on_group(&"h".into(), Some(status("h", 1, 1)));
         assert_eq!((recorder.counted.groups.len(), recorder.open_losses.len()), (2, 1));
-        recorder.on_groups([status("h", 1, 1)].into_iter());
+        recorder.on_group(&"g".into(), None);
         assert_eq!((recorder.counted.groups.len(), recorder.open_losses.len()), (1, 0));
     }
 }

@@ -351,7 +351,7 @@ impl World {
 
     /// Target and min of each group.
     fn targets_now(&self) -> BTreeMap<GroupName, (u32, u32)> {
-        let groups = self.core.iter().flat_map(|core| &core.executors().groups);
+        let groups = self.core.iter().flat_map(|core| core.executors().groups.iter());
         groups.map(|(name, group)| (name.clone(), (group.spec.target, group.spec.min))).collect()
     }
 

@@ -137,7 +137,7 @@ impl TaskDriver {
 /// What the core keeps about tasks equals a recount.
 pub fn tasks_are_right(core: &Reconciler) -> CheckResult {
     let executors = core.executors();
-    for (name, group) in &executors.groups {
+    for (name, group) in executors.groups.iter() {
         let with_task = |id: &&_| executors.get(**id).is_some_and(|one| one.task.is_some());
         let states = group.members.iter().filter(with_task);
         let capacity = states.filter(|id| {

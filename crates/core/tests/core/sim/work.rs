@@ -88,7 +88,7 @@ impl Work {
 
     /// Long after the last fault all work is done.
     fn finished(&self, core: &Reconciler, n_restores: u32) -> CheckResult {
-        for (name, group) in &core.executors().groups {
+        for (name, group) in core.executors().groups.iter() {
             let (n, failed) = (group.work.n_completed(), group.work.n_given_up());
             let said = format!("{name}: {n} completed, {failed} given up, {:?}", group.spec);
             if !group.is_finished() {

@@ -16,7 +16,7 @@ impl Check {
     pub fn converged(world: &World) -> CheckResult {
         let Some(core) = &world.core else { return fail("no process".to_owned()) };
         let mut n_owned = 0;
-        for (name, group) in &core.executors().groups {
+        for (name, group) in core.executors().groups.iter() {
             let ours: Vec<_> = world
                 .cluster
                 .pods

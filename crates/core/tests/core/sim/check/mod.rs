@@ -482,7 +482,7 @@ impl Check {
     ) -> CheckResult {
         let executors = core.executors();
         let mut n = 0;
-        for (name, group) in &executors.groups {
+        for (name, group) in executors.groups.iter() {
             let (mut counts, mut slots) = (BTreeMap::new(), BTreeSet::new());
             let mut n_in_flight = 0;
             for &id in &group.members {
