@@ -171,7 +171,10 @@ pub fn stage_server() {
     let lost_at = Instant::now();
     let dead = mortal.kill(true);
     let second = wait_server(&scene, name_of(&first));
-    println!("stage server's node lost -> served by another one: {:.0} s", lost_at.elapsed().as_secs_f64());
+    println!(
+        "stage server's node lost -> served by another one: {:.0} s",
+        lost_at.elapsed().as_secs_f64()
+    );
     assert_ne!(node_of(&second), mortal.name());
     let old = name_of(&scene.executors()[0]).to_owned();
     scene.kubectl(&["delete", "pod", &old, "--wait=false"]);
@@ -190,7 +193,8 @@ pub fn stage_server() {
 
 /// Lets the stage server begin on a node.
 fn begin_on(scene: &Scene, node: &MortalNode) {
-    let mut spec = scene.get(&["-n", STAGE, "deployment", STAGE])["spec"]["template"]["spec"].clone();
+    let mut spec =
+        scene.get(&["-n", STAGE, "deployment", STAGE])["spec"]["template"]["spec"].clone();
     let mut preferred = node.preferred();
     let more = preferred["tolerations"].as_array_mut().map(std::mem::take).unwrap_or_default();
     spec["tolerations"].as_array_mut().unwrap().extend(more);
