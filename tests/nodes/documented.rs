@@ -112,22 +112,7 @@ fn clean_up(scene: &Scene) {
 pub fn stage_server() {
     let mortal = take_node();
     let scene = Scene::new().create_namespace();
-    let bundles = scene.dir.path().join("bundles");
-    fs::create_dir(&bundles).unwrap();
-    // fsGroup does not change the owner of a hostPath.
-    fs::set_permissions(&bundles, fs::Permissions::from_mode(0o777)).unwrap();
-    let _ = scene.try_kubectl(&["delete", "pv", STAGE, "--ignore-not-found"]);
-    let volume = json!({ "apiVersion": "v1", "kind": "PersistentVolume",
-        "metadata": { "name": STAGE }, "spec": {
-            "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "50Gi" },
-            "hostPath": { "path": bundles } } });
-    scene.write("volume.json", &volume.to_string());
-    scene.kubectl(&["create", "-f", "volume.json"]);
-    shell(&scene, &certificate());
-    for step in stage_steps() {
-        shell(&scene, &step.replace("-n analytics", &format!("-n {}", scene.namespace)));
-    }
-    begin_on(&scene, &mortal);
+    serve_on(&scene, &mortal);
     let first = wait_server(&scene, "");
     assert_eq!(node_of(&first), mortal.name());
     let (forward, port) = forward(&scene);
@@ -191,8 +176,23 @@ pub fn stage_server() {
     scene.finish();
 }
 
-/// Lets the stage server begin on a node.
-fn begin_on(scene: &Scene, node: &MortalNode) {
+/// The stage server, which begins on this node.
+fn serve_on(scene: &Scene, node: &MortalNode) {
+    let bundles = scene.dir.path().join("bundles");
+    fs::create_dir(&bundles).unwrap();
+    // fsGroup does not change the owner of a hostPath.
+    fs::set_permissions(&bundles, fs::Permissions::from_mode(0o777)).unwrap();
+    let _ = scene.try_kubectl(&["delete", "pv", STAGE, "--ignore-not-found"]);
+    let volume = json!({ "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": { "name": STAGE }, "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": { "storage": "50Gi" },
+            "hostPath": { "path": bundles } } });
+    scene.write("volume.json", &volume.to_string());
+    scene.kubectl(&["create", "-f", "volume.json"]);
+    shell(scene, &certificate());
+    for step in stage_steps() {
+        shell(scene, &step.replace("-n analytics", &format!("-n {}", scene.namespace)));
+    }
     let mut spec =
         scene.get(&["-n", STAGE, "deployment", STAGE])["spec"]["template"]["spec"].clone();
     let mut preferred = node.preferred();
