@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use crate::pod::template::{Template, TemplateError};
+use crate::pod::template::{Template, TemplateError, containers_mut};
 
 /// The folder into which the command writes.
 pub const DIR: &str = "{{DIR}}";
@@ -63,23 +63,17 @@ impl Credentials {
         spec: &mut Map<String, Value>,
     ) -> Result<(), TemplateError> {
         let volume = format!("posse-credentials-{}", self.name);
-        for list in ["initContainers", "containers"] {
-            let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
-            for (i, container) in containers.iter_mut().enumerate() {
-                let field = format!("spec.{list}[{i}]");
-                // `Template::check_containers` reports containers that are not maps.
-                let Value::Object(container) = container else { continue };
-                let mounts =
-                    template.list(container, "volumeMounts", &format!("{field}.volumeMounts"))?;
-                if !mounts.iter().any(|theirs| theirs["mountPath"] == *self.mount) {
-                    let path = &self.mount;
-                    mounts.push(json!({ "name": volume, "mountPath": path, "readOnly": true }));
-                }
-                let env = template.list(container, "env", &format!("{field}.env"))?;
-                for (name, value) in self.env_with(&self.mount) {
-                    if !env.iter().any(|theirs| theirs["name"] == *name) {
-                        env.push(json!({ "name": name, "value": value }));
-                    }
+        for (field, container) in containers_mut(spec) {
+            let mounts =
+                template.list(container, "volumeMounts", &format!("{field}.volumeMounts"))?;
+            if !mounts.iter().any(|theirs| theirs["mountPath"] == *self.mount) {
+                let path = &self.mount;
+                mounts.push(json!({ "name": volume, "mountPath": path, "readOnly": true }));
+            }
+            let env = template.list(container, "env", &format!("{field}.env"))?;
+            for (name, value) in self.env_with(&self.mount) {
+                if !env.iter().any(|theirs| theirs["name"] == *name) {
+                    env.push(json!({ "name": name, "value": value }));
                 }
             }
         }

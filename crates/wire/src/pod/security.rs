@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::pod::template::{Template, TemplateError};
+use crate::pod::template::{Template, TemplateError, containers_mut};
 
 /// A user that is not root and owns nothing. The one of posse's image and of submitted drivers.
 const USER: u32 = 65532;
@@ -56,18 +56,13 @@ impl Template {
             add(pod, "runAsNonRoot", || Value::Bool(true));
             add(pod, "runAsUser", || json!(USER));
         }
-        for list in ["initContainers", "containers"] {
-            let containers = spec.get_mut(list).and_then(Value::as_array_mut);
-            for (i, container) in containers.into_iter().flatten().enumerate() {
-                let field = format!("spec.{list}[{i}].securityContext");
-                // `Template::check_containers` reports containers that are not maps.
-                let Value::Object(container) = container else { continue };
-                let context = self.map(container, "securityContext", &field)?;
-                add(context, "allowPrivilegeEscalation", || Value::Bool(false));
-                let capabilities =
-                    self.map(context, "capabilities", &format!("{field}.capabilities"))?;
-                add(capabilities, "drop", || json!(["ALL"]));
-            }
+        for (field, container) in containers_mut(spec) {
+            let field = format!("{field}.securityContext");
+            let context = self.map(container, "securityContext", &field)?;
+            add(context, "allowPrivilegeEscalation", || Value::Bool(false));
+            let capabilities =
+                self.map(context, "capabilities", &format!("{field}.capabilities"))?;
+            add(capabilities, "drop", || json!(["ALL"]));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::pod::security::own_container;
-use crate::pod::template::{Template, TemplateError};
+use crate::pod::template::{Template, TemplateError, containers_mut};
 
 /// Directory of the files, in every container.
 pub const FILES_DIR: &str = "/var/posse/files";
@@ -37,21 +37,15 @@ impl Staged {
         template: &Template,
         spec: &mut Map<String, Value>,
     ) -> Result<(), TemplateError> {
-        for list in ["initContainers", "containers"] {
-            let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
-            for (i, container) in containers.iter_mut().enumerate() {
-                let field = format!("spec.{list}[{i}]");
-                // `Template::check_containers` reports containers that are not maps.
-                let Value::Object(container) = container else { continue };
-                let mounts =
-                    template.list(container, "volumeMounts", &format!("{field}.volumeMounts"))?;
-                if !mounts.iter().any(|theirs| theirs["mountPath"] == FILES_DIR) {
-                    mounts.push(mount(FILES_VOLUME, FILES_DIR, true));
-                }
-                let env = template.list(container, "env", &format!("{field}.env"))?;
-                if !env.iter().any(|theirs| theirs["name"] == FILES_DIR_VARIABLE) {
-                    env.push(json!({ "name": FILES_DIR_VARIABLE, "value": FILES_DIR }));
-                }
+        for (field, container) in containers_mut(spec) {
+            let mounts =
+                template.list(container, "volumeMounts", &format!("{field}.volumeMounts"))?;
+            if !mounts.iter().any(|theirs| theirs["mountPath"] == FILES_DIR) {
+                mounts.push(mount(FILES_VOLUME, FILES_DIR, true));
+            }
+            let env = template.list(container, "env", &format!("{field}.env"))?;
+            if !env.iter().any(|theirs| theirs["name"] == FILES_DIR_VARIABLE) {
+                env.push(json!({ "name": FILES_DIR_VARIABLE, "value": FILES_DIR }));
             }
         }
         let volumes = template.list(spec, "volumes", "spec.volumes")?;

@@ -282,6 +282,22 @@ impl Template {
     }
 }
 
+/// The containers of a pod's spec, also its init containers, each with the name of its field.
+/// `Template::check_containers` reports those that are not maps.
+pub(crate) fn containers_mut(
+    spec: &mut Map<String, Value>,
+) -> impl Iterator<Item = (String, &mut Map<String, Value>)> {
+    let lists = spec
+        .iter_mut()
+        .filter(|(list, _)| matches!(list.as_str(), "containers" | "initContainers"));
+    lists.flat_map(|(list, containers)| {
+        let containers = containers.as_array_mut().into_iter().flatten().enumerate();
+        containers.filter_map(move |(i, container)| {
+            Some((format!("spec.{list}[{i}]"), container.as_object_mut()?))
+        })
+    })
+}
+
 fn expected_map(found: Option<&Value>) -> String {
     match found {
         None | Some(Value::Null) => "is missing; expected a map".to_owned(),
