@@ -203,23 +203,16 @@ impl Reconciler {
     /// Ends the run after the work of all groups has ended.
     pub(super) fn judge_end(&mut self, now: Millis) {
         let groups = &self.executors.groups;
-        if !self.policy.ends_with_work
-            || self.gates.are_creates_stopped()
-            || self.stop.is_some()
-            || !self.had_first_list()
-            || !self.snapshot.is_synced()
-            || groups.is_empty()
-            || !groups.values().all(Group::is_finished)
+        if self.policy.ends_with_work
+            && self.may_have_ended()
+            && !groups.is_empty()
+            && groups.values().all(Group::is_finished)
         {
+            let at = self.end_of_run.on_work_ended(now).after(LAST_LOGS_MS);
+            self.end_at(at, now);
+        } else {
             self.end_of_run.on_work_left();
-            return;
         }
-        let end = self.end_of_run.on_work_ended(now).after(LAST_LOGS_MS);
-        if now < end {
-            self.wait_until = Some(self.wait_until.map_or(end, |at| at.min(end)));
-            return;
-        }
-        self.end_of_run.decide(RunVerdict::AllEnded { n_given_up: self.n_given_up() });
     }
 
     /// Ends a run that has had nothing to do for `idle_end_ms`, from its first LIST on.
@@ -227,22 +220,32 @@ impl Reconciler {
         let has_nothing = |group: &Group| {
             group.tasks.n_open() == 0 && group.target() == 0 && group.counts.capacity() == 0
         };
-        if self.policy.idle_end_ms == 0
-            || self.gates.are_creates_stopped()
-            || self.stop.is_some()
-            || !self.had_first_list()
-            || !self.snapshot.is_synced()
-            || !self.executors.groups.values().all(has_nothing)
+        if self.policy.idle_end_ms > 0
+            && self.may_have_ended()
+            && self.executors.groups.values().all(has_nothing)
         {
+            let at = self.end_of_run.on_idle(now).after(self.policy.idle_end_ms);
+            self.end_at(at, now);
+        } else {
             self.end_of_run.on_busy();
-            return;
         }
-        let end = self.end_of_run.on_idle(now).after(self.policy.idle_end_ms);
-        if now < end {
-            self.wait_until = Some(self.wait_until.map_or(end, |at| at.min(end)));
-            return;
+    }
+
+    /// Nothing else ends the run, and all pods are known.
+    fn may_have_ended(&self) -> bool {
+        !self.gates.are_creates_stopped()
+            && self.stop.is_none()
+            && self.had_first_list()
+            && self.snapshot.is_synced()
+    }
+
+    /// Ends the run then, if nothing comes before.
+    fn end_at(&mut self, at: Millis, now: Millis) {
+        if now < at {
+            self.timers.add_turn(at);
+        } else {
+            self.end_of_run.decide(RunVerdict::AllEnded { n_given_up: self.n_given_up() });
         }
-        self.end_of_run.decide(RunVerdict::AllEnded { n_given_up: self.n_given_up() });
     }
 
     /// How much work has failed for good: executors, and tasks that have not succeeded since.

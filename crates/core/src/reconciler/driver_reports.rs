@@ -19,25 +19,19 @@ use posse_base::time::Millis;
 const STALL_MS: u64 = 1_000;
 /// The heartbeat check runs at most this often in one timeout.
 const CHECKS_MAX: u64 = 20;
-/// One of this many executors of a group may be lost for missing heartbeats within one timeout. If
-/// more are silent at once, the network or the driver is the cause, and ending them all would make
-/// it worse.
-const SILENT_SHARE: u32 = 10;
 
 impl Reconciler {
     /// The driver can make calls from now on: starts to measure its silence.
     pub(super) fn start_silence_timer(&mut self, now: Millis) {
         if self.policy.driver_silence_ms > 0 {
-            self.driver_reports.last_call_at = Some(now);
+            self.driver_reports.begin_calls(now);
             self.timers.set(now.after(self.policy.driver_silence_ms), Timer::Silence);
         }
     }
 
     /// A call was made. posse cannot distinguish the driver from other clients.
     pub(super) fn on_driver_call(&mut self, now: Millis) {
-        if self.driver_reports.last_call_at.is_some() {
-            self.driver_reports.last_call_at = Some(now);
-        }
+        self.driver_reports.on_call(now);
     }
 
     pub(super) fn on_silence_due(&mut self, at: Millis, now: Millis) {
@@ -45,7 +39,7 @@ impl Reconciler {
             self.on_driver_call(now);
         }
         let silence_ms = self.policy.driver_silence_ms;
-        let Some(last_call_at) = self.driver_reports.last_call_at else { return };
+        let Some(last_call_at) = self.driver_reports.last_call_at() else { return };
         let due = last_call_at.after(silence_ms);
         if due > now {
             self.timers.set(due, Timer::Silence);
@@ -59,8 +53,8 @@ impl Reconciler {
         let timeout_ms = self.policy.heartbeat_timeout_ms;
         if timeout_ms > 0 {
             self.driver_reports.on_heartbeats(&known, timeout_ms, now);
-            if !self.driver_reports.has_timer {
-                self.schedule_heartbeat_check(now.after(self.heartbeat_check_ms()));
+            if !self.driver_reports.set_timer(true) {
+                self.timers.set(now.after(self.heartbeat_check_ms()), Timer::Heartbeat);
             }
         }
         for &id in &known {
@@ -153,7 +147,7 @@ impl Reconciler {
 
     /// Ends executors without heartbeats, as long as the driver reports any.
     pub(super) fn on_heartbeats_due(&mut self, at: Millis, now: Millis) {
-        self.driver_reports.has_timer = false;
+        self.driver_reports.set_timer(false);
         let timeout_ms = self.policy.heartbeat_timeout_ms;
         if now.since(at) > STALL_MS || !self.can_judge() {
             self.driver_reports.reset_silence(now);
@@ -185,7 +179,9 @@ impl Reconciler {
             let loss = Loss { reason: LossReason::HeartbeatTimeout, exit_code: None, message };
             self.lose_and_delete(id, &loss, now);
         }
-        self.schedule_heartbeat_check(next.max(now.after(self.heartbeat_check_ms() / CHECKS_MAX)));
+        self.driver_reports.set_timer(true);
+        let at = next.max(now.after(self.heartbeat_check_ms() / CHECKS_MAX));
+        self.timers.set(at, Timer::Heartbeat);
     }
 
     /// The longest time between two checks, so that an executor that starts meanwhile is judged in
@@ -215,22 +211,9 @@ impl Reconciler {
     /// Counts a heartbeat loss of this executor's group, if another one is allowed. Otherwise
     /// returns when one will be.
     fn take_heartbeat_loss(&mut self, id: ExecutorId, now: Millis) -> Option<Millis> {
-        let timeout_ms = self.policy.heartbeat_timeout_ms;
         let group = self.executors.group_of(id)?;
-        while group.heartbeat_losses.front().is_some_and(|&at| now.since(at) >= timeout_ms) {
-            group.heartbeat_losses.pop_front();
-        }
-        let most = (group.counts.capacity().max(group.target()) / SILENT_SHARE).max(1);
-        if group.heartbeat_losses.len() >= most as usize {
-            return group.heartbeat_losses.front().map(|at| at.after(timeout_ms));
-        }
-        group.heartbeat_losses.push_back(now);
-        None
-    }
-
-    fn schedule_heartbeat_check(&mut self, at: Millis) {
-        self.driver_reports.has_timer = true;
-        self.timers.set(at, Timer::Heartbeat);
+        let n_executors = group.counts.capacity().max(group.target());
+        group.heartbeat_losses.take(n_executors, self.policy.heartbeat_timeout_ms, now)
     }
 
     /// False while the snapshot is invalid or another holder has the Lease: then no executor may be

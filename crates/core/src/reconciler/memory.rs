@@ -19,12 +19,24 @@ pub const RESIZES_IN_FLIGHT_MAX: usize = 4;
 /// The answer to a method that a server does not have.
 const METHOD_NOT_ALLOWED: u16 = 405;
 
+/// The changes of memory in flight.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Resizes {
+    n_in_flight: usize,
+    /// The server cannot change the memory of running pods, so that reports of memory change nothing.
+    is_refused: bool,
+}
+
+impl Resizes {
+    fn may_send(&self) -> bool {
+        !self.is_refused && self.n_in_flight < RESIZES_IN_FLIGHT_MAX
+    }
+}
+
 impl Reconciler {
     /// The driver tells how much memory an executor uses.
     pub(super) fn on_memory_report(&mut self, id: ExecutorId, used_bytes: u64, now: Millis) {
-        let is_off = self.driver_reports.is_resize_refused
-            || self.driver_reports.n_resizes_in_flight >= RESIZES_IN_FLIGHT_MAX;
-        if is_off || self.stop.is_some() || !self.gates.is_lease_held() {
+        if !self.resizes.may_send() || self.stop.is_some() || !self.gates.is_lease_held() {
             return;
         }
         let Some(executor) = self.executors.get(id) else { return };
@@ -45,7 +57,7 @@ impl Reconciler {
             let resize = Resize { not_before, n_refused, step, limit, limit_bytes, told };
             executor.resize = Some(Box::new(resize));
         }
-        self.driver_reports.n_resizes_in_flight += 1;
+        self.resizes.n_in_flight += 1;
         let name = self.pod_name(id);
         self.actions.push_back(Action::Resize { id, uid, name, step, pod });
     }
@@ -57,8 +69,7 @@ impl Reconciler {
         answer: Result<(), Refusal>,
         now: Millis,
     ) {
-        let in_flight = &mut self.driver_reports.n_resizes_in_flight;
-        *in_flight = in_flight.saturating_sub(1);
+        self.resizes.n_in_flight = self.resizes.n_in_flight.saturating_sub(1);
         let is_there = self.snapshot.get(uid).is_some_and(|pod| !pod.deleting);
         let Some(executor) = self.executors.get_mut(id) else { return };
         let Some(resize) = executor.resize.as_deref_mut() else { return };
@@ -77,9 +88,9 @@ impl Reconciler {
         };
         match refusal.class {
             // There is no such subresource: the pod is there.
-            RefusalClass::NotFound => self.driver_reports.is_resize_refused = true,
+            RefusalClass::NotFound => self.resizes.is_refused = true,
             RefusalClass::Invalid if refusal.code == METHOD_NOT_ALLOWED => {
-                self.driver_reports.is_resize_refused = true;
+                self.resizes.is_refused = true;
             }
             // A 403 may also say that this node is too small.
             RefusalClass::Capacity | RefusalClass::Forbidden | RefusalClass::Invalid => {

@@ -61,6 +61,7 @@ use self::foreign_pods::ForeignPods;
 pub use self::log_reads::LOG_READS_IN_FLIGHT_MAX;
 use self::log_reads::LogReads;
 pub use self::memory::RESIZES_IN_FLIGHT_MAX;
+use self::memory::Resizes;
 pub use self::pod_reads::POD_READS_IN_FLIGHT_MAX;
 use self::pod_reads::PodReads;
 use self::stop::Stop;
@@ -115,34 +116,45 @@ pub struct InstanceIdentity {
 pub struct Reconciler {
     identity: InstanceIdentity,
     policy: Policy,
+    rng: Rng,
+
+    // What the server has shown, what was asked of it, and who has which id.
     snapshot: Snapshot,
     executors: Executors,
     ids: IdAllocator,
     mutations: Mutations,
     unresolved_creates: UnresolvedCreates,
-    driver_reports: DriverReports,
-    protection: Protection,
     terminating_pods: TerminatingPods,
     foreign_pods: ForeignPods,
     logs: LogReads,
     pod_reads: PodReads,
-    window: Window,
-    server: ServerHealth,
-    credentials: Credentials,
-    budgets: Budgets,
-    nodes: Nodes,
     retained: RetainedPods,
     ended_tasks: EndedTasks,
+
+    // What the driver says of its executors.
+    driver_reports: DriverReports,
+    resizes: Resizes,
+    protection: Protection,
+
+    // What holds creates back.
+    gates: Gates,
+    credentials: Credentials,
+    server: ServerHealth,
+    window: Window,
+    nodes: Nodes,
+
+    // When something is due without an input.
     agenda: Agenda,
     timers: Timers,
     overdue: OverdueStarts,
-    gates: Gates,
-    stop: Option<Stop>,
+
+    // What ends the run.
+    budgets: Budgets,
     end_of_run: RunEnd,
-    rng: Rng,
+    stop: Option<Stop>,
+
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
-    wait_until: Option<Millis>,
 }
 
 impl Reconciler {
@@ -169,6 +181,7 @@ impl Reconciler {
             mutations: Mutations::default(),
             unresolved_creates: UnresolvedCreates::default(),
             driver_reports: DriverReports::default(),
+            resizes: Resizes::default(),
             protection: Protection::default(),
             terminating_pods: TerminatingPods::default(),
             foreign_pods: ForeignPods::default(),
@@ -184,7 +197,6 @@ impl Reconciler {
             rng: Rng::new(seed),
             actions: VecDeque::new(),
             events: VecDeque::new(),
-            wait_until: None,
         };
         reconciler.events.push_back(Event::Run(RunEvent::Started));
         for spec in groups {
@@ -272,6 +284,20 @@ impl Reconciler {
         }
     }
 
+    /// Sets a group's target, limited to its bounds. Returns the target in force; none if the group
+    /// does not exist.
+    pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
+        let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
+        group.is_target_set = true;
+        self.change_target(name, target, now)
+    }
+
+    /// Creates no more executors, because the run is about to end.
+    pub fn stop_creates(&mut self) {
+        self.gates.stop_creates();
+        self.report_stopping();
+    }
+
     /// Decides once, from all inputs so far.
     pub fn turn(&mut self, now: Millis) {
         self.fire_timers(now);
@@ -280,8 +306,8 @@ impl Reconciler {
             self.note_unlisted(id, now);
         }
         self.trim_records(now);
-        self.wait_until =
-            if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
+        let until = if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
+        self.timers.set_turn(until);
         self.judge_end(now);
         self.judge_idle(now);
         self.send_log_reads(now);
@@ -306,7 +332,7 @@ impl Reconciler {
 
     /// When the next turn is due without an input.
     pub fn next_deadline(&self) -> Option<Millis> {
-        [self.timers.next_at(), self.wait_until].into_iter().flatten().min()
+        self.timers.next_at()
     }
 
     /// The watermark, to be noted when a LIST is sent.
@@ -328,14 +354,6 @@ impl Reconciler {
         &self.snapshot
     }
 
-    /// Sets a group's target, limited to its bounds. Returns the target in force; none if the group
-    /// does not exist.
-    pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
-        let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
-        group.is_target_set = true;
-        self.change_target(name, target, now)
-    }
-
     /// The same, but adopted surplus stays protected: the target was not set explicitly.
     fn change_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
         let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
@@ -348,12 +366,6 @@ impl Reconciler {
             self.on_target_changed(name.clone(), target, now);
         }
         Some(target)
-    }
-
-    /// Creates no more executors, because the run is about to end.
-    pub fn stop_creates(&mut self) {
-        self.gates.stop_creates();
-        self.report_stopping();
     }
 
     fn report_stopping(&mut self) {

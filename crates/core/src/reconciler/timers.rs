@@ -41,6 +41,8 @@ pub(super) enum Timer {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timers {
     due: BTreeSet<(Millis, Timer)>,
+    /// When something that the last turn waits for comes by itself.
+    turn_at: Option<Millis>,
 }
 
 impl Timers {
@@ -54,14 +56,24 @@ impl Timers {
         self.due.remove(&(at, timer));
     }
 
-    /// When the next timer is due.
+    /// What the turn waits for comes by itself then; none: it never does.
+    pub(super) fn set_turn(&mut self, at: Option<Millis>) {
+        self.turn_at = at;
+    }
+
+    /// The turn waits for this, too.
+    pub(super) fn add_turn(&mut self, at: Millis) {
+        self.turn_at = self.turn_at.into_iter().chain([at]).min();
+    }
+
+    /// When the next turn is due without an input.
     pub(super) fn next_at(&self) -> Option<Millis> {
-        self.due.first().map(|(at, _)| *at)
+        self.due.first().map(|(at, _)| *at).into_iter().chain(self.turn_at).min()
     }
 
     /// The next timer that is due by now, with its time.
     pub(super) fn pop_due(&mut self, now: Millis) -> Option<(Millis, Timer)> {
-        if self.next_at()? > now {
+        if self.due.first()?.0 > now {
             return None;
         }
         self.due.pop_first()

@@ -39,9 +39,6 @@ impl Silent {
 #[derive(Clone, Debug, Default)]
 pub struct DriverReports {
     heartbeats: BTreeMap<ExecutorId, Millis>,
-    /// The server cannot change the memory of running pods, so that reports of memory change nothing.
-    pub is_resize_refused: bool,
-    pub n_resizes_in_flight: usize,
     /// The silence of an executor is measured from this time at the earliest.
     silence_from: Millis,
     /// When an executor was first reported in this run.
@@ -53,12 +50,31 @@ pub struct DriverReports {
     idle: BTreeSet<ExecutorId>,
     idle_until: Option<Millis>,
     /// When the last call of any kind was made; none before the driver can make calls.
-    pub last_call_at: Option<Millis>,
+    last_call_at: Option<Millis>,
     /// A timer for the heartbeat check is set.
-    pub has_timer: bool,
+    has_timer: bool,
 }
 
 impl DriverReports {
+    /// The driver can make calls from now on.
+    pub fn begin_calls(&mut self, now: Millis) {
+        self.last_call_at = Some(now);
+    }
+
+    /// A call of any kind was made.
+    pub fn on_call(&mut self, now: Millis) {
+        self.last_call_at = self.last_call_at.map(|_| now);
+    }
+
+    pub fn last_call_at(&self) -> Option<Millis> {
+        self.last_call_at
+    }
+
+    /// A timer for the heartbeat check is set, or has come. True if one was set before.
+    pub fn set_timer(&mut self, is_set: bool) -> bool {
+        std::mem::replace(&mut self.has_timer, is_set)
+    }
+
     /// A heartbeat call. If the previous one is longer ago than half the timeout, the driver itself
     /// (or posse) was suspended: then silence from before does not count.
     pub fn on_heartbeats(&mut self, ids: &[ExecutorId], timeout_ms: u64, now: Millis) {

@@ -2,7 +2,7 @@
 //! depends only on what changed.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use crate::state::counts::Counts;
 use crate::state::create_backoff::BackoffCause;
 pub use crate::state::executor::{Executor, Resize, has_ended};
 use crate::state::gang::GangState;
+use crate::state::heartbeat_losses::HeartbeatLosses;
 use crate::state::ledger::Create;
 pub use crate::state::life::{Ending, Life, Start};
 use crate::state::memory_scaling::MemoryScaling;
@@ -82,8 +83,7 @@ pub struct Group {
     pub work: Work,
     /// The pods that stay as the records of work that has ended.
     pub(crate) records: Records,
-    /// When executors were lost because of missing heartbeats, within the timeout.
-    pub(crate) heartbeat_losses: VecDeque<Millis>,
+    pub(crate) heartbeat_losses: HeartbeatLosses,
     pub wait: PlanWait,
     /// Why the command that sets the target failed.
     pub(crate) scale_error: Option<String>,

@@ -12,6 +12,7 @@ pub mod gang;
 pub mod gates;
 mod group_end;
 mod group_tasks;
+pub mod heartbeat_losses;
 pub mod id_allocator;
 pub mod ledger;
 pub mod life;
