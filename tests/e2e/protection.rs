@@ -59,6 +59,28 @@ pub fn without_the_right_none_is_protected(server: &dyn Server) {
     scene.finish();
 }
 
+/// A call that changes the template of a group of the file changes neither its protection nor its queue: its next pods
+/// have both from the beginning.
+pub fn a_call_leaves_a_group_protected_and_queued(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let group = json!({"group": "default", "count": 1, "pod": scene.template(),
+        "protect": "always", "queue": "team-a", "max_age": "20h"});
+    let posse = scene.run().settings(json!({"executors": [group]})).start();
+    let first = scene.wait_running(1).remove(0);
+    let (code, body) =
+        posse.call("PUT", "/v1/groups/default", &json!({"template": scene.template()}));
+    assert_eq!(code, 200, "{body}");
+    scene.remove(&first);
+    scene.wait_running_ids(&[2]);
+    let next = scene.ours().remove(0);
+    let queue = |pod: &Value| pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"].clone();
+    assert_eq!((queue(&first), queue(&next)), (json!("team-a"), json!("team-a")));
+    assert_eq!(next["spec"]["activeDeadlineSeconds"], 72_000, "max_age");
+    assert_eq!(protected(&scene, "default"), 1);
+    posse.stop();
+    scene.finish();
+}
+
 /// How many executors of the group have both annotations. None has one of them alone.
 fn protected(scene: &Scene<'_>, group: &str) -> usize {
     let pods = scene.ours();

@@ -30,6 +30,8 @@ pub struct TemplateDryRun {
     pub is_exclusive: bool,
     /// The run's part of the pods' identity; group and container come with each call.
     pub identity: PodContext,
+    /// What the keys of the file's groups say about their pods.
+    pub settings: BTreeMap<GroupName, PodSettings>,
     /// The credentials of the groups of the file that do not get all.
     pub credentials: BTreeMap<GroupName, Arc<[Credentials]>>,
 }
@@ -54,7 +56,10 @@ impl DryRuns for TemplateDryRun {
             group: group.as_str().to_owned(),
             settings: PodSettings {
                 container: container.clone(),
-                ..self.identity.settings.clone()
+                // The sizes are those of the file's template, and a call has no gang.
+                memory_scaling: None,
+                gang: None,
+                ..self.settings.get(group).unwrap_or(&self.identity.settings).clone()
             },
             restart: new.change.restart.unwrap_or_default(),
             on_loss: new.change.on_loss.unwrap_or_default(),

@@ -320,7 +320,10 @@ impl Run<'_> {
         let is_exclusive = self.settings.exclusive;
         let (pods, claims) = (self.pods(selection), claims.clone());
         let credentials = self.settings.own_credentials();
-        let dry_run = TemplateDryRun { pods, claims, is_exclusive, identity, credentials };
+        let groups = self.settings.groups.iter();
+        let settings = groups.map(|group| (group.spec.name.clone(), group.pod.clone())).collect();
+        let dry_run =
+            TemplateDryRun { pods, claims, is_exclusive, identity, settings, credentials };
         let subject = ServedRun {
             core: Arc::new(handle) as Arc<dyn RunHandle>,
             dry_runs: Arc::new(dry_run) as Arc<dyn DryRuns>,

@@ -143,8 +143,8 @@ pub(super) const KEYS: &[Key] = &[
         "Executors of which fewer than `min` are of no use. See [gang](#gang).").beta(),
     key("protect", Words(&PROTECT), Is("off"),
         "Which executors autoscalers leave alone: none, those that have work, or all. See [protect](#protect).").beta(),
-    key("protect_for", Duration, Is("24h"),
-        "With `protect: busy`: how long an executor that is busy without a pause is protected. `0s`: no limit.").beta(),
+    key("protect_for", Duration, told("`24h` with `protect: busy`", "6h"),
+        "How long an executor that is busy without a pause is protected. Needs `protect: busy`. `0s`: no limit.").beta(),
     key("decommission", Map, none("{after: 30s, label: example.com/leaving=true, signal: TERM}"),
         "Gives executors time to finish. See [decommission](#decommission)."),
 ];
@@ -318,11 +318,17 @@ fn protect(section: &Section<'_>) -> Result<Protect, ConfigError> {
     let words = [Protect::Off, Protect::Busy { limit_ms }, Protect::Always];
     let words: [(&str, Protect); 3] = std::array::from_fn(|i| (PROTECT[i], words[i]));
     let protect = section.word("protect", &words, Protect::Off)?;
-    if section.get("protect_for").is_some() && protect == Protect::Always {
-        let message = "excludes `protect: always`, whose executors have no limit but `max_age`";
-        return Err(section.error("protect_for", message));
+    let conflict = match protect {
+        Protect::Busy { .. } => return Ok(protect),
+        Protect::Off => "needs `protect: busy`: without it no executor is protected",
+        Protect::Always => {
+            "excludes `protect: always`, whose executors have no limit but `max_age`"
+        }
+    };
+    match section.get("protect_for") {
+        None => Ok(protect),
+        Some(_) => Err(section.error("protect_for", conflict)),
     }
-    Ok(protect)
 }
 
 /// `queue`.
@@ -449,4 +455,31 @@ pub fn cpu_error(text: &str) -> Option<String> {
     let number = text.strip_suffix('m').unwrap_or(text);
     (!is_decimal(number))
         .then(|| format!("expected a number of CPUs like 2, 0.5 or 500m, found `{text}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    #[test]
+    fn a_time_of_protection_needs_a_protection() {
+        let parse = |group: &str| {
+            let text = format!("executors: [{{{group}}}]");
+            Config::parse("posse.yaml", &text).map(drop).map_err(|error| error.to_string())
+        };
+        for (group, want) in [
+            ("protect_for: 6h", "1:27: executors[0].protect_for: needs `protect: busy`: without"),
+            (
+                "protect: off, protect_for: 6h",
+                "1:41: executors[0].protect_for: needs `protect: busy`",
+            ),
+            ("protect: false, protect_for: 0s", "1:43: executors[0].protect_for: needs"),
+            ("protect: always, protect_for: 6h", "1:44: executors[0].protect_for: excludes"),
+        ] {
+            let error = parse(group).unwrap_err();
+            assert!(error.starts_with(&format!("posse.yaml:{want}")), "{group}: {error}");
+        }
+        assert_eq!(parse("protect: busy, protect_for: 6h"), Ok(()));
+        assert_eq!(parse("protect: busy"), Ok(()));
+    }
 }
