@@ -11,6 +11,7 @@ mod e2e {
     pub mod apps_page;
     pub mod beside;
     pub mod check;
+    pub mod common_metadata;
     pub mod completions;
     pub mod credential_groups;
     pub mod credentials;
@@ -57,11 +58,12 @@ mod e2e {
 use std::process::ExitCode;
 
 use e2e::{
-    apps_page, beside, check, completions, credential_groups, credentials, draining, driver, exec,
-    files, groups, harness, history, injected, kills, leaks, losses, node_dir, observed, openapi,
-    outages, pod_security, protection, queues, ranks, reach, readiness, reasons, refusals,
-    restarts, scaling, stage, stage_attacks, starts, submit, submit_ends, submit_permissions,
-    task_shapes, tasks, text, upgrade, volume_waits, volumes, volumes_by_calls,
+    apps_page, beside, check, common_metadata, completions, credential_groups, credentials,
+    draining, driver, exec, files, groups, harness, history, injected, kills, leaks, losses,
+    node_dir, observed, openapi, outages, pod_security, protection, queues, ranks, reach,
+    readiness, reasons, refusals, restarts, scaling, stage, stage_attacks, starts, submit,
+    submit_ends, submit_permissions, task_shapes, tasks, text, upgrade, volume_waits, volumes,
+    volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -101,6 +103,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded openapi::{openapi_and_router, openapi_fuzzed};
     // A server of 1.20 knows no gates.
     Embedded protection::{without_the_right_none_is_protected};
+    Real common_metadata::{a_policy_that_asks_for_labels};
+    Both common_metadata::{all_of_a_run_has_the_labels, all_of_a_submission_has_the_labels};
     Both protection::{a_call_leaves_a_group_protected_and_queued, executors_with_work_are_protected_for_a_time, a_command_tells_which_executors_are_idle};
     Embedded queues::{a_queue_admits_and_takes_back};
     Both queues::{a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};

@@ -189,6 +189,7 @@ fn build(template: &Template) {
         on_loss: posse_core::model::settings::OnLoss::Executor,
         staged: None,
         credentials: Arc::default(),
+        common: Arc::default(),
     };
     if template.check(&PodSettings::default(), true).is_ok()
         && let Ok(compiled) = template.compile(&context)

@@ -77,6 +77,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         driver,
         groups,
         policy: config.policy,
+        common: config.common.into(),
         queue: config.queue,
         watch: config.watch,
         poll_interval_ms: config.poll_interval_ms,

@@ -206,6 +206,7 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         template,
         files,
         args,
+        common: Arc::clone(&settings.common),
         queue: settings.queue.clone(),
         has_driver_command: !driver.command.is_empty(),
         executors: executor_pods(&settings)?,

@@ -141,6 +141,7 @@ fn compiled(template: &Template, has_files: bool) -> Value {
         on_loss: posse_core::model::settings::OnLoss::Executor,
         staged: has_files.then(staged),
         credentials: Arc::default(),
+        common: Arc::default(),
     };
     let body = template.compile(&context).unwrap().render(1, 0, &PodOverrides::default());
     serde_json::from_slice::<Value>(&body).unwrap()["spec"].take()

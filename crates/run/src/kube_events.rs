@@ -276,7 +276,7 @@ mod tests {
             name: "driver".to_owned(),
             uid: "u1".to_owned(),
         };
-        let regarding = Regarding { namespace: "n".to_owned(), pod };
+        let regarding = Regarding { namespace: "n".to_owned(), pod, common: Arc::default() };
         let shared = (Arc::clone(&log), Arc::clone(&counts));
         let writer =
             KubeEventWriter::start(api, regarding, "k3f9x", shared.0, clock, shared.1).unwrap();

@@ -1,10 +1,13 @@
 //! The input of a submission: names, labels, and everything that the manifests are built from.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 
 use crate::files::Files;
 use crate::pod_files::PodFiles;
 use posse_wire::config::{DriverPod, Metrics, PosseImage};
+use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels::{APP, DRIVER, EXECUTORS, MANAGED_BY, SUBMISSION};
 use posse_wire::pod::staged::Staged;
@@ -28,6 +31,8 @@ pub struct Plan {
     pub files: Files,
     /// The arguments after `posse run -f FILE --namespace NS`: flags, then `--` and the driver's command.
     pub args: Vec<String>,
+    /// Labels and annotations of all objects.
+    pub common: Arc<CommonMetadata>,
     /// The LocalQueue of Kueue that admits the Job or the driver's pod.
     pub queue: Option<String>,
     /// The driver's command is given outside of the template.

@@ -3,6 +3,8 @@
 
 use std::net::Ipv6Addr;
 
+use crate::k8s::labels;
+
 pub const APP_LEN_MAX: usize = 40;
 pub const GROUP_LEN_MAX: usize = 40;
 pub const INSTANCE_LEN_MAX: usize = 20;
@@ -171,9 +173,12 @@ pub fn label_error(text: &str) -> Option<String> {
     if !is_label_pair(key, value) {
         return Some(format!("`{text}` is not a label: expected a Kubernetes label, key=value"));
     }
-    let prefix = key.split_once('/').map(|(prefix, _)| prefix);
-    matches!(prefix, Some("posse.dev" | "app.kubernetes.io"))
-        .then(|| format!("`{key}` is one of posse's own labels"))
+    is_posse_key(key).then(|| format!("`{key}` is one of posse's own labels"))
+}
+
+/// True for the labels and annotations by which posse knows its objects.
+pub fn is_posse_key(key: &str) -> bool {
+    key.starts_with(labels::PREFIX) || [labels::MANAGED_BY.0, labels::COMPONENT.0].contains(&key)
 }
 
 /// True if Kubernetes accepts a label with this key and this value.

@@ -242,7 +242,8 @@ impl Checks {
             let (http, name) = (&self.connection.http, entry.secret.clone());
             let selection = Selection { app: app.clone(), instance: String::new() };
             let objects = Objects::new(http.clone(), Some(&self.namespace));
-            let store = SecretStore { objects, name, selection, owner: None };
+            let store =
+                SecretStore { objects, name, selection, owner: None, common: Arc::default() };
             let missing = missing_for_secret(http, &self.namespace, &entry.secret);
             let (status, message) = match (store.check(), missing) {
                 (Err(problem), _) => (UNREACHABLE, problem),

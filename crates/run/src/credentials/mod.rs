@@ -6,6 +6,7 @@ pub mod folder;
 pub mod store;
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -23,6 +24,7 @@ use posse_base::time::Millis;
 use posse_core::machines::renewal_schedule::RenewalSchedule;
 use posse_core::model::input::{Input, Renewal};
 use posse_kube::api::objects::Objects;
+use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::pod::build::OwnerRef;
 use posse_wire::pod::credential_files::{CredentialFiles, redact};
@@ -46,6 +48,8 @@ pub struct CredentialContext {
     pub objects: Objects,
     pub selection: Selection,
     pub owner: Option<OwnerRef>,
+    /// Labels and annotations of the Secrets.
+    pub common: Arc<CommonMetadata>,
     /// The embedded cluster updates files at once.
     pub is_embedded: bool,
     pub clock: Clock,
@@ -101,6 +105,7 @@ impl CredentialThreads {
                     name: entry.secret.clone(),
                     selection: context.selection.clone(),
                     owner: context.owner.clone(),
+                    common: Arc::clone(&context.common),
                 },
                 is_embedded: context.is_embedded,
                 clock: context.clock,
@@ -344,6 +349,7 @@ mod tests {
                 name: text("wc-a"),
                 selection: Selection { app: text("wc"), instance: text("i") },
                 owner: None,
+                common: Arc::default(),
             },
             is_embedded: true,
             clock: Clock::start(),

@@ -1,11 +1,14 @@
 //! The Secret of an entry of `credentials`: written after each renewal, and deleted at the end of the
 //! run. A Secret that is not posse's is never changed.
 
+use std::sync::Arc;
+
 use log::debug;
 use serde_json::Value;
 
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
+use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::pod::build::OwnerRef;
 use posse_wire::pod::credential_files::{CredentialFiles, is_last_writer, is_ours, secret};
@@ -21,6 +24,8 @@ pub struct SecretStore {
     pub selection: Selection,
     /// The driver's pod: the garbage collector deletes the Secret with it.
     pub owner: Option<OwnerRef>,
+    /// Labels and annotations beside posse's own.
+    pub common: Arc<CommonMetadata>,
 }
 
 impl SecretStore {
@@ -32,7 +37,7 @@ impl SecretStore {
         for _ in 0..TRIES_MAX {
             let before = self.read()?;
             let (selection, owner) = (&self.selection, self.owner.as_ref());
-            let object = secret(&self.name, selection, owner, files, before.as_ref());
+            let object = secret(&self.name, selection, owner, &self.common, files, before.as_ref());
             let written = match &before {
                 None => self.objects.create(Kind::Secret, &object),
                 Some(_) => self.objects.replace(Kind::Secret, &self.name, &object),
@@ -156,12 +161,14 @@ mod tests {
             name: "wc-hdfs".to_owned(),
             selection: Selection { app: "wc".to_owned(), instance: "mine".to_owned() },
             owner: None,
+            common: Arc::default(),
         }
     }
 
     fn stored(instance: &str, version: &str) -> Value {
         let selection = Selection { app: "wc".to_owned(), instance: instance.to_owned() };
-        let mut stored = secret("wc-hdfs", &selection, None, &CredentialFiles::new(), None);
+        let (common, files) = (CommonMetadata::default(), CredentialFiles::new());
+        let mut stored = secret("wc-hdfs", &selection, None, &common, &files, None);
         stored["metadata"]["uid"] = "u1".into();
         stored["metadata"]["resourceVersion"] = version.into();
         stored

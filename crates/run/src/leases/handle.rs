@@ -1,6 +1,7 @@
 //! Starts a lease thread, sends it commands, and stops it.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
@@ -17,6 +18,7 @@ use posse_core::model::ids::ExecutorId;
 use posse_kube::api::leases::Leases;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::http::Http;
+use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::pod::build::OwnerRef;
 
@@ -54,6 +56,7 @@ impl LeaseHandle {
             namespace: lease.namespace,
             selection: lease.selection,
             owner: lease.owner,
+            common: lease.common,
             identity: lease.identity,
             inbox,
             commands: receiver,
@@ -117,6 +120,8 @@ pub struct LeaseSettings {
     pub selection: Selection,
     /// The Lease's owner reference.
     pub owner: Option<OwnerRef>,
+    /// Labels and annotations beside posse's own.
+    pub common: Arc<CommonMetadata>,
     pub identity: LeaseIdentity,
 }
 

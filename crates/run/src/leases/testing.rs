@@ -1,5 +1,7 @@
 //! Lease settings for the tests of this module.
 
+use std::sync::Arc;
+
 use crate::leases::handle::LeaseSettings;
 use crate::leases::holder;
 use posse_core::machines::lease::LeaseScope;
@@ -15,6 +17,7 @@ pub(super) fn settings(server: &TestServer) -> LeaseSettings {
         namespace: "ns".to_owned(),
         selection: Selection { app: "w".to_owned(), instance: "a1b2c".to_owned() },
         owner: None,
+        common: Arc::default(),
         identity: holder::identity(None, 1),
     }
 }

@@ -1,5 +1,6 @@
 //! The thread that acquires, renews and releases one Lease. `core` decides when to do which.
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
@@ -16,6 +17,7 @@ use posse_core::model::lease::Record;
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::leases::Leases;
 use posse_kube::api::orphans::AppExecutors;
+use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::lease::{LeaseObject, name_of};
 use posse_wire::pod::build::OwnerRef;
@@ -47,6 +49,8 @@ pub struct LeaseThread<M> {
     pub selection: Selection,
     /// The Lease's owner reference.
     pub owner: Option<OwnerRef>,
+    /// Labels and annotations beside posse's own.
+    pub common: Arc<CommonMetadata>,
     pub identity: LeaseIdentity,
     /// Receives the updates.
     pub inbox: Sender<M>,
@@ -145,6 +149,7 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
             namespace: &self.namespace,
             selection: &self.selection,
             owner: self.owner.as_ref(),
+            common: &self.common,
             record,
         };
         if record.version_text.is_empty() {
@@ -276,6 +281,7 @@ mod tests {
             namespace: "n".to_owned(),
             selection: Selection { app: "a".to_owned(), instance: "b".to_owned() },
             owner: None,
+            common: Arc::default(),
             identity,
             inbox,
             commands,

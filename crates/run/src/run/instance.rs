@@ -1,6 +1,7 @@
 //! Chooses the run's instance, and acquires the Leases of the instance and the application. Without
 //! permission for Leases, the run continues only if that is safe.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -149,6 +150,7 @@ impl InstanceRequest<'_> {
             namespace: self.context.namespace.clone(),
             selection: selection.clone(),
             owner,
+            common: Arc::clone(&self.settings.common),
             identity,
         };
         let rng = Rng::new(rng.next_u64());

@@ -274,7 +274,7 @@ impl Run<'_> {
         let pod = self.context.owner.clone().filter(|_| self.settings.kubernetes_events)?;
         let namespace = self.context.namespace.clone();
         let api = KubeEvents::new(self.server.http.clone(), &namespace);
-        let regarding = Regarding { namespace, pod };
+        let regarding = Regarding { namespace, pod, common: Arc::clone(&self.settings.common) };
         let log = Arc::clone(log);
         let started = KubeEventWriter::start(api, regarding, run, log, self.clock, sent);
         let warn = |error: &std::io::Error| {
@@ -551,6 +551,7 @@ impl Run<'_> {
             objects: Objects::new(http, Some(&self.context.namespace)),
             selection: selection.clone(),
             owner: self.context.owner.clone(),
+            common: Arc::clone(&self.settings.common),
             is_embedded: self.server.is_embedded,
             clock: self.clock,
             inbox: inbox.clone(),

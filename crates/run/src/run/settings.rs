@@ -11,6 +11,7 @@ use posse_core::model::settings::{GroupSpec, OnLoss, Policy, Restart};
 use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::config::scale::ScaleCommand;
 use posse_wire::config::{Control, Driver};
+use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::pod::build::{OwnerRef, PodContext, PodSettings};
 use posse_wire::pod::credential_mounts::Credentials;
 use posse_wire::pod::slot_volume::SlotVolume;
@@ -28,6 +29,8 @@ pub struct RunSettings {
     pub driver: Driver,
     pub groups: Vec<GroupSettings>,
     pub policy: Policy,
+    /// Labels and annotations of every object.
+    pub common: Arc<CommonMetadata>,
     /// The LocalQueue of groups that come by a call.
     pub queue: Option<String>,
     /// Whether pods are watched; if not, only the poll reads them.
@@ -125,6 +128,7 @@ impl RunSettings {
             node_loss_after_s: self.node_loss_after_s,
             staged: self.staged.clone(),
             credentials: self.credentials_of(group),
+            common: Arc::clone(&self.common),
             settings: group.map_or_else(
                 || PodSettings { queue: self.queue.clone(), ..PodSettings::default() },
                 |group| group.pod.clone(),

@@ -57,12 +57,13 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     let mut service = fixed["service"].clone();
     service["selector"] = json!({ APP: plan.app, DRIVER.0: DRIVER.1 });
     parts.push(object("v1", "Service", plan.metadata(), "spec", service));
-    let parts_of_pod = driver_pod(plan)?;
+    let mut parts_of_pod = driver_pod(plan)?;
+    plan.common.lay_under(&mut parts_of_pod.metadata);
     let DriverPodParts { metadata, spec, container: _, warnings } = &parts_of_pod;
     let mut pod = object("v1", "Pod", json!(metadata), "spec", json!(spec));
     pod["metadata"]["namespace"] = json!(plan.namespace);
     pod["metadata"]["name"] = json!(plan.name());
-    let workload = match plan.pod.kind {
+    let mut workload = match plan.pod.kind {
         DriverKind::Job => job(plan, &parts_of_pod, &fixed["job"]),
         DriverKind::Pod => {
             let mut workload = pod.clone();
@@ -75,6 +76,9 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
             workload
         }
     };
+    for object in parts.iter_mut().chain([&mut workload]) {
+        plan.common.lay_under_object(object);
+    }
     Ok(Manifests { parts, workload, pod, warnings: warnings.clone() })
 }
 

@@ -1,11 +1,14 @@
 //! The objects of a driver, field by field.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::files::Files;
 use crate::plan::ScrapePort;
 use crate::pod_files::PodFiles;
 use posse_wire::bundle::Ticket;
 use posse_wire::config::{Config, Metrics, PodSource};
+use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::names;
 use posse_wire::pod::template::Template;
 
@@ -27,6 +30,7 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         template: Template::from_json("driver.yaml", template).unwrap(),
         files: Files::new("app: wc".to_owned(), vec![("a/e.yaml".to_owned(), "pod".to_owned())]),
         args: vec!["--".to_owned(), "run".to_owned()],
+        common: Arc::default(),
         queue: None,
         has_driver_command: true,
         executors: Vec::new(),
@@ -445,5 +449,56 @@ fn metrics_that_nobody_could_reach_have_no_port() {
         (at("127.0.0.1:80"), &plain, None),
     ] {
         assert_eq!(ScrapePort::of(metrics, template), want, "{metrics:?}");
+    }
+}
+
+/// What the template, the file's `driver` and posse itself have to say wins over what all objects have.
+#[test]
+fn every_object_has_the_common_labels_and_annotations() {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let common = CommonMetadata {
+        labels: vec![pair("team", "common"), pair("tier", "batch")],
+        annotations: vec![pair("owner", "common"), pair("prometheus.io/port", "1")],
+    };
+    let template = "pod: {metadata: {labels: {team: template}, annotations: {owner: template}}, \
+                    spec: {containers: [{name: a, image: i}]}}";
+    for (driver, team, owner) in [
+        ("{image: i}".to_owned(), "common", "common"),
+        (format!("{{{template}}}"), "template", "template"),
+        (format!("{{labels: {{team: key}}, {template}}}"), "key", "template"),
+        (format!("{{kind: pod, {template}}}"), "template", "template"),
+        ("{kind: pod, image: i, annotations: {owner: key}}".to_owned(), "common", "key"),
+    ] {
+        let is_pod = driver.starts_with("{kind: pod");
+        let made = manifests(&plan(&driver, |plan| {
+            plan.common = common.clone().into();
+            plan.create_rbac = true;
+            plan.queue = Some("q".to_owned());
+            plan.scrape = Some(ScrapePort { port: 9760, is_default: true });
+            plan.pod_files = PodFiles::Inline([("a.py".to_owned(), Vec::new())].into());
+        }))
+        .unwrap();
+        let found = |metadata: &Value| {
+            let (labels, annotations) = (&metadata["labels"], &metadata["annotations"]);
+            assert_eq!(labels["posse.dev/app"], "wc", "{driver}");
+            assert_eq!(labels["tier"], "batch", "{driver}");
+            let of = |value: &Value| value.as_str().unwrap_or("none").to_owned();
+            [of(&labels["team"]), of(&annotations["owner"]), of(&annotations["prometheus.io/port"])]
+        };
+        let n_parts = made.parts.len();
+        assert_eq!(n_parts, 6, "ServiceAccount, Role, RoleBinding, ConfigMap, Secret, Service");
+        for part in &made.parts {
+            assert_eq!(found(&part["metadata"]), ["common", "common", "1"], "{driver}: {part}");
+        }
+        assert_eq!(found(&made.pod["metadata"]), [team, owner, "9760"], "{driver}");
+        let workload = &made.workload;
+        assert_eq!(workload["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "q");
+        if is_pod {
+            assert_eq!(found(&workload["metadata"]), [team, owner, "9760"], "{driver}");
+        } else {
+            assert_eq!(found(&workload["metadata"]), ["common", "common", "1"], "{driver}");
+            let template = &workload["spec"]["template"]["metadata"];
+            assert_eq!(found(template), [team, owner, "9760"], "{driver}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::config::control_addr::ControlAddr;
 use crate::config::listen_addr::ListenAddr;
 use crate::config::section::{ConfigError, Section};
+use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::log::LOG_LINES_MAX;
 use crate::names;
 use crate::pod::credential_mounts::Credentials;
@@ -33,6 +34,7 @@ const TOP: &[Key] = &[
         "The application: pods are named `<app>-<instance>-exec-<id>`. Starts with a letter."),
     key("namespace", Text, told("the service account's, else the context's", "analytics"),
         "The namespace of the executors."),
+    common_metadata::LABELS, common_metadata::ANNOTATIONS,
     key("driver", Map, none(""), "The program that uses the executors. See [driver](#driver)."),
     key("executors", Maps, none(""),
         "The groups of executors. With `executors: []` the driver creates groups by the [control \
@@ -171,6 +173,8 @@ pub struct Config {
     pub app: Option<String>,
     /// None: the service account's namespace, or the context's.
     pub namespace: Option<String>,
+    /// The labels and annotations of every object.
+    pub common: CommonMetadata,
     /// The LocalQueue of the driver, and of each group that names none.
     pub queue: Option<String>,
     pub credentials: Vec<Credentials>,
@@ -240,6 +244,7 @@ impl Default for Config {
         Self {
             app: None,
             namespace: None,
+            common: CommonMetadata::default(),
             queue: None,
             credentials: Vec::new(),
             driver: Driver::default(),
@@ -274,6 +279,7 @@ impl Config {
         let mut config = Self {
             app: checked(&top, "app", names::app_name_error)?,
             namespace: checked(&top, "namespace", names::namespace_error)?,
+            common: common_metadata::common_metadata(&top)?,
             queue: group::queue(&top)?,
             driver: driver::driver(&top.section("driver")?)?,
             executors: group::groups(&top, &credentials)?,
@@ -460,6 +466,7 @@ fn of_json<T>(
 }
 
 mod beside;
+mod common_metadata;
 pub mod control_addr;
 mod credentials;
 mod decommission;

@@ -19,13 +19,36 @@ pub(super) fn pairs(
     entries.iter().map(pair).collect()
 }
 
-/// Labels without posse's prefix.
-pub(super) fn labels(section: &Section<'_>) -> Result<Vec<(String, String)>, ConfigError> {
-    let labels = pairs(section, "labels")?;
-    for (key, value) in &labels {
-        if let Some(why) = names::label_error(&format!("{key}={value}")) {
-            return Err(section.error("labels", why));
+/// The same without the pairs in which `error_in` finds something. The error is at the pair.
+pub(super) fn pairs_but(
+    section: &Section<'_>,
+    key: &str,
+    error_in: impl Fn(&str, &str) -> Option<String>,
+) -> Result<Vec<(String, String)>, ConfigError> {
+    let pairs = pairs(section, key)?;
+    for (name, value) in &pairs {
+        if let Some(why) = error_in(name, value) {
+            let map = section.section(key)?;
+            let entry = map.entries().iter().find(|entry| entry.key == *name);
+            let mut error = section.error(key, why);
+            error.at = entry.map_or(error.at, |entry| entry.at);
+            return Err(error);
         }
     }
-    Ok(labels)
+    Ok(pairs)
+}
+
+/// Labels without posse's own.
+pub(super) fn labels(section: &Section<'_>) -> Result<Vec<(String, String)>, ConfigError> {
+    labels_but(section, |_, _| None)
+}
+
+/// Labels without posse's own, and without those in which `error_in` finds something.
+pub(super) fn labels_but(
+    section: &Section<'_>,
+    error_in: impl Fn(&str, &str) -> Option<String>,
+) -> Result<Vec<(String, String)>, ConfigError> {
+    pairs_but(section, "labels", |key, value| {
+        names::label_error(&format!("{key}={value}")).or_else(|| error_in(key, value))
+    })
 }

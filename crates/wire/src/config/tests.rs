@@ -225,7 +225,7 @@ pub(crate) fn fails(text: &str, want: &str) {
 fn unknown_keys_are_errors_that_list_the_known_ones() {
     fails(
         "app: a\nexecuters: []",
-        "2:1: executers: unknown key (did you mean `executors`?); known here: allocation, app, ",
+        "2:1: executers: unknown key (did you mean `executors`?); known here: allocation, annotations, app, ",
     );
     fails(
         "driver:\n  cmd: x",

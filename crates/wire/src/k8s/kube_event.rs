@@ -1,8 +1,11 @@
 //! Events of `events.k8s.io/v1` about the driver's pod: which of posse's events become one, its words, and
 //! its JSON.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
+use crate::k8s::common_metadata::CommonMetadata;
 use crate::pod::build::OwnerRef;
 use crate::time::Epoch;
 use posse_base::text::sanitize;
@@ -19,11 +22,13 @@ const INSTANCE_BYTES_MAX: usize = 128;
 /// The longest part of the pod's name in an Event's name, in bytes: object names have up to 253.
 const POD_BYTES_MAX: usize = 200;
 
-/// The driver's pod.
+/// The driver's pod, and what each Event about it has.
 #[derive(Clone, Debug)]
 pub struct Regarding {
     pub namespace: String,
     pub pod: OwnerRef,
+    /// Labels and annotations of the Events.
+    pub common: Arc<CommonMetadata>,
 }
 
 /// What an Event says about one of posse's events; none for those that are not worth an Event.
@@ -110,7 +115,7 @@ pub fn create_body(
     request: &EventRequest,
     epoch: Epoch,
 ) -> Value {
-    let Regarding { namespace, pod } = regarding;
+    let Regarding { namespace, pod, common } = regarding;
     let EventRequest { notice, .. } = request;
     let instance: String = pod.name.chars().take(INSTANCE_BYTES_MAX).collect();
     let mut body = json!({
@@ -129,6 +134,7 @@ pub fn create_body(
         "note": notice.note,
         "type": if notice.is_warning { "Warning" } else { "Normal" },
     });
+    common.lay_under_object(&mut body);
     // A series has at least two.
     if request.count > 1 {
         body["series"] = series(request, epoch);
@@ -256,7 +262,7 @@ mod tests {
             name: "driver".to_owned(),
             uid: "u1".to_owned(),
         };
-        let regarding = Regarding { namespace: "n".to_owned(), pod: owner };
+        let regarding = Regarding { namespace: "n".to_owned(), pod: owner, common: Arc::default() };
         let mut request = EventRequest {
             series: 26,
             is_update: false,

@@ -27,6 +27,9 @@ pub const SERVING: (&str, &str) = ("kueue.x-k8s.io/pod-group-serving", "true");
 /// Annotation and value of a pod of a group that nothing will take the place of: when all pods have ended, the group
 /// has.
 const LAST: (&str, &str) = ("kueue.x-k8s.io/retriable-in-group", "false");
+/// The labels and annotations of Kueue that posse writes.
+pub const OWN_KEYS: [&str; 8] =
+    [QUEUE, MANAGED.0, OWN_WORKLOAD.0, POD_GROUP, POD_GROUP_COUNT, ROLE.0, SERVING.0, LAST.0];
 /// The finalizer by which Kueue keeps a pod of a group until another one has taken its place.
 const FINALIZER: &str = MANAGED.0;
 /// Label of a Workload: the uid of the pod or Job that it stands for.

@@ -3,6 +3,8 @@
 
 use posse_core::model::ids::ExecutorId;
 
+/// Prefix of posse's own labels and annotations.
+pub const PREFIX: &str = "posse.dev/";
 /// Label: application.
 pub const APP: &str = "posse.dev/app";
 /// Label: instance (one run of the application).

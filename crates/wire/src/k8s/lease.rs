@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::labels::{APP, COMPONENT, FORMAT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
 use crate::pod::WireError;
 use crate::pod::build::OwnerRef;
@@ -32,6 +33,8 @@ pub struct LeaseObject<'a> {
     pub namespace: &'a str,
     pub selection: &'a Selection,
     pub owner: Option<&'a OwnerRef>,
+    /// Labels and annotations beside posse's own.
+    pub common: &'a CommonMetadata,
     /// Content of the Lease. If `version_text` is not empty, the write replaces only that version.
     pub record: &'a Record,
 }
@@ -52,8 +55,8 @@ struct JsonMeta<'a> {
     namespace: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     resource_version: Option<&'a str>,
-    labels: BTreeMap<&'static str, &'a str>,
-    annotations: BTreeMap<&'static str, String>,
+    labels: BTreeMap<&'a str, &'a str>,
+    annotations: BTreeMap<&'a str, &'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     owner_references: Vec<&'a OwnerRef>,
 }
@@ -177,13 +180,14 @@ impl LeaseObject<'_> {
     pub fn to_json(&self) -> Vec<u8> {
         let record = self.record;
         let version = &record.version_text;
-        let labels = BTreeMap::from([
+        let ours = [
             (APP, self.selection.app.as_str()),
             (INSTANCE, self.selection.instance.as_str()),
             (COMPONENT.0, component(self.scope)),
             MANAGED_BY,
-        ]);
-        let high_water = record.id_high_water.map(|id| (ID_HIGH_WATER, id.to_string()));
+        ];
+        let high_water = record.id_high_water.map(|id| id.to_string());
+        let high_water = high_water.iter().map(|id| (ID_HIGH_WATER, id.as_str()));
         let lease = JsonLease {
             api_version: "coordination.k8s.io/v1",
             kind: "Lease",
@@ -191,8 +195,8 @@ impl LeaseObject<'_> {
                 name: self.name,
                 namespace: self.namespace,
                 resource_version: (!version.is_empty()).then_some(version),
-                labels,
-                annotations: high_water.into_iter().collect(),
+                labels: texts(&self.common.labels).chain(ours).collect(),
+                annotations: texts(&self.common.annotations).chain(high_water).collect(),
                 owner_references: self.owner.into_iter().collect(),
             },
             spec: JsonSpec {
@@ -205,6 +209,10 @@ impl LeaseObject<'_> {
         };
         serde_json::to_vec(&lease).expect("strings and numbers serialize")
     }
+}
+
+fn texts(pairs: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+    pairs.iter().map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
 fn unix_ms(text: &str) -> Option<i64> {
@@ -252,6 +260,7 @@ mod tests {
             namespace: "analytics",
             selection: &selection,
             owner: Some(&owner),
+            common: &CommonMetadata::default(),
             record: &record,
         };
         let json = String::from_utf8(object.to_json()).unwrap();

@@ -1,6 +1,7 @@
 //! Objects of Kubernetes besides pods, and the answers of its API server.
 
 pub mod caller;
+pub mod common_metadata;
 pub mod discovery;
 pub mod exec_channels;
 pub mod job;

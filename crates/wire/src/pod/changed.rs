@@ -1,11 +1,8 @@
 //! What a server, or a webhook of it, may not change in a pod.
 
-use crate::k8s::labels::MANAGED_BY;
+use crate::k8s::labels::{MANAGED_BY, PREFIX};
 use crate::k8s::object::Meta;
 use crate::pod::{WireError, read_pod};
-
-/// The prefix of posse's own labels.
-const PREFIX: &str = "posse.dev/";
 
 const RESTARTS: &str = "the server adds a restartPolicy or restartPolicyRules (a mutating webhook), by which the \
                         kubelet would restart containers in place: posse would delete the pod";

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
+use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::labels::{APP, CREDENTIALS, INSTANCE, MANAGED_BY, Selection};
 use crate::pod::build::OwnerRef;
 
@@ -27,6 +28,7 @@ pub fn secret(
     name: &str,
     selection: &Selection,
     owner: Option<&OwnerRef>,
+    common: &CommonMetadata,
     files: &CredentialFiles,
     before: Option<&Value>,
 ) -> Value {
@@ -47,10 +49,12 @@ pub fn secret(
             metadata[field] = before["metadata"][field].clone();
         }
     }
-    json!({
+    let mut secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque",
         "data": encoded.collect::<BTreeMap<_, _>>(),
-    })
+    });
+    common.lay_under_object(&mut secret);
+    secret
 }
 
 /// True if posse wrote this Secret for this application.
@@ -134,7 +138,8 @@ mod tests {
     #[test]
     fn a_secret_is_ours_by_its_labels() {
         let files = CredentialFiles::from([("ccache".to_owned(), b"abc".to_vec())]);
-        let stored = secret("wc-hdfs", &selection(), None, &files, None);
+        let stored =
+            secret("wc-hdfs", &selection(), None, &CommonMetadata::default(), &files, None);
         assert_eq!(stored["data"], json!({"ccache": "YWJj"}));
         assert!(stored["metadata"].get("ownerReferences").is_none());
         assert!(is_ours(&stored, "wc") && is_last_writer(&stored, &selection()));
@@ -155,7 +160,8 @@ mod tests {
         };
         let before =
             json!({"metadata": {"uid": "s1", "resourceVersion": "7", "labels": {"x": "y"}}});
-        let next = secret("wc-hdfs", &selection(), Some(&owner), &files, Some(&before));
+        let common = CommonMetadata::default();
+        let next = secret("wc-hdfs", &selection(), Some(&owner), &common, &files, Some(&before));
         assert_eq!(next["metadata"]["ownerReferences"][0]["uid"], "u1");
         assert_eq!(next["metadata"]["resourceVersion"], "7");
         assert_eq!(next["metadata"]["uid"], "s1");

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::labels::{APP, GROUP, INSTANCE, MANAGED_BY, SLOT, VOLUME};
 
 /// One entry of `volumes_per_slot`.
@@ -60,8 +61,8 @@ impl SlotVolume {
     }
 
     /// The claim of a slot as it is created, with placeholders. `owner`: the ownerReference of the driver
-    /// pod, if there is one. It owns claims that live as long as the run.
-    pub fn claim(&self, owner: Option<Value>) -> Value {
+    /// pod, if there is one. It owns claims that live as long as the run. `common`: what all objects have.
+    pub fn claim(&self, owner: Option<Value>, common: &CommonMetadata) -> Value {
         let mut labels = Map::new();
         let mut annotations = Map::new();
         for (map, pairs) in [(&mut labels, &self.labels), (&mut annotations, &self.annotations)] {
@@ -87,9 +88,11 @@ impl SlotVolume {
         if let Some(class) = &self.storage_class {
             spec["storageClassName"] = json!(class);
         }
-        json!({
+        let mut claim = json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec,
-        })
+        });
+        common.lay_under_object(&mut claim);
+        claim
     }
 }
 

@@ -54,6 +54,18 @@ const COSCHEDULING_API: &str = "scheduling.x-k8s.io";
 const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
 /// Label: the PodGroup of Coscheduling.
 const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
+/// Annotations: the groups of tasks of YuniKorn, and which of them the pod belongs to.
+const YUNIKORN_TASK_GROUP: &str = "yunikorn.apache.org/task-group-name";
+const YUNIKORN_TASK_GROUPS: &str = "yunikorn.apache.org/task-groups";
+const YUNIKORN_PARAMETERS: &str = "yunikorn.apache.org/schedulingPolicyParameters";
+/// What gangs write under names of others.
+pub const OWN_KEYS: [&str; 5] = [
+    VOLCANO_GROUP,
+    COSCHEDULING_GROUP,
+    YUNIKORN_TASK_GROUP,
+    YUNIKORN_TASK_GROUPS,
+    YUNIKORN_PARAMETERS,
+];
 /// The one group of tasks of an application of YuniKorn.
 const YUNIKORN_TASKS: &str = "executors";
 
@@ -99,7 +111,8 @@ impl PodContext {
         if let Some(owner) = &self.owner {
             metadata["ownerReferences"] = json!([owner]);
         }
-        let object = json!({"kind": "PodGroup", "metadata": metadata, "spec": spec});
+        let mut object = json!({"kind": "PodGroup", "metadata": metadata, "spec": spec});
+        self.common.lay_under_object(&mut object);
         Some(PodGroup { api, object })
     }
 }
@@ -138,9 +151,9 @@ pub(super) fn lay_over(
             }]);
             let wait = format!("placeholderTimeoutInSeconds={}", gang.timeout_s);
             let parameters = format!("{wait} gangSchedulingStyle=Hard");
-            set("annotations", "yunikorn.apache.org/task-group-name", json!(YUNIKORN_TASKS));
-            set("annotations", "yunikorn.apache.org/task-groups", json!(tasks.to_string()));
-            set("annotations", "yunikorn.apache.org/schedulingPolicyParameters", json!(parameters));
+            set("annotations", YUNIKORN_TASK_GROUP, json!(YUNIKORN_TASKS));
+            set("annotations", YUNIKORN_TASK_GROUPS, json!(tasks.to_string()));
+            set("annotations", YUNIKORN_PARAMETERS, json!(parameters));
         }
     }
 }

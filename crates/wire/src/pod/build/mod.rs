@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use self::gang::PodGang;
+use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::kueue;
 use crate::k8s::labels::{self, Selection};
 use crate::names::host_in_url;
@@ -32,8 +33,6 @@ const SERVER_FIELDS: [&str; 6] =
 const DEADLINE: &str = "activeDeadlineSeconds";
 /// The longest value of a label.
 const LABEL_BYTES_MAX: usize = 63;
-/// Prefix of posse's own labels and annotations.
-const POSSE_PREFIX: &str = "posse.dev/";
 /// Path of a container's memory below `resources`.
 const LIMIT: &str = ".limits.memory";
 const REQUEST: &str = ".requests.memory";
@@ -63,6 +62,8 @@ pub struct PodContext {
     pub staged: Option<Staged>,
     /// Credentials for the pods.
     pub credentials: Arc<[Credentials]>,
+    /// Labels and annotations beside those of the template.
+    pub common: Arc<CommonMetadata>,
 }
 
 /// What the keys of a group say about its pods, beside the template.
@@ -150,6 +151,7 @@ impl Template {
             node_loss_after_s: Some(1),
             staged: None,
             credentials: Arc::default(),
+            common: Arc::default(),
             settings: settings.clone(),
             restart: Restart::Always,
             on_loss: OnLoss::Executor,
@@ -181,11 +183,10 @@ impl Template {
         };
         node_affinity::leave_preferred_gap(&mut pod);
         affine.both = build.emit(&pod, true)?;
+        let owner = context.owner.as_ref().map(|owner| json!(owner));
         let claims = self.slot_volumes.iter();
         let claims = claims
-            .map(|volume| {
-                build.emit(&volume.claim(context.owner.as_ref().map(|owner| json!(owner))), false)
-            })
+            .map(|volume| build.emit(&volume.claim(owner.clone(), &context.common), false))
             .collect::<Result<_, _>>()?;
         let memory = std::mem::take(&mut build.memory);
         let pod = PodText::new(parts, context.pod_name_prefix())
@@ -263,6 +264,7 @@ impl Build<'_> {
         self.add_tolerations(&mut spec)?;
         self.add_metadata(&mut metadata)?;
         gang::lay_over(self.context, &mut metadata, &mut spec);
+        self.context.common.lay_under(&mut metadata);
         Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
     }
 
@@ -527,14 +529,12 @@ impl Build<'_> {
             None => {
                 metadata.remove("ownerReferences");
             }
-            Some(owner) => list.push(json!({
-                "apiVersion": owner.api_version,
-                "kind": owner.kind,
-                "name": owner.name,
-                "uid": owner.uid,
-                "controller": true,
-                "blockOwnerDeletion": false,
-            })),
+            Some(owner) => {
+                let mut owner = json!(owner);
+                owner["controller"] = json!(true);
+                owner["blockOwnerDeletion"] = json!(false);
+                list.push(owner);
+            }
         }
         Ok(())
     }
@@ -542,7 +542,7 @@ impl Build<'_> {
 
 /// Keys with posse's prefix: only posse may set them.
 fn posse_keys(map: &Map<String, Value>) -> Vec<String> {
-    map.keys().filter(|key| key.starts_with(POSSE_PREFIX)).cloned().collect()
+    map.keys().filter(|key| key.starts_with(labels::PREFIX)).cloned().collect()
 }
 
 /// posse's environment variables for every container. The placeholders are filled in later.
@@ -704,6 +704,8 @@ impl Emitter<'_> {
     }
 }
 
+#[cfg(test)]
+mod common_tests;
 #[cfg(test)]
 mod queue_tests;
 #[cfg(test)]

@@ -27,6 +27,7 @@ pub(crate) fn context() -> PodContext {
         node_loss_after_s: Some(60),
         staged: None,
         credentials: Arc::default(),
+        common: Arc::default(),
         settings: PodSettings::default(),
         restart: Restart::Always,
         on_loss: OnLoss::Executor,
