@@ -1,7 +1,7 @@
 //! `posse task`: adds tasks to a run, lists them, waits for them, prints their output and cancels them.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{self, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,15 @@ use crate::listing::{Listing, print_listing};
 use crate::logs::logs;
 use crate::remote::{RemoteRun, Words};
 use crate::scale::only_group;
+use crate::settings::output_beside;
 use crate::table::table;
 use crate::task_record::read_record;
+use crate::terminal::with_log_output;
 use crate::world::World;
 use posse_control::client::{Client, ClientError, OneTask};
 use posse_core::model::task::TaskOutcome;
 use posse_run::random::random_bits;
+use posse_run::task_outputs::TaskOutputs;
 use posse_wire::control::task::{ArrayJson, TaskJson, TaskStatusJson};
 
 /// The time between two looks at the tasks.
@@ -184,6 +187,17 @@ fn wait(args: &TaskWaitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
 }
 
 fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    if let Some(path) = &args.from {
+        let path = world.dir.join(path);
+        let folder = if path.is_dir() { path } else { output_beside(&path) };
+        let failed = |what: String| Failure::new(Code::Failed, what);
+        let outputs = TaskOutputs::existing(&folder)
+            .map_err(|error| failed(format!("{}: cannot be read: {error}", folder.display())))?;
+        let bytes = outputs
+            .find(args.of.group.as_deref(), &args.key)
+            .map_err(|why| failed(format!("the output of task {} {why}", args.key)))?;
+        return print_output(&bytes, out);
+    }
     let here = match find(&args.of, world)? {
         Found::Here(here) => here,
         Found::InCluster(run) => {
@@ -191,7 +205,64 @@ fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Res
             return run.run(words.values([&args.key]), out);
         }
     };
-    let task = here.one(&args.key, OneTask::Look)?;
+    let task = match here.one(&args.key, OneTask::Look) {
+        Ok(task) => task,
+        // The run may have kept more than it remembers.
+        Err(unknown) => match here.client.task_output(&here.group, &args.key) {
+            Ok(bytes) => return print_output(&bytes, out),
+            Err(_) => return Err(unknown),
+        },
+    };
+    let mut out = Counted { out, n_bytes: 0 };
+    match pod_logs(&here, &task, args, world, &mut out) {
+        // Half of it may be printed, and what is kept has the same begin.
+        Err(of_pod) if is_over(&task) && out.n_bytes == 0 => {
+            match here.client.task_output(&here.group, &args.key) {
+                Ok(bytes) => print_output(&bytes, out.out),
+                Err(ClientError::Refused { what, .. }) => {
+                    let message = format!("{what}; its pod: {of_pod}");
+                    Err(Failure::new(Code::Failed, message))
+                }
+                Err(_) => Err(of_pod),
+            }
+        }
+        printed => printed,
+    }
+}
+
+fn print_output(bytes: &[u8], out: &mut dyn Write) -> Result<Code, Failure> {
+    let print = |out: &mut dyn Write| {
+        out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::output)
+    };
+    with_log_output(out, false, print).map(|()| Code::Clean)
+}
+
+/// A writer that tells whether anything was written.
+struct Counted<'a> {
+    out: &'a mut dyn Write,
+    n_bytes: usize,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n_bytes = self.out.write(bytes)?;
+        self.n_bytes += n_bytes;
+        Ok(n_bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Prints the log of the pod of a task.
+fn pod_logs(
+    here: &Here,
+    task: &TaskStatusJson,
+    args: &TaskLogsArgs,
+    world: &World<'_>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
     let Some(executor) = task.executor else {
         let message = format!("task {} has no executor yet: it is {}", task.key, task.state);
         return Err(Failure::new(Code::Failed, message));

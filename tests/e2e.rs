@@ -72,7 +72,11 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Own submit::{submit_wordcount};
     Own observed::{large_simulated_run_described};
     Real observed::{large_run_described};
-    Both tasks::{tasks_by_calls, tasks_by_commands, tasks_in_order, tasks_of_arrays_and_again, tasks_run_once_over_faults};
+    Both tasks::{
+        output_of_tasks_is_kept, tasks_by_calls, tasks_by_commands, tasks_in_order, tasks_of_arrays_and_again,
+        tasks_run_once_over_faults,
+    };
+    Embedded tasks::{output_of_tasks_beside_events};
     Embedded task_shapes::{a_shape_without_a_node_gives_its_place, tasks_that_cannot_start};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};

@@ -130,6 +130,10 @@ pub struct TaskLogsArgs {
     /// Print new output until the task's executor ends
     #[arg(short, long)]
     pub follow: bool,
+    /// Print what is kept beside this file of events, or in this folder of outputs: of a run that may be over
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["control", "control_token_file", "app", "follow"])]
+    pub from: Option<PathBuf>,
 }
 
 /// `posse task cancel` and `posse task retry`.

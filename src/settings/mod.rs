@@ -12,10 +12,12 @@ use posse_control::address::default_folders;
 use posse_core::model::settings::GroupSpec;
 use posse_run::credentials::folder::candidates;
 use posse_run::events::EventTarget;
-use posse_run::run::settings::{GroupSettings, RunSettings};
+use posse_run::run::settings::{GroupSettings, OutputFolder, RunSettings};
 use posse_wire::config::control_addr::ControlAddr;
 use posse_wire::config::listen_addr::ListenAddr;
-use posse_wire::config::{self, Config, Control, Driver, Group, Metrics, PodSource, Ready};
+use posse_wire::config::{
+    self, Config, Control, Driver, Group, Metrics, PodSource, Ready, TaskOutput,
+};
 use posse_wire::names;
 use posse_wire::pod::security::Security;
 use posse_wire::pod::slot_volume::{KeepVolume, NEEDS_EXCLUSIVE};
@@ -34,6 +36,8 @@ const NO_FILE: &str = "the command line";
 const LOCAL_IMAGE: &str = "none";
 /// `failures.log_lines` with --dev: a person looks on, and reading logs needs no permission there.
 const DEV_LOG_LINES: u32 = 20;
+/// The folder that the pod of `posse submit` has for what a run needs.
+const POD_FOLDER: &str = "/run/posse";
 /// What to do if executors in a cluster have no image.
 const NO_IMAGE: &str =
     "--command: give --image IMAGE or --template FILE too; only `run --dev` needs no image";
@@ -70,6 +74,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
     check_volumes(&groups, exclusive, &file)?;
     let events = events(args, &driver, world)?;
     let metrics = metrics(&config, args)?;
+    let task_output = task_output(&config, events.as_ref(), args, world);
     Ok(RunSettings {
         app,
         namespace: args.file.namespace.clone().or(config.namespace),
@@ -97,6 +102,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         page,
         page_token_file: args.page_token_file.clone(),
         events,
+        task_output,
         metrics,
         kubernetes_events: config.kubernetes_events,
         keep: args.keep,
@@ -512,6 +518,44 @@ fn events(
             "--events - would mix the events with the driver's output; give --events FILE",
         )),
     }
+}
+
+/// The folder for the output of ended tasks: the one in the configuration, else one that lives as long as the record
+/// of them. The tasks of `posse map` print their output.
+fn task_output(
+    config: &Config,
+    events: Option<&EventTarget>,
+    args: &RunArgs,
+    world: &World<'_>,
+) -> Option<OutputFolder> {
+    let found = |path| Some(OutputFolder { path, is_named: false });
+    match (&config.task_output, events) {
+        (TaskOutput::Off, _) => None,
+        (TaskOutput::At(path), _) => {
+            Some(OutputFolder { path: world.dir.join(path), is_named: true })
+        }
+        (TaskOutput::Default, _) if args.jobs.is_some() => None,
+        (TaskOutput::Default, Some(EventTarget::File(path))) if may_be_file(path) => {
+            found(output_beside(path))
+        }
+        (TaskOutput::Default, _) => {
+            let is_in_cluster = (world.env)("KUBERNETES_SERVICE_HOST").is_some();
+            let folder = Path::new(POD_FOLDER);
+            (is_in_cluster && folder.is_dir()).then(|| folder.join("output")).and_then(found)
+        }
+    }
+}
+
+/// The folder with the output of the tasks whose ends are in this file of events.
+pub(super) fn output_beside(events: &Path) -> PathBuf {
+    let mut path = events.as_os_str().to_owned();
+    path.push(".output");
+    PathBuf::from(path)
+}
+
+/// True if it is a regular file, or will be one.
+fn may_be_file(path: &Path) -> bool {
+    !path.starts_with("/dev") && std::fs::metadata(path).map_or(true, |facts| facts.is_file())
 }
 
 #[cfg(test)]

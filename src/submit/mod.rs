@@ -35,7 +35,7 @@ use posse_submit::manifests::manifests;
 use posse_submit::plan::{Plan, ScrapePort};
 use posse_submit::pod_files::PodFiles;
 use posse_submit::submission::{Submission, SubmitError};
-use posse_wire::config::{DriverPod, PodSource, PosseImage};
+use posse_wire::config::{DriverPod, PodSource, PosseImage, TaskOutput};
 use posse_wire::k8s::object::Meta;
 use posse_wire::names;
 use posse_wire::pod::template::Template;
@@ -198,6 +198,12 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
     let app = file.app.clone().or_else(|| config.app.is_none().then(|| settings.app.clone()));
     let args = run_args(request, app, &mut files, world)?;
     let scrape = ScrapePort::of(config.metrics, &template);
+    // A queue of tasks keeps their output, if nothing else is said.
+    let keeps_output = match &config.task_output {
+        TaskOutput::At(_) => true,
+        TaskOutput::Default => driver.command.is_empty(),
+        TaskOutput::Off => false,
+    };
     Ok(Plan {
         app: settings.app.clone(),
         namespace: settings.namespace.clone().unwrap_or_default(),
@@ -220,6 +226,7 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         scrape,
         create_rbac: request.create_rbac,
         credential_secrets: settings.credentials.iter().map(|one| one.secret.clone()).collect(),
+        reads_logs: keeps_output || settings.policy.log_lines > 0,
         has_volumes: settings.groups.iter().any(|group| !group.volumes.is_empty()),
         pod_files: PodFiles::None,
     })

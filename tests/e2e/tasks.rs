@@ -1,6 +1,8 @@
 //! Tasks: each runs once, over failures of everything, and the calls about them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::process::Output;
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -12,7 +14,7 @@ use crate::e2e::openapi::below;
 use crate::support::control::Control;
 use crate::support::http::{gone_in, gone_now};
 use crate::support::key_watch::KeyWatch;
-use crate::support::posse::{Posse, said};
+use crate::support::posse::{Posse, command, said};
 use crate::support::scene::{GRACE_S, Scene, executor_id, is_over, is_running, name_of, uid_of};
 use crate::support::server::{End, Server, items, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value, wait_value_every};
@@ -476,6 +478,125 @@ pub fn tasks_of_arrays_and_again(server: &dyn Server) {
     }
     posse.stop();
     scene.finish();
+}
+
+/// The output of ended tasks is there when their pods are gone, after a `kill -9` of posse, and when the run is over. The
+/// test-side node of a real server has no logs: then the reason is there.
+pub fn output_of_tasks_is_kept(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let has_logs = scene.server.real().is_none();
+    if has_logs {
+        write_script(
+            &scene,
+            "if test $POSSE_KEY = bad; then echo why; exit 3; fi; echo one; echo two",
+        );
+    }
+    let group = json!({"count": 0, "template": "pod.json"});
+    let settings = json!({"executors": [group], "task_output": "kept"});
+    let run = || scene.run().settings(settings.clone()).instance("outputs").start();
+    let posse = run();
+    posse.wait_ready();
+    for key in ["good", "bad"] {
+        let output = posse.ask(&["task", "add", "--name", key]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
+    if !has_logs {
+        scene.wait_running(2);
+        let is_bad = |pod: &Value| pod["metadata"]["labels"]["posse.dev/key"] == "bad";
+        scene
+            .ours()
+            .iter()
+            .for_each(|pod| scene.end(pod, End::Exit(if is_bad(pod) { 3 } else { 0 })));
+    }
+    assert_eq!(posse.ask(&["task", "wait"]).status.code(), Some(3));
+    wait_kept(&scene);
+    let pods = scene.ours();
+    assert_eq!(pods.len(), 2, "the pods of ended tasks stay");
+    pods.iter().for_each(|pod| scene.delete(pod));
+    scene.wait_none();
+    let check = |output: &Output, want: &str| {
+        let told = said(output);
+        match has_logs {
+            true => assert_eq!(told, format!("exit status: 0: {want}")),
+            false => assert!(
+                output.status.code() == Some(1) && told.contains("was not kept: "),
+                "{told}"
+            ),
+        }
+    };
+    let wants = [("good", "one\ntwo\n"), ("bad", "why\n")];
+    for (key, want) in wants {
+        check(&posse.ask(&["task", "logs", key]), want);
+    }
+    let unknown = posse.ask(&["task", "logs", "nobody"]);
+    assert!(said(&unknown).contains("has no task nobody"), "{}", said(&unknown));
+    posse.signal(Signal::KILL);
+    wait_for(PATIENCE, "posse to end", || posse.is_over());
+    // With their pods the run has forgotten the tasks, but not their output.
+    let posse = run();
+    posse.wait_ready();
+    if has_logs {
+        for (key, want) in wants {
+            check(&posse.ask(&["task", "logs", key]), want);
+        }
+    }
+    posse.stop();
+    for (key, want) in wants {
+        let folder = scene.file("kept");
+        let mut from = command(folder.parent().expect("a folder"));
+        check(
+            &from.args(["task", "logs", "--from", "kept", key]).output().expect("it starts"),
+            want,
+        );
+    }
+    scene.finish();
+}
+
+/// Without a key in the file, outputs are beside the file of events.
+pub fn output_of_tasks_beside_events(server: &dyn Server) {
+    let scene = Scene::new(server);
+    write_script(&scene, "echo $POSSE_KEY; exit 4");
+    let group = json!({"count": 0, "template": "pod.json"});
+    let posse = scene.run().settings(json!({"executors": [group]})).start();
+    posse.wait_ready();
+    assert_eq!(posse.ask(&["task", "add", "--name", "a"]).status.code(), Some(0));
+    assert_eq!(posse.ask(&["task", "wait"]).status.code(), Some(4));
+    let events = posse.events_file().to_owned();
+    // The end of the run waits for it.
+    posse.stop();
+    let from = |words: &[&str]| {
+        let mut command = command(events.parent().expect("a folder"));
+        command.args(["task"]).args(words).arg("--from").arg(&events);
+        said(&command.output().expect("it starts"))
+    };
+    assert_eq!(from(&["logs", "a"]), "exit status: 0: a\n");
+    assert!(from(&["list"]).contains("failed"), "{}", from(&["list"]));
+    assert!(
+        from(&["logs", "b"]).contains("the output of task b is not in "),
+        "{}",
+        from(&["logs", "b"])
+    );
+    scene.finish();
+}
+
+/// Waits for the output of two tasks.
+fn wait_kept(scene: &Scene<'_>) {
+    let kept = || {
+        let entries = fs::read_dir(scene.file("kept/default")).into_iter().flatten().flatten();
+        let finished =
+            entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'));
+        finished.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    wait_for(PATIENCE, "both to be kept", || kept().len() == 2);
+    for path in kept() {
+        assert_eq!(fs::metadata(&path).expect("it is there").mode() & 0o777, 0o600, "{path:?}");
+    }
+}
+
+fn write_script(scene: &Scene<'_>, script: &str) {
+    scene.write_template("pod.json", |pod| {
+        pod["spec"]["containers"][0]["command"] = json!(["sh", "-c", script]);
+    });
 }
 
 /// Much more than 20,000 open tasks and the calls that add them need.

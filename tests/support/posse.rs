@@ -252,6 +252,10 @@ impl Posse {
         fs::read_to_string(&self.stdout).unwrap_or_default()
     }
 
+    pub fn events_file(&self) -> &Path {
+        &self.events
+    }
+
     /// The events so far.
     pub fn events(&self) -> Vec<Value> {
         read_events(&self.events)

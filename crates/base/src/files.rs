@@ -1,9 +1,9 @@
 //! Files that posse writes: never through a symbolic link, and with mode 0600 from the start.
 
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,6 +11,9 @@ use rustix::fs::OFlags;
 
 /// Mode of a file with secrets.
 pub const PRIVATE: u32 = 0o600;
+
+/// Permission of others than the owner to write.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// How often a name is tried that exists already.
 const NAME_TRIES_MAX: u32 = 16;
@@ -85,6 +88,42 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Reads a regular file, of which `bytes_max` bytes are enough.
+///
+/// # Errors
+/// It is a symbolic link or no regular file, or cannot be read.
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = open_with(path, OpenOptions::new().read(true), OFlags::NONBLOCK)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Creates a folder that only this user can access, or finds one in which nobody else can write.
+///
+/// # Errors
+/// It is a symbolic link, another user's folder or one that others can write, or cannot be created.
+pub fn own_folder(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        created => return created,
+    }
+    let facts = fs::symlink_metadata(path)?;
+    let what = if !facts.is_dir() {
+        "it is not a folder"
+    } else if facts.uid() != rustix::process::geteuid().as_raw() {
+        "the folder belongs to another user; name one that posse can create"
+    } else if facts.mode() & OTHERS_WRITE != 0 {
+        "other users can write in the folder; `chmod go-w` it, or name another one"
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(ErrorKind::PermissionDenied, what))
+}
+
 /// Makes a regular file private, if it belongs to this user.
 fn make_own(file: &File) -> io::Result<()> {
     if file.metadata()?.uid() != rustix::process::geteuid().as_raw() {
@@ -93,6 +132,15 @@ fn make_own(file: &File) -> io::Result<()> {
     }
     file.set_permissions(Permissions::from_mode(PRIVATE))
 }
+
+/// True for the name of a file that `Replacement` has not finished.
+pub fn is_unfinished(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
+        && name.as_encoded_bytes().ends_with(UNFINISHED.as_bytes())
+}
+
+/// The end of the name of an unfinished file.
+const UNFINISHED: &str = ".new";
 
 /// A file that takes the place of another one when it is complete. Dropping it before removes it.
 #[derive(Debug)]
@@ -117,7 +165,7 @@ impl Replacement {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let mut part = OsString::from(".");
             part.push(name);
-            part.push(format!(".{}.{number}.new", std::process::id()));
+            part.push(format!(".{}.{number}{UNFINISHED}", std::process::id()));
             let part = target.with_file_name(part);
             match create_new(&part) {
                 Ok(file) => {

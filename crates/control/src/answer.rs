@@ -8,10 +8,11 @@ use posse_serve::Responder;
 use posse_wire::control as calls;
 use posse_wire::control::status_json::Body;
 
-/// A complete HTTP answer, in JSON.
+/// A complete HTTP answer.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     status: u16,
+    media_type: &'static str,
     body: Body,
     /// `Allow`, with a 405.
     allow: Option<&'static str>,
@@ -25,7 +26,12 @@ impl Answer {
     }
 
     pub(super) fn ok_in_parts(body: Body) -> Self {
-        Self { status: 200, body, allow: None, retry_after: None }
+        Self { status: 200, media_type: JSON, body, allow: None, retry_after: None }
+    }
+
+    /// Bytes of any kind.
+    pub(super) fn bytes(bytes: Vec<u8>) -> Self {
+        Self { media_type: "application/octet-stream", ..Self::ok(bytes) }
     }
 
     pub(super) fn error(status: u16, what: &str, field: Option<&str>) -> Self {
@@ -37,13 +43,15 @@ impl Answer {
     }
 
     pub(super) fn send(&self, responder: Responder<'_>) -> io::Result<()> {
-        let mut headers = vec![("content-type", "application/json"), NO_SNIFFING];
+        let mut headers = vec![("content-type", self.media_type), NO_SNIFFING];
         headers.extend(self.allow.map(|methods| ("allow", methods)));
         headers.extend(self.retry_after.as_deref().map(|after| ("retry-after", after)));
         let parts: Vec<&[u8]> = self.body.iter().map(|part| &**part).collect();
         responder.send_parts(self.status, &headers, &parts)
     }
 }
+
+const JSON: &str = "application/json";
 
 /// A browser takes the answer for what its type says.
 pub(super) const NO_SNIFFING: (&str, &str) = ("x-content-type-options", "nosniff");

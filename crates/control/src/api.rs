@@ -183,11 +183,8 @@ impl Api {
                 self.ask(Command::Group(group_name(group)?, show), by)
             }
             ("GET", ["v1", "groups", group, "executors", key]) => {
-                let key = Some(tasks::parse_key(key)?);
-                self.ask_one(
-                    Command::Group(group_name(group)?, GroupCommand::ShowTasks { key }),
-                    by,
-                )
+                let show = GroupCommand::ShowTasks { key: Some(tasks::parse_key(key)?) };
+                self.ask_one(Command::Group(group_name(group)?, show), by)
             }
             ("POST", ["v1", "groups", group, "executors", key]) => {
                 let key = tasks::parse_key(key)?;
@@ -202,6 +199,9 @@ impl Api {
                     Command::Group(group_name(group)?, GroupCommand::CancelTask { key }),
                     by,
                 )
+            }
+            ("GET", ["v1", "groups", group, "executors", key, "output"]) => {
+                self.output(&group_name(group)?, &tasks::parse_key(key)?)
             }
             ("POST", ["v1", "executors", "kill"]) => {
                 self.ask(calls::parse_kill(&request.body)?, by)
@@ -219,6 +219,20 @@ impl Api {
             ("POST", ["v1", "driver", "ready"]) => self.ask(Command::DriverReady, by),
             (_, segments) => Err(no_such_call(segments)),
         }
+    }
+
+    /// Also of a task that the run has forgotten.
+    fn output(&self, group: &GroupName, key: &str) -> Result<Answer, Answer> {
+        let found = match &self.subject.outputs {
+            Some(outputs) => outputs.find(group, key),
+            None => {
+                Err("is not kept by this run: start it with `--events FILE`, or set task_output"
+                    .to_owned())
+            }
+        };
+        let missing =
+            |why| Answer::error(404, &format!("the output of the task {why}"), Some("key"));
+        found.map(Answer::bytes).map_err(missing)
     }
 
     fn put_group(&self, group: GroupName, body: &[u8], by: Caller) -> Result<Answer, Answer> {
@@ -322,6 +336,7 @@ fn no_such_call(segments: &[&str]) -> Answer {
         ["v1", "groups", _] => "DELETE, POST, PUT",
         ["v1", "groups", _, "executors"] => "GET, HEAD, POST",
         ["v1", "groups", _, "executors", _] => "DELETE, GET, HEAD, POST",
+        ["v1", "groups", _, "executors", _, "output"] => "GET, HEAD",
         ["v1", "executors", "heartbeat" | "idle" | "kill"]
         | ["v1", "executors", _, "disconnected"]
         | ["v1", "driver", "ready"] => "POST",

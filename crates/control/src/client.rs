@@ -134,6 +134,12 @@ impl Client {
         state.map_err(|_| ClientError::Incompatible("no state in the answer"))
     }
 
+    /// `GET /v1/groups/{group}/executors/{key}/output`: the output of an ended task that the run has kept.
+    pub fn task_output(&self, group: &str, key: &str) -> Result<Vec<u8>, ClientError> {
+        let path = format!("/v1/groups/{}/executors/{}/output", encode(group), encode(key));
+        self.call("GET", &path, None)
+    }
+
     /// `POST /v1/executors/kill`: returns the result for each executor.
     pub fn kill(
         &self,

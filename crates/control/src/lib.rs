@@ -54,6 +54,15 @@ pub trait DryRuns: Send + Sync {
     ) -> Result<Arc<PodText>, DryRunError>;
 }
 
+/// The output of ended tasks, as the run keeps it. May block on a disk.
+pub trait TaskOutputs: Send + Sync {
+    /// The last bytes of a task's output.
+    ///
+    /// # Errors
+    /// Why it is not there, as a phrase after "the output of the task".
+    fn find(&self, group: &GroupName, key: &str) -> Result<Vec<u8>, String>;
+}
+
 /// Why a dry run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DryRunError {

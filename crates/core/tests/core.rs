@@ -46,6 +46,7 @@ mod core {
     mod stop_waits;
     mod task_arrays;
     mod task_order;
+    mod task_outputs;
     mod task_restarts;
     mod task_retries;
     mod task_shapes;

@@ -21,6 +21,7 @@ pub mod random;
 pub mod run;
 pub mod scale;
 pub mod signals;
+pub mod task_outputs;
 pub mod upstream;
 pub mod watch;
 pub mod watermark;

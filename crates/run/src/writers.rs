@@ -13,13 +13,14 @@ use crate::claims::SlotClaims;
 use crate::events::EventLog;
 use crate::inbox::Message;
 use crate::pod_groups::PodGroups;
+use crate::task_outputs::{OUTPUT_BYTES_MAX, TaskOutputs};
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::{Input, List, ListSource, Watermark};
 use posse_core::model::pod_text::{PodOverrides, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::reconciler::{
-    LOG_READS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX, RESIZES_IN_FLIGHT_MAX,
+    LOG_READS_IN_FLIGHT_MAX, OUTPUTS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX, RESIZES_IN_FLIGHT_MAX,
 };
 use posse_core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
 use posse_core::state::protection::PROTECTS_IN_FLIGHT_MAX;
@@ -47,15 +48,25 @@ const OTHER_REQUESTS_MAX: usize =
 /// unresponsive server must not delay the end of the run.
 #[derive(Debug)]
 pub struct Writers {
-    pods: Pods,
-    claims: Arc<SlotClaims>,
-    pod_groups: Arc<PodGroups>,
-    log: Arc<EventLog>,
+    requests: Arc<Requests>,
     inbox: Sender<Message>,
     creates: Pool,
     mutations: Pool,
     /// A separate pool, because log requests to an unresponsive kubelet must not delay others.
     logs: Pool,
+    /// A log may be long.
+    outputs: Pool,
+}
+
+/// What the requests need.
+#[derive(Debug)]
+pub struct Requests {
+    pub pods: Pods,
+    pub claims: SlotClaims,
+    pub pod_groups: Arc<PodGroups>,
+    pub log: Arc<EventLog>,
+    /// None: the output of tasks is not kept.
+    pub outputs: Option<Arc<TaskOutputs>>,
 }
 
 #[derive(Debug)]
@@ -79,24 +90,15 @@ impl Pool {
 
 impl Writers {
     /// Starts no thread yet; `send` starts them as needed. `in_flight_max`: concurrent creates.
-    pub fn new(
-        pods: Pods,
-        claims: &SlotClaims,
-        pod_groups: &Arc<PodGroups>,
-        log: Arc<EventLog>,
-        inbox: Sender<Message>,
-        in_flight_max: usize,
-    ) -> Self {
+    pub fn new(requests: Requests, inbox: Sender<Message>, in_flight_max: usize) -> Self {
         let n_mutations = MUTATIONS_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
         Self {
-            pods,
-            claims: Arc::new(claims.clone()),
-            pod_groups: Arc::clone(pod_groups),
-            log,
+            requests: Arc::new(requests),
             inbox,
             creates: Pool::new("create", in_flight_max, in_flight_max),
             mutations: Pool::new("mutate", MUTATION_WRITERS_MAX, n_mutations),
             logs: Pool::new("log", LOG_READS_IN_FLIGHT_MAX, LOG_READS_IN_FLIGHT_MAX),
+            outputs: Pool::new("output", OUTPUTS_IN_FLIGHT_MAX, OUTPUTS_IN_FLIGHT_MAX),
         }
     }
 
@@ -105,6 +107,7 @@ impl Writers {
         let pool = match action {
             Action::Create { .. } | Action::Get { .. } => &mut self.creates,
             Action::ReadLog { .. } => &mut self.logs,
+            Action::KeepOutput { .. } => &mut self.outputs,
             Action::Delete { .. }
             | Action::DeleteAll { .. }
             | Action::GetNode { .. }
@@ -130,14 +133,12 @@ impl Writers {
         // may be about to wake up.
         if n_open > pool.n_threads && pool.n_threads < pool.n_threads_max {
             let (queue, inbox) = (pool.queue.clone(), self.inbox.clone());
-            let (pods, claims) = (self.pods.clone(), Arc::clone(&self.claims));
-            let pod_groups = Arc::clone(&self.pod_groups);
-            let log = Arc::clone(&self.log);
+            let requests = Arc::clone(&self.requests);
             let n_open = Arc::clone(&pool.n_open);
             let spawned = thread::Builder::new()
                 .name(format!("{}-{}", pool.name, pool.n_threads))
                 .stack_size(STACK_BYTES)
-                .spawn(move || write(&pods, &claims, &pod_groups, &log, &queue, &n_open, &inbox));
+                .spawn(move || requests.write(&queue, &n_open, &inbox));
             match spawned {
                 Ok(_) => pool.n_threads += 1,
                 Err(error) if pool.n_threads > 0 => {
@@ -149,99 +150,97 @@ impl Writers {
     }
 }
 
-/// Runs until the job channel or the inbox is closed.
-fn write(
-    pods: &Pods,
-    claims: &SlotClaims,
-    pod_groups: &PodGroups,
-    log: &EventLog,
-    queue: &Receiver<Action>,
-    n_open: &AtomicUsize,
-    inbox: &Sender<Message>,
-) {
-    // Unlike `recv`, a selection sleeps at once. An executor takes milliseconds to be created, so that
-    // spinning in front of the queue costs processor time and gains nothing.
-    let mut jobs = Select::new();
-    jobs.recv(queue);
-    while let Ok(action) = jobs.select().recv(queue) {
-        if matches!(action, Action::Delete { .. } | Action::Patch { .. }) {
-            log.wait_written(EVENT_WAIT);
-        }
-        let input = perform(pods, claims, pod_groups, action);
-        // Before the answer is seen: the next action that it leads to can have this thread.
-        n_open.fetch_sub(1, Ordering::Relaxed);
-        if input.is_some_and(|input| inbox.send(Message::Input(input)).is_err()) {
-            return;
+impl Requests {
+    /// Runs until the job channel or the inbox is closed.
+    fn write(&self, queue: &Receiver<Action>, n_open: &AtomicUsize, inbox: &Sender<Message>) {
+        // Unlike `recv`, a selection sleeps at once. An executor takes milliseconds to be created, so that
+        // spinning in front of the queue costs processor time and gains nothing.
+        let mut jobs = Select::new();
+        jobs.recv(queue);
+        while let Ok(action) = jobs.select().recv(queue) {
+            if matches!(action, Action::Delete { .. } | Action::Patch { .. }) {
+                self.log.wait_written(EVENT_WAIT);
+            }
+            let input = self.perform(action);
+            // Before the answer is seen: the next action that it leads to can have this thread.
+            n_open.fetch_sub(1, Ordering::Relaxed);
+            if input.is_some_and(|input| inbox.send(Message::Input(input)).is_err()) {
+                return;
+            }
         }
     }
-}
 
-/// Sends the request of one action. `None`: the action is not an API request.
-fn perform(
-    pods: &Pods,
-    claims: &SlotClaims,
-    pod_groups: &PodGroups,
-    action: Action,
-) -> Option<Input> {
-    let input = match action {
-        Action::Create { id, group, slot, overrides, watermark, pod } => {
-            let claims = |()| claims.ensure(&pod.render_claims(id, slot, &overrides));
-            let create = |()| pods.create(&body(&pod, id, slot, &overrides)?);
-            let answer = pod_groups.ensure(&group).and_then(claims).and_then(create);
-            log_answer("create", &id, answer.as_ref().err());
-            Input::Created { id, watermark, answer }
-        }
-        Action::Delete { uid, name, grace_s } => {
-            let answer = pods.delete(&name, Some(&uid), grace_s);
-            log_answer("delete", &name, answer.as_ref().err());
-            Input::Deleted { uid, answer }
-        }
-        Action::DeleteAll { grace_s, keep_counted } => {
-            let extra = keep_counted.then(|| format!("!{}", labels::COUNTED));
-            let answer = pods.delete_collection(Some(grace_s), extra.as_deref());
-            log_answer("delete all", &pods.selection().selector(), answer.as_ref().err());
-            Input::DeletedAll { answer }
-        }
-        Action::Get { id, watermark } => {
-            let answer = pods.get(&pods.selection().pod_name(id.0));
-            log_answer("get", &id, answer.as_ref().err());
-            Input::Got { id, watermark, answer }
-        }
-        Action::ReadPod { id, watermark } => {
-            let answer = pods.get(&pods.selection().pod_name(id.0));
-            log_answer("read", &id, answer.as_ref().err());
-            Input::PodRead { id, watermark, answer }
-        }
-        Action::GetNode { name } => {
-            let answer = pods.get_node(&name);
-            log_answer("get node", &name, answer.as_ref().err());
-            Input::GotNode { name, answer }
-        }
-        Action::List { watermark } => list(pods, watermark),
-        Action::Patch { uid, name, patch } => {
-            let answer = pods.patch(&name, patch_body(&uid, &patch).as_bytes()).map(drop);
-            log_answer("patch", &name, answer.as_ref().err());
-            Input::Patched { uid, answer }
-        }
-        Action::Protect { id, uid, name, is_protected } => {
-            let answer = pods.patch(&name, &protect_body(&uid, is_protected)).map(drop);
-            log_answer("protect", &name, answer.as_ref().err());
-            Input::Protected { id, uid, answer }
-        }
-        Action::Resize { id, uid, name, step, pod } => {
-            let answer = pods.resize(&name, &resize_body(&uid, &pod, step)).map(drop);
-            log_answer("resize", &name, answer.as_ref().err());
-            Input::Resized { id, uid, answer }
-        }
-        Action::ReadLog { uid, name, container, n_lines } => {
-            let answer = pods.log(&name, container.as_deref(), n_lines, LOG_TIMEOUT);
-            log_answer("log of", &name, answer.as_ref().err());
-            Input::LogRead { uid, answer }
-        }
-        // Performed by other threads: the poller, the watcher and the lease thread.
-        Action::Poll | Action::Relist | Action::ReserveIds { .. } => return None,
-    };
-    Some(input)
+    /// Sends the request of one action. `None`: the action is not an API request.
+    fn perform(&self, action: Action) -> Option<Input> {
+        let Self { pods, claims, pod_groups, outputs, .. } = self;
+        let input = match action {
+            Action::Create { id, group, slot, overrides, watermark, pod } => {
+                let claims = |()| claims.ensure(&pod.render_claims(id, slot, &overrides));
+                let create = |()| pods.create(&body(&pod, id, slot, &overrides)?);
+                let answer = pod_groups.ensure(&group).and_then(claims).and_then(create);
+                log_answer("create", &id, answer.as_ref().err());
+                Input::Created { id, watermark, answer }
+            }
+            Action::Delete { uid, name, grace_s } => {
+                let answer = pods.delete(&name, Some(&uid), grace_s);
+                log_answer("delete", &name, answer.as_ref().err());
+                Input::Deleted { uid, answer }
+            }
+            Action::DeleteAll { grace_s, keep_counted } => {
+                let extra = keep_counted.then(|| format!("!{}", labels::COUNTED));
+                let answer = pods.delete_collection(Some(grace_s), extra.as_deref());
+                log_answer("delete all", &pods.selection().selector(), answer.as_ref().err());
+                Input::DeletedAll { answer }
+            }
+            Action::Get { id, watermark } => {
+                let answer = pods.get(&pods.selection().pod_name(id.0));
+                log_answer("get", &id, answer.as_ref().err());
+                Input::Got { id, watermark, answer }
+            }
+            Action::ReadPod { id, watermark } => {
+                let answer = pods.get(&pods.selection().pod_name(id.0));
+                log_answer("read", &id, answer.as_ref().err());
+                Input::PodRead { id, watermark, answer }
+            }
+            Action::GetNode { name } => {
+                let answer = pods.get_node(&name);
+                log_answer("get node", &name, answer.as_ref().err());
+                Input::GotNode { name, answer }
+            }
+            Action::List { watermark } => list(pods, watermark),
+            Action::Patch { uid, name, patch } => {
+                let answer = pods.patch(&name, patch_body(&uid, &patch).as_bytes()).map(drop);
+                log_answer("patch", &name, answer.as_ref().err());
+                Input::Patched { uid, answer }
+            }
+            Action::Protect { id, uid, name, is_protected } => {
+                let answer = pods.patch(&name, &protect_body(&uid, is_protected)).map(drop);
+                log_answer("protect", &name, answer.as_ref().err());
+                Input::Protected { id, uid, answer }
+            }
+            Action::Resize { id, uid, name, step, pod } => {
+                let answer = pods.resize(&name, &resize_body(&uid, &pod, step)).map(drop);
+                log_answer("resize", &name, answer.as_ref().err());
+                Input::Resized { id, uid, answer }
+            }
+            Action::ReadLog { uid, name, container, n_lines } => {
+                let answer = pods.log(&name, container.as_deref(), n_lines, LOG_TIMEOUT);
+                log_answer("log of", &name, answer.as_ref().err());
+                Input::LogRead { uid, answer }
+            }
+            Action::KeepOutput { output, n_skipped } => {
+                if let Some(outputs) = outputs {
+                    let container = output.container.as_deref();
+                    let read = || pods.log_end(&output.pod, container, OUTPUT_BYTES_MAX);
+                    outputs.keep(&output, n_skipped, read);
+                }
+                Input::OutputKept { uid: output.uid }
+            }
+            // Performed by other threads: the poller, the watcher and the lease thread.
+            Action::Poll | Action::Relist | Action::ReserveIds { .. } => return None,
+        };
+        Some(input)
+    }
 }
 
 /// The LIST of the stop.

@@ -56,6 +56,8 @@ pub struct Plan {
     pub credential_secrets: Vec<String>,
     /// A group has `volumes_per_slot`.
     pub has_volumes: bool,
+    /// The run reads logs of executors: for its events, or to keep the output of tasks.
+    pub reads_logs: bool,
     /// The files that come along.
     pub pod_files: PodFiles,
 }

@@ -248,7 +248,8 @@ pub fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> ServedRun {
     let epoch = Arc::new(move || epoch_of(epoch_ms.load(Ordering::Relaxed)));
     let dry_runs = core.clone();
     let history = Some(Arc::new(History::new([(GroupName::from("default"), 10)])));
-    ServedRun { core: core.clone(), dry_runs, events: events.clone(), history, identity, epoch }
+    let (core, events) = (core.clone(), events.clone());
+    ServedRun { core, dry_runs, events, outputs: None, history, identity, epoch }
 }
 
 pub fn epoch_of(ms: u64) -> Epoch {

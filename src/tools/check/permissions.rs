@@ -9,7 +9,7 @@ use posse_kube::http::Http;
 use posse_run::run::settings::{GroupSettings, RunSettings};
 use posse_wire::k8s::review::Access;
 
-/// Required for `failures.log_lines`.
+/// Required for `failures.log_lines` and `task_output`.
 pub const FOR_LOGS: Permission =
     Permission { subresource: "log", ..Permission::new("", "pods", "get") };
 
@@ -60,12 +60,22 @@ pub fn optional(settings: Option<&RunSettings>) -> Vec<(Permission, &'static str
         group.pod.memory_scaling.as_ref().is_some_and(|memory| memory.grow_at_permille.is_some())
     };
     let in_place = settings.is_some_and(|settings| settings.groups.iter().any(grows));
-    OPTIONAL.into_iter().chain(in_place.then_some(FOR_RESIZE)).collect()
+    let folder = settings.and_then(|settings| settings.task_output.as_ref());
+    let outputs = folder.filter(|folder| !folder.is_named).map(|_| {
+        (
+            FOR_LOGS,
+            "the output of ended tasks is not kept (task_output), only that of pods that are there",
+        )
+    });
+    OPTIONAL.into_iter().chain(in_place.then_some(FOR_RESIZE)).chain(outputs).collect()
 }
 
 /// The permissions that these settings require.
 pub fn needed(settings: Option<&RunSettings>) -> Vec<Permission> {
-    let logs = settings.is_some_and(|settings| settings.policy.log_lines > 0);
+    let named = |settings: &RunSettings| {
+        settings.task_output.as_ref().is_some_and(|folder| folder.is_named)
+    };
+    let logs = settings.is_some_and(|settings| settings.policy.log_lines > 0 || named(settings));
     let has_volumes =
         |settings: &RunSettings| settings.groups.iter().any(|one| !one.volumes.is_empty());
     let volumes = settings.is_some_and(has_volumes).then_some(FOR_VOLUMES);

@@ -7,6 +7,7 @@ use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::Watermark;
 use crate::model::pod::Draining;
 use crate::model::pod_text::{PodOverrides, PodText};
+use crate::model::task::TaskOutput;
 
 /// A change of a pod's labels and annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub enum Action {
     Get { id: ExecutorId, watermark: Watermark },
     /// GET a node, to learn whether it still exists.
     GetNode { name: Box<str> },
+    /// GET the log of an ended task, and keep its end. `n_skipped`: so many others are not kept, because too many wait.
+    KeepOutput { output: TaskOutput, n_skipped: u32 },
     /// LIST during the stop.
     List { watermark: Watermark },
     /// GET the last `n_lines` lines of this pod's log. `container`: none if the pod has only one.

@@ -146,6 +146,8 @@ pub enum Input {
     LogRead { uid: Uid, answer: Result<Vec<String>, Refusal> },
     /// No request since then was answered, as another thread reports.
     NoAnswer { since: Millis, message: String },
+    /// The answer to an `Action::KeepOutput`, also if the output could not be had.
+    OutputKept { uid: Uid },
     /// The answer to an `Action::Patch`.
     Patched { uid: Uid, answer: Result<(), Refusal> },
     /// The answer to an `Action::ReadPod`.

@@ -335,6 +335,8 @@ pub struct Policy {
     pub keep_failed: u32,
     /// How many log lines are reported after a loss that the application caused; 0: none.
     pub log_lines: u32,
+    /// The output of ended tasks is kept.
+    pub keeps_task_output: bool,
     /// The grace period of the executors at stop.
     pub stop_timeout_ms: u64,
     /// An executor without a heartbeat for this long is lost; 0: never.
@@ -371,6 +373,7 @@ impl Default for Policy {
             failures_window_ms: 60 * 60_000,
             keep_failed: 5,
             log_lines: 0,
+            keeps_task_output: false,
             stop_timeout_ms: 10_000,
             heartbeat_timeout_ms: 0,
             heartbeat_first_ms: 120_000,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::model::ids::ExecutorId;
+use crate::model::ids::{ExecutorId, GroupName, Uid};
 use posse_base::text::sanitize;
 
 /// The most tasks of a run that may be open at a time, over all groups.
@@ -293,6 +293,22 @@ impl TaskEnd {
             message: Some(message),
         }
     }
+}
+
+/// The output of an ended task, and where it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskOutput {
+    pub group: GroupName,
+    pub key: Arc<str>,
+    /// The executor of the last attempt. Of two of a task, the higher one is the later.
+    pub executor: ExecutorId,
+    pub uid: Uid,
+    /// The name of its pod.
+    pub pod: String,
+    /// None: the pod has only one.
+    pub container: Option<Box<str>>,
+    /// An earlier process has told the end of the task, and may have kept the output.
+    pub is_earlier: bool,
 }
 
 /// What a call answers about one task.

@@ -48,6 +48,7 @@ mod shapes;
 mod startup;
 mod status;
 mod stop;
+mod task_outputs;
 mod tasks;
 mod termination;
 mod timers;
@@ -65,6 +66,8 @@ use self::memory::Resizes;
 pub use self::pod_reads::POD_READS_IN_FLIGHT_MAX;
 use self::pod_reads::PodReads;
 use self::stop::Stop;
+pub use self::task_outputs::OUTPUTS_IN_FLIGHT_MAX;
+use self::task_outputs::TaskOutputs;
 use self::timers::Timers;
 use crate::model::action::{Action, RunVerdict};
 use crate::model::event::{
@@ -127,6 +130,7 @@ pub struct Reconciler {
     terminating_pods: TerminatingPods,
     foreign_pods: ForeignPods,
     logs: LogReads,
+    outputs: TaskOutputs,
     pod_reads: PodReads,
     retained: RetainedPods,
     ended_tasks: EndedTasks,
@@ -186,6 +190,7 @@ impl Reconciler {
             terminating_pods: TerminatingPods::default(),
             foreign_pods: ForeignPods::default(),
             logs: LogReads::default(),
+            outputs: TaskOutputs::default(),
             pod_reads: PodReads::default(),
             retained: RetainedPods::default(),
             ended_tasks: EndedTasks::default(),
@@ -249,6 +254,7 @@ impl Reconciler {
             Input::IdleRead { executors, valid_ms } => self.on_idle_read(executors, valid_ms, now),
             Input::LogRead { uid, answer } => self.on_log_read(&uid, answer),
             Input::NoAnswer { since, message } => self.on_no_answer(since, message),
+            Input::OutputKept { uid } => self.on_output_kept(&uid),
             Input::Patched { uid, answer } => {
                 self.note_answer(&answer, None, now);
                 self.on_patched(&uid, answer, now);
@@ -311,6 +317,7 @@ impl Reconciler {
         self.judge_end(now);
         self.judge_idle(now);
         self.send_log_reads(now);
+        self.send_output_reads();
         self.send_pod_reads();
         self.send_mutations(now);
     }

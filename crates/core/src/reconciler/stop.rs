@@ -207,7 +207,8 @@ impl Reconciler {
             StopStep::DeleteAllAt(at)
                 if at <= now
                     && (stop.order.keep_failed && self.mutations.has_pending_counted_label()
-                        || self.logs.is_busy())
+                        || self.logs.is_busy()
+                        || self.outputs.is_busy())
                     && now < stop.patch_and_log_deadline =>
             {
                 stop.step = StopStep::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));

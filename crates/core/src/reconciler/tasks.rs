@@ -235,6 +235,9 @@ impl Reconciler {
         let is_current = tasks.and_then(|tasks| tasks.open(&key)?.executor) == Some(id);
         if is_current {
             let is_done = end.outcome != TaskOutcome::Cancelled;
+            if is_done {
+                self.keep_output(id, false);
+            }
             self.end_task(&name, &key, end);
             if let Some(executor) = self.executors.get_mut(id) {
                 executor.is_done = is_done;
@@ -315,6 +318,10 @@ impl Reconciler {
         } else {
             group.tasks.adopt(&run, id, is_live)
         };
+        if matches!(adopted, Adopted::Ended | Adopted::Recorded) {
+            self.keep_output(id, true);
+        }
+        let Some(group) = self.executors.groups.get_mut(&name) else { return };
         let key = &run.task.key;
         match adopted {
             Adopted::Current if was_counted => {

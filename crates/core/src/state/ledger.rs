@@ -169,8 +169,8 @@ pub struct Mutations {
     /// Requests in flight whose mutation was removed, or that were sent before a resourceVersion
     /// rollback. Their answers are ignored, and until then no other request for the pod is sent.
     abandoned: BTreeSet<Uid>,
-    /// Pods that must not be deleted yet.
-    held: BTreeSet<Uid>,
+    /// Pods that must not be deleted yet, and for how many reasons.
+    held: BTreeMap<Uid, u32>,
 }
 
 impl Mutations {
@@ -232,14 +232,20 @@ impl Mutations {
         self.n_in_flight
     }
 
-    /// Defers the delete of this pod until `release_delete`.
+    /// Defers the delete of this pod until each hold has its `release_delete`.
     pub fn hold_delete(&mut self, uid: &Uid) {
-        self.held.insert(uid.clone());
+        *self.held.entry(uid.clone()).or_default() += 1;
     }
 
-    /// Allows the delete of this pod again.
+    /// Ends one hold. Without another one the pod may be deleted again.
     pub fn release_delete(&mut self, uid: &Uid) {
-        if self.held.remove(uid) && self.get(uid).is_some_and(|c| c.step == MutationStep::Queued) {
+        let Some(n_holds) = self.held.get_mut(uid) else { return };
+        *n_holds -= 1;
+        if *n_holds > 0 {
+            return;
+        }
+        self.held.remove(uid);
+        if self.get(uid).is_some_and(|c| c.step == MutationStep::Queued) {
             self.queue.push_back(uid.clone());
         }
     }
@@ -251,7 +257,7 @@ impl Mutations {
             // A deferred delete is queued again by `release_delete`.
             let is_label =
                 matches!(mutation.kind, MutationKind::LabelCompleted | MutationKind::LabelCounted);
-            let is_held = !is_label && self.held.contains(&uid);
+            let is_held = !is_label && self.held.contains_key(&uid);
             if mutation.step == MutationStep::Queued && !self.abandoned.contains(&uid) && !is_held {
                 (mutation.step, mutation.n_tries) =
                     (MutationStep::Answer, mutation.n_tries.saturating_add(1));

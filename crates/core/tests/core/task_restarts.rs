@@ -13,8 +13,12 @@ use posse_core::model::settings::{Decommission, GroupSpec, OnLoss, Policy};
 
 /// The same pods, found by a process after a kill -9.
 pub(super) fn restart(before: Run, group: GroupSpec) -> Run {
+    restart_with(policy(), before, group)
+}
+
+pub(super) fn restart_with(policy: Policy, before: Run, group: GroupSpec) -> Run {
     let Run { pods, version, now, .. } = before;
-    let mut run = Run { pods, version, now, ..Run::unlisted(policy(), vec![group]) };
+    let mut run = Run { pods, version, now, ..Run::unlisted(policy, vec![group]) };
     run.list();
     run
 }

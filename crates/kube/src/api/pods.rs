@@ -1,6 +1,6 @@
 //! The pods of one instance: create, get, list, watch, patch and delete.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS, PROTOBUF,
@@ -23,6 +23,14 @@ use posse_wire::pod;
 
 /// A watch ends if no byte arrives for this long. The server sends a bookmark about every minute.
 pub const WATCH_IDLE: Duration = Duration::from_secs(120);
+
+/// The most bytes of a log that are read for its end.
+const LOG_READ_BYTES_MAX: usize = 64 << 20;
+/// The lines that are asked for of a longer one.
+const LOG_END_LINES: u32 = 10_000;
+/// How long a log may take to be read, and how long a pause in it may be.
+const LOG_READ_TIME_MAX: Duration = Duration::from_secs(30);
+const LOG_IDLE: Duration = Duration::from_secs(5);
 
 /// A LIST, or a page of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,6 +143,73 @@ impl Pods {
         );
         let request = get(path, timeout, 2 * LOG_BYTES_MAX);
         call(&self.http, &request, Verb::Get).map(|(_, bytes)| last_lines(&bytes, n_lines))
+    }
+
+    /// Reads the last `bytes_max` bytes of a container's log, from the begin of a line. The server can cut a log at its
+    /// end alone, so all of it is read.
+    ///
+    /// # Errors
+    /// The server's refusal, or why the log ended early.
+    pub fn log_end(
+        &self,
+        name: &str,
+        container: Option<&str>,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, Refusal> {
+        let container =
+            container.map_or_else(String::new, |c| format!("container={}", percent_encode(c)));
+        let path = format!("{}/log?{container}", self.path(Some(name)));
+        match self.read_log_end(&path, bytes_max)? {
+            Some(bytes) => Ok(bytes),
+            // The kubelet rotates logs long before, by default.
+            None => {
+                let last = format!("{path}&tailLines={LOG_END_LINES}");
+                let bytes = self.read_log_end(&last, bytes_max)?;
+                let what = format!(
+                    "its last {LOG_END_LINES} lines are longer than {LOG_READ_BYTES_MAX} bytes"
+                );
+                bytes.ok_or_else(|| Refusal::local(RefusalClass::Invalid, what))
+            }
+        }
+    }
+
+    /// `None`: it is too long to be read.
+    fn read_log_end(&self, path: &str, bytes_max: usize) -> Result<Option<Vec<u8>>, Refusal> {
+        let (began, mut n_read) = (Instant::now(), 0);
+        let mut stream = open_stream(&self.http, path, LOG_IDLE, Verb::Get)?;
+        let status = stream.status;
+        let failed = |what: &str| unreadable(status, what);
+        let (mut last, mut is_cut) = (Vec::new(), false);
+        loop {
+            let piece = stream.reader().fill_buf().map_err(|error| failed(&error.to_string()))?;
+            let n_bytes = piece.len();
+            if n_bytes == 0 {
+                break;
+            }
+            last.extend_from_slice(piece);
+            stream.reader().consume(n_bytes);
+            n_read += n_bytes;
+            if n_read > LOG_READ_BYTES_MAX {
+                return Ok(None);
+            }
+            if began.elapsed() > LOG_READ_TIME_MAX {
+                return Err(failed(&format!(
+                    "it takes longer than {} s",
+                    LOG_READ_TIME_MAX.as_secs()
+                )));
+            }
+            // Only now and then, because all bytes that stay are moved.
+            if last.len() > 2 * bytes_max {
+                last.drain(..last.len() - bytes_max);
+                is_cut = true;
+            }
+        }
+        if last.len() > bytes_max || is_cut {
+            let first = last.len().saturating_sub(bytes_max);
+            let begin = last[first..].iter().position(|byte| *byte == b'\n');
+            last.drain(..begin.map_or(first, |begin| first + begin + 1));
+        }
+        Ok(Some(last))
     }
 
     /// Reads all pods from a single, consistent state of the cluster. If the page tokens keep

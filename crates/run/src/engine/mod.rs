@@ -373,6 +373,7 @@ impl<U: Upstream> Engine<'_, U> {
             | Action::DeleteAll { .. }
             | Action::Get { .. }
             | Action::GetNode { .. }
+            | Action::KeepOutput { .. }
             | Action::List { .. }
             | Action::Patch { .. }
             | Action::Protect { .. }

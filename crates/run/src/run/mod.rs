@@ -38,13 +38,14 @@ use crate::run::context::{ApiServer, EnvLookup, RunContext};
 use crate::run::error::RunError;
 use crate::run::instance::{AcquiredInstance, InstanceRequest};
 use crate::run::interfaces::Interfaces;
-use crate::run::settings::{RunIdentity, RunSettings};
+use crate::run::settings::{OutputFolder, RunIdentity, RunSettings};
 use crate::scale;
 use crate::signals::Signals;
+use crate::task_outputs::TaskOutputs;
 use crate::upstream::{OrphanSettings, Threads, WatchSettings};
 use crate::watermark::SharedWatermark;
 use crate::worker::Worker;
-use crate::writers::Writers;
+use crate::writers::{Requests, Writers};
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
@@ -108,7 +109,9 @@ pub struct RunResult {
 pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
     let RunInputs { settings, server, driver_kubeconfig, env, clock, signals, progress } = inputs;
     let context = RunContext::find(settings, env, &server)?;
-    let run = Run { settings, driver_kubeconfig, clock, signals, progress, server, context };
+    let outputs = open_outputs(settings)?;
+    let run =
+        Run { settings, driver_kubeconfig, clock, signals, progress, server, context, outputs };
     let outcome = run.run()?;
     Ok(RunResult { outcome, namespace: run.context.namespace })
 }
@@ -121,6 +124,23 @@ struct Run<'a> {
     progress: Progress,
     server: ApiServer,
     context: RunContext,
+    /// The output of ended tasks.
+    outputs: Option<Arc<TaskOutputs>>,
+}
+
+/// The folder for the output of ended tasks. A run can do without one that nobody has named.
+fn open_outputs(settings: &RunSettings) -> Result<Option<Arc<TaskOutputs>>, RunError> {
+    let Some(OutputFolder { path, is_named }) = &settings.task_output else { return Ok(None) };
+    match TaskOutputs::open(path) {
+        Ok(outputs) => Ok(Some(Arc::new(outputs))),
+        Err(error) if *is_named => {
+            Err(RunError::Settings(format!("task_output: {}: {error}", path.display())))
+        }
+        Err(error) => {
+            warn!("the output of tasks is not kept: {}: {error}", path.display());
+            Ok(None)
+        }
+    }
 }
 
 /// What a run has before its first executor.
@@ -328,6 +348,10 @@ impl Run<'_> {
             core: Arc::new(handle) as Arc<dyn RunHandle>,
             dry_runs: Arc::new(dry_run) as Arc<dyn DryRuns>,
             events: Arc::clone(&log) as Arc<dyn Events>,
+            outputs: self
+                .outputs
+                .clone()
+                .map(|outputs| outputs as Arc<dyn posse_control::TaskOutputs>),
             history: None,
             identity: status_json::RunNames {
                 run,
@@ -358,7 +382,7 @@ impl Run<'_> {
         rng: &mut Rng,
     ) -> Result<ShutdownOutcome, RunError> {
         let settings = self.settings;
-        let Opened { interfaces, identity: run, claims, pod_groups, _port } = opened;
+        let Opened { interfaces, identity: run, .. } = opened;
         let AcquiredInstance { selection, leases, id_high_water, is_new } = acquired;
         let write_limit = leases.write_limit(self.clock);
         let prepared = self.groups(&selection, run).and_then(|groups| {
@@ -377,10 +401,9 @@ impl Run<'_> {
         let watch = self.watch_settings(rng.next_u64());
         let threads = Threads::start(&pods, watch, &sender, &watermark, leases, self.orphans())
             .map_err(|error| RunError::System(format!("threads: {error}")))?;
-        let pods = pods.with_write_limit(write_limit);
         let in_flight_max = settings.policy.in_flight_max as usize;
-        let log = Arc::clone(&interfaces.log);
-        let writers = Writers::new(pods, claims, pod_groups, log, sender.clone(), in_flight_max);
+        let requests = self.requests(opened, pods.with_write_limit(write_limit));
+        let writers = Writers::new(requests, sender.clone(), in_flight_max);
         let driver_plan = self.driver_plan(run, interfaces.control_address(), &credentials);
         let polled = self.polled_commands(&driver_plan.env, &sender)?;
         let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now());
@@ -422,6 +445,16 @@ impl Run<'_> {
         }
     }
 
+    fn requests(&self, opened: &Opened, pods: Pods) -> Requests {
+        Requests {
+            pods,
+            claims: opened.claims.clone(),
+            pod_groups: Arc::clone(&opened.pod_groups),
+            log: Arc::clone(&opened.interfaces.log),
+            outputs: self.outputs.clone(),
+        }
+    }
+
     fn core(
         &self,
         selection: &Selection,
@@ -446,6 +479,7 @@ impl Run<'_> {
             policy.adopt_hold_ms = 0;
         }
         policy.credentials = settings.credentials.iter().map(|entry| entry.name.clone()).collect();
+        policy.keeps_task_output = self.outputs.is_some();
         policy.ends_with_work = settings.driver.command.is_empty();
         Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
     }

@@ -65,12 +65,22 @@ pub struct RunSettings {
     /// Set if the page asks for a token.
     pub page_token_file: Option<PathBuf>,
     pub events: Option<EventTarget>,
+    /// Where the output of ended tasks is kept.
+    pub task_output: Option<OutputFolder>,
     /// Where scrapes and probes are served.
     pub metrics: Option<ListenAddr>,
     /// Write Kubernetes Events about the driver's pod, if there is one.
     pub kubernetes_events: bool,
     /// Leave the executors running at the end.
     pub keep: bool,
+}
+
+/// A folder for the output of ended tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputFolder {
+    pub path: PathBuf,
+    /// The configuration names it. Otherwise a run goes on without it.
+    pub is_named: bool,
 }
 
 /// One group as a run starts it: the core's part, and what the core does not know, which is how its pods are made and

@@ -127,6 +127,11 @@ fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
                     "verbs": ["create", "delete", "get", "list"],
                 }));
             }
+            if let Some(rules) = object["rules"].as_array_mut().filter(|_| plan.reads_logs) {
+                rules.push(
+                    json!({ "apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"] }),
+                );
+            }
             for rule in object["rules"].as_array_mut().into_iter().flatten() {
                 if let Some(names) = rule.get_mut("resourceNames") {
                     *names = json!([plan.name()]);

@@ -41,6 +41,7 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         exclusive: false,
         scrape: None,
         create_rbac: false,
+        reads_logs: false,
         credential_secrets: Vec::new(),
         has_volumes: false,
         pod_files: PodFiles::None,
@@ -87,6 +88,10 @@ fn parts_come_before_the_job_and_all_is_labelled() {
     assert_eq!(*create, json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}));
     assert_eq!(change["resourceNames"], json!(["wc-hdfs"]));
     assert_eq!(change["verbs"], json!(["delete", "get", "update"]));
+    let with_logs = |plan: &mut Plan| (plan.create_rbac, plan.reads_logs) = (true, true);
+    let rules = manifests(&plan("{image: i}", with_logs)).unwrap().parts[1]["rules"].clone();
+    let logs = json!({"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]});
+    assert!(rules.as_array().unwrap().contains(&logs), "{rules}");
     assert_eq!(made.pod["spec"]["serviceAccountName"], "wc-driver");
     assert_eq!(made.parts[3]["data"], json!({"posse.yaml": "app: wc", "a-e.yaml": "pod"}));
     let selector = json!({"posse.dev/app": "wc", "app.kubernetes.io/component": "driver"});

@@ -1,5 +1,7 @@
 //! The format of posse.yaml: keys, defaults, checks. `cli` reads the file and applies flags on top.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 
 use crate::config::control_addr::ControlAddr;
@@ -74,6 +76,11 @@ const TOP: &[Key] = &[
         "Whether posse writes Kubernetes Events about the driver's pod: losses, waits, exhausted budgets, avoided \
          nodes. Without a driver pod, or without the permission to `create` and `patch` events in \
          `events.k8s.io`, it writes none. See [MONITORING.md](MONITORING.md#kubernetes-events)."),
+    key("task_output", OUTPUT,
+        told("beside the file of `--events`, as `FILE.output`; else in the pod of `posse submit`, as `/run/posse/output`; \
+              else off", "/data/output"),
+        "The folder in which posse keeps the last MiB of the output of each [task](TASKS.md#output) that has ended. A \
+         relative path begins at the folder in which posse runs. Needs the permission to get `pods/log`.").beta(),
     key("page", LISTEN, Is("off"),
         "Where [the page](CONTROL_API.md#the-page) listens: `HOST:PORT` with an IP address, or `:PORT` for all \
          addresses of the machine. Any other than a loopback address needs `--page-token-file`.").beta(),
@@ -161,6 +168,7 @@ const SHUTDOWN: &[Key] = &[
 const CONTROL: Type =
     Type::Own { page: "address or `off`", expected: "unix:PATH or a loopback HOST:PORT" };
 const LISTEN: Type = Type::Own { page: "address or `off`", expected: "HOST:PORT, :PORT or off" };
+const OUTPUT: Type = Type::Own { page: "folder or `off`", expected: "a folder or off" };
 const LIMIT: Type =
     Type::Own { page: "`auto`, `off` or integer", expected: "auto, off or a whole number" };
 const ORPHANS: [(&str, OrphanPolicy); 2] =
@@ -200,6 +208,7 @@ pub struct Config {
     pub metrics: Metrics,
     /// Write Kubernetes Events about the driver's pod, if there is one.
     pub kubernetes_events: bool,
+    pub task_output: TaskOutput,
     /// Where the page is served. None: nowhere but on a control address HOST:PORT.
     pub page: Option<ListenAddr>,
 }
@@ -213,6 +222,16 @@ pub enum Control {
     #[default]
     Default,
     /// No control API.
+    Off,
+}
+
+/// Where the output of ended tasks is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TaskOutput {
+    At(PathBuf),
+    /// Nothing is configured: beside the file of events, or in a folder of the driver's pod.
+    #[default]
+    Default,
     Off,
 }
 
@@ -261,6 +280,7 @@ impl Default for Config {
             control: Control::Default,
             metrics: Metrics::Default,
             kubernetes_events: true,
+            task_output: TaskOutput::Default,
             page: None,
         }
     }
@@ -293,6 +313,7 @@ impl Config {
             control: control(&top)?,
             metrics: metrics(&top)?,
             kubernetes_events: top.flag("kubernetes_events", true)?,
+            task_output: task_output(&top)?,
             page: page(&top)?,
             ..Self::default()
         };
@@ -427,6 +448,17 @@ fn metrics(top: &Section<'_>) -> Result<Metrics, ConfigError> {
         (Kind::Bool(false), _) => Ok(Metrics::Off),
         (_, Some(text)) => Metrics::parse(&text).map_err(|why| top.error("metrics", why)),
         (_, None) => Err(top.expected("metrics", node, LISTEN)),
+    }
+}
+
+fn task_output(top: &Section<'_>) -> Result<TaskOutput, ConfigError> {
+    let Some(node) = top.get("task_output") else { return Ok(TaskOutput::Default) };
+    match (&node.kind, node.scalar()) {
+        // YAML 1.1 reads a bare `off` as false.
+        (Kind::Bool(false), _) => Ok(TaskOutput::Off),
+        (_, Some(text)) if text == "off" => Ok(TaskOutput::Off),
+        (_, Some(text)) if !text.is_empty() => Ok(TaskOutput::At(PathBuf::from(text))),
+        (_, Some(_) | None) => Err(top.expected("task_output", node, OUTPUT)),
     }
 }
 

@@ -123,6 +123,7 @@ impl World {
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
             Action::ReadLog { uid, .. } => Input::LogRead { uid, answer: Err(refusal) },
+            Action::KeepOutput { output, .. } => Input::OutputKept { uid: output.uid },
             Action::Protect { id, uid, .. } => Input::Protected { id, uid, answer: Err(refusal) },
             Action::Resize { id, uid, .. } => Input::Resized { id, uid, answer: Err(refusal) },
             Action::List { .. } => Input::ListRefused { refusal },
@@ -191,6 +192,7 @@ impl World {
                 let answer = self.read_log(&uid, &name);
                 Input::LogRead { uid, answer }
             }
+            Action::KeepOutput { output, .. } => Input::OutputKept { uid: output.uid },
             Action::List { watermark } => {
                 let (pods, version) = self.cluster.list();
                 Input::List(List::whole(ListSource::Stop, pods, Some(version), watermark))

@@ -260,6 +260,7 @@ pub fn policy(rng: &mut Rng) -> Policy {
         failures_start: Limit::Off,
         keep_failed: [0, 2, 5][at(rng, 3)],
         log_lines: [0, 0, 3][at(rng, 3)],
+        keeps_task_output: true,
         failures_window_ms: [5_000, 60_000][at(rng, 2)],
         ..Policy::default()
     }

@@ -9,7 +9,8 @@ use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::event::{Event, GroupEvent};
-use posse_core::model::ids::{GroupName, Uid};
+use posse_core::model::ids::{ExecutorId, GroupName, Uid};
+use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, Pod};
 use posse_core::model::settings::{GroupSpec, Limit};
 use posse_core::model::task::{After, Task, TaskArray, TaskOutcome, TaskState};
@@ -39,6 +40,12 @@ pub struct TaskDriver {
     /// Those that were opened again: a late pod of the next attempt may do that once more for another process.
     again: BTreeSet<Key>,
     cancelled: BTreeSet<Key>,
+    /// The executors of ended tasks whose output this process has not kept yet.
+    unkept: BTreeSet<ExecutorId>,
+    /// Those whose output it has kept.
+    kept: BTreeSet<ExecutorId>,
+    /// Outputs that are being read, by the pod.
+    read: BTreeMap<Uid, ExecutorId>,
     /// How tasks have ended, as any process has told it last.
     outcomes: BTreeMap<Key, TaskOutcome>,
 }
@@ -47,6 +54,47 @@ impl TaskDriver {
     /// Another process may tell an end again.
     pub fn on_start(&mut self) {
         self.told.clear();
+        self.unkept.clear();
+        self.kept.clear();
+        self.read.clear();
+    }
+
+    pub fn on_input(&mut self, input: &Input) {
+        if let Input::OutputKept { uid } = input
+            && let Some(id) = self.read.remove(uid)
+        {
+            self.unkept.remove(&id);
+            self.kept.insert(id);
+        }
+    }
+
+    /// The output of an ended task is kept before its pod is deleted, a few at a time.
+    fn keeps_outputs(&mut self, action: &Action, core: &Reconciler) -> CheckResult {
+        match action {
+            Action::KeepOutput { output, .. } => {
+                self.read.insert(output.uid.clone(), output.executor);
+                match self.read.len() > 4 {
+                    true => fail(format!("{action:?} is the fifth at a time")),
+                    false => Ok(()),
+                }
+            }
+            Action::Delete { uid, .. } => {
+                let id = core.snapshot().get(uid).map(|pod| pod.id);
+                match id.is_some_and(|id| self.unkept.contains(&id)) {
+                    true => fail(format!("{action:?} before its task's output was kept")),
+                    false => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All outputs were kept, where nobody disturbs it.
+    pub fn are_kept(&self) -> CheckResult {
+        match self.unkept.is_empty() {
+            true => Ok(()),
+            false => fail(format!("outputs are not kept: {:?}", self.unkept)),
+        }
     }
 
     pub fn on_event(&mut self, event: &Event, cluster: &Cluster) -> CheckResult {
@@ -60,6 +108,10 @@ impl TaskDriver {
             return fail(format!("{event:?} was told before"));
         }
         self.outcomes.insert(key.clone(), end.outcome);
+        let has_output = matches!(end.outcome, TaskOutcome::Failed | TaskOutcome::Succeeded);
+        let of_pod = |id: &ExecutorId| cluster.pods.values().any(|stored| stored.pod.id == *id);
+        let is_new = |id: &ExecutorId| !self.kept.contains(id);
+        self.unkept.extend(executor.filter(|id| has_output && of_pod(id) && is_new(id)));
         if end.outcome == TaskOutcome::Skipped && self.allowed(&key.0, &key.1) == Some(true) {
             return fail(format!("{event:?}, but all that it comes after has ended well"));
         }
@@ -93,7 +145,13 @@ impl TaskDriver {
 
     /// No executor is created for a task while another one can still run, as far as the core knows, nor before what it
     /// comes after has ended.
-    pub fn on_action(&self, action: &Action, core: &Reconciler, cluster: &Cluster) -> CheckResult {
+    pub fn on_action(
+        &mut self,
+        action: &Action,
+        core: &Reconciler,
+        cluster: &Cluster,
+    ) -> CheckResult {
+        self.keeps_outputs(action, core)?;
         let Action::Create { id, group: name, overrides, .. } = action else { return Ok(()) };
         let Some(run) = &overrides.task else { return Ok(()) };
         if cluster.n_restores > 0 {

@@ -95,6 +95,7 @@ impl Check {
         }
         // Each executor whose pod is gone was reported once.
         let Some(core) = &world.core else { return Ok(()) };
+        world.tasks.are_kept()?;
         for uid in &self.owned {
             let is_there = core.snapshot().get(uid).is_some();
             if !is_there && !self.ended.contains(uid) && !self.was_counted(uid, world) {

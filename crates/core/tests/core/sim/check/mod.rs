@@ -314,7 +314,7 @@ impl Check {
             || n_mutations > 16
             || n_logs > 4
             || n_protects > 16
-            || n_all > most + 42
+            || n_all > most + 46
         {
             let what =
                 format!("{n_creates} creates, {n_mutations} deletes and patches, {n_logs} logs");
@@ -387,6 +387,7 @@ impl Check {
             action,
             Action::Get { .. }
                 | Action::GetNode { .. }
+                | Action::KeepOutput { .. }
                 | Action::ReadPod { .. }
                 | Action::List { .. }
                 | Action::ReadLog { .. }

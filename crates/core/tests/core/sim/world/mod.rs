@@ -322,6 +322,7 @@ impl World {
                 let is_ours =
                     self.requests.remove(&request).is_some_and(|request| request.gen_ == self.gen_);
                 if is_ours && self.outstanding.remove(&request) {
+                    self.tasks.on_input(&input);
                     return self.input(*input);
                 }
             }
