@@ -141,7 +141,7 @@ pub(super) const KEYS: &[Key] = &[
         "Whether the queue admits all `count` executors together or none. See [queue](#all-or-nothing).").beta(),
     key("gang", Map, none("{min: 2, kind: none, timeout: 5m}"),
         "Executors of which fewer than `min` are of no use. See [gang](#gang).").beta(),
-    key("protect", Words(&PROTECT), Is("off"),
+    key("protect", Words(&PROTECT), told("`off`", "busy"),
         "Which executors autoscalers leave alone: none, those that have work, or all. See [protect](#protect).").beta(),
     key("protect_for", Duration, told("`24h` with `protect: busy`", "6h"),
         "How long an executor that is busy without a pause is protected. Needs `protect: busy`. `0s`: no limit.").beta(),
