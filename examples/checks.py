@@ -55,7 +55,8 @@ def posse_binary():
     if "POSSE" in os.environ:
         return os.environ["POSSE"]
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = [*target.glob("*/release/posse"), *target.glob("*/debug/posse")]
+    # Python 3.12 also finds a file that does not exist in a folder that does.
+    built = [path for kind in ("release", "debug") for path in target.glob(f"*/{kind}/posse") if path.is_file()]
     if not built:
         sys.exit(f"no posse in {target}: run `cargo build --release`, or name one by $POSSE")
     return str(max(built, key=lambda path: path.stat().st_mtime))
