@@ -76,6 +76,11 @@ def is_served(version, gone=()):
     return bool(pods) and not set(pods) & set(gone) and all(map(is_ready, pods.values()))
 
 
+def nodes_of_executors(app):
+    pods = API.get(f"{kube.PODS}?labelSelector=posse.dev/app={app},spark-role=executor")["items"]
+    return {pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
+
+
 class Application:
     """A submitted app.py; its driver finds FOLDER at /check."""
 
@@ -168,8 +173,14 @@ def run_with_service(folder, version, port):
     for pod in before.values():
         kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
     wait_until("another pod of the service", lambda: is_served(version, before))
-    nodes = {pod["spec"].get("nodeName") for pod in API.get(kube.PODS)["items"]
-             if pod["metadata"].get("labels", {}).get("spark-role") == "executor"}
+    nodes = set()
+
+    def have_successors():
+        nodes.update(nodes_of_executors(application.name))
+        return nodes or application.driver.poll() is not None
+
+    # The driver cannot end well without them.
+    wait_until("the successors", have_successors)
     code, again = application.end()
     print(f"shuffle: service {version}: {n_killed} executors and {len(before)} pod of the service ended after the map stage: "
           f"{again} of {check.MAPS} map tasks ran again; executors on {nodes}", flush=True)
