@@ -2,7 +2,7 @@
 //! counted and never deleted, and their ids and slots are not believed.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, identity, policy, refusal, spec};
+use crate::core_run::{PREFIX, Run, STOP, identity, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::event::{ClusterEvent, Event};
@@ -10,10 +10,7 @@ use posse_core::model::ids::{ExecutorId, ID_MAX, Uid, Version};
 use posse_core::model::input::{Input, List, ListSource, PodAnswer, PodEvent};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod};
 use posse_core::model::refusal::RefusalClass;
-use posse_core::model::stop::StopOrder;
 use posse_core::reconciler::InstanceIdentity;
-
-const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 /// A pod of somebody else with our labels.
 fn foreign(run: &mut Run, name: &str, id: u64, owner: Option<&str>) -> Pod {

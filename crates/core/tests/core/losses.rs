@@ -1,8 +1,7 @@
 //! Loss reports: once for each executor, with reason and log; which failed pods are retained.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, policy, refusal, spec};
-use posse_base::time::Millis;
+use crate::core_run::{PREFIX, Run, assert_stop_waits, policy, refusal, spec};
 use posse_core::model::action::Action;
 use posse_core::model::event::{Event, ExecutorEvent, LossReason, RunEvent};
 use posse_core::model::ids::{ExecutorId, Uid, Version};
@@ -11,9 +10,6 @@ use posse_core::model::pod::ContainerState::{Ended, Running};
 use posse_core::model::pod::Phase;
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::Policy;
-use posse_core::model::stop::StopOrder;
-
-const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 /// If one more pod fails after a restart, the pod that was counted first is deleted, whatever the
 /// order of the LIST.
@@ -224,23 +220,12 @@ fn a_pod_that_goes_before_its_log_was_read_is_reported_too() {
 
 #[test]
 fn a_stop_waits_for_the_last_logs_but_not_for_long() {
-    for answers in [true, false] {
+    let failed = || {
         let mut run = logs_of(1);
         run.failed(&[1]);
-        run.take();
-        run.core.begin_stop(STOP, Millis(run.now));
-        run.turn();
-        let n_deletes = |run: &mut Run| {
-            let is_delete = |action: &Action| matches!(action, Action::DeleteAll { .. });
-            run.take().iter().filter(|action| is_delete(action)).count()
-        };
-        assert_eq!(n_deletes(&mut run), 0);
-        if answers {
-            run.tell(Input::LogRead { uid: Uid::new("u1"), answer: Ok(vec![]) });
-        }
-        run.wait(if answers { 200 } else { 2_100 });
-        assert_eq!(n_deletes(&mut run), 1, "{answers}");
-    }
+        run
+    };
+    assert_stop_waits(failed, || Input::LogRead { uid: Uid::new("u1"), answer: Ok(vec![]) });
 }
 
 #[test]

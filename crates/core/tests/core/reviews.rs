@@ -1,7 +1,7 @@
 //! Bugs that reviews found in the core, each as the test that first failed.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, policy, refusal, spec};
+use crate::core_run::{Run, STOP, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::Command;
@@ -10,9 +10,6 @@ use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{Decommission, GroupSpec};
-use posse_core::model::stop::StopOrder;
-
-const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 fn is_create(action: &Action) -> bool {
     matches!(action, Action::Create { .. })

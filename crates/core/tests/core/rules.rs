@@ -1,7 +1,7 @@
 //! What the reconciler decides, each with the smallest setup that shows it.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, heard, policy, refusal, spec};
+use crate::core_run::{PREFIX, Run, STOP, heard, policy, refusal, spec};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
@@ -14,8 +14,6 @@ use posse_core::model::settings::{GroupSpec, Limit, Policy, Replace};
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, StartWait, Waiting};
 use posse_core::state::window::Window;
-
-const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 fn retry_after(ms: u64) -> Refusal {
     Refusal { retry_after_ms: Some(ms), ..refusal(RefusalClass::Throttled, 429) }

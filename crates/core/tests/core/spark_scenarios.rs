@@ -4,7 +4,7 @@
 //! tests in the core (C.1.3 in `share`, C.2.1 in `budget`, C.5.1 and C.5.2 in `loss`).
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, heard, policy, refusal, set, spec};
+use crate::core_run::{PREFIX, Run, STOP, heard, policy, refusal, set, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::command::{AfterKill, Command, Reply};
@@ -14,11 +14,8 @@ use posse_core::model::input::{Input, PodEvent};
 use posse_core::model::pod::{ContainerState, End, Phase, StartProblem, StartProblemKind};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Policy, ScaleDown};
-use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, StartWait, Waiting};
 use posse_core::policy::plan::share;
-
-const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 /// The limit applies to all groups together; a pending pod frees nothing, a running one does.
 #[test]

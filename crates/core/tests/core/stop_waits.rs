@@ -1,14 +1,11 @@
 //! How long a stop waits for pods whose grace period is longer than its own.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, policy, spec};
+use crate::core_run::{Run, STOP, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::input::Input;
-use posse_core::model::stop::StopOrder;
-
-const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 fn stopped_after(run: &mut Run) -> u64 {
     let began = run.now;

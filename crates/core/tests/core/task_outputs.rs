@@ -3,14 +3,12 @@
 
 use super::task_restarts::restart_with;
 use super::tasks::{group, say, settle, state, task};
-use crate::core_run::{Run, end_with, policy};
-use posse_base::time::Millis;
+use crate::core_run::{Run, assert_stop_waits, end_with, policy};
 use posse_core::model::action::Action;
 use posse_core::model::command::{Command, GroupCommand};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::settings::Policy;
-use posse_core::model::stop::StopOrder;
 use posse_core::model::task::{Task, TaskOutput};
 
 fn keeping() -> Policy {
@@ -107,23 +105,12 @@ fn few_outputs_are_read_at_a_time_and_few_wait() {
 
 #[test]
 fn a_stop_waits_for_outputs_but_not_for_long() {
-    for answers in [true, false] {
+    let ended = || {
         let mut run = running(keeping(), 1);
         run.watch(&[1], end_with(0));
-        run.take();
-        run.core.begin_stop(StopOrder { keep: false, keep_failed: false }, Millis(run.now));
-        run.turn();
-        let n_deletes = |run: &mut Run| {
-            let is_delete = |action: &Action| matches!(action, Action::DeleteAll { .. });
-            run.take().iter().filter(|action| is_delete(action)).count()
-        };
-        assert_eq!(n_deletes(&mut run), 0);
-        if answers {
-            run.tell(Input::OutputKept { uid: Uid::new("u1") });
-        }
-        run.wait(if answers { 200 } else { 2_100 });
-        assert_eq!(n_deletes(&mut run), 1, "{answers}");
-    }
+        run
+    };
+    assert_stop_waits(ended, || Input::OutputKept { uid: Uid::new("u1") });
 }
 
 /// A kill -9 may have come between the mark on the pod and the read of its log.

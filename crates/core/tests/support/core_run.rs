@@ -17,10 +17,12 @@ use posse_core::model::pod_text::{MemoryGrowth, MemoryStep, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, Limit, Policy, Restart};
 use posse_core::model::status::GroupStatus;
+use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::Waiting;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
 
 pub const PREFIX: &str = "app-x-exec-";
+pub const STOP: StopOrder = StopOrder { keep: false, keep_failed: false };
 
 pub fn spec(name: &str, target: u32) -> GroupSpec {
     GroupSpec { target, pod: Some(Arc::default()), ..GroupSpec::bare(GroupName::from(name)) }
@@ -431,5 +433,26 @@ impl Run {
         }
         run.events.clear();
         run
+    }
+}
+
+/// A stop of the run that `start` gives deletes its pods when this answer has come, or two seconds later without it.
+#[track_caller]
+pub fn assert_stop_waits(start: impl Fn() -> Run, answer: impl Fn() -> Input) {
+    for answers in [true, false] {
+        let mut run = start();
+        run.take();
+        run.core.begin_stop(STOP, Millis(run.now));
+        run.turn();
+        let n_deletes = |run: &mut Run| {
+            let is_delete = |action: &Action| matches!(action, Action::DeleteAll { .. });
+            run.take().iter().filter(|action| is_delete(action)).count()
+        };
+        assert_eq!(n_deletes(&mut run), 0);
+        if answers {
+            run.tell(answer());
+        }
+        run.wait(if answers { 200 } else { 2_100 });
+        assert_eq!(n_deletes(&mut run), 1, "{answers}");
     }
 }
