@@ -90,6 +90,23 @@ pub fn a_group_in_a_queue_leaves_nothing_behind(server: &dyn Server) {
     scene.wait_running(3);
     posse.stop();
     scene.wait_none();
+
+    // The failed pod of a failed run stays, and nothing takes its place. Kueue takes its finalizer off by itself: if
+    // posse did, Kueue might wait for the event of its own removal for ever, and keep the quota.
+    let run = scene.run().settings(settings).instance("three");
+    let posse = run.settings(json!({"failures": {"app": 0}})).start();
+    let pods = scene.wait_running(3);
+    scene.end(&pods[0], End::Exit(1));
+    posse.may_end();
+    posse.expect_exit(11);
+    let left = scene.ours();
+    assert_eq!(left.len(), 1, "{left:?}");
+    let metadata = &left[0]["metadata"];
+    assert_eq!(metadata["annotations"]["kueue.x-k8s.io/retriable-in-group"], "false", "{metadata}");
+    assert_eq!(metadata["annotations"]["kueue.x-k8s.io/pod-group-serving"], Value::Null);
+    assert_eq!(metadata["finalizers"], json!(["kueue.x-k8s.io/managed"]));
+    scene.cleanup(&["--instance", "three", "--yes"]);
+    scene.wait_none();
     scene.finish();
 }
 

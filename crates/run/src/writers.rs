@@ -275,7 +275,7 @@ fn patch_body(uid: &Uid, patch: &Patch) -> String {
     let metadata = match patch {
         Patch::Completed => label(uid, labels::COMPLETED),
         Patch::Counted => label(uid, labels::COUNTED),
-        Patch::LeftQueue => kueue::left_group(&uid.to_string()),
+        Patch::LeftQueue { is_deleted } => kueue::left_group(&uid.to_string(), *is_deleted),
         Patch::Draining(draining, label) => {
             let value = draining::value(*draining);
             let mut metadata = serde_json::json!({

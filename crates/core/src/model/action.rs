@@ -16,9 +16,9 @@ pub enum Patch {
     Completed,
     /// Label `posse.dev/counted`: the loss was reported and charged to its budget.
     Counted,
-    /// The queue needs the pod no more: no successor takes its place in the group, and the queue's finalizer
-    /// is removed.
-    LeftQueue,
+    /// The queue needs the pod no more: no successor takes its place in the group. `is_deleted`: the queue's
+    /// finalizer is removed too, so that the pod can go.
+    LeftQueue { is_deleted: bool },
     /// Annotation `posse.dev/draining`, and the key and value of the group's own `decommission`
     /// label.
     Draining(Draining, Option<(String, String)>),

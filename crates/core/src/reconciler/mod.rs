@@ -440,6 +440,7 @@ impl Reconciler {
     /// been undone.
     fn on_rollback(&mut self) {
         self.mutations.on_rollback();
+        self.forget_left_queues();
         self.actions.push_back(Action::Relist);
         if let Some(up_to) = self.ids.reserved() {
             self.actions.push_back(Action::ReserveIds { up_to });

@@ -35,7 +35,10 @@ impl Reconciler {
                     Action::Patch { uid, name, patch: Patch::Completed }
                 }
                 MutationKind::LabelCounted => Action::Patch { uid, name, patch: Patch::Counted },
-                MutationKind::LeaveQueue => Action::Patch { uid, name, patch: Patch::LeftQueue },
+                MutationKind::LeaveQueue => {
+                    let is_deleted = self.is_terminating(&uid);
+                    Action::Patch { uid, name, patch: Patch::LeftQueue { is_deleted } }
+                }
                 MutationKind::Delete => {
                     let grace_s = self.delete_grace_s(&uid, now);
                     Action::Delete { uid, name, grace_s }

@@ -3,8 +3,7 @@
 
 use super::Reconciler;
 use super::retained::has_stopped;
-use super::stop::Stop;
-use crate::model::ids::{ExecutorId, Uid};
+use crate::model::ids::Uid;
 use crate::model::pod::{Phase, Pod};
 use crate::state::executors::{Executor, Life};
 use crate::state::ledger::MutationKind;
@@ -26,27 +25,27 @@ impl Reconciler {
         }
     }
 
-    /// The run ends, and failed pods stay: they must not keep the quota of their group. Once, when the labels that
-    /// spare them from the delete of all are written.
+    /// The run ends, and failed pods stay: they must not keep the quota of their group. Each one leaves once, when the
+    /// label is written that spares it from the delete of all. Kueue itself removes its finalizer from them: if posse
+    /// did, Kueue might wait for ever for the event of its own removal (Kueue 0.13, `excessPodExpectations`).
     pub(super) fn retained_leave_queue(&mut self) {
-        let are_labelled = !self.mutations.has_pending_counted_label();
-        let is_due = |stop: &&mut Stop| are_labelled && !stop.have_retained_left;
-        let Some(stop) = self.stop.as_mut().filter(is_due) else { return };
-        stop.have_retained_left = true;
-        if !stop.order.keep_failed {
-            return;
-        }
-        let retained = self.executors.iter().filter(|(_, one)| one.life == Life::Retained);
-        let in_queue = retained.filter(|(_, executor)| {
-            let group = self.executors.groups.get(&executor.group);
-            group.is_some_and(|group| group.spec.is_queue_group)
-        });
-        let ids: Vec<ExecutorId> = in_queue.map(|(id, _)| id).collect();
-        for id in ids {
-            let uid = self.executors.get(id).and_then(|executor| executor.uid.as_ref());
-            if let Some(pod) = uid.and_then(|uid| self.snapshot.get(uid)) {
+        let Some(stop) = self.stop.as_mut().filter(|stop| stop.order.keep_failed) else { return };
+        let groups = self.executors.groups.values().filter(|group| group.spec.is_queue_group);
+        let members = groups.flat_map(|group| group.members.iter());
+        let executors = members.filter_map(|&id| self.executors.get(id));
+        for executor in executors.filter(|executor| executor.life == Life::Retained) {
+            let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+            let Some(pod) = pod.filter(|pod| !pod.deleting) else { continue };
+            if self.mutations.get(&pod.uid).is_none() && stop.left_queues.insert(pod.uid.clone()) {
                 self.mutations.request(&pod.uid, &pod.name, MutationKind::LeaveQueue);
             }
+        }
+    }
+
+    /// The server's history went back, perhaps to a time at which the retained pods had not left.
+    pub(super) fn forget_left_queues(&mut self) {
+        if let Some(stop) = &mut self.stop {
+            stop.left_queues.clear();
         }
     }
 }

@@ -45,8 +45,8 @@ pub(super) struct Stop {
     long_graces: BTreeSet<(Millis, Uid)>,
     /// Until then failed pods are labelled and logs are read, before all executors are deleted.
     patch_and_log_deadline: Millis,
-    /// Retained pods were told to leave their queues.
-    pub(super) have_retained_left: bool,
+    /// The retained pods that were told to leave their queues.
+    pub(super) left_queues: BTreeSet<Uid>,
     n_lists: u32,
     /// A LIST was answered since late pods were last looked for.
     is_list_new: bool,
@@ -94,7 +94,7 @@ impl Reconciler {
             deadline: now.after(timeout_ms).after(GONE_MARGIN_MS),
             long_graces: BTreeSet::new(),
             patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
-            have_retained_left: false,
+            left_queues: BTreeSet::new(),
             n_lists: 0,
             is_list_new: false,
             n_delete_failures: 0,

@@ -30,7 +30,9 @@ fn asked(run: &mut Run) -> Vec<String> {
     let asked = run.take().into_iter().filter_map(|action| match action {
         Action::Create { id, slot, .. } => Some(format!("create {id} in slot {slot}")),
         Action::Delete { uid, .. } => Some(format!("delete {uid}")),
-        Action::Patch { uid, patch: Patch::LeftQueue, .. } => Some(format!("{uid} leaves")),
+        Action::Patch { uid, patch: Patch::LeftQueue { is_deleted }, .. } => {
+            Some(format!("{uid} leaves{}", if is_deleted { "" } else { " and stays" }))
+        }
         Action::DeleteAll { .. } => Some("delete all".to_owned()),
         _ => None,
     });
@@ -114,14 +116,57 @@ fn at_the_end_of_a_run_all_pods_leave_their_queue_however_often_that_fails() {
     }
 }
 
+/// Kueue itself takes its finalizer off pods that stay: it would wait for ever for the event of its removal if posse
+/// had been faster.
 #[test]
 fn a_retained_pod_does_not_keep_the_quota_of_its_group() {
     let mut run = run(group(3));
     run.failed(&[2]);
-    let uid = Uid::new("u2");
-    run.tell(Input::Patched { uid: uid.clone(), answer: Ok(()) });
+    patched(&mut run, "u2");
     run.take();
-    run.core.begin_stop(StopOrder { keep: false, keep_failed: true }, posse_base::time::Millis(0));
+    begin_stop(&mut run);
+    assert_eq!(asked(&mut run), ["delete all", "u2 leaves and stays"]);
+    run.tell(Input::Patched {
+        uid: Uid::new("u2"),
+        answer: Err(refusal(RefusalClass::WebhookBusy, 500)),
+    });
+    run.wait(120_000);
+    assert_eq!(asked(&mut run), ["u2 leaves and stays"], "it was refused");
+    patched(&mut run, "u2");
+    run.watch(&[2], |_| ());
+    run.wait(120_000);
+    assert_eq!(asked(&mut run), Vec::<String>::new(), "once is enough");
+    // The server was restored to an earlier state.
+    run.refused_by_history();
+    run.list();
+    run.watch(&[2], |_| ());
+    assert_eq!(asked(&mut run), ["u2 leaves and stays", "delete u1", "delete u3"]);
+    // Somebody deletes it.
+    patched(&mut run, "u2");
+    terminating(&mut run, &[2], 0);
+    assert_eq!(asked(&mut run), ["u2 leaves"]);
+}
+
+/// It was retained by an earlier posse, and is found while the run stops.
+#[test]
+fn a_retained_pod_that_is_found_late_does_not_keep_the_quota_either() {
+    let mut before = run(group(3));
+    before.failed(&[1]);
+    before.watch(&[1], |pod| pod.counted = Some(7));
+    let policy = Policy { stop_timeout_ms: 3_600_000, ..policy() };
+    let mut run = Run { pods: before.pods, ..Run::unlisted(policy, vec![group(3)]) };
+    begin_stop(&mut run);
+    assert_eq!(asked(&mut run), Vec::<String>::new());
+    run.list();
+    assert_eq!(asked(&mut run), ["delete u2", "delete u3", "u1 leaves and stays"]);
+}
+
+fn begin_stop(run: &mut Run) {
+    let order = StopOrder { keep: false, keep_failed: true };
+    run.core.begin_stop(order, posse_base::time::Millis(run.now));
     run.turn();
-    assert_eq!(asked(&mut run), ["delete all", "u2 leaves"]);
+}
+
+fn patched(run: &mut Run, uid: &str) {
+    run.tell(Input::Patched { uid: Uid::new(uid), answer: Ok(()) });
 }

@@ -45,7 +45,8 @@ impl AppExecutors {
     pub fn delete(&self, pod: &OrphanCandidate) -> Result<(), Refusal> {
         let path = write_path(&object_path("/api/v1", &self.namespace, "pods", Some(&pod.name)));
         if pod.is_held_by_queue {
-            let patch = json!({"metadata": kueue::left_group(&pod.uid.to_string())}).to_string();
+            let patch =
+                json!({"metadata": kueue::left_group(&pod.uid.to_string(), true)}).to_string();
             let mut request =
                 write(Method::Patch, path.clone(), patch.as_bytes(), OBJECT_BYTES_MAX);
             request.content_type = STRATEGIC_MERGE_PATCH;

@@ -42,13 +42,13 @@ pub fn has_finalizer(finalizers: &[u8]) -> bool {
     finalizers.windows(FINALIZER.len()).any(|part| part == FINALIZER.as_bytes())
 }
 
-/// The metadata of a strategic merge patch by which a pod leaves its group.
-pub fn left_group(uid: &str) -> Value {
-    json!({
-        "uid": uid,
-        "annotations": {LAST.0: LAST.1, SERVING.0: null},
-        "$deleteFromPrimitiveList/finalizers": [FINALIZER],
-    })
+/// The metadata of a strategic merge patch by which a pod leaves its group. A deleted one loses Kueue's finalizer too.
+pub fn left_group(uid: &str, is_deleted: bool) -> Value {
+    let mut metadata = json!({"uid": uid, "annotations": {LAST.0: LAST.1, SERVING.0: null}});
+    if is_deleted {
+        metadata["$deleteFromPrimitiveList/finalizers"] = json!([FINALIZER]);
+    }
+    metadata
 }
 
 /// What a pod with this scheduling gate waits for.

@@ -244,7 +244,7 @@ impl World {
         self.patch_pod(uid, name, |pod| match patch {
             Patch::Completed => pod.completed = true,
             Patch::Counted => pod.counted = Some(now_s),
-            Patch::LeftQueue => pod.is_held_by_queue = false,
+            Patch::LeftQueue { is_deleted } => pod.is_held_by_queue &= !is_deleted,
             Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
         })
     }
