@@ -161,6 +161,43 @@ pub fn a_gang_without_its_scheduler_is_told_at_the_start(server: &dyn Server) {
     scene.finish();
 }
 
+/// A call that changes the template of a group of the file changes neither its gang nor how its memory grows.
+pub fn a_call_leaves_a_gang_and_its_memory(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let mut pod = scene.template();
+    // Nobody plays YuniKorn's scheduler here.
+    pod["spec"]["schedulerName"] = json!("default-scheduler");
+    pod["spec"]["containers"][0]["resources"] = json!({"limits": {"memory": "64Mi"}});
+    let group = json!({"group": "default", "count": 1, "pod": pod, "gang": {"kind": "yunikorn", "min": 1},
+        "oom_growth": 1.5, "memory_max": "100Mi"});
+    let settings = json!({"executors": [group], "failures": {"keep_failed": 0}});
+    let posse = scene.run().settings(settings).start();
+    let first = scene.wait_running(1).remove(0);
+    pod["metadata"]["labels"]["round"] = json!("2");
+    let (code, body) = posse.call("PUT", "/v1/groups/default", &json!({"template": pod}));
+    assert_eq!(code, 200, "{body}");
+    scene.remove(&first);
+    scene.wait_running_ids(&[2]);
+    posse.wait_event("executor_running", |event| event["executor"] == 2);
+    let second = executor(&scene, 2);
+    assert_eq!(second["metadata"]["labels"]["round"], "2");
+    let tasks =
+        |pod: &Value| pod["metadata"]["annotations"]["yunikorn.apache.org/task-groups"].clone();
+    assert!(tasks(&first).is_string(), "{first}");
+    assert_eq!(tasks(&second), tasks(&first));
+    scene.end(&second, End::OomKilled);
+    scene.wait_running_ids(&[3]);
+    let third = executor(&scene, 3);
+    assert_eq!(third["spec"]["containers"][0]["resources"]["limits"]["memory"], "96Mi", "{third}");
+    // What grows needs a size to begin with.
+    pod["spec"]["containers"][0]["resources"] = json!({});
+    let (code, body) = posse.call("PUT", "/v1/groups/default", &json!({"template": pod}));
+    assert_eq!(code, 400, "{body}");
+    assert!(body.to_string().contains("oom_growth needs a limit to start from"), "{body}");
+    posse.stop();
+    scene.finish();
+}
+
 /// Executor `id`, once it exists.
 #[track_caller]
 fn executor(scene: &Scene<'_>, id: u64) -> Value {

@@ -56,9 +56,8 @@ impl DryRuns for TemplateDryRun {
             group: group.as_str().to_owned(),
             settings: PodSettings {
                 container: container.clone(),
-                // The sizes are those of the file's template, and a call has no gang.
-                memory_scaling: None,
-                gang: None,
+                // A call cannot change such a group. It can delete it, and make another of its name.
+                queue_group: None,
                 ..self.settings.get(group).unwrap_or(&self.identity.settings).clone()
             },
             restart: new.change.restart.unwrap_or_default(),
