@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use posse_encoding::yaml::Node;
 use serde_json::{Value, json};
 
+use super::queues::{DEFINITIONS, coscheduling, define_pod_groups};
 use super::submit::{ask, expect, pods_of, run_with, wait_driver, wait_executors};
 use crate::support::posse::said;
 use crate::support::proxy::{Proxy, ProxyAction};
@@ -18,10 +19,8 @@ const COST_CENTER: &str = "cost-center";
 const PART_OF: &str = "app.kubernetes.io/part-of";
 const OWNER: &str = "example.com/owner";
 const COMPONENT: &str = "app.kubernetes.io/component";
-/// The definition of the PodGroups of Coscheduling.
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
-const COSCHEDULING: &str = "/apis/scheduling.x-k8s.io/v1alpha1";
+/// The definition of the PodGroups of Coscheduling.
 const POD_GROUPS: &str = "podgroups.scheduling.x-k8s.io";
 
 /// What posse sends: the resource, and the object.
@@ -83,33 +82,15 @@ fn common(cost_center: &str) -> Value {
     })
 }
 
-/// Makes the server know PodGroups of Coscheduling, if it takes definitions: the embedded cluster does not.
-fn define_pod_groups(scene: &Scene<'_>) -> bool {
-    let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let version = json!({"name": "v1alpha1", "served": true, "storage": true,
-        "schema": {"openAPIV3Schema": anything}});
-    let approved = json!({"api-approved.kubernetes.io": "unapproved, for a test"});
-    let names = json!({"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup"});
-    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": POD_GROUPS, "annotations": approved},
-        "spec": {"group": "scheduling.x-k8s.io", "scope": "Namespaced", "names": names,
-            "versions": [version]}});
-    if scene.server.real().is_none() {
-        return false;
-    }
-    scene.admin.post(DEFINITIONS, &definition).ok();
-    wait_for(PATIENCE, "the server to have PodGroups", || {
-        let answer = scene.admin.get(COSCHEDULING);
-        answer.code == 200 && answer.body.to_string().contains("\"podgroups\"")
-    });
-    true
-}
-
 /// Everything that a run makes has them: pods, claims, Leases, Secrets, Events, PodGroups. The template and posse itself
 /// win. A run that goes on with other labels gives them to new objects, and adopts the old ones as they are.
 pub fn all_of_a_run_has_the_labels(server: &dyn Server) {
     let scene = Scene::new(server);
-    let has_pod_groups = define_pod_groups(&scene);
+    // The embedded cluster takes no definitions.
+    let has_pod_groups = server.real().is_some();
+    if has_pod_groups {
+        define_pod_groups(&scene.admin, &coscheduling());
+    }
     let driver = scene.make_driver_pod("driver");
     let (proxy, sent) = noting(server);
     let volume = json!({"name": "data", "size": "1Mi", "mount": "/posse-slot-data-common"});

@@ -2,9 +2,13 @@
 
 use serde_json::{Value, json};
 
+use crate::support::audit;
+use crate::support::http::Client;
+use crate::support::real::Real;
+use crate::support::runner::ASSETS;
 use crate::support::scene::{Scene, executor_id, is_running, name_of};
-use crate::support::server::{End, Server, pods_path};
-use crate::support::wait::{PATIENCE, wait_value};
+use crate::support::server::{End, Server, Who, items, pods_path};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 /// What Kueue's webhook adds to a pod in a queue. The test has no webhook, so the template has it.
 const GATE: &str = "kueue.x-k8s.io/admission";
@@ -196,6 +200,153 @@ pub fn a_call_leaves_a_gang_and_its_memory(server: &dyn Server) {
     assert!(body.to_string().contains("oom_growth needs a limit to start from"), "{body}");
     posse.stop();
     scene.finish();
+}
+
+/// The APIs of two schedulers with PodGroups, with what their PodGroups' `spec` may have.
+pub fn volcano() -> (&'static str, &'static str, Value) {
+    let min_task = json!({"type": "object", "additionalProperties": {"type": "integer"}});
+    let spec = json!({"minMember": {"type": "integer"}, "minTaskMember": min_task, "queue": {"type": "string"},
+        "priorityClassName": {"type": "string"}, "minResources": resources()});
+    ("scheduling.volcano.sh", "v1beta1", spec)
+}
+
+pub fn coscheduling() -> (&'static str, &'static str, Value) {
+    let spec = json!({"minMember": {"type": "integer"}, "scheduleTimeoutSeconds": {"type": "integer"},
+        "minResources": resources()});
+    ("scheduling.x-k8s.io", "v1alpha1", spec)
+}
+
+fn resources() -> Value {
+    json!({"type": "object", "additionalProperties": {"x-kubernetes-int-or-string": true}})
+}
+
+/// The path of custom definitions.
+pub const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// Makes a real server know the PodGroups of a scheduler. It drops what their `spec` does not have.
+pub fn define_pod_groups(admin: &Client, (api, version, spec): &(&str, &str, Value)) {
+    let spec = json!({"type": "object", "properties": spec});
+    let schema = json!({"type": "object", "properties": {"spec": spec}});
+    let version_of = json!({"name": version, "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": schema}});
+    let approved = json!({"api-approved.kubernetes.io": "unapproved, for a test"});
+    let names = json!({"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup"});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("podgroups.{api}"), "annotations": approved},
+        "spec": {"group": api, "scope": "Namespaced", "names": names, "versions": [version_of]}});
+    admin.post(DEFINITIONS, &definition).ok();
+    wait_for(PATIENCE, "the server to have PodGroups", || {
+        let answer = admin.get(&format!("/apis/{api}/{version}"));
+        answer.code == 200 && answer.body.to_string().contains("\"podgroups\"")
+    });
+}
+
+/// Gangs of three schedulers that are not there, on a server that has the definitions of two of them: what the server has
+/// stored, and, by its audit log, in which order posse asked for it.
+pub fn gangs_of_other_schedulers() {
+    let assets = std::env::var_os(ASSETS).expect("it is set for the real server's scenarios");
+    let own = Real::start(assets.as_ref(), false);
+    let scene = Scene::new(&own);
+    define_pod_groups(&scene.admin, &volcano());
+    define_pod_groups(&scene.admin, &coscheduling());
+    let mut pod = scene.template();
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "100m"}});
+    let group = |kind: &str, queue: Value| {
+        let gang = json!({"kind": kind, "min": 2});
+        json!({"group": kind, "count": 2, "pod": pod, "gang": gang, "queue": queue})
+    };
+    let (named, none) = (json!("team-a"), Value::Null);
+    let groups = json!([
+        group("volcano", named.clone()),
+        group("coscheduling", none),
+        group("yunikorn", named)
+    ]);
+    let run = scene.run_with(&own.access(Who::Admin)).instance("one");
+    let posse = run.settings(json!({"executors": groups})).start();
+    let pods = scene.wait_running(6);
+    posse.wait_events("gang_running", 3);
+
+    let in_namespace = |api: &str, version: &str| {
+        let path = format!("/apis/{api}/{version}/namespaces/{}/podgroups", scene.namespace);
+        items(&scene.admin.get(&path).ok())
+    };
+    let stored = |(api, version, _): (&str, &str, Value)| {
+        let mut found = in_namespace(api, version);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let group = found.remove(0);
+        (group["metadata"]["name"].clone(), group["spec"].clone())
+    };
+    let spec = json!({"minMember": 2, "queue": "team-a"});
+    assert_eq!(stored(volcano()), (json!("shop-one-volcano"), spec));
+    let spec = json!({"minMember": 2, "scheduleTimeoutSeconds": 300});
+    assert_eq!(stored(coscheduling()), (json!("shop-one-coscheduling"), spec));
+    check_pods(&pods);
+    posse.stop();
+    for (api, version, _) in [volcano(), coscheduling()] {
+        assert_eq!(in_namespace(api, version), Vec::<Value>::new(), "they are deleted at the end");
+    }
+    check_order(&scene, &pods);
+    scene.finish();
+}
+
+/// The pods name their gangs, and their schedulers where the template names none.
+#[track_caller]
+fn check_pods(pods: &[Value]) {
+    let tasks = json!([{"minMember": 2, "minResource": {"cpu": "100m"}, "name": "executors"}]);
+    for pod in pods {
+        let (metadata, scheduler) = (&pod["metadata"], &pod["spec"]["schedulerName"]);
+        let (labels, annotations) = (&metadata["labels"], &metadata["annotations"]);
+        match labels["posse.dev/group"].as_str() {
+            Some("volcano") => {
+                assert_eq!(scheduler, "volcano");
+                assert_eq!(annotations["scheduling.k8s.io/group-name"], "shop-one-volcano");
+            }
+            Some("coscheduling") => {
+                assert_eq!(labels["scheduling.x-k8s.io/pod-group"], "shop-one-coscheduling");
+            }
+            _ => {
+                assert_eq!(scheduler, "yunikorn");
+                assert_eq!(
+                    (&labels["applicationId"], &labels["queue"]),
+                    (&json!("shop-one-yunikorn"), &json!("team-a"))
+                );
+                let of = |key: &str| annotations[format!("yunikorn.apache.org/{key}")].clone();
+                assert_eq!(of("task-group-name"), "executors");
+                assert_eq!(of("task-groups"), tasks.to_string());
+                let parameters = "placeholderTimeoutInSeconds=300 gangSchedulingStyle=Hard";
+                assert_eq!(of("schedulingPolicyParameters"), parameters);
+            }
+        }
+    }
+}
+
+/// Each PodGroup was created before the pods that name it, and deleted after the pods.
+#[track_caller]
+fn check_order(scene: &Scene<'_>, pods: &[Value]) {
+    let log = scene.server.audit_log().expect("the real server has one");
+    let mut asked = audit::requests(&log, &scene.namespace);
+    let is_whole = |entry: &Value| {
+        let is_dry = entry["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun"));
+        audit::by_posse(entry) && !is_dry && entry["responseStatus"]["code"].as_i64() < Some(300)
+    };
+    asked.retain(is_whole);
+    let at = |verb: &str, resource: &str, name: &str| {
+        let found = asked.iter().position(|entry| {
+            let object = &entry["objectRef"];
+            let of = object["name"].as_str().unwrap_or_default();
+            entry["verb"] == verb && object["resource"] == resource && of.starts_with(name)
+        });
+        found.unwrap_or_else(|| panic!("nobody did {verb} {resource} {name}: {asked:#?}"))
+    };
+    let pods_deleted = at("deletecollection", "pods", "");
+    for kind in ["volcano", "coscheduling"] {
+        let name = format!("shop-one-{kind}");
+        let made = at("create", "podgroups", &name);
+        for pod in pods.iter().filter(|pod| pod["metadata"]["labels"]["posse.dev/group"] == kind) {
+            assert!(made < at("create", "pods", name_of(pod)), "{kind}: a pod came first");
+        }
+        assert!(pods_deleted < at("delete", "podgroups", &name), "{kind}: deleted too early");
+    }
 }
 
 /// Executor `id`, once it exists.

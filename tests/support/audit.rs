@@ -87,7 +87,7 @@ pub fn violations(requests: &[Value]) -> Vec<String> {
             wrong("a kubelet's work");
         } else if !matches!(
             &*resource,
-            "events" | "leases" | "pods" | "secrets" | "selfsubjectaccessreviews"
+            "events" | "leases" | "podgroups" | "pods" | "secrets" | "selfsubjectaccessreviews"
         ) {
             wrong("not posse's to write");
         }

@@ -37,6 +37,8 @@ rules:
   resources:
   - {group: "", resources: [pods, pods/binding, pods/status]}
   - {group: coordination.k8s.io, resources: [leases]}
+  - {group: scheduling.volcano.sh, resources: [podgroups]}
+  - {group: scheduling.x-k8s.io, resources: [podgroups]}
   - {group: events.k8s.io, resources: [events]}
   - {group: authorization.k8s.io, resources: [selfsubjectaccessreviews]}
 - level: None
