@@ -135,9 +135,7 @@ def check_shutdown(folder):
             nodes.wait_until("the kubelet to let the machine go", lambda: not logind.is_held())
             return lambda: logind.prepare(False)
 
-        # The condition of a pod, TerminationByKubelet, also stands for evictions. If the pod has ended with 0 before the
-        # kubelet has named a reason, posse calls it an eviction.
-        return run(folder, "shutdown", shut_down, {"node_shutdown", "evicted"})
+        return run(folder, "shutdown", shut_down, {"node_shutdown"})
     finally:
         kubelet.restart(kubelet.before)
         logind.end()

@@ -1,5 +1,6 @@
-//! Finds out why an executor was lost, from the structure of its pod's status. A message text decides
-//! only whether an eviction was due to the pod's own use of disk space or memory: no field says that.
+//! Finds out why an executor was lost, from the structure of its pod's status. A message text decides only
+//! what no field says: whether an eviction was due to the pod's own use of disk space or memory, and what made
+//! a kubelet end a pod whose containers then ended with 0.
 
 use crate::model::event::LossReason;
 use crate::model::pod::{ContainerState, End, Phase, Pod};
@@ -87,9 +88,24 @@ fn of_disruption(end: &End) -> Option<LossReason> {
         // The queue took the room back, whatever for.
         TERMINATION_TARGET => Some(LossReason::Preempted),
         "DeletionByPodGC" | "DeletionByTaintManager" => Some(LossReason::NodeLost),
-        // "TerminationByKubelet" covers several causes, which the pod's own reason distinguishes.
+        // It covers several causes, which the pod's own reason distinguishes. Without one the containers ended with 0:
+        // the kubelet calls the pod Succeeded, and keeps its reason for Failed to itself.
+        "TerminationByKubelet" if end.pod_reason.is_empty() => {
+            Some(of_kubelet(&end.disruption_message))
+        }
         // Unknown reasons are not the application's fault either.
         _ => of_pod_reason(&end.pod_reason, &end.pod_message).or(Some(LossReason::Evicted)),
+    }
+}
+
+/// The message of condition `DisruptionTarget` of a kubelet: for a shutdown of its node and for a critical pod it
+/// is a constant (nodeshutdown and preemption there), and for an eviction it begins with the resource.
+fn of_kubelet(message: &str) -> LossReason {
+    match message {
+        "Pod was terminated in response to imminent node shutdown." => LossReason::NodeShutdown,
+        "Pod was preempted by Kubelet to accommodate a critical pod." => LossReason::Preempted,
+        message if is_over_its_request(message) => LossReason::OomKilled,
+        _ => LossReason::Evicted,
     }
 }
 
@@ -263,6 +279,39 @@ mod tests {
             ((false, false, Failed, Waiting, None, "", "SomethingNew", ""), Unknown),
         ] {
             check(row, want);
+        }
+    }
+
+    /// A kubelet that ends a pod whose containers then end with code 0 calls it Succeeded, and leaves out the reason.
+    #[test]
+    fn what_a_kubelet_ended_and_what_ended_with_0_then_is_read_from_the_condition() {
+        use LossReason::{Evicted, NodeShutdown, OomKilled, Preempted};
+        let low =
+            "The node was low on resource: memory. Threshold quantity: 100Mi, available: 91Mi. ";
+        let over =
+            "Container c was using 200Mi, request is 100Mi, has larger consumption of memory. ";
+        for (disruption_message, pod_reason, want) in [
+            ("Pod was terminated in response to imminent node shutdown.", "", NodeShutdown),
+            ("Pod was preempted by Kubelet to accommodate a critical pod.", "", Preempted),
+            (low, "", Evicted),
+            (&format!("{low}{over}"), "", OomKilled),
+            ("", "", Evicted),
+            ("what a newer kubelet may say of a node shutdown", "", Evicted),
+            // The reason says more than any text.
+            ("Pod was terminated in response to imminent node shutdown.", "Evicted", Evicted),
+            ("what a newer kubelet may say", "Terminated", NodeShutdown),
+        ] {
+            let mut pod = pod(1, 1);
+            (pod.phase, pod.container) = (Phase::Succeeded, ContainerState::Ended);
+            pod.end = Some(Box::new(End {
+                exit_code: Some(0),
+                container_reason: "Completed".into(),
+                pod_reason: pod_reason.into(),
+                disruption: "TerminationByKubelet".into(),
+                disruption_message: disruption_message.into(),
+                ..End::default()
+            }));
+            assert_eq!(classify(&pod, false).reason, want, "{disruption_message} {pod_reason}");
         }
     }
 
