@@ -103,7 +103,7 @@ def left(folder):
 
 
 def clean(folder):
-    """What the second container of service.yaml does every ten minutes."""
+    """What the second container of service.yaml does at its start and each hour, and at the end of a run."""
     subprocess.run([os.environ["POSSE"], "cleanup", "--node-dir", folder, "--all-apps", "--namespace", "default", "--yes"],
                    check=True)
 

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -155,6 +156,10 @@ class Application:
         code = self.driver.wait(SECONDS_MAX)
         return code, check.map_tasks(self.spark_events) - check.MAPS
 
+    def shuffle_folders(self):
+        """The folders of its runs on the node, which is this machine."""
+        return set(Path(shuffle_folder(self.version)).glob(f"{self.name}.*"))
+
 
 def run_with_service(folder, version, port):
     name = f"service-{version.replace('.', '-')}"
@@ -168,7 +173,7 @@ def run_with_service(folder, version, port):
     }, {})
     application.submit(["--properties-file", "/check/spark.conf"])
     application.wait_for_map_stage()
-    before = services(version)
+    before, folders = services(version), application.shuffle_folders()
     n_killed = application.kill_executors()
     for pod in before.values():
         kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
@@ -182,9 +187,13 @@ def run_with_service(folder, version, port):
     # The driver cannot end well without them.
     wait_until("the successors", have_successors)
     code, again = application.end()
+    since = time.monotonic()
+    # The service's pod looks at all folders each hour only.
+    wait_until("the folder of the run to be removed", lambda: not application.shuffle_folders())
     print(f"shuffle: service {version}: {n_killed} executors and {len(before)} pod of the service ended after the map stage: "
-          f"{again} of {check.MAPS} map tasks ran again; executors on {nodes}", flush=True)
-    return code == 0 and n_killed == N_EXECUTORS and again == 0 and nodes == {NODE}
+          f"{again} of {check.MAPS} map tasks ran again; executors on {nodes}; {len(folders)} folder removed "
+          f"{time.monotonic() - since:.0f} s after the end", flush=True)
+    return code == 0 and n_killed == N_EXECUTORS and again == 0 and nodes == {NODE} and len(folders) == 1
 
 
 def check_services(folder):

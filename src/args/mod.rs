@@ -298,10 +298,10 @@ pub struct CleanupArgs {
     /// Include the Secrets of credentials of applications that have ended
     #[arg(long)]
     pub secrets: bool,
-    /// Instead, look at the folders APP.INSTANCE in this one, of applications that have ended; needs to list pods and leases in all namespaces
+    /// Instead, look at the folders APP.INSTANCE in this one, of runs that have ended; needs to list pods and leases in all namespaces
     #[arg(long, value_name = "DIR", conflicts_with_all = ["volumes", "secrets", "instance", "output", "json"])]
     pub node_dir: Option<PathBuf>,
-    /// Repeat this after each such time, until a signal comes
+    /// Repeat this after each such time, and when a run ends, until a signal comes; needs to watch leases in all namespaces
     #[arg(long, value_name = "DURATION", value_parser = seconds_ms, requires = "node_dir")]
     pub every: Option<u64>,
     /// Delete them; without this flag posse only lists them

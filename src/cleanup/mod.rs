@@ -38,6 +38,7 @@ use posse_wire::k8s::lease::{NamedLease, name_of};
 
 use self::orphan_objects::OrphanObject;
 
+mod lease_ends;
 mod node_dir;
 mod orphan_objects;
 

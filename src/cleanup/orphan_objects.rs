@@ -9,6 +9,7 @@ use posse_core::model::refusal::Refusal;
 use posse_core::policy::orphans::LeaseAge;
 use posse_kube::api::objects::{Kind, Objects, apps_with_pods};
 use posse_wire::k8s::labels::{APP, CREDENTIALS, VOLUME, component_selector};
+use posse_wire::k8s::lease::NamedLease;
 use posse_wire::k8s::object::Meta;
 
 /// A claim or a Secret that can be deleted.
@@ -60,7 +61,7 @@ impl Cleanup<'_> {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        let busy = self.busy_apps(Some(&self.namespace), app, false)?;
+        let busy = self.busy_apps(app)?;
         let is_left = |meta: &Meta| meta.label(APP).is_none_or(|app| !busy.contains(app));
         Ok(found
             .into_iter()
@@ -74,27 +75,19 @@ impl Cleanup<'_> {
             .collect())
     }
 
-    /// The applications that have a pod, with `only_unfinished` one that has not ended, or a Lease that somebody holds. Without a
-    /// namespace: in all namespaces.
-    pub(super) fn busy_apps(
-        &self,
-        namespace: Option<&str>,
-        app: Option<&str>,
-        only_unfinished: bool,
-    ) -> Result<BTreeSet<String>, Refusal> {
-        let mut busy = apps_with_pods(&self.connection.http, namespace, only_unfinished)?;
-        let leases = match namespace {
-            Some(_) => self.leases().list(app)?,
-            None => self.leases().list_everywhere(app)?,
-        };
-        for lease in leases {
-            let age = LeaseAge::read(Some(&lease.record), self.wall_ms);
-            let is_stale = self.args.stale.is_some_and(|stale_ms| age.is_stale(stale_ms));
-            if !lease.record.holder.is_empty() && !is_stale {
-                busy.insert(lease.selection.app);
-            }
-        }
+    /// The applications that have a pod, or a Lease that somebody holds.
+    fn busy_apps(&self, app: Option<&str>) -> Result<BTreeSet<String>, Refusal> {
+        let mut busy = apps_with_pods(&self.connection.http, &self.namespace)?;
+        let held = self.leases().list(app)?.into_iter().filter(|lease| self.is_held(lease));
+        busy.extend(held.map(|lease| lease.selection.app));
         Ok(busy)
+    }
+
+    /// Somebody holds it, who with --stale has renewed it lately.
+    pub(super) fn is_held(&self, lease: &NamedLease) -> bool {
+        let age = LeaseAge::read(Some(&lease.record), self.wall_ms);
+        let is_stale = self.args.stale.is_some_and(|stale_ms| age.is_stale(stale_ms));
+        !lease.record.holder.is_empty() && !is_stale
     }
 
     /// Deletes it by its uid; a Secret that a new run has written since it was listed stays.

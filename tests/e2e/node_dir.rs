@@ -58,7 +58,7 @@ pub fn folders_of_ended_applications(server: &dyn Server) {
         said(&output)
     };
     let text = run(&["--all-apps"]);
-    assert!(text.contains("ended.a1b2c: its application has ended"), "{text}");
+    assert!(text.contains("ended.a1b2c: its run has ended"), "{text}");
     assert!(text.contains("the same with --yes removes 1 folder"), "{text}");
     assert!(!text.contains("node-dir.one") && ended.exists(), "{text}");
     let text = run(&["--app", APP, "--yes"]);
@@ -67,7 +67,7 @@ pub fn folders_of_ended_applications(server: &dyn Server) {
     assert!(text.contains("removed 1 folder") && !ended.exists(), "{text}");
     assert!(own.exists(), "the run has no executor, but holds its Lease");
 
-    // The next folder goes as soon as the run is over.
+    // The next round finds folders of runs that nobody has told.
     let words = ["--all-apps", "--yes", "--every", "1s"];
     let mut loop_ = cleanup(&scene, server, &words).spawn().expect("the binary can be started");
     let late = make(&scene, "late.a1b2c");
@@ -83,5 +83,38 @@ pub fn folders_of_ended_applications(server: &dyn Server) {
     assert!(outside.join("file").exists() && scene.file("node").join("link.x1").exists());
     let missing = output(cleanup(&scene, server, &["--all-apps", "--every", "0s"]));
     assert_eq!(missing.status.code(), Some(2), "{}", said(&missing));
+    scene.finish();
+}
+
+/// The end of a run is told to the nodes, by its Lease, and no round is waited for: also that of a run whose driver's pod is gone
+/// with its node, whose Lease Kubernetes deletes. The folder of another run of the same application stays.
+pub fn folders_go_when_their_run_ends(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let start = |instance| {
+        let run = scene.run().executors(0).settings(json!({"app": APP})).instance(instance).start();
+        run.wait_ready();
+        run
+    };
+    let (ending, lost, other) = (start("ending"), start("lost"), start("other"));
+    let folder = |instance: &str| make(&scene, &format!("{APP}.{instance}"));
+    let [of_ending, of_lost, of_other] = ["ending", "lost", "other"].map(folder);
+    let ended = make(&scene, "ended.a1b2c");
+    lost.kill();
+
+    let words = ["--all-apps", "--yes", "--every", "1h"];
+    let mut loop_ = cleanup(&scene, server, &words).spawn().expect("the binary can be started");
+    wait_for(PATIENCE, "the first round", || !ended.exists());
+    assert!(of_lost.exists(), "whoever holds its Lease may still live");
+    ending.stop();
+    wait_for(PATIENCE, "the folder of the run that ends to be removed", || !of_ending.exists());
+    let lease = format!("{APP}-lost");
+    let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", scene.namespace);
+    scene.admin.delete(&format!("{leases}/{lease}"), &json!({})).ok();
+    wait_for(PATIENCE, "the folder of the lost run to be removed", || !of_lost.exists());
+    assert!(of_other.exists(), "this run holds its Lease");
+    other.stop();
+    wait_for(PATIENCE, "the folder of the last run to be removed", || !of_other.exists());
+    kill_process(Pid::from_child(&loop_), Signal::TERM).expect("it runs");
+    assert!(loop_.wait().expect("it ends").success());
     scene.finish();
 }

@@ -110,7 +110,7 @@ impl Sweep {
     /// all bundles of the namespace get.
     fn apps_with_pods(&self, namespace: &str) -> Result<BTreeSet<String>, BundleOwner> {
         let Some(http) = &self.http else { return Err(BundleOwner::Unwatched) };
-        apps_with_pods(http, Some(namespace), false).map_err(|refusal| {
+        apps_with_pods(http, namespace).map_err(|refusal| {
             if refusal.class == RefusalClass::Forbidden {
                 log::warn!(
                     "not permitted to list pods in {namespace}, dropping bundles only when \

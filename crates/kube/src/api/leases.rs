@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{
     LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, Preconditions, call, delete_options, get,
-    managed_selector, object_path, percent_encode, write, write_path,
+    managed_selector, object_path, open_stream, percent_encode, write, write_path,
 };
-use crate::http::{Http, Method};
+use crate::http::{Http, Method, Stream};
 use posse_core::model::lease::Record;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::lease::{self, LeaseObject, NamedLease};
@@ -69,6 +69,20 @@ impl Leases {
     /// The same in all namespaces.
     pub fn list_everywhere(&self, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {
         self.list_at(&format!("{ROOT}/leases"), app)
+    }
+
+    /// Opens a watch of posse's Leases in all namespaces. It begins with those that are there, and the server ends it
+    /// after `timeout_s`.
+    ///
+    /// # Errors
+    /// The server's refusal, or why no connection was made.
+    pub fn watch_everywhere(&self, timeout_s: u32) -> Result<Stream, Refusal> {
+        let selector = percent_encode(&managed_selector(None));
+        let path =
+            format!("{ROOT}/leases?watch=1&labelSelector={selector}&timeoutSeconds={timeout_s}");
+        // Without a live run no byte comes before the end.
+        let idle = Duration::from_secs(u64::from(timeout_s).saturating_add(5));
+        open_stream(&self.http, &path, idle, Verb::Watch)
     }
 
     fn list_at(&self, path: &str, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {

@@ -15,11 +15,12 @@ use crate::api::field_check::{STRICT, check_fields, check_job_answer};
 use crate::http::{Http, Method, Request, Stream, StreamHandle};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::job::Job;
-use posse_wire::k8s::labels::{APP, EXECUTOR_ID, executor_selector};
+use posse_wire::k8s::labels::{APP, EXECUTOR_ID, INSTANCE, Selection, executor_selector};
 use posse_wire::k8s::list::parse_items;
 use posse_wire::k8s::object::Meta;
 use posse_wire::k8s::seen_event::SeenEvent;
 use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::names;
 use posse_wire::pod::WireError;
 use posse_wire::pod::details::PodDetails;
 
@@ -380,26 +381,44 @@ pub fn owned_by(kind: Kind, owner: &Meta, uid: &str) -> Value {
     json!({ "metadata": { "uid": uid, "ownerReferences": [reference] } })
 }
 
-/// The applications that have pods in a namespace, or in any, drivers or executors; with `only_unfinished`
-/// those whose pods have not all ended.
-pub fn apps_with_pods(
-    http: &Http,
-    namespace: Option<&str>,
-    only_unfinished: bool,
-) -> Result<BTreeSet<String>, Refusal> {
-    let objects = Objects::new(http.clone(), namespace);
-    let app = |bytes: &[u8]| {
-        if only_unfinished && PodDetails::parse(bytes)?.is_final() {
-            return Ok(None);
-        }
+/// The applications that have pods in a namespace, drivers or executors.
+///
+/// # Errors
+/// The server's refusal, or an answer that is no list.
+pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, Refusal> {
+    pods_of_posse(&Objects::new(http.clone(), Some(namespace)), &|bytes| {
         Ok(Meta::parse(bytes)?.label(APP).map(str::to_owned))
-    };
-    let (apps, version) = objects.list(Kind::Pod, APP, &app)?;
+    })
+}
+
+/// The runs that have a pod that has not ended, a driver or an executor, in any namespace.
+///
+/// # Errors
+/// The server's refusal, or an answer that is no list.
+pub fn unfinished_runs(http: &Http) -> Result<BTreeSet<Selection>, Refusal> {
+    pods_of_posse(&Objects::new(http.clone(), None), &|bytes| {
+        let pod = PodDetails::parse(bytes)?;
+        let Some(app) = pod.meta.label(APP).filter(|_| !pod.is_final()) else { return Ok(None) };
+        // A driver's pod gives its run a name by its uid.
+        let instance = match pod.meta.label(INSTANCE) {
+            Some(instance) => instance.to_owned(),
+            None => names::instance_from_uid(&pod.meta.uid),
+        };
+        Ok(Some(Selection { app: app.to_owned(), instance }))
+    })
+}
+
+/// What `parse` reads of each pod that is of an application.
+fn pods_of_posse<T: Ord>(
+    objects: &Objects,
+    parse: &dyn Fn(&[u8]) -> Result<Option<T>, WireError>,
+) -> Result<BTreeSet<T>, Refusal> {
+    let (found, version) = objects.list(Kind::Pod, APP, parse)?;
     if version.is_empty() {
         // This is not the answer of an API server, so it must not count as "there are no pods".
         return Err(unreadable(200, "the list has no version"));
     }
-    Ok(apps.into_iter().flatten().collect())
+    Ok(found.into_iter().flatten().collect())
 }
 
 fn read<T>(

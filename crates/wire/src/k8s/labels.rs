@@ -68,7 +68,7 @@ pub const SAFE_TO_EVICT: (&str, &str) = ("cluster-autoscaler.kubernetes.io/safe-
 pub const FIELD_MANAGER: &str = "posse";
 
 /// One instance of one application.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Selection {
     pub app: String,
     pub instance: String,

@@ -117,6 +117,23 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
     Ok(leases)
 }
 
+/// Whose Lease has ended, by a line of a watch: it is gone, or nobody holds it. The Lease of an application
+/// names the instance that held it.
+pub fn parse_end(line: &[u8]) -> Option<Selection> {
+    let event: Value = serde_json::from_slice(line).ok()?;
+    let lease = event.get("object")?;
+    let held_by = || lease.get("spec")?.get("holderIdentity")?.as_str();
+    let has_ended = match event.get("type")?.as_str()? {
+        "DELETED" => true,
+        "ADDED" | "MODIFIED" => held_by().is_none_or(str::is_empty),
+        _ => false,
+    };
+    let label = |key: &str| lease.get("metadata")?.get("labels")?.get(key)?.as_str();
+    let selection =
+        Selection { app: label(APP)?.to_owned(), instance: label(INSTANCE)?.to_owned() };
+    has_ended.then_some(selection)
+}
+
 /// Reads a Lease.
 ///
 /// # Errors
@@ -324,6 +341,31 @@ mod tests {
             let list = format!(r#"{{"items":[{lease}]}}"#);
             let error = parse_list(list.as_bytes()).expect_err("a newer one").to_string();
             assert!(error.contains("newer posse"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_lease_is_read_from_a_line_of_a_watch() {
+        let ended = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
+        let released = OURS.replace(r#""holderIdentity":"me""#, r#""holderIdentity":"""#);
+        let bare = OURS.replace(r#""holderIdentity":"me","#, "");
+        let foreign = released.replace("posse.dev/instance", "x");
+        for (kind, lease, want) in [
+            ("ADDED", OURS, None),
+            ("MODIFIED", OURS, None),
+            ("DELETED", OURS, Some(&ended)),
+            ("ADDED", &released, Some(&ended)),
+            ("MODIFIED", &released, Some(&ended)),
+            ("MODIFIED", &bare, Some(&ended)),
+            ("MODIFIED", &foreign, None),
+            ("BOOKMARK", &released, None),
+            ("ERROR", r#"{"kind":"Status","code":410}"#, None),
+        ] {
+            let line = format!(r#"{{"type":"{kind}","object":{lease}}}"#);
+            assert_eq!(parse_end(line.as_bytes()).as_ref(), want, "{line}");
+        }
+        for broken in ["", "{", "[]", r#"{"type":"DELETED"}"#, r#"{"object":{}}"#] {
+            assert_eq!(parse_end(broken.as_bytes()), None, "{broken}");
         }
     }
 
