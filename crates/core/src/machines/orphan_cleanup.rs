@@ -23,8 +23,11 @@ use posse_base::backoff::delay_ms;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
-/// The time between two rounds while there are executors whose owner lives.
+/// The least time between two rounds while there are executors whose owner lives, ...
 pub const ROUND_INTERVAL_MS: u64 = 30_000;
+/// ... and by how much it is longer at most. The time is random, so that drivers which start at one moment do not list
+/// at one moment again.
+const ROUND_JITTER_MS: u64 = 15_000;
 /// After this time a create that was in flight during the first LIST has taken effect or failed:
 /// the API server's request timeout.
 pub const LATE_CREATE_MS: u64 = 60_000;
@@ -251,7 +254,7 @@ impl OrphanCleanup {
                 .first_listed_at
                 .is_some_and(|first_listed_at| now.since(first_listed_at) < LATE_CREATE_MS);
             self.is_done |= !(is_early || self.has_live_owner && may_repeat);
-            self.due_at = now.after(ROUND_INTERVAL_MS);
+            self.due_at = now.after(ROUND_INTERVAL_MS + self.rng.below(ROUND_JITTER_MS));
         }
         self.has_live_owner = false;
     }
@@ -306,6 +309,15 @@ mod tests {
         }
     }
 
+    /// When the next round begins, after one that ended now.
+    #[track_caller]
+    fn next_round(cleanup: &mut OrphanCleanup, now: Millis) -> Millis {
+        let CleanupStep::Wait { until } = cleanup.next(now) else { panic!("no round follows") };
+        let wait_ms = until.since(now);
+        assert!((ROUND_INTERVAL_MS..ROUND_INTERVAL_MS + ROUND_JITTER_MS).contains(&wait_ms));
+        until
+    }
+
     fn accept(_: &OrphanCandidate) -> Result<(), Refusal> {
         Ok(())
     }
@@ -351,13 +363,24 @@ mod tests {
         ];
         assert_eq!(reports, want);
         // Terminating pods are not deleted again, and kept ones are not reported again.
-        assert_eq!(
-            cleanup.next(Millis(6)),
-            CleanupStep::Wait { until: Millis(5 + ROUND_INTERVAL_MS) }
-        );
-        let then = Millis(5 + ROUND_INTERVAL_MS);
+        let then = next_round(&mut cleanup, Millis(5));
         assert_eq!(round(&mut cleanup, then, &pods, state, accept), [""; 0]);
         assert_eq!(cleanup.next_report(), None);
+    }
+
+    #[test]
+    fn drivers_that_started_at_one_moment_list_at_many() {
+        let mut thirds = [0; 3];
+        for seed in 0..300 {
+            let mut cleanup = OrphanCleanup::new("new", false, Rng::new(seed));
+            assert_eq!(
+                round(&mut cleanup, Millis(0), &[], |_| OwnerState::Absent, accept),
+                [""; 0]
+            );
+            let wait_ms = next_round(&mut cleanup, Millis(0)).0 - ROUND_INTERVAL_MS;
+            thirds[usize::try_from(wait_ms * 3 / ROUND_JITTER_MS).unwrap()] += 1;
+        }
+        assert!(thirds.iter().all(|n| (60..140).contains(n)), "{thirds:?}");
     }
 
     #[test]
@@ -369,7 +392,7 @@ mod tests {
             let mut now = Millis::ZERO;
             for n in 1..n_rounds {
                 assert_eq!(round(&mut cleanup, now, &pods, lives, accept), [""; 0], "{n}");
-                now = now.after(ROUND_INTERVAL_MS);
+                now = next_round(&mut cleanup, now);
             }
             let over = |_: &OwnerPod| OwnerState::Found(Phase::Failed);
             assert_eq!(round(&mut cleanup, now, &pods, over, accept), ["a-old-exec-1"]);

@@ -153,6 +153,6 @@ mod tests {
             (list.ask(Millis(44_999)), list.age_ms(Millis(44_999))),
             (Turn::Last, Some(34_999))
         );
-        assert_eq!(list.ask(Millis(45_000)), Turn::Read);
+        assert_eq!(list.ask(Millis(55_000)), Turn::Read);
     }
 }

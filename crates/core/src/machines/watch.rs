@@ -3,7 +3,7 @@
 
 use crate::model::event::RestartKind;
 use crate::model::refusal::{Refusal, RefusalClass};
-use posse_base::backoff::delay_ms;
+use posse_base::backoff::{asked_ms, delay_ms};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
@@ -16,9 +16,11 @@ pub const BACKOFF_RESET_MS: u64 = 120_000;
 /// A watch that ends sooner than this without an event counts as failed, even if it ended in good
 /// order.
 pub const SHORT_WATCH_MS: u64 = 1_000;
-/// A watch that did its work until it was cut is opened again within this time. The time is random, because a
-/// balancer cuts those of many instances at once.
+/// A watch that did its work until it was cut, or until a server that shuts down ended it, is opened again within
+/// this time. The time is random, because a balancer or server does so to those of many instances at once.
 const REOPEN_MS_MAX: u64 = 1_000;
+/// A watch that ended so long before its `timeoutSeconds` was ended for another reason.
+const EARLY_END_MS: u64 = 5_000;
 /// The smallest `timeoutSeconds` of a watch; the value is random, ...
 pub const WATCH_S_MIN: u32 = 300;
 /// ... and this is the largest, so that many instances do not reconnect at the same moment.
@@ -78,7 +80,12 @@ impl WatchEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Listing,
-    Watching { opened_at: Millis, n_lines: u64 },
+    /// `until`: when the server ends it in good order, or later.
+    Watching {
+        opened_at: Millis,
+        until: Millis,
+        n_lines: u64,
+    },
     Ready,
 }
 
@@ -91,6 +98,8 @@ pub struct WatchMachine {
     version_text: String,
     listed_at: Millis,
     not_before: Millis,
+    /// The `timeoutSeconds` of the last watch.
+    timeout_s: u32,
     n_failures: u32,
     failed_at: Option<Millis>,
     rng: Rng,
@@ -104,6 +113,7 @@ impl WatchMachine {
             version_text: String::new(),
             listed_at: Millis::ZERO,
             not_before: Millis::ZERO,
+            timeout_s: 0,
             n_failures: 0,
             failed_at: None,
             rng,
@@ -120,9 +130,10 @@ impl WatchMachine {
             Phase::Ready | Phase::Watching { .. } => {
                 let spread = u64::from(WATCH_S_MAX - WATCH_S_MIN) + 1;
                 let extra = u32::try_from(self.rng.below(spread)).unwrap_or(0);
+                self.timeout_s = WATCH_S_MIN + extra;
                 WatchStep::Watch {
                     version_text: self.version_text.clone(),
-                    timeout_s: WATCH_S_MIN + extra,
+                    timeout_s: self.timeout_s,
                 }
             }
         }
@@ -151,7 +162,8 @@ impl WatchMachine {
 
     /// The watch has started.
     pub fn on_opened(&mut self, now: Millis) {
-        self.phase = Phase::Watching { opened_at: now, n_lines: 0 };
+        let until = now.after(u64::from(self.timeout_s) * 1_000);
+        self.phase = Phase::Watching { opened_at: now, until, n_lines: 0 };
     }
 
     /// An event was received and delivered; `version_text` is its object's, if it has one.
@@ -167,30 +179,38 @@ impl WatchMachine {
     /// The watch ended or did not start. Returns why it is restarted; none after an ordinary end,
     /// when the watch continues from the last version.
     pub fn on_ended(&mut self, end: &WatchEnd, now: Millis) -> Option<String> {
-        let (short, has_worked) = match self.phase {
-            Phase::Watching { opened_at, n_lines } => {
+        let (short, has_worked, is_early) = match self.phase {
+            Phase::Watching { opened_at, until, n_lines } => {
                 let short = n_lines == 0 && now.since(opened_at) < SHORT_WATCH_MS;
-                (short, !short)
+                (short, !short, now.after(EARLY_END_MS) < until)
             }
-            Phase::Listing | Phase::Ready => (false, false),
+            Phase::Listing | Phase::Ready => (false, false, false),
         };
         self.phase = if needs_list(end) { Phase::Listing } else { Phase::Ready };
         match end {
             Clean if !short => {
                 self.n_failures = 0;
+                if is_early {
+                    self.reopen_soon(now);
+                }
                 return None;
             }
             Idle if !short => {}
             Cut(_) if has_worked => {
                 self.n_failures = 0;
-                self.not_before = now.after(self.rng.below(REOPEN_MS_MAX));
+                self.reopen_soon(now);
             }
             RelistRequested => self.not_before = now,
             // A version that is expired right after its LIST: back off, or LIST and WATCH would
             // alternate for ever.
             ErrorEvent(refusal) | Refused(refusal)
                 if refusal.class == RefusalClass::Expired
-                    && now.since(self.listed_at) >= SHORT_WATCH_MS => {}
+                    && now.since(self.listed_at) >= SHORT_WATCH_MS =>
+            {
+                if has_worked {
+                    self.reopen_soon(now);
+                }
+            }
             ErrorEvent(refusal) | Refused(refusal) => self.fail(now, refusal.retry_delay_ms()),
             Clean | Cut(_) | Idle | Overrun | Undecodable(_) => self.fail(now, 0),
         }
@@ -208,6 +228,11 @@ impl WatchMachine {
         self.not_before = now;
     }
 
+    /// The end of a watch that may have ended those of others at the same moment.
+    fn reopen_soon(&mut self, now: Millis) {
+        self.not_before = now.after(self.rng.below(REOPEN_MS_MAX));
+    }
+
     fn fail(&mut self, now: Millis, retry_delay_ms: u64) {
         if self.failed_at.is_some_and(|at| now.since(at) >= BACKOFF_RESET_MS) {
             self.n_failures = 0;
@@ -215,7 +240,8 @@ impl WatchMachine {
         self.n_failures = self.n_failures.saturating_add(1);
         self.failed_at = Some(now);
         let backoff = delay_ms(self.n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut self.rng);
-        self.not_before = now.after(backoff.max(retry_delay_ms));
+        let asked = asked_ms(retry_delay_ms, &mut self.rng);
+        self.not_before = now.after(backoff.max(asked));
     }
 }
 
@@ -300,27 +326,21 @@ mod tests {
     #[test]
     fn each_end_of_a_watch_leads_to_a_list_or_a_watch() {
         let first = 800..1_600;
-        let at_once = 0..1;
+        let (at_once, soon) = (0..1, 0..1_000);
         let r = refusal;
         // The end; how long the watch was open, in ms; lines; continues with a watch; delay;
         // reported.
         let table = [
-            (Clean, 300_000, 5, true, at_once.clone(), false),
-            (Clean, 300_000, 0, true, at_once.clone(), false),
-            (Clean, 999, 1, true, at_once.clone(), false),
+            (Clean, 600_000, 5, true, at_once.clone(), false),
+            (Clean, 600_000, 0, true, at_once.clone(), false),
+            (Clean, 200_000, 5, true, soon.clone(), false),
+            (Clean, 999, 1, true, soon.clone(), false),
             (Clean, 999, 0, true, first.clone(), true),
             (Idle, 120_000, 0, true, at_once.clone(), true),
             (Idle, 10, 0, true, first.clone(), true),
-            (Cut("x".into()), 10, 3, true, 0..1_000, true),
+            (Cut("x".into()), 10, 3, true, soon.clone(), true),
             (Cut("x".into()), 10, 0, true, first.clone(), true),
-            (
-                ErrorEvent(r(RefusalClass::Expired, 410, None)),
-                5_000,
-                0,
-                false,
-                at_once.clone(),
-                true,
-            ),
+            (ErrorEvent(r(RefusalClass::Expired, 410, None)), 5_000, 0, false, soon.clone(), true),
             (ErrorEvent(r(RefusalClass::Expired, 410, None)), 10, 0, false, first.clone(), true),
             (
                 ErrorEvent(r(RefusalClass::Throttled, 429, None)),
@@ -335,7 +355,7 @@ mod tests {
                 5_000,
                 0,
                 true,
-                7_000..7_001,
+                7_000..14_000,
                 true,
             ),
             (
@@ -378,9 +398,9 @@ mod tests {
         let table = [
             (RefusalClass::Expired, 410, Some(0), false, 0..1),
             (RefusalClass::Throttled, 429, None, true, 800..1_600),
-            (RefusalClass::Throttled, 429, Some(9_000), true, 9_000..9_001),
+            (RefusalClass::Throttled, 429, Some(9_000), true, 9_000..18_000),
             (RefusalClass::Throttled, 429, Some(10), true, 800..1_600),
-            (RefusalClass::Throttled, 429, Some(86_400_000), true, 60_000..60_001),
+            (RefusalClass::Throttled, 429, Some(86_400_000), true, 60_000..70_000),
             (RefusalClass::Transient, 0, None, true, 800..1_600),
             (RefusalClass::Transient, 503, None, true, 800..1_600),
             (RefusalClass::OutcomeUnknown, 500, None, true, 800..1_600),
@@ -417,6 +437,38 @@ mod tests {
         assert!((800..1_600).contains(&waited), "{waited}");
     }
 
+    /// 300 applications whose watches a server ends at one moment: in no tenth of the time after it do many more than
+    /// a tenth of them come back.
+    #[test]
+    fn watches_that_end_at_once_are_opened_again_one_after_the_other() {
+        let expired = || refusal(RefusalClass::Expired, 410, None);
+        let busy = || refusal(RefusalClass::Throttled, 429, Some(1_000));
+        // The end, and the time after it in which they come back.
+        let table = [
+            (Clean, 0..1_000),
+            (Cut("x".into()), 0..1_000),
+            (ErrorEvent(expired()), 0..1_000),
+            (Refused(busy()), 1_000..2_000),
+            (Undecodable("x".into()), 800..1_600),
+        ];
+        for (end, times) in table {
+            let now = LISTED.after(60_000);
+            let mut tenths = [0; 10];
+            for seed in 0..300 {
+                let mut machine = WatchMachine::new(Rng::new(seed));
+                machine.on_listed("100", LISTED).unwrap();
+                machine.next(LISTED);
+                machine.on_opened(LISTED);
+                machine.on_ended(&end, now);
+                let (_, waited) = after(&mut machine, now);
+                assert!(times.contains(&waited), "{end:?}: {waited}");
+                let tenth = (waited - times.start) * 10 / (times.end - times.start);
+                tenths[usize::try_from(tenth).unwrap()] += 1;
+            }
+            assert!(tenths.iter().all(|n| *n < 60), "{end:?}: {tenths:?}");
+        }
+    }
+
     /// A balancer that ends each connection after a minute.
     #[test]
     fn watches_that_are_cut_each_minute_reconnect_within_a_second() {
@@ -444,7 +496,9 @@ mod tests {
         assert_eq!(version, None);
         assert!((800..1_600).contains(&waited));
         machine.on_list_failed(&refusal(RefusalClass::Throttled, 429, Some(5_000)), LISTED);
-        assert_eq!(after(&mut machine, LISTED), (None, 5_000));
+        let (version, waited) = after(&mut machine, LISTED);
+        assert_eq!(version, None);
+        assert!((5_000..10_000).contains(&waited), "{waited}");
     }
 
     #[test]

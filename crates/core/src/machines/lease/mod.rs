@@ -16,7 +16,7 @@
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::lease::Record;
 use crate::model::refusal::{Refusal, RefusalClass};
-use posse_base::backoff::delay_ms;
+use posse_base::backoff::{asked_ms, delay_ms};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
@@ -32,7 +32,7 @@ pub const RENEW_DEADLINE_MS: u64 = 40_000;
 /// A write of ours may take effect until this long after the renewal: after `LEASE_S` another process may
 /// act. Requests end before it, and none is sent after it.
 pub const WRITES_MS: u64 = 55_000;
-/// How often the Lease is renewed; also how often it is read while another holds it.
+/// How often the Lease is renewed, but sooner after it was taken or a write failed; also how often it is read while another holds it.
 pub const RENEW_MS: u64 = 10_000;
 /// Ids are reserved in blocks of this size: one write for a thousand executors.
 pub const ID_BLOCK: u64 = 1_000;
@@ -329,17 +329,24 @@ impl LeaseMachine {
     }
 
     fn on_held(&mut self, record: Record, sent_at: Millis) {
-        if !self.held {
+        let is_first = !self.held;
+        if is_first {
             let id_high_water = self.record.as_ref().and_then(|before| before.id_high_water);
             self.push_update(LeaseUpdate::Held { id_high_water });
         }
         self.record = Some(record);
         (self.held, self.ever_held, self.is_write_unresolved) = (true, true, false);
+        // Those that started, or that a server refused, at one moment would renew in step from then on.
+        let wait_ms = if is_first || self.n_failures > 0 {
+            RENEW_MS - self.rng.below(RENEW_MS)
+        } else {
+            RENEW_MS
+        };
         self.is_new_holder_unknown = false;
         self.n_failures = 0;
         self.observed = None;
         self.renewed_at = sent_at;
-        self.due_at = sent_at.after(RENEW_MS);
+        self.due_at = sent_at.after(wait_ms);
         self.report_reserved();
     }
 
@@ -397,8 +404,8 @@ impl LeaseMachine {
         self.n_failures = self.n_failures.saturating_add(1);
         if !is_outdated || self.n_failures > 1 {
             let backoff = delay_ms(self.n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut self.rng);
-            let retry_after = refusal.retry_delay_ms().min(RETRY_AFTER_MS_MAX);
-            self.not_before = now.after(backoff.max(retry_after));
+            let asked = asked_ms(refusal.retry_delay_ms(), &mut self.rng).min(RETRY_AFTER_MS_MAX);
+            self.not_before = now.after(backoff.max(asked));
         }
         self.due_at = now;
         if !self.ever_held {

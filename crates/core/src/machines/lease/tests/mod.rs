@@ -228,6 +228,9 @@ fn a_failed_request_at_start_is_reported_and_retried() {
 #[test]
 fn a_lease_is_renewed_every_ten_seconds() {
     let mut bench = Bench::held();
+    let taken_at = bench.now;
+    bench.write();
+    assert!((1..=RENEW_MS).contains(&bench.now.since(taken_at)));
     for _ in 0..10 {
         let before = bench.now;
         let version = bench.version.to_string();
@@ -237,6 +240,35 @@ fn a_lease_is_renewed_every_ten_seconds() {
         assert_eq!(written.renewed_ms, Some(wall(bench.now)));
     }
     assert_eq!(bench.updates(), []);
+}
+
+/// 300 drivers that start at one moment, or whose renewals a server refuses at one moment: from then on they renew at
+/// all times of the interval.
+#[test]
+fn leases_are_not_renewed_in_step() {
+    for is_refused in [false, true] {
+        let mut tenths = [0; 10];
+        for seed in 0..300 {
+            let mut bench = Bench::new(&me());
+            bench.machine = LeaseMachine::new(&me(), Rng::new(seed));
+            bench.read(None);
+            bench.write();
+            if is_refused {
+                bench.write();
+                bench.fail_write(RefusalClass::Transient);
+                bench.write();
+            }
+            let before = bench.now;
+            bench.write();
+            let waited = bench.now.since(before);
+            assert!((1..=RENEW_MS).contains(&waited), "{waited}");
+            tenths[usize::try_from((waited - 1) * 10 / RENEW_MS).unwrap()] += 1;
+            let before = bench.now;
+            bench.write();
+            assert_eq!(bench.now.since(before), RENEW_MS, "the next renewals keep their times");
+        }
+        assert!(tenths.iter().all(|n| (10..60).contains(n)), "{is_refused}: {tenths:?}");
+    }
 }
 
 #[test]
@@ -327,10 +359,11 @@ fn writes_end_before_another_process_may_hold_the_lease() {
     assert_eq!(bench.machine.writes_until(), Some(held_at.after(WRITES_MS)));
     assert!(WRITES_MS < u64::from(LEASE_S) * 1_000);
     bench.write();
-    assert_eq!(bench.machine.writes_until(), Some(held_at.after(RENEW_MS + WRITES_MS)));
+    let renewed_at = bench.now;
+    assert_eq!(bench.machine.writes_until(), Some(renewed_at.after(WRITES_MS)));
     // Refusals renew nothing.
     bench.fail_write(RefusalClass::Transient);
-    assert_eq!(bench.machine.writes_until(), Some(held_at.after(RENEW_MS + WRITES_MS)));
+    assert_eq!(bench.machine.writes_until(), Some(renewed_at.after(WRITES_MS)));
 }
 
 #[test]
