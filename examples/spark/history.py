@@ -1,7 +1,8 @@
 """An application that is looked at: its own metrics and its executors', beside posse's, while it works; then its history.
 
 history.py run POSSE_METRICS: the application. It scrapes the three endpoints as Prometheus does.
-history.py check FOLDER SPARK_CLASS: Spark's HistoryServer must show the finished application of the event log in FOLDER.
+history.py check EVENTS LOG SPARK_CLASS [KEY=VALUE...]: Spark's HistoryServer, with these keys, must show the finished application
+of the event log at the URL EVENTS. LOG gets what it says.
 """
 
 import json
@@ -12,7 +13,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 SECONDS_MAX = 60
 EXECUTORS = 2
@@ -58,13 +58,14 @@ def run(posse_metrics):
     spark.stop()
 
 
-def check(folder, spark_class):
+def check(events, log_file, spark_class, *keys):
     """In front of a real volume this is the Deployment of history/history-server.yaml."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = f"-Dspark.history.fs.logDirectory=file://{folder} -Dspark.history.ui.port={port} -Dspark.history.fs.update.interval=1s"
-    with open(Path(folder).parent / "history.log", "wb") as log:
+    keys = [f"spark.history.fs.logDirectory={events}", f"spark.history.ui.port={port}", "spark.history.fs.update.interval=1s", *keys]
+    options = " ".join(f"-D{key}" for key in keys)
+    with open(log_file, "wb") as log:
         server = subprocess.Popen([spark_class, "org.apache.spark.deploy.history.HistoryServer"], stdout=log, stderr=log,
                                   env={**os.environ, "SPARK_HISTORY_OPTS": options, "SPARK_LOCAL_IP": "127.0.0.1"})
     try:

@@ -13,6 +13,9 @@ top=$(cd "$here/../.." && pwd)
 cd "$top"
 EVICTIONS=${EVICTIONS:-50}
 EXECUTORS=${EXECUTORS:-20}
+# For `s3`. Versions of packages from PyPI.
+MOTO=5.2.5
+S3_JARS=1.4.5
 # Many JVMs run for a few seconds on few cores, so optimising compilation would only cost time.
 JAVA_QUICK="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -380,14 +383,68 @@ drained() (
 
 # Metrics of posse, the driver and the executors while it works, and the finished application in Spark's HistoryServer.
 history() {
-    work=$home/runs/history
+    rm -rf "$home/runs/history"
+    mkdir -p "$home/runs/history/events"
+    with_history history "file://$home/runs/history/events"
+}
+
+# The same with the event log on an S3 service, which moto plays. PyPI has Hadoop's client for S3 in one package, and that is one
+# for Hadoop 3.3, as Spark 3.5 has it.
+s3() (
+    work=$home/runs/s3 parts=$top/target/s3
     rm -rf "$work"
-    mkdir -p "$work/events"
-    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    mkdir -p "$work"
+    case $spark in
+    3.5.*) ;;
+    *) cannot "s3: no client for the Hadoop of Spark $spark can be installed: name --spark 3.5" ;;
+    esac
+    if [ ! -e "$parts/installed" ]; then
+        rm -rf "$parts"
+        python3 -m venv "$parts/venv"
+        "$parts/venv/bin/pip" install --quiet --disable-pip-version-check "moto[server]==$MOTO" || cannot "s3: moto cannot be installed"
+        pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$parts" "sagemaker-pyspark==$S3_JARS" ||
+            cannot "s3: hadoop-aws cannot be installed"
+        mkdir "$parts/jars"
+        tar xzf "$parts"/sagemaker*.tar.gz -C "$parts/jars" --strip-components=3 --wildcards '*/hadoop-aws-*.jar' '*/aws-java-sdk-bundle-*.jar'
+        rm "$parts"/sagemaker*.tar.gz
+        touch "$parts/installed"
+    fi
+    port=$(free_port)
+    "$parts/venv/bin/moto_server" -H 127.0.0.1 -p "$port" > "$work/moto.log" 2>&1 &
+    service=$!
+    trap 'kill $service' EXIT
+    url=http://127.0.0.1:$port
+    # Spark makes no folder for event logs, and the root of a bucket is none.
+    for path in events events/logs/; do
+        until curl --silent --fail --output /dev/null -X PUT "$url/$path"; do
+            kill -0 $service 2>/dev/null || fail "moto does not run: $work/moto.log"
+            sleep 0.2
+        done
+    done
+    export SPARK_DIST_CLASSPATH="$parts/jars/*"
+    with_history s3 s3a://events/logs "spark.hadoop.fs.s3a.endpoint=$url" spark.hadoop.fs.s3a.path.style.access=true \
+        spark.hadoop.fs.s3a.aws.credentials.provider=org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider \
+        spark.hadoop.fs.s3a.access.key=key spark.hadoop.fs.s3a.secret.key=secret
+)
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# name, URL for the event log, further keys of Spark and its HistoryServer...
+with_history() {
+    work=$home/runs/$1 events=$2
+    shift 2
+    keys=$*
+    for key in $keys; do
+        set -- "$@" --conf "$key"
+        shift
+    done
+    port=$(free_port)
     sed "\$a metrics: 127.0.0.1:$port" "$here/posse.yaml" > "$work/posse.yaml"
     SPARK_EXAMPLE_WORK=$work "$posse" run --dev -f "$work/posse.yaml" -- sh "$here/submit.sh" \
         --conf spark.executor.instances=2 --conf spark.ui.enabled=true --conf spark.ui.port=0 \
-        --conf spark.eventLog.enabled=true --conf "spark.eventLog.dir=file://$work/events" \
+        "$@" --conf spark.eventLog.enabled=true --conf "spark.eventLog.dir=$events" \
         --conf spark.ui.prometheus.enabled=true --conf spark.executor.heartbeatInterval=1s \
         --conf 'spark.metrics.conf.*.sink.prometheusServlet.class=org.apache.spark.metrics.sink.PrometheusServlet' \
         --conf 'spark.metrics.conf.*.sink.prometheusServlet.path=/metrics/prometheus' \
@@ -396,7 +453,8 @@ history() {
         fail "the whole log is $work/log"
     }
     grep -E '^history: ' "$work/log"
-    python3 "$here/history.py" check "$work/events" "$SPARK_HOME/bin/spark-class"
+    # shellcheck disable=SC2086
+    python3 "$here/history.py" check "$events" "$work/history.log" "$SPARK_HOME/bin/spark-class" $keys
 }
 
 # From a clean virtual environment to a word count: two commands, and the files of this folder.
@@ -467,7 +525,7 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | drained | hanging | history | locality | pip) ;;
+    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | drained | hanging | history | s3 | locality | pip) ;;
     in_cluster | submit | shuffle | recovery | timing | real | install | prepare | others) ;;
     *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac
