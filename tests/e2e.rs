@@ -112,7 +112,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both protection::{a_call_leaves_a_group_protected_and_queued, executors_with_work_are_protected_for_a_time, a_command_tells_which_executors_are_idle};
     Embedded queues::{a_queue_admits_and_takes_back};
     OwnReal queues::{gangs_of_other_schedulers};
-    Both queues::{a_call_leaves_a_gang_and_its_memory, a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
+    Both queues::{a_call_leaves_a_gang_and_its_memory, a_group_after_one_of_a_queue_is_elastic, a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
     Both check::{check_before_a_run, misspelt_field, users_of_the_host};
     Real check::{check_permissions, check_connection};
     Both refusals::{

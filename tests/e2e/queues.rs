@@ -202,6 +202,29 @@ pub fn a_call_leaves_a_gang_and_its_memory(server: &dyn Server) {
     scene.finish();
 }
 
+/// A group that takes the place of a deleted one with `queue_group` is in the same queue, but its executors wait for
+/// admission one by one.
+pub fn a_group_after_one_of_a_queue_is_elastic(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let group =
+        json!({"group": "default", "count": 1, "queue_group": true, "pod": scene.template()});
+    let posse = scene.run().settings(json!({"queue": "team-a", "executors": [group]})).start();
+    let labels = |pod: &Value| pod["metadata"]["labels"].clone();
+    let first = labels(&scene.wait_running(1).remove(0));
+    assert!(first["kueue.x-k8s.io/pod-group-name"].is_string(), "{first}");
+    let (code, body) = posse.call("DELETE", "/v1/groups/default", &Value::Null);
+    assert_eq!(code, 200, "{body}");
+    let put = json!({"template": scene.template(), "target": 1});
+    let (code, body) = posse.call("PUT", "/v1/groups/default", &put);
+    assert_eq!(code, 200, "{body}");
+    scene.wait_running_ids(&[2]);
+    let second = labels(&executor(&scene, 2));
+    assert_eq!(second["kueue.x-k8s.io/pod-group-name"], Value::Null, "{second}");
+    assert_eq!(second["kueue.x-k8s.io/queue-name"], "team-a", "{second}");
+    posse.stop();
+    scene.finish();
+}
+
 /// The APIs of two schedulers with PodGroups, with what their PodGroups' `spec` may have.
 pub fn volcano() -> (&'static str, &'static str, Value) {
     let min_task = json!({"type": "object", "additionalProperties": {"type": "integer"}});
