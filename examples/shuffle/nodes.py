@@ -1,9 +1,10 @@
 """Runs app.py on real nodes, and counts the map tasks that ran again after all executors were killed with -9.
 
 nodes.py FOLDER [services] [volumes]: with shuffle services of two versions of Spark side by side, and with a volume for each slot
-instead of a service. FOLDER gets files for the drivers, and the event logs. The nodes and this script are on one machine,
-because the script kills processes. $KUBECONFIG names the cluster, $POSSE the binary. The first node needs the images of posse
-and of both versions of Spark (../spark/submit/image.sh); everything runs there. Each service has its own label, port and folder.
+instead of a service. Then one of the services moves to another node, which dies with the driver and the executors. FOLDER gets
+files for the drivers, and the event logs. The nodes and this script are on one machine, because the script kills processes.
+$KUBECONFIG names the cluster, $POSSE the binary. The first node needs the images of posse and of both versions of Spark
+(../spark/submit/image.sh), and the second one those of posse and the newer version. Each service has its own label, port and folder.
 """
 
 import json
@@ -24,7 +25,7 @@ import kube
 import volumes
 
 API = kube.Api("example-shuffle")
-NODE = "node-0"
+NODE, OTHER = "node-0", "node-1"
 # The port of each service.
 VERSIONS = {"4.3.0": 7337, "3.5.9": 7447}
 N_EXECUTORS = 2
@@ -48,8 +49,19 @@ def shuffle_folder(version):
     return f"/var/lib/spark-shuffle-{version}"
 
 
-def start_service(version, port):
-    """service.yaml with another name, label, port and folder, and on one node."""
+def on(names):
+    return [{"key": "kubernetes.io/hostname", "operator": "In", "values": names}]
+
+
+def placement(names, **others):
+    """The fields of a pod's spec that keep it on these nodes."""
+    required = {"nodeSelectorTerms": [{"matchExpressions": on(names)}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required, **others}}}
+
+
+def start_service(version, port, names):
+    """service.yaml with another name, label, port and folder, and on these nodes."""
+    affinity = f"affinity: {json.dumps(placement(names)['affinity'])}"
     text = (HERE / "service.yaml").read_text(encoding="utf-8")
     for old, new in [("/var/lib/spark-shuffle", shuffle_folder(version)), ("image: spark:4.3.0", f"image: {image(version)}"),
                      ("7337", str(port)), ("name: spark-shuffle\n", f"name: spark-shuffle-{version}\n"),
@@ -57,7 +69,7 @@ def start_service(version, port):
                      ("serviceAccountName: spark-shuffle", f"serviceAccountName: spark-shuffle-{version}"),
                      ("namespace: analytics", "namespace: default"),
                      ("{app: shuffle}", f'{{app: shuffle, version: "{version}"}}'),
-                     ("      hostNetwork: true", f"      nodeSelector: {{kubernetes.io/hostname: {NODE}}}\n      hostNetwork: true")]:
+                     ("      hostNetwork: true", f"      {affinity}\n      hostNetwork: true")]:
         if old not in text:
             sys.exit(f"service.yaml has no {old!r}")
         text = text.replace(old, new)
@@ -82,11 +94,53 @@ def nodes_of_executors(app):
     return {pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
 
 
+class Kubelet:
+    """The kubelet of a node: a process of this machine, as ../../.ci/nodes starts it."""
+
+    def __init__(self, node):
+        self.node, self.data = node, Path(os.environ["KUBECONFIG"]).resolve().parent
+        self.folder = self.data / node.replace("node-", "n")
+        self.pid_file, self.settings = self.folder / "kubelet.pid", self.folder / "kubelet.yaml"
+        self.before = self.settings.read_text(encoding="utf-8")
+        # The node's containerd and kubelet see mounts of their own.
+        self.mounts = ["nsenter", f"--mount=/proc/{(self.folder / 'containerd.pid').read_text().strip()}/ns/mnt"]
+        self.words = []
+
+    def kill(self):
+        """Containers live on."""
+        pid = int(self.pid_file.read_text())
+        self.words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        os.kill(pid, signal.SIGKILL)
+
+    def kill_containers(self):
+        tasks = ["ctr", "-a", self.folder / "containerd.sock", "-n", "k8s.io", "tasks"]
+        for task in subprocess.run([*tasks, "ls", "-q"], check=True, capture_output=True, text=True).stdout.split():
+            # The first process of a container takes others with it.
+            subprocess.run([*tasks, "kill", "-s", "KILL", task], capture_output=True, check=False)
+
+    def start(self, **env):
+        with open(self.folder / "kubelet.log", "ab") as log:
+            kubelet = subprocess.Popen([*self.mounts, f"--wdns={self.data}", *self.words], cwd=self.data, env={**os.environ, **env},
+                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        self.pid_file.write_text(str(kubelet.pid))
+
+    def restart(self, settings, **env):
+        self.kill()
+        self.settings.write_text(settings, encoding="utf-8")
+        self.start(**env)
+
+    def is_ready(self):
+        nodes = API.get("/api/v1/nodes")["items"]
+        return any(one["type"] == "Ready" and one["status"] == "True" for node in nodes if node["metadata"]["name"] == self.node
+                   for one in node["status"]["conditions"])
+
+
 class Application:
     """A submitted app.py; its driver finds FOLDER at /check."""
 
-    def __init__(self, folder, name, version, conf, env):
+    def __init__(self, folder, name, version, conf, env, placed=None):
         self.name, self.folder, self.version = f"shuffle-{name}", folder / name, version
+        self.placed = placed or placement([NODE])
         self.events, self.kill_at, self.log = (self.folder / one for one in ("events", "kill", "log"))
         self.spark_events = self.folder / "spark-events"
         for made in [self.folder, self.spark_events]:
@@ -111,8 +165,7 @@ class Application:
                 "image": image(self.version), "posse_image": "registry.example.com/posse:0.2.0", "memory": "1Gi",
                 "env": self.env, "command": words,
                 "pod": {"spec": {
-                    "nodeSelector": {"kubernetes.io/hostname": NODE},
-                    "securityContext": {"runAsNonRoot": True, "runAsUser": 185},
+                    **self.placed, "securityContext": {"runAsNonRoot": True, "runAsUser": 185},
                     "containers": [{"name": "driver", "volumeMounts": [{"name": "check", "mountPath": "/check"}]}],
                     "volumes": [{"name": "check", "hostPath": {"path": str(self.folder.parent)}}],
                 }},
@@ -156,21 +209,30 @@ class Application:
         code = self.driver.wait(SECONDS_MAX)
         return code, check.map_tasks(self.spark_events) - check.MAPS
 
+    def drivers(self):
+        pods = API.get(f"{kube.PODS}?labelSelector=posse.dev/app={self.name},app.kubernetes.io/component=driver")["items"]
+        return {pod["metadata"]["uid"]: pod["spec"].get("nodeName") for pod in pods}
+
     def shuffle_folders(self):
-        """The folders of its runs on the node, which is this machine."""
+        """The folders of its runs on the nodes, which are this machine."""
         return set(Path(shuffle_folder(self.version)).glob(f"{self.name}.*"))
+
+
+def with_service(name, version, port):
+    """The configuration of an application beside a service."""
+    return {
+        "spark.kubernetes.executor.podTemplateFile": f"/check/{name}.yaml",
+        "spark.posse.beside": f"app=shuffle,version={version}",
+        "spark.shuffle.service.port": port,
+        "spark.dynamicAllocation.minExecutors": N_EXECUTORS, "spark.dynamicAllocation.maxExecutors": N_EXECUTORS,
+    }
 
 
 def run_with_service(folder, version, port):
     name = f"service-{version.replace('.', '-')}"
     template = (HERE / "executor.yaml").read_text(encoding="utf-8")
     (folder / f"{name}.yaml").write_text(template.replace("/var/lib/spark-shuffle", shuffle_folder(version)), encoding="utf-8")
-    application = Application(folder, name, version, {
-        "spark.kubernetes.executor.podTemplateFile": f"/check/{name}.yaml",
-        "spark.posse.beside": f"app=shuffle,version={version}",
-        "spark.shuffle.service.port": port,
-        "spark.dynamicAllocation.minExecutors": N_EXECUTORS, "spark.dynamicAllocation.maxExecutors": N_EXECUTORS,
-    }, {})
+    application = Application(folder, name, version, with_service(name, version, port), {})
     application.submit(["--properties-file", "/check/spark.conf"])
     application.wait_for_map_stage()
     before, folders = services(version), application.shuffle_folders()
@@ -196,12 +258,62 @@ def run_with_service(folder, version, port):
     return code == 0 and n_killed == N_EXECUTORS and again == 0 and nodes == {NODE} and len(folders) == 1
 
 
+def run_with_lost_driver(folder, version, port):
+    """The service, the executors and the driver are on one node, which dies after the map stage, is deleted, as a cloud does, and
+    joins again as a new one. The next driver may be on either."""
+    name, kubelet = "lost", Kubelet(OTHER)
+    # Nodes of one machine share its network, so that only one of them has the service, and its disk, but not this folder.
+    own = folder / "other-node"
+    for made in [own, Path(shuffle_folder(version))]:
+        made.mkdir(exist_ok=True)
+    subprocess.run([*kubelet.mounts, "mount", "--bind", own, shuffle_folder(version)], check=True)
+    before = services(version)
+    start_service(version, port, [OTHER])
+    wait_until("the service on the other node", lambda: is_served(version, before))
+    template = (HERE / "executor.yaml").read_text(encoding="utf-8")
+    (folder / f"{name}.yaml").write_text(template.replace("/var/lib/spark-shuffle", shuffle_folder(version)), encoding="utf-8")
+    there = [{"weight": 100, "preference": {"matchExpressions": on([OTHER])}}]
+    application = Application(folder, name, version, with_service(name, version, port), {
+        "LOST_AT": f"/check/{name}/lost"}, placement([NODE, OTHER], preferredDuringSchedulingIgnoredDuringExecution=there))
+
+    def folders():
+        return set(own.glob(f"{application.name}.*"))
+
+    application.submit(["--properties-file", "/check/spark.conf"])
+    application.wait_for_map_stage()
+    first, of_first = application.drivers(), folders()
+    kubelet.kill()
+    kubelet.kill_containers()
+    kubectl("delete", "node", OTHER)
+    for file in [application.kill_at, *application.spark_events.iterdir()]:
+        file.unlink()
+    wait_until("the lost driver to be gone", lambda: not set(first) & set(application.drivers()))
+    kubelet.start()
+    wait_until("the node to join", kubelet.is_ready)
+    application.wait_for_map_stage()
+    wait_until("the folder of the lost run to be removed", lambda: not of_first & folders())
+    is_running, of_next = application.driver.poll() is None, folders()
+    lost = application.running()
+    n_killed = application.kill_executors()
+    told = application.folder / "lost.new"
+    told.write_text(json.dumps(sorted(lost)), encoding="utf-8")
+    told.rename(application.folder / "lost")
+    code, again = application.end()
+    wait_until("the folder of the next run to be removed", lambda: not folders())
+    print(f"shuffle: the driver's node lost: {len(of_first)} folder of its run removed when the node had joined again, beside "
+          f"{len(of_next)} of the next driver; {n_killed} executors of it ended after the map stage: {again} of {check.MAPS} map tasks "
+          "ran again", flush=True)
+    return (code == 0 and set(first.values()) == {OTHER} and len(of_first) == len(of_next) == 1 and is_running
+            and n_killed == N_EXECUTORS and again == 0)
+
+
 def check_services(folder):
     for version, port in VERSIONS.items():
-        start_service(version, port)
+        start_service(version, port, [NODE])
     for version in VERSIONS:
         wait_until(f"the service {version}", lambda: is_served(version))
-    results = [run_with_service(folder, version, port) for version, port in VERSIONS.items()]
+    newer, older = VERSIONS.items()
+    results = [run_with_service(folder, *older), run_with_lost_driver(folder, *newer)]
     for version in VERSIONS:
         kubectl("delete", "daemonset", f"spark-shuffle-{version}", "--wait=false")
     return all(results)

@@ -6,9 +6,6 @@ on both nodes. Exit code 77: something is missing.
 """
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,7 +16,7 @@ import check
 import kube
 import nodes
 
-SPOT = "node-1"
+SPOT = nodes.OTHER
 N_EXECUTORS = 4
 GRACE_SECONDS = 120
 # What the kubelet gives to pods, of which critical pods get the last part.
@@ -86,32 +83,6 @@ def drain():
     return lambda: nodes.kubectl("uncordon", SPOT)
 
 
-class Kubelet:
-    """The kubelet of SPOT: a process of this machine, as ../../.ci/nodes starts it."""
-
-    def __init__(self):
-        self.data = Path(os.environ["KUBECONFIG"]).resolve().parent
-        self.folder = self.data / SPOT.replace("node-", "n")
-        self.pid_file, self.settings = self.folder / "kubelet.pid", self.folder / "kubelet.yaml"
-        self.before = self.settings.read_text(encoding="utf-8")
-
-    def restart(self, settings, **env):
-        """Containers live on."""
-        pid = int(self.pid_file.read_text())
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-        os.kill(pid, signal.SIGKILL)
-        self.settings.write_text(settings, encoding="utf-8")
-        mounts = f"--mount=/proc/{(self.folder / 'containerd.pid').read_text().strip()}/ns/mnt"
-        with open(self.folder / "kubelet.log", "ab") as log:
-            kubelet = subprocess.Popen(["nsenter", mounts, f"--wdns={self.data}", *words], cwd=self.data, env={**os.environ, **env},
-                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        self.pid_file.write_text(str(kubelet.pid))
-
-    def is_ready(self):
-        conditions = nodes.API.get(f"/api/v1/nodes/{SPOT}")["status"]["conditions"]
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
 def check_drain(folder):
     # Before condition DisruptionTarget (1.25) an eviction looks like a deletion.
     return run(folder, "drain", drain, {"evicted", "deleted"})
@@ -123,7 +94,7 @@ def check_shutdown(folder):
     except ImportError:
         print("spark: NOT TESTED: python3-jeepney is missing", file=sys.stderr)
         sys.exit(CANNOT)
-    logind, kubelet = Logind(folder), Kubelet()
+    logind, kubelet = Logind(folder), nodes.Kubelet(SPOT)
     try:
         kubelet.restart(f"{kubelet.before}shutdownGracePeriod: {SHUTDOWN_SECONDS}s\n"
                         f"shutdownGracePeriodCriticalPods: {CRITICAL_SECONDS}s\n", DBUS_SYSTEM_BUS_ADDRESS=logind.address)
