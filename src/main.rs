@@ -33,6 +33,7 @@ mod ready;
 mod remote;
 mod run;
 mod scale;
+mod secret_env;
 mod settings;
 mod shell_words;
 mod shown_identity;

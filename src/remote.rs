@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 
 use clap::ValueEnum as _;
 use clap::builder::PossibleValue;
@@ -81,17 +82,18 @@ impl RemoteRun {
         with_log_output(out, false, |out| with_error_output(|errors| self.exec(words, out, errors)))
     }
 
-    /// The same, with words of another program behind `--`.
+    /// The same, with words of another program behind `--`, and with input.
     pub(super) fn run_with(
         &self,
         words: Words,
         others: &[String],
+        stdin: Option<OwnedFd>,
         out: &mut dyn Write,
     ) -> Result<Code, Failure> {
         let words = words.option("--app", Some(&self.app));
         let words = if others.is_empty() { words } else { words.values(["--"]).values(others) };
         with_log_output(out, false, |out| {
-            with_error_output(|errors| self.exec_all(words, out, errors))
+            with_error_output(|errors| self.exec_all(words, stdin, out, errors))
         })
     }
 
@@ -102,12 +104,13 @@ impl RemoteRun {
         out: &mut dyn Write,
         errors: &mut dyn Write,
     ) -> Result<Code, Failure> {
-        self.exec_all(words.option("--app", Some(&self.app)), out, errors)
+        self.exec_all(words.option("--app", Some(&self.app)), None, out, errors)
     }
 
     fn exec_all(
         &self,
         words: Words,
+        stdin: Option<OwnedFd>,
         out: &mut dyn Write,
         errors: &mut dyn Write,
     ) -> Result<Code, Failure> {
@@ -120,7 +123,7 @@ impl RemoteRun {
             Output::Stderr(bytes) => errors.write_all(bytes),
         };
         let http = &self.namespace.connection.http;
-        let ended = exec(http, &self.target, &command, Input::default(), &mut each);
+        let ended = exec(http, &self.target, &command, Input { stdin, terminal: None }, &mut each);
         match ended {
             Ok(CommandEnd::Exited(0)) => Ok(Code::Clean),
             Ok(CommandEnd::Exited(code)) => Ok(Code::Driver(code)),

@@ -16,6 +16,7 @@ use crate::listing::{Listing, print_listing};
 use crate::logs::logs;
 use crate::remote::{RemoteRun, Words};
 use crate::scale::only_group;
+use crate::secret_env;
 use crate::settings::output_beside;
 use crate::table::table;
 use crate::task_record::read_record;
@@ -81,6 +82,7 @@ fn words(verb: &str, of: &TaskGroupArgs) -> Words {
 
 fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let key = args.name.clone().unwrap_or_else(random_key);
+    let secrets = secret_env::read(&args.secret_env, world)?;
     let here = match find(&args.of, world)? {
         Found::Here(here) => here,
         Found::InCluster(run) => {
@@ -103,7 +105,14 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
                     words = words.option(flag, Some(format!("{name}{sign}{value}")));
                 }
             }
-            return run.run_with(words, &args.words, out);
+            let stdin = match secrets.is_empty() {
+                true => None,
+                false => {
+                    words = words.option("--secret-env", Some(secret_env::FROM_STDIN));
+                    Some(secret_env::as_stdin(&secrets)?.into())
+                }
+            };
+            return run.run_with(words, &args.words, stdin, out);
         }
     };
     let has_words = !args.words.is_empty();
@@ -117,6 +126,7 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         memory: args.memory.clone(),
         resources: by_name(&args.resource),
         env: by_name(&args.env),
+        secret_env: secrets,
         node_selector: by_name(&args.node_selector),
         retries: args.retries,
         deadline: args.deadline.map(|ms| format!("{ms}ms")),

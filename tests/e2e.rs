@@ -46,6 +46,7 @@ mod e2e {
     pub mod submit;
     pub mod submit_ends;
     pub mod submit_permissions;
+    pub mod task_secrets;
     pub mod task_shapes;
     pub mod tasks;
     pub mod text;
@@ -62,8 +63,8 @@ use e2e::{
     draining, driver, exec, files, groups, harness, history, injected, kills, leaks, losses,
     node_dir, observed, openapi, outages, pod_security, protection, queues, ranks, reach,
     readiness, reasons, refusals, restarts, scaling, stage, stage_attacks, starts, submit,
-    submit_ends, submit_permissions, task_shapes, tasks, text, upgrade, volume_waits, volumes,
-    volumes_by_calls,
+    submit_ends, submit_permissions, task_secrets, task_shapes, tasks, text, upgrade, volume_waits,
+    volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -77,6 +78,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
         tasks_run_once_over_faults,
     };
     Embedded tasks::{output_of_tasks_beside_events};
+    Both task_secrets::{secret_env_of_tasks};
+    Real task_secrets::{secret_env_without_permission};
     Embedded task_shapes::{a_shape_without_a_node_gives_its_place, tasks_that_cannot_start};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};

@@ -71,6 +71,10 @@ pub struct TaskAddArgs {
     /// A variable of the environment; may be repeated
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = pair)]
     pub env: Vec<(String, String)>,
+    /// A variable whose value is kept in a Secret: from posse's own environment or from FILE, never given here; may be
+    /// repeated. `@-`: an object of names and values, one line on stdin
+    #[arg(long, value_name = "NAME[=@FILE]")]
+    pub secret_env: Vec<String>,
     /// A label that the node must have; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub node_selector: Vec<(String, String)>,

@@ -18,6 +18,7 @@ use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::config::{
     self, Config, Control, Driver, Group, Metrics, PodSource, Ready, TaskOutput,
 };
+use posse_wire::control::task_secrets::secret_name;
 use posse_wire::names;
 use posse_wire::pod::security::Security;
 use posse_wire::pod::slot_volume::{KeepVolume, NEEDS_EXCLUSIVE};
@@ -72,6 +73,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
     check_end(&config, &driver, &control, &file)?;
     let exclusive = is_exclusive(&config, args, &file)?;
     check_volumes(&groups, exclusive, &file)?;
+    check_secrets(&config, &app, &file)?;
     let events = events(args, &driver, world)?;
     let metrics = metrics(&config, args)?;
     let task_output = task_output(&config, events.as_ref(), args, world);
@@ -103,6 +105,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         page_token_file: args.page_token_file.clone(),
         events,
         task_output,
+        task_secrets: config.task_secrets,
         metrics,
         kubernetes_events: config.kubernetes_events,
         keep: args.keep,
@@ -394,6 +397,17 @@ fn add_to_pod(
 }
 
 /// Volumes that outlive a run have no instance in their names, so two runs would use them at once.
+/// The Secret of tasks must not be that of an entry of `credentials`.
+fn check_secrets(config: &Config, app: &str, file: &str) -> Result<(), Failure> {
+    let name = secret_name(app);
+    match config.credentials.iter().position(|entry| entry.secret == name) {
+        None => Ok(()),
+        Some(i) => Err(Failure::usage(format!(
+            "{file}: credentials[{i}].secret: {name} is the Secret of the application's tasks: take another name"
+        ))),
+    }
+}
+
 fn check_volumes(groups: &[GroupSettings], exclusive: bool, file: &str) -> Result<(), Failure> {
     let keeps = |group: &&GroupSettings| {
         group.volumes.iter().any(|volume| volume.keep == KeepVolume::Application)

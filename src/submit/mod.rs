@@ -226,6 +226,7 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         scrape,
         create_rbac: request.create_rbac,
         credential_secrets: settings.credentials.iter().map(|one| one.secret.clone()).collect(),
+        task_secrets: config.task_secrets,
         reads_logs: keeps_output || settings.policy.log_lines > 0,
         has_volumes: settings.groups.iter().any(|group| !group.volumes.is_empty()),
         pod_files: PodFiles::None,

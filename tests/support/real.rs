@@ -461,6 +461,8 @@ fn posse_rules() -> Value {
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["shop-token"],
          "verbs": ["get", "update", "delete"]},
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["shop-tasks"],
+         "verbs": ["get", "patch", "delete"]},
     ])
 }
 

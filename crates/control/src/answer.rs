@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::{Busy, DryRunError};
+use crate::{Busy, DryRunError, StoreError};
 use posse_serve::Responder;
 use posse_wire::control as calls;
 use posse_wire::control::status_json::Body;
@@ -68,6 +68,15 @@ impl From<Busy> for Answer {
 impl From<calls::CallError> for Answer {
     fn from(bad: calls::CallError) -> Self {
         Self::error(400, &bad.error, bad.field.as_deref())
+    }
+}
+
+impl From<StoreError> for Answer {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused(why) => Self::error(400, &why, Some("secret_env")),
+            StoreError::Unavailable(why) => Self::error(429, &why, Some("secret_env")),
+        }
     }
 }
 

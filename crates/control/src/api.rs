@@ -25,6 +25,7 @@ use posse_wire::control as calls;
 use posse_wire::control::prefer::parse_preferred_nodes;
 use posse_wire::control::status_json::{Body, StatusEncoder};
 use posse_wire::control::task as tasks;
+use posse_wire::control::task_secrets::NewTask;
 use posse_wire::names;
 
 /// The running control API. Dropping this stops it without waiting for readers of events.
@@ -175,8 +176,7 @@ impl Api {
                 self.ask(Command::Group(group_name(group)?, GroupCommand::Delete), by)
             }
             ("POST", ["v1", "groups", group, "executors"]) => {
-                let tasks = tasks::parse_tasks(&request.body)?;
-                self.ask(Command::Group(group_name(group)?, GroupCommand::AddTasks { tasks }), by)
+                self.add_tasks(group_name(group)?, tasks::parse_tasks(&request.body)?, by)
             }
             ("GET", ["v1", "groups", group, "executors"]) => {
                 let show = GroupCommand::ShowTasks { key: None };
@@ -219,6 +219,23 @@ impl Api {
             ("POST", ["v1", "driver", "ready"]) => self.ask(Command::DriverReady, by),
             (_, segments) => Err(no_such_call(segments)),
         }
+    }
+
+    fn add_tasks(
+        &self,
+        group: GroupName,
+        tasks: Vec<NewTask>,
+        by: Caller,
+    ) -> Result<Answer, Answer> {
+        let mut answer = Err(Answer::error(503, "the tasks were not added", None));
+        let mut by = Some(by);
+        self.subject.secrets.store(tasks, &mut |tasks| {
+            let command = Command::Group(group.clone(), GroupCommand::AddTasks { tasks });
+            if let Some(by) = by.take() {
+                answer = self.ask(command, by);
+            }
+        })?;
+        answer
     }
 
     /// Also of a task that the run has forgotten.
@@ -273,6 +290,7 @@ impl Api {
             | Reply::Status(_)
             | Reply::Target(_)
             | Reply::TaskDiffers { .. }
+            | Reply::TaskSecretKeys(_)
             | Reply::TooMany { .. }
             | Reply::UnknownExecutor
             | Reply::UnknownGroup
@@ -296,6 +314,8 @@ impl Api {
             }
             Reply::Tasks(statuses) => Ok(Answer::ok(tasks::statuses_body(&statuses))),
             Reply::TooMany { what, field } => Err(Answer::error(429, &what, Some(field))),
+            // No call asks for them.
+            Reply::TaskSecretKeys(_) => Err(Answer::error(404, "there is no such call", None)),
             Reply::UnknownTask => Err(no_such_task()),
             Reply::UnknownExecutor => {
                 Err(Answer::error(404, "there is no such executor", Some("executor")))

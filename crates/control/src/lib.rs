@@ -21,6 +21,8 @@ use posse_core::model::act::Caller;
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::ids::GroupName;
 use posse_core::model::pod_text::PodText;
+use posse_core::model::task::Task;
+use posse_wire::control::task_secrets::NewTask;
 use posse_wire::control::{CallError, NewGroup};
 
 /// The reconciler as the control API sees it. `runtime` implements this over the inbox.
@@ -61,6 +63,29 @@ pub trait TaskOutputs: Send + Sync {
     /// # Errors
     /// Why it is not there, as a phrase after "the output of the task".
     fn find(&self, group: &GroupName, key: &str) -> Result<Vec<u8>, String>;
+}
+
+/// The Secret with the values of tasks' secret variables. May block on the API server.
+pub trait TaskSecrets: Send + Sync {
+    /// Stores the values, and then gives `add` the tasks with the keys of their values. What is stored stays at least until
+    /// `add` returns, and as long as a task needs it.
+    ///
+    /// # Errors
+    /// The values are not stored, and `add` was not called.
+    fn store(
+        &self,
+        tasks: Vec<NewTask>,
+        add: &mut dyn FnMut(Vec<Arc<Task>>),
+    ) -> Result<(), StoreError>;
+}
+
+/// Why the values of tasks are not stored, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// Somebody must do something about it.
+    Refused(String),
+    /// The API server cannot do it now.
+    Unavailable(String),
 }
 
 /// Why a dry run failed.

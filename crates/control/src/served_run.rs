@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::page::history::History;
-use crate::{Busy, DryRuns, Events, RunHandle, TaskOutputs};
+use crate::{Busy, DryRuns, Events, RunHandle, TaskOutputs, TaskSecrets};
 use posse_base::time::Millis;
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::status::Status;
@@ -20,6 +20,7 @@ pub struct ServedRun {
     pub events: Arc<dyn Events>,
     /// None: the run keeps no output of tasks.
     pub outputs: Option<Arc<dyn TaskOutputs>>,
+    pub secrets: Arc<dyn TaskSecrets>,
     /// Kept only if a page may show it.
     pub history: Option<Arc<History>>,
     pub identity: RunNames,

@@ -22,6 +22,7 @@ pub mod run;
 pub mod scale;
 pub mod signals;
 pub mod task_outputs;
+pub mod task_secrets;
 pub mod upstream;
 pub mod watch;
 pub mod watermark;

@@ -54,6 +54,8 @@ pub struct Plan {
     pub create_rbac: bool,
     /// The Secrets that the run writes for its credentials.
     pub credential_secrets: Vec<String>,
+    /// The tasks of the run have secret variables.
+    pub task_secrets: bool,
     /// A group has `volumes_per_slot`.
     pub has_volumes: bool,
     /// The run reads logs of executors: for its events, or to keep the output of tasks.

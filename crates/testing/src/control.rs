@@ -1,5 +1,6 @@
 //! The control API over real sockets, with a scripted reconciler and event log.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -12,15 +13,16 @@ use posse_control::api::{ControlServer, Tokens};
 use posse_control::client::{Client, RunSelector};
 use posse_control::page::history::History;
 use posse_control::served_run::ServedRun;
-use posse_control::{Busy, DryRunError, DryRuns, Events, Read, RunHandle};
+use posse_control::{Busy, DryRunError, DryRuns, Events, Read, RunHandle, StoreError, TaskSecrets};
 use posse_core::model::act::Caller;
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::pod_text::{Part, PodText};
 use posse_core::model::status::Status;
-use posse_core::model::task::{TaskState, TaskStatus};
+use posse_core::model::task::{Task, TaskState, TaskStatus};
 use posse_wire::config::control_addr::ControlAddr;
 use posse_wire::control::status_json::{RunNames, StatusEncoder};
+use posse_wire::control::task_secrets::NewTask;
 use posse_wire::control::{CallError, NewGroup};
 use posse_wire::time::Epoch;
 
@@ -36,6 +38,8 @@ fn waiting(key: &str) -> TaskStatus {
 #[derive(Default)]
 pub struct FakeCore {
     pub asked: Mutex<Vec<Command>>,
+    /// The keys of the Secret that tasks need.
+    pub needed: Mutex<BTreeSet<Arc<str>>>,
     /// Who made the last call.
     pub caller: Mutex<Option<Caller>>,
     pub full: AtomicBool,
@@ -103,6 +107,7 @@ impl RunHandle for FakeCore {
                 "a" => Reply::Tasks(vec![waiting("a")]),
                 _ => Reply::UnknownTask,
             },
+            Command::TaskSecretKeys => Reply::TaskSecretKeys(self.needed.lock().unwrap().clone()),
             Command::Status | Command::View => {
                 Reply::Status(self.status.get_or_init(sample_status).clone().into())
             }
@@ -115,6 +120,26 @@ impl RunHandle for FakeCore {
 
     fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
+    }
+}
+
+/// Takes the values, but for `full` and `away`, and gives each its own text as the key.
+impl TaskSecrets for FakeCore {
+    fn store(
+        &self,
+        tasks: Vec<NewTask>,
+        add: &mut dyn FnMut(Vec<Arc<Task>>),
+    ) -> Result<(), StoreError> {
+        let has = |text: &str| tasks.iter().any(|task| task.secrets.values().any(|v| v == text));
+        if has("full") {
+            return Err(StoreError::Refused("the Secret is full".to_owned()));
+        }
+        if has("away") {
+            return Err(StoreError::Unavailable("the server is away".to_owned()));
+        }
+        let key = |value: &str| Some(Arc::from(value));
+        add(tasks.into_iter().filter_map(|task| task.with_keys(key)).collect());
+        Ok(())
     }
 }
 
@@ -246,10 +271,10 @@ pub fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> ServedRun {
     let identity = identity();
     let epoch_ms = Arc::clone(&core.epoch_ms);
     let epoch = Arc::new(move || epoch_of(epoch_ms.load(Ordering::Relaxed)));
-    let dry_runs = core.clone();
+    let (dry_runs, secrets) = (core.clone(), core.clone());
     let history = Some(Arc::new(History::new([(GroupName::from("default"), 10)])));
     let (core, events) = (core.clone(), events.clone());
-    ServedRun { core, dry_runs, events, outputs: None, history, identity, epoch }
+    ServedRun { core, dry_runs, events, outputs: None, secrets, history, identity, epoch }
 }
 
 pub fn epoch_of(ms: u64) -> Epoch {

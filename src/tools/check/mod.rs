@@ -30,6 +30,7 @@ use posse_run::credentials::store::SecretStore;
 use posse_run::run::context::driver_host_problem;
 use posse_run::run::settings::{GroupSettings, RunSettings};
 use posse_wire::config::DriverPod;
+use posse_wire::control::task_secrets::secret_name;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::preflight::{Namespace, Quota, Shortage, shortages};
 use posse_wire::time::http_date_ms;
@@ -96,7 +97,7 @@ impl Checks {
         let Ok(user) = self.identity() else { return };
         let namespace = self.namespace();
         self.permissions(user.as_deref());
-        self.credentials();
+        self.secrets();
         let usage = self.templates();
         self.queues(namespace.as_ref());
         self.pod_security(namespace.as_ref());
@@ -234,29 +235,41 @@ impl Checks {
         }
     }
 
-    /// Whether the Secret of each entry of `credentials` can be written. Their commands do not run.
-    fn credentials(&mut self) {
+    /// Whether the Secret of each entry of `credentials` can be written, and that of the tasks. No command runs.
+    fn secrets(&mut self) {
         let Some(settings) = &self.settings else { return };
         let (entries, app) = (Arc::clone(&settings.credentials), settings.app.clone());
+        let has_task_secrets = settings.task_secrets;
         for entry in entries.iter() {
-            let (http, name) = (&self.connection.http, entry.secret.clone());
-            let selection = Selection { app: app.clone(), instance: String::new() };
-            let objects = Objects::new(http.clone(), Some(&self.namespace));
-            let store =
-                SecretStore { objects, name, selection, owner: None, common: Arc::default() };
-            let missing = missing_for_secret(http, &self.namespace, &entry.secret);
-            let (status, message) = match (store.check(), missing) {
-                (Err(problem), _) => (UNREACHABLE, problem),
-                (Ok(()), Err(refusal)) => (Status::Unknown, refusal.to_string()),
-                (Ok(()), Ok(missing)) if missing.is_empty() => {
-                    (Status::Ok, format!("{}: secret {} can be written", entry.name, entry.secret))
-                }
-                (Ok(()), Ok(missing)) => {
-                    let message = format!("missing: {}; {}", missing.join(", "), store.remedy());
-                    (UNREACHABLE, message)
-                }
-            };
+            let (status, message) = self.secret(&app, &entry.name, &entry.secret, "update");
             self.report.add("credentials", status, message);
+        }
+        if has_task_secrets {
+            let (status, message) = self.secret(&app, "task_secrets", &secret_name(&app), "patch");
+            self.report.add("tasks", status, message);
+        }
+    }
+
+    /// Whether a Secret can be written. `change`: the verb that changes it.
+    fn secret(&self, app: &str, of: &str, name: &str, change: &'static str) -> (Status, String) {
+        let http = &self.connection.http;
+        let store = SecretStore {
+            objects: Objects::new(http.clone(), Some(&self.namespace)),
+            name: name.to_owned(),
+            selection: Selection { app: app.to_owned(), instance: String::new() },
+            owner: None,
+            common: Arc::default(),
+            change,
+        };
+        match (store.check(), missing_for_secret(http, &self.namespace, name, change)) {
+            (Err(problem), _) => (UNREACHABLE, problem),
+            (Ok(()), Err(refusal)) => (Status::Unknown, refusal.to_string()),
+            (Ok(()), Ok(missing)) if missing.is_empty() => {
+                (Status::Ok, format!("{of}: secret {name} can be written"))
+            }
+            (Ok(()), Ok(missing)) => {
+                (UNREACHABLE, format!("missing: {}; {}", missing.join(", "), store.remedy()))
+            }
         }
     }
 

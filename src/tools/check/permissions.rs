@@ -93,7 +93,8 @@ pub fn needed(settings: Option<&RunSettings>) -> Vec<Permission> {
         .collect()
 }
 
-/// What is missing to write a Secret of this name: `update secrets/wc-hdfs`. To read it is tried.
+/// What is missing to write a Secret of this name: `update secrets/wc-hdfs`. To read it is tried. `change`: the verb that
+/// changes it.
 ///
 /// # Errors
 /// The server refuses the access review, or does not answer.
@@ -101,10 +102,11 @@ pub fn missing_for_secret(
     http: &Http,
     namespace: &str,
     secret: &str,
+    change: &str,
 ) -> Result<Vec<String>, Refusal> {
     let mut missing = Vec::new();
     // A role cannot limit `create` to a name.
-    for (verb, name) in [("create", ""), ("update", secret), ("delete", secret)] {
+    for (verb, name) in [("create", ""), (change, secret), ("delete", secret)] {
         let (group, resource, subresource) = ("", "secrets", "");
         let access = Access { namespace, verb, group, resource, subresource, name };
         if !access_review(http, access)?.allowed {

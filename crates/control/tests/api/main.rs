@@ -104,6 +104,36 @@ fn calls_and_their_answers() {
 }
 
 #[test]
+fn secret_values_are_stored_before_a_task_is_added() {
+    let fixture = Fixture::new();
+    fixture.check(&[
+        (
+            "POST",
+            "/v1/groups/default/executors",
+            r#"{"executors":[{"key":"t-1","secret_env":{"TOKEN":"s3cr3t"}}]}"#,
+            200,
+            r#"{"executors":[{"attempts":0,"executor":null,"exit_code":null,"key":"t-1","message":null,"reason":null,"state":"waiting"}]}"#,
+        ),
+        (
+            "POST",
+            "/v1/groups/default/executors",
+            r#"{"executors":[{"key":"t-1","secret_env":{"TOKEN":"full"}}]}"#,
+            400,
+            r#"{"error":"the Secret is full","field":"secret_env"}"#,
+        ),
+        (
+            "POST",
+            "/v1/groups/default/executors",
+            r#"{"executors":[{"key":"t-1","secret_env":{"TOKEN":"away"}}]}"#,
+            429,
+            r#"{"error":"the server is away","field":"secret_env"}"#,
+        ),
+    ]);
+    let asked = format!("{:?}", fixture.core.asked.lock().unwrap());
+    assert_eq!(asked.matches("AddTasks").count(), 1, "{asked}");
+}
+
+#[test]
 fn calls_about_tasks() {
     Fixture::new().check(&[
         (

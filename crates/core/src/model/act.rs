@@ -82,6 +82,7 @@ impl Act {
             | Command::Heartbeat { .. }
             | Command::Idle { .. }
             | Command::Status
+            | Command::TaskSecretKeys
             | Command::View => return None,
             Command::Group(group, command) => {
                 let (call, message) = match command {

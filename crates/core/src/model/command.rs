@@ -70,6 +70,8 @@ pub enum Command {
     },
     /// Return the status of the run.
     Status,
+    /// Return the keys of the Secret that tasks still need. posse itself asks.
+    TaskSecretKeys,
     /// The same for somebody who looks on: not a sign of life of the driver.
     View,
 }
@@ -120,6 +122,8 @@ pub enum Reply {
     Tasks(Vec<TaskStatus>),
     /// A limit is reached: the error message and the field of the call that it is about.
     TooMany { what: String, field: &'static str },
+    /// Reply to `TaskSecretKeys`.
+    TaskSecretKeys(BTreeSet<Arc<str>>),
     /// Reply to `GroupCommand::Put` and `SetTarget`: the target now in force.
     Target(u32),
     /// No executor has this id, and none had it before.
@@ -139,6 +143,7 @@ impl Reply {
             | Self::Noted { .. }
             | Self::Status(_)
             | Self::Tasks(_)
+            | Self::TaskSecretKeys(_)
             | Self::Target(_) => true,
             Self::Refused { .. }
             | Self::TaskDiffers { .. }

@@ -60,6 +60,8 @@ pub struct Task {
     pub key: Arc<str>,
     /// Variables of the main container, by name. They replace those of the template.
     pub env: BTreeMap<String, String>,
+    /// Variables whose values are in the Secret of the application's tasks: by name, the key there.
+    pub secret_env: BTreeMap<String, Arc<str>>,
     /// The image of the main container; none: that of the template. So are the next ones.
     pub image: Option<String>,
     pub command: Option<Vec<String>>,
@@ -114,7 +116,7 @@ impl Task {
     /// A short form of the contents, to compare them with another call.
     pub fn digest(&self) -> TaskDigest {
         let Self { key: _, env, image, command, args, cpu, memory, resources, .. } = self;
-        let Self { node_selector, retries, deadline_s, array, after, .. } = self;
+        let Self { node_selector, retries, deadline_s, array, after, secret_env, .. } = self;
         TaskDigest([
             hash(args),
             hash(array),
@@ -127,6 +129,7 @@ impl Task {
             hash(node_selector),
             hash(resources),
             hash(retries),
+            hash(secret_env),
             hash(after),
         ])
     }
@@ -151,9 +154,10 @@ const FIELDS: [&str; N_FIELDS] = [
     "node_selector",
     "resources",
     "retries",
+    "secret_env",
     AFTER,
 ];
-const N_FIELDS: usize = 12;
+const N_FIELDS: usize = 13;
 /// It says when a task starts, and so nothing about one that has started. It is the last field, so that a
 /// difference in it is the only one.
 pub const AFTER: &str = "after";

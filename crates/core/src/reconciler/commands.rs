@@ -28,7 +28,7 @@ impl Reconciler {
 
     /// Executes one call and returns its reply. The next turn acts on the new targets.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
-        if command != Command::View {
+        if !matches!(command, Command::TaskSecretKeys | Command::View) {
             self.on_driver_call(now);
         }
         match command {
@@ -49,6 +49,7 @@ impl Reconciler {
             Command::Kill { executors, after, force, reason } => {
                 self.kill(&executors, after, force, reason.as_deref(), now)
             }
+            Command::TaskSecretKeys => Reply::TaskSecretKeys(self.task_secret_keys()),
             Command::Status | Command::View => Reply::Status(self.status().into()),
         }
     }

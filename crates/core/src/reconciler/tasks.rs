@@ -1,7 +1,7 @@
 //! Tasks: the calls that add, show and cancel them, and what the ends of their executors mean for
 //! them. A task gets its next executor when the last one can no longer run.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::Reconciler;
@@ -115,6 +115,13 @@ impl Reconciler {
                 Reply::Tasks(keys.filter_map(|key| self.task_status(name, key)).collect())
             }
         }
+    }
+
+    /// The keys of the Secret that tasks still need: open ones, and those that a call may open again.
+    pub(super) fn task_secret_keys(&self) -> BTreeSet<Arc<str>> {
+        let groups = self.executors.groups.values();
+        let tasks = groups.flat_map(|group| group.tasks.all_that_may_run());
+        tasks.flat_map(|task| task.secret_env.values()).cloned().collect()
     }
 
     /// Ends a task and its executor.

@@ -149,6 +149,12 @@ impl Tasks {
         self.open.keys().chain(self.ended.keys())
     }
 
+    /// The tasks that are open or that a call can open again.
+    pub fn all_that_may_run(&self) -> impl Iterator<Item = &Arc<Task>> {
+        let ended = self.ended.values().filter_map(|ended| ended.task.as_ref());
+        self.open.values().map(|open| &open.task).chain(ended)
+    }
+
     pub fn open_keys(&self) -> impl Iterator<Item = &Arc<str>> {
         self.open.keys()
     }

@@ -47,6 +47,36 @@ fn a_task_that_did_not_succeed_runs_again_with_all_its_retries() {
     assert_eq!(retry(&mut run, "nobody"), Reply::UnknownTask);
 }
 
+/// The keys of the Secret that tasks need.
+fn keys(run: &mut Run) -> Vec<String> {
+    let Reply::TaskSecretKeys(keys) = run.call(Command::TaskSecretKeys) else { panic!() };
+    keys.iter().map(|key| key.to_string()).collect()
+}
+
+#[test]
+fn secret_values_are_needed_until_no_call_can_run_the_task_again() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    let with = |key: &str, secret: &str| Task {
+        secret_env: [("TOKEN".to_owned(), secret.into())].into(),
+        ..task(key, 0)
+    };
+    say(&mut run, &[with("a", "k1"), with("b", "k2"), with("c", "k2")]);
+    settle(&mut run);
+    assert_eq!(keys(&mut run), ["k1", "k2"]);
+    let reply = say(&mut run, &[with("a", "k2")]);
+    assert!(matches!(reply, Reply::TaskDiffers { field: "secret_env", .. }), "{reply:?}");
+    run.watch(&[1], end_with(1));
+    run.watch(&[2], end_with(0));
+    assert_eq!(keys(&mut run), ["k1", "k2"], "a can run again, and c is open");
+    run.watch(&[3], end_with(0));
+    assert_eq!(keys(&mut run), ["k1"]);
+    // The pods tell the next process.
+    retry(&mut run, "a");
+    settle(&mut run);
+    let mut next = restart(run, group(0, None));
+    assert_eq!(keys(&mut next), ["k1"]);
+}
+
 #[test]
 fn a_task_that_cannot_start_fails_with_the_words_of_the_server() {
     let mut run = Run::new(policy(), vec![group(0, None)]);

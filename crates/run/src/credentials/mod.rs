@@ -64,6 +64,12 @@ pub enum SecretRelease {
     Keep,
 }
 
+impl SecretRelease {
+    pub fn of(keeps: bool) -> Self {
+        if keeps { Self::Keep } else { Self::Delete }
+    }
+}
+
 /// The running threads. The credentials are removed from this machine when this is dropped.
 #[derive(Debug)]
 pub struct CredentialThreads {
@@ -106,6 +112,7 @@ impl CredentialThreads {
                     selection: context.selection.clone(),
                     owner: context.owner.clone(),
                     common: Arc::clone(&context.common),
+                    change: "update",
                 },
                 is_embedded: context.is_embedded,
                 clock: context.clock,
@@ -350,6 +357,7 @@ mod tests {
                 selection: Selection { app: text("wc"), instance: text("i") },
                 owner: None,
                 common: Arc::default(),
+                change: "update",
             },
             is_embedded: true,
             clock: Clock::start(),

@@ -1,5 +1,5 @@
 //! The Secret of an entry of `credentials`: written after each renewal, and deleted at the end of the
-//! run. A Secret that is not posse's is never changed.
+//! run. A Secret that is not posse's is never changed. `task_secrets` reads and names that of the tasks by this, too.
 
 use std::sync::Arc;
 
@@ -26,6 +26,23 @@ pub struct SecretStore {
     pub owner: Option<OwnerRef>,
     /// Labels and annotations beside posse's own.
     pub common: Arc<CommonMetadata>,
+    /// The verb that changes it: `update` or `patch`.
+    pub change: &'static str,
+}
+
+/// Why a Secret cannot be read or written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreProblem {
+    /// With what to do about it.
+    pub what: String,
+    /// Nobody has to do anything about it: another try may succeed.
+    pub may_pass: bool,
+}
+
+impl From<StoreProblem> for String {
+    fn from(problem: StoreProblem) -> Self {
+        problem.what
+    }
 }
 
 impl SecretStore {
@@ -48,7 +65,7 @@ impl SecretStore {
                 Err(refusal) if refusal.is_outdated() => {
                     debug!("secret {} has changed: {refusal}", self.name);
                 }
-                Err(refusal) => return Err(self.describe(&refusal)),
+                Err(refusal) => return Err(self.describe(&refusal).what),
             }
         }
         Err(format!("secret {} is changed by others all the time", self.name))
@@ -59,7 +76,7 @@ impl SecretStore {
     /// # Errors
     /// The Secret is not posse's, or the server refuses the request; with what to do about it.
     pub fn check(&self) -> Result<(), String> {
-        self.read().map(drop)
+        self.read().map(drop).map_err(String::from)
     }
 
     /// True if the Secret is there. Also if nobody knows.
@@ -72,7 +89,7 @@ impl SecretStore {
     /// # Errors
     /// The server's refusal.
     pub fn remove(&self) -> Result<(), String> {
-        let describe = |refusal: Refusal| self.describe(&refusal);
+        let describe = |refusal: Refusal| self.describe(&refusal).what;
         let Some(found) = self.objects.get(Kind::Secret, &self.name).map_err(describe)? else {
             return Ok(());
         };
@@ -86,22 +103,24 @@ impl SecretStore {
     }
 
     /// The Secret, if there is one.
-    fn read(&self) -> Result<Option<Value>, String> {
+    pub(crate) fn read(&self) -> Result<Option<Value>, StoreProblem> {
         let found = self.objects.get(Kind::Secret, &self.name);
         let Some(found) = found.map_err(|refusal| self.describe(&refusal))? else {
             return Ok(None);
         };
         let Selection { app, .. } = &self.selection;
         if !is_ours(&found, app) {
-            return Err(format!(
+            let what = format!(
                 "secret {} exists and is not posse's for application {app} (it lacks posse's \
                  labels), so posse does not touch it: take another name for `secret`, or delete it \
                  if nobody needs it",
                 self.name
-            ));
+            );
+            return Err(StoreProblem { what, may_pass: false });
         }
         if found["metadata"]["deletionTimestamp"].is_string() {
-            return Err(format!("secret {} is being deleted", self.name));
+            let what = format!("secret {} is being deleted", self.name);
+            return Err(StoreProblem { what, may_pass: true });
         }
         Ok(Some(found))
     }
@@ -109,28 +128,35 @@ impl SecretStore {
     /// Which permissions to grant.
     pub fn remedy(&self) -> String {
         format!(
-            "grant create for secrets, and get, update and delete for the secret {}, as \
+            "grant create for secrets, and get, {} and delete for the secret {}, as \
              deploy/rbac.yaml shows",
-            self.name
+            self.change, self.name
         )
     }
 
-    fn describe(&self, refusal: &Refusal) -> String {
+    /// What a refusal of the server means.
+    pub(crate) fn describe(&self, refusal: &Refusal) -> StoreProblem {
         let name = &self.name;
         match refusal.class {
-            RefusalClass::Forbidden => format!("secret {name}: {refusal}; {}", self.remedy()),
+            RefusalClass::Forbidden => StoreProblem {
+                what: format!("secret {name}: {refusal}; {}", self.remedy()),
+                may_pass: false,
+            },
+            RefusalClass::Invalid | RefusalClass::NamespaceGone => {
+                StoreProblem { what: format!("secret {name}: {refusal}"), may_pass: false }
+            }
             RefusalClass::Capacity
             | RefusalClass::Conflict
             | RefusalClass::Exists
             | RefusalClass::Expired
-            | RefusalClass::Invalid
-            | RefusalClass::NamespaceGone
             | RefusalClass::NotFound
             | RefusalClass::OutcomeUnknown
             | RefusalClass::Throttled
             | RefusalClass::WebhookBusy
             | RefusalClass::Transient
-            | RefusalClass::Unauthorized => format!("secret {name}: {refusal}"),
+            | RefusalClass::Unauthorized => {
+                StoreProblem { what: format!("secret {name}: {refusal}"), may_pass: true }
+            }
         }
     }
 }
@@ -162,6 +188,7 @@ mod tests {
             selection: Selection { app: "wc".to_owned(), instance: "mine".to_owned() },
             owner: None,
             common: Arc::default(),
+            change: "update",
         }
     }
 

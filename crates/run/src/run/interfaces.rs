@@ -11,7 +11,8 @@ use crate::inbox::Liveness;
 use crate::kube_events::KubeEventWriter;
 use crate::progress::ProgressLine;
 use crate::run::error::RunError;
-use crate::run::settings::RunSettings;
+use crate::run::settings::{OutputFolder, RunSettings};
+use crate::task_outputs::TaskOutputs;
 use crate::worker::Worker;
 use posse_control::address::{self, Bound};
 use posse_control::api::{ControlServer, Tokens};
@@ -169,4 +170,19 @@ fn bind(settings: &RunSettings, selection: &Selection) -> Result<Option<Bound>, 
         }
     };
     bound.map(Some).map_err(|error| RunError::Settings(format!("control API: {error}")))
+}
+
+/// The folder for the output of ended tasks. A run can do without one that nobody has named.
+pub(super) fn open_outputs(settings: &RunSettings) -> Result<Option<Arc<TaskOutputs>>, RunError> {
+    let Some(OutputFolder { path, is_named }) = &settings.task_output else { return Ok(None) };
+    match TaskOutputs::open(path) {
+        Ok(outputs) => Ok(Some(Arc::new(outputs))),
+        Err(error) if *is_named => {
+            Err(RunError::Settings(format!("task_output: {}: {error}", path.display())))
+        }
+        Err(error) => {
+            warn!("the output of tasks is not kept: {}: {error}", path.display());
+            Ok(None)
+        }
+    }
 }

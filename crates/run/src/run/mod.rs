@@ -37,11 +37,12 @@ use crate::random::random_bits;
 use crate::run::context::{ApiServer, EnvLookup, RunContext};
 use crate::run::error::RunError;
 use crate::run::instance::{AcquiredInstance, InstanceRequest};
-use crate::run::interfaces::Interfaces;
-use crate::run::settings::{OutputFolder, RunIdentity, RunSettings};
+use crate::run::interfaces::{Interfaces, open_outputs};
+use crate::run::settings::{RunIdentity, RunSettings};
 use crate::scale;
 use crate::signals::Signals;
 use crate::task_outputs::TaskOutputs;
+use crate::task_secrets::{TaskSecret, TaskSecrets};
 use crate::upstream::{OrphanSettings, Threads, WatchSettings};
 use crate::watermark::SharedWatermark;
 use crate::worker::Worker;
@@ -128,27 +129,13 @@ struct Run<'a> {
     outputs: Option<Arc<TaskOutputs>>,
 }
 
-/// The folder for the output of ended tasks. A run can do without one that nobody has named.
-fn open_outputs(settings: &RunSettings) -> Result<Option<Arc<TaskOutputs>>, RunError> {
-    let Some(OutputFolder { path, is_named }) = &settings.task_output else { return Ok(None) };
-    match TaskOutputs::open(path) {
-        Ok(outputs) => Ok(Some(Arc::new(outputs))),
-        Err(error) if *is_named => {
-            Err(RunError::Settings(format!("task_output: {}: {error}", path.display())))
-        }
-        Err(error) => {
-            warn!("the output of tasks is not kept: {}: {error}", path.display());
-            Ok(None)
-        }
-    }
-}
-
 /// What a run has before its first executor.
 struct Opened {
     interfaces: Interfaces,
     identity: RunIdentity,
     claims: SlotClaims,
     pod_groups: Arc<PodGroups>,
+    secrets: Arc<TaskSecrets>,
     /// Kept until the end of the run.
     _port: Option<DriverPort>,
 }
@@ -312,20 +299,34 @@ impl Run<'_> {
         sent: Arc<SentCounts>,
     ) -> Result<Opened, RunError> {
         let selection = &acquired.selection;
-        let claims = self.claims(selection, acquired.leases.write_limit(self.clock));
+        let objects = self.objects(acquired.leases.write_limit(self.clock));
+        let claims = self.claims(selection, objects.clone());
+        let secrets = Arc::new(TaskSecrets::new(TaskSecret::new(
+            objects,
+            selection.clone(),
+            self.context.owner.clone(),
+            Arc::clone(&self.settings.common),
+            Arc::new(self.handle(sender, &liveness)),
+        )));
         let port = self.driver_port(acquired)?;
         let identity = self.identity(selection, port.as_ref());
-        let interfaces =
-            self.open_interfaces(selection, &identity, &claims, sender, liveness, sent)?;
+        let interfaces = self.open_interfaces(
+            selection,
+            &identity,
+            (&claims, &secrets),
+            sender,
+            liveness,
+            sent,
+        )?;
         let pod_groups = Arc::new(self.pod_groups(&identity));
-        Ok(Opened { interfaces, identity, claims, pod_groups, _port: port })
+        Ok(Opened { interfaces, identity, claims, pod_groups, secrets, _port: port })
     }
 
     fn open_interfaces(
         &self,
         selection: &Selection,
         run: &RunIdentity,
-        claims: &SlotClaims,
+        (claims, secrets): (&SlotClaims, &Arc<TaskSecrets>),
         sender: &Sender<Message>,
         liveness: Arc<Liveness>,
         sent: Arc<SentCounts>,
@@ -352,6 +353,7 @@ impl Run<'_> {
                 .outputs
                 .clone()
                 .map(|outputs| outputs as Arc<dyn posse_control::TaskOutputs>),
+            secrets: Arc::clone(secrets) as Arc<dyn posse_control::TaskSecrets>,
             history: None,
             identity: status_json::RunNames {
                 run,
@@ -381,8 +383,7 @@ impl Run<'_> {
         (sender, receiver): (Sender<Message>, Receiver<Message>),
         rng: &mut Rng,
     ) -> Result<ShutdownOutcome, RunError> {
-        let settings = self.settings;
-        let Opened { interfaces, identity: run, .. } = opened;
+        let (settings, Opened { interfaces, identity: run, .. }) = (self.settings, opened);
         let AcquiredInstance { selection, leases, id_high_water, is_new } = acquired;
         let write_limit = leases.write_limit(self.clock);
         let prepared = self.groups(&selection, run).and_then(|groups| {
@@ -401,9 +402,9 @@ impl Run<'_> {
         let watch = self.watch_settings(rng.next_u64());
         let threads = Threads::start(&pods, watch, &sender, &watermark, leases, self.orphans())
             .map_err(|error| RunError::System(format!("threads: {error}")))?;
-        let in_flight_max = settings.policy.in_flight_max as usize;
         let requests = self.requests(opened, pods.with_write_limit(write_limit));
-        let writers = Writers::new(requests, sender.clone(), in_flight_max);
+        let writers =
+            Writers::new(requests, sender.clone(), settings.policy.in_flight_max as usize);
         let driver_plan = self.driver_plan(run, interfaces.control_address(), &credentials);
         let polled = self.polled_commands(&driver_plan.env, &sender)?;
         let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now());
@@ -430,7 +431,9 @@ impl Run<'_> {
         let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
         // Before the Leases, so that the next driver does not store its own meanwhile.
         let keeps_secrets = leaves || outcome.is_taken_over;
-        credentials.stop(if keeps_secrets { SecretRelease::Keep } else { SecretRelease::Delete });
+        let release = SecretRelease::of(keeps_secrets);
+        credentials.stop(release);
+        opened.secrets.stop(release, is_new);
         if is_clear && !keeps_secrets {
             opened.remove_objects();
         }
@@ -548,10 +551,14 @@ impl Run<'_> {
         PodGroups::new(self.server.http.clone(), &self.context.namespace, groups.collect())
     }
 
-    fn claims(&self, selection: &Selection, limit: Option<WriteLimit>) -> SlotClaims {
+    /// The objects of the namespace, for writes while the Lease is held.
+    fn objects(&self, limit: Option<WriteLimit>) -> Objects {
         let http = limit.map(|limit| self.server.http.with_write_limit(limit));
         let http = http.unwrap_or_else(|| self.server.http.clone());
-        let objects = Objects::new(http, Some(&self.context.namespace));
+        Objects::new(http, Some(&self.context.namespace))
+    }
+
+    fn claims(&self, selection: &Selection, objects: Objects) -> SlotClaims {
         let claims = SlotClaims::new(objects, selection.clone());
         for group in &self.settings.groups {
             claims.note(&group.volumes);
@@ -577,12 +584,8 @@ impl Run<'_> {
         inbox: &Sender<Message>,
         rng: &mut Rng,
     ) -> Result<CredentialThreads, RunError> {
-        let http = match write_limit {
-            Some(limit) => self.server.http.with_write_limit(limit),
-            None => self.server.http.clone(),
-        };
         let context = CredentialContext {
-            objects: Objects::new(http, Some(&self.context.namespace)),
+            objects: self.objects(write_limit),
             selection: selection.clone(),
             owner: self.context.owner.clone(),
             common: Arc::clone(&self.settings.common),

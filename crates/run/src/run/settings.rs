@@ -67,6 +67,8 @@ pub struct RunSettings {
     pub events: Option<EventTarget>,
     /// Where the output of ended tasks is kept.
     pub task_output: Option<OutputFolder>,
+    /// Tasks have secret variables, says the configuration.
+    pub task_secrets: bool,
     /// Where scrapes and probes are served.
     pub metrics: Option<ListenAddr>,
     /// Write Kubernetes Events about the driver's pod, if there is one.

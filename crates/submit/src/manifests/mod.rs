@@ -8,6 +8,7 @@ use crate::driver_pod::{self, DriverPodParts, driver_pod};
 use crate::plan::Plan;
 use posse_encoding::yaml::Node;
 use posse_wire::config::DriverKind;
+use posse_wire::control::task_secrets::secret_name;
 use posse_wire::k8s::labels::{APP, DRIVER};
 use posse_wire::pod::template::TemplateError;
 
@@ -101,16 +102,21 @@ fn object(version: &str, kind: &str, metadata: Value, key: &str, value: Value) -
     json!({ "apiVersion": version, "kind": kind, "metadata": metadata, key: value })
 }
 
-/// The permissions for the Secrets of credentials. Kubernetes cannot limit `create` to names.
-fn secret_rules(names: &[String]) -> Vec<Value> {
-    if names.is_empty() {
-        return Vec::new();
-    }
+/// The permissions for the Secrets of credentials and of tasks. Kubernetes cannot limit `create` to names.
+fn secret_rules(plan: &Plan) -> Vec<Value> {
     let rule =
         |verbs: &[&str]| json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": verbs });
-    let mut change = rule(&["delete", "get", "update"]);
-    change["resourceNames"] = json!(names);
-    vec![rule(&["create"]), change]
+    let of_names = |names: &[String], change: &str| {
+        let mut rule = rule(&["delete", "get", change]);
+        rule["resourceNames"] = json!(names);
+        (!names.is_empty()).then_some(rule)
+    };
+    let of_tasks = plan.task_secrets.then(|| secret_name(&plan.app));
+    let changes =
+        [of_names(&plan.credential_secrets, "update"), of_names(of_tasks.as_slice(), "patch")];
+    let changes: Vec<Value> = changes.into_iter().flatten().collect();
+    let create = (!changes.is_empty()).then(|| rule(&["create"]));
+    create.into_iter().chain(changes).collect()
 }
 
 /// The objects of `deploy/rbac.yaml`, renamed for this application.
@@ -138,7 +144,7 @@ fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
                 }
             }
             if let Some(rules) = object["rules"].as_array_mut() {
-                rules.extend(secret_rules(&plan.credential_secrets));
+                rules.extend(secret_rules(plan));
             }
             for key in ["roleRef", "subjects"] {
                 let named = match object.get_mut(key) {

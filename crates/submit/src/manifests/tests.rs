@@ -43,6 +43,7 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         create_rbac: false,
         reads_logs: false,
         credential_secrets: Vec::new(),
+        task_secrets: false,
         has_volumes: false,
         pod_files: PodFiles::None,
     };
@@ -88,6 +89,12 @@ fn parts_come_before_the_job_and_all_is_labelled() {
     assert_eq!(*create, json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}));
     assert_eq!(change["resourceNames"], json!(["wc-hdfs"]));
     assert_eq!(change["verbs"], json!(["delete", "get", "update"]));
+    let with_tasks = |plan: &mut Plan| (plan.create_rbac, plan.task_secrets) = (true, true);
+    let rules = manifests(&plan("{image: i}", with_tasks)).unwrap().parts[1]["rules"].clone();
+    let [.., create, change] = rules.as_array().unwrap().as_slice() else { panic!("{rules}") };
+    assert_eq!(*create, json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}));
+    assert_eq!(change["resourceNames"], json!(["wc-tasks"]));
+    assert_eq!(change["verbs"], json!(["delete", "get", "patch"]));
     let with_logs = |plan: &mut Plan| (plan.create_rbac, plan.reads_logs) = (true, true);
     let rules = manifests(&plan("{image: i}", with_logs)).unwrap().parts[1]["rules"].clone();
     let logs = json!({"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]});

@@ -81,6 +81,9 @@ const TOP: &[Key] = &[
               else off", "/data/output"),
         "The folder in which posse keeps the last MiB of the output of each [task](TASKS.md#output) that has ended. A \
          relative path begins at the folder in which posse runs. Needs the permission to get `pods/log`.").beta(),
+    key("task_secrets", Boolean, Is("false"),
+        "Tasks have [secret variables](TASKS.md#secrets): `posse submit --create-rbac` grants the permissions for the \
+         Secret `APP-tasks`, and `posse check` looks whether they are there. A run that has them needs no key.").beta(),
     key("page", LISTEN, Is("off"),
         "Where [the page](CONTROL_API.md#the-page) listens: `HOST:PORT` with an IP address, or `:PORT` for all \
          addresses of the machine. Any other than a loopback address needs `--page-token-file`.").beta(),
@@ -209,6 +212,8 @@ pub struct Config {
     /// Write Kubernetes Events about the driver's pod, if there is one.
     pub kubernetes_events: bool,
     pub task_output: TaskOutput,
+    /// Tasks have secret variables.
+    pub task_secrets: bool,
     /// Where the page is served. None: nowhere but on a control address HOST:PORT.
     pub page: Option<ListenAddr>,
 }
@@ -281,6 +286,7 @@ impl Default for Config {
             metrics: Metrics::Default,
             kubernetes_events: true,
             task_output: TaskOutput::Default,
+            task_secrets: false,
             page: None,
         }
     }
@@ -314,6 +320,7 @@ impl Config {
             metrics: metrics(&top)?,
             kubernetes_events: top.flag("kubernetes_events", true)?,
             task_output: task_output(&top)?,
+            task_secrets: top.flag("task_secrets", false)?,
             page: page(&top)?,
             ..Self::default()
         };

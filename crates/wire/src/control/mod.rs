@@ -26,6 +26,7 @@ pub mod prefer;
 pub mod status_json;
 pub mod task;
 mod task_fields;
+pub mod task_secrets;
 
 /// Answer to a kill call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 use crate::config::duration;
 pub use crate::control::task_fields::parse_key;
 use crate::control::task_fields::{
-    after, amount, array, deadline_s, env, image, node_selector, resources, retries, words,
+    after, amount, array, deadline_s, env, image, node_selector, resources, retries, secret_env,
+    words,
 };
+use crate::control::task_secrets::{self, NewTask};
 use crate::control::{CallError, check_names, parse_object};
 use crate::k8s::labels;
 use posse_core::model::task::{After, Task, TaskArray, TaskRun, TaskStatus};
@@ -28,6 +30,9 @@ pub struct TaskJson {
     pub key: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// In a call the values. In the annotation the keys at which a Secret has them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secret_env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,9 +68,10 @@ pub struct ArrayJson {
 }
 
 /// The fields of a task, as calls have them.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "key",
     "env",
+    "secret_env",
     "image",
     "command",
     "args",
@@ -100,7 +106,7 @@ pub struct TaskStatusJson {
 }
 
 /// Reads the body of `POST /v1/groups/{group}/executors`.
-pub fn parse_tasks(body: &[u8]) -> Result<Vec<Arc<Task>>, CallError> {
+pub fn parse_tasks(body: &[u8]) -> Result<Vec<NewTask>, CallError> {
     let fields = parse_object(body)?;
     check_names(&fields, &["executors"])?;
     let list = fields.get("executors").ok_or_else(|| CallError::new("executors", "is missing"))?;
@@ -108,7 +114,7 @@ pub fn parse_tasks(body: &[u8]) -> Result<Vec<Arc<Task>>, CallError> {
     list.iter().enumerate().map(|(i, task)| parse_task(i, task)).collect()
 }
 
-fn parse_task(i: usize, value: &Value) -> Result<Arc<Task>, CallError> {
+fn parse_task(i: usize, value: &Value) -> Result<NewTask, CallError> {
     let path = |name: &str| format!("executors[{i}].{name}");
     let inside = |error: CallError| CallError {
         field: error.field.map(|field| path(&field)),
@@ -120,7 +126,9 @@ fn parse_task(i: usize, value: &Value) -> Result<Arc<Task>, CallError> {
     let task = Task {
         key: parse_key(fields.get("key").and_then(Value::as_str).unwrap_or_default())
             .map_err(inside)?,
-        env: env(fields).map_err(inside)?,
+        env: env(fields, "env").map_err(inside)?,
+        // They get their keys when the values are stored.
+        secret_env: BTreeMap::new(),
         image: image(fields).map_err(inside)?,
         command: words(fields, "command").map_err(inside)?,
         args: words(fields, "args").map_err(inside)?,
@@ -133,12 +141,14 @@ fn parse_task(i: usize, value: &Value) -> Result<Arc<Task>, CallError> {
         array: array(fields).map_err(inside)?,
         after: after(fields).map_err(inside)?,
     };
-    let n_bytes = text(&task).len();
+    let secrets = secret_env(fields, &task.env).map_err(inside)?;
+    let n_secret: usize = secrets.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let n_bytes = text(&task).len() + n_secret;
     if n_bytes > TASK_BYTES_MAX {
         let error = format!("has {n_bytes} bytes, and the maximum is {TASK_BYTES_MAX}");
         return Err(CallError::new(&format!("executors[{i}]"), error));
     }
-    Ok(Arc::new(task))
+    Ok(NewTask { task, secrets })
 }
 
 /// Body of `POST /v1/groups/{group}/executors`.
@@ -204,6 +214,11 @@ impl From<Task> for TaskJson {
         Self {
             key: task.key.to_string(),
             env: task.env,
+            secret_env: task
+                .secret_env
+                .into_iter()
+                .map(|(name, key)| (name, key.to_string()))
+                .collect(),
             image: task.image,
             command: task.command,
             args: task.args,
@@ -230,6 +245,7 @@ impl From<TaskJson> for Task {
         Self {
             key: json.key.into(),
             env: json.env,
+            secret_env: json.secret_env.into_iter().map(|(name, key)| (name, key.into())).collect(),
             image: json.image,
             command: json.command,
             args: json.args,
@@ -288,6 +304,8 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
         labels.remove(labels::SLOT);
     }
     metadata["annotations"][labels::TASK] = json!(annotation(run));
+    let app = metadata["labels"][labels::APP].as_str().unwrap_or_default();
+    let secret = task_secrets::secret_name(app);
     let spec = &mut pod["spec"];
     if let Some(seconds) = run.task.deadline_s {
         spec["activeDeadlineSeconds"] = json!(seconds);
@@ -315,13 +333,13 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
     let containers = spec["containers"].as_array_mut();
     let is_main = |container: &&mut Value| container["name"].as_str() == main.as_deref();
     if let Some(container) = containers.and_then(|all| all.iter_mut().find(is_main)) {
-        change_container(container, &run.task);
+        change_container(container, &run.task, &secret);
     }
     serde_json::to_vec(&pod)
 }
 
-fn change_container(container: &mut Value, task: &Task) {
-    let Task { env, image, command, args, cpu, memory, resources, .. } = task;
+fn change_container(container: &mut Value, task: &Task, secret: &str) {
+    let Task { env, secret_env, image, command, args, cpu, memory, resources, .. } = task;
     if let Some(image) = image {
         container["image"] = json!(image);
     }
@@ -339,8 +357,13 @@ fn change_container(container: &mut Value, task: &Task) {
         }
     }
     if let Some(list) = container["env"].as_array_mut() {
-        list.retain(|entry| entry["name"].as_str().is_none_or(|name| !env.contains_key(name)));
+        let is_own = |name: &str| env.contains_key(name) || secret_env.contains_key(name);
+        list.retain(|entry| !entry["name"].as_str().is_some_and(is_own));
         list.extend(env.iter().map(|(name, value)| json!({"name": name, "value": value})));
+        list.extend(secret_env.iter().map(|(name, key)| {
+            let from = json!({"secretKeyRef": {"name": secret, "key": &**key}});
+            json!({"name": name, "valueFrom": from})
+        }));
     }
 }
 
@@ -354,6 +377,7 @@ mod tests {
         Task {
             key: "t-1".into(),
             env: [("A".to_owned(), "x \"y\"".to_owned())].into(),
+            secret_env: [("TOKEN".to_owned(), "i.0af3".into())].into(),
             image: Some("other:2".to_owned()),
             command: Some(vec!["sh".to_owned()]),
             args: Some(vec!["-c".to_owned(), "exit 3".to_owned()]),
@@ -376,7 +400,11 @@ mod tests {
         let only_key = TaskJson { key: "b".to_owned(), ..TaskJson::default() };
         let read = parse_tasks(&tasks_body(&[json, only_key])).unwrap();
         let plain = Task { key: "b".into(), ..Task::default() };
-        assert!(read == [Arc::new(ordered.clone()), Arc::new(plain)]);
+        // What a call gives for a secret variable is its value.
+        let secrets = [("TOKEN".to_owned(), "i.0af3".to_owned())].into();
+        let new =
+            NewTask { task: Task { secret_env: BTreeMap::new(), ..ordered.clone() }, secrets };
+        assert!(read == [new, NewTask { task: plain, secrets: BTreeMap::new() }]);
         let run = TaskRun { task: Arc::new(ordered), attempt: 2, retries_left: 1, round: 3 };
         let want = TaskRun { task: Arc::new(task()), attempt: 2, retries_left: 1, round: 3 };
         assert_eq!(parse_run("t-1", &annotation(&run)), want);
@@ -443,6 +471,14 @@ mod tests {
         check(r#"{"key":"a","env":{"1A":"1"}}"#, "executors[1].env.1A", "name");
         check(r#"{"key":"a","env":{"POSSE_APP":"1"}}"#, "executors[1].env.POSSE_APP", "posse");
         check(r#"{"key":"a","env":[]}"#, "executors[1].env", "object");
+        check(r#"{"key":"a","secret_env":["A"]}"#, "executors[1].secret_env", "object");
+        check(r#"{"key":"a","secret_env":{"A":1}}"#, "executors[1].secret_env.A", "text");
+        check(r#"{"key":"a","secret_env":{"POSSE_A":"1"}}"#, "executors[1].secret_env.POSSE_A", "");
+        check(
+            r#"{"key":"a","env":{"A":"1"},"secret_env":{"A":"2"}}"#,
+            "executors[1].secret_env.A",
+            "also in env",
+        );
         check(r#"{"key":"a","args":"x"}"#, "executors[1].args", "list");
         check(r#"{"key":"a","args":["a\u0000"]}"#, "executors[1].args", "NUL");
         check(r#"{"key":"a","memory":"much"}"#, "executors[1].memory", "512Mi");
@@ -476,30 +512,38 @@ mod tests {
         check(r#"{"key":"a","images":"x"}"#, "executors[1].images", "unknown field");
         let long = "x".repeat(TASK_BYTES_MAX);
         check(&format!(r#"{{"key":"a","args":["{long}"]}}"#), "executors[1]", "maximum is 32768");
+        let secret = format!(r#"{{"key":"a","secret_env":{{"A":"{long}"}}}}"#);
+        check(&secret, "executors[1]", "maximum is 32768");
     }
 
     #[test]
     fn a_task_changes_the_main_container_alone() {
         let pod = json!({
-            "metadata": {"labels": {"posse.dev/slot": "0"},
+            "metadata": {"labels": {"posse.dev/slot": "0", "posse.dev/app": "q"},
                 "annotations": {"posse.dev/container": "b", "posse.dev/max-age": "9s"}},
             "spec": {"containers": [
                 {"name": "a", "env": [{"name": "POSSE_SLOT", "value": "0"}, {"name": "A", "value": "1"}]},
-                {"name": "b", "args": ["old"], "env": [{"name": "A", "value": "1"}],
+                {"name": "b", "args": ["old"], "env": [{"name": "A", "value": "1"},
+                    {"name": "TOKEN", "value": "of the template"}],
                  "resources": {"limits": {"cpu": "1", "memory": "1Mi"}}},
             ]},
         });
         let run = TaskRun { task: Arc::new(task()), attempt: 1, retries_left: 2, round: 0 };
         let body = lay_over(pod.to_string().as_bytes(), &run).unwrap();
         let got: Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(got["metadata"]["labels"], json!({"posse.dev/key": "t-1"}));
+        assert_eq!(
+            got["metadata"]["labels"],
+            json!({"posse.dev/app": "q", "posse.dev/key": "t-1"})
+        );
         assert_eq!(got["spec"]["activeDeadlineSeconds"], 90);
         assert_eq!(got["metadata"]["annotations"]["posse.dev/max-age"], Value::Null);
         let key = json!({"name": "POSSE_KEY", "value": "t-1"});
         let index = json!({"name": "POSSE_TASK_INDEX", "value": "7"});
         let [a, b] = [0, 1].map(|i| &got["spec"]["containers"][i]);
         assert_eq!(a["env"], json!([key, index, {"name": "A", "value": "1"}]));
-        assert_eq!(b["env"], json!([key, index, {"name": "A", "value": "x \"y\""}]));
+        let from = json!({"secretKeyRef": {"name": "q-tasks", "key": "i.0af3"}});
+        let token = json!({"name": "TOKEN", "valueFrom": from});
+        assert_eq!(b["env"], json!([key, index, {"name": "A", "value": "x \"y\""}, token]));
         assert_eq!((&b["image"], &b["command"]), (&json!("other:2"), &json!(["sh"])));
         assert_eq!(b["args"], json!(["-c", "exit 3"]));
         assert_eq!(got["spec"]["nodeSelector"], json!({"disk": "ssd"}));

@@ -37,13 +37,17 @@ pub fn parse_key(key: &str) -> Result<Arc<str>, CallError> {
     }
 }
 
-pub(super) fn env(fields: &Map<String, Value>) -> Result<BTreeMap<String, String>, CallError> {
-    let Some(env) = optional(fields, "env") else { return Ok(BTreeMap::new()) };
+/// Variables, from this field.
+pub(super) fn env(
+    fields: &Map<String, Value>,
+    field: &str,
+) -> Result<BTreeMap<String, String>, CallError> {
+    let Some(env) = optional(fields, field) else { return Ok(BTreeMap::new()) };
     let env = env.as_object().ok_or_else(|| {
-        CallError::new("env", "must be an object of texts, for example {\"INDEX\": \"7\"}")
+        CallError::new(field, "must be an object of texts, for example {\"INDEX\": \"7\"}")
     })?;
     let variable = |(name, value): (&String, &Value)| {
-        let fail = |what: &str| Err(CallError::new(&format!("env.{name}"), what));
+        let fail = |what: &str| Err(CallError::new(&format!("{field}.{name}"), what));
         let is_start = |c: char| c.is_ascii_alphabetic() || "-._".contains(c);
         let is_name =
             name.starts_with(is_start) && name.chars().all(|c| is_start(c) || c.is_ascii_digit());
@@ -57,6 +61,19 @@ pub(super) fn env(fields: &Map<String, Value>) -> Result<BTreeMap<String, String
         }
     };
     env.iter().map(variable).collect()
+}
+
+/// The secret variables of a task that has these other ones.
+pub(super) fn secret_env(
+    fields: &Map<String, Value>,
+    others: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, CallError> {
+    const FIELD: &str = "secret_env";
+    let env = env(fields, FIELD)?;
+    match env.keys().find(|&name| others.contains_key(name)) {
+        Some(name) => Err(CallError::new(&format!("{FIELD}.{name}"), "is also in env")),
+        None => Ok(env),
+    }
 }
 
 pub(super) fn image(fields: &Map<String, Value>) -> Result<Option<String>, CallError> {
