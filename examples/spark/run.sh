@@ -16,6 +16,8 @@ EXECUTORS=${EXECUTORS:-20}
 # For `s3`. Versions of packages from PyPI.
 MOTO=5.2.5
 S3_JARS=1.4.5
+# They have 200 MB.
+DOWNLOAD_SECONDS_MAX=240
 # Many JVMs run for a few seconds on few cores, so optimising compilation would only cost time.
 JAVA_QUICK="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -401,8 +403,9 @@ s3() (
     if [ ! -e "$parts/installed" ]; then
         rm -rf "$parts"
         python3 -m venv "$parts/venv"
-        "$parts/venv/bin/pip" install --quiet --disable-pip-version-check "moto[server]==$MOTO" || cannot "s3: moto cannot be installed"
-        pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$parts" "sagemaker-pyspark==$S3_JARS" ||
+        timeout "$DOWNLOAD_SECONDS_MAX" "$parts/venv/bin/pip" install --quiet --disable-pip-version-check "moto[server]==$MOTO" ||
+            cannot "s3: moto cannot be installed"
+        timeout "$DOWNLOAD_SECONDS_MAX" pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$parts" "sagemaker-pyspark==$S3_JARS" ||
             cannot "s3: hadoop-aws cannot be installed"
         mkdir "$parts/jars"
         tar xzf "$parts"/sagemaker*.tar.gz -C "$parts/jars" --strip-components=3 --wildcards '*/hadoop-aws-*.jar' '*/aws-java-sdk-bundle-*.jar'

@@ -386,7 +386,7 @@ pub fn owned_by(kind: Kind, owner: &Meta, uid: &str) -> Value {
 /// # Errors
 /// The server's refusal, or an answer that is no list.
 pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, Refusal> {
-    pods_of_posse(&Objects::new(http.clone(), Some(namespace)), &|bytes| {
+    pods_of_posse(&Objects::new(http.clone(), Some(namespace)), |bytes| {
         Ok(Meta::parse(bytes)?.label(APP).map(str::to_owned))
     })
 }
@@ -396,7 +396,7 @@ pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, 
 /// # Errors
 /// The server's refusal, or an answer that is no list.
 pub fn unfinished_runs(http: &Http) -> Result<BTreeSet<Selection>, Refusal> {
-    pods_of_posse(&Objects::new(http.clone(), None), &|bytes| {
+    pods_of_posse(&Objects::new(http.clone(), None), |bytes| {
         let pod = PodDetails::parse(bytes)?;
         let Some(app) = pod.meta.label(APP).filter(|_| !pod.is_final()) else { return Ok(None) };
         // A driver's pod gives its run a name by its uid.
@@ -411,9 +411,9 @@ pub fn unfinished_runs(http: &Http) -> Result<BTreeSet<Selection>, Refusal> {
 /// What `parse` reads of each pod that is of an application.
 fn pods_of_posse<T: Ord>(
     objects: &Objects,
-    parse: &dyn Fn(&[u8]) -> Result<Option<T>, WireError>,
+    parse: impl Fn(&[u8]) -> Result<Option<T>, WireError>,
 ) -> Result<BTreeSet<T>, Refusal> {
-    let (found, version) = objects.list(Kind::Pod, APP, parse)?;
+    let (found, version) = objects.list(Kind::Pod, APP, &parse)?;
     if version.is_empty() {
         // This is not the answer of an API server, so it must not count as "there are no pods".
         return Err(unreadable(200, "the list has no version"));
