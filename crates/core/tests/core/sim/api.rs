@@ -153,6 +153,8 @@ impl World {
                     if asked.gen_ != self.gen_
                         && self.core.is_some()
                         && let PodAnswer::Ours(pod) = seen
+                        // An id that this process has asked for too it knows, whatever the Lease says.
+                        && !self.check.has_posted(pod.id.0, &pod.group)
                     {
                         self.disown_if_unrecorded(&pod.uid);
                     }

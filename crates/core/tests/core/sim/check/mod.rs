@@ -166,8 +166,12 @@ impl Check {
 
     /// True if this process cannot know that an earlier one used the id for this group.
     pub(super) fn is_unknowable(&self, id: u64, group: &GroupName) -> bool {
-        let is_ours = self.posted.get(&id).is_some_and(|(_, posted)| posted == group);
-        !self.is_kept && id > self.unknowable_above && !is_ours
+        !self.is_kept && id > self.unknowable_above && !self.has_posted(id, group)
+    }
+
+    /// True if this process itself has asked for an executor of this id.
+    pub fn has_posted(&self, id: u64, group: &GroupName) -> bool {
+        self.posted.get(&id).is_some_and(|(_, posted)| posted == group)
     }
 
     pub fn on_stop(&mut self, order: StopOrder) {
