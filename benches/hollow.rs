@@ -11,13 +11,13 @@
 mod figures;
 #[path = "../tests/support/mod.rs"]
 mod support;
+#[path = "figures/told.rs"]
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,11 +27,12 @@ use posse_base::rng::Rng;
 use serde_json::{Value, json};
 use support::control::Control;
 use support::http::Client;
-use support::node::{Line, TestNode, watch_pods};
+use support::node::{Line, TestNode};
 use support::posse::{Posse, Run};
 use support::real::Real;
 use support::scene::TempDir;
 use support::server::{End, Node as _, Server as _, Who, items, pods_path};
+use told::{Told, follow_pods};
 
 const EXECUTORS: u32 = 2_000;
 const CYCLES: u32 = 10;
@@ -46,8 +47,6 @@ const STEP: Duration = Duration::from_millis(100);
 const NAMESPACE: &str = "hollow";
 /// The adapter names a group after the resource profile.
 const GROUP: &str = "0";
-/// The most queued changes of pods.
-const LINES_MAX: usize = 10_000;
 
 fn main() -> ExitCode {
     let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
@@ -125,7 +124,6 @@ fn cost(posse: &Posse) -> String {
 
 /// The hollow executors: what their pods say, without a word of posse.
 struct Executors {
-    client: Client,
     pods: Arc<Mutex<Pods>>,
 }
 
@@ -143,24 +141,19 @@ struct Pods {
 impl Executors {
     fn follow(client: Client) -> Self {
         let pods = Arc::new(Mutex::new(Pods::default()));
-        let (sender, lines) = sync_channel(LINES_MAX);
-        let watcher = client.clone();
-        thread::spawn(move || watch_pods(&watcher, NAMESPACE, &AtomicBool::new(false), &sender));
         let ours = Arc::clone(&pods);
-        thread::spawn(move || {
-            for line in lines {
-                let mut pods = ours.lock().unwrap();
-                match line {
-                    Line::All(all) => {
-                        (pods.there, pods.running) = Default::default();
-                        all.iter().for_each(|pod| pods.learn(pod, false));
-                    }
-                    Line::One(pod) => pods.learn(&pod, false),
-                    Line::Gone(pod) => pods.learn(&pod, true),
+        follow_pods(client, NAMESPACE, move |line| {
+            let mut pods = ours.lock().unwrap();
+            match line {
+                Line::All(all) => {
+                    (pods.there, pods.running) = Default::default();
+                    all.iter().for_each(|pod| pods.learn(pod, false));
                 }
+                Line::One(pod) => pods.learn(&pod, false),
+                Line::Gone(pod) => pods.learn(&pod, true),
             }
         });
-        Self { client, pods }
+        Self { pods }
     }
 }
 
@@ -191,37 +184,6 @@ impl Pods {
     }
 }
 
-/// What posse has told the driver.
-#[derive(Default)]
-struct Told {
-    requested: BTreeMap<u64, u32>,
-    /// The ends: each event with its reason.
-    ends: BTreeMap<u64, Vec<String>>,
-    seq: u64,
-    wrong: Vec<String>,
-}
-
-impl Told {
-    fn learn(&mut self, event: &Value) {
-        let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
-        let seq = event["seq"].as_u64().unwrap_or_default();
-        if seq != self.seq + 1 {
-            self.wrong.push(format!("{seq} follows {}", self.seq));
-        }
-        self.seq = seq;
-        let id = event["executor"].as_u64().unwrap_or_default();
-        match event["event"].as_str().unwrap_or_default() {
-            "executor_requested" => *self.requested.entry(id).or_default() += 1,
-            kind @ ("executor_lost" | "executor_deleted" | "executor_completed") => {
-                let why = format!("{kind} {}{}", text("reason"), text("cause"));
-                self.ends.entry(id).or_default().push(why);
-            }
-            "missed" => self.wrong.push(event.to_string()),
-            _ => {}
-        }
-    }
-}
-
 /// The scripted driver: what `adapters/spark` does for Spark.
 struct Driver {
     control: Control,
@@ -247,7 +209,7 @@ impl Driver {
         let body = json!({"template": template(), "container": "spark-kubernetes-executor",
             "scale_down": "pending", "target": 0});
         control.put(GROUP, &body).ok();
-        let told = Arc::new(Mutex::new(Told { seq, ..Told::default() }));
+        let told = Arc::new(Mutex::new(Told::after(seq)));
         let run = status["run"].as_str().unwrap();
         let mut stream = control.connect().unwrap();
         let path = format!("/v1/events?follow=true&run={run}&after={seq}");
@@ -385,26 +347,26 @@ impl Driver {
     /// How many executors have no end yet, and what is wrong.
     fn wrong(&self) -> (usize, Vec<String>) {
         let (told, pods) = (self.told.lock().unwrap(), self.executors.pods.lock().unwrap());
-        let mut wrong = [told.wrong.clone(), pods.wrong.clone()].concat();
-        let mut n_open = 0;
-        for (id, n) in &told.requested {
-            let ends = told.ends.get(id).map_or(&[][..], Vec::as_slice);
-            n_open += usize::from(ends.is_empty());
-            if *n != 1 || ends.len() != 1 {
-                wrong.push(format!("executor {id}: requested {n} times, its ends: {ends:?}"));
-                continue;
+        let mut wrong = [told.missing.clone(), pods.wrong.clone()].concat();
+        for (id, end) in told.ends() {
+            let end = match end {
+                Ok(end) => end,
+                Err(what) => {
+                    wrong.push(what);
+                    continue;
+                }
+            };
+            let is_lost = end.starts_with("executor_lost");
+            if self.by_node.contains(&id) && !is_lost {
+                wrong.push(format!("executor {id}, which its node ended: {end}"));
             }
-            let is_lost = ends[0].starts_with("executor_lost");
-            if self.by_node.contains(id) && !is_lost {
-                wrong.push(format!("executor {id}, which its node ended: {ends:?}"));
-            }
-            if is_lost && !self.by_node.contains(id) && !self.by_driver.contains(id) {
-                wrong.push(format!("executor {id}, which nobody ended: {ends:?}"));
+            if is_lost && !self.by_node.contains(&id) && !self.by_driver.contains(&id) {
+                wrong.push(format!("executor {id}, which nobody ended: {end}"));
             }
         }
-        let strangers = pods.registered.keys().filter(|id| !told.requested.contains_key(id));
+        let strangers = pods.registered.keys().filter(|id| !told.has_requested(**id));
         wrong.extend(strangers.map(|id| format!("executor {id} was never requested")));
-        (n_open, wrong)
+        (told.n_open(), wrong)
     }
 
     fn report(&self) {
@@ -416,14 +378,11 @@ impl Driver {
             &wrong[..wrong.len().min(20)]
         );
         let (told, pods) = (self.told.lock().unwrap(), self.executors.pods.lock().unwrap());
-        let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-        for ends in told.ends.values() {
-            *kinds.entry(&ends[0]).or_default() += 1;
-        }
         println!(
-            "{} executors requested, {} registered; each end was told once: {kinds:?}",
-            told.requested.len(),
-            pods.registered.len()
+            "{} executors requested, {} registered; each end was told once: {:?}",
+            told.n_requested(),
+            pods.registered.len(),
+            told.kinds()
         );
     }
 }
