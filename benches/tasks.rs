@@ -48,7 +48,7 @@ const RECORDS_MAX: usize = 1_000;
 /// And so many failed ones of other attempts: the default of `failures.keep_failed`.
 const KEPT_MAX: usize = 5;
 /// The threads that end pods.
-const ENDERS: usize = 4;
+const ENDERS: usize = 8;
 /// The program stops if no task ends for this time.
 const LIMIT: Duration = Duration::from_secs(180);
 /// How often it looks how many have ended.

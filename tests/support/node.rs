@@ -23,6 +23,9 @@ const TURN: Duration = Duration::from_millis(50);
 /// The maximum number of queued watch lines.
 const LINES_MAX: usize = 1_000;
 
+/// How many steps are taken at a time: with thousands of pods the answers of a busy server take long.
+const HANDS: usize = 8;
+
 /// A time in the past; nothing depends on it.
 const THEN: &str = "2026-01-01T00:00:00Z";
 
@@ -225,14 +228,35 @@ impl Worker {
             while let Ok(line) = inbox.try_recv() {
                 self.learn(line);
             }
-            let uids: Vec<String> = self.pods.keys().cloned().collect();
-            for uid in uids {
+            let steps: Vec<(String, Step)> = self.steps().collect();
+            for steps in steps.chunks(HANDS) {
                 if self.switches.stop.load(Ordering::SeqCst) {
                     return;
                 }
-                self.care_for(&uid);
+                self.take(steps);
             }
         }
+    }
+
+    /// What is to be done for all pods.
+    fn steps(&self) -> impl Iterator<Item = (String, Step)> {
+        let steps =
+            self.pods.iter().filter_map(|(uid, pod)| Some((uid.clone(), self.next_step(pod)?)));
+        steps.filter(|step| !self.done.contains(step))
+    }
+
+    /// Takes steps of several pods at once.
+    fn take(&mut self, steps: &[(String, Step)]) {
+        let worker = &*self;
+        let done: Vec<bool> = thread::scope(|scope| {
+            let hands: Vec<_> = steps
+                .iter()
+                .map(|(uid, step)| scope.spawn(|| worker.try_step(&worker.pods[uid], *step)))
+                .collect();
+            hands.into_iter().map(|hand| hand.join().expect("nobody panics in here")).collect()
+        });
+        let done = steps.iter().zip(done).filter(|(_, is_done)| *is_done);
+        self.done.extend(done.map(|(step, _)| step.clone()));
     }
 
     fn learn(&mut self, line: Line) {
@@ -250,11 +274,11 @@ impl Worker {
         }
     }
 
-    fn care_for(&mut self, uid: &str) {
-        let pod = &self.pods[uid];
-        let Some(step) = self.next_step(pod) else { return };
-        if self.done.contains(&(uid.to_owned(), step)) {
-            return;
+    /// True if the server has accepted the step.
+    fn try_step(&self, pod: &Value, step: Step) -> bool {
+        // The test may have decided otherwise since.
+        if self.next_step(pod) != Some(step) {
+            return false;
         }
         let path = format!(
             "{}/{}",
@@ -283,9 +307,7 @@ impl Worker {
         };
         // 404 and 409: the pod is gone or the step was done before. Other errors are tried again
         // next turn.
-        if answer.is_ok_and(|a| matches!(a.code, 200 | 201 | 202 | 404 | 409)) {
-            self.done.insert((uid.to_owned(), step));
-        }
+        answer.is_ok_and(|a| matches!(a.code, 200 | 201 | 202 | 404 | 409))
     }
 
     /// To the nodes in turn; one of them is always connected.
