@@ -40,6 +40,7 @@ mod e2e {
     pub mod refusals;
     pub mod restarts;
     pub mod scaling;
+    pub mod shared_queue;
     pub mod stage;
     pub mod stage_attacks;
     pub mod starts;
@@ -62,9 +63,9 @@ use e2e::{
     apps_page, beside, check, common_metadata, completions, credential_groups, credentials,
     draining, driver, exec, files, groups, harness, history, injected, kills, leaks, losses,
     node_dir, observed, openapi, outages, pod_security, protection, queues, ranks, reach,
-    readiness, reasons, refusals, restarts, scaling, stage, stage_attacks, starts, submit,
-    submit_ends, submit_permissions, task_secrets, task_shapes, tasks, text, upgrade, volume_waits,
-    volumes, volumes_by_calls,
+    readiness, reasons, refusals, restarts, scaling, shared_queue, stage, stage_attacks, starts,
+    submit, submit_ends, submit_permissions, task_secrets, task_shapes, tasks, text, upgrade,
+    volume_waits, volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -114,6 +115,9 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both common_metadata::{all_of_a_run_has_the_labels, all_of_a_submission_has_the_labels};
     Both protection::{a_call_leaves_a_group_protected_and_queued, executors_with_work_are_protected_for_a_time, a_command_tells_which_executors_are_idle};
     Embedded queues::{a_queue_admits_and_takes_back};
+    Embedded shared_queue::{
+        a_group_whose_room_is_taken, the_webhook_of_a_queue_is_away, two_applications_share_a_queue,
+    };
     OwnReal queues::{gangs_of_other_schedulers};
     Both queues::{a_call_leaves_a_gang_and_its_memory, a_group_after_one_of_a_queue_is_elastic, a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
     Both check::{check_before_a_run, misspelt_field, users_of_the_host};

@@ -11,7 +11,7 @@ use crate::support::server::{End, Server, Who, items, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 /// What Kueue's webhook adds to a pod in a queue. The test has no webhook, so the template has it.
-const GATE: &str = "kueue.x-k8s.io/admission";
+pub const GATE: &str = "kueue.x-k8s.io/admission";
 
 /// The queue admits one of two executors, admits the other when there is room, and takes back the first: one loss
 /// of the cluster, with Kueue's message, and the replacement waits.
@@ -25,31 +25,21 @@ pub fn a_queue_admits_and_takes_back(server: &dyn Server) {
 
     let waiting = posse.wait_event("waiting", |event| event["for"] == "queue");
     assert!(waiting["message"].as_str().unwrap_or_default().contains(GATE), "{waiting}");
-    let first = executor(&scene, 1);
-    assert_eq!(first["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team-a");
-    admit(&scene, 1);
+    assert_eq!(executor(&scene, 1)["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "team-a");
+    admit(&scene, &executor(&scene, 1));
     running(&scene, 1);
     assert!(!is_running(&executor(&scene, 2)), "nobody admitted it");
-    admit(&scene, 2);
+    admit(&scene, &executor(&scene, 2));
     running(&scene, 2);
 
-    // As Kueue does it: the condition, then the delete.
-    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&first));
-    let mut conditions = executor(&scene, 1)["status"]["conditions"].clone();
-    let target = json!({"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted",
-        "message": "Preempted to accommodate a workload", "lastProbeTime": null,
-        "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    conditions.as_array_mut().expect("a list").push(target);
-    let status = json!({"status": {"conditions": conditions}});
-    scene.admin.merge_patch(&format!("{path}/status"), &status).ok();
-    scene.admin.delete(&path, &json!({})).ok();
+    take_back(&scene, &executor(&scene, 1), "Preempted to accommodate a workload");
     let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
     assert_eq!((&lost["reason"], &lost["budget"]), (&json!("preempted"), &json!("cluster")));
     let words = lost["message"].as_str().unwrap_or_default();
     assert!(words.contains("Preempted to accommodate a workload"), "{words}");
     let again = executor(&scene, 3);
     assert_eq!(again["spec"]["schedulingGates"], json!([{"name": GATE}]));
-    admit(&scene, 3);
+    admit(&scene, &executor(&scene, 3));
     running(&scene, 3);
 }
 
@@ -389,7 +379,20 @@ fn running(scene: &Scene<'_>, id: u64) {
     });
 }
 
-fn admit(scene: &Scene<'_>, id: u64) {
-    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&executor(scene, id)));
+/// What Kueue does with a pod that it admits.
+pub fn admit(scene: &Scene<'_>, pod: &Value) {
+    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(pod));
     scene.admin.merge_patch(&path, &json!({"spec": {"schedulingGates": null}})).ok();
+}
+
+/// What it does with one whose room it takes back: the condition, then the delete.
+pub fn take_back(scene: &Scene<'_>, pod: &Value, message: &str) {
+    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(pod));
+    let mut conditions = pod["status"]["conditions"].clone();
+    let target = json!({"type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted",
+        "message": message, "lastProbeTime": null, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    conditions.as_array_mut().expect("a list").push(target);
+    let status = json!({"status": {"conditions": conditions}});
+    scene.admin.merge_patch(&format!("{path}/status"), &status).ok();
+    scene.admin.delete(&path, &json!({})).ok();
 }

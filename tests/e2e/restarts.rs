@@ -29,7 +29,7 @@ fn uids(pods: &[Value]) -> Vec<String> {
     pods.iter().map(|pod| uid_of(pod).to_owned()).collect()
 }
 
-fn in_pod(run: Run, pod: &Value) -> Run {
+pub fn in_pod(run: Run, pod: &Value) -> Run {
     run.in_pod(name_of(pod), uid_of(pod))
 }
 
@@ -61,7 +61,7 @@ pub(super) fn leases_path(scene: &Scene<'_>) -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", scene.namespace)
 }
 
-fn wait_failed(scene: &Scene<'_>, pod: &Value) {
+pub fn wait_failed(scene: &Scene<'_>, pod: &Value) {
     wait_for(PATIENCE, "the driver's pod to fail", || {
         scene.pod(name_of(pod)).is_some_and(|pod| is_over(&pod))
     });
