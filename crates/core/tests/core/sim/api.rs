@@ -133,6 +133,26 @@ impl World {
         self.after(ms, Happening::Answer(request, Box::new(input)));
     }
 
+    /// Checks what a create made, and disowns it if no record of it is left to a later process.
+    fn note_created(
+        &mut self,
+        id: ExecutorId,
+        gen_: u32,
+        seen: &PodAnswer,
+        is_heard: bool,
+    ) -> CheckResult {
+        Check::created(self, gen_, id.0, seen, !is_heard)?;
+        if gen_ != self.gen_
+            && self.core.is_some()
+            && let PodAnswer::Ours(pod) = seen
+            // An id that this process has asked for too it knows, whatever the Lease says.
+            && !self.check.has_posted(pod.id.0, &pod.group)
+        {
+            self.disown_if_unrecorded(&pod.uid);
+        }
+        Ok(())
+    }
+
     fn read(&mut self, id: ExecutorId) -> Result<PodAnswer, Refusal> {
         let answer = self.get(id);
         self.note_read(&answer);
@@ -149,15 +169,7 @@ impl World {
                     self.create(id.0, group, (slot, overrides.attempt), overrides.task.clone());
                 if let Ok(seen) = &answer {
                     self.note_avoided(seen, &overrides.avoid);
-                    Check::created(self, asked.gen_, id.0, seen, !is_heard)?;
-                    if asked.gen_ != self.gen_
-                        && self.core.is_some()
-                        && let PodAnswer::Ours(pod) = seen
-                        // An id that this process has asked for too it knows, whatever the Lease says.
-                        && !self.check.has_posted(pod.id.0, &pod.group)
-                    {
-                        self.disown_if_unrecorded(&pod.uid);
-                    }
+                    self.note_created(id, asked.gen_, seen, is_heard)?;
                 }
                 Input::Created { id, watermark, answer }
             }
