@@ -157,7 +157,7 @@ impl Upstream for Threads<'_> {
 
     fn start_orphan_cleanup(&self) {
         if let Some((start, _)) = &self.orphans {
-            // A second message would not fit, and is not needed.
+            // If a message waits already, it means the same.
             let _ = start.try_send(());
         }
     }

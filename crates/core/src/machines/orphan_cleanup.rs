@@ -8,7 +8,8 @@
 //! That driver may be ending, so the check is repeated for a while; if this driver holds the
 //! application's Lease, as long as such executors exist, because the previous driver leaves them
 //! behind. A create that a dead driver had sent may still take effect within `LATE_CREATE_MS`:
-//! there is a round after that, too.
+//! there is a round after that, too. A driver that lost the Lease for a while, because it was paused,
+//! begins again when it holds it: another driver may have held it and ended in between.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -91,10 +92,11 @@ pub struct OrphanCleanup {
     must_list: bool,
     has_live_owner: bool,
     has_failed: bool,
+    is_forbidden: bool,
     is_done: bool,
     due_at: Millis,
     n_rounds: u32,
-    /// When the first LIST was answered.
+    /// When the first LIST since the beginning was answered.
     first_listed_at: Option<Millis>,
     n_failures: u32,
     reports: VecDeque<CleanupReport>,
@@ -116,6 +118,7 @@ impl OrphanCleanup {
             must_list: true,
             has_live_owner: false,
             has_failed: false,
+            is_forbidden: false,
             is_done: false,
             due_at: Millis::ZERO,
             n_rounds: 0,
@@ -124,6 +127,17 @@ impl OrphanCleanup {
             reports: VecDeque::new(),
             rng,
         }
+    }
+
+    /// Begins again, with a LIST, when the application's Lease is held again.
+    pub fn begin_again(&mut self) {
+        self.found.clear();
+        self.to_delete.clear();
+        self.must_list = true;
+        self.is_done = self.is_forbidden;
+        self.n_rounds = 0;
+        self.first_listed_at = None;
+        self.due_at = Millis::ZERO;
     }
 
     /// The next step.
@@ -231,6 +245,7 @@ impl OrphanCleanup {
 
     fn on_refused(&mut self, refusal: Refusal) {
         let is_final = refusal.class == RefusalClass::Forbidden;
+        self.is_forbidden |= is_final;
         self.is_done |= is_final;
         self.has_failed = true;
         // A repeated failure is reported once.
@@ -398,6 +413,35 @@ mod tests {
             assert_eq!(round(&mut cleanup, now, &pods, over, accept), ["a-old-exec-1"]);
             assert_eq!(cleanup.next(now), CleanupStep::Done, "no orphan is left");
         }
+    }
+
+    #[test]
+    fn a_cleanup_begins_again_with_the_lease() {
+        let pods = [pod("between", 1, Some(owner("between")), Phase::Running)];
+        let gone = |_: &OwnerPod| OwnerState::Absent;
+        let mut cleanup = OrphanCleanup::new("new", true, Rng::new(1));
+        assert!(round(&mut cleanup, Millis(1), &[], gone, accept).is_empty());
+        let late = Millis(1).after(LATE_CREATE_MS);
+        assert!(round(&mut cleanup, late, &[], gone, accept).is_empty());
+        assert_eq!(cleanup.next(late), CleanupStep::Done);
+        // Another driver held the Lease, and is gone.
+        let again = late.after(LATE_CREATE_MS);
+        cleanup.begin_again();
+        assert_eq!(round(&mut cleanup, again, &pods, gone, accept), ["a-between-exec-1"]);
+        let then = next_round(&mut cleanup, again);
+        // Amid a round, whose LIST says nothing about what the other driver left.
+        assert_eq!(cleanup.next(then), CleanupStep::List);
+        cleanup.on_listed(Ok(pods.to_vec()), then);
+        cleanup.begin_again();
+        assert!(round(&mut cleanup, then, &[], gone, accept).is_empty());
+        let last = then.after(LATE_CREATE_MS);
+        assert!(round(&mut cleanup, last, &[], gone, accept).is_empty());
+        assert_eq!(cleanup.next(last), CleanupStep::Done);
+
+        cleanup.begin_again();
+        cleanup.on_listed(Err(refusal(RefusalClass::Forbidden)), last);
+        cleanup.begin_again();
+        assert_eq!(cleanup.next(last), CleanupStep::Done, "permissions are asked for once");
     }
 
     #[test]

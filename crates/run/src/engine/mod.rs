@@ -57,7 +57,7 @@ pub trait Upstream {
     /// The snapshot is invalid: end the watch and LIST under the new epoch.
     fn relist(&self);
 
-    /// The first LIST is applied: start the orphan cleanup.
+    /// The first LIST is applied, or the application's Lease is held again: start the orphan cleanup.
     fn start_orphan_cleanup(&self);
 
     /// Store this highest id on the server; `Input::IdsReserved` reports success. False: the request
@@ -269,6 +269,10 @@ impl<U: Upstream> Engine<'_, U> {
                 info!("the lease of the {what} is held again");
                 let input = self.state.leases.on_held(scope, id_high_water);
                 self.core.handle(input, now);
+                if scope == LeaseScope::Application {
+                    // Another driver may have held it and ended.
+                    self.upstream.start_orphan_cleanup();
+                }
             }
             LeaseUpdate::IdsReserved { up_to } => {
                 self.core.handle(Input::IdsReserved { up_to }, now);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use log::{info, warn};
 
 use posse_base::clock::Clock;
@@ -19,39 +19,46 @@ pub struct OrphanCleanupThread {
     pub own_instance: String,
     /// No other driver of the application may run.
     pub is_exclusive: bool,
-    /// The first message starts the cleanup; closing the channel ends the thread.
+    /// The first message starts the cleanup, each other one lets it begin again; closing the channel ends the thread.
     pub start: Receiver<()>,
     pub clock: Clock,
     pub rng: Rng,
 }
 
 impl OrphanCleanupThread {
-    /// Runs until no orphan can appear any more, or the channel is closed.
+    /// Runs until the channel is closed.
     pub fn run(&self) {
         if self.start.recv().is_err() {
             return;
         }
         let mut machine =
             OrphanCleanup::new(&self.own_instance, self.is_exclusive, self.rng.clone());
-        while self.start.try_recv() != Err(TryRecvError::Disconnected) {
+        loop {
             let step = machine.next(self.clock.now());
             while let Some(news) = machine.next_report() {
                 log_news(&news);
             }
-            match step {
-                CleanupStep::Delete(pod) => machine.on_deleted(self.pods.delete(&pod)),
-                CleanupStep::Done => break,
+            let wait = match step {
+                CleanupStep::Delete(pod) => {
+                    machine.on_deleted(self.pods.delete(&pod));
+                    Duration::ZERO
+                }
+                CleanupStep::Done => Duration::MAX,
                 CleanupStep::List => {
                     let answer = self.pods.list_others(&self.own_instance);
                     machine.on_listed(answer, self.clock.now());
+                    Duration::ZERO
                 }
-                CleanupStep::LookUp(owner) => machine.on_owner(self.pods.owner(&owner)),
-                CleanupStep::Wait { until } => {
-                    let wait = Duration::from_millis(until.since(self.clock.now()));
-                    if self.start.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected) {
-                        break;
-                    }
+                CleanupStep::LookUp(owner) => {
+                    machine.on_owner(self.pods.owner(&owner));
+                    Duration::ZERO
                 }
+                CleanupStep::Wait { until } => Duration::from_millis(until.since(self.clock.now())),
+            };
+            match self.start.recv_timeout(wait) {
+                Ok(()) => machine.begin_again(),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         log::debug!("the orphan cleanup thread ends");
@@ -86,30 +93,42 @@ mod tests {
     use super::*;
     use posse_testing::{Answer, TestServer, plain_client};
 
-    #[test]
-    fn the_cleanup_waits_for_the_start_and_ends_with_the_run() {
+    /// A server with one executor of another instance, whose driver is in this phase or gone.
+    fn server(driver: Option<&'static str>) -> TestServer {
         let old = r#"{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a-old-exec-1",
             "uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"old"},"ownerReferences":[
             {"kind":"Pod","name":"driver","uid":"o1","controller":true}]},
             "status":{"phase":"Running"}}]}"#;
-        // The driver is alive, so the cleanup has nothing to delete and waits to look again.
-        let server = TestServer::start(None, move |asked| {
+        TestServer::start(None, move |asked| {
             let json = "Content-Type: application/json\r\n";
-            let driver = r#"{"metadata":{"uid":"o1"},"status":{"phase":"Running"}}"#;
-            match asked.line().contains("/pods/driver") {
-                true => Answer::Reply(200, json, driver.into()),
-                false => Answer::Reply(200, json, old.into()),
+            let phase = driver.map(|phase| {
+                format!(r#"{{"metadata":{{"uid":"o1"}},"status":{{"phase":"{phase}"}}}}"#)
+            });
+            match (asked.line().contains("/pods/driver"), phase) {
+                (true, Some(driver)) => Answer::Reply(200, json, driver.into()),
+                (true, None) => Answer::Reply(404, json, "{}".into()),
+                (false, _) => Answer::Reply(200, json, old.into()),
             }
-        });
-        let (send, start) = bounded(1);
-        let cleanup = OrphanCleanupThread {
+        })
+    }
+
+    fn cleanup(server: &TestServer, start: Receiver<()>) -> OrphanCleanupThread {
+        OrphanCleanupThread {
             pods: AppExecutors::new(plain_client(server.address), "n", Some("a")),
             own_instance: "new".to_owned(),
             is_exclusive: true,
             start,
             clock: Clock::start(),
             rng: Rng::new(1),
-        };
+        }
+    }
+
+    #[test]
+    fn the_cleanup_waits_for_the_start_and_ends_with_the_run() {
+        // The driver is alive, so the cleanup has nothing to delete and waits to look again.
+        let server = server(Some("Running"));
+        let (send, start) = bounded(1);
+        let cleanup = cleanup(&server, start);
         thread::scope(|scope| {
             let thread = scope.spawn(|| cleanup.run());
             assert_eq!(server.seen().len(), 0, "no request before the start");
@@ -121,5 +140,22 @@ mod tests {
             thread.join().unwrap();
         });
         assert!(!server.seen().iter().any(|asked| asked.line().starts_with("DELETE")));
+    }
+
+    #[test]
+    fn the_cleanup_begins_again_when_it_is_told() {
+        let server = server(None);
+        let (send, start) = bounded(1);
+        let cleanup = cleanup(&server, start);
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| cleanup.run());
+            for _ in 0..2 {
+                // The next round is half a minute away.
+                send.send(()).unwrap();
+                while !server.wait().line().starts_with("GET /api/v1/namespaces/n/pods?") {}
+            }
+            drop(send);
+            thread.join().unwrap();
+        });
     }
 }

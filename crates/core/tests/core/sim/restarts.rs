@@ -401,7 +401,10 @@ impl World {
                 LeaseUpdate::Held { .. } => {
                     assert!(process.ends_at.is_none(), "it takes back what it lost to another");
                     process.holds = true;
-                    begins |= process.sweep.is_none();
+                    match &mut process.sweep {
+                        Some(sweep) => sweep.begin_again(),
+                        None => begins = true,
+                    }
                 }
                 LeaseUpdate::Lost { holder } => {
                     process.holds = false;
