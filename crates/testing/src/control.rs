@@ -31,7 +31,15 @@ use crate::status::sample_status;
 
 fn waiting(key: &str) -> TaskStatus {
     let (state, key) = (TaskState::Waiting, Arc::from(key));
-    TaskStatus { key, state, executor: None, attempts: 0, held_by: None, end: None }
+    TaskStatus {
+        key,
+        state,
+        executor: None,
+        attempts: 0,
+        held_by: None,
+        start_problem: None,
+        end: None,
+    }
 }
 
 /// Answers like a run with one group, `default`, with executors 1 (free) and 2 (busy).

@@ -326,6 +326,8 @@ pub struct TaskStatus {
     pub attempts: u32,
     /// How many tasks hold it, and the first of them.
     pub held_by: Option<(usize, Arc<str>)>,
+    /// Why its pod does not start, in the words of the scheduler or the kubelet.
+    pub start_problem: Option<Arc<str>>,
     /// None while it is open.
     pub end: Option<TaskEnd>,
 }

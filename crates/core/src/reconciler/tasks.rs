@@ -13,12 +13,14 @@ use crate::model::refusal::Refusal;
 use crate::model::settings::GroupSpec;
 use crate::model::status::State;
 use crate::model::task::{
-    OPEN_TASKS_MAX, Shape, Task, TaskEnd, TaskOutcome, TaskState, TaskStatus,
+    OPEN_TASKS_MAX, Shape, TASK_MESSAGE_BYTES_MAX, Task, TaskEnd, TaskOutcome, TaskState,
+    TaskStatus,
 };
 use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::BackoffCause;
 use crate::state::executors::{Group, Life, has_ended};
 use crate::state::tasks::{Adopted, EndedTask, Tasks};
+use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
 impl Reconciler {
@@ -162,6 +164,8 @@ impl Reconciler {
         let tasks = &self.executors.groups.get(name)?.tasks;
         if let Some(open) = tasks.open(key) {
             let executor = open.executor.and_then(|id| self.executors.get(id));
+            let pod = executor.and_then(|executor| self.snapshot.get(executor.uid.as_ref()?));
+            let problem = pod.and_then(|pod| pod.start_problem.as_ref());
             let state = match executor.map(|executor| executor.state) {
                 Some(State::Requested | State::Pending) => TaskState::Pending,
                 Some(State::Running) => TaskState::Running,
@@ -172,7 +176,17 @@ impl Reconciler {
             let key = Arc::clone(&open.task.key);
             let (executor, attempts) = (open.executor, open.attempts);
             let held_by = open.held_by();
-            return Some(TaskStatus { key, state, executor, attempts, held_by, end: None });
+            let start_problem =
+                problem.map(|problem| sanitize(&problem.message, TASK_MESSAGE_BYTES_MAX).into());
+            return Some(TaskStatus {
+                key,
+                state,
+                executor,
+                attempts,
+                held_by,
+                start_problem,
+                end: None,
+            });
         }
         let ended = tasks.ended(key)?;
         Some(TaskStatus {
@@ -181,6 +195,7 @@ impl Reconciler {
             executor: ended.executor,
             attempts: ended.attempts,
             held_by: None,
+            start_problem: None,
             end: Some(ended.end.clone()),
         })
     }

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use super::starts::live;
-use super::tasks::{ends, group, say, show, task};
+use super::tasks::{creates, ends, group, say, show, task};
 use crate::core_run::{Run, end_with, policy, refusal};
 use posse_core::model::action::Action;
 use posse_core::model::input::Input;
 use posse_core::model::pod::{Pod, StartProblem, StartProblemKind};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{GroupSpec, Policy};
-use posse_core::model::task::Task;
+use posse_core::model::task::{Task, TaskState};
 use posse_core::model::waiting::{ServerWait, Waiting};
 
 const SECOND: u64 = 1_000;
@@ -241,4 +241,18 @@ fn a_group_says_what_a_shape_waits_for() {
     let waits = cluster.run.waits_for("g");
     assert_eq!(waits, Some(Waiting::Server(ServerWait::Permanent)));
     assert_eq!(cluster.run.group("g").message.as_deref(), Some("the server's own words (403)"));
+}
+
+#[test]
+fn a_pending_task_says_why_it_does_not_start() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    creates(&mut run);
+    run.created(&[1]);
+    assert_eq!(show(&mut run, "a").unwrap().start_problem, None);
+    run.watch(&[1], problem(Bad::NoNode));
+    let status = show(&mut run, "a").unwrap();
+    assert_eq!(status.state, TaskState::Pending);
+    let words = "0/3 nodes are available: 3 Insufficient cpu";
+    assert_eq!(status.start_problem.as_deref(), Some(words));
 }

@@ -181,6 +181,7 @@ fn status_json(status: &TaskStatus) -> TaskStatusJson {
         1 => format!("after {first}"),
         n => format!("after {first} and {} more", n - 1),
     });
+    let start = status.start_problem.as_deref().map(str::to_owned);
     let end = status.end.as_ref();
     TaskStatusJson {
         key: status.key.to_string(),
@@ -189,7 +190,7 @@ fn status_json(status: &TaskStatus) -> TaskStatusJson {
         attempts: status.attempts,
         exit_code: end.and_then(|end| end.exit_code),
         reason: end.and_then(|end| end.reason).map(str::to_owned),
-        message: end.and_then(|end| end.message.as_deref()).map(str::to_owned).or(held),
+        message: end.and_then(|end| end.message.as_deref()).map(str::to_owned).or(held).or(start),
     }
 }
 
@@ -430,6 +431,7 @@ mod tests {
             executor: Some(ExecutorId(7)),
             attempts: 2,
             held_by: None,
+            start_problem: None,
             end: Some(end),
         };
         let want = r#"{"key":"t","state":"failed","executor":7,"attempts":2,"exit_code":3,"reason":"app_error","message":null}"#;
@@ -440,6 +442,10 @@ mod tests {
             let held = TaskStatus { state: TaskState::Held, held_by, end: None, ..status.clone() };
             assert_eq!(status_json(&held).message.as_deref(), Some(want));
         }
+        let start_problem = Some("no node".into());
+        let pending =
+            TaskStatus { state: TaskState::Pending, start_problem, end: None, ..status.clone() };
+        assert_eq!(status_json(&pending).message.as_deref(), Some("no node"));
         let read = parse_statuses(&statuses_body(&[status])).unwrap();
         assert_eq!((read[0].key.as_str(), read[0].exit_code), ("t", Some(3)));
         assert_eq!(parse_statuses(b"{}"), None);
