@@ -1,6 +1,7 @@
 //! Turns a template into executor pods: adds posse's labels, environment and owner once for each
 //! run; rendering a pod then only fills its ids into finished JSON.
 
+mod env;
 pub mod gang;
 
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use self::env::posse_env;
 use self::gang::PodGang;
 use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::kueue;
@@ -543,35 +545,6 @@ impl Build<'_> {
 /// Keys with posse's prefix: only posse may set them.
 fn posse_keys(map: &Map<String, Value>) -> Vec<String> {
     map.keys().filter(|key| key.starts_with(labels::PREFIX)).cloned().collect()
-}
-
-/// posse's environment variables for every container. The placeholders are filled in later.
-fn posse_env(context: &PodContext) -> Vec<Value> {
-    let field = |name: &str, path: &str| {
-        let from = json!({ "fieldRef": { "fieldPath": path } });
-        json!({ "name": name, "valueFrom": from })
-    };
-    let text = |name: &str, value: &str| json!({ "name": name, "value": value });
-    let mut env = vec![
-        text("POSSE_APP", "{{APP}}"),
-        text("POSSE_INSTANCE", "{{INSTANCE}}"),
-        text("POSSE_GROUP", "{{GROUP}}"),
-        text(labels::EXECUTOR_ID_VARIABLE, "{{EXECUTOR_ID}}"),
-        text("POSSE_SLOT", "{{SLOT}}"),
-        text("POSSE_DRIVER_HOST", "{{DRIVER_HOST}}"),
-        field("POSSE_POD_NAME", "metadata.name"),
-        field("POSSE_POD_IP", "status.podIP"),
-        field("POSSE_NODE_NAME", "spec.nodeName"),
-        field("POSSE_HOST_IP", "status.hostIP"),
-    ];
-    if context.driver_port.is_some() {
-        env.push(text("POSSE_DRIVER_PORT", "{{DRIVER_PORT}}"));
-    }
-    match context.on_loss {
-        OnLoss::Executor => {}
-        OnLoss::Group => env.push(text("POSSE_ATTEMPT", "{{ATTEMPT}}")),
-    }
-    env
 }
 
 /// The error for `{{NODE_NAME}}` or `{{HOST_IP}}` in a field that stays as it is created.
