@@ -33,7 +33,6 @@ mod ready;
 mod remote;
 mod run;
 mod scale;
-mod secret_env;
 mod settings;
 mod shell_words;
 mod shown_identity;
@@ -44,6 +43,7 @@ mod submit;
 mod table;
 mod task;
 mod task_record;
+mod task_values;
 mod terminal;
 #[cfg(test)]
 mod testing;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::slice;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,22 +17,24 @@ use crate::listing::{Listing, print_listing};
 use crate::logs::logs;
 use crate::remote::{RemoteRun, Words};
 use crate::scale::only_group;
-use crate::secret_env;
 use crate::settings::output_beside;
 use crate::table::table;
 use crate::task_record::read_record;
+use crate::task_values::{FROM_STDIN, TaskValues};
 use crate::terminal::with_log_output;
 use crate::world::World;
 use posse_control::client::{Client, ClientError, OneTask};
 use posse_core::model::task::TaskOutcome;
 use posse_run::random::random_bits;
 use posse_run::task_outputs::TaskOutputs;
-use posse_wire::control::task::{ArrayJson, TaskJson, TaskStatusJson};
+use posse_wire::control::task::{ArrayJson, TaskJson, TaskStatusJson, tasks_body};
 
 /// The time between two looks at the tasks.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// A call has at most 3 MiB, and a task 32 KiB.
+/// A call has at most 3 MiB.
+const CALL_BYTES_MAX: usize = 3 << 20;
+/// A task has at most 32 KiB beside its files.
 const TASKS_A_CALL: usize = 90;
 
 /// `posse task`.
@@ -82,7 +85,7 @@ fn words(verb: &str, of: &TaskGroupArgs) -> Words {
 
 fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let key = args.name.clone().unwrap_or_else(random_key);
-    let secrets = secret_env::read(&args.secret_env, world)?;
+    let values = TaskValues::read(&args.secret_env, &args.file, world)?;
     let here = match find(&args.of, world)? {
         Found::Here(here) => here,
         Found::InCluster(run) => {
@@ -105,14 +108,11 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
                     words = words.option(flag, Some(format!("{name}{sign}{value}")));
                 }
             }
-            let stdin = match secrets.is_empty() {
-                true => None,
-                false => {
-                    words = words.option("--secret-env", Some(secret_env::FROM_STDIN));
-                    Some(secret_env::as_stdin(&secrets)?.into())
-                }
-            };
-            return run.run_with(words, &args.words, stdin, out);
+            let (flags, stdin) = values.flags_with_stdin()?;
+            for flag in flags {
+                words = words.option(flag, Some(FROM_STDIN));
+            }
+            return run.run_with(words, &args.words, stdin.map(Into::into), out);
         }
     };
     let has_words = !args.words.is_empty();
@@ -126,7 +126,8 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         memory: args.memory.clone(),
         resources: by_name(&args.resource),
         env: by_name(&args.env),
-        secret_env: secrets,
+        secret_env: values.secret_env,
+        files: values.files,
         node_selector: by_name(&args.node_selector),
         retries: args.retries,
         deadline: args.deadline.map(|ms| format!("{ms}ms")),
@@ -143,10 +144,16 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
             .collect(),
     };
     let mut added = Vec::with_capacity(tasks.len());
-    for some in tasks.chunks(TASKS_A_CALL) {
+    for some in tasks.chunks(n_a_call(&tasks)) {
         added.extend(here.client.add_tasks(&here.group, some)?);
     }
     print_listing(&Added(added), args.output, out)
+}
+
+/// How many of these tasks, which differ in their indexes alone, fit into a call.
+fn n_a_call(tasks: &[TaskJson]) -> usize {
+    let one = tasks.last().map_or(0, |task| tasks_body(slice::from_ref(task)).len());
+    (CALL_BYTES_MAX / one.max(1)).clamp(1, TASKS_A_CALL)
 }
 
 fn list(args: &TaskListArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
@@ -439,6 +446,23 @@ mod tests {
             reason,
             message: None,
         }
+    }
+
+    #[test]
+    fn a_call_has_as_many_tasks_as_fit() {
+        let with = |content: &str| TaskJson {
+            key: "t".to_owned(),
+            files: [("/f".to_owned(), content.to_owned())].into(),
+            ..TaskJson::default()
+        };
+        assert_eq!(n_a_call(&[]), TASKS_A_CALL);
+        assert_eq!(n_a_call(&[with("")]), TASKS_A_CALL);
+        // JSON writes six bytes for each of these.
+        let large = with(&"\u{1}".repeat(100 << 10));
+        let n = n_a_call(slice::from_ref(&large));
+        assert_eq!(n, 5);
+        assert!(tasks_body(&vec![large; n]).len() <= CALL_BYTES_MAX);
+        assert_eq!(n_a_call(&[with(&"\u{1}".repeat(CALL_BYTES_MAX))]), 1);
     }
 
     #[test]

@@ -79,7 +79,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         tasks_run_once_over_faults,
     };
     Embedded tasks::{output_of_tasks_beside_events};
-    Both task_secrets::{secret_env_of_tasks};
+    Both task_secrets::{files_of_tasks, secret_env_of_tasks};
     Real task_secrets::{secret_env_without_permission};
     Embedded task_shapes::{a_shape_without_a_node_gives_its_place, tasks_that_cannot_start};
     Embedded submit::{submit_logs_over_cuts};

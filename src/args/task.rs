@@ -75,6 +75,10 @@ pub struct TaskAddArgs {
     /// repeated. `@-`: an object of names and values, one line on stdin
     #[arg(long, value_name = "NAME[=@FILE]")]
     pub secret_env: Vec<String>,
+    /// A file of the container, such as /etc/app.conf=@app.conf, read-only and kept in a Secret; may be repeated. `@-`: an
+    /// object of paths and texts, one line on stdin, after that of `--secret-env @-`
+    #[arg(long, value_name = "PATH=@FILE")]
+    pub file: Vec<String>,
     /// A label that the node must have; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub node_selector: Vec<(String, String)>,

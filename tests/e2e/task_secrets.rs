@@ -1,6 +1,7 @@
-//! Secret variables of tasks: their values are in a Secret of posse's, and nowhere else.
+//! Secret variables and files of tasks: their values are in a Secret of posse's, and nowhere else.
 
 use std::fs;
+use std::process::Output;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -21,17 +22,29 @@ fn secret(scene: &Scene<'_>) -> Option<Value> {
 }
 
 fn run(scene: &Scene<'_>) -> Run {
-    let group = json!({"group": "default", "count": 0, "max": 1, "pod": scene.template()});
+    let mut pod = scene.template();
+    pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data/"}]);
+    let group = json!({"group": "default", "count": 0, "max": 1, "pod": pod});
     scene.run().settings(json!({"executors": [group]})).instance("i")
 }
 
 /// Adds a task with the value of this file of the scene.
 fn add(scene: &Scene<'_>, posse: &Posse, key: &str, file: &str) -> String {
-    let value = format!("TOKEN=@{}", scene.file(file).display());
-    let output =
-        posse.ask(&["task", "add", "--name", key, "--retries", "1", "--secret-env", &value]);
+    add_with(scene, posse, &[key, "--retries", "1", "--secret-env"], &format!("TOKEN=@{file}"))
+}
+
+/// The last word has the name of a file of the scene behind `=@`.
+fn add_with(scene: &Scene<'_>, posse: &Posse, words: &[&str], last: &str) -> String {
+    let output = try_add(scene, posse, words, last);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     said(&output)
+}
+
+fn try_add(scene: &Scene<'_>, posse: &Posse, words: &[&str], last: &str) -> Output {
+    let (name, file) = last.split_once("=@").expect("a file");
+    let last = format!("{name}=@{}", scene.file(file).display());
+    posse.ask(&[&["task", "add", "--name"], words, &[last.as_str()]].concat())
 }
 
 fn wait_running(scene: &Scene<'_>, key: &str) -> Value {
@@ -47,10 +60,27 @@ fn value_of(scene: &Scene<'_>, pod: &Value) -> String {
     let token = env.iter().find(|one| one["name"] == "TOKEN").expect("the variable");
     let from = &token["valueFrom"]["secretKeyRef"];
     assert_eq!(from["name"], "shop-tasks", "{token}");
+    stored_at(scene, &from["key"])
+}
+
+fn stored_at(scene: &Scene<'_>, key: &Value) -> String {
     let secret = secret(scene).expect("the Secret");
-    let encoded = &secret["data"][from["key"].as_str().expect("a key")];
+    let encoded = &secret["data"][key.as_str().expect("a key")];
     let bytes = BASE64_STANDARD.decode(encoded.as_str().expect("its value")).unwrap();
     String::from_utf8(bytes).unwrap()
+}
+
+/// The content of the file that this pod has at the path.
+fn content_of(scene: &Scene<'_>, pod: &Value, path: &str) -> String {
+    let with = |list: &Value, field: &str, text: &Value| {
+        let found = list.as_array().expect("a list").iter().find(|one| one[field] == *text);
+        found.unwrap_or_else(|| panic!("{field} {text}: {list}")).clone()
+    };
+    let mount = with(&pod["spec"]["containers"][0]["volumeMounts"], "mountPath", &json!(path));
+    assert_eq!(mount["readOnly"], true, "{mount}");
+    let source = &with(&pod["spec"]["volumes"], "name", &mount["name"])["secret"];
+    assert_eq!(source["secretName"], "shop-tasks", "{source}");
+    stored_at(scene, &with(&source["items"], "path", &mount["subPath"])["key"])
 }
 
 /// Nothing that posse shows or stores has a value. `said`: what its commands printed.
@@ -125,6 +155,66 @@ pub fn secret_env_of_tasks(server: &dyn Server) {
     scene.end(&b, End::Exit(0));
     assert_eq!(value_of(&scene, &wait_running(&scene, "c")), CANARY);
     assert_no_canary(&scene, &posse, &texts);
+    posse.stop();
+    assert_eq!(secret(&scene), None, "it goes with the run");
+    scene.finish();
+}
+
+/// Over a `kill -9`, a failure, and `posse task retry`.
+pub fn files_of_tasks(server: &dyn Server) {
+    const PATH: &str = "/etc/app/app.conf";
+    let scene = Scene::new(server);
+    let content = format!("{CANARY}\n");
+    fs::write(scene.file("one"), &content).unwrap();
+    let mut posse = run(&scene).start();
+    posse.wait_ready();
+    let file = format!("{PATH}=@one");
+    let mut texts = Vec::new();
+    for is_again in [false, true] {
+        texts.push(add_with(&scene, &posse, &["a", "--file"], &file));
+        let words = ["b", "--secret-env", &format!("TOKEN=@{}", scene.file("one").display())];
+        texts.push(add_with(&scene, &posse, &[&words[..], &["--file"]].concat(), "/run/b.sh=@one"));
+        let stored = secret(&scene).expect("the Secret");
+        // A variable has no newline at its end, so it is another value.
+        assert_eq!(stored["data"].as_object().unwrap().len(), 2, "{stored}");
+        let pod = wait_running(&scene, "a");
+        assert_eq!(content_of(&scene, &pod, PATH), content);
+        if !is_again {
+            posse.kill();
+            posse = run(&scene).start();
+            posse.wait_ready();
+        }
+    }
+    for (key, path, field, want) in [
+        ("a", "/etc/app/other", "files", 409),
+        ("new", "/data", "files", 400),
+        ("new", "/", "executors[0].files./", 400),
+    ] {
+        let task = json!({"key": key, "files": {path: "x"}});
+        let body = json!({"executors": [task]});
+        let (code, answer) = posse.call("POST", "/v1/groups/default/executors", &body);
+        assert_eq!((code, &answer["field"]), (want, &json!(field)), "{answer}");
+    }
+    let refused = try_add(&scene, &posse, &["new", "--file"], "/data=@one");
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    let want = "files: task new: /data is no place for a file, because the template of group default has a volume at /data";
+    assert!(said(&refused).contains(want), "{}", said(&refused));
+    let first = wait_running(&scene, "a");
+    scene.end(&first, End::Exit(1));
+    let b = wait_running(&scene, "b");
+    assert_eq!(
+        (value_of(&scene, &b), content_of(&scene, &b, "/run/b.sh")),
+        (CANARY.to_owned(), content.clone())
+    );
+    scene.end(&b, End::Exit(0));
+    assert_eq!(posse.ask(&["task", "wait"]).status.code(), Some(1));
+    texts.push(said(&posse.ask(&["task", "retry", "a"])));
+    let is_next = || uid_of(&wait_running(&scene, "a")) != uid_of(&first);
+    wait_for(PATIENCE, "the next attempt", is_next);
+    let next = wait_running(&scene, "a");
+    assert_eq!(content_of(&scene, &next, PATH), content);
+    assert_no_canary(&scene, &posse, &texts);
+    scene.end(&next, End::Exit(0));
     posse.stop();
     assert_eq!(secret(&scene), None, "it goes with the run");
     scene.finish();

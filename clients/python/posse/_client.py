@@ -246,6 +246,7 @@ class Executors:
         *,
         env: Optional[Mapping[str, str]] = None,
         secret_env: Optional[Mapping[str, str]] = None,
+        files: Optional[Mapping[str, str]] = None,
         image: Optional[str] = None,
         command: Optional[Iterable[str]] = None,
         args: Optional[Iterable[str]] = None,
@@ -262,7 +263,8 @@ class Executors:
         """Adds a task, and returns its state.
 
         `key`: at most 63 letters, digits, `-`, `_` and `.`. `env`: variables of the main container.
-        `secret_env`: the same, whose values are kept in a Secret.
+        `secret_env`: the same, whose values are kept in a Secret. `files`: read-only files of that container, kept there
+        too: absolute paths and texts.
         `image`, `command`, `args`: in place of those of the template. `cpu`, `memory`: request and limit, for example
         `500m` and `2Gi`. `resources`: those of other resources, by name. `node_selector`: labels that the node must have.
         `retries`: how many failures lead to another attempt, at most 100. `deadline`: how long an attempt may take, for
@@ -272,6 +274,7 @@ class Executors:
         fields: Dict[str, Any] = {
             "env": None if env is None else dict(env),
             "secret_env": None if secret_env is None else dict(secret_env),
+            "files": None if files is None else dict(files),
             "image": image,
             "command": None if command is None else list(command),
             "args": None if args is None else list(args),

@@ -38,6 +38,14 @@ impl Answer {
         Self { status, ..Self::ok(calls::error_body(what, field)) }
     }
 
+    /// The values of this field of tasks cannot be stored.
+    pub(super) fn not_stored(error: &StoreError, field: &str) -> Self {
+        match error {
+            StoreError::Refused(why) => Self::error(400, why, Some(field)),
+            StoreError::Unavailable(why) => Self::error(429, why, Some(field)),
+        }
+    }
+
     pub(super) fn wrong_method(allow: &'static str) -> Self {
         Self { allow: Some(allow), ..Self::error(405, "wrong method for this call", None) }
     }
@@ -68,15 +76,6 @@ impl From<Busy> for Answer {
 impl From<calls::CallError> for Answer {
     fn from(bad: calls::CallError) -> Self {
         Self::error(400, &bad.error, bad.field.as_deref())
-    }
-}
-
-impl From<StoreError> for Answer {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Refused(why) => Self::error(400, &why, Some("secret_env")),
-            StoreError::Unavailable(why) => Self::error(429, &why, Some("secret_env")),
-        }
     }
 }
 

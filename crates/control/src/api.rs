@@ -229,12 +229,15 @@ impl Api {
     ) -> Result<Answer, Answer> {
         let mut answer = Err(Answer::error(503, "the tasks were not added", None));
         let mut by = Some(by);
-        self.subject.secrets.store(tasks, &mut |tasks| {
+        let has_secrets = tasks.iter().any(|task| !task.secrets.is_empty());
+        let stored = self.subject.secrets.store(tasks, &mut |tasks| {
             let command = Command::Group(group.clone(), GroupCommand::AddTasks { tasks });
             if let Some(by) = by.take() {
                 answer = self.ask(command, by);
             }
-        })?;
+        });
+        let field = if has_secrets { "secret_env" } else { "files" };
+        stored.map_err(|error| Answer::not_stored(&error, field))?;
         answer
     }
 

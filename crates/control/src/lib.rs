@@ -65,7 +65,7 @@ pub trait TaskOutputs: Send + Sync {
     fn find(&self, group: &GroupName, key: &str) -> Result<Vec<u8>, String>;
 }
 
-/// The Secret with the values of tasks' secret variables. May block on the API server.
+/// The Secret with the values of tasks' secret variables and files. May block on the API server.
 pub trait TaskSecrets: Send + Sync {
     /// Stores the values, and then gives `add` the tasks with the keys of their values. What is stored stays at least until
     /// `add` returns, and as long as a task needs it.

@@ -138,7 +138,7 @@ impl TaskSecrets for FakeCore {
         tasks: Vec<NewTask>,
         add: &mut dyn FnMut(Vec<Arc<Task>>),
     ) -> Result<(), StoreError> {
-        let has = |text: &str| tasks.iter().any(|task| task.secrets.values().any(|v| v == text));
+        let has = |text: &str| tasks.iter().flat_map(NewTask::values).any(|value| value == text);
         if has("full") {
             return Err(StoreError::Refused("the Secret is full".to_owned()));
         }

@@ -128,6 +128,13 @@ fn secret_values_are_stored_before_a_task_is_added() {
             429,
             r#"{"error":"the server is away","field":"secret_env"}"#,
         ),
+        (
+            "POST",
+            "/v1/groups/default/executors",
+            r#"{"executors":[{"key":"t-1","files":{"/etc/a":"full"}}]}"#,
+            400,
+            r#"{"error":"the Secret is full","field":"files"}"#,
+        ),
     ]);
     let asked = format!("{:?}", fixture.core.asked.lock().unwrap());
     assert_eq!(asked.matches("AddTasks").count(), 1, "{asked}");

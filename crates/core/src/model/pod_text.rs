@@ -16,6 +16,8 @@ pub struct PodText {
     memory: MemoryGrowth,
     /// The claims that the pod mounts, as JSON with gaps. They are created before the pod.
     claims: Vec<Vec<Part>>,
+    /// Where the main container has volumes.
+    mount_paths: Vec<String>,
     pod_name_prefix: String,
 }
 
@@ -134,6 +136,20 @@ impl PodText {
     #[must_use]
     pub fn with_claims(self, claims: Vec<Vec<Part>>) -> Self {
         Self { claims, ..self }
+    }
+
+    /// Adds the paths at which the main container has volumes: absolute, and without a slash at the end.
+    #[must_use]
+    pub fn with_mount_paths(self, mount_paths: Vec<String>) -> Self {
+        Self { mount_paths, ..self }
+    }
+
+    /// The volume's path that leaves no place for a file at `path`: it is the same, or below it.
+    pub fn mount_in_place_of(&self, path: &str) -> Option<&str> {
+        let is_in_place = |mount: &&String| {
+            mount.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.mount_paths.iter().find(is_in_place).map(String::as_str)
     }
 
     /// True if each slot has claims of its own.

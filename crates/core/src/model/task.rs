@@ -62,6 +62,8 @@ pub struct Task {
     pub env: BTreeMap<String, String>,
     /// Variables whose values are in the Secret of the application's tasks: by name, the key there.
     pub secret_env: BTreeMap<String, Arc<str>>,
+    /// Files of the main container, whose contents are in the same Secret: by path, the key there.
+    pub files: BTreeMap<String, Arc<str>>,
     /// The image of the main container; none: that of the template. So are the next ones.
     pub image: Option<String>,
     pub command: Option<Vec<String>>,
@@ -113,10 +115,15 @@ impl Task {
         if is_template { Shape::TEMPLATE } else { Shape(hash(&facts).max(1)) }
     }
 
+    /// The keys of the Secret that the task needs.
+    pub fn secret_keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.secret_env.values().chain(self.files.values())
+    }
+
     /// A short form of the contents, to compare them with another call.
     pub fn digest(&self) -> TaskDigest {
         let Self { key: _, env, image, command, args, cpu, memory, resources, .. } = self;
-        let Self { node_selector, retries, deadline_s, array, after, secret_env, .. } = self;
+        let Self { node_selector, retries, deadline_s, array, after, secret_env, files, .. } = self;
         TaskDigest([
             hash(args),
             hash(array),
@@ -124,6 +131,7 @@ impl Task {
             hash(cpu),
             hash(deadline_s),
             hash(env),
+            hash(files),
             hash(image),
             hash(memory),
             hash(node_selector),
@@ -149,6 +157,7 @@ const FIELDS: [&str; N_FIELDS] = [
     "cpu",
     "deadline",
     "env",
+    "files",
     "image",
     "memory",
     "node_selector",
@@ -157,7 +166,7 @@ const FIELDS: [&str; N_FIELDS] = [
     "secret_env",
     AFTER,
 ];
-const N_FIELDS: usize = 13;
+const N_FIELDS: usize = 14;
 /// It says when a task starts, and so nothing about one that has started. It is the last field, so that a
 /// difference in it is the only one.
 pub const AFTER: &str = "after";

@@ -36,6 +36,9 @@ impl Reconciler {
             Ok(new) => new,
             Err(reply) => return reply,
         };
+        if let Some(reply) = new.values().find_map(|task| misplaced_file(name, &group.spec, task)) {
+            return reply;
+        }
         let n_new = new.len();
         if let Some(reply) = self.refuse_more(name, n_new) {
             return reply;
@@ -123,7 +126,7 @@ impl Reconciler {
     pub(super) fn task_secret_keys(&self) -> BTreeSet<Arc<str>> {
         let groups = self.executors.groups.values();
         let tasks = groups.flat_map(|group| group.tasks.all_that_may_run());
-        tasks.flat_map(|task| task.secret_env.values()).cloned().collect()
+        tasks.flat_map(|task| task.secret_keys()).cloned().collect()
     }
 
     /// Ends a task and its executor.
@@ -396,6 +399,19 @@ pub(super) fn needs_slots(group: &GroupSpec) -> Option<(&'static str, &'static s
     } else {
         group.has_stable_slots().then_some(("slots", "`slots: stable`"))
     }
+}
+
+/// Why the group's template has no place for a file of the task.
+fn misplaced_file(name: &GroupName, group: &GroupSpec, task: &Task) -> Option<Reply> {
+    let pod = group.pod.as_ref()?;
+    let (file, mount) =
+        task.files.keys().find_map(|file| Some((file, pod.mount_in_place_of(file)?)))?;
+    let what = format!(
+        "task {}: {file} is no place for a file, because the template of group {name} has a volume at {mount}: take \
+         another path",
+        task.key
+    );
+    Some(Reply::Refused { what, field: "files" })
 }
 
 /// The tasks of a call whose keys are new, by key.

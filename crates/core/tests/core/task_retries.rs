@@ -1,6 +1,8 @@
 //! Tasks that are run again by a call, after they have ended without success.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
+use std::sync::Arc;
+
 use super::starts::live;
 use super::task_restarts::restart;
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
@@ -10,6 +12,8 @@ use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::GroupName;
 use posse_core::model::input::Input;
 use posse_core::model::pod::{Pod, StartProblem, StartProblemKind};
+use posse_core::model::pod_text::PodText;
+use posse_core::model::settings::GroupSpec;
 use posse_core::model::task::{After, Task};
 
 fn retry(run: &mut Run, key: &str) -> Reply {
@@ -60,11 +64,14 @@ fn secret_values_are_needed_until_no_call_can_run_the_task_again() {
         secret_env: [("TOKEN".to_owned(), secret.into())].into(),
         ..task(key, 0)
     };
-    say(&mut run, &[with("a", "k1"), with("b", "k2"), with("c", "k2")]);
+    let with_file = Task { files: [("/f".to_owned(), "k2".into())].into(), ..task("c", 0) };
+    say(&mut run, &[with("a", "k1"), with("b", "k2"), with_file]);
     settle(&mut run);
     assert_eq!(keys(&mut run), ["k1", "k2"]);
     let reply = say(&mut run, &[with("a", "k2")]);
     assert!(matches!(reply, Reply::TaskDiffers { field: "secret_env", .. }), "{reply:?}");
+    let reply = say(&mut run, &[task("c", 0)]);
+    assert!(matches!(reply, Reply::TaskDiffers { field: "files", .. }), "{reply:?}");
     run.watch(&[1], end_with(1));
     run.watch(&[2], end_with(0));
     assert_eq!(keys(&mut run), ["k1", "k2"], "a can run again, and c is open");
@@ -75,6 +82,31 @@ fn secret_values_are_needed_until_no_call_can_run_the_task_again() {
     settle(&mut run);
     let mut next = restart(run, group(0, None));
     assert_eq!(keys(&mut next), ["k1"]);
+}
+
+#[test]
+fn a_file_has_no_place_where_the_template_has_a_volume() {
+    let paths = ["/data", "/etc/app/conf.d"].map(str::to_owned);
+    let pod = Arc::new(PodText::default().with_mount_paths(paths.into()));
+    let mut run = Run::new(policy(), vec![GroupSpec { pod: Some(pod), ..group(0, None) }]);
+    let with = |key: &str, file: &str| Task {
+        files: [(file.to_owned(), "k1".into())].into(),
+        ..task(key, 0)
+    };
+    for (file, volume) in [("/data", "/data"), ("/etc/app", "/etc/app/conf.d")] {
+        let reply = say(&mut run, &[task("other", 0), with("a", file)]);
+        let Reply::Refused { what, field: "files" } = reply else { panic!("{reply:?}") };
+        let want = format!(
+            "task a: {file} is no place for a file, because the template of group g has a volume at {volume}: take \
+             another path"
+        );
+        assert_eq!(what, want);
+    }
+    assert!(show(&mut run, "other").is_none(), "all or none");
+    for file in ["/data/a", "/data2", "/dat", "/etc/app/conf", "/etc/app/conf.d/a"] {
+        let reply = say(&mut run, &[with(&file.replace('/', "-"), file)]);
+        assert!(matches!(reply, Reply::Tasks(_)), "{file}: {reply:?}");
+    }
 }
 
 #[test]

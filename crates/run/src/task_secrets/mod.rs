@@ -1,5 +1,5 @@
-//! The Secret of the application's tasks: the values of their `secret_env`, which no annotation and no argument has.
-//! A value is written before its task is added, and removed when no task needs it. The Secret is read at the first task
+//! The Secret of the application's tasks: the values of their `secret_env` and `files`, which no annotation and no argument
+//! has. A value is written before its task is added, and removed when no task needs it. The Secret is read at the first task
 //! that has such a value, so a run without one asks for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -385,8 +385,7 @@ impl Store for TaskSecrets {
         tasks: Vec<NewTask>,
         add: &mut dyn FnMut(Vec<Arc<Task>>),
     ) -> Result<(), StoreError> {
-        let values: BTreeSet<String> =
-            tasks.iter().flat_map(|task| task.secrets.values()).cloned().collect();
+        let values: BTreeSet<String> = tasks.iter().flat_map(NewTask::values).cloned().collect();
         let keys = if values.is_empty() {
             BTreeMap::new()
         } else {

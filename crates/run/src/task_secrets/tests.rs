@@ -108,7 +108,11 @@ impl Secrets {
 
 fn task(key: &str, value: &str) -> NewTask {
     let task = Task { key: key.into(), ..Task::default() };
-    NewTask { task, secrets: [("TOKEN".to_owned(), value.to_owned())].into() }
+    NewTask {
+        task,
+        secrets: [("TOKEN".to_owned(), value.to_owned())].into(),
+        files: BTreeMap::new(),
+    }
 }
 
 /// Adds the tasks. Gives the keys of their values.

@@ -82,7 +82,7 @@ const TOP: &[Key] = &[
         "The folder in which posse keeps the last MiB of the output of each [task](TASKS.md#output) that has ended. A \
          relative path begins at the folder in which posse runs. Needs the permission to get `pods/log`.").beta(),
     key("task_secrets", Boolean, Is("false"),
-        "Tasks have [secret variables](TASKS.md#secrets): `posse submit --create-rbac` grants the permissions for the \
+        "Tasks have [secret variables](TASKS.md#secrets) or [files](TASKS.md#files): `posse submit --create-rbac` grants the permissions for the \
          Secret `APP-tasks`, and `posse check` looks whether they are there. A run that has them needs no key.").beta(),
     key("page", LISTEN, Is("off"),
         "Where [the page](CONTROL_API.md#the-page) listens: `HOST:PORT` with an IP address, or `:PORT` for all \

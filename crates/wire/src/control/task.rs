@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use crate::config::duration;
 pub use crate::control::task_fields::parse_key;
 use crate::control::task_fields::{
-    after, amount, array, deadline_s, env, image, node_selector, resources, retries, secret_env,
-    words,
+    after, amount, array, deadline_s, env, files, image, node_selector, resources, retries,
+    secret_env, words,
 };
+use crate::control::task_files;
 use crate::control::task_secrets::{self, NewTask};
 use crate::control::{CallError, check_names, parse_object};
 use crate::k8s::labels;
@@ -33,6 +34,9 @@ pub struct TaskJson {
     /// In a call the values. In the annotation the keys at which a Secret has them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secret_env: BTreeMap<String, String>,
+    /// Likewise: by path, the contents or their keys.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,10 +72,11 @@ pub struct ArrayJson {
 }
 
 /// The fields of a task, as calls have them.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "key",
     "env",
     "secret_env",
+    "files",
     "image",
     "command",
     "args",
@@ -129,6 +134,7 @@ fn parse_task(i: usize, value: &Value) -> Result<NewTask, CallError> {
         env: env(fields, "env").map_err(inside)?,
         // They get their keys when the values are stored.
         secret_env: BTreeMap::new(),
+        files: BTreeMap::new(),
         image: image(fields).map_err(inside)?,
         command: words(fields, "command").map_err(inside)?,
         args: words(fields, "args").map_err(inside)?,
@@ -142,13 +148,15 @@ fn parse_task(i: usize, value: &Value) -> Result<NewTask, CallError> {
         after: after(fields).map_err(inside)?,
     };
     let secrets = secret_env(fields, &task.env).map_err(inside)?;
+    let files = files(fields).map_err(inside)?;
     let n_secret: usize = secrets.iter().map(|(name, value)| name.len() + value.len()).sum();
-    let n_bytes = text(&task).len() + n_secret;
+    let n_paths: usize = files.keys().map(String::len).sum();
+    let n_bytes = text(&task).len() + n_secret + n_paths;
     if n_bytes > TASK_BYTES_MAX {
         let error = format!("has {n_bytes} bytes, and the maximum is {TASK_BYTES_MAX}");
         return Err(CallError::new(&format!("executors[{i}]"), error));
     }
-    Ok(NewTask { task, secrets })
+    Ok(NewTask { task, secrets, files })
 }
 
 /// Body of `POST /v1/groups/{group}/executors`.
@@ -210,16 +218,16 @@ struct Annotation {
 impl From<Task> for TaskJson {
     fn from(task: Task) -> Self {
         let name = |(key, after): (Arc<str>, After)| (key.to_string(), after.as_str().to_owned());
+        let texts = |keys: BTreeMap<String, Arc<str>>| {
+            keys.into_iter().map(|(name, key)| (name, key.to_string())).collect()
+        };
         let array =
             |TaskArray { name, index, max }| ArrayJson { name: name.to_string(), index, max };
         Self {
             key: task.key.to_string(),
             env: task.env,
-            secret_env: task
-                .secret_env
-                .into_iter()
-                .map(|(name, key)| (name, key.to_string()))
-                .collect(),
+            secret_env: texts(task.secret_env),
+            files: texts(task.files),
             image: task.image,
             command: task.command,
             args: task.args,
@@ -243,10 +251,14 @@ impl From<TaskJson> for Task {
             u32::try_from(ms.div_ceil(1_000)).ok()
         };
         let array = |ArrayJson { name, index, max }| TaskArray { name: name.into(), index, max };
+        let keys = |texts: BTreeMap<String, String>| {
+            texts.into_iter().map(|(name, key)| (name, key.into())).collect()
+        };
         Self {
             key: json.key.into(),
             env: json.env,
-            secret_env: json.secret_env.into_iter().map(|(name, key)| (name, key.into())).collect(),
+            secret_env: keys(json.secret_env),
+            files: keys(json.files),
             image: json.image,
             command: json.command,
             args: json.args,
@@ -335,7 +347,9 @@ pub fn lay_over(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error>
     let is_main = |container: &&mut Value| container["name"].as_str() == main.as_deref();
     if let Some(container) = containers.and_then(|all| all.iter_mut().find(is_main)) {
         change_container(container, &run.task, &secret);
+        task_files::mount(container, &run.task.files);
     }
+    task_files::add_volume(spec, &run.task.files, &secret);
     serde_json::to_vec(&pod)
 }
 
@@ -371,14 +385,17 @@ fn change_container(container: &mut Value, task: &Task, secret: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::task_files::{FILES_BYTES_MAX, FILES_MAX};
     use posse_core::model::ids::ExecutorId;
     use posse_core::model::task::{TaskEnd, TaskOutcome, TaskState};
+    use serde_json::Map;
 
     fn task() -> Task {
         Task {
             key: "t-1".into(),
             env: [("A".to_owned(), "x \"y\"".to_owned())].into(),
             secret_env: [("TOKEN".to_owned(), "i.0af3".into())].into(),
+            files: [("/a/b".to_owned(), "i.0af4".into())].into(),
             image: Some("other:2".to_owned()),
             command: Some(vec!["sh".to_owned()]),
             args: Some(vec!["-c".to_owned(), "exit 3".to_owned()]),
@@ -403,9 +420,12 @@ mod tests {
         let plain = Task { key: "b".into(), ..Task::default() };
         // What a call gives for a secret variable is its value.
         let secrets = [("TOKEN".to_owned(), "i.0af3".to_owned())].into();
-        let new =
-            NewTask { task: Task { secret_env: BTreeMap::new(), ..ordered.clone() }, secrets };
-        assert!(read == [new, NewTask { task: plain, secrets: BTreeMap::new() }]);
+        let files = [("/a/b".to_owned(), "i.0af4".to_owned())].into();
+        let (secret_env, none) = (BTreeMap::new(), BTreeMap::new());
+        let bare = Task { secret_env, files: none, ..ordered.clone() };
+        let new = NewTask { task: bare, secrets, files };
+        let (secrets, files) = (BTreeMap::new(), BTreeMap::new());
+        assert!(read == [new, NewTask { task: plain, secrets, files }]);
         let run = TaskRun { task: Arc::new(ordered), attempt: 2, retries_left: 1, round: 3 };
         let want = TaskRun { task: Arc::new(task()), attempt: 2, retries_left: 1, round: 3 };
         assert_eq!(parse_run("t-1", &annotation(&run)), want);
@@ -520,6 +540,39 @@ mod tests {
         check(&format!(r#"{{"key":"a","args":["{long}"]}}"#), "executors[1]", "maximum is 32768");
         let secret = format!(r#"{{"key":"a","secret_env":{{"A":"{long}"}}}}"#);
         check(&secret, "executors[1]", "maximum is 32768");
+        let path = "/d".repeat(2_000);
+        let files: Map<String, Value> =
+            (0..9).map(|i| (format!("{path}/{i}"), json!("x"))).collect();
+        let files = json!({"key": "a", "files": files}).to_string();
+        check(&files, "executors[1]", "maximum is 32768");
+    }
+
+    #[test]
+    fn errors_about_files_name_the_path() {
+        #[track_caller]
+        fn check(files: Value, field: &str, part: &str) {
+            let body = json!({"executors": [{"key": "a", "files": files}]}).to_string();
+            let bad = parse_tasks(body.as_bytes()).expect_err("it must be refused");
+            assert_eq!(bad.field, Some(format!("executors[0].files{field}")), "{bad:?}");
+            assert!(bad.error.contains(part), "{bad:?}");
+        }
+        check(json!(["/a"]), "", "object of paths");
+        check(json!({"a": "x"}), ".a", "absolute");
+        check(json!({"/a": 1}), "./a", "text");
+        check(json!({"/a/../b": "x"}), "./a/../b", "`..`");
+        check(json!({"/a/b": "x", "/a": "y", "/a.c": ""}), "./a/b", "below /a,");
+        let files = |n: usize, content: &str| -> Value {
+            (0..n).map(|i| (format!("/{i}"), json!(content))).collect::<Map<_, _>>().into()
+        };
+        check(
+            files(FILES_MAX + 1, ""),
+            "",
+            "are 65, and the maximum is 64: put more into the image",
+        );
+        let half = "x".repeat(FILES_BYTES_MAX / 2);
+        check(files(3, &half), "", "have 393216 bytes, and the maximum is 262144: put more into");
+        let full = json!({"executors": [{"key": "a", "files": files(2, &half)}]}).to_string();
+        assert_eq!(parse_tasks(full.as_bytes()).unwrap()[0].values().count(), 2);
     }
 
     #[test]
@@ -556,6 +609,13 @@ mod tests {
         let amounts = json!({"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": "1"});
         let want = json!({"limits": amounts, "requests": amounts});
         assert_eq!(b["resources"], want);
+        let mount = json!({"name": "posse-task-files", "mountPath": "/a/b", "subPath": "i.0af4",
+            "readOnly": true});
+        assert_eq!((&a["volumeMounts"], &b["volumeMounts"]), (&Value::Null, &json!([mount])));
+        let items = json!([{"key": "i.0af4", "path": "i.0af4"}]);
+        let source = json!({"secretName": "q-tasks", "items": items, "defaultMode": 0o555});
+        let want = json!([{"name": "posse-task-files", "secret": source}]);
+        assert_eq!(got["spec"]["volumes"], want);
         let text = got["metadata"]["annotations"]["posse.dev/task"].as_str().unwrap();
         assert_eq!(parse_run("t-1", text), run);
     }

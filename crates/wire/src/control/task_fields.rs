@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::config::duration;
+use crate::control::task_files::{FILES_BYTES_MAX, FILES_MAX, path_error};
 use crate::control::{CallError, check_names, optional};
 use crate::names;
 use posse_core::model::task::{After, KEY_BYTES_MAX, RETRIES_MAX, TaskArray};
@@ -74,6 +75,42 @@ pub(super) fn secret_env(
         Some(name) => Err(CallError::new(&format!("{FIELD}.{name}"), "is also in env")),
         None => Ok(env),
     }
+}
+
+/// The files of a task: paths in its main container, and contents.
+pub(super) fn files(fields: &Map<String, Value>) -> Result<BTreeMap<String, String>, CallError> {
+    const FIELD: &str = "files";
+    let Some(files) = optional(fields, FIELD) else { return Ok(BTreeMap::new()) };
+    let files = files.as_object().ok_or_else(|| {
+        let example = "{\"/etc/app.conf\": \"mode = fast\"}";
+        CallError::new(
+            FIELD,
+            format!("must be an object of paths and texts, for example {example}"),
+        )
+    })?;
+    let file = |(path, content): (&String, &Value)| {
+        let fail = |what: &str| CallError::new(&format!("{FIELD}.{path}"), what);
+        if let Some(problem) = path_error(path) {
+            return Err(fail(&problem));
+        }
+        let is_above = |other: &&String| {
+            path.strip_prefix(other.as_str()).is_some_and(|rest| rest.starts_with('/'))
+        };
+        if let Some(other) = files.keys().find(is_above) {
+            return Err(fail(&format!("is below {other}, which is a file too")));
+        }
+        let content = content.as_str().ok_or_else(|| fail("must be a text, the file's content"))?;
+        Ok((path.clone(), content.to_owned()))
+    };
+    let read: BTreeMap<String, String> = files.iter().map(file).collect::<Result<_, _>>()?;
+    let n_bytes: usize = read.values().map(String::len).sum();
+    let what = match (read.len(), n_bytes) {
+        (0..=FILES_MAX, 0..=FILES_BYTES_MAX) => return Ok(read),
+        (0..=FILES_MAX, _) => format!("have {n_bytes} bytes, and the maximum is {FILES_BYTES_MAX}"),
+        (n, _) => format!("are {n}, and the maximum is {FILES_MAX}"),
+    };
+    let remedy = "put more into the image, or into a volume of the template";
+    Err(CallError::new(FIELD, format!("{what}: {remedy}")))
 }
 
 pub(super) fn image(fields: &Map<String, Value>) -> Result<Option<String>, CallError> {

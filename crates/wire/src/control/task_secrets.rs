@@ -1,5 +1,5 @@
-//! The secret variables of tasks: the Secret that has their values, and what posse writes into it. Each distinct value
-//! has one key, so that ten thousand tasks with the same token need one.
+//! The secret variables and the files of tasks: the Secret that has their values, and what posse writes into it. Each
+//! distinct value has one key, so that ten thousand tasks with the same token need one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,13 +16,15 @@ use posse_core::model::task::Task;
 /// notes who wrote each. A Secret takes 1 MiB (1,048,576).
 pub const TASK_SECRET_BYTES_MAX: usize = 900_000;
 
-/// A task of a call, whose secret values are not stored yet.
+/// A task of a call, whose values are not stored yet.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NewTask {
-    /// Without its `secret_env`.
+    /// Without its `secret_env` and `files`.
     pub task: Task,
     /// The values of its `secret_env`, by name.
     pub secrets: BTreeMap<String, String>,
+    /// The contents of its `files`, by path.
+    pub files: BTreeMap<String, String>,
 }
 
 impl fmt::Debug for NewTask {
@@ -32,11 +34,20 @@ impl fmt::Debug for NewTask {
 }
 
 impl NewTask {
+    /// What the Secret must have for the task.
+    pub fn values(&self) -> impl Iterator<Item = &String> {
+        self.secrets.values().chain(self.files.values())
+    }
+
     /// The task, with the key that each of its values got. None if a value has no key.
     pub fn with_keys(self, key: impl Fn(&str) -> Option<Arc<str>>) -> Option<Arc<Task>> {
-        let Self { mut task, secrets } = self;
-        let keys = secrets.into_iter().map(|(name, value)| Some((name, key(&value)?)));
-        task.secret_env = keys.collect::<Option<_>>()?;
+        let Self { mut task, secrets, files } = self;
+        let keys = |values: BTreeMap<String, String>| {
+            let keys = values.into_iter().map(|(name, value)| Some((name, key(&value)?)));
+            keys.collect::<Option<BTreeMap<_, _>>>()
+        };
+        task.secret_env = keys(secrets)?;
+        task.files = keys(files)?;
         Some(Arc::new(task))
     }
 }
@@ -136,12 +147,16 @@ mod tests {
     #[test]
     fn no_text_for_logs_has_a_value() {
         let secrets = [("TOKEN".to_owned(), "s3cr3t".to_owned())].into();
-        let new = NewTask { task: Task { key: "t".into(), ..Task::default() }, secrets };
+        let files = [("/f".to_owned(), "s3cr3t".to_owned())].into();
+        let new = NewTask { task: Task { key: "t".into(), ..Task::default() }, secrets, files };
+        assert_eq!(new.values().collect::<Vec<_>>(), ["s3cr3t", "s3cr3t"]);
         assert!(!format!("{new:?}").contains("s3cr3t"));
         let values = [(new_key("i", 1), "s3cr3t".to_owned())].into();
         assert!(!format!("{:?}", Stored { values, ..Stored::default() }).contains("s3cr3t"));
         assert_eq!(new.clone().with_keys(|_| None), None);
         let task = new.with_keys(|value| (value == "s3cr3t").then(|| "i.1".into())).unwrap();
         assert_eq!(task.secret_env, [("TOKEN".to_owned(), "i.1".into())].into());
+        assert_eq!(task.files, [("/f".to_owned(), "i.1".into())].into());
+        assert_eq!(task.secret_keys().count(), 2);
     }
 }

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::k8s::labels;
 use crate::pod::slot_volume::SlotVolume;
 use crate::pod::template::{Template, TemplateError};
 
@@ -78,11 +79,26 @@ impl Template {
     }
 }
 
+/// Where the main container of a finished pod has volumes. A path with a placeholder is not known yet.
+pub(super) fn mount_paths(pod: &Value) -> Vec<String> {
+    let main = &pod["metadata"]["annotations"][labels::CONTAINER];
+    let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+    let mounts = containers
+        .filter(|one| one["name"] == *main)
+        .filter_map(|one| one.get("volumeMounts")?.as_array());
+    let paths = mounts.flatten().filter_map(|mount| mount["mountPath"].as_str());
+    let absolute = |path: &str| {
+        let names = path.split('/').filter(|name| !name.is_empty());
+        names.flat_map(|name| ["/", name]).collect::<String>()
+    };
+    paths.filter(|path| !path.contains("{{")).map(absolute).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pod::build::tests::context;
-    use crate::pod::build::{OwnerRef, PodContext};
+    use crate::pod::build::{OwnerRef, PodContext, PodSettings};
     use crate::pod::slot_volume::{KeepVolume, is_same_claim};
     use posse_core::model::ids::ExecutorId;
     use posse_core::model::pod_text::PodOverrides;
@@ -154,6 +170,31 @@ mod tests {
         assert!(is_same_claim(&kept, &changed), "the labels of the user do not matter");
         changed["metadata"]["labels"]["posse.dev/slot"] = json!("4");
         assert!(!is_same_claim(&kept, &changed));
+    }
+
+    #[test]
+    fn it_is_known_where_the_main_container_has_volumes() {
+        let mounts = |name: &str, paths: [&str; 3]| {
+            let mounts = paths.map(|path| json!({"name": "v", "mountPath": path}));
+            json!({"name": name, "volumeMounts": mounts})
+        };
+        let pod = json!({"spec": {"containers": [
+            mounts("a", ["/a", "/x", "/y"]),
+            mounts("b", ["b", "/data//in/", "/of/{{GROUP}}"]),
+        ]}});
+        let template = Template::from_json("t.yaml", pod).unwrap();
+        let settings = PodSettings { container: Some("b".to_owned()), ..PodSettings::default() };
+        let pod = template.compile(&PodContext { settings, ..context() }).unwrap().pod;
+        for (path, want) in [
+            ("/b", Some("/b")),
+            ("/data", Some("/data/in")),
+            ("/data/in", Some("/data/in")),
+            ("/data/in/file", None),
+            ("/of", None),
+            ("/x", None),
+        ] {
+            assert_eq!(pod.mount_in_place_of(path), want, "{path}");
+        }
     }
 
     #[test]

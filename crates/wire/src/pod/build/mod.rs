@@ -22,6 +22,7 @@ use crate::pod::placeholders::{self, Piece, Word};
 use crate::pod::staged::Staged;
 use crate::pod::template::{Template, TemplateError, describe};
 use crate::pod::tolerations;
+use crate::pod::volumes::mount_paths;
 use posse_core::model::hash::stable_hash;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod_text::{AffineParts, MemoryGrowth, Part, PodOverrides, PodText};
@@ -194,7 +195,8 @@ impl Template {
         let pod = PodText::new(parts, context.pod_name_prefix())
             .with_node_affinity(affine)
             .with_memory_growth(memory)
-            .with_claims(claims);
+            .with_claims(claims)
+            .with_mount_paths(mount_paths(&pod));
         Ok(Compiled { pod: Arc::new(pod), warnings: build.warnings })
     }
 }
