@@ -80,6 +80,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     Embedded tasks::{output_of_tasks_beside_events};
     Both task_secrets::{files_of_tasks, secret_env_of_tasks};
+    Embedded task_secrets::{values_of_a_submitted_queue};
     Real task_secrets::{secret_env_without_permission};
     Embedded task_shapes::{a_shape_without_a_node_gives_its_place, tasks_that_cannot_start};
     Embedded submit::{submit_logs_over_cuts};

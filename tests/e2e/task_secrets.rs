@@ -7,8 +7,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
+use super::submit;
 use crate::support::posse::{Posse, Run, said};
-use crate::support::scene::{Scene, is_running, uid_of};
+use crate::support::scene::{APP, Scene, is_running, uid_of};
 use crate::support::server::{End, Server};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
@@ -218,6 +219,43 @@ pub fn files_of_tasks(server: &dyn Server) {
     posse.stop();
     assert_eq!(secret(&scene), None, "it goes with the run");
     scene.finish();
+}
+
+/// In a submitted run they go through `pods/exec`, by stdin, in more than a pipe takes at once.
+pub fn values_of_a_submitted_queue(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let large = format!("{CANARY} \"é\"\n").repeat(10_000);
+    fs::write(scene.file("one"), CANARY).unwrap();
+    fs::write(scene.file("large"), &large).unwrap();
+    let group = json!({"group": "default", "count": 0, "max": 1, "pod": scene.template()});
+    let settings = json!({"executors": [group], "task_secrets": true});
+    let run = submit::run(&scene).settings(settings);
+    submit::expect(&run.once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    let driver = submit::wait_driver(&scene, "");
+    let add = |more: &[&str]| {
+        let words = ["task", "add", "--app", APP, "--name", "a"];
+        submit::ask(&scene, &[&words, more].concat())
+    };
+    let both = ["--secret-env", "TOKEN=@one", "--file", "/etc/large=@large"];
+    wait_value(PATIENCE, "the driver to take a task", || {
+        let output = add(&both);
+        if output.status.success() { Ok(()) } else { Err(said(&output)) }
+    });
+    let pod = wait_running(&scene, "a");
+    assert_eq!(value_of(&scene, &pod), CANARY);
+    assert_eq!(content_of(&scene, &pod, "/etc/large"), large);
+    submit::expect(&add(&both), 0, &["a"]);
+    // The task has both, so one alone is another task.
+    submit::expect(&add(&both[..2]), 1, &["files"]);
+    submit::expect(&add(&both[2..]), 1, &["secret_env"]);
+    let words = ["task", "add", "--app", APP, "--name", "b", "--file", "/etc/a/=@one"];
+    submit::expect(&submit::ask(&scene, &words), 1, &["executors[0].files./etc/a/"]);
+    scene.end(&pod, End::Exit(0));
+    submit::expect(&submit::ask(&scene, &["task", "wait", "--app", APP]), 0, &[]);
+    let logs = said(&submit::ask(&scene, &["logs", APP]));
+    assert!(!logs.contains(CANARY), "{logs}");
+    scene.end(&driver, End::Exit(0));
+    submit::stop_and_finish(scene);
 }
 
 /// The call is refused with the rule to add, and adds nothing; `check` says it before.
