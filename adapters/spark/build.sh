@@ -10,7 +10,7 @@ src=$(dirname "$0")/src/dev/posse/spark
 command -v javac >/dev/null || { echo "javac is missing: install a JDK, 17 or later" >&2; exit 2; }
 path=''
 # Only the jars that are needed: manifests of others name jars that do not exist, and -Xlint warns.
-for name in spark-core spark-kubernetes spark-common-utils spark-network-common scala-library kubernetes- jackson- slf4j-api jsr305; do
+for name in spark-core spark-launcher spark-kubernetes spark-common-utils spark-network-common scala-library kubernetes- jackson- slf4j-api jsr305; do
   for file in "$jars/$name"*.jar; do
     if [ -e "$file" ]; then path=$path:$file; fi
   done

@@ -13,8 +13,8 @@ import java.util.Properties;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
+
+import org.apache.spark.launcher.SparkSubmitArgumentsParser;
 
 /**
  * The words of spark-submit: options, then the application and its own arguments.
@@ -30,37 +30,58 @@ record Arguments(List<Option> options, Set<String> flags, List<String> applicati
   static final String EXPLAIN = "--explain";
   static final String DEV = "--dev";
 
-  /** All others have a value. */
-  private static final Set<String> FLAGS = Set.of(
-      EXPLAIN, DEV, "--help", "-h", "--load-spark-defaults", "--supervise", "--usage-error", "--verbose", "-v", "--version");
+  /** The options that only posse-spark-submit has. */
+  private static final Set<String> OWN = Set.of(EXPLAIN, DEV);
   /** Options that are keys. */
   private static final Map<String, String> KEYS = Map.of(
       "--deploy-mode", "spark.submit.deployMode", "--driver-cores", "spark.driver.cores",
       "--driver-memory", "spark.driver.memory", "--executor-cores", "spark.executor.cores",
       "--executor-memory", "spark.executor.memory", "--master", "spark.master", "--name", "spark.app.name",
       "--num-executors", "spark.executor.instances");
-  private static final Pattern WITH_VALUE = Pattern.compile("(--[^=]+)=(.*)", Pattern.DOTALL);
+  /** The options of the Spark that is there, by its own parser. It gives each option its long name. */
+  private static final class Parser extends SparkSubmitArgumentsParser {
+    private final List<Option> options = new ArrayList<>();
+    private final Set<String> flags = new TreeSet<>();
+    private final List<String> application = new ArrayList<>();
 
-  /** @throws IllegalArgumentException if an option has no value */
-  static Arguments parse(List<String> words) {
-    List<Option> options = new ArrayList<>();
-    Set<String> flags = new TreeSet<>();
-    int at = 0;
-    for (; at < words.size() && words.get(at).startsWith("-"); at++) {
-      String word = words.get(at);
-      Matcher both = WITH_VALUE.matcher(word);
-      if (both.matches()) {
-        options.add(new Option(both.group(1), both.group(2)));
-      } else if (FLAGS.contains(word)) {
-        flags.add(word);
-      } else if (at + 1 < words.size()) {
-        at++;
-        options.add(new Option(word, words.get(at)));
-      } else {
-        throw new IllegalArgumentException("the option " + word + " has no value");
-      }
+    private Arguments read(List<String> words) {
+      parse(words);
+      return new Arguments(options, flags, List.copyOf(application));
     }
-    return new Arguments(options, flags, List.copyOf(words.subList(at, words.size())));
+
+    @Override
+    protected boolean handle(String option, String value) {
+      if (value == null) {
+        flags.add(option);
+      } else {
+        options.add(new Option(option, value));
+      }
+      return true;
+    }
+
+    /** False ends the options. */
+    @Override
+    protected boolean handleUnknown(String word) {
+      if (OWN.contains(word)) {
+        flags.add(word);
+        return true;
+      }
+      if (word.startsWith("-")) {
+        throw new IllegalArgumentException("unrecognized option " + word + ": `posse-spark-submit --help` lists them all");
+      }
+      application.add(word);
+      return false;
+    }
+
+    @Override
+    protected void handleExtraArgs(List<String> words) {
+      application.addAll(words);
+    }
+  }
+
+  /** @throws IllegalArgumentException if there is no such option, or one has no value */
+  static Arguments parse(List<String> words) {
+    return new Parser().read(words);
   }
 
   /** The last value of an option. */
@@ -84,7 +105,7 @@ record Arguments(List<Option> options, Set<String> flags, List<String> applicati
       String key = KEYS.get(option.name());
       if (key != null) {
         conf.put(key, option.value());
-      } else if (option.name().equals("--conf") || option.name().equals("-c")) {
+      } else if (option.name().equals("--conf")) {
         String[] pair = option.value().split("=", 2);
         if (pair.length < 2) {
           throw new IllegalArgumentException("--conf " + option.value() + " is no KEY=VALUE");

@@ -21,7 +21,7 @@ final class ClusterMode {
   /** Options whose files of this machine come along. */
   private static final Set<String> FILES = Set.of("--jars", "--files", "--py-files", "--archives");
   /** Options that are of no use in the driver's pod, where the driver is in client mode. */
-  private static final Set<String> HERE = Set.of("--deploy-mode", "--master", "--properties-file", "--conf", "-c");
+  private static final Set<String> HERE = Set.of("--deploy-mode", "--master", "--properties-file", "--conf");
   private static final Set<String> KEYS_HERE = Set.of("spark.submit.deployMode", "spark.master", "spark.kubernetes.context");
   /** Keys of the driver's pod that its driver reads, too. */
   private static final Set<String> OF_CLIENTS = Set.of(DRIVER + "pod.name", DRIVER + "ownPersistentVolumeClaim",

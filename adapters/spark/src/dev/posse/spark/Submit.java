@@ -93,7 +93,9 @@ public final class Submit {
   }
 
   Call call() {
-    if (arguments.flags().contains("--version") || arguments.last("--status").isPresent()
+    Set<String> flags = arguments.flags();
+    // Spark alone answers these.
+    if (flags.contains("--version") || flags.contains("--help") || arguments.last("--status").isPresent()
         || arguments.last("--kill").isPresent()) {
       List<String> words = new ArrayList<>(List.of(spark()));
       words.addAll(arguments.words());
@@ -105,7 +107,7 @@ public final class Submit {
           + " API server as k8s://URL");
     }
     boolean isCluster = conf.getOrDefault("spark.submit.deployMode", "client").equals("cluster");
-    boolean isDev = arguments.flags().contains(Arguments.DEV);
+    boolean isDev = flags.contains(Arguments.DEV);
     if (isInside()) {
       if (isCluster || isDev) {
         throw new IllegalArgumentException("this is a driver that posse has started, so " + (isDev ? "--dev" : "cluster mode")

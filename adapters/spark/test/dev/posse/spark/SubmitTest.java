@@ -43,9 +43,16 @@ final class SubmitTest {
     Check.same(Submit.quoted("it's"), "'it'\\''s'");
     Arguments all = Arguments.parse(List.of("--verbose", "--conf=a=b=c", "--name", "x", "-c", "d=e", "app.py", "--name", "y"));
     Check.same(all.application(), List.of("app.py", "--name", "y"));
-    Check.same(all.words(), List.of("--verbose", "--conf", "a=b=c", "--name", "x", "-c", "d=e"));
+    Check.same(all.words(), List.of("--verbose", "--conf", "a=b=c", "--name", "x", "--conf", "d=e"));
     Check.same(all.conf(Path.of("/none")), Map.of("a", "b=c", "d", "e", "spark.app.name", "x"));
-    Check.fails(() -> Arguments.parse(List.of("--name")), "--name has no value");
+    Check.fails(() -> Arguments.parse(List.of("--name")), "Missing argument for option '--name'");
+    // Neither it nor what follows is the application.
+    for (String option : List.of("--nonsense", "-x")) {
+      Check.fails(() -> Arguments.parse(List.of("--dev", option, "app.py")), "unrecognized option " + option,
+          "posse-spark-submit --help");
+    }
+    // What follows the application is its own.
+    Check.same(Arguments.parse(List.of("app.py", "--nonsense")).application(), List.of("app.py", "--nonsense"));
     Check.fails(() -> Arguments.parse(List.of("--conf", "x")).conf(Path.of("/none")), "--conf x is no KEY=VALUE");
   }
 
@@ -150,6 +157,9 @@ final class SubmitTest {
     Check.fails(() -> call(Map.of(), "--dev", "--deploy-mode", "cluster", "app.py"), "leave out --deploy-mode cluster");
     Check.fails(() -> call(INSIDE, "--dev", "app.py"), "without posse run");
     Check.fails(() -> call(Map.of(), "--dev"), "there is no application");
+    Check.fails(() -> call(Map.of(), "--dev", "--nonsense", "app.py"), "--nonsense");
+    // It is Spark that tells its options.
+    Check.same(call(Map.of(), "--dev", "--help").words(), List.of("/spark/bin/spark-submit", "--help"));
   }
 
   private static void eventLog() throws Exception {
