@@ -25,6 +25,8 @@ esac
 classes=$(mktemp -d)
 trap 'rm -rf "$classes"' EXIT
 javac -Xlint:all -Werror --release 17 -cp "${path#:}" -d "$classes" "$src"/*.java
+# The driver's log says if the posse that runs is another one.
+sed -n '/^version = "/{s/.*"\(.*\)".*/\1/p;q}' "$(dirname "$0")/../../Cargo.toml" > "$classes/dev/posse/spark/version"
 # Replaces the jar in one step, because a driver may be reading it.
 jar --create --file "$classes.jar" --date "$(date -u -d "@${SOURCE_DATE_EPOCH:-315619200}" +%Y-%m-%dT%H:%M:%SZ)" \
   -C "$classes" .

@@ -66,7 +66,7 @@ PYTHONDONTWRITEBYTECODE=1
 EXECUTOR_TEMPLATE=$home/executor.yaml
 export PATH SPARK_HOME POSSE_SPARK_JAR PYTHONPATH PYTHONDONTWRITEBYTECODE EXECUTOR_TEMPLATE JAVA_QUICK
 oldest=$("$top/adapters/spark/install.sh" oldest) || cannot "the Spark that the adapter is compiled against cannot be installed"
-if [ ! -e "$POSSE_SPARK_JAR" ] || [ -n "$(find "$top/adapters/spark/src" "$top/adapters/spark/build.sh" -newer "$POSSE_SPARK_JAR")" ]; then
+if [ ! -e "$POSSE_SPARK_JAR" ] || [ -n "$(find "$top/Cargo.toml" "$top/adapters/spark/src" "$top/adapters/spark/build.sh" -newer "$POSSE_SPARK_JAR")" ]; then
     "$top/adapters/spark/build.sh" "$oldest" "$POSSE_SPARK_JAR"
 fi
 echo "Spark $spark"
@@ -330,6 +330,29 @@ hanging() {
     echo "ended by the budget of spark.executor.maxNumFailures"
 }
 
+# Mistakes of which one line tells: a jar of another posse, and an image without the program that an executor starts. The budget
+# ends the run.
+mistakes() (
+    work=$home/runs/mistakes
+    rm -rf "$work"
+    mkdir -p "$work/dev/posse/spark"
+    cp "$POSSE_SPARK_JAR" "$work/other.jar"
+    echo 0.0.9 > "$work/dev/posse/spark/version"
+    jar uf "$work/other.jar" -C "$work" dev/posse/spark/version
+    sed 's/command: .*/command: [\/opt\/no-entrypoint.sh]/' "$EXECUTOR_TEMPLATE" > "$work/executor.yaml"
+    sed '$a failures: {start: 1}' "$here/posse.yaml" > "$work/posse.yaml"
+    code=0
+    SPARK_EXAMPLE_WORK=$work POSSE_SPARK_JAR=$work/other.jar EXECUTOR_TEMPLATE=$work/executor.yaml timeout 300 "$posse" run --dev \
+        -f "$work/posse.yaml" -- sh "$here/submit.sh" --conf spark.executor.instances=2 --conf spark.kubernetes.container.image=python:3.12 \
+        "$here/wordcount.py" "$top/fixtures/text" "$work/out" > "$work/log" 2>&1 || code=$?
+    [ $code = 11 ] || fail "the exit code is $code, and should be 11: the whole log is $work/log"
+    for line in 'posse: this posse-spark.jar is of posse 0.0.9' 'posse: executor [0-9]* cannot start in the image python:3.12 (exec: '; do
+        told=$(grep -c "$line" "$work/log") || true
+        [ "$told" = 1 ] || fail "the line '$line' was told $told times: $work/log"
+    done
+    echo "told: a jar of another posse, an image without Spark"
+)
+
 # Four nodes, two of which have the data: the executors that dynamic allocation asks for come to these two.
 locality() (
     work=$home/runs/locality
@@ -528,7 +551,7 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | drained | hanging | history | s3 | locality | pip) ;;
+    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | drained | hanging | mistakes | history | s3 | locality | pip) ;;
     in_cluster | submit | shuffle | recovery | timing | real | install | prepare | others) ;;
     *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac

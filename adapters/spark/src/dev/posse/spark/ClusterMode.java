@@ -73,7 +73,7 @@ final class ClusterMode {
     });
     variables(driver);
     template(driver);
-    driver.putArray("command").add("sh").add("-c").add(command(told));
+    driver.putArray("command").add("sh").add("-c").add(command(image, told));
   }
 
   private Optional<String> take(String key) {
@@ -146,11 +146,13 @@ final class ClusterMode {
   }
 
   /** The same program in the driver's pod, with the same keys and files. */
-  private String command(Set<String> told) {
+  private String command(String image, Set<String> told) {
     files.clear();
     file(place.script());
     file(place.jar());
-    StringBuilder text = new StringBuilder("exec sh ").append(there(place.script()));
+    // A pod does not know its image, and a message should name it. The jar may have any name.
+    StringBuilder text = new StringBuilder("exec env POSSE_SPARK_IMAGE=").append(Submit.quoted(image))
+        .append(" POSSE_SPARK_JAR=").append(there(place.jar())).append(" sh ").append(there(place.script()));
     for (Arguments.Option option : arguments.options()) {
       if (!HERE.contains(option.name())) {
         text.append(' ').append(Submit.quoted(option.name())).append(' ')

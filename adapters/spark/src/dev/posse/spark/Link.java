@@ -2,6 +2,7 @@ package dev.posse.spark;
 
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.InputStream;
 import java.nio.channels.Selector;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -49,6 +50,9 @@ final class Link {
   private static final String DECOMMISSIONED = "Executor decommission";
   /** An executor that was decommissioned ends by itself, within this time. */
   private static final long OWN_END_MILLIS = 5_000;
+  /** The exit codes of a shell for a program that it cannot start. */
+  private static final int NOT_EXECUTABLE = 126;
+  private static final int NOT_FOUND = 127;
   private static final int START_TRIES_MAX = 30;
   private static final int END_TRIES_MAX = 3;
 
@@ -56,6 +60,9 @@ final class Link {
   interface Engine {
     /** The body of the PUT that creates this profile's group, without the target. */
     ObjectNode group(int profile);
+
+    /** A line for the driver's log about something that a person must change. */
+    void tell(String line);
 
     /** The executors that Spark knows now. */
     List<String> executors();
@@ -111,6 +118,8 @@ final class Link {
   private final Set<Integer> refused = new HashSet<>();
   /** The nodes that posse has last heard of in this run, by profile. */
   private final Map<Integer, Map<String, Integer>> sentNodes = new HashMap<>();
+  /** The image of Spark's container, by group. A person was told of those that have none here. */
+  private final Map<String, String> images = new HashMap<>();
   /** The executors that Spark was told will end, by the time at which they must have ended, in nanoseconds. */
   private final Map<String, Long> ending = new HashMap<>();
   /** Those of them that Spark does not decommission yet, because nobody could take their blocks. */
@@ -144,6 +153,7 @@ final class Link {
         throw new IllegalArgumentException("posse's namespace is " + status.path("namespace").asText()
             + " and spark.kubernetes.namespace is " + namespace + ": they must be the same");
       }
+      compareVersions(status.path("version").asText("an older one"));
       run = status.path("run").asText();
       after = newestEvent();
       Control.Answer answer = put(profile, 0);
@@ -164,6 +174,20 @@ final class Link {
     Thread thread = new Thread(this::follow, "posse-link");
     thread.setDaemon(true);
     thread.start();
+  }
+
+  private void compareVersions(String posse) throws IOException {
+    if (!posse.equals(version())) {
+      engine.tell("this posse-spark.jar is of posse " + version() + ", and the posse that runs is " + posse
+          + ": use the jar of its release");
+    }
+  }
+
+  /** posse's version when this jar was built. */
+  static String version() throws IOException {
+    try (InputStream file = Link.class.getResourceAsStream("version")) {
+      return file == null ? "unknown" : new String(file.readAllBytes(), StandardCharsets.UTF_8).strip();
+    }
   }
 
   /** The call is valid and can be repeated later. */
@@ -360,6 +384,7 @@ final class Link {
     switch (event.path("event").asText()) {
       case "executor_ending" -> ending(id, event);
       case "executor_lost" -> {
+        lookAtImage(id, event);
         if (ending.getOrDefault(id, 0L) - System.nanoTime() > 0 && !hasEnded(id)) {
           leaving.put(id, why(event));
         } else if (isNew(id)) {
@@ -381,6 +406,25 @@ final class Link {
 
   private static String why(JsonNode event) {
     return event.path("reason").asText() + ": " + event.path("message").asText();
+  }
+
+  /** Tells a person of an image without Spark. Spark itself only counts the executors that fail. */
+  private void lookAtImage(String id, JsonNode event) {
+    int code = event.path("exit_code").asInt(0);
+    boolean lacksProgram = switch (event.path("reason").asText()) {
+      // The container's runtime did not start the program that the pod names.
+      case "config_error" -> code != 0;
+      // The image's entry point did not start the program that follows.
+      case "app_error" -> code == NOT_EXECUTABLE || code == NOT_FOUND;
+      default -> false;
+    };
+    String image = lacksProgram ? images.remove(event.path("group").asText()) : null;
+    if (image != null) {
+      // The runtime says on which of its ways it failed, and then why.
+      String why = event.path("message").asText().replaceFirst("^.*?(?=exec: )", "");
+      engine.tell("executor " + id + " cannot start in the image " + image + " (" + why
+          + "): if this image has no Spark, Spark's entry point or Java, name one that has them in spark.kubernetes.container.image");
+    }
   }
 
   private void ending(String id, JsonNode event) {
@@ -566,7 +610,11 @@ final class Link {
 
   /** Includes the template if posse does not know the group yet. */
   private Control.Answer put(int profile, int target) throws IOException {
-    ObjectNode body = sent.containsKey(profile) ? Control.JSON.createObjectNode() : engine.group(profile);
+    boolean isKnown = sent.containsKey(profile);
+    ObjectNode body = isKnown ? Control.JSON.createObjectNode() : engine.group(profile);
+    if (!isKnown) {
+      images.put(Integer.toString(profile), Template.image(body));
+    }
     return control.call("PUT", "/v1/groups/" + profile, body.put("target", target));
   }
 

@@ -235,6 +235,11 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     }
 
     @Override
+    public void tell(String line) {
+      LOG.warn("posse: {}", line);
+    }
+
+    @Override
     public List<String> executors() {
       return Shims.listOf(backend, "getExecutorIds");
     }

@@ -38,6 +38,16 @@ final class Template {
 
   private Template() {}
 
+  /** The image of Spark's container in a group's body. */
+  static String image(ObjectNode group) {
+    for (JsonNode container : group.at("/template/spec/containers")) {
+      if (container.path("name").equals(group.path("container"))) {
+        return container.path("image").asText();
+      }
+    }
+    return "";
+  }
+
   /**
    * The parts `template` and `volumes_per_slot` of a group.
    *

@@ -16,7 +16,9 @@ final class LinkTest {
   static void all() throws Exception {
     refusals();
     wrongAddress();
+    otherVersion();
     losses();
+    images();
     endings();
     missed();
     targets();
@@ -29,12 +31,26 @@ final class LinkTest {
   private static final class Engine implements Link.Engine {
     final List<String> executors = new CopyOnWriteArrayList<>();
     final List<String> lost = new CopyOnWriteArrayList<>();
+    final List<String> told = new CopyOnWriteArrayList<>();
     /** Whether Spark decommissions executors that will end. */
     volatile boolean decommissions;
+    /** That of Spark's container; null: the template has no containers. */
+    String image;
 
     @Override
     public ObjectNode group(int profile) {
-      return Control.JSON.createObjectNode().put("template", "of " + profile);
+      ObjectNode group = Control.JSON.createObjectNode().put("template", "of " + profile);
+      if (image != null) {
+        group.put("container", "spark").putObject("template").putObject("spec").putArray("containers")
+            .add(Control.JSON.createObjectNode().put("name", "beside").put("image", "other:1"))
+            .add(Control.JSON.createObjectNode().put("name", "spark").put("image", image));
+      }
+      return group;
+    }
+
+    @Override
+    public void tell(String line) {
+      told.add(line);
     }
 
     @Override
@@ -106,6 +122,25 @@ final class LinkTest {
     }, "unix:/nowhere/at/all", "does not answer", "is `posse run` running");
   }
 
+  /** The jar of another release works, if it does, and the driver's log says in one line that it is one. */
+  private static void otherVersion() throws Exception {
+    String own = Link.version();
+    assert own.matches("[0-9]+\\.[0-9]+\\.[0-9]+.*") : own;
+    Map<String, List<String>> lines = Map.of(",\"version\":\"" + own + "\"", List.of(),
+        ",\"version\":\"0.0.9\"", List.of("this posse-spark.jar is of posse " + own + ", and the posse that runs is 0.0.9: use the jar"
+            + " of its release"),
+        // It told its version first in 0.2.0.
+        "", List.of("this posse-spark.jar is of posse " + own + ", and the posse that runs is an older one: use the jar of its release"));
+    for (Map.Entry<String, List<String>> one : lines.entrySet()) {
+      try (FakePosse posse = new FakePosse()) {
+        posse.answers.put("GET /v1/status", "200 {\"run\":\"r\",\"namespace\":\"n\"" + one.getKey() + "}");
+        Engine engine = new Engine();
+        link(posse, engine).end();
+        Check.same(engine.told, one.getValue());
+      }
+    }
+  }
+
   private static String lost(int executor, String reason, String exitCode, boolean causedByApp) {
     return "\"event\":\"executor_lost\",\"executor\":" + executor + ",\"reason\":\"" + reason + "\",\"exit_code\":"
         + exitCode + ",\"caused_by_app\":" + causedByApp + ",\"message\":\"so\"";
@@ -130,6 +165,35 @@ final class LinkTest {
           "4 -1 false node_lost: so", "5 -1 true deadline_exceeded: so"));
       Check.same(List.of(link.hasEnded("1"), link.hasEnded("3"), link.hasEnded("7")), List.of(true, true, false));
       link.end();
+    }
+  }
+
+  /** An image without Spark: the program that Spark's pod starts is missing there, or the Java that Spark's entry point starts. */
+  private static void images() throws Exception {
+    String missing = "container spark: exit code 128, StartError, failed to create containerd task: exec: \\\"executor\\\": executable"
+        + " file not found in $PATH: unknown";
+    for (String[] one : new String[][] {
+        {lost(1, "config_error", "128", true).replace("\"so\"", "\"" + missing + "\""),
+            "exec: \"executor\": executable file not found in $PATH: unknown"},
+        {lost(1, "app_error", "127", true), "so"},
+        {lost(1, "app_error", "126", true), "so"},
+        // It has started, or something else is missing.
+        {lost(1, "app_error", "1", true), null},
+        {lost(1, "config_error", "null", true), null},
+        {lost(1, "image_error", "null", true), null}}) {
+      try (FakePosse posse = new FakePosse()) {
+        Engine engine = new Engine();
+        engine.image = "python:3.12";
+        posse.answers.put("GET /v1/status", "200 {\"run\":\"r\",\"namespace\":\"n\",\"version\":\"" + Link.version() + "\"}");
+        Link link = link(posse, engine);
+        posse.event("\"group\":\"0\"," + one[0]);
+        // It is told once.
+        posse.event("\"group\":\"0\"," + one[0].replace("\"executor\":1", "\"executor\":2"));
+        Check.comes("two losses", () -> engine.lost.size() == 2);
+        Check.same(engine.told, one[1] == null ? List.of() : List.of("executor 1 cannot start in the image python:3.12 (" + one[1]
+            + "): if this image has no Spark, Spark's entry point or Java, name one that has them in spark.kubernetes.container.image"));
+        link.end();
+      }
     }
   }
 

@@ -139,7 +139,7 @@ final class SubmitTest {
     Check.same(made.at("/resources/limits").toString(), "{\"memory\":\"1433Mi\"}");
     Check.same(made.path("env").size(), 2);
     String command = made.at("/command/2").asText();
-    assert command.startsWith("exec sh \"$POSSE_FILES_DIR\"/'posse-spark-submit' '--driver-memory' '1g'") : command;
+    assert command.startsWith("exec env POSSE_SPARK_IMAGE='i:1' POSSE_SPARK_JAR=\"$POSSE_FILES_DIR\"/'posse-spark.jar' sh \"$POSSE_FILES_DIR\"/'posse-spark-submit' '--driver-memory' '1g'") : command;
     assert command.contains(" '--py-files' \"$POSSE_FILES_DIR\"/'" + name + "''','local:///x.zip' ")
         || command.contains(" '--py-files' \"$POSSE_FILES_DIR\"/'" + name + "'''," + "'local:///x.zip' ") : command;
     assert command.contains(" --conf 'spark.x=it'\\''s' ") && !command.contains("spark.master") : command;
