@@ -120,7 +120,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         a_group_whose_room_is_taken, the_webhook_of_a_queue_is_away, two_applications_share_a_queue,
     };
     OwnReal queues::{gangs_of_other_schedulers};
-    Both queues::{a_call_leaves_a_gang_and_its_memory, a_group_after_one_of_a_queue_is_elastic, a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
+    Both queues::{a_call_leaves_a_gang_and_its_memory, a_group_after_one_of_a_queue_is_elastic, a_group_after_one_with_a_gang_has_none, a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
     Both check::{check_before_a_run, misspelt_field, users_of_the_host};
     Real check::{check_permissions, check_connection};
     Both refusals::{

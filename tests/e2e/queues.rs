@@ -155,7 +155,8 @@ pub fn a_gang_without_its_scheduler_is_told_at_the_start(server: &dyn Server) {
     scene.finish();
 }
 
-/// A call that changes the template of a group of the file changes neither its gang nor how its memory grows.
+/// A call that changes the template of a group of the file changes neither its gang nor how its memory grows, nor when an
+/// executor begins again.
 pub fn a_call_leaves_a_gang_and_its_memory(server: &dyn Server) {
     let scene = Scene::new(server);
     let mut pod = scene.template();
@@ -163,7 +164,7 @@ pub fn a_call_leaves_a_gang_and_its_memory(server: &dyn Server) {
     pod["spec"]["schedulerName"] = json!("default-scheduler");
     pod["spec"]["containers"][0]["resources"] = json!({"limits": {"memory": "64Mi"}});
     let group = json!({"group": "default", "count": 1, "pod": pod, "gang": {"kind": "yunikorn", "min": 1},
-        "oom_growth": 1.5, "memory_max": "100Mi"});
+        "oom_growth": 1.5, "memory_max": "100Mi", "restart": "on-failure"});
     let settings = json!({"executors": [group], "failures": {"keep_failed": 0}});
     let posse = scene.run().settings(settings).start();
     let first = scene.wait_running(1).remove(0);
@@ -179,6 +180,7 @@ pub fn a_call_leaves_a_gang_and_its_memory(server: &dyn Server) {
         |pod: &Value| pod["metadata"]["annotations"]["yunikorn.apache.org/task-groups"].clone();
     assert!(tasks(&first).is_string(), "{first}");
     assert_eq!(tasks(&second), tasks(&first));
+    assert_eq!(second["metadata"]["annotations"]["posse.dev/restart"], "on-failure", "{second}");
     scene.end(&second, End::OomKilled);
     scene.wait_running_ids(&[3]);
     let third = executor(&scene, 3);
@@ -211,6 +213,42 @@ pub fn a_group_after_one_of_a_queue_is_elastic(server: &dyn Server) {
     let second = labels(&executor(&scene, 2));
     assert_eq!(second["kueue.x-k8s.io/pod-group-name"], Value::Null, "{second}");
     assert_eq!(second["kueue.x-k8s.io/queue-name"], "team-a", "{second}");
+    posse.stop();
+    scene.finish();
+}
+
+/// A group that takes the place of a deleted one has nothing of what the file said of that: no gang, no protection, no
+/// larger memory.
+pub fn a_group_after_one_with_a_gang_has_none(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let mut pod = scene.template();
+    // Nobody plays YuniKorn's scheduler here.
+    pod["spec"]["schedulerName"] = json!("default-scheduler");
+    pod["spec"]["containers"][0]["resources"] = json!({"limits": {"memory": "64Mi"}});
+    let group = json!({"group": "default", "count": 1, "pod": pod, "gang": {"kind": "yunikorn", "min": 1},
+        "protect": "always", "oom_growth": 1.5, "memory_max": "100Mi"});
+    let settings = json!({"executors": [group], "failures": {"keep_failed": 0}});
+    let posse = scene.run().settings(settings).start();
+    let annotation = |pod: &Value, key: &str| pod["metadata"]["annotations"][key].clone();
+    let file_has = ["yunikorn.apache.org/task-groups", "karpenter.sh/do-not-disrupt"];
+    let first = scene.wait_running(1).remove(0);
+    for key in file_has {
+        assert!(annotation(&first, key).is_string(), "{key}: {first}");
+    }
+    let (code, body) = posse.call("DELETE", "/v1/groups/default", &Value::Null);
+    assert_eq!(code, 200, "{body}");
+    let put = json!({"template": pod, "target": 1});
+    let (code, body) = posse.call("PUT", "/v1/groups/default", &put);
+    assert_eq!(code, 200, "{body}");
+    scene.wait_running_ids(&[2]);
+    let second = executor(&scene, 2);
+    for key in file_has {
+        assert_eq!(annotation(&second, key), Value::Null, "{key}: {second}");
+    }
+    scene.end(&second, End::OomKilled);
+    scene.wait_running_ids(&[3]);
+    let third = executor(&scene, 3);
+    assert_eq!(third["spec"]["containers"][0]["resources"]["limits"]["memory"], "64Mi", "{third}");
     posse.stop();
     scene.finish();
 }

@@ -173,7 +173,10 @@ impl Api {
                 self.ask(Command::Group(group_name(group)?, GroupCommand::Prefer { nodes }), by)
             }
             ("DELETE", ["v1", "groups", group]) => {
-                self.ask(Command::Group(group_name(group)?, GroupCommand::Delete), by)
+                let group = group_name(group)?;
+                let answer = self.ask(Command::Group(group.clone(), GroupCommand::Delete), by)?;
+                self.subject.dry_runs.forget(&group);
+                Ok(answer)
             }
             ("POST", ["v1", "groups", group, "executors"]) => {
                 self.add_tasks(group_name(group)?, tasks::parse_tasks(&request.body)?, by)

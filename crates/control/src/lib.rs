@@ -54,6 +54,9 @@ pub trait DryRuns: Send + Sync {
         template: Value,
         new: &NewGroup,
     ) -> Result<Arc<PodText>, DryRunError>;
+
+    /// The group was deleted. What the configuration says of its pods is not said of the next group of this name.
+    fn forget(&self, group: &GroupName);
 }
 
 /// The output of ended tasks, as the run keeps it. May block on a disk.

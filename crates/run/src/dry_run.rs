@@ -1,7 +1,7 @@
 //! Checks a pod template from the control API with a server-side dry run.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use log::warn;
 use serde_json::Value;
@@ -14,7 +14,6 @@ use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::pods::Pods;
 use posse_wire::control::{CallError, NewGroup, TEMPLATE, VOLUMES};
 use posse_wire::pod::build::{PodContext, PodSettings};
-use posse_wire::pod::credential_mounts::Credentials;
 use posse_wire::pod::slot_volume::{KeepVolume, NEEDS_EXCLUSIVE, SlotVolume};
 use posse_wire::pod::template::{Template, TemplateError};
 
@@ -28,12 +27,21 @@ pub struct TemplateDryRun {
     pub claims: SlotClaims,
     /// Only one run of the application at a time: volumes may outlive it.
     pub is_exclusive: bool,
-    /// The run's part of the pods' identity; group and container come with each call.
+    /// The pods of a group that the file does not have; group and container come with each call.
     pub identity: PodContext,
-    /// What the keys of the file's groups say about their pods.
-    pub settings: BTreeMap<GroupName, PodSettings>,
-    /// The credentials of the groups of the file that do not get all.
-    pub credentials: BTreeMap<GroupName, Arc<[Credentials]>>,
+    /// The pods of the groups of the file, until a call deletes them.
+    pub of_file: Mutex<BTreeMap<GroupName, PodContext>>,
+}
+
+impl TemplateDryRun {
+    /// What the pods of this group have beside their template.
+    fn pods_of(&self, group: &GroupName) -> PodContext {
+        self.of_file().get(group).unwrap_or(&self.identity).clone()
+    }
+
+    fn of_file(&self) -> MutexGuard<'_, BTreeMap<GroupName, PodContext>> {
+        self.of_file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl DryRuns for TemplateDryRun {
@@ -50,19 +58,18 @@ impl DryRuns for TemplateDryRun {
                 format!("{} has `keep: application`, which {}", volume.name, NEEDS_EXCLUSIVE);
             return Err(DryRunError::Invalid(CallError::new(VOLUMES, message)));
         }
-        let credentials = self.credentials.get(group).unwrap_or(&self.identity.credentials);
+        let pods = self.pods_of(group);
         let identity = PodContext {
-            credentials: Arc::clone(credentials),
             group: group.as_str().to_owned(),
             settings: PodSettings {
                 container: container.clone(),
                 // A call cannot change such a group. It can delete it, and make another of its name.
                 queue_group: None,
-                ..self.settings.get(group).unwrap_or(&self.identity.settings).clone()
+                ..pods.settings
             },
-            restart: new.change.restart.unwrap_or_default(),
-            on_loss: new.change.on_loss.unwrap_or_default(),
-            ..self.identity.clone()
+            restart: new.change.restart.unwrap_or(pods.restart),
+            on_loss: new.change.on_loss.unwrap_or(pods.on_loss),
+            ..pods
         };
         let compiled = Template::from_json(TEMPLATE, template)
             .and_then(|mut template| {
@@ -83,6 +90,10 @@ impl DryRuns for TemplateDryRun {
             warn!("group {group}: {warning}");
         }
         Ok(compiled.pod)
+    }
+
+    fn forget(&self, group: &GroupName) {
+        self.of_file().remove(group);
     }
 }
 

@@ -173,6 +173,8 @@ impl DryRuns for FakeCore {
         let pod = PodText::new(vec![Part::Text(text)], String::new());
         Ok(Arc::new(pod.with_claims(claims.collect())))
     }
+
+    fn forget(&self, _: &GroupName) {}
 }
 
 #[derive(Default)]

@@ -9,7 +9,7 @@ mod instance;
 mod interfaces;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -332,19 +332,18 @@ impl Run<'_> {
         sent: Arc<SentCounts>,
     ) -> Result<Interfaces, RunError> {
         let identity = self.settings.identity(None, run);
+        let of_file = self.settings.groups.iter();
+        let of_file =
+            of_file.map(|one| (one.spec.name.clone(), self.settings.identity(Some(one), run)));
+        let of_file = Mutex::new(of_file.collect());
         let run = names::instance_from_bits(random_bits());
         let log = Arc::new(EventLog::new(&run, self.clock));
         let handle = self.handle(sender, &liveness);
         let kube_events = self.write_kube_events(&run, &log, sent);
         let clock = self.clock;
-        // Group and container come with each call.
         let is_exclusive = self.settings.exclusive;
         let (pods, claims) = (self.pods(selection), claims.clone());
-        let credentials = self.settings.own_credentials();
-        let groups = self.settings.groups.iter();
-        let settings = groups.map(|group| (group.spec.name.clone(), group.pod.clone())).collect();
-        let dry_run =
-            TemplateDryRun { pods, claims, is_exclusive, identity, settings, credentials };
+        let dry_run = TemplateDryRun { pods, claims, is_exclusive, identity, of_file };
         let subject = ServedRun {
             core: Arc::new(handle) as Arc<dyn RunHandle>,
             dry_runs: Arc::new(dry_run) as Arc<dyn DryRuns>,

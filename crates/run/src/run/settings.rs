@@ -1,12 +1,10 @@
 //! The settings of a run, complete and checked.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::events::EventTarget;
 use posse_core::machines::orphan_cleanup::OrphanPolicy;
-use posse_core::model::ids::GroupName;
 use posse_core::model::settings::{GroupSpec, OnLoss, Policy, Restart};
 use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::config::scale::ScaleCommand;
@@ -110,14 +108,8 @@ pub struct RunIdentity {
 }
 
 impl RunSettings {
-    /// The credentials of the groups that do not get all.
-    pub fn own_credentials(&self) -> BTreeMap<GroupName, Arc<[Credentials]>> {
-        let groups = self.groups.iter().filter(|group| group.spec.credentials.is_some());
-        groups.map(|one| (one.spec.name.clone(), self.credentials_of(Some(one)))).collect()
-    }
-
     /// The credentials of the executors of a group; without a group, all.
-    pub fn credentials_of(&self, group: Option<&GroupSettings>) -> Arc<[Credentials]> {
+    fn credentials_of(&self, group: Option<&GroupSettings>) -> Arc<[Credentials]> {
         match group.and_then(|group| group.spec.credentials.as_ref()) {
             None => Arc::clone(&self.credentials),
             Some(names) => {
