@@ -20,6 +20,10 @@ POLL_SECONDS = 0.02
 SECONDS_MAX = 120
 SECONDS_TO_END = 30
 CHARS_MAX = 100
+# A cluster whose nodes are processes of this machine (../.ci/nodes). Without it the examples start an embedded one.
+NODES = os.environ.get("POSSE_NODES")
+# The nodes that have the image. Its libc runs this machine's Python, too.
+NODES_OF_IMAGE, IMAGE = ["node-0", "node-1"], "registry.example.com/examples:0.1.0"
 
 
 def listeners(pids):
@@ -74,6 +78,23 @@ def json_lines(path):
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
+def pod_on_nodes(container):
+    """What a pod needs so that the project's files and this Python are in its container, where they are on this machine."""
+    folders = {"project": str(ROOT), "python": sys.base_prefix}
+    volumes = [{"name": name, "hostPath": {"path": path}} for name, path in folders.items()]
+    mounts = [{"name": name, "mountPath": path} for name, path in folders.items()]
+    nodes = [{"key": "kubernetes.io/hostname", "operator": "In", "values": NODES_OF_IMAGE}]
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": nodes}]}}
+    return {"volumes": volumes, "affinity": {"nodeAffinity": affinity}, "containers": [
+        {**container, "image": IMAGE, "workingDir": str(ROOT), "volumeMounts": mounts}]}
+
+
+def driver_host():
+    """The address of this machine for pods."""
+    words = ["kubectl", "get", "node", NODES_OF_IMAGE[0], "-o", "jsonpath={.status.addresses[0].address}"]
+    return subprocess.check_output(words, env={**os.environ, "KUBECONFIG": NODES}, text=True) if NODES else "127.0.0.1"
+
+
 class Checks:
     """One scenario. Its processes end with it. Its files stay if a check failed."""
 
@@ -124,6 +145,29 @@ class Checks:
             )
         self.started.append(process)
         return process
+
+    def start_cluster(self):
+        """Returns the kubeconfig of $POSSE_NODES, else of a cluster that it starts."""
+        if NODES:
+            return NODES
+        path = self.folder / "kubeconfig"
+        self.start("dev", posse_binary(), "dev", "--kubeconfig", str(path))
+        self.until("a cluster", path.exists)
+        return str(path)
+
+    def start_posse(self, log, *words, cluster):
+        """Starts a run beside its driver. Its control address is the file `control`."""
+        return self.start(log, posse_binary(), "run", *words, "--kubeconfig", cluster, "--instance", self.instance,
+                          "--control", f"unix:{self.folder / 'control'}", "--events", str(self.folder / "events"))
+
+    def start_queue(self, log, cluster):
+        """Starts a run whose tasks are the steps of an engine in this Python's environment."""
+        path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+        step = {"name": "step", "image": "busybox:1.36", "command": ["true"], "env": [{"name": "PATH", "value": path}]}
+        spec = pod_on_nodes(step) if NODES else {"containers": [step]}
+        configuration = self.folder / "posse.yaml"
+        configuration.write_text(json.dumps({"app": "flow", "executors": [{"count": 0, "max": 16, "pod": {"spec": spec}}]}))
+        return self.start_posse(log, "-f", str(configuration), cluster=cluster)
 
     def output(self, log):
         return (self.folder / log).read_text()

@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import ROOT, Checks, free_port, posse_binary
+from checks import NODES, ROOT, Checks, driver_host, free_port, pod_on_nodes, posse_binary
 
 sys.path.append(str(ROOT / "clients/python"))
 import posse
@@ -29,6 +29,13 @@ DRIVER, PATH = "examples/futures/driver.py", "clients/python:examples/futures"
 
 
 def posse_yaml(checks, *more):
+    if NODES:
+        # The folders of this machine are root's.
+        spec = pod_on_nodes({})
+        [fields] = spec.pop("containers")
+        told = lambda indent, map: "".join(f"{indent}{key}: {json.dumps(value)}\n" for key, value in map.items() if key != "image")
+        more = (*more, ("    security: restricted\n", ""), ("python:3.12-slim", fields["image"]), ("        containers:\n", told("        ", spec) + "        containers:\n"),
+                ("name: worker\n", "name: worker\n" + told("            ", fields)))
     return checks.configuration(
         ("python3, examples", f"{sys.executable}, examples"), ("[python3, -m", f"[{sys.executable}, -m"),
         ("env:\n              - {name: PY", f"env:\n              - {{name: LOG, value: {checks.folder / 'log'}}}\n              - {{name: PY"),
@@ -78,21 +85,15 @@ def as_a_user():
 
 def with_losses():
     with Checks("futures") as checks:
-        port, control, cluster, key = free_port(), f"unix:{checks.folder / 'control'}", checks.folder / "kubeconfig", checks.folder / "key"
+        port, host, control, key = free_port(), driver_host(), f"unix:{checks.folder / 'control'}", checks.folder / "key"
         key.write_text(checks.instance * 8)
         command = f"  command: [env, PYTHONPATH=clients/python, {sys.executable}, {DRIVER}]\n"
         # posse does not start this driver: so it can be killed and started again without it.
-        configuration = posse_yaml(checks, (command, ""), ("port: auto", f"port: {port}"), ("head -c 32 /dev/urandom | base64", f"cat {key} "))
-        checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
-        checks.until("a cluster", cluster.exists)
-
-        def start_posse(log):
-            return checks.start(log, posse_binary(), "run", "-f", configuration, "--kubeconfig", str(cluster), "--instance", checks.instance,
-                                "--events", str(checks.folder / "events"), "--control", control)
-
-        first = start_posse("posse")
+        configuration = posse_yaml(checks, (command, ""), ("port: auto", f"port: {port}\n  host: {host}"), ("head -c 32 /dev/urandom | base64", f"cat {key} "))
+        cluster = checks.start_cluster()
+        first = checks.start_posse("posse", "-f", configuration, cluster=cluster)
         checks.until("posse", Path(control[len("unix:"):]).exists)
-        driver = checks.start("driver", sys.executable, DRIVER, POSSE_DRIVER_HOST="127.0.0.1", POSSE_DRIVER_PORT=str(port),
+        driver = checks.start("driver", sys.executable, DRIVER, POSSE_DRIVER_HOST=host, POSSE_DRIVER_PORT=str(port),
                               POSSE_CONTROL=control, PYTHONPATH=PATH, FUTURES_KEY_FILE=str(key))
         log = checks.folder / "log"
         ended = lambda: log.exists() and log.read_text().count("end ")
@@ -104,7 +105,7 @@ def with_losses():
         os.kill(checks.processes("POSSE_EXECUTOR_ID=2")[0], signal.SIGKILL)
         n_before = ended()
         checks.until("calls without posse", lambda: ended() > n_before + 10)
-        second = start_posse("posse-again")
+        second = checks.start_posse("posse-again", "-f", configuration, cluster=cluster)
         checks.until("the end of the work", lambda: driver.poll() is not None)
         status = posse.Client(control).status()
         second.terminate()
@@ -139,5 +140,6 @@ def check_calls(checks, log):
     checks.same("workers left behind", checks.processes(), [])
 
 
-as_a_user()
+if not NODES:
+    as_a_user()
 with_losses()

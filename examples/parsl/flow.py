@@ -31,8 +31,7 @@ def total(*squares):
 
 
 htex = HighThroughputExecutor(
-    # With --dev. In a cluster this is the address of the driver's pod: os.environ["POSSE_DRIVER_HOST"].
-    address="127.0.0.1",
+    address=os.environ["POSSE_DRIVER_HOST"],
     loopback_address="127.0.0.1",
     encrypted=True,  # Only who has the run's keys, which are in the shared folder, may talk to the driver.
     max_workers_per_node=2,

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import ROOT, Checks, posse_binary
+from checks import NODES, Checks, driver_host
 
 APPS = 199
 
@@ -20,31 +20,22 @@ def main():
     if not importlib.util.find_spec("parsl"):
         sys.exit(77)
     with Checks("parsl") as checks:
-        log, cluster, control = checks.folder / "log", checks.folder / "kubeconfig", checks.folder / "control"
-        # Parsl's worker is found by PATH.
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster), PATH=path)
-        checks.until("a cluster", cluster.exists)
-
-        def start_posse(name):
-            return checks.start(
-                name, posse_binary(), "run", "--app", "flow", "--executors", "0", "--image", "busybox:1.36", "--command", "true",
-                "--kubeconfig", str(cluster), "--instance", checks.instance, "--control", f"unix:{control}",
-                "--events", str(checks.folder / "events"))
-
-        first = start_posse("posse")
+        log, cluster, control = checks.folder / "log", checks.start_cluster(), checks.folder / "control"
+        first = checks.start_queue("posse", cluster)
         checks.until("posse", control.exists)
         flow = checks.start(
             "flow", sys.executable, "examples/parsl/flow.py", POSSE_CONTROL=f"unix:{control}", PYTHONPATH="clients/python",
-            LOG=str(log), RUN_DIR=str(checks.folder / "parsl"), PATH=path)
+            POSSE_DRIVER_HOST=driver_host(), LOG=str(log), RUN_DIR=str(checks.folder / "parsl"),
+            PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # Parsl starts programs that it finds there.
         ends = lambda: log.read_text().count("end ") if log.exists() else 0
         checks.until("twenty apps", lambda: ends() >= 20)
-        checks.same("ports that other machines reach", checks.beyond_loopback(), [])
+        if not NODES:
+            checks.same("ports that other machines reach", checks.beyond_loopback(), [])
         checks.signal(signal.SIGKILL, "POSSE_EXECUTOR_ID=1")
         checks.until("its loss", lambda: checks.events("executor_lost"))
         first.kill()
         first.wait()
-        second = start_posse("posse-again")
+        second = checks.start_queue("posse-again", cluster)
         checks.until("the end of the workflow", lambda: flow.poll() is not None)
         checks.same("exit code, sum", (flow.returncode, checks.output("flow.out")), (0, f"sum {sum(n * n for n in range(APPS))}\n"))
         second.terminate()

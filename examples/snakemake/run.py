@@ -1,9 +1,11 @@
-"""Runs the workflow with posse's plugin beside its own `posse`, and checks the sum.
+"""Runs the workflow beside its own `posse`, and checks the sum.
 
-    run.py [PARTS]      PARTS (default 49): how many steps before the sum. Each is a Snakemake, and takes half a second of processor time
+    run.py [PARTS] [posse|cluster-generic]
 
-A step is killed in the middle, and posse is killed and started again: it has forgotten the tasks that had no pod yet, and the
-plugin adds them again. No step may run twice at once. Exit code 77: Snakemake is missing.
+PARTS (default 49): how many steps before the sum. Each is a Snakemake, and takes a second of processor time. The executor is posse's
+plugin, or Snakemake's own one that calls `posse task`. A step is killed in the middle, and posse is killed and started again: it has
+forgotten the tasks that had no pod yet, and the plugin, or Snakemake's `--retries`, adds them again. No step may run twice at once.
+Exit code 77: Snakemake is missing.
 """
 
 import importlib.util
@@ -29,37 +31,38 @@ def write_snakefile(checks):
     return log, go
 
 
+def generic():
+    """What README.md says. Snakemake submits again what a killed posse has forgotten."""
+    return [
+        "--cluster-generic-submit-cmd", f"{posse_binary()} task add --retries 1 -- sh",
+        "--cluster-generic-status-cmd", str(ROOT / "examples/snakemake/status.sh"),
+        "--cluster-generic-cancel-cmd", f"{posse_binary()} task cancel", "--retries", "1"]
+
+
 def main():
     parts = int(sys.argv[1]) if len(sys.argv) > 1 else 49
+    executor = sys.argv[2] if len(sys.argv) > 2 else "posse"
+    words = {"posse": lambda: ["--posse-retries", "1"], "cluster-generic": generic}[executor]()
     if not importlib.util.find_spec("snakemake"):
         sys.exit(77)
     with Checks("snakemake", SECONDS_MAX) as checks:
         log, go = write_snakefile(checks)
-        cluster, control = checks.folder / "kubeconfig", checks.folder / "control"
-        checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
-        checks.until("a cluster", cluster.exists)
-
-        def start_posse(name):
-            return checks.start(
-                name, posse_binary(), "run", "--app", "flow", "--executors", "0", "--image", "busybox:1.36", "--command", "true",
-                "--kubeconfig", str(cluster), "--instance", checks.instance, "--control", f"unix:{control}",
-                "--events", str(checks.folder / "events"))
-
-        first = start_posse("posse")
+        cluster, control = checks.start_cluster(), checks.folder / "control"
+        first = checks.start_queue("posse", cluster)
         checks.until("posse", control.exists)
         flow = checks.start(
-            "flow", sys.executable, "-m", "snakemake", "--executor", "posse", "--posse-retries", "1", "--jobs", "200",
+            "flow", sys.executable, "-m", "snakemake", "--executor", executor, *words, "--jobs", "200",
             "--config", f"parts={parts}", "--seconds-between-status-checks", "1", cwd=checks.folder,
-            POSSE_CONTROL=f"unix:{control}", PYTHONPATH=str(ROOT / "clients/python"))
+            POSSE_CONTROL=f"unix:{control}", POSSE_EXE=posse_binary(), POSSE_APP="flow", PYTHONPATH=str(ROOT / "clients/python"))
         lines = lambda: [line.split() for line in log.read_text().splitlines()] if log.exists() else []
-        [executor] = checks.until("the step to kill", lambda: [line[2] for line in lines() if line[:2] == ["begin", KILLED]])
-        checks.signal(signal.SIGKILL, f"POSSE_EXECUTOR_ID={executor}")
+        [killed] = checks.until("the step to kill", lambda: [line[2] for line in lines() if line[:2] == ["begin", KILLED]])
+        checks.signal(signal.SIGKILL, f"POSSE_EXECUTOR_ID={killed}")
         checks.until("its loss", lambda: checks.events("executor_lost"))
         go.touch()
         checks.until("an eighth of the steps", lambda: sum(line[0] == "end" for line in lines()) >= parts // 8)
         first.kill()
         first.wait()
-        second = start_posse("posse-again")
+        second = checks.start_queue("posse-again", cluster)
         checks.until("the end of the workflow", lambda: flow.poll() is not None)
         checks.same("exit code", flow.returncode, 0)
         checks.same("the sum", (checks.folder / "out/sum.txt").read_text(), f"{sum(range(1, parts + 1))}\n")
