@@ -7,6 +7,7 @@ tasks share a folder, or use one of Snakemake's storage plugins.
 """
 
 import asyncio
+import hashlib
 import re
 import secrets
 import shlex
@@ -18,11 +19,12 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+from snakemake_interface_executor_plugins.utils import encode_target_jobs_cli_args
 
-from posse import Client, Error, Task
+from posse import Client, Error, Refused, Task
 
-# Of the 63 characters of a key, what the name of a rule may take. The job's number and a random part follow.
-NAME_CHARS = 36
+# Of the 63 characters of a key, what the name of a rule may take. What tells the job from others, and a random part follow.
+NAME_CHARS, IDENTITY_CHARS = 36, 12
 
 common_settings = CommonSettings(
     non_local_exec=True,
@@ -60,40 +62,55 @@ class Executor(RemoteExecutor):
         try:
             client = Client(settings.control)
             groups = client.groups()
+            if self._group not in groups if self._group else len(groups) != 1:
+                raise WorkflowError(f"posse: --posse-group must be one of: {', '.join(groups)}")
+            self._tasks = client.executors
+            tasks = self._tasks.list(group=self._group)
         except Error as error:
             raise WorkflowError(f"posse: {error}") from error
-        if self._group not in groups if self._group else len(groups) != 1:
-            raise WorkflowError(f"posse: --posse-group must be one of: {', '.join(groups)}")
-        self._tasks = client.executors
+        # Those of an earlier Snakemake, by their keys without the random part.
+        self._earlier = {task.key.rpartition("-")[0]: task.key for task in tasks if not task.has_ended}
 
     def run_job(self, job: JobExecutorInterface) -> None:
         """Adds the job as a task, or finds the task of an earlier Snakemake that was killed."""
         info = SubmittedJobInfo(job, aux={})
+        targets = " ".join(encode_target_jobs_cli_args(job.get_target_spec()))
+        stem = self._stem(job, targets)
         try:
-            earlier = self._find_earlier(job)
-            if earlier is None:
-                task = self._task(job)
-                self._tasks.submit_all([task], group=self._group)
-                info.aux["task"], info.external_jobid = task, task["key"]
+            earlier = self._find_earlier(stem)
+            task = self._task(job, earlier or f"{stem}-{secrets.token_hex(4)}")
+            if earlier:
+                self.logger.info(f"{targets} is the task {earlier} already")
             else:
-                self.logger.info(f"Job {job.jobid} is the task {earlier} already")
-                info.external_jobid = earlier
+                self._tasks.submit_all([task], group=self._group)
+            info.aux["task"], info.external_jobid = task, task["key"]
         except Error as error:
             self.report_job_error(info, msg=f"posse: {error}\n")
             return
         self.report_job_submission(info)
 
-    def _find_earlier(self, job: JobExecutorInterface) -> Optional[str]:
-        key = self.dag.incomplete_external_jobid(job)
-        if not key:
-            return None
-        return key if any(task.key == key and not task.has_ended for task in self._tasks.list(group=self._group)) else None
-
-    def _task(self, job: JobExecutorInterface) -> Dict[str, Any]:
+    def _stem(self, job: JobExecutorInterface, targets: str) -> str:
+        """The same in each Snakemake that runs this workflow in this folder."""
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", str(job.name)).strip("-_.")[:NAME_CHARS] or "job"
+        words = "\n".join([str(self.workflow.workdir_init), str(self.workflow.main_snakefile), targets])
+        return f"{name}-{hashlib.sha256(words.encode()).hexdigest()[:IDENTITY_CHARS]}"
+
+    def _find_earlier(self, stem: str) -> Optional[str]:
+        """The job's open task. Snakemake's own record of it is gone as soon as the Snakemake in the task has begun."""
+        key = self._earlier.pop(stem, None)
+        if key is None:
+            return None
+        try:
+            return None if self._tasks.get(key, group=self._group).has_ended else key
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            return None
+
+    def _task(self, job: JobExecutorInterface, key: str) -> Dict[str, Any]:
         resources = job.resources
         task: Dict[str, Any] = {
-            "key": f"{name}-{str(job.jobid)[:8]}-{secrets.token_hex(4)}",
+            "key": key,
             "command": ["sh", "-c", self.format_job_exec(job)],
             "cpu": str(job.threads),
             "retries": self._retries,
