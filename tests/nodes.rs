@@ -35,7 +35,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     OwnReal lost::{
         driver_node_lost, executors_node_lost, kubelet_lost, node_deleted, node_restarted_and_drained,
     };
-    OwnReal reach::{connection_cut_by_a_kubelet, submitted_run_is_reached};
+    OwnReal reach::{connection_cut_by_a_kubelet, submitted_run_is_reached, task_reads_its_files};
     OwnReal attempts::{
         drained_again_and_again, final_exit_code_is_one_attempt, retries_are_spent, retries_without_permission,
         killed_together_with_posse, clean_end_with_slow_executors,

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use serde_json::json;
 
 use crate::nodes::cluster::{
-    PATIENCE, POSSE_IMAGE, Scene, UNTIL_GO, expect, name_of, node_of, said,
+    PATIENCE, POSSE_IMAGE, Scene, UNTIL_GO, expect, name_of, node_of, root, said,
 };
 use crate::nodes::machine::{share_nodes, take_node};
 use crate::nodes::wait::{wait_for, wait_value};
@@ -52,6 +52,61 @@ pub fn submitted_run_is_reached() {
     expect(&scene.posse(&["logs", "reach/2"]), 0, &[]);
     expect(&scene.posse(&["logs", APP, "--executors"]), 0, &[]);
 
+    expect(&scene.posse(&["stop", APP]), 0, &["application reach stopped"]);
+    scene.finish();
+}
+
+/// A task's container, which is not root, reads and runs its files, also below a volume that can be written.
+pub fn task_reads_its_files() {
+    let _nodes = share_nodes();
+    let scene = Scene::new().create_namespace();
+    scene.kubectl(&["create", "configmap", "settings", "--from-literal=known=of the template\n"]);
+    let text = fs::read_to_string(root().join("deploy/executor.yaml")).unwrap();
+    let text = text.replace(
+        "  containers:\n    - name: worker\n",
+        "  volumes: [{name: work, emptyDir: {}}, {name: settings, configMap: {name: settings}}]\n  \
+         containers:\n    - name: worker\n      volumeMounts: [{name: work, mountPath: /work}, \
+         {name: settings, mountPath: /settings}]\n",
+    );
+    assert!(text.contains("volumeMounts"), "{text}");
+    scene.write("task.yaml", &text);
+    let settings = json!({ "app": APP, "driver": { "posse_image": POSSE_IMAGE },
+        "task_secrets": true, "executors": [{ "count": 0, "max": 2, "template": "task.yaml" }] });
+    scene.write("posse.yaml", &settings.to_string());
+    scene.submit();
+    wait_value(PATIENCE, "the driver to answer", || {
+        let output = ask(&scene, &["status"]);
+        if output.status.success() { Ok(()) } else { Err(said(&output)) }
+    });
+    scene.write("token", "s3cr3t");
+    scene.write("conf", "of the task\n");
+    scene.write(
+        "run.sh",
+        "#!/bin/sh\ncat /settings/known /work/in/conf; echo \"$TOKEN as $(id -u)\"\n\
+         if echo x >>/work/in/conf; then exit 9; fi; ls -l /work/in\n",
+    );
+    let add = |words: &[&str]| {
+        let mut command = scene.command("posse");
+        command.args(["task", "add", "--app", APP, "-n", &scene.namespace]).args(words);
+        expect(&command.output().expect("posse is built"), 0, &[]);
+    };
+    let file = ["--file", "/work/in/conf=@conf"];
+    let program = ["--file", "/opt/job/run.sh=@run.sh", "--", "/opt/job/run.sh"];
+    let a = ["--name", "a", "--secret-env", "TOKEN=@token"];
+    add(&[&a[..], &file, &program].concat());
+    let waited = ask(&scene, &["task", "wait", "a"]);
+    let list = said(&ask(&scene, &["task", "list", "-o", "wide"]));
+    assert_eq!(waited.status.code(), Some(0), "{list}");
+    let log = ask(&scene, &["task", "logs", "a"]);
+    let want = "of the template\nof the task\ns3cr3t as 65532\n";
+    expect(&log, 0, &[want, "can't create /work/in/conf", "-r-xr-xr-x"]);
+    // Nothing can be mounted there.
+    for file in ["known", "new"] {
+        add(&["--name", file, "--file", &format!("/settings/{file}=@conf")]);
+        expect(&ask(&scene, &["task", "wait", file]), 128, &[]);
+        let list = ask(&scene, &["task", "list", "-o", "wide"]);
+        expect(&list, 0, &[&format!("rootfs at \"/settings/{file}\"")]);
+    }
     expect(&scene.posse(&["stop", APP]), 0, &["application reach stopped"]);
     scene.finish();
 }
