@@ -129,6 +129,16 @@ class Futures(unittest.TestCase):
                 self.assertIsInstance(call.exception(SECONDS_MAX), BrokenExecutor)
             self.assertRaises(BrokenExecutor, executor.submit, square, 1)
 
+    def test_what_a_failed_worker_said_is_told(self):
+        executor = PosseExecutor(1, dev=True, image="any", command=["sh", "-c", "echo no such module >&2; exit 3"])
+        call, until = executor.submit(square, 1), time.monotonic() + SECONDS_MAX
+        told = re.compile("lost: .*exit code 3.* no such module")
+        while not told.search(executor._run.messages()):
+            self.assertLess(time.monotonic(), until, executor._run.messages())
+            time.sleep(0.05)
+        executor.shutdown(cancel_futures=True)
+        self.assertRaises(CancelledError, call.result, SECONDS_MAX)
+
     def test_a_worker_of_another_version_is_told(self):
         with PosseExecutor(1, dev=True) as executor:
             with socket.create_connection(executor._listener.getsockname(), timeout=10) as stream:

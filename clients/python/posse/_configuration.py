@@ -34,6 +34,10 @@ def write_configuration(
         "name": "secret", "command": ["cp", *paths, "{{DIR}}"], "every": "365d", "secret": name, "mount": "/posse-secret"
     }
     whole = {**group, "credentials": [], "env": [*taken, *env]}
+    if "image" in whole and not whole.keys() & {"pod", "template"}:
+        # What an executor says when it fails becomes a part of posse's words about its loss.
+        container = {"name": "executor", "terminationMessagePolicy": "FallbackToLogsOnError"}
+        whole["pod"] = {"spec": {"containers": [container]}}
     path = Path(folder, "posse.json")
     path.write_text(json.dumps({"app": app, "credentials": [entry], "executors": [whole]}))
     return str(path)
