@@ -34,7 +34,8 @@ def posse_yaml(checks, *more):
         spec = pod_on_nodes({})
         [fields] = spec.pop("containers")
         told = lambda indent, map: "".join(f"{indent}{key}: {json.dumps(value)}\n" for key, value in map.items() if key != "image")
-        more = (*more, ("    security: restricted\n", ""), ("python:3.12-slim", fields["image"]), ("        containers:\n", told("        ", spec) + "        containers:\n"),
+        more = (*more, ("    security: restricted\n", ""), ("python:3.12-slim", fields["image"]),
+                ("        containers:\n", told("        ", spec) + "        containers:\n"),
                 ("name: worker\n", "name: worker\n" + told("            ", fields)))
     return checks.configuration(
         ("python3, examples", f"{sys.executable}, examples"), ("[python3, -m", f"[{sys.executable}, -m"),
@@ -89,7 +90,8 @@ def with_losses():
         key.write_text(checks.instance * 8)
         command = f"  command: [env, PYTHONPATH=clients/python, {sys.executable}, {DRIVER}]\n"
         # posse does not start this driver: so it can be killed and started again without it.
-        configuration = posse_yaml(checks, (command, ""), ("port: auto", f"port: {port}\n  host: {host}"), ("head -c 32 /dev/urandom | base64", f"cat {key} "))
+        configuration = posse_yaml(
+            checks, (command, ""), ("port: auto", f"port: {port}\n  host: {host}"), ("head -c 32 /dev/urandom | base64", f"cat {key} "))
         cluster = checks.start_cluster()
         first = checks.start_posse("posse", "-f", configuration, cluster=cluster)
         checks.until("posse", Path(control[len("unix:"):]).exists)

@@ -9,7 +9,6 @@ Exit code 77: Snakemake is missing.
 """
 
 import importlib.util
-import shutil
 import signal
 import sys
 from collections import defaultdict
