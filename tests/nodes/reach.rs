@@ -65,7 +65,7 @@ pub fn task_reads_its_files() {
     let text = text.replace(
         "  containers:\n    - name: worker\n",
         "  volumes: [{name: work, emptyDir: {}}, {name: settings, configMap: {name: settings}}]\n  \
-         containers:\n    - name: worker\n      volumeMounts: [{name: work, mountPath: /work}, \
+         containers:\n    - name: worker\n      volumeMounts: [{name: work, mountPath: /job}, \
          {name: settings, mountPath: /settings}]\n",
     );
     assert!(text.contains("volumeMounts"), "{text}");
@@ -82,15 +82,15 @@ pub fn task_reads_its_files() {
     scene.write("conf", "of the task\n");
     scene.write(
         "run.sh",
-        "#!/bin/sh\ncat /settings/known /work/in/conf; echo \"$TOKEN as $(id -u)\"\n\
-         if echo x >>/work/in/conf; then exit 9; fi; ls -l /work/in\n",
+        "#!/bin/sh\ncat /settings/known /job/in/conf; echo \"$TOKEN as $(id -u)\"\n\
+         if echo x >>/job/in/conf; then exit 9; fi; ls -l /job/in\n",
     );
     let add = |words: &[&str]| {
         let mut command = scene.command("posse");
         command.args(["task", "add", "--app", APP, "-n", &scene.namespace]).args(words);
         expect(&command.output().expect("posse is built"), 0, &[]);
     };
-    let file = ["--file", "/work/in/conf=@conf"];
+    let file = ["--file", "/job/in/conf=@conf"];
     let program = ["--file", "/opt/job/run.sh=@run.sh", "--", "/opt/job/run.sh"];
     let a = ["--name", "a", "--secret-env", "TOKEN=@token"];
     add(&[&a[..], &file, &program].concat());
@@ -99,7 +99,7 @@ pub fn task_reads_its_files() {
     assert_eq!(waited.status.code(), Some(0), "{list}");
     let log = ask(&scene, &["task", "logs", "a"]);
     let want = "of the template\nof the task\ns3cr3t as 65532\n";
-    expect(&log, 0, &[want, "can't create /work/in/conf", "-r-xr-xr-x"]);
+    expect(&log, 0, &[want, "can't create /job/in/conf", "-r-xr-xr-x"]);
     // Nothing can be mounted there.
     for file in ["known", "new"] {
         add(&["--name", file, "--file", &format!("/settings/{file}=@conf")]);
