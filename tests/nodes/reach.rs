@@ -82,7 +82,7 @@ pub fn task_reads_its_files() {
     scene.write("conf", "of the task\n");
     scene.write(
         "run.sh",
-        "#!/bin/sh\ncat /settings/known /job/in/conf; echo \"$TOKEN as $(id -u)\"\n\
+        "#!/bin/sh\nexec 2>&1\ncat /settings/known /job/in/conf; echo \"$TOKEN as $(id -u)\"\n\
          if echo x >>/job/in/conf; then exit 9; fi; ls -l /job/in\n",
     );
     let add = |words: &[&str]| {
