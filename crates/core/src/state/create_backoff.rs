@@ -440,9 +440,7 @@ impl CreateBackoff {
 
     fn is_in_crash_loop(&mut self, n_wanted: u32, now: Millis) -> bool {
         for times in [&mut self.starts, &mut self.early_ends, &mut self.ends_at_once] {
-            while times.front().is_some_and(|&at| now.since(at) > CRASH_LOOP_WINDOW_MS) {
-                times.pop_front();
-            }
+            forget_old(times, now);
         }
         let n = self.early_ends.len();
         let crashes = n >= CRASH_LOOP_ENDS_MIN && n * 2 > self.starts.len();
@@ -454,8 +452,15 @@ impl CreateBackoff {
 }
 
 fn push(times: &mut VecDeque<Millis>, now: Millis) {
+    forget_old(times, now);
     if times.len() == ENTRIES_MAX {
         times.pop_front();
     }
     times.push_back(now);
+}
+
+fn forget_old(times: &mut VecDeque<Millis>, now: Millis) {
+    while times.front().is_some_and(|&at| now.since(at) > CRASH_LOOP_WINDOW_MS) {
+        times.pop_front();
+    }
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::wildcard_enum_match_arm)]
 
 use posse_base::time::Millis;
+use posse_core::model::action::Action;
+use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::{StartProblem, StartProblemKind};
@@ -12,7 +14,7 @@ use posse_core::model::task::Shape;
 use posse_core::model::waiting::{StartWait, Waiting};
 use posse_core::reconciler::InstanceIdentity;
 
-use crate::core_run::{Run, identity, policy, spec};
+use crate::core_run::{Run, identity, policy, set, spec};
 
 const EXECUTORS: u32 = 300;
 /// More than a turn with one change visits, and far fewer than all.
@@ -137,4 +139,57 @@ fn a_status_shows_a_pod_with_changed_labels_as_it_is() {
     let status = run.core.status();
     let mut nodes = status.executors.iter().flat_map(|block| &**block).map(|one| &one.node);
     assert!(nodes.any(|node| node.as_deref() == Some("moved")));
+}
+
+/// Answers creates and deletes until there are no more.
+fn answer_all(run: &mut Run) {
+    loop {
+        let asked = run.take();
+        if asked.is_empty() {
+            return;
+        }
+        for action in asked {
+            match action {
+                Action::Create { id, .. } => run.start(&[id.0]),
+                Action::Delete { uid, .. } => run.tell(Input::Deleted { uid, answer: Ok(None) }),
+                other => panic!("not expected: {other:?}"),
+            }
+        }
+    }
+}
+
+/// Removes all executors at once, so many times, and starts their successors.
+fn replace_all(run: &mut Run, n_times: u32) {
+    for _ in 0..n_times {
+        let ids: Vec<u64> = run.pods.iter().map(|pod| pod.id.0).collect();
+        run.call(Command::Kill {
+            executors: set(&ids),
+            after: AfterKill::Replace,
+            force: true,
+            reason: None,
+        });
+        answer_all(run);
+        run.gone(&ids);
+        answer_all(run);
+        run.wait(60_000);
+        run.take_events();
+    }
+}
+
+#[test]
+fn executors_that_came_and_went_leave_nothing_but_their_records() {
+    // With this id high water all ids have six digits.
+    let identity = InstanceIdentity { id_high_water: 100_000, ..identity() };
+    let mut run = Run::with_identity(identity, policy(), vec![spec("g", 64)]);
+    run.list();
+    answer_all(&mut run);
+    assert_eq!(run.pods.len(), 64);
+    let written = |run: &Run| format!("{:?}", run.core).len();
+    // More than posse keeps records of.
+    replace_all(&mut run, 100);
+    let before = written(&run);
+    replace_all(&mut run, 100);
+    assert_eq!((run.pods.len(), run.pods[0].id.0), (64, 100_000 + 200 * 64 + 1));
+    let after = written(&run);
+    assert!(after < before + before / 100, "{before} bytes have become {after}");
 }
