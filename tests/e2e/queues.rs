@@ -332,6 +332,11 @@ pub fn gangs_of_other_schedulers() {
     let spec = json!({"minMember": 2, "scheduleTimeoutSeconds": 300});
     assert_eq!(stored(coscheduling()), (json!("shop-one-coscheduling"), spec));
     check_pods(&pods);
+    let (code, body) = posse.call("DELETE", "/v1/groups/volcano", &Value::Null);
+    assert_eq!(code, 200, "{body}");
+    let (api, version, _) = volcano();
+    assert_eq!(in_namespace(api, version), Vec::<Value>::new(), "it is deleted with its group");
+    assert_eq!(stored(coscheduling()).0, "shop-one-coscheduling", "another one stays");
     posse.stop();
     for (api, version, _) in [volcano(), coscheduling()] {
         assert_eq!(in_namespace(api, version), Vec::<Value>::new(), "they are deleted at the end");
@@ -396,8 +401,9 @@ fn check_order(scene: &Scene<'_>, pods: &[Value]) {
         for pod in pods.iter().filter(|pod| pod["metadata"]["labels"]["posse.dev/group"] == kind) {
             assert!(made < at("create", "pods", name_of(pod)), "{kind}: a pod came first");
         }
-        assert!(pods_deleted < at("delete", "podgroups", &name), "{kind}: deleted too early");
     }
+    let kept = at("delete", "podgroups", "shop-one-coscheduling");
+    assert!(pods_deleted < kept, "deleted before the pods of the run");
 }
 
 /// Executor `id`, once it exists.

@@ -7,6 +7,7 @@ use log::warn;
 use serde_json::Value;
 
 use crate::claims::SlotClaims;
+use crate::pod_groups::PodGroups;
 use posse_control::{DryRunError, DryRuns};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::pod_text::{PodOverrides, PodText};
@@ -31,6 +32,7 @@ pub struct TemplateDryRun {
     pub identity: PodContext,
     /// The pods of the groups of the file, until a call deletes them.
     pub of_file: Mutex<BTreeMap<GroupName, PodContext>>,
+    pub pod_groups: Arc<PodGroups>,
 }
 
 impl TemplateDryRun {
@@ -94,6 +96,7 @@ impl DryRuns for TemplateDryRun {
 
     fn forget(&self, group: &GroupName) {
         self.of_file().remove(group);
+        self.pod_groups.forget(group);
     }
 }
 

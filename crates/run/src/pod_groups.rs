@@ -1,4 +1,4 @@
-//! The PodGroups of gangs: created before the first pod of a group, and deleted at the end of a run.
+//! The PodGroups of gangs: created before the first pod of a group, and deleted with the group or at the end of a run.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,8 @@ const TRUSTED: Duration = Duration::from_secs(30);
 pub struct PodGroups {
     http: Http,
     namespace: String,
-    groups: BTreeMap<GroupName, PodGroup>,
+    /// Those of the groups of the file, until a call deletes them.
+    groups: Mutex<BTreeMap<GroupName, PodGroup>>,
     /// Where those are that were created, and when.
     created: Mutex<BTreeMap<GroupName, (String, Instant)>>,
 }
@@ -30,7 +31,8 @@ pub struct PodGroups {
 impl PodGroups {
     /// None is created yet.
     pub fn new(http: Http, namespace: &str, groups: BTreeMap<GroupName, PodGroup>) -> Self {
-        Self { http, namespace: namespace.to_owned(), groups, created: Mutex::default() }
+        let (namespace, groups) = (namespace.to_owned(), Mutex::new(groups));
+        Self { http, namespace, groups, created: Mutex::default() }
     }
 
     /// Creates the PodGroup of this group, if it has one that is not known to be there.
@@ -38,37 +40,44 @@ impl PodGroups {
     /// # Errors
     /// The server's refusal. No pod was created.
     pub fn ensure(&self, group: &GroupName) -> Result<(), Refusal> {
-        let Some(PodGroup { api, object }) = self.groups.get(group) else { return Ok(()) };
-        let known = self.created().get(group).cloned();
+        let known = lock(&self.created).get(group).cloned();
         if known.as_ref().is_some_and(|(_, at)| at.elapsed() < TRUSTED) {
             return Ok(());
         }
+        let Some(PodGroup { api, object }) = lock(&self.groups).get(group).cloned() else {
+            return Ok(());
+        };
         let created = known.map_or_else(|| pod_groups::root(&self.http, api), |(root, _)| Ok(root));
         let created = created.and_then(|root| {
-            pod_groups::create(&self.http, &root, &self.namespace, object).map(|()| root)
+            pod_groups::create(&self.http, &root, &self.namespace, &object).map(|()| root)
         });
         let root = created.map_err(about)?;
         debug!("PodGroup of group {group} is at {root}");
-        self.created().insert(group.clone(), (root, Instant::now()));
+        lock(&self.created).insert(group.clone(), (root, Instant::now()));
         Ok(())
     }
 
     /// Deletes the PodGroups that were created, and does not wait until they are gone: a finalizer may keep them as long
     /// as their pods.
     pub fn remove(&self) {
-        for (group, (root, _)) in std::mem::take(&mut *self.created()) {
-            let Some(PodGroup { object, .. }) = self.groups.get(&group) else { continue };
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            let deleted = pod_groups::delete(&self.http, &root, &self.namespace, name);
-            if let Err(refusal) = deleted {
-                warn!("the PodGroup {name} of group {group} remains: {refusal}");
-            }
-        }
+        let groups: Vec<GroupName> = lock(&self.created).keys().cloned().collect();
+        groups.iter().for_each(|group| self.forget(group));
     }
 
-    fn created(&self) -> MutexGuard<'_, BTreeMap<GroupName, (String, Instant)>> {
-        self.created.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The same for this group, which is deleted. The next group of its name has none.
+    pub fn forget(&self, group: &GroupName) {
+        let pod_group = lock(&self.groups).remove(group);
+        let created = lock(&self.created).remove(group);
+        let (Some(PodGroup { object, .. }), Some((root, _))) = (pod_group, created) else { return };
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        if let Err(refusal) = pod_groups::delete(&self.http, &root, &self.namespace, name) {
+            warn!("the PodGroup {name} of group {group} remains: {refusal}");
+        }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks the server whether it knows the PodGroups that these pods need. Other problems are those of the first create.

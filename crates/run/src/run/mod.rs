@@ -310,15 +310,15 @@ impl Run<'_> {
         )));
         let port = self.driver_port(acquired)?;
         let identity = self.identity(selection, port.as_ref());
+        let pod_groups = Arc::new(self.pod_groups(&identity));
         let interfaces = self.open_interfaces(
             selection,
             &identity,
-            (&claims, &secrets),
+            (&claims, &secrets, &pod_groups),
             sender,
             liveness,
             sent,
         )?;
-        let pod_groups = Arc::new(self.pod_groups(&identity));
         Ok(Opened { interfaces, identity, claims, pod_groups, secrets, _port: port })
     }
 
@@ -326,7 +326,7 @@ impl Run<'_> {
         &self,
         selection: &Selection,
         run: &RunIdentity,
-        (claims, secrets): (&SlotClaims, &Arc<TaskSecrets>),
+        (claims, secrets, pod_groups): (&SlotClaims, &Arc<TaskSecrets>, &Arc<PodGroups>),
         sender: &Sender<Message>,
         liveness: Arc<Liveness>,
         sent: Arc<SentCounts>,
@@ -343,7 +343,8 @@ impl Run<'_> {
         let clock = self.clock;
         let is_exclusive = self.settings.exclusive;
         let (pods, claims) = (self.pods(selection), claims.clone());
-        let dry_run = TemplateDryRun { pods, claims, is_exclusive, identity, of_file };
+        let pod_groups = Arc::clone(pod_groups);
+        let dry_run = TemplateDryRun { pods, claims, is_exclusive, identity, of_file, pod_groups };
         let subject = ServedRun {
             core: Arc::new(handle) as Arc<dyn RunHandle>,
             dry_runs: Arc::new(dry_run) as Arc<dyn DryRuns>,
