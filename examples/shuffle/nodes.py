@@ -136,7 +136,7 @@ class Kubelet:
 
 
 class Application:
-    """A submitted app.py; its driver finds FOLDER at /check."""
+    """A submitted application, app.py by default; its driver finds FOLDER at /check."""
 
     def __init__(self, folder, name, version, conf, env, placed=None):
         self.name, self.folder, self.version = f"shuffle-{name}", folder / name, version
@@ -156,9 +156,9 @@ class Application:
         }
         self.env = {"PYTHONPATH": "/check", "KILL_AT": f"/check/{name}/kill", **env}
 
-    def submit(self, options=()):
+    def submit(self, options=(), program=("/check/app.py",)):
         words = ["/opt/spark/bin/posse-spark-submit", *options,
-                 *(f"--conf={key}={value}" for key, value in self.conf.items()), "/check/app.py"]
+                 *(f"--conf={key}={value}" for key, value in self.conf.items()), *program]
         configuration = {
             "app": self.name,
             "driver": {

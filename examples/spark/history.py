@@ -8,9 +8,11 @@ of the event log at the URL EVENTS. LOG gets what it says.
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -58,6 +60,20 @@ def run(posse_metrics):
     spark.stop()
 
 
+def read_in_browser(url, application):
+    """A script of the page fills its table."""
+    chromium = shutil.which("chromium")
+    if not chromium:
+        return "; NOT TESTED in a browser: chromium is missing"
+    with tempfile.TemporaryDirectory() as profile:
+        page = subprocess.run([chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+                               f"--virtual-time-budget={SECONDS_MAX * 1000}", "--dump-dom", url],
+                              capture_output=True, text=True, check=True, timeout=SECONDS_MAX).stdout
+    if application not in page:
+        sys.exit(f"history: in Chromium the table has no {application}: {page[-2000:]}")
+    return ", also in Chromium"
+
+
 def check(events, log_file, spark_class, *keys):
     """In front of a real volume this is the Deployment of history/history-server.yaml."""
     with socket.socket() as free:
@@ -84,7 +100,8 @@ def check(events, log_file, spark_class, *keys):
             sys.exit(f"history: executors: {executors}")
         if NAME not in get(f"http://127.0.0.1:{port}/history/{found[0]['id']}/jobs/"):
             sys.exit("history: the page of the jobs does not name the application")
-        print(f"history: the server shows {found[0]['id']} with its executors and jobs", flush=True)
+        seen = read_in_browser(f"http://127.0.0.1:{port}/", found[0]["id"])
+        print(f"history: the server shows {found[0]['id']} with its executors and jobs{seen}", flush=True)
     finally:
         server.kill()
         server.wait()
