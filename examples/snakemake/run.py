@@ -50,7 +50,7 @@ def main():
         first = checks.start_queue("posse", cluster)
         checks.until("posse", control.exists)
         start_flow = lambda name: checks.start(
-            # Without the second word a Snakemake that follows a killed one refuses steps that ended in between.
+            # Without --rerun-incomplete a Snakemake that follows a killed one refuses to begin if a step ended in between.
             name, sys.executable, "-m", "snakemake", "--nolock", "--rerun-incomplete", "--executor", executor, *words, "--jobs", "200",
             "--config", f"parts={parts}", "--seconds-between-status-checks", "1", cwd=checks.folder,
             POSSE_CONTROL=f"unix:{control}", POSSE_EXE=posse_binary(), POSSE_APP="flow", PYTHONPATH=str(ROOT / "clients/python"))
