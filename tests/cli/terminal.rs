@@ -419,8 +419,11 @@ fn a_shell_can_move_the_run_between_background_and_foreground() {
     let posse = env!("CARGO_BIN_EXE_posse");
     terminal.press("PS1='prompt> '\r");
     terminal.wait_line("the prompt", |line| line.ends_with("prompt>"));
-    let driver = "'echo $$ >pid; until [ -e over ]; do sleep 0.05; done; echo tail'";
-    terminal.press(&format!("{posse} run --dev -- sh -c {driver} &\r"));
+    // Not a shell: while it waits for its vfork(2), it is stopped only after its child is.
+    let driver = "import os, time\nopen('new', 'w').write(str(os.getpid()))\nos.rename('new', 'pid')\n\
+        while not os.path.exists('over'): time.sleep(0.05)\nprint('tail')\n";
+    fs::write(folder.path().join("driver.py"), driver).unwrap();
+    terminal.press(&format!("{posse} run --dev -- python3 driver.py &\r"));
     let pid = || fs::read_to_string(folder.path().join("pid")).map_err(drop);
     let pid = terminal.wait("the driver", || pid()?.trim().parse::<u32>().map_err(drop));
     terminal.press("fg\r");
