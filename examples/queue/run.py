@@ -145,8 +145,9 @@ def under_posse(seed):
         same("losses", {e["executor"]: (e["reason"], e["exit_code"]) for e in lost}, want)
         same("losses told once", len(lost), len(want))
         same("let go, so that one is left", len(killed) > 0, True)
-        story = checks.events("executor_lost", "executor_requested")
-        first = next(i for i, event in enumerate(story) if event.get("reason") == "killed")
+        story = checks.events("executor_lost", "executor_requested", "target_changed")
+        # One that fails while the driver lets another one go makes room for it: then somebody comes for the other one.
+        first = next(i for i, event in enumerate(story) if event.get("target", 6) < 6)
         n_asked = sum(event["event"] == "executor_requested" for event in story[first:])
         n_failed = sum(event.get("reason", "killed") != "killed" for event in story[first:])
         same("nobody comes for those that were let go", n_asked <= n_failed, True)
