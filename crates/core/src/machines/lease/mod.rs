@@ -195,7 +195,7 @@ impl LeaseMachine {
         if self.held && now >= deadline {
             self.lose(None);
         }
-        if self.stop.is_some_and(|(_, by)| now >= by || !(self.held || self.is_write_unresolved)) {
+        if self.stop.is_some_and(|(_, by)| now >= by || !self.may_be_ours()) {
             self.done = true;
         }
         if self.done {
@@ -253,7 +253,12 @@ impl LeaseMachine {
         self.due_at = Millis::ZERO;
         self.not_before = Millis::ZERO;
         self.n_failures = 0;
-        self.must_read |= self.is_write_unresolved;
+        self.must_read |= !self.held || self.is_write_unresolved;
+    }
+
+    /// We hold the Lease, or only the server knows whether we do.
+    fn may_be_ours(&self) -> bool {
+        self.held || self.is_write_unresolved || self.is_new_holder_unknown
     }
 
     pub fn is_stopping(&self) -> bool {
@@ -285,6 +290,7 @@ impl LeaseMachine {
                 if self.stop.is_some() {
                     // During a stop the only remaining task is to release the Lease.
                     (self.held, self.renewed_at) = (named_us, now);
+                    self.is_new_holder_unknown = false;
                 }
                 let free =
                     record.holder.is_empty() || named_us || holder_state == HolderState::Gone;
@@ -416,6 +422,8 @@ impl LeaseMachine {
     fn lose(&mut self, holder: Option<String>) {
         self.held = false;
         self.is_new_holder_unknown = holder.is_none();
+        // A stop may come when the server answers again, and before the next renewal.
+        self.must_read |= self.stop.is_some();
         self.push_update(LeaseUpdate::Lost { holder });
     }
 

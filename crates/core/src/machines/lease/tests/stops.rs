@@ -61,3 +61,26 @@ fn a_stop_reads_the_lease_after_an_unknown_outcome() {
         assert_eq!(matches!(bench.due(), LeaseStep::Delete(_)), wanted);
     }
 }
+
+/// The server was away for longer than the renew deadline: nobody else need have the Lease.
+#[test]
+fn a_stop_reads_a_lease_that_was_not_renewed_in_time() {
+    let me = me().to_string();
+    for is_told_before in [false, true] {
+        for (found, is_released) in
+            [(Some(me.as_str()), true), (Some("thief"), false), (Some(""), false), (None, false)]
+        {
+            let mut bench = Bench::held();
+            bench.now = bench.now.after(RENEW_DEADLINE_MS);
+            if is_told_before {
+                bench.fail_write(RefusalClass::Transient);
+                assert_eq!(bench.updates(), [LeaseUpdate::Lost { holder: None }]);
+            }
+            bench.machine.stop(LeaseRelease::Delete, bench.now.after(10_000));
+            let found = found.map(|holder| (record(holder, "9", 0), HolderState::Unknown));
+            bench.read(found);
+            assert_eq!(matches!(bench.due(), LeaseStep::Delete(_)), is_released);
+            assert_eq!(bench.due() == LeaseStep::Done, !is_released);
+        }
+    }
+}
