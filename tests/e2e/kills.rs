@@ -217,7 +217,7 @@ fn play(server: &dyn Server, job: &Job) -> (Vec<String>, bool) {
     let is_struck = gate.is_struck.load(Ordering::SeqCst);
     if is_struck {
         // A request that was sent may still take effect.
-        wait_for(PATIENCE, "its last calls to be dealt with", || proxy.is_quiet());
+        proxy.wait_until_quiet();
         if let Some(pod) = &first_pod {
             end_driver(&scene, pod, job.heir);
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::access::Access;
 use super::http::{Answer, Client};
-use super::wait::{PATIENCE, wait_value};
+use super::wait::{PATIENCE, wait_for, wait_value};
 
 /// How often a silenced watch checks whether it may continue.
 const STEP: Duration = Duration::from_millis(10);
@@ -108,6 +108,8 @@ struct Shared {
     closed: AtomicBool,
     silent: AtomicBool,
     next_id: AtomicU64,
+    /// The client's port of the connection that was accepted last.
+    last_port: AtomicU16,
     connections: Mutex<BTreeMap<u64, TcpStream>>,
     watches: Mutex<Vec<u64>>,
     log: Mutex<Vec<String>>,
@@ -134,6 +136,7 @@ impl Proxy {
             closed: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             next_id: AtomicU64::new(0),
+            last_port: AtomicU16::new(0),
             connections: Mutex::default(),
             watches: Mutex::default(),
             log: Mutex::default(),
@@ -185,12 +188,22 @@ impl Proxy {
         *self.acceptor.lock().expect("no panic in here") = Some(acceptor);
     }
 
-    /// True if all sent requests have ended and their clients have disconnected: only connections
-    /// of watches are left.
-    pub fn is_quiet(&self) -> bool {
-        let watches = self.shared.watches.lock().expect("no panic in here").clone();
-        let connections = self.shared.connections.lock().expect("no panic in here");
-        connections.keys().all(|id| watches.contains(id))
+    /// Waits until all sent requests have ended and their clients have disconnected: only
+    /// connections of watches are left. The clients must have ended before.
+    pub fn wait_until_quiet(&self) {
+        // A client that was killed may have sent its request before its connection was accepted.
+        // Connections are accepted in turn, so after this one all of them are on the list.
+        let last = TcpStream::connect(("127.0.0.1", self.port)).expect("the proxy accepts");
+        let last_port = last.local_addr().expect("a connected socket has an address").port();
+        wait_for(PATIENCE, "the proxy to accept all connections", || {
+            self.shared.last_port.load(Ordering::SeqCst) == last_port
+        });
+        drop(last);
+        wait_for(PATIENCE, "the last requests to be dealt with", || {
+            let watches = self.shared.watches.lock().expect("no panic in here").clone();
+            let connections = self.shared.connections.lock().expect("no panic in here");
+            connections.keys().all(|id| watches.contains(id))
+        });
     }
 
     /// The connection to the server, for a test that sends something later than posse did.
@@ -229,18 +242,15 @@ fn accept_on(listener: TcpListener, shared: &Arc<Shared>) -> JoinHandle<()> {
                 return;
             }
             let Ok(stream) = stream else { continue };
+            let (Ok(clone), Ok(peer)) = (stream.try_clone(), stream.peer_addr()) else { continue };
+            let id = shared.next_id.fetch_add(1, Ordering::SeqCst);
+            shared.connections.lock().expect("no panic in here").insert(id, clone);
+            shared.last_port.store(peer.port(), Ordering::SeqCst);
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
-                let id = shared.next_id.fetch_add(1, Ordering::SeqCst);
-                if let Ok(clone) = stream.try_clone() {
-                    shared.connections.lock().expect("no panic in here").insert(id, clone);
-                    // `down` cuts what is on the list, and this one may have come too late for that.
-                    if !shared.closed.load(Ordering::SeqCst) {
-                        // An error ends this connection only.
-                        let _ = serve(&shared, id, &stream);
-                    }
-                    let _ = stream.shutdown(Shutdown::Both);
-                }
+                // An error ends this connection only.
+                let _ = serve(&shared, id, &stream);
+                let _ = stream.shutdown(Shutdown::Both);
                 shared.connections.lock().expect("no panic in here").remove(&id);
             });
         }
