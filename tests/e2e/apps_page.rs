@@ -56,7 +56,8 @@ pub fn apps_page_over_an_outage(server: &dyn Server) {
     pod["metadata"]["name"] = "html".into();
     pod["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "posse",
         "app.kubernetes.io/component": "executor", "posse.dev/app": "html", "posse.dev/group": "g"});
-    pod["spec"]["nodeSelector"] = json!({"no": "where"});
+    // The cluster's own scheduler would write another reason.
+    pod["spec"]["schedulerName"] = json!("nobody");
     scene.admin.post(&pods_path(&scene.namespace), &pod).ok();
     let said = json!({"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": HOSTILE}]}});
     scene.admin.merge_patch(&format!("{}/html/status", pods_path(&scene.namespace)), &said).ok();
