@@ -19,7 +19,7 @@ let view = {text: "", state: "all", group: "", range: 0, order: "newest", active
 
 function reset() {
   run = {id: null, version: 0, seen: 0, at: Date.now(), answer: null, executors: new Map(), samples: [],
-         events: [], nEvents: 0, nLost: 0, over: false, stop: null};
+         events: [], nEvents: 0, nLost: 0, stop: null};
   built = {};
 }
 
@@ -459,13 +459,18 @@ let refreshTimer = null;
 function refreshSoon(ms) {
   if (refreshTimer || document.hidden) return;
   refreshTimer = setTimeout(async () => {
-    // The stream of events would notice a lost connection only when the server is silent for too long.
-    await refresh().catch(() => run.stop?.abort());
+    // The stream of events would notice a lost connection only when the server is silent for too long. Its last
+    // events may still be on their way.
+    const {stop} = run;
+    await refresh().catch(() => setTimeout(() => stop?.abort(), REFRESH_MS));
     refreshTimer = null;
   }, ms);
 }
 
-// Follows the events until the connection ends. True: the run is over.
+// The last event of a run. After it the connection may end in any way.
+const isOver = () => run.events[0]?.event === "stopped";
+
+// Follows the events until the connection ends.
 async function follow(onByte) {
   const stop = run.stop = new AbortController();
   let heard = Date.now();
@@ -476,7 +481,7 @@ async function follow(onByte) {
     let rest = "";
     for (;;) {
       const {value, done} = await reader.read();
-      if (done) return run.events.length > 0 && run.events[0].event === "stopped";
+      if (done) return;
       heard = Date.now();
       onByte();
       const lines = (rest + value).split("\n");
@@ -506,7 +511,7 @@ async function connect() {
       isConnected();
       draw();
       why = "";
-      run.over = await follow(isConnected);
+      await follow(isConnected);
     } catch (error) {
       why = error instanceof Refused ? error.message : "";
       if (error.status === 401) {
@@ -520,7 +525,7 @@ async function connect() {
       }
     }
     since ??= Date.now();
-    if (run.over) showLink("over", "The run is over. This is its last state.");
+    if (isOver()) showLink("over", "The run is over. This is its last state.");
     else showLink("cut", `Not connected since ${clock(since)}${why ? `: ${why}` : ""}`);
     if (run.answer) draw();
     await pause(delay * (0.75 + Math.random() / 2), since);
