@@ -73,7 +73,8 @@ fn files_that_cannot_be_used_are_named_with_who_names_them() {
         assert!(said.contains(words), "no {words:?}: {said}");
     };
     refused(
-        &["apps"],
+        // No run on this host is in that namespace.
+        &["apps", "-n", "none"],
         "posse: kubeconfig /nowhere/config: $KUBECONFIG names this file, which does not exist",
     );
     let events = ["run", "--dev", "--events", "/nowhere/events", "--", "true"];
