@@ -65,6 +65,18 @@ impl TlsClient {
         self.tcp.write_all(&records)
     }
 
+    /// A client that uploads and has sent no byte of the body. Its request has a regular slot: the server
+    /// asks for the body.
+    fn uploading(server: &Server, config: &Arc<ClientConfig>) -> Self {
+        let mut client = Self::new(server, config);
+        let head = b"PUT /take HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n\
+                     content-length: 900000000\r\n\r\n";
+        client.send(head).unwrap();
+        let mut answer = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+        rustls::Stream::new(&mut client.tls, &mut client.tcp).read_exact(&mut answer).unwrap();
+        client
+    }
+
     /// Sends a request and reads to the end.
     fn exchange(&mut self, request: &str) -> io::Result<String> {
         self.send(request.as_bytes())?;
@@ -135,11 +147,10 @@ fn a_client_that_reads_slowly_is_closed() {
 
 #[test]
 fn the_slowest_client_is_closed_first() {
-    let limits = Limits { connections_max: 3, patience: Duration::from_millis(200), ..LIMITS };
+    let limits = Limits { connections_max: 3, patience: Duration::from_secs(1), ..LIMITS };
     let (server, config) = start_tls(limits, Arc::new(Echo));
-    let head = b"PUT /take HTTP/1.1\r\nhost: x\r\ncontent-length: 900000000\r\n\r\n";
-    let mut clients: Vec<TlsClient> = (0..3).map(|_| TlsClient::new(&server, &config)).collect();
-    clients.iter_mut().for_each(|client| client.send(head).unwrap());
+    let mut clients: Vec<TlsClient> =
+        (0..3).map(|_| TlsClient::uploading(&server, &config)).collect();
     // The second one sends parts of a record, so the server receives bytes but no body.
     let record = clients[1].records(&[b'x'; 16_000]);
     let begun = Instant::now();
@@ -166,16 +177,8 @@ fn the_slowest_client_is_closed_first() {
 #[test]
 fn a_full_server_answers_probes_and_refuses_the_rest_in_tls() {
     let (server, config) = start_tls(LIMITS, Arc::new(Echo));
-    let head = b"PUT /take HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n\
-                 content-length: 900000000\r\n\r\n";
-    let mut held: Vec<TlsClient> =
-        (0..LIMITS.connections_max).map(|_| TlsClient::new(&server, &config)).collect();
-    for client in &mut held {
-        client.send(head).unwrap();
-        // The server awaits the body, so the request has its slot.
-        let mut answer = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
-        rustls::Stream::new(&mut client.tls, &mut client.tcp).read_exact(&mut answer).unwrap();
-    }
+    let held: Vec<TlsClient> =
+        (0..LIMITS.connections_max).map(|_| TlsClient::uploading(&server, &config)).collect();
     // They take all places at the door. Those in the spare slots are closed for new ones.
     let silent: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
     for _ in 0..40 {
@@ -187,7 +190,7 @@ fn a_full_server_answers_probes_and_refuses_the_rest_in_tls() {
         assert_eq!(answers(&text), [(503, r#"{"error":"too many connections"}"#)]);
         assert!(text.contains("retry-after: 1\r\n"), "{text}");
     }
-    drop(silent);
+    drop((held, silent));
 }
 
 /// Waits in `authorize` until the test lets it go on.
