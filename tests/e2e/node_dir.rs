@@ -4,10 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::posse::{command, said};
+use crate::support::reaper::Guarded;
 use crate::support::scene::Scene;
 use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, wait_for};
@@ -30,11 +31,24 @@ fn output(mut command: Command) -> Output {
     command.output().expect("the binary can be started")
 }
 
-/// Makes a folder as an executor of this run would, with files.
+/// A cleanup that goes on, and ends with the test.
+fn start_loop(scene: &Scene<'_>, server: &dyn Server, words: &[&str]) -> Guarded {
+    Guarded::spawn(&mut cleanup(scene, server, words)).expect("the binary can be started")
+}
+
+fn end_loop(mut process: Guarded) {
+    process.signal(Signal::TERM);
+    wait_for(PATIENCE, "the end of the cleanup", || process.is_over());
+    assert!(process.status().is_some_and(|status| status.success()), "{:?}", process.status());
+}
+
+/// Makes a folder as an executor of this run would, with files. It appears whole: a cleanup that runs may remove it at once.
 fn make(scene: &Scene<'_>, name: &str) -> PathBuf {
-    let folder = scene.file("node").join(name);
-    fs::create_dir_all(folder.join("blockmgr-1/00")).expect("writable");
-    fs::write(folder.join("blockmgr-1/00/shuffle_0_0_0.data"), "x").expect("writable");
+    let (folder, unnamed) = (scene.file("node").join(name), scene.file("unnamed"));
+    fs::create_dir_all(unnamed.join("blockmgr-1/00")).expect("writable");
+    fs::write(unnamed.join("blockmgr-1/00/shuffle_0_0_0.data"), "x").expect("writable");
+    fs::create_dir_all(scene.file("node")).expect("writable");
+    fs::rename(&unnamed, &folder).expect("writable");
     folder
 }
 
@@ -69,16 +83,13 @@ pub fn folders_of_ended_applications(server: &dyn Server) {
 
     // The next round finds folders of runs that nobody has told.
     let words = ["--all-apps", "--yes", "--every", "1s"];
-    let mut loop_ = cleanup(&scene, server, &words).spawn().expect("the binary can be started");
+    let loop_ = start_loop(&scene, server, &words);
     let late = make(&scene, "late.a1b2c");
     wait_for(PATIENCE, "the next round", || !late.exists());
     assert!(own.exists());
     posse.stop();
     wait_for(PATIENCE, "the folder of the run to be removed", || !own.exists());
-    let pid = Pid::from_child(&loop_);
-    kill_process(pid, Signal::TERM).expect("it runs");
-    let status = loop_.wait().expect("it ends");
-    assert!(status.success(), "{status}");
+    end_loop(loop_);
     assert!(foreign.iter().all(|folder| folder.exists()), "{foreign:?}");
     assert!(outside.join("file").exists() && scene.file("node").join("link.x1").exists());
     let missing = output(cleanup(&scene, server, &["--all-apps", "--every", "0s"]));
@@ -102,7 +113,7 @@ pub fn folders_go_when_their_run_ends(server: &dyn Server) {
     lost.kill();
 
     let words = ["--all-apps", "--yes", "--every", "1h"];
-    let mut loop_ = cleanup(&scene, server, &words).spawn().expect("the binary can be started");
+    let loop_ = start_loop(&scene, server, &words);
     wait_for(PATIENCE, "the first round", || !ended.exists());
     assert!(of_lost.exists(), "whoever holds its Lease may still live");
     ending.stop();
@@ -114,7 +125,6 @@ pub fn folders_go_when_their_run_ends(server: &dyn Server) {
     assert!(of_other.exists(), "this run holds its Lease");
     other.stop();
     wait_for(PATIENCE, "the folder of the last run to be removed", || !of_other.exists());
-    kill_process(Pid::from_child(&loop_), Signal::TERM).expect("it runs");
-    assert!(loop_.wait().expect("it ends").success());
+    end_loop(loop_);
     scene.finish();
 }
