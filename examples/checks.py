@@ -20,6 +20,8 @@ POLL_SECONDS = 0.02
 SECONDS_MAX = 120
 SECONDS_TO_END = 30
 CHARS_MAX = 100
+# Linux gives those from 32768: ip_local_port_range in https://docs.kernel.org/networking/ip-sysctl.html
+PORTS, PORTS_IN_USE_MAX = (11_000, 30_000), 20
 # A cluster whose nodes are processes of this machine (../.ci/nodes). Without it the examples start an embedded one.
 NODES = os.environ.get("POSSE_NODES")
 # The nodes that have the image. Its libc runs this machine's Python, too.
@@ -66,10 +68,22 @@ def posse_binary():
     return str(max(built, key=lambda path: path.stat().st_mtime))
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def free_port(host="127.0.0.1"):
+    return free_ports(1, host)[0]
+
+
+def free_ports(n, host="127.0.0.1"):
+    """Different ports that nobody uses. The kernel gives them to nobody who asks for any port, so they stay free."""
+    found = []
+    with contextlib.ExitStack() as held:
+        for port in random.sample(range(*PORTS), k=n + PORTS_IN_USE_MAX):
+            listener = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                listener.bind((host, port))
+                found.append(port)
+            if len(found) == n:
+                return found
+    sys.exit(f"of {n + PORTS_IN_USE_MAX} ports of {host} only {len(found)} are free")
 
 
 def json_lines(path):

@@ -16,15 +16,12 @@ import time
 import kube
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.dirname(HERE))
+from checks import free_port
+
 SUBMIT = os.path.join(HERE, "..", "spark", "submit.sh")
 MAPS = 8
 DEADLINE_SECONDS = 90
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def wait_until(what, done, seconds_max=DEADLINE_SECONDS):

@@ -9,7 +9,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,9 @@ import urllib.error
 from pathlib import Path
 
 import kube
+
+sys.path.append(str(Path(__file__).parents[1]))
+from checks import free_ports
 
 READY_SECONDS_MAX, END_SECONDS = 90, 1
 AUDIT = """
@@ -64,7 +66,7 @@ def main(folder):
 
 def start_servers(folder, started):
     assets, token = Path(os.environ["KUBEBUILDER_ASSETS"]), secrets.token_hex()
-    etcd, peer, api = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    etcd, peer, api = (f"127.0.0.1:{port}" for port in free_ports(3))
     (folder / "audit.yaml").write_text(AUDIT)
     (folder / "tokens").write_text(f'{token},owner,owner,"system:masters"\n')
     start(folder, started, "etcd", assets / "etcd", f"--data-dir={folder}/etcd", "--unsafe-no-fsync",
@@ -92,12 +94,6 @@ def start_servers(folder, started):
 def start(folder, started, name, *command):
     with open(folder / f"{name}.log", "w", encoding="utf-8") as log:
         started.append(subprocess.Popen(command, stdout=log, stderr=log))
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def wait_until_ready(started):

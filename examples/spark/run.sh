@@ -454,7 +454,7 @@ s3() (
 )
 
 free_port() {
-    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+    PYTHONPATH=$top/examples python3 -c 'import checks; print(checks.free_port())'
 }
 
 # name, URL for the event log, further keys of Spark and its HistoryServer...
