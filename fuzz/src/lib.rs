@@ -111,7 +111,7 @@ pub fn watch_line(bytes: &[u8]) {
     for event in [watch::Encoded::Json(bytes), watch::Encoded::Protobuf(bytes)] {
         let _ = watch::parse_event(event, &selection());
     }
-    let _ = list::parse_page(bytes, &selection());
+    let _ = list::read_page(&mut &*bytes, &selection());
     let _ = pod::parse(bytes, &selection());
 }
 

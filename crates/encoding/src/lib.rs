@@ -6,6 +6,7 @@ pub mod fields;
 pub mod json;
 pub mod pod_fields;
 pub mod protobuf;
+pub mod protobuf_stream;
 pub mod quantity;
 pub mod strict_json;
 pub mod yaml;

@@ -77,21 +77,25 @@ impl<'a> Envelope<'a> {
         let mut reader = Reader { bytes };
         while let Some((number, part)) = reader.next_field()? {
             match (number, part) {
-                (1, Part::Bytes(bytes)) => {
-                    let mut reader = Reader { bytes };
-                    while let Some((number, part)) = reader.next_field()? {
-                        match number {
-                            1 => envelope.api_version = part.text()?,
-                            2 => envelope.kind = part.text()?,
-                            _ => {}
-                        }
-                    }
-                }
+                (1, Part::Bytes(bytes)) => envelope.read_type(bytes)?,
                 (2, Part::Bytes(raw)) => envelope.raw = raw,
                 _ => {}
             }
         }
         Ok(envelope)
+    }
+
+    /// Reads what the object is (`runtime.TypeMeta`).
+    pub(crate) fn read_type(&mut self, bytes: &'a [u8]) -> Result<(), ProtobufError> {
+        let mut reader = Reader { bytes };
+        while let Some((number, part)) = reader.next_field()? {
+            match number {
+                1 => self.api_version = part.text()?,
+                2 => self.kind = part.text()?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }
 
@@ -247,7 +251,7 @@ impl<'a> Reader<'a> {
             return Ok(None);
         }
         let key = self.varint()?;
-        let number = u32::try_from(key >> 3).map_err(|_| ProtobufError::Cut)?;
+        let number = number_of(key)?;
         let part = match key & 7 {
             0 => Part::Number(self.varint()?),
             1 => Part::Number(little_endian(self.take(8)?)),
@@ -268,18 +272,33 @@ impl<'a> Reader<'a> {
     }
 
     fn varint(&mut self) -> Result<u64, ProtobufError> {
-        const BYTES_MAX: u32 = 10;
-        let mut number = 0;
-        for i in 0..BYTES_MAX {
+        varint(|| {
             let (&byte, rest) = self.bytes.split_first().ok_or(ProtobufError::Cut)?;
             self.bytes = rest;
-            number |= u64::from(byte & 0x7F).wrapping_shl(7 * i);
-            if byte & 0x80 == 0 {
-                return Ok(number);
-            }
-        }
-        Err(ProtobufError::Overflow)
+            Ok(byte)
+        })
     }
+}
+
+/// A number, from as many bytes as it has.
+pub(crate) fn varint<E: From<ProtobufError>>(
+    mut next: impl FnMut() -> Result<u8, E>,
+) -> Result<u64, E> {
+    const BYTES_MAX: u32 = 10;
+    let mut number = 0;
+    for i in 0..BYTES_MAX {
+        let byte = next()?;
+        number |= u64::from(byte & 0x7F).wrapping_shl(7 * i);
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(ProtobufError::Overflow.into())
+}
+
+/// The number of a field, from its key.
+pub(crate) fn number_of(key: u64) -> Result<u32, ProtobufError> {
+    u32::try_from(key >> 3).map_err(|_| ProtobufError::Cut)
 }
 
 fn little_endian(bytes: &[u8]) -> u64 {

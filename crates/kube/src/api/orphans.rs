@@ -87,7 +87,7 @@ impl AppExecutors {
         read_pages(&first, |path| {
             let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
             let (status, answer) = call(&self.http, &request, Verb::List)?;
-            let mut page = orphan::parse_page(&answer)
+            let mut page = orphan::read_page(&mut answer.as_slice())
                 .map_err(|problem| unreadable(status, &problem.to_string()))?;
             all.append(&mut page.pods);
             Ok(page.next)

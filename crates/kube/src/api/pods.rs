@@ -1,14 +1,14 @@
 //! The pods of one instance: create, get, list, watch, patch and delete.
 
 use std::borrow::Cow;
-use std::io;
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS, PROTOBUF,
     STRATEGIC_MERGE_PATCH, call, delete_options, get, object_path, open_stream, percent_encode,
-    read_pages, read_to_end, require_success, restart_expired, transport_refusal, uid_precondition,
-    write, write_path,
+    read_pages, require_success, restart_expired, transport_refusal, uid_precondition, write,
+    write_path,
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
@@ -19,7 +19,7 @@ use posse_core::model::input::{ListPage, PodAnswer};
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::labels::Selection;
-use posse_wire::k8s::list::{Page, parse_page};
+use posse_wire::k8s::list::{Page, read_page};
 use posse_wire::k8s::log::{LOG_BYTES_MAX, last_lines};
 use posse_wire::k8s::status::{Verb, unreadable};
 use posse_wire::pod;
@@ -364,15 +364,19 @@ impl Pods {
 
     fn page(&self, path: String) -> Result<Page, Refusal> {
         log::debug!("list {path}");
-        let (status, answer) = if self.lists_stream {
-            let mut stream =
-                self.protobuf().open_stream(&path, LIST_PAGE_TIMEOUT).map_err(transport_refusal)?;
-            require_success(read_to_end(&mut stream, LIST_BYTES_MAX)?, Verb::List)?
-        } else {
-            call(&self.protobuf(), &get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX), Verb::List)?
-        };
-        parse_page(&answer, &self.selection)
-            .map_err(|problem| unreadable(status, &problem.to_string()))
+        if !self.lists_stream {
+            let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
+            let (status, answer) = call(&self.protobuf(), &request, Verb::List)?;
+            return read_page(&mut answer.as_slice(), &self.selection)
+                .map_err(|problem| unreadable(status, &problem.to_string()));
+        }
+        let mut stream = open_stream(&self.protobuf(), &path, LIST_PAGE_TIMEOUT, Verb::List)?;
+        let status = stream.status;
+        let mut body = stream.reader().take(LIST_BYTES_MAX);
+        read_page(&mut body, &self.selection).map_err(|problem| match body.limit() {
+            0 => unreadable(status, &format!("it is longer than {LIST_BYTES_MAX} bytes")),
+            _ => unreadable(status, &problem.to_string()),
+        })
     }
 
     fn parse(&self, status: u16, answer: &[u8]) -> Result<PodAnswer, Refusal> {

@@ -1,6 +1,7 @@
 //! Reads one page of a list of pods, or of objects of any kind.
 
 use std::borrow::Cow;
+use std::io::{BufRead, Read};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -13,7 +14,8 @@ use posse_core::model::input::PodAnswer;
 use posse_core::model::pod::Pod;
 use posse_encoding::fields::{Fields, Value};
 use posse_encoding::json;
-use posse_encoding::protobuf::{self, Envelope};
+use posse_encoding::protobuf::{MAGIC, message};
+use posse_encoding::protobuf_stream::read_object;
 
 /// One page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,14 +30,14 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-/// Reads a page.
+/// Reads a page to its end. In protobuf one pod after another, so that its bytes are never held together.
 ///
 /// # Errors
-/// The bytes are not a list of pods. One unreadable pod makes the whole page unreadable: a list
+/// The body ends early, or is not a list of pods. One unreadable pod makes the whole page unreadable: a list
 /// without it would look as if that executor had been deleted.
-pub fn parse_page(bytes: &[u8], selection: &Selection) -> Result<Page, WireError> {
+pub fn read_page(body: &mut dyn BufRead, selection: &Selection) -> Result<Page, WireError> {
     let mut page = Page::default();
-    let end = read_pods(bytes, &mut |pod| {
+    let end = read_pods(body, &mut |pod| {
         if let PodAnswer::Ours(pod) = pod.seen(selection)? {
             page.pods.push(pod);
         }
@@ -89,6 +91,10 @@ pub fn parse_items<T>(
     })
 }
 
+/// The fields of a list in protobuf.
+const META_NUMBER: u32 = 1;
+const ITEM_NUMBER: u32 = 2;
+
 /// A page without its pods.
 pub(super) struct PageEnd {
     /// Text of the list's resourceVersion. Empty: absent.
@@ -99,23 +105,33 @@ pub(super) struct PageEnd {
 
 /// Calls `each` for every pod of a page.
 pub(super) fn read_pods(
-    bytes: &[u8],
+    body: &mut dyn BufRead,
     each: &mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
 ) -> Result<PageEnd, WireError> {
-    let mut list = RawList { meta: None, each, seen: Ok(()) };
-    match Envelope::message_of(bytes, "PodList")? {
-        Some(message) => protobuf::fill(message, &mut list)?,
-        None => drop(json::fill(bytes, &mut list)?),
-    }
-    list.seen?;
-    let meta = list.meta.ok_or(WireError::Missing("metadata"))?;
-    Ok(PageEnd {
-        version_text: meta.version.unwrap_or_default().into_owned(),
-        next: meta.next.map(Cow::into_owned).filter(|token| !token.is_empty()),
-    })
+    let mut bytes = Vec::new();
+    body.take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
+    let end = if bytes == MAGIC {
+        let mut end = None;
+        read_object(body, "PodList", |number, bytes| {
+            match number {
+                META_NUMBER => end = Some(message::<RawListMeta<'_>>(bytes)?.into()),
+                ITEM_NUMBER => each(message(bytes)?)?,
+                _ => {}
+            }
+            Ok::<_, WireError>(())
+        })?;
+        end
+    } else {
+        body.read_to_end(&mut bytes)?;
+        let mut list = RawList { meta: None, each, seen: Ok(()) };
+        json::fill(&bytes, &mut list)?;
+        list.seen?;
+        list.meta.map(PageEnd::from)
+    };
+    end.ok_or(WireError::Missing("metadata"))
 }
 
-/// A list of pods, each of which is handed on once it is read.
+/// A list of pods in JSON, each of which is handed on once it is read.
 struct RawList<'a, 'e> {
     meta: Option<RawListMeta<'a>>,
     each: &'e mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
@@ -124,7 +140,8 @@ struct RawList<'a, 'e> {
 }
 
 impl<'a> Fields<'a> for RawList<'a, '_> {
-    const NUMBERS: &'static [(u32, &'static str)] = &[(1, "metadata"), (2, "items")];
+    const NUMBERS: &'static [(u32, &'static str)] =
+        &[(META_NUMBER, "metadata"), (ITEM_NUMBER, "items")];
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
@@ -159,6 +176,15 @@ impl<'a> Fields<'a> for RawListMeta<'a> {
     }
 }
 
+impl From<RawListMeta<'_>> for PageEnd {
+    fn from(meta: RawListMeta<'_>) -> Self {
+        Self {
+            version_text: meta.version.unwrap_or_default().into_owned(),
+            next: meta.next.map(Cow::into_owned).filter(|token| !token.is_empty()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,14 +196,15 @@ mod tests {
             include_str!("../../../../fixtures/pods/page1.json"),
             include_str!("../../../../fixtures/pods/page2.json"),
         ];
-        let [first, second] = pages.map(|page| parse_page(page.as_bytes(), &selection).unwrap());
+        let [first, second] =
+            pages.map(|page| read_page(&mut page.as_bytes(), &selection).unwrap());
         assert_eq!(first.pods.len(), 5);
         assert_eq!(second.pods.len(), 3);
         assert!(first.next.is_some() && second.next.is_none());
         assert_eq!(first.version_text, second.version_text);
         assert_eq!(first.version.map(|v| v.to_string()), Some(first.version_text));
         let other = Selection { app: "wordcount".to_owned(), instance: "other".to_owned() };
-        assert_eq!(parse_page(pages[0].as_bytes(), &other).unwrap().pods, []);
+        assert_eq!(read_page(&mut pages[0].as_bytes(), &other).unwrap().pods, []);
     }
 
     #[test]
@@ -203,7 +230,7 @@ mod tests {
     #[test]
     fn empty_and_malformed_pages() {
         let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
-        let page = |text: &str| parse_page(text.as_bytes(), &selection);
+        let page = |text: &str| read_page(&mut text.as_bytes(), &selection);
         assert_eq!(page(r#"{"metadata":{},"items":null}"#), Ok(Page::default()));
         for broken in ["", "{}", r#"{"metadata":{},"items":{}}"#, r#"{"metadata":{},"items":[{}]}"#]
         {

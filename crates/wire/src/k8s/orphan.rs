@@ -1,5 +1,7 @@
 //! What `posse cleanup` reads: executors of any instance, and the pods that own them.
 
+use std::io::BufRead;
+
 use crate::k8s::list::read_pods;
 use crate::pod::{OwnerFacts, WireError, read_pod};
 use posse_core::policy::orphans::OrphanCandidate;
@@ -15,10 +17,10 @@ pub struct Page {
 /// Reads a page.
 ///
 /// # Errors
-/// The bytes are not a list of pods, each with a name and a uid.
-pub fn parse_page(bytes: &[u8]) -> Result<Page, WireError> {
+/// The body ends early, or is not a list of pods, each with a name and a uid.
+pub fn read_page(body: &mut dyn BufRead) -> Result<Page, WireError> {
     let mut pods = Vec::new();
-    let end = read_pods(bytes, &mut |pod| {
+    let end = read_pods(body, &mut |pod| {
         pods.push(pod.orphan()?);
         Ok(())
     })?;
@@ -72,10 +74,10 @@ mod tests {
             phase: Phase::Pending,
         };
         let want = Page { pods: vec![first, second], next: Some("t".to_owned()) };
-        assert_eq!(parse_page(page), Ok(want));
-        assert_eq!(parse_page(br#"{"metadata":{},"items":null}"#), Ok(Page::default()));
+        assert_eq!(read_page(&mut &page[..]), Ok(want));
+        assert_eq!(read_page(&mut &br#"{"metadata":{},"items":null}"#[..]), Ok(Page::default()));
         for bad in [&b"[]"[..], b"{}", br#"{"metadata":{},"items":[{"metadata":{"name":"a"}}]}"#] {
-            assert!(parse_page(bad).is_err());
+            assert!(read_page(&mut &bad[..]).is_err());
         }
         let facts = |phase, is_deleting, job| {
             Ok(OwnerFacts { uid: Uid::new("o1"), phase, is_deleting, job })

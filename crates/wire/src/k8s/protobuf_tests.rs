@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::k8s::labels::Selection;
-use crate::k8s::list::parse_page;
+use crate::k8s::list::read_page;
 use crate::k8s::status::{Verb, refusal};
 use crate::k8s::watch::{Encoded, LineEvent, parse_event};
 use crate::pod;
@@ -107,10 +107,34 @@ fn a_bookmark_and_an_error_of_a_watch() {
 
 #[test]
 fn a_page_is_read_as_its_json() {
-    let page = parse_page(PAGE, &selection()).unwrap();
-    assert_eq!(page, parse_page(PAGE_JSON, &selection()).unwrap());
+    let page = read_page(&mut &PAGE[..], &selection()).unwrap();
+    assert_eq!(page, read_page(&mut &PAGE_JSON[..], &selection()).unwrap());
     assert_eq!(page.pods.len(), 2);
     assert!(page.next.is_some() && page.version.is_some());
+    for length in 0..PAGE.len() {
+        let cut = read_page(&mut &PAGE[..length], &selection());
+        // What follows the list says how it is encoded.
+        assert!(cut.is_err() || cut.as_ref() == Ok(&page), "{length} bytes: {cut:?}");
+    }
+}
+
+#[test]
+fn a_page_may_have_fields_of_later_versions() {
+    let fixed =
+        |number: u8, kind: u8, length: usize| [vec![number << 3 | kind], vec![7; length]].concat();
+    let others = [number(9, 300), fixed(10, 1, 8), fixed(11, 5, 4), bytes(12, b"later")].concat();
+    let list = [others.clone(), bytes(1, &bytes(2, b"77")), others.clone()].concat();
+    let whole = [body("PodList", &list), others].concat();
+    let page = read_page(&mut whole.as_slice(), &selection()).unwrap();
+    assert_eq!((page.version_text.as_str(), page.pods.len()), ("77", 0));
+}
+
+#[test]
+fn a_list_of_another_kind_is_refused() {
+    let wrong = Err(pod::WireError::Protobuf(ProtobufError::Kind));
+    assert_eq!(read_page(&mut body("NodeList", b"").as_slice(), &selection()), wrong);
+    let untyped = [MAGIC, &bytes(2, &bytes(1, b""))].concat();
+    assert_eq!(read_page(&mut untyped.as_slice(), &selection()), wrong);
 }
 
 #[test]
@@ -192,6 +216,9 @@ fn cut_and_changed_bytes_are_errors_or_other_values() {
     {
         assert!(pod::parse(&[MAGIC, message].concat(), &selection()).is_err(), "{message:x?}");
         assert!(pod::parse(&body("Pod", message), &selection()).is_err(), "{message:x?}");
-        assert!(parse_page(&body("PodList", message), &selection()).is_err(), "{message:x?}");
+        assert!(
+            read_page(&mut body("PodList", message).as_slice(), &selection()).is_err(),
+            "{message:x?}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Reads a pod: the few facts that `core` needs.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::{fmt, io};
 
 use serde::Deserialize;
 
@@ -21,6 +21,7 @@ use posse_core::policy::orphans::OrphanCandidate;
 use posse_encoding::fields::Value;
 use posse_encoding::json;
 use posse_encoding::protobuf::{Envelope, ProtobufError, message};
+use posse_encoding::protobuf_stream::StreamError;
 
 pub mod beside;
 pub mod build;
@@ -59,6 +60,8 @@ const PROBLEM_BYTES_MAX: usize = 512;
 /// Why bytes could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireError {
+    /// The body ends early; with what the connection says.
+    Body(String),
     /// Not JSON, or of another shape than expected; with the position.
     Json(String),
     /// A required field is absent.
@@ -72,7 +75,7 @@ pub enum WireError {
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Json(problem) => f.write_str(problem),
+            Self::Body(problem) | Self::Json(problem) => f.write_str(problem),
             Self::Missing(field) => write!(f, "{field} is missing"),
             Self::Newer(format) => write!(
                 f,
@@ -84,6 +87,21 @@ impl fmt::Display for WireError {
 }
 
 impl std::error::Error for WireError {}
+
+impl From<io::Error> for WireError {
+    fn from(error: io::Error) -> Self {
+        Self::Body(error.to_string())
+    }
+}
+
+impl From<StreamError> for WireError {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Body(error) => error.into(),
+            StreamError::Protobuf(error) => error.into(),
+        }
+    }
+}
 
 impl From<ProtobufError> for WireError {
     fn from(error: ProtobufError) -> Self {

@@ -3,7 +3,7 @@
 use std::mem::{size_of, size_of_val};
 
 use super::*;
-use crate::k8s::list::parse_page;
+use crate::k8s::list::read_page;
 use crate::k8s::watch::{Encoded, parse_event};
 use posse_base::rng::Rng;
 use posse_core::policy::loss::classify;
@@ -539,7 +539,7 @@ fn no_bytes_cause_a_panic() {
         mutate(&mut bytes, &mut rng);
         let line = parse_event(Encoded::Json(&bytes), &selection()).is_ok();
         let pod = parse(&bytes, &selection()).is_ok();
-        let page = parse_page(&bytes, &selection()).is_ok();
+        let page = read_page(&mut bytes.as_slice(), &selection()).is_ok();
         n_read += usize::from(line || pod || page);
     }
     // Some changes leave the pod readable.
