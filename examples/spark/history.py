@@ -1,15 +1,14 @@
 """An application that is looked at: its own metrics and its executors', beside posse's, while it works; then its history.
 
 history.py run POSSE_METRICS: the application. It scrapes the three endpoints as Prometheus does.
-history.py check EVENTS LOG SPARK_CLASS [KEY=VALUE...]: Spark's HistoryServer, with these keys, must show the finished application
-of the event log at the URL EVENTS. LOG gets what it says.
+history.py check EVENTS LOG SPARK_CLASS PORT [KEY=VALUE...]: Spark's HistoryServer, on this port and with these keys, must show the
+finished application of the event log at the URL EVENTS. LOG gets what it says.
 """
 
 import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -61,24 +60,23 @@ def run(posse_metrics):
 
 
 def read_in_browser(url, application):
-    """A script of the page fills its table."""
+    """A script of the page fills its table. On a busy machine Chromium may give the page before that: then it is read again."""
     chromium = shutil.which("chromium")
     if not chromium:
         return "; NOT TESTED in a browser: chromium is missing"
-    with tempfile.TemporaryDirectory() as profile:
-        page = subprocess.run([chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
-                               f"--virtual-time-budget={SECONDS_MAX * 1000}", "--dump-dom", url],
-                              capture_output=True, text=True, check=True, timeout=SECONDS_MAX).stdout
-    if application not in page:
-        sys.exit(f"history: in Chromium the table has no {application}: {page[-2000:]}")
+    until, page = time.monotonic() + SECONDS_MAX, ""
+    while application not in page:
+        if time.monotonic() > until:
+            sys.exit(f"history: in Chromium the table has no {application}: {page[-2000:]}")
+        with tempfile.TemporaryDirectory() as profile:
+            page = subprocess.run([chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+                                   f"--virtual-time-budget={SECONDS_MAX * 1000}", "--dump-dom", url],
+                                  capture_output=True, text=True, check=True, timeout=SECONDS_MAX).stdout
     return ", also in Chromium"
 
 
-def check(events, log_file, spark_class, *keys):
+def check(events, log_file, spark_class, port, *keys):
     """In front of a real volume this is the Deployment of history/history-server.yaml."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     keys = [f"spark.history.fs.logDirectory={events}", f"spark.history.ui.port={port}", "spark.history.fs.update.interval=1s", *keys]
     options = " ".join(f"-D{key}" for key in keys)
     with open(log_file, "wb") as log:

@@ -480,7 +480,7 @@ with_history() {
     }
     grep -E '^history: ' "$work/log"
     # shellcheck disable=SC2086
-    python3 "$here/history.py" check "$events" "$work/history.log" "$SPARK_HOME/bin/spark-class" $keys
+    python3 "$here/history.py" check "$events" "$work/history.log" "$SPARK_HOME/bin/spark-class" "$(free_port)" $keys
 }
 
 # From a clean virtual environment to a word count: two commands, and the files of this folder.
