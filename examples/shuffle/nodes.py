@@ -89,9 +89,10 @@ def is_served(version, gone=()):
     return bool(pods) and not set(pods) & set(gone) and all(map(is_ready, pods.values()))
 
 
-def nodes_of_executors(app):
+def executors(app):
+    """Those that have a node, by uid."""
     pods = API.get(f"{kube.PODS}?labelSelector=posse.dev/app={app},spark-role=executor")["items"]
-    return {pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
+    return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
 
 
 class Kubelet:
@@ -235,19 +236,19 @@ def run_with_service(folder, version, port):
     application = Application(folder, name, version, with_service(name, version, port), {})
     application.submit(["--properties-file", "/check/spark.conf"])
     application.wait_for_map_stage()
-    before, folders = services(version), application.shuffle_folders()
+    before, old, folders = services(version), executors(application.name), application.shuffle_folders()
     n_killed = application.kill_executors()
     for pod in before.values():
         kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
-    wait_until("another pod of the service", lambda: is_served(version, before))
     nodes = set()
 
-    def have_successors():
-        nodes.update(nodes_of_executors(application.name))
+    def look():
+        nodes.update(node for uid, node in executors(application.name).items() if uid not in old)
         return nodes or application.driver.poll() is not None
 
-    # The driver cannot end well without them.
-    wait_until("the successors", have_successors)
+    # The driver cannot end well without its successors. They may have ended before the service's old pod has gone.
+    wait_until("the successors", look)
+    wait_until("another pod of the service", lambda: is_served(version, before))
     code, again = application.end()
     since = time.monotonic()
     # The service's pod looks at all folders each hour only.
