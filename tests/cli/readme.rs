@@ -358,6 +358,41 @@ fn the_tests_of_the_security_page_exist() {
     assert!(n_tests > 40, "only {n_tests} tests");
 }
 
+/// Each room has its row, each path is there, and each scenario is one of tests/e2e.
+#[test]
+fn the_architecture_is_what_is_there() {
+    const PAGE: &str = "docs/ARCHITECTURE.md";
+    let page = read(PAGE);
+    let mut rows = table(&page, "| crate | content |");
+    assert_eq!(names_of(&rows, 0), folders("crates"));
+    for row in &mut rows {
+        let listed = names_of(&[vec![row.remove(2)]], 0);
+        let known = folders(&format!("crates/{}/src", row[0].replace('`', "")));
+        assert_eq!(listed, known.difference(&BTreeSet::from(["tests".to_owned()])).cloned().collect());
+    }
+    let rules = section(&page, "Rules, files and tests");
+    let scenarios = sources(&root().join("tests/e2e"));
+    for name in rules.split('`').skip(1).step_by(2) {
+        let is_there = match name.contains('/') {
+            true => ["", "crates/core/src"].iter().any(|at| root().join(at).join(name).exists()),
+            false => scenarios.contains(&format!("fn {name}(")),
+        };
+        assert!(is_there, "{PAGE} names {name}, which does not exist");
+    }
+}
+
+/// What stands in backticks in these cells, without a final slash.
+fn names_of(rows: &[Vec<String>], cell: usize) -> BTreeSet<String> {
+    let names = rows.iter().flat_map(|cells| cells[cell].split('`').skip(1).step_by(2));
+    names.map(|name| name.trim_end_matches('/').to_owned()).collect()
+}
+
+fn folders(below: &str) -> BTreeSet<String> {
+    let entries = fs::read_dir(root().join(below)).unwrap().map(|entry| entry.unwrap());
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    folders.map(|entry| entry.file_name().into_string().unwrap()).collect()
+}
+
 /// Users search the page for the message that they see. Each part of a quote between its gaps (`…`)
 /// must occur in the sources.
 #[test]
