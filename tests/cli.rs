@@ -12,6 +12,7 @@ mod cli {
     mod promises;
     mod pty;
     mod readme;
+    mod readme_commands;
     mod restricted;
     mod supported;
     mod task_record;

@@ -15,7 +15,6 @@ use posse_wire::k8s::labels;
 use serde_json::Value;
 
 const README_LINES_MAX: usize = 250;
-const CLI: &str = "docs/CLI.md";
 const CONFIGURATION: &str = "docs/CONFIGURATION.md";
 const CONTROL_API: &str = "docs/CONTROL_API.md";
 
@@ -53,7 +52,7 @@ pub(super) fn first_cells(text: &str, head: &str) -> Vec<String> {
     cells
 }
 
-fn posse(args: &[&str]) -> String {
+pub(super) fn posse(args: &[&str]) -> String {
     let binary = env!("CARGO_BIN_EXE_posse");
     let output = program(binary).args(args).current_dir(root()).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -91,24 +90,6 @@ fn flags(help: &str) -> BTreeSet<String> {
     let lines = lines.map(str::trim_start).filter(is_flag);
     let flags = lines.map(|line| line.split("  ").next().unwrap().trim_end().to_owned());
     flags.filter(|flag| flag != "-h, --help").collect()
-}
-
-/// A section of CLI.md lists a command's flags; a link to a section of shared flags adds those.
-#[test]
-fn every_flag_of_every_command_is_documented() {
-    let page = read(CLI);
-    for (command, known) in commands() {
-        let text = section(&page, &format!("`posse {command}`"));
-        let mut listed: BTreeSet<String> =
-            table(text, "| flag |").into_iter().map(|cells| cells[0].replace('`', "")).collect();
-        listed.extend(first_cells(section(&page, "Global flags"), "| flag |"));
-        for shared in ["Configuration flags", "Server flags", "Output flags", "Control flags"] {
-            if text.contains(&format!("](#{})", slug(shared))) {
-                listed.extend(first_cells(section(&page, shared), "| flag |"));
-            }
-        }
-        assert_eq!(listed, known, "posse {command}: {CLI} against --help");
-    }
 }
 
 /// Also guards that an example is not left behind when a command or a flag changes.
@@ -215,7 +196,7 @@ fn the_links_between_the_pages_lead_somewhere() {
 }
 
 /// The anchor that GitHub gives to a heading.
-fn slug(heading: &str) -> String {
+pub(super) fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
@@ -368,7 +349,10 @@ fn the_architecture_is_what_is_there() {
     for row in &mut rows {
         let listed = names_of(&[vec![row.remove(2)]], 0);
         let known = folders(&format!("crates/{}/src", row[0].replace('`', "")));
-        assert_eq!(listed, known.difference(&BTreeSet::from(["tests".to_owned()])).cloned().collect());
+        assert_eq!(
+            listed,
+            known.difference(&BTreeSet::from(["tests".to_owned()])).cloned().collect()
+        );
     }
     let rules = section(&page, "Rules, files and tests");
     let scenarios = sources(&root().join("tests/e2e"));
