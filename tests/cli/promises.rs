@@ -35,13 +35,6 @@ fn known(kind: &str) -> BTreeSet<String> {
         first_cells(section(&read(page), heading), head).into_iter().collect()
     };
     match kind {
-        "key" => {
-            let keys = |(place, keys): &(&str, &'static [posse_wire::config::Key])| {
-                let place = (*place).to_owned();
-                keys.iter().map(move |key| path(&place, key.name))
-            };
-            SECTIONS.iter().flat_map(keys).collect()
-        }
         "command" => commands().into_keys().map(|command| format!("posse {command}")).collect(),
         "flag" => {
             let of_command = |(command, flags): (String, BTreeSet<String>)| {
@@ -87,31 +80,22 @@ fn what_is_not_stable_exists_and_has_one_of_the_words() {
     }
 }
 
-/// The word of a key stands in its description; the keys of a section have that of the section's key.
-#[test]
-fn the_words_of_the_keys_are_those_of_their_descriptions() {
-    let mut described = BTreeMap::new();
-    for (place, keys) in SECTIONS {
-        for key in keys.iter().filter(|key| key.stability != Stability::Stable) {
-            let name = ("key".to_owned(), path(place, key.name));
-            described.insert(name, key.stability.as_str().to_owned());
-        }
-    }
-    let told: BTreeMap<_, _> = told().into_iter().filter(|((kind, _), _)| kind == "key").collect();
-    assert_eq!(told, described);
-}
-
-/// A flag that sets a key has the word of the key.
+/// The word of a key stands in its description. A flag that sets a key has the word of the key.
 #[test]
 fn flags_of_keys_have_their_words() {
     let told = told();
     let flags = known("flag");
-    for ((_, key), word) in told.iter().filter(|((kind, _), _)| kind == "key") {
-        let flag = format!("posse run --{}", key.replace('_', "-"));
+    let mut n_flags = 0;
+    let (_, keys) = SECTIONS.iter().find(|(place, _)| place.is_empty()).unwrap();
+    for key in keys.iter().filter(|key| key.stability != Stability::Stable) {
+        let flag = format!("posse run --{}", key.name.replace('_', "-"));
         if flags.contains(&flag) {
-            assert_eq!(told.get(&("flag".to_owned(), flag.clone())), Some(word), "{flag}");
+            let word = key.stability.as_str().to_owned();
+            assert_eq!(told.get(&("flag".to_owned(), flag.clone())), Some(&word), "{flag}");
+            n_flags += 1;
         }
     }
+    assert!(n_flags > 0);
 }
 
 fn kept(name: &str) -> Vec<Vec<String>> {
