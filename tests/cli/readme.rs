@@ -195,6 +195,27 @@ fn the_links_between_the_pages_lead_somewhere() {
     }
 }
 
+/// What the program, its files and its comments name.
+#[test]
+fn the_pages_that_the_sources_name_exist() {
+    let sources = ["src", "crates", "clients"].map(|folder| sources(&root().join(folder))).concat();
+    let ends = |c: char| !(c.is_ascii_alphanumeric() || "_.#-".contains(c));
+    let names = sources.split("docs/").skip(1).map(|rest| rest.split(ends).next().unwrap());
+    let mut n_names = 0;
+    for (page, rest) in names.filter_map(|name| name.split_once(".md")) {
+        let text = read(&format!("docs/{page}.md"));
+        if let Some(anchor) = rest.strip_prefix('#') {
+            let anchor = anchor.trim_end_matches('.');
+            assert!(
+                text.lines().any(|line| slug(line.trim_start_matches('#')) == anchor),
+                "{anchor}"
+            );
+        }
+        n_names += 1;
+    }
+    assert!(n_names > 5, "{n_names}");
+}
+
 /// The anchor that GitHub gives to a heading.
 pub(super) fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
