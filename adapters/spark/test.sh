@@ -3,7 +3,7 @@
 set -eu
 [ $# -eq 2 ] || { echo "usage: $0 SPARK_HOME JAR" >&2; exit 2; }
 here=$(dirname "$0")
-path=$2:$1/jars/*
+path="$2:$1/jars/*"
 classes=$(mktemp -d)
 trap 'rm -rf "$classes"' EXIT
 # Without -Xlint:path: manifests of some of Spark's jars name jars that do not exist.

@@ -566,5 +566,5 @@ for recipe; do
     echo "-- $recipe: $(($(date +%s) - from)) s"
 done
 # In CI: what SUPPORT.md says of each change.
-[ -z "${TESTED:-}" ] || [ "$*" = install ] || [ "$versions" != 4.3 ] || "$top/.ci/support" tell Spark \
+[ -z "${TESTED:-}" ] || [ "$*" = install ] || [ "$versions" != 4.3 ] || "$top/.ci/support" Spark \
     "$(python3 -I -c 'from importlib.metadata import version; print(version("pyspark"))')"

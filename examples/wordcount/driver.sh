@@ -72,7 +72,7 @@ follow_events() {
 
 # Adds up the counts of each word. Input: "count word" lines, sorted by word.
 add_up() {
-    last= sum=0
+    last="" sum=0
     while read -r n word; do
         if [ "$word" != "$last" ]; then
             [ -z "$last" ] || echo "$sum $last"

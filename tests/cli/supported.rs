@@ -1,152 +1,116 @@
-//! SUPPORT.md's table, and `.ci/support`, which compares it with what ran.
+//! SUPPORT.md's table, and what the checks say that they tested.
 
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use posse_testing::Folder;
 
 use super::readme::{read, root, table};
 
-const HEAD: &str = "| what | versions | by |";
-/// No step of each change tells these.
-const UNTOLD: [&str; 1] = ["Spark, before a release"];
+const HEAD: &str = "| what | version | last tested | by |";
 
 const PAGE: &str = "# Support
 
-| what | versions | by |
-|---|---|---|
-| server | 1.36 | `a` |
-| older server | 1.20 | `a` |
-| Python | those of the machine, from 3.9 | `b` |
-| dask | 2026.8, 2026.9 | `c` |
-| helm | 4.1 | `d` |
+| what | version | last tested | by |
+|---|---|---|---|
+| server | 1.36 | 2026-01-02 | `a` |
+| server | 1.33 | 2026-01-02, by hand | `a` |
+| Prometheus | that of the machine | 2026-01-02 | `b` |
 
 After it.
 ";
 
-/// SUPPORT.md says by which command each version is tested.
+/// SUPPORT.md says by which command each version is tested, and when that was.
 #[test]
 fn what_is_supported_is_tested_by_something() {
-    let mut n_commands = 0;
-    for cells in table(&read("SUPPORT.md"), "| what | versions | by |") {
-        for command in cells[2].split('`').skip(1).step_by(2) {
-            let program = command.split(' ').next().unwrap();
-            let is_there = program == "cargo" || root().join(program).is_file();
-            assert!(is_there, "SUPPORT.md names {command}");
-            n_commands += 1;
-        }
-    }
-    assert!(n_commands >= 10, "{n_commands}");
-}
-
-/// Otherwise a row would be NOT TESTED for ever.
-#[test]
-fn each_row_is_told_by_a_check() {
-    let checks = fs::read_dir(root().join(".ci")).unwrap().map(|file| file.unwrap().path());
-    let checks = checks.filter(|path| path.is_file()).chain([root().join("examples/spark/run.sh")]);
-    let checks: String = checks.map(|path| fs::read_to_string(path).unwrap()).collect();
     let rows = table(&read("SUPPORT.md"), HEAD);
-    for row in rows.iter().map(|cells| cells[0].as_str()).filter(|row| !UNTOLD.contains(row)) {
-        let told =
-            ["tell ", "tell_program ", "tell_kubelet ", "tell(", "\"tell\", "].iter().any(|word| {
-                ["", "'", "\""]
-                    .iter()
-                    .any(|quote| checks.contains(&format!("{word}{quote}{row}{quote}")))
-            });
-        // `.ci/examples` tells the package that an example is run with.
-        let used = checks.lines().any(|line| {
-            let is_run = ["engine ", "tell ", "example "].iter().any(|word| line.contains(word));
-            is_run && line.ends_with(&format!(" {row}"))
-        });
-        assert!(told || used, "no check tells {row}");
+    assert!(rows.len() >= 20, "{}", rows.len());
+    for cells in rows {
+        let by = cells[3].split('`').nth(1).unwrap();
+        let program = by.split(' ').next().unwrap();
+        let is_there = program == "cargo" || root().join(program).is_file();
+        assert!(is_there, "SUPPORT.md names {by}");
+        let day = cells[2].trim_end_matches(", by hand");
+        let is_day = day.len() == 10 && day.bytes().all(|b| b == b'-' || b.is_ascii_digit());
+        assert!(is_day, "SUPPORT.md says that {} was tested on {day}", cells[0]);
     }
 }
 
-/// Exit code, stdout and stderr.
-fn support(page: &Path, words: &[&str]) -> (i32, String, String) {
+/// `.ci/check` has what `.ci/costs` lists, and the parts that a commit picks fit into their time.
+#[test]
+fn every_check_is_known_and_its_turn_comes() {
+    let costs = read(".ci/costs");
+    let rows: Vec<Vec<&str>> = costs
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let check = read(".ci/check");
+    let number = |text: &str| text.parse::<u32>().unwrap();
+    for row in &rows {
+        let [name, kind, seconds, processors] = row[..] else { panic!("four words: {row:?}") };
+        assert!(matches!(kind, "change" | "release"), "{row:?}");
+        assert!(number(seconds) > 0 && number(processors) > 0, "{row:?}");
+        let function = format!("\n{}() {{", name.replace('-', "_"));
+        let is_known = check.contains(&function) || root().join(".ci").join(name).is_file();
+        assert!(is_known || name.starts_with("mutants-"), "nothing does {name}");
+    }
+    let seconds = setting(&read(".ci/run"), "PICKED_SECONDS_MAX");
+    let of = usize::try_from(setting(&read(".ci/run"), "PICKED_ONE_OF")).unwrap();
+    let parts: Vec<_> = rows.iter().filter(|row| row[1] == "release").collect();
+    for first in 0..of {
+        let picked = parts.iter().skip(first).step_by(of);
+        let fit = picked.filter(|row| number(row[2]) <= seconds);
+        let sum: u32 = fit.map(|row| number(row[2])).sum();
+        assert!(sum <= seconds, "the parts from {first} on take {sum} s: a later one never comes");
+    }
+}
+
+fn setting(script: &str, name: &str) -> u32 {
+    let line = script.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    line.unwrap().parse().unwrap()
+}
+
+/// Exit code, stdout and stderr of `.ci/support`, and the page after it.
+fn support(folder: &Folder, words: &[&str]) -> (i32, String, String, String) {
+    let page = folder.path().join("page.md");
+    if !page.exists() {
+        fs::write(&page, PAGE).unwrap();
+    }
     let mut command = Command::new(root().join(".ci/support"));
-    let done = command
-        .args(words)
-        .env("SUPPORT", page)
-        .env("TESTED", page.with_file_name("tested"))
-        .output()
-        .unwrap();
+    command.args(words).env("SUPPORT", &page).env("TESTED", folder.path().join("tested"));
+    let done = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
+    let page = fs::read_to_string(page).unwrap();
+    (done.status.code().unwrap(), text(done.stdout), text(done.stderr), page)
 }
 
-/// A page and, below the folder, the file of lines.
-fn tell(folder: &Path, told: &[(&str, &str)]) -> (std::path::PathBuf, String) {
-    let page = folder.join("page.md");
-    fs::write(&page, PAGE).unwrap();
-    fs::write(folder.join("tested"), "").unwrap();
-    for (row, version) in told {
-        let (code, out, err) = support(&page, &["tell", row, version]);
-        assert_eq!((code, out), (0, format!("tested: {row}: {version}\n")), "{err}");
+#[test]
+fn what_was_tested_gets_its_day() {
+    let folder = Folder::new();
+    for (what, version) in [("server", "v1.36.2"), ("Prometheus", "2.42.0"), ("server", "1.20")] {
+        let (code, out, err, _) = support(&folder, &[what, version]);
+        assert!(code == 0 && out.starts_with(&format!("tested: {what}: ")), "{out}{err}");
     }
-    (page, folder.join("tested").to_str().unwrap().to_owned())
-}
-
-#[test]
-fn what_ran_stands_beside_what_did_not() {
-    let folder = Folder::new();
-    let same = [
-        ("dask", "2026.9.1"),
-        ("server", "v1.36.0"),
-        ("older server", "v0.0.0-master+faecb19"),
-        ("Python", "3.11"),
-    ];
-    let (page, tested) =
-        tell(folder.path(), &[&same[..], &[("dask", "2026.8.0"), ("Python", "3.9")]].concat());
-    let (code, out, err) = support(&page, &["compare", &tested]);
-    assert_eq!(code, 0, "{err}");
-    let want = "| what | versions | by |
-|---|---|---|
-| server | 1.36 | `a` |
-| older server | it ran, and does not say its version | `a` |
-| Python | 3.9, 3.11 | `b` |
-| dask | 2026.8, 2026.9 | `c` |
-| helm | NOT TESTED | `d` |
-";
-    assert_eq!(out, want);
-    assert_eq!(support(&page, &["write", &tested]).0, 0);
-    assert_eq!(fs::read_to_string(&page).unwrap(), PAGE);
-}
-
-#[test]
-fn a_row_with_another_version_than_ran_is_named_and_written_anew() {
-    let folder = Folder::new();
-    let (page, tested) =
-        tell(folder.path(), &[("dask", "2026.8.3"), ("server", "v1.37.1"), ("Python", "3.13")]);
-    let (code, out, err) = support(&page, &["compare", &tested]);
-    assert_eq!(code, 1, "{err}");
-    assert!(out.contains("| server | 1.37 | `a` |"), "{out}");
-    assert!(err.contains("page.md, line 5: `server` says 1.36, and 1.37 ran"), "{err}");
-    assert!(err.contains("line 8: `dask` says 2026.8, 2026.9, and 2026.8 ran"), "{err}");
-    assert!(err.contains(&format!("`.ci/support write {tested}` changes the rows")), "{err}");
-    assert!(!err.contains("Python") && !err.contains("helm"), "{err}");
-
-    assert_eq!(support(&page, &["write", &tested]).0, 0);
+    let tested = folder.path().join("tested");
+    let today = fs::read_to_string(&tested).unwrap();
+    let today = today.lines().next().unwrap().rsplit(' ').next().unwrap().to_owned();
+    let (code, _, err, page) = support(&folder, &["--write", tested.to_str().unwrap()]);
+    assert_eq!((code, err.as_str()), (0, "page.md has no row for server 1.20: add one\n"));
     let want = PAGE
-        .replace("| server | 1.36 |", "| server | 1.37 |")
-        .replace("| 2026.8, 2026.9 |", "| 2026.8 |");
-    assert_eq!(fs::read_to_string(&page).unwrap(), want);
-    assert_eq!(support(&page, &["compare", &tested]).0, 0);
+        .replace("1.36 | 2026-01-02", &format!("1.36 | {today}"))
+        .replace("machine | 2026-01-02", &format!("machine | {today}"));
+    assert_eq!(page, want);
 }
 
 #[test]
-fn a_wrong_word_fails_at_its_step() {
+fn a_wrong_word_fails_at_its_check() {
     let folder = Folder::new();
-    let (page, _) = tell(folder.path(), &[]);
-    for (words, why) in [
-        (vec!["tell", "nothing", "1.2"], "page.md has no row nothing"),
-        (vec!["tell", "server", ""], "server told no version"),
-    ] {
-        let (code, _, err) = support(&page, &words);
-        assert!(code == 1 && err.contains(why), "{err}");
+    for words in [["nothing", "1.2"], ["server", ""]] {
+        let (code, _, err, _) = support(&folder, &words);
+        assert!(code == 1 && err.contains(words[0]), "{err}");
     }
-    assert_eq!(support(&page, &["tell", "server"]).0, 2);
+    assert_eq!(support(&folder, &["server"]).0, 2);
 }

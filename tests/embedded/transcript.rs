@@ -1,7 +1,7 @@
 //! Sends the same requests to the embedded cluster and to a real kube-apiserver and compares the
 //! answers. The requests and the answers of a real 1.36 are in `fixtures/transcript/AREA.jsonl`, with
 //! the answer of an older server where that is another. If KUBEBUILDER_ASSETS names a real server,
-//! its current answers are compared as well.
+//! its current answers are compared as well; one of a version without answers is NOT TESTED.
 //! `docs/EMBEDDED.md` lists the intended differences. The test fails on an unlisted difference and
 //! on a listed one that has disappeared.
 //!
@@ -622,6 +622,11 @@ pub fn a_real_server_answers_as_recorded() {
     if let Ok(wanted) = std::env::var(RECORD) {
         let areas = areas().into_iter().filter(|(area, _)| wanted == "all" || wanted == *area);
         areas.for_each(|(_, file)| record(&admin(&Real::start_whole(&assets)), &file));
+        return;
+    }
+    let version = version_of(&admin(&Real::start(&assets, false)));
+    if ![NEWEST, OLDER].contains(&version.as_str()) {
+        println!("NOT TESTED: the transcript has no answers of {version}");
         return;
     }
     let (differences, areas) = (differences(), wanted_areas());
