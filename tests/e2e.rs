@@ -85,8 +85,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded task_shapes::{a_shape_without_a_node_gives_its_place, tasks_that_cannot_start};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};
-    Embedded kills::{kill_9_at_every_call};
-    Real kills::{kill_9_at_calls};
+    Both kills::{kill_9_at_every_call};
     OwnReal restarts::{driver_node_lost};
     OwnReal pod_security::{pods_on_a_server_that_enforces_restricted};
     Own restarts::{driver_node_shut_down};

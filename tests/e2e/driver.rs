@@ -3,15 +3,17 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::posse::{Posse, said};
 use crate::support::scene::{Scene, describe, executor_id, is_running, name_of};
-use crate::support::server::{End, Server};
+use crate::support::server::{End, Server, pods_path};
 use crate::support::wait::{PATIENCE, is_same_time, stays_true, wait_for, wait_value};
 
 const LEAVING: &str = "example.com/leaving";
+const DRAINING: &str = "posse.dev/draining";
 
 fn beat(posse: &Posse, executors: &[u64]) {
     let body = json!({"executors": executors});
@@ -145,13 +147,11 @@ pub fn busy_and_idle(server: &dyn Server) {
     scene.finish();
 }
 
-/// A draining executor is told so, and is deleted at the end of the drain period, also after a
-/// restart of posse.
+/// A draining executor is told so, also after a restart of posse, and is deleted at the end of the drain period.
 pub fn decommission_over_a_restart(server: &dyn Server) {
     let scene = Scene::new(server);
-    // Longer than a busy machine takes to start posse again.
-    let run = |count| scene.run().settings(gentle("40s", count)).instance("leave");
-    let first = run(2).start();
+    let run = |count| scene.run().settings(gentle("1h", count)).instance("leave").start();
+    let first = run(2);
     let before = scene.wait_running(2);
     wait_known(&first, 2);
     first.scale("default", 1);
@@ -159,31 +159,37 @@ pub fn decommission_over_a_restart(server: &dyn Server) {
     let pod = before.iter().find(|pod| told["executor"] == executor_id(pod)).expect("its pod");
     let marked = wait_value(PATIENCE, "the mark", || {
         let now = scene.pod(name_of(pod)).expect("it is there");
-        let annotation = &now["metadata"]["annotations"]["posse.dev/draining"];
+        let annotation = &now["metadata"]["annotations"][DRAINING];
         if annotation.is_string() { Ok(now) } else { Err(now["metadata"].clone()) }
     });
     let until = told["until"].as_str().expect("a time");
-    let annotation = marked["metadata"]["annotations"]["posse.dev/draining"].as_str();
+    let annotation = marked["metadata"]["annotations"][DRAINING].as_str();
     let at = annotation.and_then(|text| text.strip_prefix("scaled_down until ")).expect("a time");
     assert!(is_same_time(at, until), "{at} {until}");
     assert_eq!(marked["metadata"]["labels"][LEAVING], "soon");
     assert_eq!(first.status()["groups"][0]["draining"], 1);
     first.kill();
-    let second = run(1).start();
+    let second = run(1);
     second.wait_ready();
-    let group = wait_value(PATIENCE, "the second one to know", || {
-        let group = second.status()["groups"][0].clone();
-        if group["running"] == 1 { Ok(group) } else { Err(group) }
-    });
+    let group = second.wait_group("the second one to know", |group| group["running"] == 1);
     assert_eq!(group["draining"], 1, "it goes on: {group}");
-    let gone = second.wait_event("executor_deleted", |_| true);
+    second.signal(Signal::KILL);
+    // The hour is over in some seconds.
+    let until = (Timestamp::now() + Duration::from_secs(3)).to_string();
+    let annotation = json!({DRAINING: format!("scaled_down until {until}")});
+    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(pod));
+    scene.admin.merge_patch(&path, &json!({"metadata": {"annotations": annotation}})).ok();
+    let third = run(1);
+    let gone = third.wait_event("executor_deleted", |_| true);
     assert_eq!((&gone["executor"], &gone["cause"]), (&told["executor"], &json!("scaled_down")));
     let time = gone["time"].as_str().expect("a time");
-    assert!(time >= until || is_same_time(time, until), "not before its time: {gone}, {until}");
+    assert!(time >= &*until || is_same_time(time, &until), "not before its time: {gone}, {until}");
     scene.wait_running(1);
-    assert_eq!(second.events_of("executor_lost"), [] as [Value; 0], "it is no loss");
-    assert_eq!(second.events_of("executor_requested"), [] as [Value; 0]);
-    second.stop();
+    for posse in [&second, &third] {
+        assert_eq!(posse.events_of("executor_lost"), [] as [Value; 0], "it is no loss");
+        assert_eq!(posse.events_of("executor_requested"), [] as [Value; 0]);
+    }
+    third.stop();
     scene.finish();
 }
 
@@ -222,25 +228,25 @@ pub fn drain_that_ends_early(server: &dyn Server) {
 
 /// A driver without calls is lost: one that never made a call, and one that stopped.
 pub fn silent_driver(server: &dyn Server) {
+    const SILENCE: Duration = Duration::from_secs(4);
     let scene = Scene::new(server);
-    // A busy machine needs seconds to start the command that speaks.
-    let settings = json!({"driver": {"silence": "10s"}});
-    let mute = scene.run().executors(1).settings(settings.clone()).driver(&["sleep", "100"]);
-    mute.start().expect_exit(14);
-    scene.wait_none();
-    let quiet = scene.file("quiet");
-    let script = format!(
-        "until test -e {}; do $POSSE_EXE status > status; sleep 0.3; done; sleep 100",
-        quiet.display()
-    );
-    let run = scene.run().executors(1).settings(settings).driver(&["sh", "-c", &script]);
-    let posse = run.start();
-    scene.wait_running(1);
-    stays_true(Duration::from_secs(12), "it speaks", || !posse.is_over());
+    let settings = json!({"driver": {"silence": format!("{}s", SILENCE.as_secs())}});
+    let run = |name| {
+        let run = scene.run().executors(1).settings(settings.clone()).instance(name);
+        run.driver(&["sleep", "100"]).start()
+    };
+    let (mute, posse) = (run("mute"), run("heard"));
+    mute.may_end();
+    posse.wait_ready();
+    stays_true(SILENCE * 3 / 2, "it is heard", || {
+        beat(&posse, &[]);
+        !posse.is_over()
+    });
     posse.may_end();
-    std::fs::write(quiet, "").expect("the folder can be written");
+    mute.expect_exit(14);
     posse.expect_exit(14);
     let words = posse.stderr();
     assert!(words.contains("driver.silence"), "it does not say why:\n{words}");
+    scene.wait_none();
     scene.finish();
 }

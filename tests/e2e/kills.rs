@@ -308,12 +308,13 @@ fn summary(calls: &[String]) -> String {
     kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Each call, moment and successor.
+/// In full: each call, moment and successor, on the real server with the moments in turn. Else each call once, with
+/// moment and successor in turn.
 pub fn kill_9_at_every_call(server: &dyn Server) {
-    kill_at_every_call(server, |_, _, _| true);
-}
-
-/// On the real server each call once, with moment and successor in turn.
-pub fn kill_9_at_calls(server: &dyn Server) {
-    kill_at_every_call(server, |call, m, h| (call + h) % 3 == m);
+    let (in_full, is_real) = (runner::is_in_full(), server.real().is_some());
+    kill_at_every_call(server, |call, m, h| match (in_full, is_real) {
+        (true, false) => true,
+        (true, true) => (call + h) % 3 == m,
+        (false, _) => (call % 3, call / 3 % 3) == (m, h),
+    });
 }

@@ -15,6 +15,7 @@ use crate::support::control::Control;
 use crate::support::http::{gone_in, gone_now};
 use crate::support::key_watch::KeyWatch;
 use crate::support::posse::{Posse, command, said};
+use crate::support::runner::is_in_full;
 use crate::support::scene::{GRACE_S, Scene, executor_id, is_over, is_running, name_of, uid_of};
 use crate::support::server::{End, Server, items, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value, wait_value_every};
@@ -61,8 +62,9 @@ fn ends(posse: &Posse) -> BTreeMap<String, String> {
 }
 
 /// How many tasks there are, and how many processes of posse work on them, one after another.
-const N_TASKS: usize = 1_000;
-const N_PROCESSES: usize = 7;
+fn extent() -> (usize, usize) {
+    if is_in_full() { (1_000, 7) } else { (150, 3) }
+}
 
 /// How many executors may exist at a time.
 const MAX: u32 = 24;
@@ -200,7 +202,7 @@ impl Chaos<'_> {
     }
 }
 
-/// Each of 1,000 tasks ends once for the driver, none is lost and none runs twice at a time: over
+/// Each of many tasks ends once for the driver, none is lost and none runs twice at a time: over
 /// failures, evictions, lost nodes, restarts of the server and `kill -9` of posse.
 pub fn tasks_run_once_over_faults(server: &dyn Server) {
     let seed =
@@ -216,11 +218,12 @@ pub fn tasks_run_once_over_faults(server: &dyn Server) {
     let group = json!({"count": 0, "max": MAX, "template": "pod.json"});
     let run =
         || scene.run().settings(json!({"executors": [group.clone()]})).instance("tasks").start();
-    let open: BTreeSet<String> = (0..N_TASKS).map(key).collect();
+    let (n_tasks, n_processes) = extent();
+    let open: BTreeSet<String> = (0..n_tasks).map(key).collect();
     let (watch, rng) = (KeyWatch::start(&scene), Rng::new(seed));
     let mut chaos =
         Chaos { scene: &scene, watch, rng, open, told: BTreeMap::new(), met: BTreeSet::new() };
-    for n in (0..N_PROCESSES).rev() {
+    for n in (0..n_processes).rev() {
         let trouble = if n % 2 == 0 { Trouble::LostNode } else { Trouble::ServerRestart };
         // This process is killed after about its share of the tasks.
         let n_ends = below(&mut chaos.rng, (2 * chaos.open.len() / (n + 1)).max(1));
@@ -230,22 +233,22 @@ pub fn tasks_run_once_over_faults(server: &dyn Server) {
         if n > 0 {
             chaos.kill(&posse);
         } else {
+            assert_eq!(chaos.told.len(), n_tasks);
             check_the_end(&posse, &chaos.told);
             posse.stop();
         }
     }
     scene.wait_none();
-    chaos.watch.finish(N_TASKS);
+    chaos.watch.finish(n_tasks);
     if scene.server.real().is_none() {
         assert!(!scene.file("twice").exists(), "{:?}", fs::read_to_string(scene.file("twice")));
         let done = fs::read_to_string(scene.file("done")).expect("readable");
-        assert_eq!(done.lines().collect::<BTreeSet<_>>().len(), N_TASKS);
+        assert_eq!(done.lines().collect::<BTreeSet<_>>().len(), n_tasks);
     }
     scene.finish();
 }
 
 fn check_the_end(posse: &Posse, told: &BTreeMap<String, String>) {
-    assert_eq!(told.len(), N_TASKS);
     assert!(told.values().all(|outcome| outcome == "succeeded"), "{told:?}");
     let group = &posse.status()["groups"][0];
     assert_eq!((&group["open_tasks"], &group["target"]), (&json!(0), &json!(0)));

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::posse::{command, said};
+use crate::support::real::free_port;
 use crate::support::scene::TempDir;
 
 /// How long a project may take to listen.
@@ -105,7 +106,7 @@ fn forge(kind: &str, last_line: &str, messages: &[String]) -> String {
     }
     let dir = TempDir::new(kind);
     let folder = write_project(dir.path(), kind);
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let path = folder.join("posse.yaml");
     let text = fs::read_to_string(&path).unwrap();
     let with_port = text.replace("port: auto", &format!("port: {port}"));

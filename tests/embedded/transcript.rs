@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use crate::support::embedded::Embedded;
 use crate::support::http::{Client, Exchange};
 use crate::support::real::Real;
-use crate::support::runner::ASSETS;
+use crate::support::runner::{ASSETS, each_of};
 use crate::support::server::{Server, Who};
 use serde_json::{Map, Value};
 
@@ -587,26 +587,29 @@ pub fn the_embedded_cluster_answers_as_a_real_server() {
         return;
     }
     let differences = differences();
-    let mut wrong = Vec::new();
-    let (mut n_rows, mut n_whole) = (0, 0);
-    let mut truly: Vec<bool> = differences.iter().map(|_| false).collect();
-    for (area, file) in &wanted_areas() {
-        let rows = rows_of(file);
-        n_rows += rows.len();
-        let is_whole = |row: &&Value| {
-            depth_of(&differences, &format!("{area}: {}", text(row, "name"))) == Depth::Whole
-        };
-        n_whole += rows.iter().filter(is_whole).count();
+    let depth = |row: &str| depth_of(&differences, row);
+    let areas: Vec<(String, Vec<Value>)> =
+        wanted_areas().into_iter().map(|(area, file)| (area, rows_of(&file))).collect();
+    let wrong = Mutex::new(Vec::new());
+    let truly = Mutex::new(vec![false; differences.len()]);
+    // They wait for the ends of watches most of the time.
+    each_of(&areas, areas.len(), |(area, rows)| {
         // The real server also runs without this plugin, which would wait for a controller's token.
         let plugins = ["--disable-admission-plugins", "ServiceAccount"];
         let embedded = Embedded::start_with(&[&["--nodes", "0"], &plugins[..]].concat());
-        let depth = |row: &str| depth_of(&differences, row);
-        wrong.extend(compare(&admin(&embedded), area, &rows, depth, |row, equal| {
-            for (difference, truly) in differences.iter().zip(&mut truly) {
+        let found = compare(&admin(&embedded), area, rows, depth, |row, equal| {
+            for (difference, truly) in differences.iter().zip(&mut *truly.lock().unwrap()) {
                 *truly |= !equal && difference.covers(row);
             }
-        }));
-    }
+        });
+        wrong.lock().unwrap().extend(found);
+    });
+    let (wrong, truly) = (wrong.into_inner().unwrap(), truly.into_inner().unwrap());
+    let n_rows = areas.iter().map(|(_, rows)| rows.len()).sum();
+    let names = areas.iter().flat_map(|(area, rows)| {
+        rows.iter().map(move |row| format!("{area}: {}", text(row, "name")))
+    });
+    let n_whole = names.filter(|name| depth(name) == Depth::Whole).count();
     check_equal(&wrong, n_rows);
     if std::env::var_os(AREA).is_none() {
         let stale = differences.iter().zip(&truly).filter(|(_, truly)| !**truly);

@@ -1,17 +1,18 @@
 //! The example's count is right whatever happens to its executors: the built binary runs it in
-//! twenty seeded runs, in each of which workers die by `kill -9` within a chunk.
+//! seeded runs, in each of which workers die by `kill -9` within a chunk.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use posse_base::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::runner::{each_of, is_in_full};
 
 /// All texts in the folder; with another one the example would count more than this test.
 const TEXTS: [&str; 10] = [
@@ -26,9 +27,10 @@ const TEXTS: [&str; 10] = [
     "pride-and-prejudice-05-08",
     "sense-and-sensibility-01-03",
 ];
-const N_SEEDS: u64 = 20;
+const N_SEEDS: u64 = 3;
+const N_SEEDS_IN_FULL: u64 = 20;
 const N_PARALLEL: usize = 3;
-/// Longer chunks than in the example, so that the twenty runs fit into a test.
+/// Longer chunks than in the example, so that the runs fit into a test.
 const CHUNK_LINES: u64 = 40;
 /// The last kill comes before this many of the 131 chunks are done.
 const KILL_BEFORE: u64 = 65;
@@ -38,15 +40,8 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub fn the_count_is_right_if_workers_die_within_chunks() {
     let want = ten_most_frequent();
-    let next_seed = AtomicU64::new(0);
-    let seeds = || (0..N_SEEDS).map(|_| next_seed.fetch_add(1, Ordering::Relaxed));
-    let take_seeds =
-        || seeds().take_while(|seed| *seed < N_SEEDS).for_each(|seed| check(seed, &want));
-    thread::scope(|scope| {
-        for _ in 0..N_PARALLEL {
-            scope.spawn(take_seeds);
-        }
-    });
+    let seeds = 0..if is_in_full() { N_SEEDS_IN_FULL } else { N_SEEDS };
+    each_of(&seeds.collect::<Vec<_>>(), N_PARALLEL, |seed| check(*seed, &want));
 }
 
 fn check(seed: u64, want: &[String]) {
@@ -203,7 +198,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 /// Five letters and digits that are unique among running test processes.
 fn instance(seed: u64) -> String {
     const DIGITS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-    let mut number = u64::from(std::process::id()) * N_SEEDS + seed;
+    let mut number = u64::from(std::process::id()) * N_SEEDS_IN_FULL + seed;
     (0..5)
         .map(|_| {
             let digit = usize::try_from(number % 36).unwrap();

@@ -43,6 +43,7 @@ fn program(program: &OsStr, dir: &Path) -> Command {
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", dir)
         .env("XDG_RUNTIME_DIR", dir)
+        .env("TMPDIR", dir)
         .env("NO_COLOR", "1")
         .env("POSSE_LOG", "posse=debug");
     command

@@ -3,9 +3,11 @@
 
 use std::fs::{self, File};
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -22,9 +24,6 @@ use super::wait::{PATIENCE, wait_for, wait_value};
 
 /// The names of the Node objects that the test-side node binds pods to.
 pub const NODES: [&str; 2] = ["node-a", "node-b"];
-
-/// A free port may be taken a moment later; then other ports are tried.
-const START_TRIES: u32 = 4;
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 
@@ -120,17 +119,10 @@ impl Real {
         arguments: &'static [&'static str],
         audit_policy: &str,
     ) -> Self {
-        let mut last = String::new();
-        for _ in 0..START_TRIES {
-            match Self::try_start(assets, controllers, arguments, audit_policy) {
-                Ok(real) => {
-                    real.furnish();
-                    return real;
-                }
-                Err(e) => last = e,
-            }
-        }
-        panic!("the real server does not start: {last}")
+        let real = Self::try_start(assets, controllers, arguments, audit_policy)
+            .unwrap_or_else(|e| panic!("the real server does not start: {e}"));
+        real.furnish();
+        real
     }
 
     fn try_start(
@@ -485,10 +477,21 @@ fn write_files(dir: &Path, authority: &Authority, signer: &TokenSigner, audit_po
     }
 }
 
-/// A port without a listener.
+/// A port without a listener. Neither Linux (from 32768, `ip_local_port_range`) nor posse (from 20000) gives it to
+/// somebody who asks for any port, so it stays free.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has free ports");
-    listener.local_addr().expect("a bound socket has an address").port()
+    const PORTS: Range<u32> = 11_000..20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Test programs that run at once begin at different ports.
+    let first = std::process::id().wrapping_mul(97);
+    loop {
+        let n =
+            first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (PORTS.end - PORTS.start);
+        let port = u16::try_from(PORTS.start + n).expect("ports are small");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// True if the help of this program has these words.

@@ -7,9 +7,12 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use posse_testing::leftovers;
+use rustix::process::{Signal, getpid, kill_process};
 
 use super::embedded::Embedded;
 use super::real::Real;
@@ -21,11 +24,12 @@ pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 /// Tests wait most of their time, so there are more threads than cores.
 const THREADS_DEFAULT: usize = 4;
 
-/// A scenario that fails runs once more, alone, when all others have ended: it has to wait for several programs, on a
-/// machine that may be busy with other things. Its first failure is printed too. More failures than these are no
-/// accident, and a single scenario that somebody runs by name gets no second try.
-const AGAIN_MAX: usize = 3;
-const PLAYED_MIN_FOR_AGAIN: usize = 10;
+/// `POSSE_TESTS=all` in the environment: long scenarios are played in full, as before a release.
+const EXTENT: &str = "POSSE_TESTS";
+
+/// A scenario that takes longer hangs.
+const SCENARIO_MAX: Duration = Duration::from_secs(120);
+const SCENARIO_IN_FULL_MAX: Duration = Duration::from_secs(900);
 
 /// The number of last lines of a file that a failure prints.
 const LINES_SHOWN: usize = 60;
@@ -85,9 +89,23 @@ impl Case<'_> {
     }
 }
 
+/// Why a lock is not poisoned.
+const CALM: &str = "nobody panics in here";
+
+/// True if long scenarios are played in full.
+pub fn is_in_full() -> bool {
+    std::env::var_os(EXTENT).is_some_and(|extent| extent == "all")
+}
+
+/// The files to show if a scenario fails.
+type Shown = Arc<Mutex<Vec<PathBuf>>>;
+
+/// What is played now, and since when.
+static PLAYED: Mutex<Vec<(String, Instant, Shown)>> = Mutex::new(Vec::new());
+
 thread_local! {
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
-    static SHOWN: RefCell<Vec<PathBuf>> = const { RefCell::new(Vec::new()) };
+    static SHOWN: RefCell<Shown> = RefCell::default();
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -111,7 +129,8 @@ pub fn each_of<J: Sync>(jobs: &[J], n_threads: usize, job: impl Fn(&J) + Sync) {
                     SHOWN.take();
                     if panic::catch_unwind(AssertUnwindSafe(|| job(one))).is_err() {
                         next.store(jobs.len(), Ordering::SeqCst);
-                        failed.lock().expect("nobody panics in here").get_or_insert(report());
+                        let report = report(&SHOWN.take());
+                        failed.lock().expect("nobody panics in here").get_or_insert(report);
                     }
                 }
             });
@@ -124,7 +143,7 @@ pub fn each_of<J: Sync>(jobs: &[J], n_threads: usize, job: impl Fn(&J) + Sync) {
 
 /// Prints the last lines of this file if this thread's test fails.
 pub fn show_on_failure(path: &Path) {
-    SHOWN.with_borrow_mut(|shown| shown.push(path.to_owned()));
+    SHOWN.with_borrow(|shown| shown.lock().expect(CALM).push(path.to_owned()));
 }
 
 /// The command line arguments.
@@ -212,6 +231,15 @@ fn run_all(
     embedded_args: &'static [&'static str],
     env: &'static str,
 ) -> ExitCode {
+    leftovers::play(|| run_selected(scenarios, start_real, embedded_args, env))
+}
+
+fn run_selected(
+    scenarios: &[Scenario],
+    start_real: fn(&Path) -> Real,
+    embedded_args: &'static [&'static str],
+    env: &'static str,
+) -> ExitCode {
     let wanted = Wanted::from_args();
     let assets = std::env::var_os(env).filter(|v| !v.is_empty()).map(PathBuf::from);
     let mut cases: Vec<Case<'_>> = Vec::new();
@@ -234,15 +262,12 @@ fn run_all(
     }
     println!("\nrunning {} end-to-end tests", played.len());
     let started = Instant::now();
-    let (failed, again) = {
+    let failed = {
         let servers =
             Servers { embedded: OnceLock::new(), real: OnceLock::new(), start_real, embedded_args };
         let n_threads = wanted.threads.unwrap_or(THREADS_DEFAULT);
         play_all(&played, &servers, assets.as_deref(), n_threads)
     };
-    for case in &again {
-        println!("    ran twice: {}", case.name());
-    }
     for case in &failed {
         println!("    failed: {}", case.name());
     }
@@ -260,13 +285,13 @@ fn run_all(
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(101) }
 }
 
-/// Returns the cases that failed, and those that ran twice. The servers end with their owner.
+/// Returns the cases that failed. The servers end with their owner.
 fn play_all<'c>(
     cases: &'c [Case<'c>],
     servers: &Servers,
     assets: Option<&Path>,
     n_threads: usize,
-) -> (Vec<&'c Case<'c>>, Vec<&'c Case<'c>>) {
+) -> Vec<&'c Case<'c>> {
     panic::set_hook(Box::new(|info| {
         let name = test_name();
         if name.is_empty() {
@@ -274,55 +299,65 @@ fn play_all<'c>(
         }
         PANIC.set(info.to_string());
     }));
+    thread::spawn(end_a_hang);
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
-    let may_again = cases.len() >= PLAYED_MIN_FOR_AGAIN;
     thread::scope(|scope| {
         for _ in 0..n_threads.clamp(1, cases.len().max(1)) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    let failed = || failed.lock().expect("nobody panics in here");
-                    let again = may_again && failed().len() < AGAIN_MAX;
-                    if !play(case, servers, assets, if again { "again" } else { "FAILED" }) {
-                        failed().push(case);
+                    if !play(case, servers, assets) {
+                        failed.lock().expect(CALM).push(case);
                     }
                 }
             });
         }
     });
-    let mut failed = failed.into_inner().expect("nobody panicked in there");
-    let mut again = Vec::new();
-    if may_again && failed.len() <= AGAIN_MAX {
-        again.clone_from(&failed);
-        failed.retain(|case| !play(case, servers, assets, "FAILED"));
-    }
-    (failed, again)
+    failed.into_inner().expect(CALM)
 }
 
-/// `failed`: the word for a failure.
-fn play(case: &Case<'_>, servers: &Servers, assets: Option<&Path>, failed: &str) -> bool {
+/// No thread can be ended from outside, so a scenario that hangs ends the program.
+fn end_a_hang() {
+    let limit = if is_in_full() { SCENARIO_IN_FULL_MAX } else { SCENARIO_MAX };
+    loop {
+        thread::sleep(Duration::from_secs(1));
+        let played = PLAYED.lock().expect(CALM);
+        if let Some((name, _, shown)) = played.iter().find(|(_, from, _)| from.elapsed() > limit) {
+            println!(
+                "test {name} ... FAILED: it hangs for {} s\n{}",
+                limit.as_secs(),
+                report(shown)
+            );
+            kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
+        }
+    }
+}
+
+fn play(case: &Case<'_>, servers: &Servers, assets: Option<&Path>) -> bool {
     let assets = assets.filter(|_| case.real);
     NAME.set(case.scenario.name.to_owned());
-    SHOWN.take();
-    let started = Instant::now();
+    let (shown, started) = (Shown::default(), Instant::now());
+    SHOWN.set(Arc::clone(&shown));
+    PLAYED.lock().expect(CALM).push((case.name(), started, Arc::clone(&shown)));
     let result = panic::catch_unwind(AssertUnwindSafe(|| match case.scenario.on {
         On::Both(play) | On::Embedded(play) | On::Real(play) => play(servers.get(assets)),
         On::Own(play) | On::OwnReal(play) => play(),
     }));
+    PLAYED.lock().expect(CALM).retain(|(name, ..)| *name != case.name());
     let took = started.elapsed().as_secs_f64();
     match result {
         Ok(()) => println!("test {} ... ok ({took:.1} s)", case.name()),
-        Err(_) => println!("test {} ... {failed} ({took:.1} s)\n{}", case.name(), report()),
+        Err(_) => println!("test {} ... FAILED ({took:.1} s)\n{}", case.name(), report(&shown)),
     }
     NAME.take();
     result.is_ok()
 }
 
 /// The panic, and the end of each file that the test wants to be shown.
-fn report() -> String {
+fn report(shown: &Shown) -> String {
     let mut report = PANIC.take();
-    for path in SHOWN.take() {
-        let text = fs::read_to_string(&path).unwrap_or_default();
+    for path in &*shown.lock().expect(CALM) {
+        let text = fs::read_to_string(path).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let from = lines.len().saturating_sub(LINES_SHOWN);
         report.push_str(&format!("\n--- {} from line {}\n", path.display(), from + 1));

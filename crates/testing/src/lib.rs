@@ -8,6 +8,7 @@ mod control;
 mod folder;
 mod http;
 mod kube;
+pub mod leftovers;
 mod signals;
 mod status;
 mod tls;

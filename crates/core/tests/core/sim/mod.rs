@@ -1,4 +1,4 @@
-//! The core against a simulated cluster in virtual time. Each of thousands of seeds is a run with
+//! The core against a simulated cluster in virtual time. Each of many seeds is a run with
 //! faults, a phase without faults, and a stop. `SIM_SEED=n` reruns one seed with its whole trace,
 //! `SIM_SEEDS=n` sets the number of seeds.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
@@ -34,7 +34,7 @@ use posse_core::model::command::{Command, GroupChange, GroupCommand};
 use posse_core::model::ids::GroupName;
 use posse_core::model::settings::{GroupSpec, Limit, Policy};
 
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 300;
 const TRACE_LINES: usize = 60;
 const MINUTE_MS: u64 = 60_000;
 /// Seeds that once failed.
