@@ -565,6 +565,6 @@ for recipe; do
     esac
     echo "-- $recipe: $(($(date +%s) - from)) s"
 done
-# In CI: what SUPPORT.md says of each change.
-[ -z "${TESTED:-}" ] || [ "$*" = install ] || [ "$versions" != 4.3 ] || "$top/.ci/support" Spark \
+# For SUPPORT.md.
+[ -z "${TESTED:-}" ] || [ "$*" = install ] || "$top/.ci/support" Spark \
     "$(python3 -I -c 'from importlib.metadata import version; print(version("pyspark"))')"
