@@ -38,9 +38,9 @@ fn what_is_supported_is_tested_by_something() {
     }
 }
 
-/// `.ci/check` has what `.ci/costs` lists, and the parts that a commit picks fit into their time.
+/// `.ci/check` has what `.ci/costs` lists.
 #[test]
-fn every_check_is_known_and_its_turn_comes() {
+fn every_check_is_known() {
     let costs = read(".ci/costs");
     let rows: Vec<Vec<&str>> = costs
         .lines()
@@ -57,20 +57,6 @@ fn every_check_is_known_and_its_turn_comes() {
         let is_known = check.contains(&function) || root().join(".ci").join(name).is_file();
         assert!(is_known || name.starts_with("mutants-"), "nothing does {name}");
     }
-    let seconds = setting(&read(".ci/run"), "PICKED_SECONDS_MAX");
-    let of = usize::try_from(setting(&read(".ci/run"), "PICKED_ONE_OF")).unwrap();
-    let parts: Vec<_> = rows.iter().filter(|row| row[1] == "release").collect();
-    for first in 0..of {
-        let picked = parts.iter().skip(first).step_by(of);
-        let fit = picked.filter(|row| number(row[2]) <= seconds);
-        let sum: u32 = fit.map(|row| number(row[2])).sum();
-        assert!(sum <= seconds, "the parts from {first} on take {sum} s: a later one never comes");
-    }
-}
-
-fn setting(script: &str, name: &str) -> u32 {
-    let line = script.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-    line.unwrap().parse().unwrap()
 }
 
 /// Exit code, stdout and stderr of `.ci/support`, and the page after it.
