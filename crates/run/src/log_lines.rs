@@ -139,27 +139,27 @@ impl EventLogger {
         is_told
     }
 
-    /// Logs when a wait of a group is over or goes on and on, and when all executors of a group run. `changed`: the
-    /// groups that may have changed; none: it is gone.
-    pub fn log_groups<'a>(
-        &mut self,
-        changed: impl Iterator<Item = (&'a GroupName, Option<GroupStatus>)>,
-        now: Millis,
-    ) {
+    /// Logs when a wait of a group is over or goes on and on, and when all executors of a group run.
+    pub fn log_groups(&mut self, groups: impl Iterator<Item = GroupStatus> + Clone, now: Millis) {
         self.end_window(now);
-        for (name, status) in changed {
-            let Some(status) = status else {
-                self.reached.remove(name);
-                self.waits.remove(name);
-                self.shown.remove(name);
-                continue;
-            };
+        let mut n_groups = 0;
+        for status in groups.clone() {
+            n_groups += 1;
             if let Some(line) = self.wait_line(&status, now) {
                 info!("{line}");
             }
             self.log_reached(&status);
         }
-        self.long_waits(now).for_each(|line| info!("{line}"));
+        let is_there = |name: &GroupName| groups.clone().any(|status| status.group == *name);
+        if self.reached.len() > n_groups {
+            self.reached.retain(|name, _| is_there(name));
+        }
+        if self.waits.len() > n_groups {
+            self.waits.retain(|name, _| is_there(name));
+        }
+        if self.shown.len() > n_groups {
+            self.shown.retain(is_there);
+        }
     }
 
     fn log_reached(&mut self, status: &GroupStatus) {
@@ -175,23 +175,20 @@ impl EventLogger {
         }
     }
 
-    /// What a log says of the waits that last.
-    fn long_waits(&mut self, now: Millis) -> impl Iterator<Item = String> {
-        let is_long = move |wait: &Wait| now.since(wait.told) >= WAIT_TOLD_AGAIN_MS;
-        self.waits.iter_mut().filter(move |(_, wait)| is_long(wait)).map(move |(group, wait)| {
-            wait.told = now;
-            let minutes = now.since(wait.since) / 60_000;
-            let what = describe_wait(wait.waiting);
-            format!("group {group}: still waiting for {what}, after {minutes} min")
-        })
-    }
-
-    /// What a log says of the wait of a group that is over.
+    /// What a log says of the wait of a group: that it is over, or how long it lasts.
     fn wait_line(&mut self, status: &GroupStatus, now: Millis) -> Option<String> {
         let GroupStatus { group, waiting, since, .. } = status;
         let waits = waiting.filter(|waiting| !is_brief(*waiting)).zip(*since);
-        match (self.waits.get(group), waits) {
-            (Some(wait), Some(waits)) if (wait.waiting, wait.since) == waits => None,
+        match (self.waits.get_mut(group), waits) {
+            (Some(wait), Some(waits)) if (wait.waiting, wait.since) == waits => {
+                if now.since(wait.told) < WAIT_TOLD_AGAIN_MS {
+                    return None;
+                }
+                wait.told = now;
+                let minutes = now.since(wait.since) / 60_000;
+                let what = describe_wait(wait.waiting);
+                Some(format!("group {group}: still waiting for {what}, after {minutes} min"))
+            }
             (_, Some((waiting, since))) => {
                 self.waits.insert(group.clone(), Wait { waiting, since, told: now });
                 None
@@ -510,7 +507,7 @@ mod tests {
         let mut logger = EventLogger::default();
         let mut logged = |running, target| {
             (group.running, group.target) = (running, target);
-            logger.log_groups(std::iter::once((&group.group, Some(group.clone()))), Millis(0));
+            logger.log_groups(std::iter::once(group.clone()), Millis(0));
             logger.reached.get(&group.group).copied()
         };
         assert_eq!(logged(2, 3), None);
@@ -518,7 +515,7 @@ mod tests {
         // A lost and replaced executor is not logged again; a new target is.
         assert_eq!(logged(2, 3), Some(3));
         assert_eq!(logged(4, 4), Some(4));
-        logger.log_groups(std::iter::once((&group.group, None)), Millis(1));
+        logger.log_groups(std::iter::empty(), Millis(1));
         assert!(logger.reached.is_empty(), "a deleted group is removed");
     }
 
@@ -545,8 +542,7 @@ mod tests {
             (13, None, None),
         ] {
             (group.waiting, group.since) = (waiting, waiting.map(|_| Millis(0)));
-            let now = Millis(minute * 60_000);
-            let line = logger.wait_line(&group, now).or_else(|| logger.long_waits(now).next());
+            let line = logger.wait_line(&group, Millis(minute * 60_000));
             let want = want.map(|what| format!("group {}: {what}", group.group));
             assert_eq!(line, want, "minute {minute}");
         }
@@ -607,8 +603,7 @@ mod tests {
         assert!(shown("a", &["three"]).is_empty(), "once for each group");
         let many = shown("b", &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]);
         assert_eq!((many.len(), many[0].as_str()), (LAST_LINES_MAX, "executor 7 wrote: 1"));
-        let gone = [GroupName::from("a"), GroupName::from("b")];
-        logger.log_groups(gone.iter().map(|name| (name, None)), Millis(1));
+        logger.log_groups(std::iter::empty(), Millis(1));
         assert!(logger.shown.is_empty(), "a deleted group is removed");
     }
 

@@ -24,9 +24,9 @@ pub struct PlanInputs {
 }
 
 /// What the plan needs to know of one group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupFacts {
-    pub name: GroupName,
+#[derive(Clone, Debug)]
+pub struct GroupFacts<'a> {
+    pub name: &'a GroupName,
     pub target: u32,
     /// How many executors it should have: its target and one for each open task, up to `max`.
     pub wanted: u32,
@@ -83,7 +83,7 @@ pub struct GroupFacts {
 }
 
 /// What the throttles of its shapes allow for the tasks of a group that no executor works on yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct TaskFacts {
     /// How many of them have the shape of the template, and share its allowance with the target.
     pub n_of_template: u32,
@@ -93,21 +93,11 @@ pub struct TaskFacts {
     pub waiting: Option<(Waiting, Option<Millis>)>,
     /// How many could be created at once if they had a place: those of shapes of which no executor is stuck.
     pub n_startable: u32,
+    /// When a shape may get executors again, or an executor is stuck.
+    pub next_at: Option<Millis>,
 }
 
-impl GroupFacts {
-    /// It has what it should have, and nothing of it is under way. Its plan then depends neither on the time nor on
-    /// other groups.
-    pub fn rests(&self) -> bool {
-        self.own_capacity() == self.target
-            && self.n_ready_tasks == 0
-            && self.counts.not_running() == 0
-            && self.n_in_flight == 0
-            && self.n_beyond_slots == 0
-            && self.next_retry_at.is_none()
-            && !self.is_failing
-    }
-
+impl GroupFacts<'_> {
     /// Failed creates may be sent again.
     fn may_retry(&self) -> bool {
         self.gate.is_none_or(|gate| gate == RunWait::DriverReady)
@@ -158,10 +148,10 @@ pub struct Plan {
 }
 
 /// Plans all groups at once, so that no group starves another. Groups that rest may be left out.
-pub fn plan<'a>(groups: impl Iterator<Item = &'a GroupFacts>, inputs: &PlanInputs) -> Plan {
+pub fn plan(groups: &[GroupFacts<'_>], inputs: &PlanInputs) -> Plan {
     // The group with the smallest share of its target comes first: it gets the remainder of a
     // division, and sends the first request when a quota has little left.
-    let mut groups: Vec<&GroupFacts> = groups.collect();
+    let mut groups: Vec<&GroupFacts<'_>> = groups.iter().collect();
     groups.sort_by_cached_key(|group| fill(group));
     let retries: Vec<u32> = groups.iter().map(|group| n_retries(group, inputs)).collect();
     let demands =
@@ -206,7 +196,7 @@ pub fn plan<'a>(groups: impl Iterator<Item = &'a GroupFacts>, inputs: &PlanInput
             });
         // Starts whose time is up wait for an input from the server, so past times are left out.
         let until = waiting.and_then(|(_, until)| until);
-        let times = [until, retry_at, plan.next_at].into_iter().flatten();
+        let times = [until, retry_at, group.tasks.next_at, plan.next_at].into_iter().flatten();
         plan.next_at = times.filter(|at| *at > inputs.now).min();
         let n_without_place = group.n_without_place(wanted[i] - pending[i]);
         if sent[i] + n_ends + displaced[i] + n_without_place > 0 || waiting != group.waiting {
@@ -236,7 +226,7 @@ fn is_normal(waiting: (Waiting, Option<Millis>)) -> bool {
 }
 
 /// How many failed creates of the group may be sent again now.
-fn n_retries(group: &GroupFacts, inputs: &PlanInputs) -> u32 {
+fn n_retries(group: &GroupFacts<'_>, inputs: &PlanInputs) -> u32 {
     match group.retry_allowance {
         Allowance::UpTo(limit) if group.may_retry() && inputs.closed_until.is_none() => {
             let n_due = group.n_due_retries.min(inputs.available);
@@ -247,7 +237,7 @@ fn n_retries(group: &GroupFacts, inputs: &PlanInputs) -> u32 {
 }
 
 /// When the next failed create of the group can be sent again, if that is in the future.
-fn retry_at(group: &GroupFacts, inputs: &PlanInputs) -> Option<Millis> {
+fn retry_at(group: &GroupFacts<'_>, inputs: &PlanInputs) -> Option<Millis> {
     let delayed_until = match group.retry_allowance {
         Allowance::Wait { until, .. } => until,
         Allowance::UpTo(_) => None,
@@ -281,7 +271,7 @@ struct Demand {
 
 /// How many executors the group would create if it were alone, and why not more. `n_retries`: how
 /// many requests its failed creates take.
-fn demand(group: &GroupFacts, n_retries: u32, inputs: &PlanInputs) -> Demand {
+fn demand(group: &GroupFacts<'_>, n_retries: u32, inputs: &PlanInputs) -> Demand {
     let own = group.target.saturating_sub(group.own_capacity());
     let pause = group.gang_paused_until.filter(|_| own > 0);
     let own = if pause.is_some() { 0 } else { own };
@@ -336,7 +326,7 @@ fn demand(group: &GroupFacts, n_retries: u32, inputs: &PlanInputs) -> Demand {
 
 /// How many of these the throttle of the template allows, and why not more.
 fn throttled(
-    group: &GroupFacts,
+    group: &GroupFacts<'_>,
     wanted: u32,
     n_retries: u32,
 ) -> (u32, Option<(Waiting, Option<Millis>)>) {
@@ -356,7 +346,10 @@ fn throttled(
 }
 
 /// How many executors to end, and why not more.
-fn surplus(group: &GroupFacts, inputs: &PlanInputs) -> (u32, Option<(Waiting, Option<Millis>)>) {
+fn surplus(
+    group: &GroupFacts<'_>,
+    inputs: &PlanInputs,
+) -> (u32, Option<(Waiting, Option<Millis>)>) {
     let surplus = group.own_capacity().saturating_sub(group.target).max(group.n_beyond_slots);
     if surplus == 0 {
         return (0, None);
@@ -385,7 +378,7 @@ fn surplus(group: &GroupFacts, inputs: &PlanInputs) -> (u32, Option<(Waiting, Op
 }
 
 /// The share of its executors that a group has, in thousandths.
-fn fill(group: &GroupFacts) -> u64 {
+fn fill(group: &GroupFacts<'_>) -> u64 {
     u64::from(group.counts.capacity()) * 1_000 / u64::from(group.wanted.max(1))
 }
 

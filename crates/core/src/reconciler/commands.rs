@@ -9,6 +9,7 @@ use crate::model::event::{DeleteCause, Event, LossReason, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::status::State;
 use crate::policy::loss::Loss;
+use crate::state::executors::Group;
 use posse_base::time::Millis;
 
 impl Reconciler {
@@ -131,7 +132,7 @@ impl Reconciler {
                 self.decommission(id, cause, now);
             }
         }
-        self.executors.groups.note_surplus(&BTreeSet::new());
+        self.executors.groups.values_mut().for_each(Group::note_surplus);
         let target = group.and_then(|name| Some(self.executors.groups.get(&name)?.target()));
         Reply::Killed { killed, busy, unknown, target }
     }

@@ -170,16 +170,14 @@ impl Reconciler {
         }
     }
 
-    /// Deletes the oldest records of groups that have too many, which are marked since they got one more.
+    /// Deletes the oldest records of groups that have too many.
     pub(super) fn trim_records(&mut self, now: Millis) {
         let oldest = |group: &Group| {
             let max = group.spec.completions.map_or(RECORDS_MAX, |_| usize::MAX);
             let of_tasks = group.tasks.records.beyond(RECORDS_MAX);
             group.records.beyond(max).chain(of_tasks).collect::<Vec<ExecutorId>>()
         };
-        let groups = &self.executors.groups;
-        let marked = groups.marked().iter().filter_map(|name| groups.get(name));
-        let surplus: Vec<ExecutorId> = marked.flat_map(oldest).collect();
+        let surplus: Vec<ExecutorId> = self.executors.groups.values().flat_map(oldest).collect();
         for id in surplus {
             self.delete_pod_of(id);
             self.refresh_state(id, now);

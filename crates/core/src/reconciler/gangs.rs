@@ -10,17 +10,17 @@ use crate::state::gang::{GangCounts, GangStep};
 use posse_base::time::Millis;
 
 impl Reconciler {
-    /// Reports a gang that is complete, and gives one back that has been incomplete for too long. Returns when this
-    /// is due again.
-    pub(super) fn judge_gang(&mut self, name: &GroupName, now: Millis) -> Option<Millis> {
-        let group = self.executors.groups.get(name)?;
+    /// Reports complete gangs and gives incomplete ones back. Returns when this is due again.
+    pub(super) fn judge_gangs(&mut self, now: Millis) -> Option<Millis> {
+        let with_gang = self.executors.groups.iter().filter(|(_, group)| group.spec.gang.is_some());
+        let names: Vec<GroupName> = with_gang.map(|(name, _)| name.clone()).collect();
+        names.iter().filter_map(|name| self.judge_gang(name, now)).min()
+    }
+
+    fn judge_gang(&mut self, name: &GroupName, now: Millis) -> Option<Millis> {
+        let group = self.executors.groups.get_mut(name)?;
         let gang = group.spec.gang?;
         let counts = gang_counts(group);
-        if group.gang.stays_complete(gang, counts) {
-            return None;
-        }
-        // This marks an incomplete gang for the next turn: what it waits for may be a LIST.
-        let group = self.executors.groups.get_mut(name)?;
         let since = match group.gang.observe(gang, counts, now) {
             GangStep::Unchanged => return None,
             GangStep::Complete => {

@@ -110,7 +110,7 @@ impl Reconciler {
     /// The group with these settings. It is created if there is none.
     fn put_spec(&mut self, spec: GroupSpec, is_new_pod: bool) -> &mut Group {
         let new = || Group::new(GroupSpec::bare(spec.name.clone()), true);
-        let group = self.executors.groups.get_or_insert_with(&spec.name, new);
+        let group = self.executors.groups.entry(spec.name.clone()).or_insert_with(new);
         if group.is_removed {
             (group.is_removed, group.is_target_set, group.n_accepted) = (false, false, 0);
             group.preferred = Arc::default();
@@ -161,9 +161,7 @@ impl Reconciler {
     /// Removes groups that are over. Not called before the first LIST, whose pods may belong to
     /// them.
     pub(super) fn forget_empty_groups(&mut self) {
-        let over = self.executors.groups.iter().filter(|(_, group)| group.is_over());
-        let names: Vec<GroupName> = over.map(|(name, _)| name.clone()).collect();
-        names.iter().for_each(|name| self.executors.groups.remove(name));
+        self.executors.groups.retain(|_, group| !group.is_over());
     }
 }
 

@@ -12,7 +12,7 @@
 //!    follows from it, so that after a kill in between the next run tells it again. Note `watermark`
 //!    before a LIST or create is sent. Then wait for an input until `next_deadline`.
 //! 4. *Getters*: they change nothing that a decision sees, and may be called at any time: `status`,
-//!    `group_statuses`, `changed_groups`, `budgets`, `outage`, `server_heard_at`,
+//!    `group_statuses`, `brief_group_statuses`, `budgets`, `outage`, `server_heard_at`,
 //!    `n_avoided_nodes`, `had_first_list`, `has_credentials`, `has_foreign_pods`, `our_pods`,
 //!    `n_our_pods`, `executors`, `snapshot`, `stop_result`, `remaining`.
 //!
@@ -20,7 +20,6 @@
 //! cannot wait any longer takes `remaining` instead.
 
 mod adoption;
-mod agenda;
 mod commands;
 mod completions;
 mod create_answers;
@@ -56,7 +55,6 @@ mod turn;
 
 use std::collections::VecDeque;
 
-use self::agenda::Agenda;
 use self::force_delete::TerminatingPods;
 use self::foreign_pods::ForeignPods;
 pub use self::log_reads::LOG_READS_IN_FLIGHT_MAX;
@@ -148,7 +146,6 @@ pub struct Reconciler {
     nodes: Nodes,
 
     // When something is due without an input.
-    agenda: Agenda,
     timers: Timers,
     overdue: OverdueStarts,
 
@@ -194,7 +191,6 @@ impl Reconciler {
             pod_reads: PodReads::default(),
             retained: RetainedPods::default(),
             ended_tasks: EndedTasks::default(),
-            agenda: Agenda::default(),
             timers: Timers::default(),
             overdue: OverdueStarts::default(),
             stop: None,
@@ -206,7 +202,7 @@ impl Reconciler {
         reconciler.events.push_back(Event::Run(RunEvent::Started));
         for spec in groups {
             let name = spec.name.clone();
-            reconciler.executors.groups.get_or_insert_with(&name, || Group::new(spec, true));
+            reconciler.executors.groups.entry(name).or_insert_with(|| Group::new(spec, true));
         }
         reconciler.note_targets(now);
         reconciler

@@ -4,12 +4,12 @@ use super::Reconciler;
 use crate::model::ids::GroupName;
 use crate::model::task::Shape;
 use crate::model::waiting::{RunWait, Waiting};
-use crate::policy::plan::{GroupFacts, PlanInputs};
+use crate::policy::plan::{GroupFacts, Plan, PlanInputs, plan};
 use crate::state::executors::Group;
 use posse_base::time::Millis;
 
 impl Reconciler {
-    pub(super) fn plan_inputs(&self, now: Millis) -> PlanInputs {
+    fn plan_inputs(&self, now: Millis) -> PlanInputs {
         PlanInputs {
             now,
             available: self.window.available(now),
@@ -19,15 +19,35 @@ impl Reconciler {
         }
     }
 
-    /// Depends on the group and its executors, on `RunFacts`, and until `facts_change_at` not on the time.
-    pub(super) fn facts_of(&self, name: &GroupName, group: &Group, now: Millis) -> GroupFacts {
+    /// Plans the groups of which something may have to be done.
+    pub(super) fn plan(&self, now: Millis) -> Plan {
+        let groups = self.executors.groups.iter().filter(|(_, group)| !self.rests(group));
+        let facts: Vec<GroupFacts<'_>> =
+            groups.map(|(name, group)| self.facts_of(name, group, now)).collect();
+        plan(&facts, &self.plan_inputs(now))
+    }
+
+    /// It has what it should have, nothing of it is under way, and it waits for nothing: its plan would be empty.
+    fn rests(&self, group: &Group) -> bool {
+        group.counts.not_running() == 0
+            && group.own_capacity() == group.target()
+            && group.tasks.n_ready() == 0
+            && group.n_in_flight == 0
+            && group.retries.count() == 0
+            && group.n_beyond_slots() == 0
+            && group.wait.reason().is_none()
+            && group.scale_error.is_none()
+            && self.credentials_problem(group).is_none()
+    }
+
+    fn facts_of<'a>(&self, name: &'a GroupName, group: &Group, now: Millis) -> GroupFacts<'a> {
         let spec = &group.spec;
         let own = group.tasks.throttles.of(Shape::TEMPLATE);
         // Also of groups that create nothing now.
         let no_credentials =
             self.credentials_problem(group).map(|_| (Waiting::Run(RunWait::Credentials), None));
         GroupFacts {
-            name: name.clone(),
+            name,
             target: group.target(),
             wanted: group.wanted(),
             counts: group.counts,
@@ -61,18 +81,6 @@ impl Reconciler {
             start_problem: no_credentials.or_else(|| self.problem_waiting(group)),
             waiting: group.wait.reason(),
         }
-    }
-
-    /// When time alone changes the facts of a group.
-    pub(super) fn facts_change_at(&self, group: &Group, now: Millis) -> Option<Millis> {
-        let of_throttles = group.tasks.throttles.all().flat_map(|throttle| {
-            let more_room_at = self.unplaced_room(group, throttle, now).and_then(|(_, at)| at);
-            [throttle.backoff.changes_at(now), more_room_at, throttle.stuck_at(now)]
-        });
-        let retry_at = group.retries.next_after(now);
-        let others = [group.gang.paused_until(), group.slot_waits.next_end(), retry_at];
-        let times = of_throttles.chain(others).flatten().chain(self.late_at(group));
-        times.filter(|&at| at > now).min()
     }
 
     /// Why a group may not create executors.

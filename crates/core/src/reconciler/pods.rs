@@ -313,10 +313,7 @@ impl Reconciler {
     }
 
     pub(super) fn on_capacity_freed(&mut self, now: Millis) {
-        let groups = self.executors.groups.iter().filter(|(_, group)| group.waits_for_capacity());
-        let names: Vec<GroupName> = groups.map(|(name, _)| name.clone()).collect();
-        for name in names {
-            let Some(group) = self.executors.groups.get_mut(&name) else { continue };
+        for group in self.executors.groups.values_mut() {
             let throttles = group.tasks.throttles.all_mut();
             throttles.for_each(|throttle| throttle.backoff.on_capacity_freed(now));
         }

@@ -19,9 +19,15 @@ impl Reconciler {
     /// What the throttles allow for the tasks that no executor works on yet.
     pub(super) fn task_facts(&self, group: &Group, now: Millis) -> TaskFacts {
         let mut facts = TaskFacts::default();
+        if group.tasks.n_ready() > 0 {
+            let stuck = group.tasks.throttles.all().filter_map(|throttle| throttle.stuck_at(now));
+            facts.next_at = stuck.min();
+        }
         for (shape, n_ready, _) in group.tasks.ready_shapes() {
             let throttle = group.tasks.throttles.of(shape);
             let (n, waiting) = self.shape_room(group, throttle, n_ready, now);
+            let until = waiting.and_then(|(_, until)| until).filter(|&until| until > now);
+            facts.next_at = facts.next_at.into_iter().chain(until).min();
             if shape == Shape::TEMPLATE {
                 facts.n_of_template = n_ready;
             } else {

@@ -111,7 +111,7 @@ impl Reconciler {
         }
         let has_limit =
             matches!(self.policy.unschedulable_max, Limit::Max(_)) || self.policy.pending_max > 0;
-        if let Some((StartProblemKind::Unschedulable, since)) = start.problem
+        if let Some((_, since)) = start.problem.filter(|(kind, _)| UNPLACED.contains(kind))
             && has_limit
             && start.problem != before.problem
         {
@@ -285,14 +285,6 @@ impl Reconciler {
         let is_failing = group.retries.failing_since().is_some_and(is_late);
         let n_creates = if is_failing { group.retries.count() } else { 0 };
         u32::try_from(n_pods + n_creates).unwrap_or(u32::MAX)
-    }
-
-    /// When `n_unplaced` may grow.
-    pub(super) fn late_at(&self, group: &Group) -> impl Iterator<Item = Millis> {
-        let first = UNPLACED.map(|kind| group.problems.of(kind).first().map(|(at, _)| *at));
-        let times = first.into_iter().chain([group.retries.failing_since()]).flatten();
-        let has_limit = self.policy.pending_max > 0;
-        times.filter(move |_| has_limit).map(|at| at.after(UNPLACED_MS))
     }
 
     /// Ends the youngest executors of a group that have no node or cannot be created.

@@ -30,12 +30,9 @@ impl Reconciler {
         groups.map(status).collect()
     }
 
-    /// The same without messages, and only of groups that may have changed since the turn before the last; none:
-    /// the group is gone.
-    pub fn changed_groups(&self) -> impl Iterator<Item = (&GroupName, Option<GroupStatus>)> {
-        let groups = &self.executors.groups;
-        let names = self.agenda.looked_at().union(groups.marked());
-        names.map(|name| (name, groups.get(name).map(|group| group_status((name, group)))))
+    /// The same without messages, and without taking memory.
+    pub fn brief_group_statuses(&self) -> impl Iterator<Item = GroupStatus> + Clone {
+        self.executors.groups.iter().map(group_status)
     }
 
     /// What is left of the failure budgets that are not off.

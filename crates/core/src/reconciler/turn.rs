@@ -11,10 +11,10 @@ use crate::model::pod_text::PodOverrides;
 use crate::model::status::State;
 use crate::model::task::Shape;
 use crate::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
-use crate::policy::plan::{GroupPlan, Plan, plan};
+use crate::policy::plan::{GroupPlan, Plan};
 use crate::policy::victims::choose;
 use crate::state::create_backoff::CreateBackoff;
-use crate::state::executors::Executor;
+use crate::state::executors::{Executor, Group};
 use crate::state::ledger::{Create, CreateStep};
 use posse_base::time::Millis;
 
@@ -86,19 +86,17 @@ impl Reconciler {
             self.actions.push_back(Action::ReserveIds { up_to });
         }
         self.gates.expire(now);
-        self.look_at_groups(now);
-        let inputs = self.plan_inputs(now);
-        debug_assert_eq!(self.overlooked_group(&inputs), None, "a turn has to look at it");
-        let Plan { groups, next_at } = plan(self.agenda.facts(), &inputs);
+        self.executors.groups.values_mut().for_each(|group| group.slot_waits.expire(now));
+        let gangs_due = self.judge_gangs(now);
+        let Plan { groups, next_at } = self.plan(now);
         // The next turn gives the places of displaced executors to others.
         let at_once = groups.iter().any(|plan| plan.n_displaced > 0).then_some(now);
         for of_group in groups {
             self.carry_out(of_group, now);
         }
-        self.executors.groups.note_surplus(self.agenda.looked_at());
-        let looks_at = self.agenda.next_at();
+        self.executors.groups.values_mut().for_each(Group::note_surplus);
         let expiry = self.credentials.next_expiry(now);
-        [at_once, next_at, looks_at, self.ids.request_again_at(), expiry]
+        [at_once, next_at, gangs_due, self.ids.request_again_at(), expiry]
             .into_iter()
             .flatten()
             .min()

@@ -218,13 +218,6 @@ impl CreateBackoff {
         Allowance::UpTo(self.slow_start.unwrap_or(u32::MAX))
     }
 
-    /// When time alone changes what is allowed.
-    pub fn changes_at(&self, now: Millis) -> Option<Millis> {
-        let active = self.active.as_ref().map(|active| active.until);
-        let times = active.into_iter().chain([self.failure_delay.until]);
-        times.filter(|&until| until > now).min()
-    }
-
     /// The active cause.
     pub fn cause(&self) -> Option<BackoffCause> {
         self.active.as_ref().map(|active| active.cause)

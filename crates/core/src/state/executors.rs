@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, Deref};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::model::ids::{ExecutorId, GroupName};
@@ -14,7 +14,6 @@ use crate::model::status::{ExecutorBlock, State};
 use crate::model::task::Shape;
 use crate::state::attempts::Attempts;
 use crate::state::counts::Counts;
-use crate::state::create_backoff::BackoffCause;
 pub use crate::state::executor::{Executor, Resize, has_ended};
 use crate::state::gang::GangState;
 use crate::state::heartbeat_losses::HeartbeatLosses;
@@ -125,24 +124,18 @@ impl Group {
         self.tasks.throttles.all().any(|throttle| throttle.backoff.cause().is_some())
     }
 
-    /// A quota slows down a create of something.
-    pub fn waits_for_capacity(&self) -> bool {
-        let mut causes = self.tasks.throttles.all().map(|throttle| throttle.backoff.cause());
-        causes.any(|cause| cause == Some(BackoffCause::Capacity))
-    }
-
     /// The number of pods that must go before executors are created with `replace: gone`. The pods of
     /// the group are then never more than they were, so a full quota suffices.
     pub fn n_awaited_ends(&self) -> u32 {
         self.n_ending().saturating_sub(self.n_surplus)
     }
 
-    /// Ending members beyond the missing ones are surplus, which replacements of others must not wait for (a
-    /// drain may take hours).
-    fn surplus(&self) -> u32 {
+    /// Call it after each plan: ending members beyond the missing ones are surplus, which replacements of
+    /// others must not wait for (a drain may take hours).
+    pub fn note_surplus(&mut self) {
         let missing = self.wanted().saturating_sub(self.counts.capacity());
         let n_unneeded = self.n_ending().saturating_sub(missing);
-        self.n_surplus.min(self.n_ending()).max(n_unneeded)
+        self.n_surplus = self.n_surplus.min(self.n_ending()).max(n_unneeded);
     }
 
     /// The target rose by `n`: as many new executors wait for surplus ones that still end.
@@ -152,75 +145,6 @@ impl Group {
 
     fn n_ending(&self) -> u32 {
         self.counts.of(State::Terminating) + self.counts.of(State::Draining)
-    }
-}
-
-/// Groups by name, to be read like a map. Who changes one takes it by `get_mut`, which marks it: a turn looks
-/// only at the groups that are marked or whose time has come.
-#[derive(Clone, Debug, Default)]
-pub struct Groups {
-    by_name: BTreeMap<GroupName, Group>,
-    /// Those that may have changed since `take_marked`, or are gone.
-    marked: BTreeSet<GroupName>,
-}
-
-impl Groups {
-    pub fn get_mut(&mut self, name: &GroupName) -> Option<&mut Group> {
-        let group = self.by_name.get_mut(name)?;
-        mark(&mut self.marked, name);
-        Some(group)
-    }
-
-    /// The group, which is inserted if there is none.
-    pub fn get_or_insert_with(
-        &mut self,
-        name: &GroupName,
-        new: impl FnOnce() -> Group,
-    ) -> &mut Group {
-        mark(&mut self.marked, name);
-        self.by_name.entry(name.clone()).or_insert_with(new)
-    }
-
-    pub fn remove(&mut self, name: &GroupName) {
-        mark(&mut self.marked, name);
-        self.by_name.remove(name);
-    }
-
-    pub fn marked(&self) -> &BTreeSet<GroupName> {
-        &self.marked
-    }
-
-    pub fn take_marked(&mut self) -> BTreeSet<GroupName> {
-        std::mem::take(&mut self.marked)
-    }
-
-    /// Call it after each plan, with the groups that it looked at.
-    pub fn note_surplus(&mut self, looked_at: &BTreeSet<GroupName>) {
-        let names: Vec<GroupName> = looked_at.union(&self.marked).cloned().collect();
-        for name in names {
-            let surplus = self.get(&name).map(|group| (group.n_surplus, group.surplus()));
-            if let Some((before, surplus)) = surplus
-                && before != surplus
-                && let Some(group) = self.get_mut(&name)
-            {
-                group.n_surplus = surplus;
-            }
-        }
-    }
-}
-
-impl Deref for Groups {
-    type Target = BTreeMap<GroupName, Group>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.by_name
-    }
-}
-
-/// Most groups change often, so this takes a copy of the name only once.
-fn mark(marked: &mut BTreeSet<GroupName>, name: &GroupName) {
-    if !marked.contains(name) {
-        marked.insert(name.clone());
     }
 }
 
@@ -234,7 +158,7 @@ pub struct Executors {
     n_visits: Cell<u64>,
     /// The blocks of the status in which nothing has changed, by the highest id that belongs to each.
     status_blocks: BTreeMap<ExecutorId, ExecutorBlock>,
-    pub groups: Groups,
+    pub groups: BTreeMap<GroupName, Group>,
 }
 
 impl Executors {

@@ -20,13 +20,6 @@ pub struct GangCounts {
     pub held: u32,
 }
 
-impl GangCounts {
-    /// How many must run.
-    fn needed(&self, gang: Gang) -> u32 {
-        gang.min.min(self.target)
-    }
-}
-
 /// What has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GangStep {
@@ -49,15 +42,10 @@ pub struct GangState {
 }
 
 impl GangState {
-    /// To observe it would change nothing: it was complete, and is.
-    pub fn stays_complete(&self, gang: Gang, counts: GangCounts) -> bool {
-        self.is_complete && self.paused_until.is_none() && counts.running >= counts.needed(gang)
-    }
-
     /// The number of executors may have changed.
     pub fn observe(&mut self, gang: Gang, counts: GangCounts, now: Millis) -> GangStep {
         self.paused_until = self.paused_until.filter(|until| *until > now);
-        let needed = counts.needed(gang);
+        let needed = gang.min.min(counts.target);
         let was_complete = std::mem::replace(&mut self.is_complete, counts.running >= needed);
         if self.is_complete {
             self.incomplete_since = None;

@@ -71,11 +71,6 @@ impl Retries {
         u32::try_from(due.take(max as usize).count()).unwrap_or(max)
     }
 
-    /// When one more is due than by now.
-    pub fn next_after(&self, now: Millis) -> Option<Millis> {
-        self.queue.range((now.after(1), ExecutorId(0))..).next().map(|(at, _)| *at)
-    }
-
     /// When the next one is due.
     pub fn next_at(&self) -> Option<Millis> {
         self.queue.first().map(|(at, _)| *at)

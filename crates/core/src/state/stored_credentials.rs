@@ -72,11 +72,6 @@ impl Credentials {
         self.entries.iter_mut().for_each(|(name, entry)| entry.refresh(name, now));
     }
 
-    /// Whether executors can use each of them.
-    pub fn usable(&self) -> impl Iterator<Item = bool> {
-        self.entries.values().map(|entry| entry.problem.is_none())
-    }
-
     /// Which entry executors cannot use, and why; none if they can use all. `needed`: the names of those
     /// that they need; none: all.
     pub fn problem(&self, needed: Option<&[String]>) -> Option<&String> {

@@ -326,7 +326,7 @@ impl<U: Upstream> Engine<'_, U> {
         }
         let is_ready = self.core.had_first_list() && self.state.leases.has_all();
         self.liveness.record_turn(now.0, is_ready);
-        self.state.logger.log_groups(self.core.changed_groups(), now);
+        self.state.logger.log_groups(self.core.brief_group_statuses(), now);
         let facts = || {
             let outage_s = self.core.outage().map(|outage| now.since(outage.since) / 1_000);
             let groups = self.core.group_statuses();

@@ -153,7 +153,7 @@ impl Recorder {
         n_waiting: usize,
         now: Millis,
     ) {
-        core.changed_groups().for_each(|(name, status)| self.on_group(name, status));
+        self.on_groups(core.brief_group_statuses());
         let counted = &mut self.counted;
         counted.turns.observe(took.as_secs_f64());
         counted.n_waiting = n_waiting;
@@ -164,18 +164,22 @@ impl Recorder {
         counted.outage_since = core.outage().map(|outage| outage.since);
     }
 
-    /// A group may have changed; none: it is gone.
-    fn on_group(&mut self, name: &GroupName, status: Option<GroupStatus>) {
-        let Some(status) = status else {
-            self.counted.groups.remove(name);
-            self.open_losses.remove(name);
-            return;
-        };
-        if let Some(losses) = self.open_losses.get_mut(name) {
-            // A loss that is not replaced, because the target fell, waits for nothing.
-            losses.truncate(status.target.saturating_sub(status.running) as usize);
+    fn on_groups(&mut self, statuses: impl Iterator<Item = GroupStatus> + Clone) {
+        let mut n_groups = 0;
+        for status in statuses.clone() {
+            n_groups += 1;
+            if let Some(losses) = self.open_losses.get_mut(&status.group) {
+                // A loss that is not replaced, because the target fell, waits for nothing.
+                losses.truncate(status.target.saturating_sub(status.running) as usize);
+            }
+            let counts = self.group(&status.group);
+            counts.status = Some(status);
         }
-        self.group(name).status = Some(status);
+        if self.counted.groups.len() > n_groups {
+            let is_there = |name: &GroupName| statuses.clone().any(|status| status.group == *name);
+            self.counted.groups.retain(|name, _| is_there(name));
+            self.open_losses.retain(|name, _| is_there(name));
+        }
     }
 
     fn group(&mut self, name: &GroupName) -> &mut GroupCounts {
@@ -282,7 +286,7 @@ mod tests {
             lose(&mut recorder, at);
         }
         // The target fell by two.
-        recorder.on_group(&"g".into(), Some(status("g", 1, 0)));
+        recorder.on_groups([status("g", 1, 0)].into_iter());
         run(&mut recorder, Some(3_000), 4_000);
         run(&mut recorder, Some(5_000), 6_000);
         assert_eq!(counts(&recorder), (2, 1));
@@ -293,8 +297,7 @@ mod tests {
     fn completed_executors_hide_no_loss() {
         let mut recorder = Recorder::default();
         lose(&mut recorder, 1_000);
-        let status = GroupStatus { completed: 60, ..status("g", 2, 1) };
-        recorder.on_group(&"g".into(), Some(status));
+        recorder.on_groups([GroupStatus { completed: 60, ..status("g", 2, 1) }].into_iter());
         run(&mut recorder, Some(1_000), 2_000);
         assert_eq!(counts(&recorder), (1, 1));
     }
@@ -303,10 +306,9 @@ mod tests {
     fn a_deleted_group_is_forgotten() {
         let mut recorder = Recorder::default();
         lose(&mut recorder, 1_000);
-        recorder.on_group(&"g".into(), Some(status("g", 3, 1)));
-        recorder.on_group(&"h".into(), Some(status("h", 1, 1)));
+        recorder.on_groups([status("g", 3, 1), status("h", 1, 1)].into_iter());
         assert_eq!((recorder.counted.groups.len(), recorder.open_losses.len()), (2, 1));
-        recorder.on_group(&"g".into(), None);
+        recorder.on_groups([status("h", 1, 1)].into_iter());
         assert_eq!((recorder.counted.groups.len(), recorder.open_losses.len()), (1, 0));
     }
 }
