@@ -30,13 +30,13 @@ mod core {
     mod plain_files;
     mod protection;
     mod queue_groups;
-    mod queue_scaling;
     mod readiness;
     mod replace_gone;
     mod restarts_in_place;
     mod retained_pods;
     mod reviews;
     mod rules;
+    mod scale;
     mod sim;
     mod slot_waits;
     mod slots;

@@ -4,7 +4,7 @@ use crate::polled::Reader;
 use crate::run::settings::GroupSettings;
 use posse_base::clock::Clock;
 use posse_base::text::sanitize;
-use posse_core::machines::queue_scaling::QueueScaler;
+use posse_core::machines::scale::Scaler;
 use posse_core::model::input::Input;
 
 /// What is shown of an output that is no number, in bytes.
@@ -17,7 +17,7 @@ const OUTPUT_BYTES_MAX: usize = 4 << 10;
 pub fn reader(group: &GroupSettings, env: &[(String, String)], clock: Clock) -> Option<Reader> {
     let scale = group.scale.clone()?;
     let group = group.spec.name.clone();
-    let mut scaler = QueueScaler::new(scale.rule);
+    let mut scaler = Scaler::new(scale.rule);
     let own = std::env::vars_os();
     Some(Reader {
         command: scale.polled,
@@ -30,7 +30,7 @@ pub fn reader(group: &GroupSettings, env: &[(String, String)], clock: Clock) -> 
                 .and_then(|output| number(&output.end))
                 .map(|n_entries| scaler.target(n_entries, clock.now()));
             let failure = outcome.as_ref().err().cloned();
-            (Some(Input::QueueRead { group: group.clone(), outcome }), failure)
+            (Some(Input::ScaleRead { group: group.clone(), outcome }), failure)
         }),
     })
 }

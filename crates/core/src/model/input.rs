@@ -139,7 +139,7 @@ pub enum Input {
     /// The stop's LIST failed.
     ListRefused { refusal: Refusal },
     /// The command of a group's `scale` gave a target (none: it stays), or failed. The error is a phrase that begins with a verb.
-    QueueRead { group: GroupName, outcome: Result<Option<u32>, String> },
+    ScaleRead { group: GroupName, outcome: Result<Option<u32>, String> },
     /// The command of `driver.idle` has named the executors without work; valid for so long, in milliseconds.
     IdleRead { executors: BTreeSet<ExecutorId>, valid_ms: u64 },
     /// The answer to an `Action::ReadLog`: sanitized lines of bounded length.

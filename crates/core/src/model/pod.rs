@@ -45,8 +45,8 @@ pub enum ContainerState {
     Ended,
 }
 
-/// Why a pod does not start, in the order in which a group reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Why a pod does not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartProblemKind {
     /// A container cannot be created or started as specified, or crashes again and again.
     Config,

@@ -127,7 +127,7 @@ pub struct Status {
     /// The nodes that new executors avoid, each with the end of that time.
     pub avoided_nodes: Vec<(String, Millis)>,
     pub outage: Option<Outage>,
-    /// The driver process, which the core does not know: `runtime` adds it.
+    /// The driver process, which the core does not know: `run` adds it.
     pub driver: Option<DriverStatus>,
 }
 

@@ -24,7 +24,7 @@ const REFUSAL_BYTES_MAX: usize = 1_024;
 pub(super) struct LogReads {
     open: BTreeMap<Uid, Subject>,
     /// Logs that are not requested from the server yet.
-    queue: VecDeque<Uid>,
+    waiting: VecDeque<Uid>,
     in_flight: BTreeSet<Uid>,
     /// When the last requests were sent.
     sent: VecDeque<Millis>,
@@ -40,7 +40,7 @@ impl LogReads {
         while self.sent.front().is_some_and(|&at| now.since(at) >= READS_WINDOW_MS) {
             self.sent.pop_front();
         }
-        self.sent.len() + self.queue.len() < READS_MAX
+        self.sent.len() + self.waiting.len() < READS_MAX
     }
 }
 
@@ -59,7 +59,7 @@ impl Reconciler {
             }
             Some(uid) => {
                 self.mutations.hold_delete(&uid);
-                self.logs.queue.push_back(uid.clone());
+                self.logs.waiting.push_back(uid.clone());
                 self.logs.open.insert(uid, subject);
             }
         }
@@ -83,7 +83,7 @@ impl Reconciler {
         if !self.logs.in_flight.contains(uid)
             && let Some(subject) = self.logs.open.remove(uid)
         {
-            self.logs.queue.retain(|queued| queued != uid);
+            self.logs.waiting.retain(|waiting| waiting != uid);
             self.mutations.release_delete(uid);
             self.report_log(subject, Err("the pod was gone before its log was read"));
         }
@@ -91,7 +91,7 @@ impl Reconciler {
 
     pub(super) fn send_log_reads(&mut self, now: Millis) {
         while self.logs.in_flight.len() < LOG_READS_IN_FLIGHT_MAX
-            && let Some(uid) = self.logs.queue.pop_front()
+            && let Some(uid) = self.logs.waiting.pop_front()
         {
             let Some(pod) = self.snapshot.get(&uid) else {
                 self.forget_log(&uid);

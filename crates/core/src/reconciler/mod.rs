@@ -39,12 +39,12 @@ mod pod_reads;
 mod pods;
 mod protection;
 mod queue_groups;
-mod queue_scaling;
 mod retained;
 mod retries;
+mod scale;
 mod server_health;
 mod shapes;
-mod startup;
+mod starts;
 mod status;
 mod stop;
 mod task_outputs;
@@ -219,7 +219,7 @@ impl Reconciler {
         match input {
             Input::Created { id, watermark, answer } => self.on_created(id, watermark, answer, now),
             Input::Credentials(renewal) => self.on_credentials(renewal, now),
-            Input::QueueRead { group, outcome } => self.on_queue_read(&group, outcome, now),
+            Input::ScaleRead { group, outcome } => self.on_scale_read(&group, outcome, now),
             Input::Deleted { uid, answer } => {
                 self.note_answer(&answer, None, now);
                 self.on_deleted(&uid, answer, now);

@@ -62,11 +62,11 @@ impl Reconciler {
                 self.mutations.remove(uid);
             }
             MutationStep::Accepted(at) | MutationStep::RetryAt(at) if at <= now => {
-                self.mutations.queue(uid);
+                self.mutations.send_again(uid);
             }
             MutationStep::Accepted(_)
             | MutationStep::Answer
-            | MutationStep::Queued
+            | MutationStep::Ready
             | MutationStep::RetryAt(_) => {}
         }
     }
@@ -91,7 +91,7 @@ impl Reconciler {
                 let leaves_queue = mutation.kind == MutationKind::LeaveQueue;
                 let change = pod.and_then(|pod| self.snapshot.refresh(pod));
                 if leaves_queue {
-                    self.mutations.queue(uid);
+                    self.mutations.send_again(uid);
                 } else if self.is_terminating(uid) {
                     self.mutations.remove(uid);
                 } else {
@@ -134,7 +134,7 @@ impl Reconciler {
                     self.begin_term(uid, now);
                 }
             }
-            Ok(()) | Err(_) => self.mutations.queue(uid),
+            Ok(()) | Err(_) => self.mutations.send_again(uid),
         }
     }
 

@@ -22,7 +22,7 @@ const READ_RETRY_MS: u64 = 2_000;
 /// The pods to read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodReads {
-    queue: BTreeSet<ExecutorId>,
+    waiting: BTreeSet<ExecutorId>,
     in_flight: BTreeSet<ExecutorId>,
     /// Failed tries.
     failures: BTreeMap<ExecutorId, u32>,
@@ -31,7 +31,7 @@ pub(super) struct PodReads {
 impl PodReads {
     /// The executor's pod is to be read.
     pub(super) fn request(&mut self, id: ExecutorId) {
-        self.queue.insert(id);
+        self.waiting.insert(id);
     }
 }
 
@@ -39,10 +39,10 @@ impl Reconciler {
     /// Sends reads up to the limit in flight.
     pub(super) fn send_pod_reads(&mut self) {
         if self.stop.is_some() {
-            self.pod_reads.queue.clear();
+            self.pod_reads.waiting.clear();
         }
         while self.pod_reads.in_flight.len() < POD_READS_IN_FLIGHT_MAX
-            && let Some(id) = self.pod_reads.queue.pop_first()
+            && let Some(id) = self.pod_reads.waiting.pop_first()
         {
             if self.is_live(id) && self.pod_reads.in_flight.insert(id) {
                 let watermark = self.watermark();

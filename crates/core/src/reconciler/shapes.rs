@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Reconciler;
+use super::starts::loss_reason;
 use crate::model::event::DeleteCause;
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod::StartProblemKind;
@@ -103,22 +104,15 @@ impl Reconciler {
             let tried = throttle.backoff.start_probe();
             for kind in OWN_PROBLEMS {
                 let ids = throttle.problems.of(kind).iter().map(|(_, id)| *id);
-                let ids = ids.filter(|&id| self.has_task(id));
-                let ids = ids.filter(|&id| tried != Some(id) || self.start_deadline(id).is_none());
-                stuck.extend(ids.map(|id| (id, kind)));
+                let may_end = |id| tried != Some(id) || self.start_deadline(id).is_none();
+                stuck.extend(
+                    ids.filter(|&id| self.has_task(id) && may_end(id)).map(|id| (id, kind)),
+                );
             }
         }
         stuck.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
         for (id, kind) in stuck.into_iter().take(n as usize) {
-            let cause = match kind {
-                StartProblemKind::Config => BackoffCause::Config,
-                StartProblemKind::Image => BackoffCause::Image,
-                StartProblemKind::Creating
-                | StartProblemKind::Gated
-                | StartProblemKind::Ignored
-                | StartProblemKind::Queued
-                | StartProblemKind::Unschedulable => BackoffCause::Start,
-            };
+            let Some(cause) = BackoffCause::of_start(loss_reason(kind)) else { continue };
             let message = self.problem_message(id).map(str::to_owned);
             let rng = &mut self.rng;
             let throttle = self.executors.throttle_of(id);

@@ -17,8 +17,8 @@ const OUTPUTS_WAITING_MAX: usize = 1_000;
 /// What is still to be read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TaskOutputs {
-    queue: VecDeque<TaskOutput>,
-    /// Those in the queue and those that are being read.
+    waiting: VecDeque<TaskOutput>,
+    /// Those that wait and those that are being read.
     open: BTreeSet<Uid>,
     /// Outputs that were not read because too many waited, since the last read began.
     n_skipped: u32,
@@ -31,7 +31,7 @@ impl TaskOutputs {
     }
 
     fn n_in_flight(&self) -> usize {
-        self.open.len() - self.queue.len()
+        self.open.len() - self.waiting.len()
     }
 }
 
@@ -46,7 +46,7 @@ impl Reconciler {
         let (Some(run), Some(uid)) = (executor.task.as_deref(), executor.uid.clone()) else {
             return;
         };
-        if self.outputs.queue.len() >= OUTPUTS_WAITING_MAX {
+        if self.outputs.waiting.len() >= OUTPUTS_WAITING_MAX {
             self.outputs.n_skipped = self.outputs.n_skipped.saturating_add(1);
             return;
         }
@@ -65,7 +65,7 @@ impl Reconciler {
         };
         if self.outputs.open.insert(output.uid.clone()) {
             self.mutations.hold_delete(&output.uid);
-            self.outputs.queue.push_back(output);
+            self.outputs.waiting.push_back(output);
         }
     }
 
@@ -77,7 +77,7 @@ impl Reconciler {
 
     pub(super) fn send_output_reads(&mut self) {
         while self.outputs.n_in_flight() < OUTPUTS_IN_FLIGHT_MAX
-            && let Some(output) = self.outputs.queue.pop_front()
+            && let Some(output) = self.outputs.waiting.pop_front()
         {
             let n_skipped = std::mem::take(&mut self.outputs.n_skipped);
             self.actions.push_back(Action::KeepOutput { output, n_skipped });

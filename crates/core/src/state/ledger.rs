@@ -146,7 +146,7 @@ pub enum MutationStep {
     /// The answer to the request in flight.
     Answer,
     /// A free request slot.
-    Queued,
+    Ready,
     /// The time to send the request again.
     RetryAt(Millis),
 }
@@ -164,7 +164,7 @@ pub struct PendingMutation {
 #[derive(Clone, Debug, Default)]
 pub struct Mutations {
     by_uid: BTreeMap<Uid, PendingMutation>,
-    queue: VecDeque<Uid>,
+    ready: VecDeque<Uid>,
     n_in_flight: usize,
     /// Requests in flight whose mutation was removed, or that were sent before a resourceVersion
     /// rollback. Their answers are ignored, and until then no other request for the pod is sent.
@@ -183,15 +183,15 @@ impl Mutations {
             if replaces {
                 mutation.kind = kind;
                 if matches!(mutation.step, MutationStep::Accepted(_) | MutationStep::RetryAt(_)) {
-                    self.queue(uid);
+                    self.send_again(uid);
                 }
             }
             return;
         }
         let mutation =
-            PendingMutation { kind, step: MutationStep::Queued, name: name.into(), n_tries: 0 };
+            PendingMutation { kind, step: MutationStep::Ready, name: name.into(), n_tries: 0 };
         self.by_uid.insert(uid.clone(), mutation);
-        self.queue.push_back(uid.clone());
+        self.ready.push_back(uid.clone());
     }
 
     pub fn is_empty(&self) -> bool {
@@ -245,20 +245,20 @@ impl Mutations {
             return;
         }
         self.held.remove(uid);
-        if self.get(uid).is_some_and(|c| c.step == MutationStep::Queued) {
-            self.queue.push_back(uid.clone());
+        if self.get(uid).is_some_and(|c| c.step == MutationStep::Ready) {
+            self.ready.push_back(uid.clone());
         }
     }
 
-    /// The next mutation in the queue, which is now in flight.
+    /// The next mutation that is ready, and in flight now.
     pub fn send_next(&mut self) -> Option<(Uid, &PendingMutation)> {
-        while let Some(uid) = self.queue.pop_front() {
+        while let Some(uid) = self.ready.pop_front() {
             let Some(mutation) = self.by_uid.get_mut(&uid) else { continue };
-            // A deferred delete is queued again by `release_delete`.
+            // A deferred delete is ready again after `release_delete`.
             let is_label =
                 matches!(mutation.kind, MutationKind::LabelCompleted | MutationKind::LabelCounted);
             let is_held = !is_label && self.held.contains_key(&uid);
-            if mutation.step == MutationStep::Queued && !self.abandoned.contains(&uid) && !is_held {
+            if mutation.step == MutationStep::Ready && !self.abandoned.contains(&uid) && !is_held {
                 (mutation.step, mutation.n_tries) =
                     (MutationStep::Answer, mutation.n_tries.saturating_add(1));
                 self.n_in_flight += 1;
@@ -272,12 +272,12 @@ impl Mutations {
     pub fn on_answered(&mut self, uid: &Uid) -> Option<&mut PendingMutation> {
         self.n_in_flight = self.n_in_flight.saturating_sub(1);
         if self.abandoned.remove(uid) {
-            self.queue.push_back(uid.clone());
+            self.ready.push_back(uid.clone());
             return None;
         }
         let mutation = self.by_uid.get_mut(uid)?;
         // Nothing is in flight now; the caller sets the next step.
-        mutation.step = MutationStep::Queued;
+        mutation.step = MutationStep::Ready;
         Some(mutation)
     }
 
@@ -288,18 +288,18 @@ impl Mutations {
                 MutationStep::Answer => {
                     self.abandoned.insert(uid.clone());
                 }
-                MutationStep::Accepted(_) => self.queue.push_back(uid.clone()),
-                MutationStep::Queued | MutationStep::RetryAt(_) => continue,
+                MutationStep::Accepted(_) => self.ready.push_back(uid.clone()),
+                MutationStep::Ready | MutationStep::RetryAt(_) => continue,
             }
-            mutation.step = MutationStep::Queued;
+            mutation.step = MutationStep::Ready;
         }
     }
 
-    /// Queues a mutation (again).
-    pub fn queue(&mut self, uid: &Uid) {
+    /// The mutation may be sent (again).
+    pub fn send_again(&mut self, uid: &Uid) {
         if let Some(mutation) = self.by_uid.get_mut(uid) {
-            mutation.step = MutationStep::Queued;
-            self.queue.push_back(uid.clone());
+            mutation.step = MutationStep::Ready;
+            self.ready.push_back(uid.clone());
         }
     }
 

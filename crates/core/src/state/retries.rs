@@ -12,16 +12,16 @@ pub struct Retries {
     at: BTreeMap<ExecutorId, Option<Millis>>,
     /// The same in the order in which they are sent: the one that has waited longest comes first,
     /// so that a create that always fails does not hold up the others.
-    queue: BTreeSet<(Millis, ExecutorId)>,
+    by_time: BTreeSet<(Millis, ExecutorId)>,
     failing_since: Option<Millis>,
 }
 
 impl Retries {
     /// Sends this create again at `at`.
     pub fn schedule(&mut self, id: ExecutorId, at: Millis) {
-        self.unqueue(id);
+        self.unschedule(id);
         self.at.insert(id, Some(at));
-        self.queue.insert((at, id));
+        self.by_time.insert((at, id));
     }
 
     /// The server failed to execute a create. True if this is the first failure since all creates
@@ -34,7 +34,7 @@ impl Retries {
 
     /// This create is over. True if no failed create is left because of that.
     pub fn resolve(&mut self, id: ExecutorId) -> bool {
-        self.unqueue(id);
+        self.unschedule(id);
         let was_last = self.at.remove(&id).is_some() && self.at.is_empty();
         if was_last {
             self.failing_since = None;
@@ -59,21 +59,21 @@ impl Retries {
 
     /// The next create that is due by now. Its request is in flight afterwards.
     pub fn take_due(&mut self, now: Millis) -> Option<ExecutorId> {
-        let &(at, id) = self.queue.first().filter(|(at, _)| *at <= now)?;
-        self.queue.remove(&(at, id));
+        let &(at, id) = self.by_time.first().filter(|(at, _)| *at <= now)?;
+        self.by_time.remove(&(at, id));
         self.at.insert(id, None);
         Some(id)
     }
 
     /// How many are due by now, counted up to `max`.
     pub fn n_due(&self, now: Millis, max: u32) -> u32 {
-        let due = self.queue.iter().take_while(|(at, _)| *at <= now);
+        let due = self.by_time.iter().take_while(|(at, _)| *at <= now);
         u32::try_from(due.take(max as usize).count()).unwrap_or(max)
     }
 
     /// When the next one is due.
     pub fn next_at(&self) -> Option<Millis> {
-        self.queue.first().map(|(at, _)| *at)
+        self.by_time.first().map(|(at, _)| *at)
     }
 
     /// Since when at least one create of the group fails, if one does.
@@ -81,9 +81,9 @@ impl Retries {
         self.failing_since
     }
 
-    fn unqueue(&mut self, id: ExecutorId) {
+    fn unschedule(&mut self, id: ExecutorId) {
         if let Some(Some(at)) = self.at.get(&id) {
-            self.queue.remove(&(*at, id));
+            self.by_time.remove(&(*at, id));
         }
     }
 }

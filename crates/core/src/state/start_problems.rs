@@ -3,18 +3,20 @@
 use std::collections::BTreeSet;
 
 use crate::model::ids::ExecutorId;
-use crate::model::pod::StartProblemKind;
+use crate::model::pod::StartProblemKind::{
+    self, Config, Gated, Ignored, Image, Queued, Unschedulable,
+};
 use crate::state::life::Start;
 use posse_base::time::Millis;
 
-/// The number of start problem kinds; none has the last, `Creating`.
-const KINDS: usize = StartProblemKind::Creating as usize + 1;
+/// Which problem a group reports, the most important first.
+const REPORTED: [StartProblemKind; 6] = [Config, Image, Unschedulable, Gated, Queued, Ignored];
 
 /// Pending executors with a start problem.
 #[derive(Clone, Debug, Default)]
 pub struct StartProblems {
-    /// By `StartProblemKind`, and since when they have it.
-    by_kind: [BTreeSet<(Millis, ExecutorId)>; KINDS],
+    /// By kind, and since when they have it.
+    by_kind: [BTreeSet<(Millis, ExecutorId)>; REPORTED.len() + 1],
     /// Those that are Unschedulable for longer than a group should wait for them.
     long_unschedulable: BTreeSet<ExecutorId>,
 }
@@ -22,7 +24,7 @@ pub struct StartProblems {
 impl StartProblems {
     /// An executor with the most important problem, if any.
     pub fn first(&self) -> Option<ExecutorId> {
-        self.by_kind.iter().find_map(|ids| Some(ids.first()?.1))
+        REPORTED.iter().find_map(|&kind| Some(self.of(kind).first()?.1))
     }
 
     /// The executors with this problem; the one that has it for longest comes first.

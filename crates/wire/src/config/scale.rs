@@ -8,7 +8,7 @@ use crate::config::polled::{
     EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, TIMEOUT, command_key, polled,
 };
 use crate::config::section::{ConfigError, Section};
-use posse_core::machines::queue_scaling::QueueRule;
+use posse_core::machines::scale::ScaleRule;
 use posse_core::model::settings::Restart;
 
 const EVERY_MS: u64 = 2_000;
@@ -32,7 +32,7 @@ pub(super) const KEYS: &[Key] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScaleCommand {
     pub polled: PolledCommand,
-    pub rule: QueueRule,
+    pub rule: ScaleRule,
 }
 
 pub(super) fn scale(
@@ -56,7 +56,7 @@ pub(super) fn scale(
     }
     Ok(Some(ScaleCommand {
         polled,
-        rule: QueueRule {
+        rule: ScaleRule {
             per_executor: u64::from(per_executor),
             idle_after_ms: section.duration_ms("idle_after", IDLE_AFTER_MS)?,
         },

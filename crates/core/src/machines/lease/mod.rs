@@ -469,9 +469,9 @@ impl LeaseMachine {
         }
     }
 
-    /// Queues an update, and removes queued updates of the same kind: they are outdated.
+    /// Adds an update, and removes those of the same kind: they are outdated.
     fn push_update(&mut self, update: LeaseUpdate) {
-        self.updates.retain(|queued| update_kind(queued) != update_kind(&update));
+        self.updates.retain(|one| update_kind(one) != update_kind(&update));
         self.updates.push(update);
     }
 }

@@ -196,19 +196,8 @@ impl Reconciler {
     }
 
     fn start_loss(&self, id: ExecutorId, name: &str, ms: u64) -> Loss {
-        let kind = self.executors.get(id).and_then(|e| e.start.problem).map(|(kind, _)| kind);
-        let reason = match kind {
-            Some(StartProblemKind::Config) => LossReason::ConfigError,
-            Some(StartProblemKind::Image) => LossReason::ImageError,
-            Some(
-                StartProblemKind::Creating
-                | StartProblemKind::Gated
-                | StartProblemKind::Ignored
-                | StartProblemKind::Queued
-                | StartProblemKind::Unschedulable,
-            )
-            | None => LossReason::StartTimeout,
-        };
+        let problem = self.executors.get(id).and_then(|e| e.start.problem);
+        let reason = loss_reason(problem.map_or(StartProblemKind::Creating, |(kind, _)| kind));
         let problem = self.problem_message(id).unwrap_or("no reason in the pod's status");
         let seconds = ms.div_ceil(1_000);
         let message = format!("not running within allocation.{name} ({seconds}s): {problem}");
@@ -343,5 +332,18 @@ impl Reconciler {
                 Some((room, (grown < UNPLACED_MAX).then_some(more_at)))
             }
         }
+    }
+}
+
+/// Why an executor is lost that does not start in time.
+pub(super) fn loss_reason(kind: StartProblemKind) -> LossReason {
+    match kind {
+        StartProblemKind::Config => LossReason::ConfigError,
+        StartProblemKind::Image => LossReason::ImageError,
+        StartProblemKind::Creating
+        | StartProblemKind::Gated
+        | StartProblemKind::Ignored
+        | StartProblemKind::Queued
+        | StartProblemKind::Unschedulable => LossReason::StartTimeout,
     }
 }

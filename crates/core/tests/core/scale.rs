@@ -2,7 +2,7 @@
 
 use crate::core_run::{Run, policy, set, spec};
 use posse_base::time::Millis;
-use posse_core::machines::queue_scaling::{QueueRule, QueueScaler};
+use posse_core::machines::scale::{ScaleRule, Scaler};
 use posse_core::model::command::{AfterKill, Command, GroupCommand, Reply};
 use posse_core::model::event::{Event, GroupEvent};
 use posse_core::model::ids::GroupName;
@@ -17,7 +17,7 @@ fn scaled(target: u32) -> Run {
 
 fn read(run: &mut Run, group: &str, outcome: Result<u32, &str>) {
     let outcome = outcome.map(Some).map_err(str::to_owned);
-    run.tell(Input::QueueRead { group: GroupName::from(group), outcome });
+    run.tell(Input::ScaleRead { group: GroupName::from(group), outcome });
     run.turn();
 }
 
@@ -60,12 +60,12 @@ fn an_empty_queue_after_a_restart_keeps_the_executors_for_a_while() {
     let Run { pods, version, .. } = before;
     let mut run = Run { pods, version, ..Run::unlisted(policy(), vec![group]) };
     run.list();
-    let rule = QueueRule { per_executor: 1, idle_after_ms: 60_000 };
-    let mut scaler = QueueScaler::new(rule);
+    let rule = ScaleRule { per_executor: 1, idle_after_ms: 60_000 };
+    let mut scaler = Scaler::new(rule);
     for (wait_ms, want) in [(2_000, 2), (57_999, 2), (1, 2), (2_000, 0)] {
         run.wait(wait_ms);
         let outcome = Ok(scaler.target(0, Millis(run.now)));
-        run.tell(Input::QueueRead { group: GroupName::from("g"), outcome });
+        run.tell(Input::ScaleRead { group: GroupName::from("g"), outcome });
         assert_eq!(run.group("g").running, want, "at {}", run.now);
     }
 }

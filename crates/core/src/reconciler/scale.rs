@@ -7,7 +7,7 @@ use posse_base::time::Millis;
 
 impl Reconciler {
     /// The command of a group gave a target, or failed: then the last target stays.
-    pub(super) fn on_queue_read(
+    pub(super) fn on_scale_read(
         &mut self,
         name: &GroupName,
         outcome: Result<Option<u32>, String>,
