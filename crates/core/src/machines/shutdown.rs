@@ -8,8 +8,6 @@ use crate::model::refusal::Refusal;
 use crate::model::stop::{StopOrder, StopResult};
 use posse_base::time::Millis;
 
-const FORCED_KILL: ShutdownStep = ShutdownStep::KillDriver { is_forced: true };
-
 /// The next step of the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownStep {
@@ -17,14 +15,12 @@ pub enum ShutdownStep {
     StopCreates,
     /// Send SIGKILL to the driver's process group: by a second signal, or because its grace period is over.
     KillDriver { is_forced: bool },
-    /// Send one last delete of all executors, and wait only for its answer, for a short time.
-    FinalDelete,
-    /// Wait no longer: name the pods that may remain.
-    GiveUp,
-    /// Stop, but wait for nothing: nothing was created yet, or the server does not answer.
-    Abandon(StopOrder),
     /// Stop the executors.
     Stop(StopOrder),
+    /// Stop them in a hurry.
+    HurryStop { keep: bool },
+    /// Stop, but wait for nothing: nothing was created yet, or the server does not answer.
+    AbandonStop(StopOrder),
     /// Send SIGTERM to the driver's process group.
     TermDriver,
 }
@@ -55,13 +51,10 @@ enum Phase {
     DriverKilled {
         stop_at: Millis,
     },
-    /// The executors are being ended.
-    Stopping,
-    /// A second signal: only the answer to the last delete is awaited, until then.
-    Forced {
-        until: Millis,
+    /// The executors are being ended. `is_forced`: in a hurry, by a second signal.
+    Stopping {
+        is_forced: bool,
     },
-    Over,
 }
 
 /// The state machine of a run's end.
@@ -84,8 +77,6 @@ pub struct Shutdown {
 /// Signals within this time count as one: a terminal and some supervisors signal both the process
 /// and its group.
 const SAME_SIGNAL_MS: u64 = 200;
-/// After a second signal, how long the answer to the last delete is awaited.
-const HURRY_MS: u64 = 5_000;
 /// How long the end of a killed driver is awaited before the executors are stopped.
 const KILLED_MS: u64 = 5_000;
 /// What a shell reports for a process that SIGKILL ended.
@@ -151,13 +142,14 @@ impl Shutdown {
                 vec![ShutdownStep::StopCreates]
             }
             Phase::Running => self.begin_stop(),
-            Phase::DriverEnding { .. } | Phase::DriverKilled { .. } | Phase::Stopping => {
-                self.phase = Phase::Forced { until: now.after(HURRY_MS) };
+            Phase::Stopping { is_forced: true } => Vec::new(),
+            Phase::DriverEnding { .. } | Phase::DriverKilled { .. } | Phase::Stopping { .. } => {
+                self.phase = Phase::Stopping { is_forced: true };
                 self.is_driver_ended_by_us |= self.has_driver;
-                let kill = self.has_driver.then_some(FORCED_KILL);
-                kill.into_iter().chain([ShutdownStep::FinalDelete]).collect()
+                let kill = self.has_driver.then_some(ShutdownStep::KillDriver { is_forced: true });
+                let hurry = ShutdownStep::HurryStop { keep: self.keeps_executors() };
+                kill.into_iter().chain([hurry]).collect()
             }
-            Phase::Forced { .. } | Phase::Over => Vec::new(),
         }
     }
 
@@ -169,7 +161,7 @@ impl Shutdown {
             Phase::Running | Phase::DriverEnding { .. } | Phase::DriverKilled { .. } => {
                 self.begin_stop()
             }
-            Phase::Stopping | Phase::Forced { .. } | Phase::Over => Vec::new(),
+            Phase::Stopping { .. } => Vec::new(),
         }
     }
 
@@ -186,20 +178,14 @@ impl Shutdown {
         vec![ShutdownStep::StopCreates, ShutdownStep::TermDriver]
     }
 
-    /// A delete of all executors was answered.
-    pub fn on_all_deleted(&mut self) -> Vec<ShutdownStep> {
-        if self.is_forced() { vec![ShutdownStep::GiveUp] } else { Vec::new() }
-    }
-
     /// The stop of the executors has finished.
     pub fn on_stopped(&mut self, stop: StopResult, is_taken_over: bool) {
         let driver = self.driver_code.filter(|_| !self.is_driver_ended_by_us);
         let verdict = self.verdict.clone();
-        let is_forced = self.is_forced();
+        let is_forced = self.phase == Phase::Stopping { is_forced: true };
         let is_signalled = self.is_signalled;
         self.outcome =
             Some(ShutdownOutcome { driver, verdict, is_taken_over, is_forced, is_signalled, stop });
-        self.phase = Phase::Over;
     }
 
     /// Does what is due.
@@ -213,34 +199,24 @@ impl Shutdown {
                 self.driver_code = Some(KILLED_CODE);
                 self.begin_stop()
             }
-            Phase::Forced { until } if until <= now => vec![ShutdownStep::GiveUp],
             Phase::DriverEnding { .. }
             | Phase::DriverKilled { .. }
-            | Phase::Forced { .. }
-            | Phase::Over
             | Phase::Running
-            | Phase::Stopping => Vec::new(),
+            | Phase::Stopping { .. } => Vec::new(),
         }
     }
 
     /// The time at which `on_time` or `next_start_step` has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         match self.phase {
-            Phase::DriverEnding { kill_at: at }
-            | Phase::DriverKilled { stop_at: at }
-            | Phase::Forced { until: at } => Some(at),
+            Phase::DriverEnding { kill_at: at } | Phase::DriverKilled { stop_at: at } => Some(at),
             Phase::Running => self.startup.next_deadline(),
-            Phase::Over | Phase::Stopping => None,
+            Phase::Stopping { .. } => None,
         }
     }
 
-    /// True if a second signal ended the wait for the executors.
-    pub fn is_forced(&self) -> bool {
-        matches!(self.phase, Phase::Forced { .. })
-    }
-
     /// True if the executors are left running at the end.
-    pub fn keeps_executors(&self) -> bool {
+    fn keeps_executors(&self) -> bool {
         self.keep || matches!(self.verdict, Some(RunVerdict::TakenOver { .. }))
     }
 
@@ -250,7 +226,7 @@ impl Shutdown {
     }
 
     fn begin_stop(&mut self) -> Vec<ShutdownStep> {
-        self.phase = Phase::Stopping;
+        self.phase = Phase::Stopping { is_forced: false };
         // A driver's exit code after a signal is not a failure of the application.
         let is_failure = |verdict: &RunVerdict| {
             matches!(
@@ -264,7 +240,7 @@ impl Shutdown {
             || self.verdict.as_ref().is_some_and(is_failure);
         let order = StopOrder { keep: self.keeps_executors(), keep_failed: has_failed };
         match self.startup.is_blind() {
-            true => vec![ShutdownStep::Abandon(order)],
+            true => vec![ShutdownStep::AbandonStop(order)],
             false => vec![ShutdownStep::Stop(order)],
         }
     }
@@ -278,6 +254,8 @@ mod tests {
     const STOP: ShutdownStep = ShutdownStep::Stop(StopOrder { keep: false, keep_failed: false });
     const STOP_FAILED: ShutdownStep =
         ShutdownStep::Stop(StopOrder { keep: false, keep_failed: true });
+    const HURRY: ShutdownStep = ShutdownStep::HurryStop { keep: false };
+    const FORCED_KILL: ShutdownStep = ShutdownStep::KillDriver { is_forced: true };
 
     /// A start that has come to its end.
     fn listed() -> Startup {
@@ -402,8 +380,8 @@ mod tests {
         let mut shutdown = self::shutdown(true);
         shutdown.on_verdict(verdict, Millis(0));
         shutdown.on_signal(Millis(100));
-        assert_eq!(shutdown.on_signal(Millis(900)), [FORCED_KILL, ShutdownStep::FinalDelete]);
-        assert!(shutdown.keeps_executors());
+        let hurry = ShutdownStep::HurryStop { keep: true };
+        assert_eq!(shutdown.on_signal(Millis(900)), [FORCED_KILL, hurry]);
     }
 
     #[test]
@@ -411,7 +389,7 @@ mod tests {
         let mut shutdown = shutdown(true);
         shutdown.on_signal(Millis(0));
         assert_eq!(shutdown.on_signal(Millis(199)), [], "the same one, sent to the group too");
-        assert_eq!(shutdown.on_signal(Millis(200)), [FORCED_KILL, ShutdownStep::FinalDelete]);
+        assert_eq!(shutdown.on_signal(Millis(200)), [FORCED_KILL, HURRY]);
         assert_eq!(shutdown.on_signal(Millis(900)), []);
         assert_eq!(shutdown.on_driver_ended(137), []);
         shutdown.on_stopped(nothing_left(), false);
@@ -419,33 +397,15 @@ mod tests {
         assert_eq!(driver, None, "the exit code after our SIGKILL means nothing");
         let mut shutdown = self::shutdown(false);
         shutdown.on_signal(Millis(0));
-        assert_eq!(shutdown.on_signal(Millis(900)), [ShutdownStep::FinalDelete]);
-        assert!(shutdown.is_forced());
-    }
-
-    #[test]
-    fn a_forced_end_waits_for_the_answer_to_its_delete_for_5_s() {
-        let forced = || {
-            let mut shutdown = shutdown(false);
-            assert_eq!(shutdown.on_signal(Millis(0)), [STOP]);
-            assert_eq!(shutdown.on_all_deleted(), [], "the delete of the stop itself");
-            shutdown.on_signal(Millis(900));
-            shutdown
-        };
-        assert_eq!(forced().on_all_deleted(), [ShutdownStep::GiveUp]);
-        let mut silent = forced();
-        assert_eq!(silent.next_deadline(), Some(Millis(5_900)));
-        assert_eq!(silent.on_time(Millis(5_899)), []);
-        assert_eq!(silent.on_time(Millis(5_900)), [ShutdownStep::GiveUp]);
-        silent.on_stopped(nothing_left(), false);
-        assert_eq!(silent.next_deadline(), None);
-        assert!(silent.outcome().expect("it is over").is_forced);
+        assert_eq!(shutdown.on_signal(Millis(900)), [HURRY]);
+        shutdown.on_stopped(nothing_left(), false);
+        assert!(shutdown.outcome().expect("it is over").is_forced);
     }
 
     #[test]
     fn a_stop_that_sees_no_executors_waits_for_nothing() {
         let order = StopOrder { keep: false, keep_failed: false };
-        let blind = [ShutdownStep::Abandon(order)];
+        let blind = [ShutdownStep::AbandonStop(order)];
         let starting =
             |is_new| Shutdown::new(Startup::new(false, is_new, Millis(0)), 15_000, false);
         assert_eq!(starting(true).on_signal(Millis(5)), blind);

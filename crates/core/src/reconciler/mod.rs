@@ -3,7 +3,7 @@
 //!
 //! 1. *Handle*: tell it what happened, any number of times. `handle` takes what comes from the cluster
 //!    and the threads, `command` takes a call and returns its reply. `set_target`, `stop_creates`,
-//!    `begin_stop`, `begin_final_delete` and `set_start_time` are what the caller itself wants. These
+//!    `begin_stop`, `hurry_stop`, `abandon_stop` and `set_start_time` are what the caller itself wants. These
 //!    change the state; what follows from it is decided in the turn.
 //! 2. *Turn*: call `turn` once after them, and whenever `next_deadline` has come. It fires the timers,
 //!    plans, and decides.
@@ -16,8 +16,7 @@
 //!    `n_avoided_nodes`, `had_first_list`, `has_credentials`, `has_foreign_pods`, `our_pods`,
 //!    `n_our_pods`, `executors`, `snapshot`, `stop_result`, `remaining`.
 //!
-//! It ends with `begin_stop`: turn and poll until `stop_result` returns the result. A caller that
-//! cannot wait any longer takes `remaining` instead.
+//! It ends with `begin_stop`: turn and poll until `stop_result` returns the result.
 
 mod adoption;
 mod commands;

@@ -1,5 +1,5 @@
-//! The stop of a run: sends nothing new, awaits the answers, deletes, lists until nothing is left,
-//! and names pods that may remain. Ends at its deadlines at the latest.
+//! The stop of a run's executors: sends nothing new, awaits the answers, deletes, lists until nothing is
+//! left, and names pods that may remain. Ends at its deadlines at the latest.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +20,8 @@ const LIST_DELAY_MAX_MS: u64 = 2_000;
 const PATCH_AND_LOG_MS: u64 = 2_000;
 /// The time beyond the executors' grace period in which the cluster must report that they are gone.
 const GONE_MARGIN_MS: u64 = 5_000;
+/// In a hurry, how long the answer to the last delete is awaited.
+const HURRY_MS: u64 = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopStep {
@@ -40,6 +42,8 @@ pub(super) struct Stop {
     step: StopStep,
     pub(super) grace_s: u32,
     deadline: Millis,
+    /// In a hurry: the stop ends then, or when a delete of all executors is answered.
+    hurry_until: Option<Millis>,
     /// Pods with a grace period that is longer than the stop's own, and until when the cluster must
     /// report that they are gone.
     long_graces: BTreeSet<(Millis, Uid)>,
@@ -92,6 +96,7 @@ impl Reconciler {
             step: StopStep::DeleteAllAt(now),
             grace_s: u32::try_from(timeout_ms.div_ceil(1_000)).unwrap_or(u32::MAX),
             deadline: now.after(timeout_ms).after(GONE_MARGIN_MS),
+            hurry_until: None,
             long_graces: BTreeSet::new(),
             patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
             left_queues: BTreeSet::new(),
@@ -131,12 +136,24 @@ impl Reconciler {
         if order.keep || (!had_any && self.window.in_flight() == 0) {
             self.finish_stop_if_answered(now);
         }
+        self.timers.add_turn(now);
+    }
+
+    /// Begins the stop and ends it with the next turn, whatever is left.
+    pub fn abandon_stop(&mut self, order: StopOrder, now: Millis) {
+        self.begin_stop(order, now);
+        if let Some(stop) = &mut self.stop {
+            stop.hurry_until = Some(now);
+        }
     }
 
     /// Stops in a hurry: deletes all executors without a grace period, retained ones too. `keep`: they
     /// are left running.
-    pub fn begin_final_delete(&mut self, keep: bool, now: Millis) {
+    pub fn hurry_stop(&mut self, keep: bool, now: Millis) {
         self.begin_stop(StopOrder { keep, keep_failed: false }, now);
+        if let Some(stop) = &mut self.stop {
+            stop.hurry_until = Some(now.after(HURRY_MS));
+        }
         // If other pods have our labels, the stop deletes each executor on its own.
         if self.gates.is_lease_held() && !keep && !self.has_foreign_pods() {
             self.actions.push_back(Action::DeleteAll { grace_s: 0, keep_counted: false });
@@ -148,7 +165,7 @@ impl Reconciler {
         self.stop.as_ref()?.result.as_ref()
     }
 
-    /// The pods that may be left now, if the caller cannot wait any longer.
+    /// The pods that may be left now.
     pub fn remaining(&self) -> StopResult {
         let mut result = StopResult::default();
         for pod in self.our_pods() {
@@ -187,7 +204,7 @@ impl Reconciler {
         self.extend_deadline(now);
         self.forget_ended_graces();
         self.retained_leave_queue();
-        if self.is_stop_done(now) || self.is_past_deadlines(now) {
+        if self.is_stop_done(now) || self.is_past_stop_end(now) {
             self.finish_stop();
             return None;
         }
@@ -234,6 +251,7 @@ impl Reconciler {
         let delay_ms = answer.as_ref().map_or_else(Refusal::retry_delay_ms, |()| 0);
         let retry_ms = self.within_stop(delay_ms.max(LIST_DELAY_MAX_MS / 2), now);
         let Some(stop) = &mut self.stop else { return };
+        stop.hurry_until = stop.hurry_until.map(|_| now);
         stop.n_delete_failures += u32::from(answer.is_err());
         let failures = stop.n_delete_failures;
         stop.step = match answer {
@@ -348,11 +366,8 @@ impl Reconciler {
         is_clear && !has_open && stop.listed_at.is_some_and(|at| at > stop.open_create_seen_at)
     }
 
-    /// True after the executors' grace period, and after the time in which a create can take
-    /// effect.
-    fn is_past_deadlines(&self, now: Millis) -> bool {
-        self.stop.as_ref().is_none_or(|stop| stop.pods_gone_by() <= now)
-            && self.open_until().is_none_or(|until| until <= now)
+    fn is_past_stop_end(&self, now: Millis) -> bool {
+        self.stop_end().is_none_or(|end| end <= now)
     }
 
     fn stop_deadline(&self) -> Option<Millis> {
@@ -364,10 +379,15 @@ impl Reconciler {
         step.into_iter().chain(self.stop_end()).min()
     }
 
-    /// When the stop ends whatever is left.
+    /// When the stop ends whatever is left: after the executors' grace period, and after the time in which
+    /// a create can take effect.
     fn stop_end(&self) -> Option<Millis> {
-        let deadline = self.stop.as_ref()?.pods_gone_by();
-        Some(self.open_until().unwrap_or(deadline).max(deadline))
+        let stop = self.stop.as_ref()?;
+        let end = match stop.order.keep {
+            true => stop.deadline,
+            false => self.open_until().into_iter().fold(stop.pods_gone_by(), Millis::max),
+        };
+        stop.hurry_until.into_iter().chain([end]).min()
     }
 
     fn has_open_creates(&self) -> bool {
@@ -400,12 +420,11 @@ impl Reconciler {
 
     /// Used if nothing is deleted: only waits for the answers to requests in flight.
     fn finish_stop_if_answered(&mut self, now: Millis) -> Option<Millis> {
-        let is_overdue = self.stop.as_ref().is_some_and(|stop| stop.deadline <= now);
-        if self.window.in_flight() == 0 || is_overdue {
+        if self.window.in_flight() == 0 || self.is_past_stop_end(now) {
             self.finish_stop();
             return None;
         }
-        self.stop.as_ref().map(|stop| stop.deadline)
+        self.stop_end()
     }
 
     fn finish_stop(&mut self) {

@@ -79,3 +79,34 @@ fn the_wait_ends_with_the_pod() {
     run.gone(&[1]);
     assert_eq!(stopped_after(&mut run), 15_000, "only the other one is left");
 }
+
+#[test]
+fn a_stop_in_a_hurry_waits_for_the_answer_to_its_delete_for_5_s() {
+    for (is_answered, want_ms) in [(true, 0), (false, 5_000)] {
+        let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+        run.core.begin_stop(STOP, Millis(run.now));
+        run.turn();
+        run.tell(Input::DeletedAll { answer: Ok(()) });
+        assert_eq!(run.core.stop_result(), None, "the delete of the stop itself");
+        let began = run.now;
+        run.core.hurry_stop(false, Millis(began));
+        if is_answered {
+            run.tell(Input::DeletedAll { answer: Ok(()) });
+        }
+        while run.core.stop_result().is_none() && run.now < began + 60_000 {
+            run.wait(1_000);
+        }
+        assert_eq!(run.now - began, want_ms);
+        assert_eq!(run.core.stop_result().unwrap().remaining.len(), 2);
+    }
+}
+
+#[test]
+fn a_stop_that_is_abandoned_waits_for_nothing() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    run.take();
+    run.core.abandon_stop(STOP, Millis(run.now));
+    assert_eq!(run.core.next_deadline(), Some(Millis(run.now)));
+    run.turn();
+    assert_eq!(run.core.stop_result().unwrap().remaining.len(), 2);
+}

@@ -34,7 +34,7 @@ use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
 use posse_core::machines::startup::StartStep;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::Reply;
-use posse_core::model::event::{Event, ExecutorEvent, RunEvent};
+use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
 use posse_core::model::status::{DriverStatus, GroupStatus};
@@ -245,14 +245,9 @@ impl<U: Upstream> Engine<'_, U> {
             }
             Message::Lease(scope, update) => self.on_lease(scope, update, now),
             Message::Input(input) => {
-                let is_delete_of_all = matches!(input, Input::DeletedAll { .. });
                 self.core.handle(input, now);
                 if self.core.had_first_list() {
                     self.finish.on_first_list();
-                }
-                if is_delete_of_all {
-                    let orders = self.finish.on_all_deleted();
-                    self.obey(orders, now);
                 }
             }
             Message::ReadRefused(refusal) => {
@@ -529,26 +524,17 @@ impl<U: Upstream> Engine<'_, U> {
                         driver.kill_all_now();
                     }
                 }
-                ShutdownStep::FinalDelete => {
+                ShutdownStep::HurryStop { keep } => {
                     warn!("second signal: no longer waiting for the executors");
-                    self.core.begin_final_delete(self.finish.keeps_executors(), now);
+                    self.core.hurry_stop(keep, now);
                 }
-                // The stop may have come to its end by itself meanwhile.
-                ShutdownStep::GiveUp if self.core.stop_result().is_some() => {}
-                ShutdownStep::GiveUp => self.give_up_waiting(),
-                ShutdownStep::Abandon(order) => {
+                ShutdownStep::AbandonStop(order) => {
                     self.state.probe = None;
-                    self.core.begin_stop(order, now);
-                    self.give_up_waiting();
+                    self.core.abandon_stop(order, now);
                 }
                 ShutdownStep::Stop(order) => {
                     self.state.probe = None;
                     self.core.begin_stop(order, now);
-                    // The shutdown's own requests must go out now.
-                    self.core.turn(now);
-                    while let Some(action) = self.core.poll_action() {
-                        self.perform(action);
-                    }
                 }
                 ShutdownStep::TermDriver => {
                     if let Some(driver) = &self.state.driver {
@@ -557,15 +543,5 @@ impl<U: Upstream> Engine<'_, U> {
                 }
             }
         }
-    }
-
-    /// Ends the shutdown without waiting; pods that may remain are reported.
-    fn give_up_waiting(&mut self) {
-        let now = self.clock.now();
-        self.publish_events(now);
-        self.state.logger.log_event(&Event::Run(RunEvent::Stopped), now);
-        self.log.push(Event::Run(RunEvent::Stopped));
-        let remaining = self.core.remaining();
-        self.finish.on_stopped(remaining, self.state.leases.is_taken_over());
     }
 }
