@@ -3,7 +3,7 @@
 //! only then does a refusal of the server end one.
 
 use crate::model::action::RunVerdict;
-use crate::model::refusal::{Refusal, RefusalClass};
+use crate::model::refusal::{Advice, Refusal, RefusalClass, Verb};
 use posse_base::time::Millis;
 
 /// If no LIST succeeds within this time after the start, the API server counts as unreachable.
@@ -108,20 +108,9 @@ impl Startup {
         }
         let refusal = self.refusal.as_ref()?;
         let message = refusal.to_string();
-        match refusal.class {
-            RefusalClass::Forbidden | RefusalClass::Unauthorized | RefusalClass::NotFound => {
-                Some(RunVerdict::NotAllowed { message })
-            }
-            RefusalClass::Capacity
-            | RefusalClass::Conflict
-            | RefusalClass::Exists
-            | RefusalClass::Expired
-            | RefusalClass::NamespaceGone
-            | RefusalClass::Invalid
-            | RefusalClass::Throttled
-            | RefusalClass::WebhookBusy
-            | RefusalClass::Transient
-            | RefusalClass::OutcomeUnknown => {
+        match refusal.advice(Verb::List) {
+            Advice::Retire => Some(RunVerdict::NotAllowed { message }),
+            Advice::Check | Advice::Retry | Advice::Slow => {
                 is_late.then_some(RunVerdict::NotReachable { message })
             }
         }

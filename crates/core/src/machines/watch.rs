@@ -2,7 +2,7 @@
 //! when to wait. Sends nothing and reads no clock.
 
 use crate::model::event::RestartKind;
-use crate::model::refusal::{Refusal, RefusalClass};
+use crate::model::refusal::{Advice, Refusal, RefusalClass, Verb};
 use posse_base::backoff::{asked_ms, delay_ms};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
@@ -255,21 +255,7 @@ fn needs_list(end: &WatchEnd) -> bool {
         // about the version.
         ErrorEvent(refusal) => refusal.class != RefusalClass::Throttled,
         Overrun | RelistRequested | Undecodable(_) => true,
-        Refused(refusal) => match refusal.class {
-            RefusalClass::Forbidden
-            | RefusalClass::Throttled
-            | RefusalClass::WebhookBusy
-            | RefusalClass::Transient
-            | RefusalClass::Unauthorized
-            | RefusalClass::OutcomeUnknown => false,
-            RefusalClass::Capacity
-            | RefusalClass::Conflict
-            | RefusalClass::Exists
-            | RefusalClass::Expired
-            | RefusalClass::NamespaceGone
-            | RefusalClass::NotFound
-            | RefusalClass::Invalid => true,
-        },
+        Refused(refusal) => refusal.advice(Verb::Watch) == Advice::Check,
     }
 }
 

@@ -73,6 +73,30 @@ impl RefusalClass {
     }
 }
 
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Create,
+    Get,
+    List,
+    Watch,
+    /// A delete, patch or update.
+    Write,
+}
+
+/// What to do after a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// The same request again: there was no verdict on what it asks for, or another one may come.
+    Retry,
+    /// Read what is there.
+    Check,
+    /// Give up what the request is for.
+    Retire,
+    /// Fewer requests of this kind, until the cause is gone.
+    Slow,
+}
+
 /// A failed request, with the server's own message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -124,41 +148,36 @@ impl Refusal {
         }
     }
 
-    /// True if the object is not what the request expects: it is gone, it is there already, or it has
-    /// another uid or version.
-    pub fn is_outdated(&self) -> bool {
-        match self.class {
-            RefusalClass::Conflict | RefusalClass::Exists | RefusalClass::NotFound => true,
-            RefusalClass::Capacity
-            | RefusalClass::Expired
-            | RefusalClass::NamespaceGone
-            | RefusalClass::Forbidden
-            | RefusalClass::Invalid
+    /// What to do after this refusal of a request.
+    pub fn advice(&self, verb: Verb) -> Advice {
+        use Advice::{Check, Retire, Retry, Slow};
+        let (create, get, list, watch, write) = match self.class {
+            RefusalClass::Capacity | RefusalClass::Invalid => (Slow, Retry, Retry, Check, Retry),
+            RefusalClass::Conflict => (Retry, Retry, Retry, Check, Retire),
+            RefusalClass::Exists => (Check, Retry, Retry, Check, Retire),
+            RefusalClass::Expired => (Retry, Retry, Retry, Check, Retry),
+            RefusalClass::Forbidden => (Slow, Retire, Retire, Retry, Retry),
+            RefusalClass::NamespaceGone => (Slow, Retire, Retry, Check, Retry),
+            RefusalClass::NotFound => (Slow, Retire, Retire, Check, Retire),
+            RefusalClass::OutcomeUnknown
             | RefusalClass::Throttled
             | RefusalClass::Transient
-            | RefusalClass::Unauthorized
-            | RefusalClass::OutcomeUnknown
-            | RefusalClass::WebhookBusy => false,
+            | RefusalClass::WebhookBusy => (Retry, Retry, Retry, Retry, Retry),
+            RefusalClass::Unauthorized => (Slow, Retry, Retire, Retry, Retry),
+        };
+        match verb {
+            Verb::Create => create,
+            Verb::Get => get,
+            Verb::List => list,
+            Verb::Watch => watch,
+            Verb::Write => write,
         }
     }
 
-    /// True if the request failed without a verdict on what it asks for, so that it is sent again.
-    pub fn is_failure(&self) -> bool {
-        match self.class {
-            RefusalClass::Conflict
-            | RefusalClass::Expired
-            | RefusalClass::OutcomeUnknown
-            | RefusalClass::Throttled
-            | RefusalClass::Transient
-            | RefusalClass::WebhookBusy => true,
-            RefusalClass::Capacity
-            | RefusalClass::Exists
-            | RefusalClass::Forbidden
-            | RefusalClass::Invalid
-            | RefusalClass::NamespaceGone
-            | RefusalClass::NotFound
-            | RefusalClass::Unauthorized => false,
-        }
+    /// True if the object is not what a write expects: it is gone, it is there already, or it has another uid or
+    /// version.
+    pub fn is_outdated(&self) -> bool {
+        self.advice(Verb::Write) == Advice::Retire
     }
 
     /// True if the server did not answer: it was not reached, or the time for the answer ran out.

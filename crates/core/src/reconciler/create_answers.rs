@@ -2,13 +2,13 @@
 //! AlreadyExists.
 
 use super::Reconciler;
-use super::retries::{RETRY_INITIAL_MS, forget_refusal};
+use super::retries::forget_refusal;
 use crate::model::action::{Action, RunVerdict};
 use crate::model::event::{Event, GroupEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::input::{PodAnswer, Watermark};
 use crate::model::pod::Pod;
-use crate::model::refusal::{Refusal, RefusalClass};
+use crate::model::refusal::{Advice, Refusal, RefusalClass, Verb};
 use crate::policy::loss::MESSAGE_BYTES_MAX;
 use crate::state::create_backoff::BackoffCause;
 use crate::state::executors::Life;
@@ -154,40 +154,29 @@ impl Reconciler {
             return;
         }
         self.on_request_refused(id, sent_at, refusal, now);
-        match refusal.class {
-            RefusalClass::OutcomeUnknown => {
-                let at = self.retry_at(id, refusal, now);
-                self.post_again(id, Some(sent_at), at, now);
-                self.report_failure(id, refusal, now);
-            }
-            RefusalClass::Throttled
-            | RefusalClass::Transient
-            | RefusalClass::Conflict
-            | RefusalClass::Expired
-            | RefusalClass::WebhookBusy => {
-                let at = self.retry_at(id, refusal, now);
-                self.post_again(id, None, at, now);
-                self.report_failure(id, refusal, now);
-            }
-            RefusalClass::Capacity => {
-                self.abandon_create(id, BackoffCause::Capacity, sent_at, refusal, now)
-            }
-            RefusalClass::Unauthorized => {
-                self.abandon_create(id, BackoffCause::Server, sent_at, refusal, now)
-            }
-            RefusalClass::Forbidden => {
-                self.abandon_create(id, BackoffCause::MayPass, sent_at, refusal, now)
-            }
+        let cause = match refusal.class {
+            RefusalClass::Capacity => BackoffCause::Capacity,
+            RefusalClass::Forbidden => BackoffCause::MayPass,
             RefusalClass::Invalid => match self.refuse_task(id, refusal, now) {
-                Some(cause) => self.abandon_create(id, cause, sent_at, refusal, now),
-                None => self.retire(id, now),
+                Some(cause) => cause,
+                None => return self.retire(id, now),
             },
-            RefusalClass::NamespaceGone | RefusalClass::NotFound => {
-                self.abandon_create(id, BackoffCause::NamespaceGone, sent_at, refusal, now);
+            RefusalClass::NamespaceGone | RefusalClass::NotFound => BackoffCause::NamespaceGone,
+            RefusalClass::Unauthorized => BackoffCause::Server,
+            RefusalClass::Conflict
+            | RefusalClass::Exists
+            | RefusalClass::Expired
+            | RefusalClass::OutcomeUnknown
+            | RefusalClass::Throttled
+            | RefusalClass::Transient
+            | RefusalClass::WebhookBusy => {
+                let is_unknown = refusal.class == RefusalClass::OutcomeUnknown;
+                let at = self.retry_at(id, refusal, now);
+                self.post_again(id, is_unknown.then_some(sent_at), at, now);
+                return self.report_failure(id, refusal, now);
             }
-            // Handled above; a retry is safe.
-            RefusalClass::Exists => self.post_again(id, None, now.after(RETRY_INITIAL_MS), now),
-        }
+        };
+        self.abandon_create(id, cause, sent_at, refusal, now);
     }
 
     pub(super) fn on_got(
@@ -221,21 +210,10 @@ impl Reconciler {
             }
             // A foreign pod has the name. The next id has another name.
             Ok(PodAnswer::Ours(_) | PodAnswer::Foreign(_)) => self.retire(id, now),
-            Err(refusal) => match refusal.class {
+            Err(refusal) => match refusal.advice(Verb::Get) {
                 // The pod is gone again, or GET is not permitted.
-                RefusalClass::NotFound | RefusalClass::Forbidden | RefusalClass::NamespaceGone => {
-                    self.retire(id, now)
-                }
-                RefusalClass::Capacity
-                | RefusalClass::Conflict
-                | RefusalClass::Exists
-                | RefusalClass::Expired
-                | RefusalClass::Invalid
-                | RefusalClass::Throttled
-                | RefusalClass::Transient
-                | RefusalClass::Unauthorized
-                | RefusalClass::OutcomeUnknown
-                | RefusalClass::WebhookBusy => {
+                Advice::Retire => self.retire(id, now),
+                Advice::Check | Advice::Retry | Advice::Slow => {
                     let at = self.retry_at(id, &refusal, now);
                     self.check_again(id, at, now);
                     self.report_failure(id, &refusal, now);

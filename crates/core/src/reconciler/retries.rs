@@ -4,7 +4,7 @@
 use super::Reconciler;
 use crate::model::event::{Event, GroupEvent};
 use crate::model::ids::{ExecutorId, GroupName};
-use crate::model::refusal::Refusal;
+use crate::model::refusal::{Advice, Refusal, Verb};
 use crate::policy::loss::MESSAGE_BYTES_MAX;
 use crate::state::create_backoff::BackoffCause;
 use crate::state::executors::{Group, Life};
@@ -40,7 +40,7 @@ impl Reconciler {
         self.on_request_answered(id);
         if refusal.is_overload() {
             self.window.on_overload(sent_at, refusal, now, &mut self.rng);
-        } else if refusal.is_failure() {
+        } else if refusal.advice(Verb::Create) == Advice::Retry {
             self.window.on_failed();
             let create = self.executors.get(id).and_then(|executor| executor.create.as_ref());
             let requested_pod = create.and_then(|create| create.pod.clone());
