@@ -324,8 +324,7 @@ fn two_gangs_on_one_quota(seed: u64) -> Result<(), String> {
 
 #[test]
 fn two_gangs_on_one_quota_never_hold_each_others_halves() {
-    let only = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok());
-    for seed in only.map_or(0..1_000, |seed| seed..seed + 1) {
+    for seed in super::sim::part_of_seeds(1) {
         let outcome = two_gangs_on_one_quota(seed);
         assert_eq!(outcome, Ok(()), "SIM_SEED={seed}");
     }

@@ -497,15 +497,20 @@ mod tests {
     /// Recursion would overflow the stack.
     #[test]
     fn long_chains_of_owners_are_deleted() {
-        const N: usize = 5_000;
-        let mut state = state();
-        let name = |i: usize| format!("c{i:05}");
-        let first = put(&mut state, &name(0), &[], &[]);
-        for i in 1..N {
-            put(&mut state, &name(i), &[(name(i - 1).as_str(), true)], &[]);
-        }
-        delete(&mut state, &first, Some(Propagation::Foreground));
-        assert_eq!(names(&state), Vec::<String>::new());
+        const N: usize = 1_000;
+        const STACK_BYTES: usize = 256 << 10;
+        let delete_chain = || {
+            let mut state = state();
+            let name = |i: usize| format!("c{i:05}");
+            let first = put(&mut state, &name(0), &[], &[]);
+            for i in 1..N {
+                put(&mut state, &name(i), &[(name(i - 1).as_str(), true)], &[]);
+            }
+            delete(&mut state, &first, Some(Propagation::Foreground));
+            assert_eq!(names(&state), Vec::<String>::new());
+        };
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(delete_chain);
+        thread.unwrap().join().unwrap();
     }
 
     #[test]
