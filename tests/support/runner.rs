@@ -22,14 +22,14 @@ use super::server::Server;
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
 /// Tests wait most of their time, so there are more threads than cores.
-const THREADS_DEFAULT: usize = 4;
+const THREADS_DEFAULT: usize = 8;
 
 /// `POSSE_TESTS=all` in the environment: long scenarios are played in full, as before a release.
 const EXTENT: &str = "POSSE_TESTS";
 
-/// A scenario that takes longer hangs.
+/// A scenario that takes longer hangs. Real servers lose nodes only after minutes.
 const SCENARIO_MAX: Duration = Duration::from_secs(120);
-const SCENARIO_IN_FULL_MAX: Duration = Duration::from_secs(900);
+const LONG_SCENARIO_MAX: Duration = Duration::from_secs(900);
 
 /// The number of last lines of a file that a failure prints.
 const LINES_SHOWN: usize = 60;
@@ -100,8 +100,8 @@ pub fn is_in_full() -> bool {
 /// The files to show if a scenario fails.
 type Shown = Arc<Mutex<Vec<PathBuf>>>;
 
-/// What is played now, and since when.
-static PLAYED: Mutex<Vec<(String, Instant, Shown)>> = Mutex::new(Vec::new());
+/// What is played now, for how long at most, and since when.
+static PLAYED: Mutex<Vec<(String, Duration, Instant, Shown)>> = Mutex::new(Vec::new());
 
 thread_local! {
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
@@ -318,16 +318,13 @@ fn play_all<'c>(
 
 /// No thread can be ended from outside, so a scenario that hangs ends the program.
 fn end_a_hang() {
-    let limit = if is_in_full() { SCENARIO_IN_FULL_MAX } else { SCENARIO_MAX };
     loop {
         thread::sleep(Duration::from_secs(1));
         let played = PLAYED.lock().expect(CALM);
-        if let Some((name, _, shown)) = played.iter().find(|(_, from, _)| from.elapsed() > limit) {
-            println!(
-                "test {name} ... FAILED: it hangs for {} s\n{}",
-                limit.as_secs(),
-                report(shown)
-            );
+        let hangs = |(_, limit, from, _): &&(_, Duration, Instant, _)| from.elapsed() > *limit;
+        if let Some((name, limit, _, shown)) = played.iter().find(hangs) {
+            let report = report(shown);
+            println!("test {name} ... FAILED: no end after {} s\n{report}", limit.as_secs());
             kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
         }
     }
@@ -338,7 +335,8 @@ fn play(case: &Case<'_>, servers: &Servers, assets: Option<&Path>) -> bool {
     NAME.set(case.scenario.name.to_owned());
     let (shown, started) = (Shown::default(), Instant::now());
     SHOWN.set(Arc::clone(&shown));
-    PLAYED.lock().expect(CALM).push((case.name(), started, Arc::clone(&shown)));
+    let limit = if case.real || is_in_full() { LONG_SCENARIO_MAX } else { SCENARIO_MAX };
+    PLAYED.lock().expect(CALM).push((case.name(), limit, started, Arc::clone(&shown)));
     let result = panic::catch_unwind(AssertUnwindSafe(|| match case.scenario.on {
         On::Both(play) | On::Embedded(play) | On::Real(play) => play(servers.get(assets)),
         On::Own(play) | On::OwnReal(play) => play(),
