@@ -72,7 +72,12 @@ use support::runner::{Scenario, scenarios};
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
     Own submit::{submit_wordcount};
+    Embedded task_shapes::{a_shape_without_a_node_gives_its_place, tasks_that_cannot_start};
     Own observed::{large_simulated_run_described};
+    Both credentials::{credentials_expire_and_come_back, credentials_that_are_wrong};
+    Both starts::{secret_that_is_missing};
+    Both kills::{kill_9_at_every_call};
+    Own stage::{stage_gigabyte_through_64_mb};
     Real observed::{large_run_described};
     Both tasks::{
         output_of_tasks_is_kept, tasks_by_calls, tasks_by_commands, tasks_in_order, tasks_of_arrays_and_again,
@@ -82,10 +87,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both task_secrets::{files_of_tasks, secret_env_of_tasks};
     Embedded task_secrets::{values_of_a_submitted_queue};
     Real task_secrets::{secret_env_without_permission};
-    Embedded task_shapes::{a_shape_without_a_node_gives_its_place, tasks_that_cannot_start};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};
-    Both kills::{kill_9_at_every_call};
     OwnReal restarts::{driver_node_lost};
     OwnReal pod_security::{pods_on_a_server_that_enforces_restricted};
     Own restarts::{driver_node_shut_down};
@@ -149,7 +152,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         two_runs_of_one_instance,
     };
     Both injected::{injected_container, injected_restarts, injected_restarts_of_a_job};
-    Both starts::{image_that_cannot_be_pulled, memory_grows_in_place, secret_that_is_missing, side_car_that_fails};
+    Both starts::{image_that_cannot_be_pulled, memory_grows_in_place, side_car_that_fails};
     Both submit::{
         submit_and_exit_codes, submit_with_lost_answers, submit_detached, submit_dry_run,
         submit_interrupted, submit_misspelt, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way,
@@ -183,7 +186,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both beside::{beside_in_objects_and_calls, preferred_nodes_in_objects};
     Embedded starts::{pod_that_fits_no_node};
     Own stage::{
-        stage_certificate_renewed, stage_disk_full, stage_gigabyte_through_64_mb,
+        stage_certificate_renewed, stage_disk_full,
         stage_kill_9_in_uploads, stage_over_tls,
     };
     Own stage_attacks::{stage_quota_attacks, stage_slow_clients, stage_ticket_and_links};
@@ -195,8 +198,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both leaks::{no_process_outlives_a_driver};
     Real scaling::{steady_state_is_quiet};
     Both credentials::{
-        credentials_are_renewed, credentials_at_the_end, credentials_expire_and_come_back, credentials_of_others_are_left_alone,
-        credentials_over_kill_9, credentials_that_are_wrong, credentials_with_a_driver_pod,
+        credentials_are_renewed, credentials_at_the_end, credentials_of_others_are_left_alone,
+        credentials_over_kill_9, credentials_with_a_driver_pod,
     };
     Embedded credentials::{executors_read_renewed_credentials};
     Real credentials::{credentials_without_permission};

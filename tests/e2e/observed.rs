@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::embedded::Embedded;
 use crate::support::posse::{Posse, said};
+use crate::support::runner::is_in_full;
 use crate::support::scene::{Scene, is_running, uid_of};
 use crate::support::server::{End, Server, Who, items};
 use crate::support::wait::{PATIENCE, wait_value, wait_value_every};
@@ -60,7 +61,9 @@ pub fn scraped_and_described(server: &dyn Server) {
 }
 
 /// How many executors a large run has, and how many of them are lost for which reason.
-const LARGE: u32 = 1_000;
+fn n_large() -> u32 {
+    if is_in_full() { 1_000 } else { 200 }
+}
 const LARGE_LOSSES: [(&str, usize, End); 3] = [
     ("app_error", 40, End::Exit(3)),
     ("oom_killed", 5, End::OomKilled),
@@ -73,14 +76,14 @@ pub fn large_simulated_run_described() {
     large_run_described(&Embedded::start_with(&["--simulate"]));
 }
 
-/// The story of 1,000 executors with a full quota and 50 losses, in a few Events.
+/// The story of many executors with a full quota and 50 losses, in a few Events.
 pub fn large_run_described(server: &dyn Server) {
-    let scene = Scene::new(server);
+    let (scene, n_large) = (Scene::new(server), n_large());
     let driver = scene.make_driver_pod("driver");
-    make_quota(&scene, LARGE + 1);
+    make_quota(&scene, n_large + 1);
     let posse = scene
         .run()
-        .executors(LARGE + 10)
+        .executors(n_large + 10)
         .settings(json!({"failures": {"app": "off", "cluster": "off", "keep_failed": 0},
             "shutdown": {"timeout": "600s"}}))
         .in_pod("driver", uid_of(&driver))
@@ -97,7 +100,7 @@ pub fn large_run_described(server: &dyn Server) {
             // Now and then a quota takes one more: the controller's count of its pods overwrites that of the
             // admission, which may already know of a newer pod.
             let n_running = group["running"].as_u64().unwrap_or(0);
-            let is_done = n_running >= u64::from(LARGE) && group["waiting"] == "quota";
+            let is_done = n_running >= u64::from(n_large) && group["waiting"] == "quota";
             if is_done { Ok(()) } else { Err(group) }
         });
     };

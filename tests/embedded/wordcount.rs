@@ -13,6 +13,7 @@ use posse_base::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::runner::{each_of, is_in_full};
+use crate::support::scene::TempDir;
 
 /// All texts in the folder; with another one the example would count more than this test.
 const TEXTS: [&str; 10] = [
@@ -95,7 +96,7 @@ struct Run {
     job: PathBuf,
     child: Child,
     deadline: Instant,
-    output: PathBuf,
+    dir: TempDir,
 }
 
 impl Run {
@@ -104,18 +105,21 @@ impl Run {
         let job = Path::new("/tmp").join(format!("posse-wordcount-{instance}"));
         // Files of an earlier run with the same name that was aborted.
         let _ = fs::remove_dir_all(&job);
-        let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("wordcount-{seed}"));
+        let dir = TempDir::new("wordcount");
+        let output = |name| File::create(dir.path().join(name)).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_posse"))
             .args(["run", "--dev", "-f", "examples/wordcount/posse.yaml", "--instance", &instance])
             .current_dir(root())
             .env("WORDCOUNT_CHUNK_LINES", CHUNK_LINES.to_string())
+            .env("XDG_RUNTIME_DIR", dir.path())
+            .env("TMPDIR", dir.path())
             .env_remove("POD_IP")
             .stdin(Stdio::null())
-            .stdout(File::create(output.with_extension("out")).unwrap())
-            .stderr(File::create(output.with_extension("err")).unwrap())
+            .stdout(output("out"))
+            .stderr(output("err"))
             .spawn()
             .unwrap();
-        Self { seed, instance, job, child, deadline: Instant::now() + RUN_TIMEOUT, output }
+        Self { seed, instance, job, child, deadline: Instant::now() + RUN_TIMEOUT, dir }
     }
 
     fn n_done(&self) -> u64 {
@@ -153,7 +157,7 @@ impl Run {
             let ended = self.child.try_wait().unwrap();
             let is_late = Instant::now() > self.deadline;
             if ended.is_some() || is_late {
-                let errors = fs::read_to_string(self.output.with_extension("err")).unwrap();
+                let errors = fs::read_to_string(self.dir.path().join("err")).unwrap();
                 panic!("seed {}: ended {ended:?}, late {is_late}\n{errors}", self.seed);
             }
             thread::sleep(POLL);
@@ -167,7 +171,7 @@ impl Run {
             thread::sleep(POLL);
             status = self.child.try_wait().unwrap();
         }
-        let read = |extension: &str| fs::read(self.output.with_extension(extension)).unwrap();
+        let read = |name: &str| fs::read(self.dir.path().join(name)).unwrap();
         Output { status: status.unwrap(), stdout: read("out"), stderr: read("err") }
     }
 }
