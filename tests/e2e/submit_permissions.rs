@@ -20,11 +20,10 @@ pub fn submit_with_own_permissions() {
 fn submit_of_a_kind_with_own_permissions(server: &dyn Server, mut driver: Value) {
     let scene = Scene::new(server);
     driver["service_account"] = Value::Null;
-    let submit = run(&scene).executors(2).settings(json!({ "driver": driver })).begin(&[
-        "submit",
-        "--create-rbac",
-        "--logs",
-    ]);
+    let submit = run(&scene)
+        .executors(2)
+        .settings(json!({ "driver": driver, "metrics": "off" }))
+        .begin(&["submit", "--create-rbac", "--logs"]);
     let driver = wait_driver(&scene, "");
     wait_executors(&scene, &driver, 2);
     scene.end(&driver, End::Exit(0));
