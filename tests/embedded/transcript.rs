@@ -8,7 +8,8 @@
 //! A row is a request: `name` (unique in the area), `method`, `path`, and optionally `type`
 //! (Content-Type), `accept`, `body` (JSON, or a text that is sent as it is), `until` (JSON pointers
 //! and the values to wait for, for a GET whose answer a controller changes), `managed` (true:
-//! compare managedFields), `bookmarks` (true: compare BOOKMARKs), `racy` (true: a real controller
+//! compare managedFields), `after` (a JSON pointer: the row is sent when a controller has written this value of
+//! the object whose status it changes), `bookmarks` (true: compare BOOKMARKs), `racy` (true: a real controller
 //! may act before or after the request, or the order of a map is random, so only the recorded
 //! answer counts, not the current one of a real server). `{{uid:R}}`, `{{rv:R}}` and `{{name:R}}`
 //! stand for the values of row R, or of the object with that name; `{{continue:R}}` for its
@@ -37,6 +38,7 @@ use crate::support::http::{Client, Exchange};
 use crate::support::real::Real;
 use crate::support::runner::{ASSETS, each_of};
 use crate::support::server::{Server, Who};
+use crate::support::wait::wait_value;
 use serde_json::{Map, Value};
 
 /// The version of the answers that stand in the rows themselves. The embedded cluster gives the same.
@@ -53,6 +55,8 @@ const UNTIL_LIMIT: Duration = Duration::from_secs(60);
 const REAL_RUNS_MAX: u32 = 3;
 /// A busy server may not send all events within the second that a watch lasts.
 const WATCH_ATTEMPTS: u32 = 5;
+/// How many areas are compared at a time.
+const N_PARALLEL: usize = 5;
 const UNTIL_EVERY: Duration = Duration::from_millis(50);
 
 /// Which part of an answer is compared.
@@ -124,6 +128,12 @@ fn text<'r>(row: &'r Value, field: &str) -> &'r str {
 /// Sends a row to a server, repeatedly if it has `until`.
 fn put(client: &Client, row: &Value, seen: &mut Seen, version: &str) -> Said {
     let path = seen.fill_in(text(row, "path"));
+    if let Some(pointer) = row["after"].as_str() {
+        wait_value(UNTIL_LIMIT, pointer, || {
+            let object = client.get(path.trim_end_matches("/status")).body;
+            if object.pointer(pointer).is_some() { Ok(()) } else { Err(object) }
+        });
+    }
     let body =
         row.get("body").map(|body| body.as_str().map_or_else(|| body.to_string(), str::to_owned));
     let body = body.map(|body| seen.fill_in(&body).into_bytes());
@@ -593,7 +603,7 @@ pub fn the_embedded_cluster_answers_as_a_real_server() {
     let wrong = Mutex::new(Vec::new());
     let truly = Mutex::new(vec![false; differences.len()]);
     // They wait for the ends of watches most of the time.
-    each_of(&areas, areas.len(), |(area, rows)| {
+    each_of(&areas, N_PARALLEL, |(area, rows)| {
         // The real server also runs without this plugin, which would wait for a controller's token.
         let plugins = ["--disable-admission-plugins", "ServiceAccount"];
         let embedded = Embedded::start_with(&[&["--nodes", "0"], &plugins[..]].concat());
