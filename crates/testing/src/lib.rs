@@ -1,7 +1,7 @@
 //! What the tests of several crates share. No shipped program has it.
 
 // A panic is how a helper fails its test.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 #![allow(missing_debug_implementations, clippy::new_without_default)]
 
 mod control;

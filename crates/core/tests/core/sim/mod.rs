@@ -258,16 +258,16 @@ fn a_pod_that_goes_wakes_the_quota_at_once() {
 #[test]
 fn a_throttling_server_is_asked_less_and_less() {
     for seed in part_of_seeds(75) {
-        let mut world = quiet_world(seed, 64, |_| {});
+        let mut world = quiet_world(seed, 32, |_| {});
         world.run_until(MINUTE_MS).unwrap();
-        assert_eq!(n_live(&world), 64, "seed {seed}");
+        assert_eq!(n_live(&world), 32, "seed {seed}");
         (world.profile.throttle, world.check.n_posts) = (100, 0);
-        set_target(&mut world, 256);
+        set_target(&mut world, 128);
         world.run_until(3 * MINUTE_MS).unwrap();
         assert!(world.check.n_posts <= 80, "seed {seed}: {} POSTs", world.check.n_posts);
         world.profile.throttle = 0;
         world.run_until(5 * MINUTE_MS).unwrap();
-        assert_eq!(n_live(&world), 256, "seed {seed}");
+        assert_eq!(n_live(&world), 128, "seed {seed}");
     }
 }
 
