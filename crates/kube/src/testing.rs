@@ -45,7 +45,9 @@ impl Plugins for Folder {
     }
 
     fn gated_plugin(&self, gate: &Path) -> ExecPlugin {
-        let wait = format!("while ! test -e {}; do sleep 0.01; done;", gate.display());
+        // A plugin that nobody waits for any more ends with the folder.
+        let (folder, gate) = (self.path().display(), gate.display());
+        let wait = format!("while test -d {folder} && ! test -e {gate}; do sleep 0.01; done;");
         self.plugin(&counting_script(self, &wait, Some("2020-01-01T00:00:00Z")))
     }
 }
