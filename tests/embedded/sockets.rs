@@ -1,5 +1,4 @@
-//! Connections that leave HTTP: watches by web socket, and what clients may do wrong with web sockets and
-//! SPDY. That they work is shown with third-party clients.
+//! Web sockets: watches, and what clients may do wrong. That commands work is shown with third-party clients.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -48,23 +47,6 @@ impl Cluster {
             request.headers_mut().insert("sec-websocket-protocol", protocol.parse().unwrap());
         }
         tungstenite::client(request, self.stream()).unwrap().0
-    }
-
-    /// Asks for an upgrade; returns the connection and the answer's head, and its body if it is short.
-    fn upgrade(&self, path: &str, headers: &str) -> (TcpStream, String) {
-        let mut stream = self.stream();
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\n{headers}\r\n"
-        );
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        let mut piece = [0; 4096];
-        while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
-            let n = stream.read(&mut piece).unwrap();
-            assert_ne!(n, 0, "{}", String::from_utf8_lossy(&answer));
-            answer.extend_from_slice(&piece[..n]);
-        }
-        (stream, String::from_utf8(answer).unwrap())
     }
 
     /// Creates a pod and waits until it runs.
@@ -140,61 +122,29 @@ pub fn unknown_protocols_are_refused_with_the_known_ones() {
     let cluster = Cluster::start();
     cluster.run("a");
     let exec = format!("{PODS}/a/exec?command=true&stdout=true");
-    let forward = format!("{PODS}/a/portforward");
-    let old = "upgrade: SPDY/3.1\r\nx-stream-protocol-version: channel.k8s.io\r\n";
     let socket = "upgrade: websocket\r\nsec-websocket-protocol: channel.k8s.io\r\n";
-    for (path, headers, says) in [
-        (exec.as_str(), old, "v4.channel.k8s.io"),
-        (&exec, socket, "v5.channel.k8s.io"),
-        (&exec, "upgrade: h2c\r\n", "Upgrade request required"),
-        (&forward, old, "portforward.k8s.io"),
-        // Without SPDY the ports have to be in the query.
-        (&forward, "upgrade: websocket\r\nsec-websocket-protocol: v4.channel.k8s.io\r\n", "ports"),
-        (&forward, "upgrade: h2c\r\n", "Upgrade request required"),
-        (&format!("{forward}?ports=80,none"), socket, "must be port numbers"),
-        (&format!("{forward}?ports=0"), socket, "must be port numbers"),
+    for (headers, says) in [
+        (socket, "v5.channel.k8s.io"),
+        // What kubectl before 1.31 speaks.
+        ("upgrade: SPDY/3.1\r\n", "Upgrade request required"),
     ] {
-        let (mut stream, mut answer) =
-            cluster.upgrade(path, &format!("{headers}connection: close\r\n"));
+        let mut stream = cluster.stream();
+        let request = format!(
+            "POST {exec} HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\n{headers}connection: \
+             close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
-        assert!(answer.starts_with("HTTP/1.1 400 "), "{path} {headers}: {answer}");
-        assert!(answer.contains(says), "{path} {headers}: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{headers}: {answer}");
+        assert!(answer.contains(says), "{headers}: {answer}");
     }
-    let (_, answer) = cluster.upgrade(&format!("{PODS}/nobody/portforward"), old);
-    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
 }
-
-/// Frames of SPDY that no client sends.
-const FRAMES: [(&str, &[u8]); 6] = [
-    ("another protocol", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"),
-    ("another version", &[0x80, 2, 0, 1, 0, 0, 0, 10, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]),
-    ("a frame of 16 MB", &[0, 0, 0, 1, 0, 0xFF, 0xFF, 0xFF]),
-    (
-        "headers that are no zlib stream",
-        &[0x80, 3, 0, 1, 0, 0, 0, 14, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4],
-    ),
-    ("a stream without a number", &[0x80, 3, 0, 1, 0, 0, 0, 2, 0, 0]),
-    ("a reset without a number", &[0x80, 3, 0, 3, 0, 0, 0, 0]),
-];
 
 pub fn garbage_ends_a_connection_and_nothing_else() {
     let cluster = Cluster::start();
     cluster.run("a");
     let exec = format!("{PODS}/a/exec?command=sleep&command=600&stdout=true");
-    let forward = format!("{PODS}/a/portforward");
-    let spdy =
-        |protocol: &str| format!("upgrade: SPDY/3.1\r\nx-stream-protocol-version: {protocol}\r\n");
-    for (what, frame) in FRAMES {
-        for (path, protocol) in [(&exec, "v4.channel.k8s.io"), (&forward, "portforward.k8s.io")] {
-            let (mut stream, answer) = cluster.upgrade(path, &spdy(protocol));
-            assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
-            stream.write_all(frame).unwrap();
-            assert!(ends(stream), "{what} to {path}");
-        }
-        let mut socket = cluster.web_socket(&forward, "SPDY/3.1+portforward.k8s.io");
-        socket.send(Message::Binary(frame.to_vec().into())).unwrap();
-        assert!(ends(socket.get_ref().try_clone().unwrap()), "{what} in messages");
-    }
     // Bytes that are no web socket's, and a message of 2 MiB.
     for bytes in [vec![0xFF; 32], [&[0x82, 0xFF, 0, 0, 0, 0, 0, 0x20, 0, 0][..], &[0; 9]].concat()]
     {

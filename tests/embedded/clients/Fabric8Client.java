@@ -6,7 +6,6 @@ import io.fabric8.kubernetes.client.*;
 import io.fabric8.kubernetes.client.dsl.ExecWatch;
 import io.fabric8.kubernetes.client.dsl.PodResource;
 import java.io.*;
-import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.util.*;
@@ -61,11 +60,6 @@ public class Fabric8Client {
       check("copy", Files.size(Path.of(System.getenv("COPY"))), 300_000L);
       Files.delete(file);
 
-      try (LocalPortForward forward = pod.portForward(8080);
-          Socket socket = new Socket("127.0.0.1", forward.getLocalPort())) {
-        socket.getOutputStream().write("ping".getBytes(StandardCharsets.UTF_8));
-        check("port", new String(socket.getInputStream().readNBytes(8), StandardCharsets.UTF_8), "got ping");
-      }
       pod.delete();
       until(seen, "DELETED");
       watch.close();

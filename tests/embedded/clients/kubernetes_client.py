@@ -10,7 +10,7 @@ from kubernetes import client, config, dynamic, watch
 from kubernetes.client.rest import ApiException
 from kubernetes.leaderelection import electionconfig, leaderelection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
-from kubernetes.stream import portforward, stream
+from kubernetes.stream import stream
 
 NAMESPACE = os.environ["NS"]
 # The real server of these tests has no kubelet: pods run in name only, and Jobs never end.
@@ -122,27 +122,6 @@ def commands():
     # The terminal's echo of the input may come before or after the shell's output.
     check("terminal", sorted(run("test -t 0 && echo yes", stdin=True, tty=True)[0].split()), ["it", "to", "yes"])
     core.delete_namespaced_pod("does", NAMESPACE, grace_period_seconds=0)
-
-
-def ports():
-    if not RUNS:
-        return
-    with open(os.environ["SERVED"]) as file:
-        core.create_namespaced_pod(NAMESPACE, json.load(file))
-
-    def is_ready():
-        conditions = core.read_namespaced_pod("served", NAMESPACE).status.conditions or []
-        return any(c.type == "Ready" and c.status == "True" for c in conditions)
-
-    until("the server", is_ready)
-    forward = portforward(core.connect_get_namespaced_pod_portforward, "served", NAMESPACE, ports="8080,9")
-    socket = forward.socket(8080)
-    socket.sendall(b"ping")
-    check("port", socket.recv(99), b"got ping")
-    socket.close()
-    until("the error", lambda: forward.error(9))
-    check("no server", "error forwarding port 9 to pod served" in forward.error(9), True)
-    core.delete_namespaced_pod("served", NAMESPACE, grace_period_seconds=0)
 
 
 def jobs():
@@ -304,6 +283,6 @@ def leaders():
 
 
 if __name__ == "__main__":
-    for part in (pods, logs, commands, ports, jobs, config_maps, watches, apply, leaders):
+    for part in (pods, logs, commands, jobs, config_maps, watches, apply, leaders):
         part()
         print(part.__name__, "ok")

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use crate::apiserver::codec::versions;
 use crate::apiserver::exec_subresource::Exec;
 use crate::apiserver::logs::Log;
-use crate::apiserver::port_forward::PortForward;
 use crate::apiserver::route::Target;
 use crate::apiserver::table::Form;
 use crate::apiserver::watch::Watch;
@@ -18,7 +17,6 @@ use crate::storage::object::text_at;
 pub(crate) enum Answer {
     Exec(Exec),
     Log(Log),
-    PortForward(PortForward),
     Watch(Watch),
     Whole { code: u16, content_type: &'static str, body: Vec<u8>, retry_after: Option<u32> },
 }
@@ -64,9 +62,7 @@ impl Answer {
                 let body = versions::convert_body(target.kind, target.api_version, body);
                 Self::Whole { code, content_type: Self::JSON, body, retry_after }
             }
-            other @ (Self::Exec(_) | Self::Log(_) | Self::PortForward(_) | Self::Whole { .. }) => {
-                other
-            }
+            other @ (Self::Exec(_) | Self::Log(_) | Self::Whole { .. }) => other,
         }
     }
 

@@ -229,9 +229,7 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
     kind.subresources().iter().map(move |subresource| {
         let verbs: &[&str] = match subresource {
             Subresource::Binding | Subresource::Eviction | Subresource::Token => &["create"],
-            Subresource::Attach | Subresource::Exec | Subresource::PortForward => {
-                &["create", "get"]
-            }
+            Subresource::Exec => &["create", "get"],
             Subresource::Log => &["get"],
             Subresource::EphemeralContainers
             | Subresource::Resize
@@ -245,12 +243,10 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
         let group = match subresource {
             Subresource::Eviction => "policy",
             Subresource::Token => "authentication.k8s.io",
-            Subresource::Attach
-            | Subresource::Binding
+            Subresource::Binding
             | Subresource::EphemeralContainers
             | Subresource::Exec
             | Subresource::Log
-            | Subresource::PortForward
             | Subresource::Resize
             | Subresource::Status
             | Subresource::None => "",

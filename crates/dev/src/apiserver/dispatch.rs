@@ -14,7 +14,6 @@ use crate::apiserver::health;
 use crate::apiserver::logs;
 use crate::apiserver::openapi;
 use crate::apiserver::options::{self, ListOptions};
-use crate::apiserver::port_forward;
 use crate::apiserver::read;
 use crate::apiserver::review;
 use crate::apiserver::route::{self, Route, Target};
@@ -60,13 +59,7 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
         Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
         Route::Health => Ok(Answer::text(200, health::text(request))),
         Route::Resource(target)
-            if matches!(
-                target.subresource,
-                Subresource::Attach
-                    | Subresource::Exec
-                    | Subresource::Log
-                    | Subresource::PortForward
-            ) =>
+            if matches!(target.subresource, Subresource::Exec | Subresource::Log) =>
         {
             resource(api, request, &target)
         }
@@ -116,12 +109,8 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
                 },
             })
         }
-        ("GET" | "POST", Some(key), kind @ (Subresource::Attach | Subresource::Exec)) => {
-            exec_subresource::answer(api, request, &key, kind == Subresource::Attach)
-                .map(Answer::Exec)
-        }
-        ("GET" | "POST", Some(key), Subresource::PortForward) => {
-            port_forward::answer(api, request, &key).map(Answer::PortForward)
+        ("GET" | "POST", Some(key), Subresource::Exec) => {
+            exec_subresource::answer(api, request, &key).map(Answer::Exec)
         }
         // A create needs a namespace if the kind is namespaced.
         ("POST", None, _) if kind.is_namespaced() != target.namespace.is_empty() => {

@@ -1,4 +1,4 @@
-//! The subresources `pods/exec` and `pods/attach`.
+//! The subresource `pods/exec`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,9 +15,8 @@ use serde_json::{Value, json};
 use crate::apiserver::api::Api;
 use crate::apiserver::channels::{self, Channels, RESIZE, STDERR, STDIN, STDOUT};
 use crate::apiserver::exec_orders::{CommandIo, ExecOrder, StartCommand};
-use crate::apiserver::logs::{self, Log, LogSink};
-use crate::apiserver::spdy;
-use crate::apiserver::web_socket::{self, wait_ready};
+use crate::apiserver::logs;
+use crate::apiserver::web_socket::{self, Socket, wait_ready};
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
 use posse_process::supervisor::Running;
@@ -38,7 +37,7 @@ const MESSAGES_MAX: usize = 64;
 /// The client is not read while this much input waits for the command.
 const PENDING_BYTES_MAX: usize = 64 << 10;
 
-/// A request for a command in a container, or for its output.
+/// A request for a command in a container.
 #[derive(Debug)]
 pub(crate) struct Exec {
     key: Key,
@@ -49,17 +48,10 @@ pub(crate) struct Exec {
     stdout: bool,
     stderr: bool,
     tty: bool,
-    /// The output to attach to, if no command is run.
-    attached: Option<Log>,
 }
 
-/// Handles `exec` and, with `attach`, that.
-pub(crate) fn answer(
-    api: &Api,
-    request: &Request,
-    key: &Key,
-    attach: bool,
-) -> Result<Exec, StatusError> {
+/// Handles `exec`.
+pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Exec, StatusError> {
     let object = api.lock().store.get(key).cloned();
     let object = object.ok_or_else(|| StatusError::not_found(Kind::Pod, &key.name))?;
     let pod = object.value();
@@ -69,7 +61,7 @@ pub(crate) fn answer(
     if object.node().is_empty() {
         return Err(bad(format!("pod {} does not have a host assigned", key.name)));
     }
-    if !web_socket::is_wanted(request) && !spdy::is_wanted(request) {
+    if !web_socket::is_wanted(request) {
         return Err(bad("Upgrade request required".to_owned()));
     }
     let flag = |name: &str| logs::flag(request, name);
@@ -77,9 +69,8 @@ pub(crate) fn answer(
     if !(stdin || stdout || stderr) {
         return Err(bad("you must specify at least 1 of stdin, stdout, stderr".to_owned()));
     }
-    let attached = attach.then(|| Log::from_now_on(api, &object, &pod, &container)).transpose()?;
     let command: Vec<String> = request.queries("command").map(str::to_owned).collect();
-    if !attach && command.is_empty() {
+    if command.is_empty() {
         return Err(bad("you must specify at least one command for the container".to_owned()));
     }
     Ok(Exec {
@@ -91,28 +82,21 @@ pub(crate) fn answer(
         stdout,
         stderr,
         tty: flag("tty"),
-        attached,
     })
 }
 
 impl Exec {
-    /// Runs the command, or attaches, until it ends or the client leaves.
+    /// Runs the command until it ends or the client leaves.
     pub(crate) fn serve(
         &self,
         api: &Api,
         request: &Request,
         responder: Responder<'_>,
     ) -> io::Result<()> {
-        let handshake = match channels::handshake(request) {
-            Ok(handshake) => handshake,
+        let protocol = match channels::protocol(request) {
+            Ok(protocol) => protocol,
             Err(error) => return send(&error, responder),
         };
-        let wanted = self.channels();
-        if let Some(log) = &self.attached {
-            let mut client = Channels::open(handshake, &wanted, request, responder)?;
-            log.copy(api, &mut client)?;
-            return client.end(&exit_status(0));
-        }
         let start = match self.order(api) {
             Ok(start) => start,
             Err(why) => {
@@ -120,7 +104,7 @@ impl Exec {
                 return send(&StatusError::internal(message), responder);
             }
         };
-        let mut client = Channels::open(handshake, &wanted, request, responder)?;
+        let mut client = Channels(Socket::accept(request, protocol, responder)?);
         let mut session = match self.start(start) {
             Ok(session) => session,
             Err(why) => {
@@ -139,17 +123,6 @@ impl Exec {
                 Ok(())
             }
         }
-    }
-
-    /// The channels that the client opens.
-    fn channels(&self) -> Vec<u8> {
-        let wanted = [
-            (STDIN, self.stdin),
-            (STDOUT, self.stdout),
-            (STDERR, self.stderr && !self.tty),
-            (RESIZE, self.tty),
-        ];
-        wanted.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(channel, _)| channel).collect()
     }
 
     fn order(&self, api: &Api) -> Result<StartCommand, String> {
@@ -385,21 +358,6 @@ impl Session {
     }
 }
 
-impl LogSink for Channels {
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        bytes.chunks(PIECE_BYTES).try_for_each(|piece| Self::send(self, STDOUT, piece))
-    }
-
-    fn is_open(&mut self) -> bool {
-        loop {
-            match self.read_now() {
-                Ok(_) => {}
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
-            }
-        }
-    }
-}
-
 fn exit_status(code: i32) -> Value {
     if code == 0 {
         return json!({ "metadata": {}, "status": "Success" });
@@ -413,7 +371,7 @@ fn exit_status(code: i32) -> Value {
     })
 }
 
-pub(super) fn send(error: &StatusError, responder: Responder<'_>) -> io::Result<()> {
+fn send(error: &StatusError, responder: Responder<'_>) -> io::Result<()> {
     let body = error.body().to_string();
     responder.send(error.code, &[("content-type", "application/json")], body.as_bytes())
 }

@@ -223,18 +223,6 @@ struct Reader<'a> {
 }
 
 impl Log {
-    /// What the container writes from now on.
-    pub(super) fn from_now_on(
-        api: &Api,
-        object: &Object,
-        pod: &Value,
-        container: &str,
-    ) -> Result<Self, StatusError> {
-        let path = log_path(api, object, pod, container, false)?;
-        let (tail, since, limit) = (Some(0), None, None);
-        Ok(Self { path, follow: true, timestamps: false, since, tail, limit })
-    }
-
     /// Answers with the log; with `follow` also with what is written later.
     pub(crate) fn serve(&self, api: &Api, responder: Responder<'_>) -> io::Result<()> {
         let mut writer = responder.stream(200, &[("content-type", "text/plain")])?;
@@ -245,7 +233,7 @@ impl Log {
     }
 
     /// Sends the log to its end; false if the client has left before.
-    pub(super) fn copy(&self, api: &Api, sink: &mut dyn LogSink) -> io::Result<bool> {
+    fn copy(&self, api: &Api, sink: &mut dyn LogSink) -> io::Result<bool> {
         // Subscribed before the file is read, so that no write is missed.
         let mut tokens = match self.follow {
             true => api.followers.follow(&self.path),

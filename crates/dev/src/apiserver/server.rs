@@ -91,7 +91,6 @@ impl Handler for Endpoint {
         match dispatch::answer(&self.api, &request, &self.address) {
             Answer::Exec(exec) => exec.serve(&self.api, &request, responder),
             Answer::Log(log) => log.serve(&self.api, responder),
-            Answer::PortForward(forward) => forward.serve(&self.api, &request, responder),
             Answer::Watch(_) if faults.counts_down(Fault::GoneStatus) => {
                 let asked = request.query("resourceVersion").unwrap_or_default();
                 let message = format!("too old resource version: {asked}");

@@ -84,14 +84,10 @@ impl Socket {
         }
     }
 
-    /// Sends a binary message.
-    pub(crate) fn send(&mut self, message: Vec<u8>) -> io::Result<()> {
-        self.inner.send(Message::Binary(message.into())).map_err(io::Error::other)
-    }
-
     /// Sends a binary message: `channel`, then `bytes`.
     pub(crate) fn send_on(&mut self, channel: u8, bytes: &[u8]) -> io::Result<()> {
-        self.send([&[channel], bytes].concat())
+        let message = [&[channel], bytes].concat();
+        self.inner.send(Message::Binary(message.into())).map_err(io::Error::other)
     }
 
     /// Sends a text message; bytes that are no UTF-8 are replaced.
@@ -106,7 +102,19 @@ impl Socket {
         let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
         let closed = self.inner.close(Some(normal)).and_then(|()| self.inner.flush());
         closed.map_err(io::Error::other)?;
-        drain(&mut self, |socket| socket.read_now().map(|_| true))
+        // Closing with unread bytes would reset the connection, and the client could lose the end.
+        let deadline = Instant::now() + CLOSE_WAIT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.read_now() {
+                _ if left.is_zero() => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait_ready(&mut [PollFd::new(&self, PollFlags::IN)], left)?;
+                }
+                Err(_) => return Ok(()),
+            }
+        }
     }
 }
 
@@ -116,26 +124,6 @@ pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], at_most: Duration) -> io::Resul
     match poll(fds, Some(&at_most)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
-    }
-}
-
-/// Reads what the client still sends until `read` fails or gives false, for `CLOSE_WAIT` at most:
-/// closing with unread bytes would reset the connection, and the client could lose the end.
-pub(crate) fn drain<C: AsFd>(
-    client: &mut C,
-    mut read: impl FnMut(&mut C) -> io::Result<bool>,
-) -> io::Result<()> {
-    let deadline = Instant::now() + CLOSE_WAIT;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match read(client) {
-            _ if left.is_zero() => return Ok(()),
-            Ok(true) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                wait_ready(&mut [PollFd::new(client, PollFlags::IN)], left)?;
-            }
-            Ok(false) | Err(_) => return Ok(()),
-        }
     }
 }
 

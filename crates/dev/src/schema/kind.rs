@@ -29,13 +29,11 @@ pub(crate) enum Kind {
 /// An object or one of its subresources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subresource {
-    Attach,
     Binding,
     EphemeralContainers,
     Eviction,
     Exec,
     Log,
-    PortForward,
     Resize,
     Status,
     Token,
@@ -162,13 +160,11 @@ const ROWS: [Row; 19] = [
         plural: "pods",
         short: &["po"],
         subresources: &[
-            Subresource::Attach,
             Subresource::Binding,
             Subresource::EphemeralContainers,
             Subresource::Eviction,
             Subresource::Exec,
             Subresource::Log,
-            Subresource::PortForward,
             Subresource::Resize,
             Subresource::Status,
         ],
@@ -333,13 +329,11 @@ impl Subresource {
     /// The last segment of the path; empty for the whole object.
     pub(crate) fn path_segment(self) -> &'static str {
         match self {
-            Self::Attach => "attach",
             Self::Binding => "binding",
             Self::EphemeralContainers => "ephemeralcontainers",
             Self::Eviction => "eviction",
             Self::Exec => "exec",
             Self::Log => "log",
-            Self::PortForward => "portforward",
             Self::Resize => "resize",
             Self::Status => "status",
             Self::Token => "token",
@@ -353,9 +347,7 @@ impl Subresource {
             Self::Binding => Some("Binding"),
             Self::Eviction => Some("Eviction"),
             Self::Token => Some("TokenRequest"),
-            Self::Attach => Some("PodAttachOptions"),
             Self::Exec => Some("PodExecOptions"),
-            Self::PortForward => Some("PodPortForwardOptions"),
             Self::EphemeralContainers | Self::Log | Self::Resize | Self::Status | Self::None => {
                 None
             }

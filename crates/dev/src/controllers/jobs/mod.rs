@@ -348,7 +348,7 @@ fn create_pod(
             let pod: Value = serde_json::from_slice(&body).unwrap_or_default();
             Ok(text_at(&pod, "/metadata/name").to_owned())
         }
-        Answer::Exec(_) | Answer::Log(_) | Answer::PortForward(_) | Answer::Watch(_) => {
+        Answer::Exec(_) | Answer::Log(_) | Answer::Watch(_) => {
             Err(StatusError::internal("a create was answered with a stream"))
         }
     }
