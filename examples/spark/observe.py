@@ -69,7 +69,7 @@ def differs(pod, devices):
 
 def row(pod):
     metadata = pod["metadata"]
-    creator = ",".join(sorted({entry["manager"] for entry in metadata["managedFields"]}))
+    creator = metadata["labels"]["app.kubernetes.io/managed-by"]
     profile = metadata["labels"]["spark-exec-resourceprofile-id"]
     resources = pod["spec"]["containers"][0]["resources"]
     return metadata["name"], creator, profile, resources["requests"]["memory"]

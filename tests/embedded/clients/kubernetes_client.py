@@ -1,4 +1,4 @@
-"""What people do with the official Python client: pods, jobs, watches, apply, a leader's Lease."""
+"""What people do with the official Python client: pods, jobs, watches, a leader's Lease."""
 
 import json
 import logging
@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from kubernetes import client, config, dynamic, watch
+from kubernetes import client, config, watch
 from kubernetes.client.rest import ApiException
 from kubernetes.leaderelection import electionconfig, leaderelection
 from kubernetes.leaderelection.resourcelock.leaselock import LeaseLock
@@ -223,30 +223,6 @@ def watches():
         check("gone", e.status, 410)
 
 
-def apply():
-    api = dynamic.DynamicClient(client.ApiClient()).resources.get(api_version="v1", kind="ConfigMap")
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {"a": "1"}}
-
-    def give(data, manager, force=False):
-        body["data"] = data
-        return api.server_side_apply(body, namespace=NAMESPACE, field_manager=manager, force_conflicts=force)
-
-    give({"a": "1"}, "one")
-    give({"b": "2"}, "two")
-    check("both", dict(api.get(name="applied", namespace=NAMESPACE).data), {"a": "1", "b": "2"})
-    try:
-        give({"a": "3"}, "two")
-        raise AssertionError("no conflict")
-    except ApiException as e:
-        check("conflict", e.status, 409)
-    give({"a": "3"}, "two", force=True)
-    check("taken", dict(api.get(name="applied", namespace=NAMESPACE).data), {"a": "3"})
-    give({"c": "4"}, "two")
-    check("given up", dict(api.get(name="applied", namespace=NAMESPACE).data), {"c": "4"})
-    managers = {f.manager for f in api.get(name="applied", namespace=NAMESPACE).metadata.managedFields}
-    check("managers", "two" in managers, True)
-
-
 def leaders():
     """One leads and renews; when it stops, the other takes over."""
     leases = client.CoordinationV1Api()
@@ -283,6 +259,6 @@ def leaders():
 
 
 if __name__ == "__main__":
-    for part in (pods, logs, commands, jobs, config_maps, watches, apply, leaders):
+    for part in (pods, logs, commands, jobs, config_maps, watches, leaders):
         part()
         print(part.__name__, "ok")

@@ -334,84 +334,18 @@ fn is_true(text: &str) -> bool {
     !(text == "0" || text.eq_ignore_ascii_case("false"))
 }
 
-/// The options of a create, an update or a patch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WriteOptions {
-    pub(crate) dry_run: bool,
-    /// An apply takes over fields of other managers.
-    pub(crate) force: bool,
-    /// The field manager.
-    pub(crate) manager: String,
-}
-
-/// An apply requires a field manager; other patches must not set `force`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Applies {
-    No,
-    Yes,
-}
-
-const MANAGER_BYTES_MAX: usize = 128;
-
-/// Parses the options of a create or an update.
-pub(crate) fn write(request: &Request, options: &str) -> Result<WriteOptions, StatusError> {
-    write_options(request, options, Vec::new())
-}
-
-/// Parses the options of a patch.
-pub(crate) fn patch(request: &Request, applies: Applies) -> Result<WriteOptions, StatusError> {
-    let manager = request.query("fieldManager").unwrap_or_default();
-    let causes = match applies {
-        Applies::No if request.query("force").is_some() => {
-            vec![Cause::forbidden("force", "may not be specified for non-apply patch")]
-        }
-        Applies::Yes if manager.is_empty() => {
-            vec![Cause::required(MANAGER, "is required for apply patch")]
-        }
-        Applies::No | Applies::Yes => Vec::new(),
-    };
-    write_options(request, "PatchOptions", causes)
-}
-
-const MANAGER: &str = "fieldManager";
-
-fn write_options(
-    request: &Request,
-    options: &str,
-    mut causes: Vec<Cause>,
-) -> Result<WriteOptions, StatusError> {
-    let manager = request.query(MANAGER).unwrap_or_default();
-    if manager.len() > MANAGER_BYTES_MAX {
-        causes.push(Cause::too_long(MANAGER, MANAGER_BYTES_MAX));
-    }
-    for (i, c) in manager.char_indices().filter(|(_, c)| c.is_control()) {
-        let detail = format!("invalid character U+{:04X} (at position {i})", u32::from(c));
-        causes.push(Cause::invalid(MANAGER, manager, &detail));
-    }
+/// True if a write must not be stored. `options` is the kind in the error.
+pub(crate) fn dry_run(request: &Request, options: &str) -> Result<bool, StatusError> {
     let values: Vec<&str> = request
         .query
         .iter()
         .filter(|(name, value)| name == "dryRun" && !value.is_empty())
         .map(|(_, value)| value.as_str())
         .collect();
-    causes.extend(check_dry_run(&values));
-    if !causes.is_empty() {
-        return Err(StatusError::invalid_kind(options, "meta.k8s.io", "", &causes));
+    match check_dry_run(&values) {
+        None => Ok(!values.is_empty()),
+        Some(cause) => Err(StatusError::invalid_kind(options, "meta.k8s.io", "", &[cause])),
     }
-    let manager = match manager {
-        "" => agent(request.header("user-agent").unwrap_or_default()),
-        given => given.to_owned(),
-    };
-    let force = request.query("force").is_some_and(is_true);
-    Ok(WriteOptions { dry_run: !values.is_empty(), force, manager })
-}
-
-/// The first product of a `User-Agent`.
-fn agent(header: &str) -> String {
-    let word = header.split('/').next().unwrap_or_default();
-    let mut agent: String = word.chars().filter(|c| !c.is_control()).collect();
-    agent.truncate(agent.floor_char_boundary(MANAGER_BYTES_MAX));
-    agent
 }
 
 fn check_dry_run(values: &[&str]) -> Option<Cause> {

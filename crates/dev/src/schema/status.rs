@@ -64,11 +64,6 @@ impl Cause {
         Self::new(field, "FieldValueForbidden", format!("Forbidden: {detail}"))
     }
 
-    /// The field has another manager.
-    pub(crate) fn conflict(field: String, manager: &str) -> Self {
-        Self::new(field, "FieldManagerConflict", format!("conflict with {manager}"))
-    }
-
     pub(crate) fn not_found(field: impl Into<String>, value: &str) -> Self {
         Self::new(field, "FieldValueNotFound", format!("Not found: {}", go_quoted(value)))
     }
@@ -145,14 +140,6 @@ impl StatusError {
         let detail = "the object has been modified; please apply your changes to the latest \
                       version and try again";
         Self::conflict(kind.plural(), kind.group(), name, detail)
-    }
-
-    /// 409 for an apply that would take fields of other managers.
-    pub(crate) fn apply_conflict(text: &str, causes: &[Cause]) -> Self {
-        let message = format!("Apply failed with {text}");
-        let mut refused = Self::new(409, "Conflict", message).about("", "", "");
-        refused.add_causes(causes);
-        refused
     }
 
     /// 410 for a watch or an exact list.
@@ -328,6 +315,12 @@ impl StatusError {
     /// 415 for a patch.
     pub(crate) fn unsupported_patch() -> Self {
         let message = "415: Unsupported Media Type";
+        Self::new(415, "UnsupportedMediaType", message.to_owned()).about("", "", "")
+    }
+
+    pub(crate) fn no_server_side_apply() -> Self {
+        let message = "the embedded cluster has no server-side apply: use kubectl apply without \
+                       --server-side, or create and patch";
         Self::new(415, "UnsupportedMediaType", message.to_owned()).about("", "", "")
     }
 

@@ -85,7 +85,7 @@ impl State {
             (true, false) => first_grace(object, &value, options),
             (true, true) => match shortened_grace(&value, options) {
                 Some(grace) => grace,
-                None => return Deleted::Terminating(with_managed_fields(object, value)),
+                None => return Deleted::Terminating(value),
             },
         };
         let finalizers = finalizers_after(key.kind, &value, options.propagation);
@@ -101,14 +101,14 @@ impl State {
             return Deleted::Removed(Arc::clone(object));
         }
         if options.dry_run || value == object.value() {
-            return Deleted::Terminating(with_managed_fields(object, value));
+            return Deleted::Terminating(value);
         }
         let marked = self.store.put(key.kind, value);
         match stays {
             true => self.continue_deletion(key),
             false => self.remove(key),
         }
-        Deleted::Terminating(with_managed_fields(&marked, marked.value()))
+        Deleted::Terminating(marked.value())
     }
 
     fn delete_namespace(
@@ -123,7 +123,7 @@ impl State {
         }
         let mut value = object.value();
         if object.deleting {
-            return Ok(Deleted::Terminating(with_managed_fields(object, value)));
+            return Ok(Deleted::Terminating(value));
         }
         let finalizers = finalizers_after(Kind::Namespace, &value, options.propagation);
         set_finalizers(&mut value, finalizers);
@@ -131,7 +131,7 @@ impl State {
         metadata_mut(&mut value).insert("deletionTimestamp".to_owned(), now.into());
         object_mut(&mut value, "status").insert("phase".to_owned(), "Terminating".into());
         if options.dry_run {
-            return Ok(Deleted::Terminating(with_managed_fields(object, value)));
+            return Ok(Deleted::Terminating(value));
         }
         let marked = self.store.put(Kind::Namespace, value);
         let contents: Vec<Key> = Kind::namespaced()
@@ -140,7 +140,7 @@ impl State {
             .collect();
         self.collect_garbage(contents);
         self.continue_deletion(&object.key);
-        Ok(Deleted::Terminating(with_managed_fields(&marked, marked.value())))
+        Ok(Deleted::Terminating(marked.value()))
     }
 
     /// Continues the deletion of an object and removes it if no finalizer, grace period or
@@ -310,14 +310,6 @@ impl State {
     pub(crate) fn is_orphan(&self, object: &Object) -> bool {
         !object.owners.is_empty() && !object.owners.iter().any(|uid| self.store.has_uid(uid))
     }
-}
-
-/// The object as JSON, with its `managedFields`.
-fn with_managed_fields(object: &Object, mut value: Value) -> Value {
-    if object.is_managed() {
-        metadata_mut(&mut value).insert("managedFields".to_owned(), object.managed());
-    }
-    value
 }
 
 fn finalizers(value: &Value) -> Vec<String> {

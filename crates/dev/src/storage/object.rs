@@ -1,9 +1,6 @@
 //! One stored object: its JSON as text, and the few fields that selectors need. Text, because ten
 //! thousand parsed trees would take gigabytes.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use serde_json::{Map, Value};
 
 use crate::schema::kind::{Key, Kind};
@@ -21,37 +18,19 @@ pub(crate) struct Object {
     labels: Box<[(Box<str>, Box<str>)]>,
     node: Box<str>,
     phase: Box<str>,
-    managed: Box<[ManagedEntry]>,
-    /// The object without `kind` and `apiVersion`, which lists leave out, and without
-    /// `managedFields`. The metadata come first.
+    /// The object without `kind` and `apiVersion`, which lists leave out.
     json: Box<str>,
 }
 
-/// An entry of `managedFields`. Thousands of objects of one template have the same entries except
-/// for the time, so the rest is shared.
-#[derive(Clone, Debug)]
-struct ManagedEntry {
-    /// The entry up to its time.
-    text: Arc<str>,
-    time: Box<str>,
-}
-
-const METADATA: &str = r#"{"metadata":{"#;
-
 impl Object {
-    /// `value` must have complete metadata; `version` is written into it. Without `managedFields`
-    /// in `value` those of `before` are kept.
-    pub(crate) fn new(kind: Kind, mut value: Value, version: u64, before: Option<&Self>) -> Self {
+    /// `value` must have complete metadata; `version` is written into it.
+    pub(crate) fn new(kind: Kind, mut value: Value, version: u64) -> Self {
         if let Some(fields) = value.as_object_mut() {
             fields.remove("kind");
             fields.remove("apiVersion");
         }
         let metadata = metadata_mut(&mut value);
         metadata.insert("resourceVersion".to_owned(), version.to_string().into());
-        let managed = match metadata.remove("managedFields") {
-            Some(entries) => array_at(&entries, "").iter().map(ManagedEntry::new).collect(),
-            None => before.map(|before| before.managed.clone()).unwrap_or_default(),
-        };
         Self {
             key: key_of(kind, &value),
             uid: text_at(&value, "/metadata/uid").into(),
@@ -61,12 +40,11 @@ impl Object {
             labels: labels_of(&value),
             node: text_at(&value, "/spec/nodeName").into(),
             phase: text_at(&value, "/status/phase").into(),
-            managed,
-            json: text_of(value),
+            json: value.to_string().into(),
         }
     }
 
-    /// The object as JSON, with `kind` and `apiVersion`, without `managedFields`.
+    /// The object as JSON, with `kind` and `apiVersion`.
     pub(crate) fn value(&self) -> Value {
         let mut value: Value =
             serde_json::from_str(&self.json).expect("it was written from a tree");
@@ -74,48 +52,14 @@ impl Object {
         value
     }
 
-    /// True if the object has `managedFields`.
-    pub(crate) fn is_managed(&self) -> bool {
-        !self.managed.is_empty()
-    }
-
-    /// The `managedFields`.
-    pub(crate) fn managed(&self) -> Value {
-        serde_json::from_str(&self.managed_json()).expect("it was written from a tree")
-    }
-
-    fn managed_json(&self) -> String {
-        let entries: Vec<String> = self.managed.iter().map(ManagedEntry::written).collect();
-        format!("[{}]", entries.join(","))
-    }
-
-    /// Replaces texts that are in `shared` by the shared ones, and adds the others to it.
-    pub(crate) fn share(&mut self, shared: &mut BTreeSet<Arc<str>>) {
-        /// More texts than this do not come from templates, so that sharing would gain nothing.
-        const TEXTS_MAX: usize = 1024;
-        for owner in &mut self.managed {
-            if let Some(known) = shared.get(&owner.text) {
-                owner.text = Arc::clone(known);
-                continue;
-            }
-            if shared.len() >= TEXTS_MAX {
-                shared.retain(|text| Arc::strong_count(text) > 1);
-            }
-            if shared.len() < TEXTS_MAX {
-                shared.insert(Arc::clone(&owner.text));
-            }
-        }
-    }
-
-    /// The text without `managedFields`, for searches.
+    /// The text, for searches.
     pub(crate) fn item_json(&self) -> &str {
         &self.json
     }
 
     /// Writes the object as an item of a list.
     pub(crate) fn write_item(&self, out: &mut Vec<u8>) {
-        out.push(b'{');
-        self.write_members(out);
+        out.extend_from_slice(self.json.as_bytes());
     }
 
     /// Writes the object as a whole body.
@@ -123,29 +67,13 @@ impl Object {
         let kind = self.key.kind;
         let head = format!(r#"{{"kind":"{}","apiVersion":"{}","#, kind.name(), kind.api_version());
         out.extend_from_slice(head.as_bytes());
-        self.write_members(out);
-    }
-
-    /// Writes the members after the opening brace.
-    fn write_members(&self, out: &mut Vec<u8>) {
-        let rest = match self.managed.is_empty() {
-            true => self.json.get(1..),
-            false => {
-                let head = METADATA.get(1..).unwrap_or_default();
-                out.extend_from_slice(head.as_bytes());
-                out.extend_from_slice(br#""managedFields":"#);
-                out.extend_from_slice(self.managed_json().as_bytes());
-                out.push(b',');
-                self.json.get(METADATA.len()..)
-            }
-        };
-        out.extend_from_slice(rest.unwrap_or("}").as_bytes());
+        out.extend_from_slice(self.json.get(1..).unwrap_or("}").as_bytes());
     }
 
     /// The same object under another version: a watch shows an object like this when it leaves the
     /// selection.
     pub(crate) fn at_version(&self, version: u64) -> Self {
-        Self::new(self.key.kind, self.value(), version, Some(self))
+        Self::new(self.key.kind, self.value(), version)
     }
 
     pub(crate) fn label(&self, name: &str) -> Option<&str> {
@@ -184,32 +112,6 @@ impl Object {
             },
         }
     }
-}
-
-impl ManagedEntry {
-    fn new(entry: &Value) -> Self {
-        let time = text_at(entry, "/time").into();
-        let mut entry = entry.clone();
-        if let Some(members) = entry.as_object_mut() {
-            members.remove("time");
-        }
-        let text = entry.to_string();
-        Self { text: text.get(..text.len() - 1).unwrap_or_default().into(), time }
-    }
-
-    fn written(&self) -> String {
-        format!("{},\"time\":{}}}", self.text, Value::from(&*self.time))
-    }
-}
-
-/// The metadata come first, so that `managedFields` can be inserted without parsing.
-fn text_of(mut value: Value) -> Box<str> {
-    let metadata = value.as_object_mut().and_then(|members| members.remove("metadata"));
-    let rest = value.to_string();
-    let comma = if rest == "{}" { "" } else { "," };
-    let rest = rest.get(1..).unwrap_or_default();
-    let metadata = metadata.unwrap_or_default();
-    format!("{{\"metadata\":{metadata}{comma}{rest}").into()
 }
 
 /// True for the phases that a pod never leaves.
@@ -287,63 +189,5 @@ fn owners_of(value: &Value) -> Box<[Box<str>]> {
     match known {
         true => references.iter().map(|reference| text_at(reference, "/uid").into()).collect(),
         false => Box::default(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn pod(managed: Value) -> Value {
-        json!({
-            "metadata": { "name": "a", "namespace": "n", "uid": "u", "managedFields": managed },
-            "spec": { "nodeName": "x" },
-        })
-    }
-
-    fn entry(manager: &str, time: &str) -> Value {
-        json!({
-            "manager": manager, "operation": "Update", "apiVersion": "v1", "time": time,
-            "fieldsType": "FieldsV1", "fieldsV1": { "f:spec": {} },
-        })
-    }
-
-    fn read(object: &Object) -> Value {
-        let mut text = Vec::new();
-        object.write_json(&mut text);
-        let mut item = Vec::new();
-        object.write_item(&mut item);
-        let value: Value = serde_json::from_slice(&text).expect("JSON");
-        let item: Value = serde_json::from_slice(&item).expect("JSON");
-        assert_eq!(item["metadata"], value["metadata"]);
-        value
-    }
-
-    #[test]
-    fn managed_fields_are_stored_apart_and_inserted_into_bodies() {
-        let managed = json!([entry("a", "t1"), entry("b", "t2")]);
-        let first = Object::new(Kind::Pod, pod(managed.clone()), 1, None);
-        assert_eq!(first.managed(), managed);
-        assert!(first.value().pointer("/metadata/managedFields").is_none());
-        assert_eq!(read(&first)["metadata"]["managedFields"], managed);
-        let next = Object::new(Kind::Pod, first.value(), 2, Some(&first));
-        assert_eq!(read(&next)["metadata"]["managedFields"], managed);
-        let reset = Object::new(Kind::Pod, pod(json!([])), 3, Some(&next));
-        assert!(read(&reset).pointer("/metadata/managedFields").is_none());
-    }
-
-    #[test]
-    fn equal_managed_fields_share_their_text() {
-        let mut shared = BTreeSet::new();
-        let mut object = |time: &str| {
-            let mut object = Object::new(Kind::Pod, pod(json!([entry("a", time)])), 1, None);
-            object.share(&mut shared);
-            object
-        };
-        let (one, other) = (object("t1"), object("t2"));
-        assert!(Arc::ptr_eq(&one.managed[0].text, &other.managed[0].text));
-        assert_eq!(other.managed(), json!([entry("a", "t2")]));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use serde_json::Value;
 
-use super::object::{self, Object};
+use super::object::Object;
 use crate::schema::kind::{Key, Kind};
 
 /// The changes to keep for watches and for the later pages of lists. One change of a pod takes
@@ -53,8 +53,6 @@ pub(crate) struct Store {
     history: VecDeque<Change>,
     history_max: usize,
     subscribers: Vec<Subscriber>,
-    /// The shared texts of `managedFields`.
-    texts: BTreeSet<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -75,7 +73,6 @@ impl Store {
             history: VecDeque::new(),
             history_max: history_max.max(1),
             subscribers: Vec::new(),
-            texts: BTreeSet::new(),
         }
     }
 
@@ -178,10 +175,7 @@ impl Store {
     /// Stores an object under the next version; it replaces the object of the same key.
     pub(crate) fn put(&mut self, kind: Kind, value: Value) -> Arc<Object> {
         self.version += 1;
-        let before = self.objects.get(&object::key_of(kind, &value));
-        let mut object = Object::new(kind, value, self.version, before.map(Arc::as_ref));
-        object.share(&mut self.texts);
-        let object = Arc::new(object);
+        let object = Arc::new(Object::new(kind, value, self.version));
         let before = self.objects.insert(object.key.clone(), Arc::clone(&object));
         if let Some(before) = &before {
             self.unlink(before);

@@ -1,10 +1,7 @@
-//! Patches: JSON patch, strategic merge patch and server-side apply, on JSON values.
+//! Patches: JSON patch and strategic merge patch, on JSON values.
 
-mod fields;
 pub(crate) mod json;
-pub(crate) mod managed;
 pub(crate) mod strategic;
-mod typed;
 
 use serde_json::Value;
 

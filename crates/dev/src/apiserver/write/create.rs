@@ -2,21 +2,20 @@
 
 use serde_json::Value;
 
-use super::{check_size, object_answer, refuse_invalid, set_managed};
+use super::{check_size, object_answer, refuse_invalid};
 use crate::apiserver::admission;
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
 use crate::apiserver::codec::{self, decode};
 use crate::apiserver::defaults;
-use crate::apiserver::options::{self, WriteOptions};
-use crate::apiserver::patch::managed::{self, Writer};
+use crate::apiserver::options;
 use crate::apiserver::strategy;
 use crate::apiserver::validate;
 use crate::faults::Fault;
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::StatusError;
 use crate::storage::State;
-use crate::storage::object::{metadata_mut, object_mut, set_type, text_at};
+use crate::storage::object::{metadata_mut, set_type, text_at};
 use posse_serve::Request;
 
 /// The prefix is cut so that the generated name fits into a label.
@@ -43,32 +42,27 @@ pub(crate) fn create(
     kind: Kind,
     namespace: &str,
 ) -> Result<Answer, StatusError> {
-    let options = options::write(request, "CreateOptions")?;
+    let dry_run = options::dry_run(request, "CreateOptions")?;
     codec::format(request)?;
     let mut value = decode::object(kind, &request.body)?;
     if kind == Kind::Pod {
         api.faults.strip_labels(&mut value);
     }
-    insert(api, &mut api.lock(), (kind, namespace), value, &options, None)
+    insert(api, &mut api.lock(), (kind, namespace), value, dry_run)
 }
 
-/// Stores a new object. `managed` are its managedFields, if already known.
+/// Stores a new object.
 pub(super) fn insert(
     api: &Api,
     state: &mut State,
     (kind, namespace): (Kind, &str),
     mut value: Value,
-    options: &WriteOptions,
-    managed: Option<Value>,
+    dry_run: bool,
 ) -> Result<Answer, StatusError> {
     check_namespace(&mut value, namespace)?;
     // As in Go, where 0 and what is not a number are no version.
     let version = text_at(&value, "/metadata/resourceVersion").parse::<u64>();
     let wants_version = version.is_ok_and(|version| version > 0);
-    let managed = managed.unwrap_or_else(|| {
-        let writer = Writer { manager: &options.manager, now: &state.now, subresource: "" };
-        managed::created(kind, &with_initial_phase(kind, value.clone()), writer)
-    });
     set_server_fields(state, kind, namespace, &mut value);
     let name = text_at(&value, "/metadata/name").to_owned();
     admit_namespace(state, kind, &name, namespace)?;
@@ -91,27 +85,13 @@ pub(super) fn insert(
         return Err(StatusError::already_exists(kind, &name, present.deleting));
     }
     check_size(&value)?;
-    set_managed(&mut value, managed);
     set_type(&mut value, kind);
-    if options.dry_run {
+    if dry_run {
         return Ok(Answer::json(201, &value));
     }
     let object = state.create(kind, value);
     charges.apply(state);
     Ok(object_answer(201, &object))
-}
-
-/// Sets the initial phase before managedFields are computed: the writer owns it.
-fn with_initial_phase(kind: Kind, mut value: Value) -> Value {
-    let phase = if kind == Kind::Namespace {
-        "Active"
-    } else if kind == Kind::PersistentVolume || kind == Kind::PersistentVolumeClaim {
-        "Pending"
-    } else {
-        return value;
-    };
-    object_mut(&mut value, "status").insert("phase".to_owned(), phase.into());
-    value
 }
 
 fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), StatusError> {
@@ -138,8 +118,13 @@ fn set_server_fields(state: &mut State, kind: Kind, namespace: &str, value: &mut
     let uid = state.new_uid();
     let generated = generate_name(state, kind, namespace, &base);
     let metadata = metadata_mut(value);
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "selfLink"]
-    {
+    for field in [
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "managedFields",
+        "resourceVersion",
+        "selfLink",
+    ] {
         metadata.remove(field);
     }
     if !named && !base.is_empty() {

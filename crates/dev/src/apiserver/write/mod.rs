@@ -17,7 +17,7 @@ use crate::apiserver::codec::decode;
 use crate::apiserver::route::Target;
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::{Cause, StatusError};
-use crate::storage::object::{Object, metadata_mut, text_at};
+use crate::storage::object::{Object, text_at};
 use crate::storage::pods::bind_to;
 use posse_serve::Request;
 
@@ -51,11 +51,6 @@ fn check_size(value: &Value) -> Result<(), StatusError> {
         true => Err(StatusError::internal("etcdserver: request is too large")),
         false => Ok(()),
     }
-}
-
-/// Sets managedFields.
-fn set_managed(value: &mut Value, managed: Value) {
-    metadata_mut(value).insert("managedFields".to_owned(), managed);
 }
 
 /// The name in the body must be the name in the path.

@@ -2,28 +2,23 @@
 
 use serde_json::{Map, Value};
 
-use super::create::insert;
 use super::update::{NewVersion, update};
-use super::{check_name, name_missing, set_managed};
+use super::{check_name, name_missing};
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
-use crate::apiserver::codec;
 use crate::apiserver::codec::decode;
 use crate::apiserver::defaults;
-use crate::apiserver::options::{self, Applies, WriteOptions};
-use crate::apiserver::patch::managed::{self, Writer};
+use crate::apiserver::options;
 use crate::apiserver::patch::{self, go_shown, json, strategic};
 use crate::schema;
 use crate::schema::kind::{Key, Kind, Subresource};
 use crate::schema::status::{Cause, StatusError};
-use crate::storage::State;
-use crate::storage::object::{Object, metadata_mut, set_type, text_at};
+use crate::storage::object::{set_type, text_at};
 use posse_serve::Request;
 
 /// The media types of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PatchType {
-    Apply,
     Json,
     Merge,
     Strategic,
@@ -33,7 +28,7 @@ impl PatchType {
     fn of(request: &Request) -> Result<Self, StatusError> {
         let given = request.header("content-type").unwrap_or_default();
         match given.split(';').next().unwrap_or_default().trim() {
-            "application/apply-patch+yaml" => Ok(Self::Apply),
+            "application/apply-patch+yaml" => Err(StatusError::no_server_side_apply()),
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" => Ok(Self::Strategic),
@@ -49,27 +44,19 @@ pub(crate) fn patch(
     subresource: Subresource,
 ) -> Result<Answer, StatusError> {
     let media = PatchType::of(request)?;
-    let applies = if media == PatchType::Apply { Applies::Yes } else { Applies::No };
-    let options = options::patch(request, applies)?;
+    let dry_run = options::dry_run(request, "PatchOptions")?;
     let mut state = api.lock();
     let old = state.store.get(key).cloned();
-    if media == PatchType::Apply {
-        let target = ApplyTarget { key, subresource, old: old.as_deref() };
-        return apply(api, &mut state, &target, &request.body, &options);
-    }
     let old = old.ok_or_else(|| StatusError::not_found(key.kind, &key.name))?;
-    let mut whole = old.value();
-    if old.is_managed() {
-        set_managed(&mut whole, old.managed());
-    }
+    let whole = old.value();
     let body = request.body.as_slice();
     let value = match media {
-        PatchType::Apply | PatchType::Json => checked(key, json::apply(&whole, &json_of(body)?)?)?,
+        PatchType::Json => checked(key, json::apply(&whole, &json_of(body)?)?)?,
         PatchType::Merge => checked(key, merged(whole, body)?)?,
         PatchType::Strategic => strategic(key.kind, &whole, body)?,
     };
     check_name(&value, key)?;
-    update(&mut state, &old, NewVersion { value, subresource, options: &options, managed: None })
+    update(&mut state, &old, NewVersion { value, subresource, dry_run })
 }
 
 fn json_of(body: &[u8]) -> Result<Value, StatusError> {
@@ -156,82 +143,4 @@ fn checked(key: &Key, value: Value) -> Result<Value, StatusError> {
         };
     }
     decode::patched(kind, value)
-}
-
-/// The target of an apply.
-struct ApplyTarget<'a> {
-    key: &'a Key,
-    subresource: Subresource,
-    old: Option<&'a Object>,
-}
-
-fn apply(
-    api: &Api,
-    state: &mut State,
-    target: &ApplyTarget<'_>,
-    body: &[u8],
-    options: &WriteOptions,
-) -> Result<Answer, StatusError> {
-    let &ApplyTarget { key, subresource, old } = target;
-    if old.is_none() && subresource != Subresource::None {
-        return Err(StatusError::not_found(key.kind, &key.name));
-    }
-    let config = configuration(key.kind, body)?;
-    let now = state.now.clone();
-    let writer =
-        Writer { manager: &options.manager, now: &now, subresource: subresource.path_segment() };
-    let live = old.map(|old| (old.value(), old.managed()));
-    let live = live.as_ref().map(|(value, managed)| (value, managed));
-    let applied = managed::apply(key.kind, live, &config, writer, options.force)?;
-    let mut value = applied.value;
-    set_type(&mut value, key.kind);
-    let value = decode::patched(key.kind, value)?;
-    check_name(&value, key)?;
-    let managed = Some(applied.managed);
-    let uid = text_at(&value, "/metadata/uid");
-    if old.is_none() && !uid.is_empty() {
-        let detail = format!(
-            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-        );
-        let kind = key.kind;
-        return Err(StatusError::conflict(kind.plural(), kind.group(), &key.name, &detail));
-    }
-    match old {
-        Some(old) => update(state, old, NewVersion { value, subresource, options, managed }),
-        None => insert(api, state, (key.kind, &key.namespace), value, options, managed),
-    }
-}
-
-/// Parses the configuration of an apply: YAML, or JSON as a subset of it.
-fn configuration(kind: Kind, body: &[u8]) -> Result<Value, StatusError> {
-    let wrong = |detail: &str| StatusError::bad_request(format!("error decoding YAML: {detail}"));
-    let mut config: Value = match serde_json::from_slice(body) {
-        Ok(config) => config,
-        Err(_) => codec::read_yaml(body)
-            .map_err(|error| wrong(&format!("error converting YAML to JSON: {error}")))?,
-    };
-    if config.is_null() {
-        config = Value::Object(Map::new());
-    }
-    if !config.is_object() {
-        return Err(wrong(&format!(
-            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go \
-             value of type map[string]interface {{}}",
-            schema::type_word(&config)
-        )));
-    }
-    let (version, name) = (text_at(&config, "/apiVersion"), text_at(&config, "/kind"));
-    if version != kind.api_version() || name.is_empty() {
-        let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
-        let message = format!("invalid object type: {group}/{version}, Kind={name}");
-        return Err(StatusError::bad_request(message));
-    }
-    if metadata_mut(&mut config.clone()).contains_key("managedFields") {
-        return Err(StatusError::bad_request("metadata.managedFields must be nil"));
-    }
-    if name != kind.name() {
-        let message = "failed to merge config: expected objects of the same type";
-        return Err(StatusError::internal(message));
-    }
-    Ok(config)
 }

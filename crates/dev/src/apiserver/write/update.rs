@@ -3,14 +3,13 @@
 use serde_json::{Value, json};
 
 use super::create::insert;
-use super::{check_name, check_size, object_answer, refuse_invalid, set_managed};
+use super::{check_name, check_size, object_answer, refuse_invalid};
 use crate::apiserver::admission::{self, Charges};
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
 use crate::apiserver::codec::{self, decode};
 use crate::apiserver::defaults;
-use crate::apiserver::options::{self, WriteOptions};
-use crate::apiserver::patch::managed::{self, Writer};
+use crate::apiserver::options;
 use crate::apiserver::strategy;
 use crate::apiserver::validate;
 use crate::schema::kind::{Key, Kind, Subresource};
@@ -23,12 +22,10 @@ use posse_serve::Request;
 
 /// A new version of an object or a subresource.
 #[derive(Debug)]
-pub(super) struct NewVersion<'a> {
+pub(super) struct NewVersion {
     pub(super) value: Value,
     pub(super) subresource: Subresource,
-    pub(super) options: &'a WriteOptions,
-    /// Its managedFields, if already known.
-    pub(super) managed: Option<Value>,
+    pub(super) dry_run: bool,
 }
 
 pub(crate) fn put(
@@ -37,7 +34,7 @@ pub(crate) fn put(
     key: &Key,
     subresource: Subresource,
 ) -> Result<Answer, StatusError> {
-    let options = options::write(request, "UpdateOptions")?;
+    let dry_run = options::dry_run(request, "UpdateOptions")?;
     codec::format(request)?;
     let mut value = decode::object(key.kind, &request.body)?;
     check_name(&value, key)?;
@@ -52,7 +49,7 @@ pub(crate) fn put(
             true => {
                 // A version cannot match an object that does not exist.
                 metadata_mut(&mut value).remove("resourceVersion");
-                insert(api, &mut state, (key.kind, &key.namespace), value, &options, None)
+                insert(api, &mut state, (key.kind, &key.namespace), value, dry_run)
             }
             false => Err(StatusError::not_found(key.kind, &key.name)),
         };
@@ -60,7 +57,7 @@ pub(crate) fn put(
     if !uid.is_empty() && uid != *old.uid {
         return Err(other_uid(key, &uid, &old.uid));
     }
-    update(&mut state, &old, NewVersion { value, subresource, options: &options, managed: None })
+    update(&mut state, &old, NewVersion { value, subresource, dry_run })
 }
 
 fn other_uid(key: &Key, uid: &str, found: &str) -> StatusError {
@@ -88,20 +85,15 @@ fn other_uid(key: &Key, uid: &str, found: &str) -> StatusError {
 pub(super) fn update(
     state: &mut State,
     old: &Object,
-    change: NewVersion<'_>,
+    change: NewVersion,
 ) -> Result<Answer, StatusError> {
     let key = &old.key;
-    let NewVersion { mut value, subresource, options, managed } = change;
+    let NewVersion { mut value, subresource, dry_run } = change;
     check_namespace_and_version(old, &value)?;
     let before = old.value();
     if matches!(subresource, Subresource::EphemeralContainers | Subresource::Resize) {
         strategy::keep_all_but(subresource, &before, &mut value);
     }
-    let managed = managed.unwrap_or_else(|| {
-        let subresource = subresource.path_segment();
-        let writer = Writer { manager: &options.manager, now: &state.now, subresource };
-        managed_after(old, &before, &value, writer)
-    });
     metadata_mut(&mut value).remove("managedFields");
     restore_immutable_fields(&before, &mut value, subresource);
     if subresource == Subresource::None {
@@ -121,11 +113,10 @@ pub(super) fn update(
         true => admission::check(state, key.kind, Some(&before), &value, place)?,
         false => Charges::default(),
     };
-    if value == before && managed == old.managed() {
+    if value == before {
         return Ok(object_answer(200, old));
     }
-    set_managed(&mut value, managed);
-    if options.dry_run {
+    if dry_run {
         return Ok(Answer::json(200, &value));
     }
     let released = old.deleting && array_at(&value, "/metadata/finalizers").is_empty();
@@ -163,20 +154,6 @@ fn check_namespace_and_version(old: &Object, value: &Value) -> Result<(), Status
             ))),
         },
     }
-}
-
-/// The managedFields after a write. A list in the body replaces the old list; an empty one removes
-/// it.
-fn managed_after(old: &Object, before: &Value, value: &Value, writer: Writer<'_>) -> Value {
-    let known = match value.pointer("/metadata/managedFields") {
-        None => old.managed(),
-        Some(given) => match array_at(given, "") {
-            [] => return json!([]),
-            [one] if text_at(one, "/manager").is_empty() => return json!([]),
-            given => given.into(),
-        },
-    };
-    managed::updated(old.key.kind, before, value, &known, writer)
 }
 
 /// Restores what an update cannot change: the server's metadata, and the spec or the status.
