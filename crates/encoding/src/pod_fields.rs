@@ -72,7 +72,7 @@ fn fields(name: &str) -> Box<dyn Iterator<Item = (&'static str, &'static str)> +
     let own = own.take_while(|line| line.starts_with(' '));
     Box::new(own.flat_map(|line| {
         let mut words = line.split_whitespace();
-        let name = words.next().unwrap_or_default().trim_end_matches('!');
+        let name = words.next().unwrap_or_default();
         let shape = words.next().unwrap_or_default();
         match name {
             // An inlined type: its fields are fields of the owner.

@@ -16,7 +16,6 @@ pub(crate) mod exec_subresource;
 pub(crate) mod fault_endpoint;
 mod health;
 mod logs;
-mod openapi;
 mod options;
 mod patch;
 mod read;

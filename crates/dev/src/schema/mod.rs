@@ -1,4 +1,4 @@
-//! The types of objects and bodies: their fields, and how each field is patched, merged and encoded.
+//! The types of objects and bodies: their fields, and how each field is patched and encoded.
 
 pub(crate) mod base64;
 mod canonical;
@@ -27,12 +27,8 @@ const TABLES: [&str; 2] = [TYPES, include_str!("types.txt")];
 pub(crate) struct Type {
     /// Its name in messages.
     pub(crate) name: &'static str,
-    /// Its name in the OpenAPI document.
-    pub(crate) definition: String,
     /// The `apiVersion`s in which it is the type of a body.
     pub(crate) versions: Vec<&'static str>,
-    /// Server-side apply treats it as one value.
-    pub(crate) atomic: bool,
     pub(crate) fields: Vec<Field>,
 }
 
@@ -46,17 +42,12 @@ pub(crate) struct Field {
     /// The field number of the message that holds the field in protobuf, if that is not the owner's
     /// message.
     pub(crate) inside: Option<u32>,
-    /// Required in the OpenAPI document.
-    pub(crate) required: bool,
     pub(crate) empty: Empty,
     /// The key by which a strategic merge patch merges the list's items; empty for lists of
     /// scalars. `None`: the patch replaces the list.
     pub(crate) merge: Option<&'static str>,
     /// A strategic merge patch may use `$retainKeys` in it.
     pub(crate) retain_keys: bool,
-    pub(crate) list: List,
-    /// Server-side apply treats the map as one value.
-    pub(crate) atomic: bool,
 }
 
 /// How an empty value of a field is encoded.
@@ -66,15 +57,6 @@ pub(crate) enum Empty {
     Kept,
     /// Written even if no value was given.
     Written,
-}
-
-/// How server-side apply treats a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum List {
-    Atomic,
-    /// The items are identified by these fields.
-    Map(Vec<&'static str>),
-    Set,
 }
 
 /// The type of a field's value. `null` is always allowed and means absent.
@@ -119,7 +101,7 @@ impl Type {
     }
 }
 
-/// All types, by package.
+/// All types.
 pub(crate) fn table() -> &'static [Type] {
     static TABLE: OnceLock<Vec<Type>> = OnceLock::new();
     TABLE.get_or_init(|| parse(&TABLES).expect("a test reads the same text"))
@@ -152,35 +134,25 @@ fn parse(tables: &[&'static str]) -> Result<Vec<Type>, String> {
     let of_table = |text: &&'static str| text.lines().enumerate();
     let numbered = tables.iter().flat_map(of_table).map(|(i, line)| (i + 1, line));
     let lines: Vec<Line> = numbered.filter(|(_, line)| !line.starts_with('#')).collect();
-    let heads = lines.iter().filter(|(_, line)| !line.starts_with([' ', '@']));
+    let heads = lines.iter().filter(|(_, line)| !line.starts_with(' '));
     let names: Vec<&str> = heads.filter_map(|(_, line)| line.split(' ').next()).collect();
     let mut types: Vec<Type> = Vec::with_capacity(names.len());
-    let mut package = "";
     for (number, line) in lines {
         let wrong = |what: &str| format!("line {number}: {what}: {line}");
-        if let Some(name) = line.strip_prefix('@') {
-            package = name;
-        } else if let Some(field) = line.strip_prefix(' ') {
+        if let Some(field) = line.strip_prefix(' ') {
             let field = parse_field(field, &names).ok_or_else(|| wrong("not a field"))?;
             types.last_mut().ok_or_else(|| wrong("a field of no type"))?.fields.push(field);
         } else {
-            types.push(parse_head(line, package));
+            types.push(parse_head(line));
         }
     }
     Ok(with_inlined(&types))
 }
 
-fn parse_head(line: &'static str, package: &str) -> Type {
+fn parse_head(line: &'static str) -> Type {
     let mut words = line.split(' ');
     let name = words.next().unwrap_or_default();
-    let words: Vec<&str> = words.collect();
-    Type {
-        name,
-        definition: format!("{package}.{}", name.rsplit('.').next().unwrap_or_default()),
-        atomic: words.contains(&"!atomic"),
-        versions: words.into_iter().filter(|word| !word.starts_with('!')).collect(),
-        fields: Vec::new(),
-    }
+    Type { name, versions: words.collect(), fields: Vec::new() }
 }
 
 fn parse_field(line: &'static str, names: &[&str]) -> Option<Field> {
@@ -192,32 +164,19 @@ fn parse_field(line: &'static str, names: &[&str]) -> Option<Field> {
         _ => (Empty::Dropped, shape),
     };
     let mut field = Field {
-        name: name.trim_end_matches('!'),
+        name,
         shape: parse_shape(shape, names)?,
         tag,
         inside: None,
-        required: name.ends_with('!'),
         empty,
         merge: None,
         retain_keys: false,
-        list: List::Atomic,
-        atomic: false,
     };
     for word in words {
         let (word, value) = word.split_once('=').unwrap_or((word, ""));
         match word {
-            // If the table says nothing about server-side apply, the list is merged as by a patch.
-            "merge" => {
-                field.merge = Some(value);
-                field.list = if value.is_empty() { List::Set } else { List::Map(vec![value]) };
-            }
+            "merge" => field.merge = Some(value),
             "retainKeys" => field.retain_keys = true,
-            "atomic" => {
-                field.list = List::Atomic;
-                field.atomic = true;
-            }
-            "set" => field.list = List::Set,
-            "map" => field.list = List::Map(value.split(',').collect()),
             _ => return None,
         }
     }
@@ -261,7 +220,6 @@ fn with_inlined(types: &[Type]) -> Vec<Type> {
         types[inner.0].fields.iter().map(inside).collect()
     };
     let whole = |one: &Type| Type {
-        definition: one.definition.clone(),
         versions: one.versions.clone(),
         fields: one.fields.iter().flat_map(fields_of).collect(),
         ..*one
@@ -290,28 +248,21 @@ mod tests {
         assert_eq!(names.len(), types.len(), "a type is there twice");
         for one in &types {
             let mut seen = BTreeSet::new();
-            let mut tags = BTreeSet::new();
             for field in &one.fields {
                 assert_ne!(field.name, ".", "{}: inlined twice", one.name);
                 assert!(seen.insert(field.name), "{}.{} is there twice", one.name, field.name);
-                let tag = (field.inside, field.tag);
-                assert!(field.tag == 0 || tags.insert(tag), "{}.{}: {tag:?}", one.name, field.name);
-                check_keys(one, field);
+                if let Some(key) = field.merge.filter(|key| !key.is_empty()) {
+                    check_key(one, field, key);
+                }
             }
         }
     }
 
     /// A merge key must be a field of the items.
-    fn check_keys(one: &Type, field: &Field) {
-        let keys: Vec<&str> = match &field.list {
-            List::Map(keys) => keys.iter().copied().chain(field.merge).collect(),
-            List::Atomic | List::Set => return,
-        };
+    fn check_key(one: &Type, field: &Field, key: &str) {
         let Shape::List(item) = &field.shape else { panic!("{}.{}", one.name, field.name) };
         let Shape::Object(item) = **item else { panic!("{}.{}", one.name, field.name) };
-        for key in keys {
-            assert!(item.get().field(key).is_some(), "{}.{}: {key}", one.name, field.name);
-        }
+        assert!(item.get().field(key).is_some(), "{}.{}: {key}", one.name, field.name);
     }
 
     #[test]
@@ -342,10 +293,9 @@ mod tests {
         let container = named("Container").expect("pods have some");
         let ports = container.field("ports").expect("containers have some");
         assert_eq!(ports.merge, Some("containerPort"));
-        assert_eq!(ports.list, List::Map(vec!["containerPort", "protocol"]));
         let metadata = named("ObjectMeta").expect("objects have it");
-        assert_eq!(metadata.field("finalizers").expect("some").list, List::Set);
-        assert_eq!(container.field("command").expect("some").list, List::Atomic);
+        assert_eq!(metadata.field("finalizers").expect("some").merge, Some(""));
+        assert_eq!(container.field("command").expect("some").merge, None);
         let volume = named("Volume").expect("pods have some");
         assert_eq!(volume.field("emptyDir").expect("one of them").inside, Some(2));
     }

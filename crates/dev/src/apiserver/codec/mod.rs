@@ -3,14 +3,14 @@
 
 pub(crate) mod decode;
 mod duplicates;
-pub(crate) mod protobuf;
+mod protobuf;
 mod text;
 pub(crate) mod versions;
 
 use std::borrow::Cow;
 use std::thread;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use self::duplicates::duplicates;
 use self::versions::{is_stored, rename_fields, rename_paths};
@@ -240,7 +240,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::apiserver::codec::protobuf::Message;
 
     fn request(method: &str, path: &str, media_type: &str, body: &[u8]) -> Request {
         let mut request = Request::default();
@@ -258,28 +257,18 @@ mod tests {
     }
 
     #[test]
-    fn protobuf_and_yaml_are_converted_to_json() {
+    fn yaml_is_converted_to_json() {
         let path = "/api/v1/namespaces/n/configmaps";
-        let metadata = Message::default().text(1, "c");
-        let entry = Message::default().text(1, "a").text(2, "b");
-        let raw = Message::default().message(1, &metadata).message(2, &entry);
-        let of = Message::default().text(1, "v1").text(2, "ConfigMap");
-        let envelope = Message::default().message(1, &of).message(2, &raw);
-        let protobuf = [MAGIC, &envelope.0].concat();
         let expected = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "c" },
             "data": { "a": "b" },
         });
         let yaml = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  a: b\n";
-        for (media_type, body) in
-            [("application/vnd.kubernetes.protobuf", &protobuf[..]), ("application/yaml", yaml)]
-        {
-            let request = request("POST", path, media_type, body);
-            let inner = to_stored(&request, &target(path)).expect("it can be read");
-            assert_eq!(inner.header("content-type"), Some(JSON));
-            let value: Value = serde_json::from_slice(&inner.body).expect("JSON");
-            assert_eq!(value, expected, "{media_type}");
-        }
+        let request = request("POST", path, "application/yaml", yaml);
+        let inner = to_stored(&request, &target(path)).expect("it can be read");
+        assert_eq!(inner.header("content-type"), Some(JSON));
+        let value: Value = serde_json::from_slice(&inner.body).expect("JSON");
+        assert_eq!(value, expected);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Protobuf: decodes request bodies by the field numbers of the schema, and encodes messages for
-//! the OpenAPI document.
+//! Decodes request bodies in protobuf by the field numbers of the schema: kubectl sends them when it makes an object
+//! by itself (`kubectl create namespace`), evicts (`kubectl drain`) and asks (`kubectl auth can-i`).
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -137,46 +137,45 @@ fn read_time(shape: &Shape, part: Part<'_>) -> Result<Value, String> {
     Ok(if *shape == Shape::Time { format!("{at:.0}") } else { format!("{at:.6}") }.into())
 }
 
-/// A message to encode.
-#[derive(Debug, Default)]
-pub(crate) struct Message(pub(crate) Vec<u8>);
-
-impl Message {
-    pub(crate) fn text(self, tag: u32, text: &str) -> Self {
-        self.bytes(tag, text.as_bytes())
-    }
-
-    pub(crate) fn message(self, tag: u32, inner: &Self) -> Self {
-        self.bytes(tag, &inner.0)
-    }
-
-    pub(crate) fn bytes(mut self, tag: u32, bytes: &[u8]) -> Self {
-        self.varint(u64::from(tag << 3 | 2));
-        self.varint(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    #[cfg(test)]
-    fn number(mut self, tag: u32, number: u64) -> Self {
-        self.varint(u64::from(tag << 3));
-        self.varint(number);
-        self
-    }
-
-    fn varint(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.0.push(u8::try_from(number & 0x7F).unwrap_or_default() | 0x80);
-            number >>= 7;
-        }
-        self.0.push(u8::try_from(number).unwrap_or_default());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::schema;
+
+    /// A message to encode.
+    #[derive(Debug, Default)]
+    struct Message(Vec<u8>);
+
+    impl Message {
+        fn text(self, tag: u32, text: &str) -> Self {
+            self.bytes(tag, text.as_bytes())
+        }
+
+        fn message(self, tag: u32, inner: &Self) -> Self {
+            self.bytes(tag, &inner.0)
+        }
+
+        fn bytes(mut self, tag: u32, bytes: &[u8]) -> Self {
+            self.varint(u64::from(tag << 3 | 2));
+            self.varint(bytes.len() as u64);
+            self.0.extend_from_slice(bytes);
+            self
+        }
+
+        fn number(mut self, tag: u32, number: u64) -> Self {
+            self.varint(u64::from(tag << 3));
+            self.varint(number);
+            self
+        }
+
+        fn varint(&mut self, mut number: u64) {
+            while number >= 0x80 {
+                self.0.push(u8::try_from(number & 0x7F).unwrap_or_default() | 0x80);
+                number >>= 7;
+            }
+            self.0.push(u8::try_from(number).unwrap_or_default());
+        }
+    }
 
     #[test]
     fn a_pod_is_decoded_by_its_field_numbers() {
