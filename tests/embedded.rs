@@ -2,10 +2,10 @@
 //! its containers, its faults, third-party clients, and the examples and documents that use it.
 //! `cargo test --test embedded [FILTER]`.
 //!
-//! The clients are kubectl (sessions in `tests/embedded/clients/kubectl/`) and Python libraries
-//! (`tests/embedded/clients/*.py`). `.ci/clients` installs them below `target/`; a missing client is
-//! reported as NOT TESTED, and with `CI` in the environment it is an error. Fabric8 (Java) and
-//! client-node (JavaScript) are tested if the machine has a JDK with PySpark, and Node.
+//! The clients are kubectl (sessions in `tests/embedded/clients/kubectl/`) and the official Python client
+//! (`tests/embedded/clients/kubernetes_client.py`). `.ci/clients` installs them below `target/`; a missing
+//! client is reported as NOT TESTED, and with `CI` in the environment it is an error. Fabric8, Spark's
+//! client, is tested if the machine has a JDK and PySpark.
 
 // Items that are `pub` in a module are used by other modules of this program only.
 #![allow(unreachable_pub)]
@@ -96,10 +96,10 @@ const SCENARIOS: &[Scenario] = scenarios! {
         a_client_that_leaves_ends_its_command, garbage_ends_a_connection_and_nothing_else,
         unknown_protocols_are_refused_with_the_known_ones, watches_are_messages_of_a_web_socket,
     };
-    Own foreign::{fabric8, client_node, kr8s};
-    Both python::{kubernetes, lightkube};
+    Own foreign::{fabric8};
+    Both python::{kubernetes};
     Both kubectl_1_20::{get, describe, delete, apply, create, patch, waiting, nodes};
-    Embedded kubectl_1_20::{logs, sockets};
+    Embedded kubectl_1_20::{logs};
     Both kubectl_newer::{get, describe, delete, apply, create, patch, waiting, nodes};
     Embedded kubectl_newer::{logs, sockets};
 };

@@ -7,9 +7,9 @@
 //!
 //! A row is a request: `name` (unique in the area), `method`, `path`, and optionally `type`
 //! (Content-Type), `accept`, `body` (JSON, or a text that is sent as it is), `until` (JSON pointers
-//! and the values to wait for, for a GET whose answer a controller changes), `managed` (true:
-//! compare managedFields), `after` (a JSON pointer: the row is sent when a controller has written this value of
-//! the object whose status it changes), `bookmarks` (true: compare BOOKMARKs), `racy` (true: a real controller
+//! and the values to wait for, for a GET whose answer a controller changes), `after` (a JSON pointer: the row is
+//! sent when a controller has written this value of the object whose status it changes), `bookmarks` (true: compare
+//! BOOKMARKs), `racy` (true: a real controller
 //! may act before or after the request, or the order of a map is random, so only the recorded
 //! answer counts, not the current one of a real server). `{{uid:R}}`, `{{rv:R}}` and `{{name:R}}`
 //! stand for the values of row R, or of the object with that name; `{{continue:R}}` for its
@@ -270,30 +270,20 @@ fn without_numbers(text: &str) -> String {
 }
 
 /// Removes values that differ from run to run.
-fn normal(value: &mut Value, generated: &[String], managed: bool) {
+fn normal(value: &mut Value, generated: &[String]) {
     match value {
         Value::Object(members) => {
             members.retain(|key, member| {
-                !member.is_null()
-                    && key != "storageVersionHash"
-                    && (managed || key != "managedFields")
+                !member.is_null() && key != "storageVersionHash" && key != "managedFields"
             });
             for (key, member) in members.iter_mut() {
-                normal(member, generated, managed);
+                normal(member, generated);
                 match (key.as_str(), &member) {
                     ("resourceVersion", Value::String(text)) if !text.is_empty() => {
                         *member = "<version>".into();
                     }
                     ("serverAddress", _) => *member = "<address>".into(),
                     ("continue", _) => *member = "<token>".into(),
-                    // Entries of one second are sorted by manager, others by time: a busy machine
-                    // needs more than one second for some rows.
-                    ("managedFields", Value::Array(entries)) => {
-                        let mut sorted = entries.clone();
-                        sorted
-                            .sort_by_key(|one| format!("{} {}", one["operation"], one["manager"]));
-                        *member = sorted.into();
-                    }
                     // A Table's ages, and the descriptions of its columns.
                     ("cells", Value::Array(cells)) => {
                         *member = cells.iter().map(without_age).collect();
@@ -312,7 +302,7 @@ fn normal(value: &mut Value, generated: &[String], managed: bool) {
                 causes.dedup();
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| normal(item, generated, managed)),
+        Value::Array(items) => items.iter_mut().for_each(|item| normal(item, generated)),
         Value::String(text) => {
             *text = normal_text(text);
             // Generated names; their prefixes are in the requests.
@@ -355,9 +345,9 @@ fn generated(rows: &[Value]) -> Vec<String> {
 }
 
 /// The part of an answer that counts at this depth.
-fn view(said: &Said, depth: Depth, generated: &[String], managed: bool) -> String {
+fn view(said: &Said, depth: Depth, generated: &[String]) -> String {
     let mut answer = said.answer.clone();
-    normal(&mut answer, generated, managed);
+    normal(&mut answer, generated);
     match depth {
         Depth::Nothing => String::new(),
         Depth::Code => said.status.to_string(),
@@ -447,7 +437,7 @@ fn record(client: &Client, file: &Path) {
     let mut out = String::new();
     for mut row in rows {
         let said = put(client, &row, &mut seen, &version);
-        let shown = |said: &Said| view(said, Depth::Whole, &generated, row["managed"] == true);
+        let shown = |said: &Said| view(said, Depth::Whole, &generated);
         let is_same = version != NEWEST && shown(&said) == shown(&recorded(&row, NEWEST));
         let members: &mut Map<String, Value> = row.as_object_mut().expect("a row is an object");
         let mut answer = Map::new();
@@ -497,16 +487,13 @@ fn compare(
         let name = format!("{area}: {}", text(row, "name"));
         let mut said = put(client, row, &mut seen, &version);
         let recorded = recorded(row, &version);
-        let managed = row["managed"] == true;
         for _ in 1..WATCH_ATTEMPTS {
             if !is_watch(row) || n_events(&said) >= n_events(&recorded) {
                 break;
             }
             said = put(client, row, &mut seen, &version);
         }
-        let at = |depth| {
-            (view(&said, depth, &generated, managed), view(&recorded, depth, &generated, managed))
-        };
+        let at = |depth| (view(&said, depth, &generated), view(&recorded, depth, &generated));
         let (got, want) = at(Depth::Whole);
         on_whole(&name, got == want);
         let (got, want) = at(depth_of(&name));

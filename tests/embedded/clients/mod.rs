@@ -3,25 +3,22 @@
 mod console;
 mod session;
 
-/// A module of scenarios: each session with this kubectl.
+/// A module of scenarios: each of these sessions with this kubectl.
 macro_rules! sessions {
-    ($module:ident, $kubectl:ident) => {
+    ($module:ident, $kubectl:ident: $($name:ident),+) => {
         pub mod $module {
             use super::session::{Kubectl, session};
             use crate::support::server::Server;
 
-            sessions!(@each $kubectl: get, describe, logs, delete, apply, create, patch, waiting, nodes, sockets);
+            $(pub fn $name(server: &dyn Server) {
+                session(server, Kubectl::$kubectl, stringify!($name));
+            })+
         }
-    };
-    (@each $kubectl:ident: $($name:ident),+) => {
-        $(pub fn $name(server: &dyn Server) {
-            session(server, Kubectl::$kubectl, stringify!($name));
-        })+
     };
 }
 
-sessions!(kubectl_1_20, Debian);
-sessions!(kubectl_newer, Path);
+sessions!(kubectl_1_20, Debian: get, describe, logs, delete, apply, create, patch, waiting, nodes);
+sessions!(kubectl_newer, Path: get, describe, logs, delete, apply, create, patch, waiting, nodes, sockets);
 
 pub mod python {
     use super::session::program;
@@ -30,15 +27,11 @@ pub mod python {
     pub fn kubernetes(server: &dyn Server) {
         program(server, "kubernetes_client");
     }
-
-    pub fn lightkube(server: &dyn Server) {
-        program(server, "lightkube_client");
-    }
 }
 
 /// With the kubeconfig that `posse dev` wrote.
 pub mod foreign {
-    pub use super::session::{client_node, fabric8, kr8s};
+    pub use super::session::fabric8;
 }
 
 pub mod control {

@@ -125,58 +125,27 @@ pub fn program(server: &dyn Server, name: &str) {
     let scene = Scene::new(server);
     let mut command = Command::new(python);
     command.arg("-u").arg(folder().join(format!("{name}.py")));
-    if let Some(own) = &own {
-        command.env("DEV_KUBECONFIG", own.kubeconfig());
-    }
     let (output, good) = play(&scene, command, Path::new("/usr/bin"));
     assert!(good, "{name} failed:\n{output}");
     scene.finish_with_pods();
 }
 
-/// Runs a client of another language with the kubeconfig that `posse dev` wrote: it lists, creates and
-/// watches a pod, reads its log, runs a command in it, speaks to its port and deletes it.
-pub fn foreign(mut client: Command) {
-    let server = Embedded::start_with(&["--rbac"]);
-    let scene = Scene::new(&server);
-    client.env("DEV_KUBECONFIG", server.kubeconfig()).env("COPY", scene.file("copy"));
-    let (output, good) = play(&scene, client, Path::new("/usr/bin"));
-    assert!(good, "the client failed:\n{output}");
-    scene.finish_with_pods();
-}
-
-/// kr8s, Python without the official client's code.
-pub fn kr8s() {
-    let python = installed("bin/python");
-    if !python.exists() {
-        return not_tested("the Python libraries");
-    }
-    let mut command = Command::new(python);
-    command.arg("-u").arg(folder().join("kr8s_client.py"));
-    foreign(command);
-}
-
-/// The JavaScript client.
-pub fn client_node() {
-    let library = installed("node/node_modules/@kubernetes/client-node/dist/index.js");
-    if !library.exists() || on_path("node").is_none() {
-        println!("NOT TESTED: client-node needs Node; with node and npm `.ci/clients` installs it");
-        return;
-    }
-    let mut command = Command::new("node");
-    command.arg(folder().join("client_node.mjs")).env("CLIENT_NODE", library);
-    foreign(command);
-}
-
-/// The client of Spark, from the jars of PySpark.
+/// The client of Spark, from the jars of PySpark, with the kubeconfig that `posse dev` wrote: it lists, creates and
+/// watches a pod, reads its log, runs a command in it, copies a file and deletes the pod.
 pub fn fabric8() {
     let jars = find_jars(&Path::new(env!("CARGO_MANIFEST_DIR")).join("target/spark"), 8);
     let (Some(jars), Some(_)) = (jars, on_path("javac")) else {
         println!("NOT TESTED: fabric8 needs a JDK, and PySpark: `examples/spark/run.sh install`");
         return;
     };
-    let mut command = Command::new("java");
-    command.arg("-cp").arg(jars.join("*")).arg(folder().join("Fabric8Client.java"));
-    foreign(command);
+    let server = Embedded::start_with(&["--rbac"]);
+    let scene = Scene::new(&server);
+    let mut client = Command::new("java");
+    client.arg("-cp").arg(jars.join("*")).arg(folder().join("Fabric8Client.java"));
+    client.env("DEV_KUBECONFIG", server.kubeconfig()).env("COPY", scene.file("copy"));
+    let (output, good) = play(&scene, client, Path::new("/usr/bin"));
+    assert!(good, "the client failed:\n{output}");
+    scene.finish_with_pods();
 }
 
 /// PySpark's folder of jars below `folder`; of several versions the last one.
