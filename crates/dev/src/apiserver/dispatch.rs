@@ -18,7 +18,7 @@ use crate::apiserver::review;
 use crate::apiserver::route::{self, Route, Target};
 use crate::apiserver::table::Form;
 use crate::apiserver::write;
-use crate::schema::kind::{Key, Kind, Subresource};
+use crate::schema::kind::{Key, Subresource};
 use crate::schema::status::StatusError;
 use crate::storage::deletion::Deleted;
 use posse_serve::Request;
@@ -121,10 +121,7 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
         // A create needs a namespace if the kind is namespaced.
         ("POST", None, _) if kind.is_namespaced() != target.namespace.is_empty() => {
             allowed("create")?;
-            match kind == Kind::Event && !versions::is_stored(target) {
-                true => write::create_event(api, request, &target.namespace),
-                false => write::create(api, request, kind, &target.namespace),
-            }
+            write::create(api, request, kind, &target.namespace)
         }
         ("POST", Some(key), Subresource::Token) => authn::request_token(api, request, &key),
         ("POST", Some(key), Subresource::Eviction) => evict::evict(api, request, &key),

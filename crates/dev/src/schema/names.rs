@@ -11,8 +11,6 @@ const SUBDOMAIN_1123: &str = "a lowercase RFC 1123 subdomain must consist of low
 const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or \
     '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is \
     '[-._a-zA-Z0-9]+')";
-const HEADER: &str = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. \
-    'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
 const NAME_PART: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start \
     and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex \
     used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
@@ -74,16 +72,6 @@ pub(crate) fn dns_subdomain(text: &str) -> Vec<String> {
         wrong.push(SUBDOMAIN_1123.to_owned());
     }
     wrong
-}
-
-/// A search path of DNS, whose labels may have underscores (KEP-4427).
-pub(crate) fn dns_search(text: &str) -> Vec<String> {
-    let rule = |wrong: String| {
-        let wrong = wrong.replace("characters, '-'", "characters, '_', '-'");
-        wrong.replace("[a-z0-9]([-a-z0-9]*", "_?[a-z0-9]([-_a-z0-9]*")
-    };
-    let wrong = dns_subdomain(&text.replace('_', "a"));
-    wrong.into_iter().map(rule).collect()
 }
 
 /// The key of a label, annotation or selector: `name` or `prefix/name`.
@@ -160,14 +148,6 @@ pub(crate) fn config_key(text: &str) -> Vec<String> {
     }
     wrong.extend(no_dots_first(text));
     wrong
-}
-
-pub(crate) fn http_header(text: &str) -> Vec<String> {
-    let inner = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
-    match !text.is_empty() && text.bytes().all(inner) {
-        true => Vec::new(),
-        false => vec![HEADER.to_owned()],
-    }
 }
 
 /// An IP address.

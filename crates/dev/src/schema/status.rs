@@ -46,18 +46,9 @@ impl Cause {
         Self::new(field, "FieldValueDuplicate", message)
     }
 
-    pub(crate) fn duplicate_raw(field: impl Into<String>, value: &dyn fmt::Display) -> Self {
-        Self::new(field, "FieldValueDuplicate", format!("Duplicate value: {value}"))
-    }
-
     pub(crate) fn too_long(field: impl Into<String>, bytes_max: usize) -> Self {
         let message = format!("Too long: may not be more than {bytes_max} bytes");
         Self::new(field, "FieldValueTooLong", message)
-    }
-
-    pub(crate) fn too_many(field: impl Into<String>, n: usize, max: usize) -> Self {
-        let message = format!("Too many: {n}: must have at most {max} items");
-        Self::new(field, "FieldValueTooMany", message)
     }
 
     pub(crate) fn forbidden(field: impl Into<String>, detail: &str) -> Self {

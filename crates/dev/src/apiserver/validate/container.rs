@@ -39,7 +39,7 @@ pub(super) type Volumes<'a> = BTreeSet<&'a str>;
 pub(super) fn check_list(
     containers: &[Value],
     path: &str,
-    (volumes, claims): (&Volumes<'_>, &[&str]),
+    volumes: &Volumes<'_>,
     causes: &mut Causes,
 ) {
     let mut taken = BTreeSet::new();
@@ -51,77 +51,8 @@ pub(super) fn check_list(
             causes.push(Cause::duplicate(join(&path, "name"), name));
         }
         rules::check("ContainerHead", container, &path, causes);
-        files_of_variables(container, &join(&path, "env"), volumes, causes);
         mounts(container, &join(&path, "volumeMounts"), volumes, causes);
         rules::check("ContainerTail", container, &path, causes);
-        used_claims(container, &join(&path, "resources.claims"), claims, causes);
-        restarts(container, &path, causes);
-    }
-}
-
-/// The claims that a container uses are those of its pod.
-fn used_claims(container: &Value, path: &str, claims: &[&str], causes: &mut Causes) {
-    let mut taken = BTreeSet::new();
-    for (i, claim) in array_at(container, "/resources/claims").iter().enumerate() {
-        let (field, name) = (format!("{path}[{i}]"), text_at(claim, "/name"));
-        if !claims.contains(&name) {
-            let mut cause = Cause::not_found(field, name);
-            let known = claims.join(", ");
-            let detail = format!(": must be one of the names in pod.spec.resourceClaims: {known}");
-            cause.message.push_str(&detail);
-            causes.push(cause);
-        } else if !taken.insert(name) {
-            causes.push(Cause::duplicate(field, name));
-        }
-    }
-}
-
-/// When a container is restarted by a policy and rules of its own (KEP-5307).
-fn restarts(container: &Value, path: &str, causes: &mut Causes) {
-    let policy = text_at(container, "/restartPolicy");
-    let field = join(path, "restartPolicy");
-    let known = ["Always", "Never", "OnFailure"];
-    let rules = array_at(container, "/restartPolicyRules");
-    if !policy.is_empty() && !known.contains(&policy) {
-        causes.push(Cause::not_supported(field, policy, &known));
-    } else if policy.is_empty() && !rules.is_empty() {
-        let detail = "must specify restartPolicy when restart rules are used";
-        causes.push(Cause::required(field, detail));
-    }
-    for (i, rule) in rules.iter().enumerate() {
-        let path = format!("{path}.restartPolicyRules[{i}]");
-        let action = text_at(rule, "/action");
-        let known = ["Restart", "RestartAllContainers"];
-        if !known.contains(&action) {
-            causes.push(Cause::not_supported(join(&path, "action"), action, &known));
-        }
-        let codes = join(&path, "exitCodes");
-        let operator =
-            rule.pointer("/exitCodes/operator").map(|of| of.as_str().unwrap_or_default());
-        match operator {
-            None if rule.get("exitCodes").is_none() => {
-                causes.push(Cause::required(codes, "must be specified"));
-            }
-            Some("In" | "NotIn") => {}
-            other => {
-                let field = join(&codes, "operator");
-                let other = other.unwrap_or_default();
-                causes.push(Cause::not_supported(field, other, &["In", "NotIn"]));
-            }
-        }
-    }
-}
-
-/// Variables come from files of volumes (KEP-3721).
-fn files_of_variables(container: &Value, path: &str, volumes: &Volumes<'_>, causes: &mut Causes) {
-    for (i, variable) in array_at(container, "/env").iter().enumerate() {
-        let Some(reference) = variable.pointer("/valueFrom/fileKeyRef") else { continue };
-        let path = format!("{path}[{i}].valueFrom.fileKeyRef");
-        let (key, volume) = (text_at(reference, "/key"), text_at(reference, "/volumeName"));
-        push_invalid(causes, &join(&path, "key"), key, names::env_name(key));
-        if !volumes.contains(volume) {
-            causes.push(Cause::not_found(join(&path, "volumeName"), volume));
-        }
     }
 }
 
@@ -150,22 +81,6 @@ pub(super) fn check_init<'a>(
                 let detail = "must not be set for init containers";
                 causes.push(Cause::invalid_raw(join(&path, field), value, detail));
             }
-        }
-    }
-}
-
-/// The host ports in one list must be different.
-pub(super) fn host_port_conflicts(containers: &[Value], path: &str, causes: &mut Causes) {
-    let mut taken = BTreeSet::new();
-    for (i, container) in containers.iter().enumerate() {
-        for (k, port) in array_at(container, "/ports").iter().enumerate() {
-            let Some(number) = port.get("hostPort") else { continue };
-            let (protocol, ip) = (text_at(port, "/protocol"), text_at(port, "/hostIP"));
-            let shown = format!("{protocol}/{ip}/{number}");
-            if taken.contains(&shown) {
-                causes.push(Cause::duplicate(format!("{path}[{i}].ports[{k}].hostPort"), &shown));
-            }
-            taken.insert(shown);
         }
     }
 }
@@ -266,22 +181,7 @@ pub(super) fn resource_ref(reference: &Value, volume: bool, path: &str, causes: 
     } else if !RESOURCES.contains(&resource) {
         causes.push(Cause::not_supported(join(path, "resource"), resource, &RESOURCES));
     }
-    let divisor = text_at(reference, "/divisor");
-    let (known, of): (&[&str], &str) = match resource.split_once('.').map(|(_, of)| of) {
-        Some("cpu") => (&["1m", "1"], "cpu"),
-        Some("memory") => (BYTES, "memory"),
-        Some("ephemeral-storage") => (BYTES, "local ephemeral storage"),
-        _ => return,
-    };
-    if !matches!(divisor, "" | "0") && !known.contains(&divisor) {
-        let list = if of == "cpu" { "1m and 1".to_owned() } else { known.join(", ") };
-        let detail = format!("only divisor's values {list} are supported with the {of} resource");
-        causes.push(Cause::invalid(join(path, "divisor"), resource, &detail));
-    }
 }
-
-const BYTES: &[&str] =
-    &["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
 /// Splits `metadata.labels['x']` and `metadata.annotations['x']`.
 pub(crate) fn subscript(field_path: &str) -> Option<(&str, &str)> {
@@ -342,38 +242,9 @@ pub(super) fn handler(handler: &Value, path: &str, causes: &mut Causes) {
     }
 }
 
-pub(super) fn headers(headers: &Value, field: &str, causes: &mut Causes) {
-    for header in array_at(headers, "") {
-        let name = text_at(header, "/name");
-        push_invalid(causes, field, name, names::http_header(name));
-    }
-}
-
 pub(super) fn one_success(probe: &Value, path: &str, causes: &mut Causes) {
     let number = &probe["successThreshold"];
     if *number != 1 {
         causes.push(Cause::invalid_raw(join(path, "successThreshold"), number, "must be 1"));
-    }
-}
-
-pub(super) fn privileged(context: &Value, path: &str, causes: &mut Causes) {
-    if context.get("privileged") == Some(&Value::Bool(true)) {
-        causes.push(Cause::forbidden(join(path, "privileged"), "disallowed by cluster policy"));
-    }
-}
-
-pub(super) fn escalation(context: &Value, path: &str, causes: &mut Causes) {
-    if context.get("allowPrivilegeEscalation") != Some(&Value::Bool(false)) {
-        return;
-    }
-    let mut refuse = |what: &str| {
-        let detail = format!("cannot set `allowPrivilegeEscalation` to false and {what}");
-        causes.push(Cause::invalid_raw(path, context, &detail));
-    };
-    if context.get("privileged") == Some(&Value::Bool(true)) {
-        refuse("`privileged` to true");
-    }
-    if array_at(context, "/capabilities/add").iter().any(|name| name == "CAP_SYS_ADMIN") {
-        refuse("`capabilities.Add` CAP_SYS_ADMIN");
     }
 }

@@ -158,21 +158,6 @@ pub(super) fn port_or_name(port: &Value, field: &str, causes: &mut Causes) {
     }
 }
 
-pub(super) fn weight(weight: &Value, field: &str, causes: &mut Causes) {
-    let number = weight.as_i64().unwrap_or_default();
-    if !(1..=100).contains(&number) {
-        causes.push(Cause::invalid_raw(field, &number, "must be in the range 1-100"));
-    }
-}
-
-pub(super) fn joined_label_value(value: &Value, field: &str, causes: &mut Causes) {
-    let text = value.as_str().unwrap_or_default();
-    let wrong = names::label_value(text);
-    if !wrong.is_empty() {
-        causes.push(Cause::invalid(field, text, &wrong.join(";")));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::container::{Volumes, field_ref, resource_ref};
 use super::{Causes, join, rules};
-use crate::schema::names;
 use crate::schema::status::Cause;
 use crate::storage::object::{array_at, text_at};
 use posse_encoding::quantity::Quantity;
@@ -33,27 +32,17 @@ const FILE_FIELDS: [&str; 5] = [
     "metadata.uid",
 ];
 
-/// Validates all volumes of a pod, or of a template if `pod` is empty; returns the valid ones.
-pub(super) fn check_all<'a>(
-    spec: &'a Value,
-    pod: &str,
-    path: &str,
-    causes: &mut Causes,
-) -> Volumes<'a> {
+/// Validates all volumes of a pod or a template; returns the valid ones.
+pub(super) fn check_all<'a>(spec: &'a Value, path: &str, causes: &mut Causes) -> Volumes<'a> {
     let volumes = array_at(spec, "/volumes");
     let mut taken = BTreeSet::new();
     let mut good = Volumes::new();
-    let own_claims: BTreeSet<String> = volumes
-        .iter()
-        .filter(|volume| !pod.is_empty() && volume.get("ephemeral").is_some())
-        .map(|volume| format!("{pod}-{}", text_at(volume, "/name")))
-        .collect();
     for (i, volume) in volumes.iter().enumerate() {
         let path = format!("{path}[{i}]");
         let field = join(&path, "name");
         let name = text_at(volume, "/name");
         let mut wrong = Vec::new();
-        source(volume, pod, &path, &mut wrong);
+        source(volume, &path, &mut wrong);
         rules::check("NamedItem", volume, &path, &mut wrong);
         if taken.contains(name) {
             wrong.push(Cause::duplicate(field, name));
@@ -63,17 +52,11 @@ pub(super) fn check_all<'a>(
             good.insert(name);
         }
         causes.append(&mut wrong);
-        let claim = text_at(volume, "/persistentVolumeClaim/claimName");
-        if own_claims.contains(claim) {
-            let field = join(&path, "persistentVolumeClaim.claimName");
-            let detail = "must not reference a PVC that gets created for an ephemeral volume";
-            causes.push(Cause::invalid(field, claim, detail));
-        }
     }
     good
 }
 
-fn source(volume: &Value, pod: &str, path: &str, causes: &mut Causes) {
+fn source(volume: &Value, path: &str, causes: &mut Causes) {
     let n_all = volume.as_object().map_or(0, |members| members.len());
     let mut n_given = 0;
     for (name, of) in SOURCES {
@@ -93,33 +76,11 @@ fn source(volume: &Value, pod: &str, path: &str, causes: &mut Causes) {
             let field = join(path, "emptyDir.sizeLimit");
             let detail = "SizeLimit field must be a valid resource quantity";
             causes.push(Cause::forbidden(field, detail));
-        } else if name == "ephemeral" {
-            own_claim(volume, pod, path, causes);
         }
     }
     // Any other member except the name is a source that is not checked here.
     if n_given == 0 && n_all < 2 {
         causes.push(Cause::required(path, "must specify a volume type"));
-    }
-}
-
-/// The claim of an ephemeral volume is named after the pod and the volume.
-fn own_claim(volume: &Value, pod: &str, path: &str, causes: &mut Causes) {
-    let metadata = volume.pointer("/ephemeral/volumeClaimTemplate/metadata");
-    for field in metadata.and_then(Value::as_object).into_iter().flat_map(|members| members.keys())
-    {
-        if !matches!(field.as_str(), "annotations" | "creationTimestamp" | "labels") {
-            let field = format!("{path}.ephemeral.volumeClaimTemplate.metadata.{field}");
-            causes.push(Cause::forbidden(field, "cannot be set for an ephemeral volume"));
-        }
-    }
-    let name = text_at(volume, "/name");
-    let claim = format!("{pod}-{name}");
-    if !pod.is_empty() && !name.is_empty() {
-        for wrong in names::dns_subdomain(&claim) {
-            let detail = format!("PVC name \"{claim}\": {wrong}");
-            causes.push(Cause::invalid(join(path, "name"), name, &detail));
-        }
     }
 }
 
@@ -194,22 +155,5 @@ fn token_source(token: &Value, volume: &str, path: &str, causes: &mut Causes) {
     }
     if text_at(token, "/path").is_empty() {
         causes.push(Cause::required(join(volume, "path"), ""));
-    }
-}
-
-/// For pods but not for templates: a token volume needs a service account.
-pub(super) fn tokens_without_account(spec: &Value, path: &str, causes: &mut Causes) {
-    if !text_at(spec, "/serviceAccountName").is_empty() {
-        return;
-    }
-    for (i, volume) in array_at(spec, "/volumes").iter().enumerate() {
-        for (k, source) in array_at(volume, "/projected/sources").iter().enumerate() {
-            if source.get("serviceAccountToken").is_some() {
-                let field =
-                    format!("{path}.volumes[{i}].projected.sources[{k}].serviceAccountToken");
-                let detail = "must not be specified when serviceAccountName is not set";
-                causes.push(Cause::forbidden(field, detail));
-            }
-        }
     }
 }

@@ -24,18 +24,6 @@ const GENERATE_NAME_CHARS_MAX: usize = 58;
 /// How often a generated name that exists is generated again.
 const GENERATE_NAME_TRIES: u32 = 8;
 
-/// Creates an event of `events.k8s.io`, which has further rules.
-pub(crate) fn create_event(
-    api: &Api,
-    request: &Request,
-    namespace: &str,
-) -> Result<Answer, StatusError> {
-    let event = decode::object(Kind::Event, &request.body)?;
-    let name = text_at(&event, "/metadata/name");
-    refuse_invalid(Kind::Event, name, &validate::new_event(&event, namespace))?;
-    create(api, request, Kind::Event, namespace)
-}
-
 pub(crate) fn create(
     api: &Api,
     request: &Request,

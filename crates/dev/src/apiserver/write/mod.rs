@@ -5,7 +5,7 @@ mod create;
 mod patch;
 mod update;
 
-pub(crate) use create::{create, create_event};
+pub(crate) use create::create;
 pub(crate) use patch::patch;
 pub(crate) use update::put;
 
