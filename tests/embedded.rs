@@ -83,7 +83,6 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Own newer::{
         a_resize_changes_amounts_only, a_watch_from_the_future_gets_an_error,
         bodies_that_are_not_text_or_too_large, containers_are_restarted_by_their_own_rules,
-        discovery_in_one_document, ephemeral_containers_are_added_to_a_pod,
         every_kubeconfig_names_a_user, image_volumes_are_refused_by_the_node,
         scheduling_gates_keep_a_pod_from_a_node, users_can_ask_who_they_are,
     };

@@ -175,26 +175,6 @@ fn a_finished_job_is_deleted_after_its_ttl() {
 }
 
 #[test]
-fn an_indexed_job_gives_each_pod_its_index() {
-    let fixture = start(|_| {});
-    let spec = json!({ "completions": 3, "parallelism": 3, "completionMode": "Indexed" });
-    fixture.created(JOBS, &job("j", "echo $$JOB_COMPLETION_INDEX", &spec));
-    let path = format!("{JOBS}/j");
-    let done = fixture.until(&path, "complete", |job| condition(job, "Complete").is_some());
-    assert_eq!(done["status"]["completedIndexes"], "0-2");
-    let mut logs: Vec<String> = fixture
-        .items(&format!("{CORE}/pods"))
-        .iter()
-        .map(|pod| {
-            let name = pod["metadata"]["name"].as_str().expect("a name");
-            fixture.get(&format!("{CORE}/pods/{name}/log")).body
-        })
-        .collect();
-    logs.sort();
-    assert_eq!(logs, ["0\n", "1\n", "2\n"]);
-}
-
-#[test]
 fn a_quota_is_never_exceeded_and_delays_a_job() {
     const QUOTA: &str = "/api/v1/namespaces/default/resourcequotas/q";
     let fixture = start(|options| options.simulate = true);
@@ -304,7 +284,7 @@ fn a_claim_gets_a_directory_that_is_removed_with_the_claim() {
 }
 
 #[test]
-fn a_claim_gets_a_fitting_volume_and_an_ephemeral_claim_ends_with_its_pod() {
+fn a_claim_gets_a_fitting_volume() {
     const VOLUMES: &str = "/api/v1/persistentvolumes";
     let fixture = start(|options| options.simulate = true);
     let claims = format!("{CORE}/persistentvolumeclaims");
@@ -328,18 +308,6 @@ fn a_claim_gets_a_fitting_volume_and_an_ephemeral_claim_ends_with_its_pod() {
     fixture.created(&claims, &json!({ "metadata": { "name": "c" }, "spec": spec }));
     let bound = fixture.until(&format!("{claims}/c"), "bound", |c| c["status"]["phase"] == "Bound");
     assert_eq!(bound["spec"]["volumeName"], "fits");
-    let mut own = spec.clone();
-    own["storageClassName"] = "any".into();
-    let volumes = json!([{ "name": "v", "ephemeral": { "volumeClaimTemplate": {
-        "metadata": { "labels": { "l": "1" } }, "spec": own,
-    }}}]);
-    fixture.created(&format!("{CORE}/pods"), &pod("p", &json!({ "volumes": volumes })));
-    let path = format!("{claims}/p-v");
-    let own = fixture.until(&path, "bound", |claim| claim["status"]["phase"] == "Bound");
-    assert_eq!(own["metadata"]["ownerReferences"][0]["name"], "p");
-    assert_eq!(own["metadata"]["labels"]["l"], "1");
-    fixture.delete(&format!("{CORE}/pods/p?gracePeriodSeconds=0"));
-    fixture.until(&path, "gone", |claim| claim["code"] == 404);
     // A volume that was not provisioned by the cluster stays.
     fixture.delete(&format!("{claims}/c"));
     fixture.until(&format!("{VOLUMES}/fits"), "left", |v| v["status"]["phase"] == "Released");
@@ -361,37 +329,6 @@ fn a_namespace_is_deleted_with_its_claims_and_jobs() {
     fixture.delete("/api/v1/namespaces/n");
     fixture.until("/api/v1/namespaces/n", "gone", |namespace| namespace["code"] == 404);
     fixture.until("/api/v1/persistentvolumes", "none", |volumes| volumes["items"] == json!([]));
-}
-
-#[test]
-fn a_budget_allows_one_eviction_and_refuses_the_next() {
-    const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-    let fixture = start(|options| options.simulate = true);
-    let spec = json!({ "minAvailable": 1, "selector": { "matchLabels": { "app": "a" } } });
-    fixture.created(BUDGETS, &json!({ "metadata": { "name": "b" }, "spec": spec }));
-    for name in ["p", "q"] {
-        fixture.created(&format!("{CORE}/pods"), &pod(name, &json!({})));
-    }
-    let path = format!("{BUDGETS}/b");
-    fixture.until(&path, "counted", |budget| budget["status"]["disruptionsAllowed"] == 1);
-    let evict = |name: &str, options: &Value| {
-        let body = json!({
-            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name },
-            "deleteOptions": options,
-        });
-        fixture.post(&format!("{CORE}/pods/{name}/eviction"), &body)
-    };
-    assert_eq!(evict("p", &json!({ "dryRun": ["All"] })).status, 201);
-    assert_eq!(evict("p", &json!({})).status, 201);
-    let refused = evict("q", &json!({}));
-    assert_eq!(refused.status, 429, "{}", refused.body);
-    let message = "Cannot evict pod as it would violate the pod's disruption budget.";
-    assert_eq!(refused.json()["message"], message);
-    assert_eq!(refused.json()["details"]["causes"][0]["reason"], "DisruptionBudget");
-    fixture.until(&format!("{CORE}/pods/p"), "gone", |pod| pod["code"] == 404);
-    let left = fixture.until(&path, "counted", |budget| budget["status"]["expectedPods"] == 1);
-    assert!(left["status"]["disruptedPods"].is_null(), "{left}");
-    assert_eq!(fixture.get(&format!("{CORE}/pods/q")).status, 200);
 }
 
 #[test]

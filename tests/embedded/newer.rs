@@ -9,7 +9,6 @@ use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, wait_for};
 
 const CORE: &str = "/api/v1/namespaces/default";
-const APPLY: &str = "application/apply-patch+yaml";
 
 /// A cluster without nodes: only the tests change its objects.
 fn start() -> (Embedded, Client) {
@@ -23,64 +22,10 @@ fn pod(name: &str) -> Value {
         "resources": {"requests": {"memory": "1Mi"}, "limits": {"memory": "64Mi"}}}]}})
 }
 
-/// The media type and the body of the answer to a GET.
-fn accepted(client: &Client, path: &str, accept: &str) -> (String, Value) {
-    let headers = [("accept", accept)];
-    let answer = client.exchange(&Exchange { method: "GET", path, headers: &headers, body: None });
-    let answer = answer.unwrap();
-    assert_eq!(answer.status(), 200, "{path}");
-    let media_type = answer.headers()["content-type"].to_str().unwrap().to_owned();
-    (media_type, serde_json::from_slice(answer.body()).unwrap())
-}
-
-fn named<'v>(list: &'v Value, field: &str, name: &str) -> &'v Value {
-    let found = list.as_array().unwrap().iter().find(|one| one[field] == name);
-    found.unwrap_or_else(|| panic!("no {name} in {list}"))
-}
-
 #[track_caller]
 fn refused(answer: &Answer, code: u16, message: &str) {
     let got = answer.body["message"].as_str().unwrap_or_default();
     assert!(answer.code == code && got.contains(message), "{answer:?}");
-}
-
-/// The header of client-go 1.30 and later.
-pub fn discovery_in_one_document() {
-    const ALL: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
-        application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
-    let (_cluster, client) = start();
-    let (media_type, core) = accepted(&client, "/api", ALL);
-    assert_eq!(media_type, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
-    assert_eq!(core["kind"], "APIGroupDiscoveryList");
-    assert_eq!(core["apiVersion"], "apidiscovery.k8s.io/v2");
-    let pods = named(&core["items"][0]["versions"][0]["resources"], "resource", "pods");
-    let short = json!([pods["scope"], pods["singularResource"], pods["shortNames"]]);
-    assert_eq!(short, json!(["Namespaced", "pod", ["po"]]));
-    let eviction = named(&pods["subresources"], "subresource", "eviction");
-    let kind = json!({"group": "policy", "version": "v1", "kind": "Eviction"});
-    assert_eq!((&eviction["responseKind"], &eviction["verbs"]), (&kind, &json!(["create"])));
-    let old = ALL.split_once(',').unwrap().1;
-    let (_, groups) = accepted(&client, "/apis", old);
-    assert_eq!(groups["apiVersion"], "apidiscovery.k8s.io/v2beta1");
-    let names: Vec<&Value> =
-        groups["items"].as_array().unwrap().iter().map(|g| &g["metadata"]["name"]).collect();
-    assert!(names.contains(&&json!("batch")) && names.contains(&&json!("apps")), "{names:?}");
-    // Every resource is in the documents of both forms.
-    for group in groups["items"].as_array().unwrap() {
-        let version = &group["versions"][0];
-        let name = group["metadata"]["name"].as_str().unwrap();
-        let path = format!("/apis/{name}/{}", version["version"].as_str().unwrap());
-        let (_, plain) = accepted(&client, &path, "application/json");
-        let plain = plain["resources"].as_array().unwrap();
-        let whole = plain.iter().filter(|one| !one["name"].as_str().unwrap().contains('/')).count();
-        assert_eq!(version["resources"].as_array().unwrap().len(), whole, "{path}");
-    }
-    let (media_type, plain) = accepted(&client, "/apis", "application/json");
-    assert_eq!((media_type.as_str(), &plain["kind"]), ("application/json", &json!("APIGroupList")));
-    let lease = client.get("/apis/coordination.k8s.io/v1").ok();
-    assert_eq!(named(&lease["resources"], "name", "leases")["singularName"], "lease");
-    assert_eq!(client.get("/apis/apps/v1").ok()["resources"], json!([]));
-    assert_eq!(client.get("/apis/apps/v1/deployments").body["reason"], "NotFound");
 }
 
 pub fn users_can_ask_who_they_are() {
@@ -90,37 +35,6 @@ pub fn users_can_ask_who_they_are() {
     let user = client.post(reviews, &review).ok()["status"]["userInfo"].clone();
     assert_eq!(user["username"], "kubernetes-admin");
     assert_eq!(user["groups"], json!(["system:masters", "system:authenticated"]));
-}
-
-pub fn ephemeral_containers_are_added_to_a_pod() {
-    let (_cluster, client) = start();
-    let path = format!("{CORE}/pods/a");
-    let part = format!("{path}/ephemeralcontainers");
-    let mut given = pod("a");
-    given["spec"]["ephemeralContainers"] = json!([{"name": "early", "image": "i"}]);
-    let early = client.post(&format!("{CORE}/pods"), &given);
-    refused(&early, 422, "spec.ephemeralContainers: Forbidden: cannot be set on create");
-    client.post(&format!("{CORE}/pods"), &pod("a")).ok();
-    let debugger = json!([{"name": "debugger", "image": "i:1", "targetContainerName": "c"}]);
-    let patch =
-        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"ephemeralContainers": debugger}});
-    let patched = client.merge_patch(&part, &patch).ok();
-    let container = &patched["spec"]["ephemeralContainers"][0];
-    assert_eq!(container["terminationMessagePolicy"], "File");
-    assert_eq!(patched["metadata"].get("labels"), None, "nothing else changes");
-    let with =
-        |list: Value| client.merge_patch(&part, &json!({"spec": {"ephemeralContainers": list}}));
-    refused(&with(json!([])), 422, "existing ephemeral containers \"debugger\" may not be removed");
-    let mut other = container.clone();
-    other["image"] = json!("j");
-    refused(&with(json!([other])), 422, "\"debugger\" may not be changed");
-    let twice = json!([container, {"name": "c", "image": "i"}]);
-    refused(&with(twice), 422, "spec.ephemeralContainers[1].name: Duplicate value: \"c\"");
-    let probed = json!([container, {"name": "d", "image": "i", "ports": [{"containerPort": 1}]}]);
-    refused(&with(probed), 422, "cannot be set for an Ephemeral Container");
-    // An update of the whole pod keeps them.
-    client.merge_patch(&path, &json!({"spec": {"ephemeralContainers": null}})).ok();
-    assert_eq!(client.get(&part).ok()["spec"]["ephemeralContainers"][0], *container);
 }
 
 pub fn a_resize_changes_amounts_only() {
@@ -268,9 +182,11 @@ pub fn bodies_that_are_not_text_or_too_large() {
     }
     let large = vec![b' '; 4 << 20];
     let message = json!("Request entity too large: limit is 3145728");
-    for (method, path, media_type) in
-        [("POST", &maps, json), ("PATCH", &one, APPLY), ("DELETE", &one, json)]
-    {
+    for (method, path, media_type) in [
+        ("POST", &maps, json),
+        ("PATCH", &one, "application/merge-patch+json"),
+        ("DELETE", &one, json),
+    ] {
         let (code, status) = send(method, path, media_type, &large);
         assert_eq!((code, &status["message"]), (413, &message), "{method}");
     }

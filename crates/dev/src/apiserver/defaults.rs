@@ -17,8 +17,6 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("Container", "terminationMessagePolicy", r#""File""#),
     ("ContainerPort", "protocol", r#""TCP""#),
     ("DownwardAPIVolumeSource", "defaultMode", "420"),
-    ("EphemeralContainer", "terminationMessagePath", r#""/dev/termination-log""#),
-    ("EphemeralContainer", "terminationMessagePolicy", r#""File""#),
     ("HTTPGetAction", "path", r#""/""#),
     ("HTTPGetAction", "scheme", r#""HTTP""#),
     ("HostPathVolumeSource", "type", r#""""#),
@@ -114,7 +112,7 @@ fn fill_object(of: &Type, value: &mut Value) {
         }
     }
     match of.name {
-        "Container" | "EphemeralContainer" => container(members),
+        "Container" => container(members),
         "PodSpec" => pod_spec(members),
         "Subject" => subject(members),
         "Volume" if members.len() == 1 => {

@@ -5,12 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::apiserver::health;
-use crate::apiserver::table::accept;
 use crate::schema;
 use crate::schema::kind::{Kind, Subresource};
 use crate::schema::reviews::REVIEWS;
-use crate::storage::object::{array_at, text_at};
-use posse_serve::Request;
 
 /// A group without resources: helm, Fabric8 and others look for it before anything else.
 const APPS: &str = "apps/v1";
@@ -61,76 +58,6 @@ pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
         ["apis", name, version] => resources(&format!("{name}/{version}")),
         _ => None,
     }
-}
-
-/// All resources of the core group (`/api`) or of the others (`/apis`) in one document, if the client
-/// prefers that (KEP-3352), with its media type.
-pub(crate) fn aggregated(request: &Request) -> Option<(&'static str, Value)> {
-    let names = match request.path.trim_end_matches('/') {
-        "/api" => BTreeSet::from([""]),
-        "/apis" => groups(),
-        _ => return None,
-    };
-    let version = accept::discovery_version(request)?;
-    let media_type = match version {
-        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-    };
-    let list = json!({
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": format!("apidiscovery.k8s.io/{version}"),
-        "metadata": {},
-        "items": names.into_iter().map(aggregated_group).collect::<Vec<_>>(),
-    });
-    Some((media_type, list))
-}
-
-fn aggregated_group(name: &str) -> Value {
-    let of_group = |version: &str| version.rsplit_once('/').unwrap_or(("", version)).0 == name;
-    let versions = versions().into_iter().chain(["v1"]).filter(|version| of_group(version));
-    let versions: Vec<Value> = versions.map(aggregated_version).collect();
-    let mut group = json!({ "metadata": { "creationTimestamp": null }, "versions": versions });
-    if !name.is_empty() {
-        group["metadata"]["name"] = name.into();
-    }
-    group
-}
-
-/// The resources of a version, each with its subresources.
-fn aggregated_version(api_version: &str) -> Value {
-    let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-    let mut resources: Vec<Value> = Vec::new();
-    for entry in array_at(&self::resources(api_version).unwrap_or_default(), "/resources") {
-        let of = |field: &str, own: &str| match text_at(entry, field) {
-            "" => own.to_owned(),
-            given => given.to_owned(),
-        };
-        let kind = json!({
-            "group": of("/group", group), "version": of("/version", version), "kind": entry["kind"],
-        });
-        let mut one = json!({ "responseKind": kind, "verbs": entry["verbs"] });
-        let name = text_at(entry, "/name");
-        let Some((_, name)) = name.split_once('/') else {
-            let namespaced = entry["namespaced"] == true;
-            one["resource"] = name.into();
-            one["scope"] = if namespaced { "Namespaced" } else { "Cluster" }.into();
-            one["singularResource"] = entry["singularName"].clone();
-            for field in ["categories", "shortNames"] {
-                if let Some(names) = entry.get(field) {
-                    one[field] = names.clone();
-                }
-            }
-            resources.push(one);
-            continue;
-        };
-        one["subresource"] = name.into();
-        // A resource stands before its subresources.
-        if let Some(owner) = resources.last_mut().and_then(Value::as_object_mut) {
-            let list = owner.entry("subresources").or_insert_with(|| json!([]));
-            list.as_array_mut().into_iter().for_each(|list| list.push(one.clone()));
-        }
-    }
-    json!({ "version": version, "resources": resources, "freshness": "Current" })
 }
 
 pub(crate) fn is_group(name: &str) -> bool {
@@ -194,7 +121,7 @@ fn resources(api_version: &str) -> Option<Value> {
     });
     let reviews = REVIEWS.iter().filter(|review| review.api_version == api_version).map(|review| {
         let plural = review.plural.to_owned();
-        (plural, entry(review.plural, review.kind, review.namespaced, &["create"]))
+        (plural, entry(review.plural, review.kind, false, &["create"]))
     });
     let mut by_name: Map<String, Value> = stored.chain(reviews).collect();
     if api_version == "v1" {
@@ -231,10 +158,9 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
             Subresource::Binding | Subresource::Eviction | Subresource::Token => &["create"],
             Subresource::Exec => &["create", "get"],
             Subresource::Log => &["get"],
-            Subresource::EphemeralContainers
-            | Subresource::Resize
-            | Subresource::Status
-            | Subresource::None => &["get", "patch", "update"],
+            Subresource::Resize | Subresource::Status | Subresource::None => {
+                &["get", "patch", "update"]
+            }
         };
         let name = format!("{}/{}", kind.plural(), subresource.path_segment());
         let body = subresource.body_kind().unwrap_or_else(|| kind.name());
@@ -244,7 +170,6 @@ fn subresources(kind: Kind) -> impl Iterator<Item = (String, Value)> {
             Subresource::Eviction => "policy",
             Subresource::Token => "authentication.k8s.io",
             Subresource::Binding
-            | Subresource::EphemeralContainers
             | Subresource::Exec
             | Subresource::Log
             | Subresource::Resize

@@ -32,12 +32,6 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
     let user = authorize(api, request)?;
     match route::parse(&request.path)? {
         Route::Document => {
-            if request.method == "GET"
-                && let Some((content_type, list)) = discovery::aggregated(request)
-            {
-                let body = list.to_string().into_bytes();
-                return Ok(Answer::Whole { code: 200, content_type, body, retry_after: None });
-            }
             Form::of(request, Subresource::Status)?;
             match request.method.as_str() {
                 "GET" => discovery::document(&request.path, address)
@@ -46,10 +40,10 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
                 _ => Err(StatusError::method_not_allowed()),
             }
         }
-        Route::Review(review, namespace) => {
+        Route::Review(review) => {
             Form::of(request, Subresource::Status)?;
             match request.method.as_str() {
-                "POST" => review::answer(api, request, review, &namespace, &user),
+                "POST" => review::answer(api, request, review, &user),
                 _ => Err(StatusError::method_not_allowed()),
             }
         }
@@ -103,7 +97,7 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
         ("POST", _, Subresource::Binding) => write::bind(api, request, target),
         (_, _, Subresource::Binding) => Err(StatusError::method_not_allowed()),
         ("GET", None, _) => read::collection(api, request, target),
-        ("GET", Some(key), part) if part.has_object() => read::object(api, request, target, &key),
+        ("GET", Some(key), part) if part.has_object() => read::object(api, request, &key),
         ("GET", Some(key), Subresource::Log) => {
             logs::answer(api, request, &key).map(|log| match log {
                 Some(log) => Answer::Log(log),

@@ -160,21 +160,6 @@ impl ListOptions {
         })
     }
 
-    /// Restricts the options to one object; a field selector may name only this object.
-    pub(crate) fn restrict_to(&mut self, name: &str) -> Result<(), StatusError> {
-        let names = |term: &&FieldTerm| term.field == "metadata.name" && term.equal;
-        if self.fields.terms.iter().filter(names).any(|term| term.value != name) {
-            let message = "fieldSelector metadata.name doesn't match requested name";
-            return Err(StatusError::bad_request(message));
-        }
-        self.fields.terms.push(FieldTerm {
-            field: "metadata.name".to_owned(),
-            value: name.to_owned(),
-            equal: true,
-        });
-        Ok(())
-    }
-
     /// True if the list has no selector, so that the server knows `remainingItemCount`.
     pub(crate) fn selects_all(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()

@@ -25,7 +25,7 @@ pub(crate) fn collection(
     target: &Target,
 ) -> Result<Answer, StatusError> {
     let options = ListOptions::parse(target, request)?;
-    if options.watch || target.watch {
+    if options.watch {
         if let (Some(true), VersionMatch::NotOlderThan(version)) =
             (options.initial_events, options.at)
         {
@@ -38,17 +38,7 @@ pub(crate) fn collection(
 }
 
 /// Answers a GET of one object.
-pub(crate) fn object(
-    api: &Api,
-    request: &Request,
-    target: &Target,
-    key: &Key,
-) -> Result<Answer, StatusError> {
-    if target.watch {
-        let mut options = ListOptions::parse(target, request)?;
-        options.restrict_to(&key.name)?;
-        return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
-    }
+pub(crate) fn object(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError> {
     let version = request.query("resourceVersion").unwrap_or_default();
     let version = options::resource_version(version)?.unwrap_or_default();
     let state = api.lock();

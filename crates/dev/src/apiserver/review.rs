@@ -1,4 +1,4 @@
-//! Answers reviews: SubjectAccessReview, SelfSubjectRulesReview, TokenReview and their relatives.
+//! Answers reviews: SubjectAccessReview, TokenReview and their relatives.
 
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
@@ -9,9 +9,9 @@ use crate::apiserver::authn::User;
 use crate::apiserver::authn::tokens::ISSUER;
 use crate::apiserver::authz::{self, Attributes};
 use crate::apiserver::codec;
-use crate::schema::reviews::{LOCAL, RULES, Review, SELF, SELF_USER, SUBJECT, TOKEN};
-use crate::schema::status::{Cause, StatusError, go_quoted};
-use crate::storage::object::{array_at, metadata_mut, object_mut, text_at};
+use crate::schema::reviews::{Review, SELF, SELF_USER, TOKEN};
+use crate::schema::status::StatusError;
+use crate::storage::object::{array_at, metadata_mut, text_at};
 use posse_serve::Request;
 
 /// Answers a review that `user` posts.
@@ -19,7 +19,6 @@ pub(crate) fn answer(
     api: &Api,
     request: &Request,
     review: &Review,
-    namespace: &str,
     user: &User,
 ) -> Result<Answer, StatusError> {
     let mut value = codec::body(request, review.kind, review.api_version)?;
@@ -30,15 +29,11 @@ pub(crate) fn answer(
                 .insert("creationTimestamp".to_owned(), api.lock().now.clone().into());
             json!({ "userInfo": user_info(user) })
         }
-        RULES => rules(api, &value, user)?,
-        SELF => access(api, review, &value, namespace, user)?,
-        _ => access(api, review, &value, namespace, &subject(&value))?,
+        SELF => access(api, &value, user),
+        _ => access(api, &value, &subject(&value)),
     };
     value["kind"] = review.kind.into();
     value["apiVersion"] = review.api_version.into();
-    if review.kind == RULES {
-        object_mut(&mut value, "spec").clear();
-    }
     value["status"] = status;
     Ok(Answer::json(201, &value))
 }
@@ -54,22 +49,7 @@ fn subject(review: &Value) -> User {
     }
 }
 
-fn access(
-    api: &Api,
-    review: &Review,
-    value: &Value,
-    namespace: &str,
-    user: &User,
-) -> Result<Value, StatusError> {
-    let causes = errors(review, value);
-    if !causes.is_empty() {
-        return Err(StatusError::invalid_kind("", "authorization.k8s.io", "", &causes));
-    }
-    if review.kind == LOCAL && text_at(value, "/spec/resourceAttributes/namespace") != namespace {
-        return Err(StatusError::bad_request(format!(
-            "spec.resourceAttributes.namespace must match namespace: {namespace}"
-        )));
-    }
+fn access(api: &Api, value: &Value, user: &User) -> Value {
     let resource = |name: &str| text_at(value, &format!("/spec/resourceAttributes/{name}"));
     let path = |name: &str| text_at(value, &format!("/spec/nonResourceAttributes/{name}"));
     let wanted = Attributes {
@@ -90,73 +70,7 @@ fn access(
     if let Some(reason) = reason.filter(|reason| !reason.is_empty()) {
         status["reason"] = reason.into();
     }
-    Ok(status)
-}
-
-fn errors(review: &Review, value: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let given =
-        |field: &str| value.pointer(&format!("/spec/{field}")).is_some_and(|v| !v.is_null());
-    let (resource, path) = (given("resourceAttributes"), given("nonResourceAttributes"));
-    let at = |place: &str| text_at(value, place);
-    let wrong_path = |detail: &str| {
-        let shown = json!({
-            "Path": at("/spec/nonResourceAttributes/path"),
-            "Verb": at("/spec/nonResourceAttributes/verb"),
-        });
-        Cause::invalid_raw("spec.nonResourceAttributes", &shown, detail)
-    };
-    let local = review.kind == LOCAL;
-    let subject = local || review.kind == SUBJECT;
-    if resource && path {
-        causes.push(wrong_path("cannot be specified in combination with resourceAttributes"));
-    } else if !resource && !path {
-        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        causes.push(Cause::invalid_raw("spec.resourceAttributes", &"null", detail));
-    }
-    if subject && at("/spec/user").is_empty() && array_at(value, "/spec/groups").is_empty() {
-        let detail = "at least one of user or group must be specified";
-        causes.push(Cause::invalid("spec.user", "", detail));
-    }
-    let name = at("/metadata/name");
-    if !name.is_empty() {
-        let detail = if local { "must be empty except for namespace" } else { "must be empty" };
-        let shown = format!("v1.ObjectMeta{{Name:{}}}", go_quoted(name));
-        causes.push(Cause::invalid_raw("metadata", &shown, detail));
-    }
-    let asked = at("/spec/resourceAttributes/namespace");
-    if local && resource && asked != at("/metadata/namespace") {
-        let detail = "must match metadata.namespace";
-        causes.push(Cause::invalid("spec.resourceAttributes.namespace", asked, detail));
-    }
-    if local && path {
-        causes.push(wrong_path("disallowed on this kind of request"));
-    }
-    causes
-}
-
-/// The rules that apply to a user in a namespace.
-fn rules(api: &Api, value: &Value, user: &User) -> Result<Value, StatusError> {
-    let namespace = text_at(value, "/spec/namespace");
-    if namespace.is_empty() {
-        return Err(StatusError::bad_request("no namespace on request"));
-    }
-    let (mut resources, mut paths) = (Vec::new(), Vec::new());
-    let everything = json!(["*"]);
-    let all = json!({ "verbs": everything, "apiGroups": everything, "resources": everything });
-    let anywhere = json!({ "verbs": everything, "nonResourceURLs": everything });
-    let state = api.lock();
-    if !state.has_roles {
-        resources.push(all);
-        paths.push(anywhere);
-    } else {
-        authz::each_rule(&state.store, user, namespace, &mut |rule, _| {
-            let list =
-                if rule.get("nonResourceURLs").is_some() { &mut paths } else { &mut resources };
-            list.push(rule.clone());
-        });
-    }
-    Ok(json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": false }))
+    status
 }
 
 /// The user of a token.

@@ -16,8 +16,7 @@ pub(crate) enum Route {
     Document,
     Health,
     OpenApi,
-    /// A review and its namespace.
-    Review(&'static Review, String),
+    Review(&'static Review),
     /// An API group that is not served.
     NoGroup,
     /// An unknown path.
@@ -35,8 +34,6 @@ pub(crate) struct Target {
     pub(crate) namespace: String,
     pub(crate) name: Option<String>,
     pub(crate) subresource: Subresource,
-    /// The deprecated `/watch/` paths.
-    pub(crate) watch: bool,
 }
 
 impl Target {
@@ -71,26 +68,17 @@ pub(crate) fn parse(path: &str) -> Result<Route, StatusError> {
     }
 }
 
-/// A review's path: `PLURAL`, or `namespaces/NAMESPACE/PLURAL`.
 fn review(api_version: &str, segments: &[&str]) -> Option<Route> {
-    let (namespace, plural) = match segments {
-        [plural] => ("", plural),
-        ["namespaces", namespace, plural] => (*namespace, plural),
-        _ => return None,
-    };
-    let review = REVIEWS.iter().find(|one| one.plural == *plural)?;
-    let fits = review.api_version == api_version && review.namespaced != namespace.is_empty();
-    fits.then(|| Route::Review(review, namespace.to_owned()))
+    let [plural] = segments else { return None };
+    let mut reviews = REVIEWS.iter();
+    let found = |one: &&Review| one.plural == *plural && one.api_version == api_version;
+    reviews.find(found).map(Route::Review)
 }
 
 fn resource(api_version: &str, segments: &[&str]) -> Result<Route, StatusError> {
     if let Some(review) = review(api_version, segments) {
         return Ok(review);
     }
-    let (watch, segments) = match segments {
-        ["watch", rest @ ..] => (true, rest),
-        rest => (false, rest),
-    };
     let kind = |plural: &str| {
         Kind::all()
             .filter(|kind| kind.plural() == plural)
@@ -105,11 +93,10 @@ fn resource(api_version: &str, segments: &[&str]) -> Result<Route, StatusError> 
             namespace: namespace.to_owned(),
             name: name.map(str::to_owned),
             subresource,
-            watch,
         }))
     };
     match segments {
-        ["namespaces", namespace, "bindings"] if api_version == "v1" && !watch => {
+        ["namespaces", namespace, "bindings"] if api_version == "v1" => {
             target(Kind::Pod, namespace, None, Subresource::Binding)
         }
         ["namespaces", namespace, plural, rest @ ..]

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::apiserver::defaults;
-use crate::schema::kind::{Kind, Subresource};
+use crate::schema::kind::Kind;
 use crate::schema::status::StatusError;
 use crate::storage::object::{array_at, metadata_mut, object_mut, text_at};
 use crate::storage::pods::GATED;
@@ -154,8 +154,7 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
         value["spec"] = before["spec"].clone();
     } else if kind == Kind::Pod {
         let spec = object_mut(value, "spec");
-        spec.remove("ephemeralContainers");
-        for field in ["ephemeralContainers", "preemptionPolicy", "priority"] {
+        for field in ["preemptionPolicy", "priority"] {
             if let Some(kept) = before.pointer(&format!("/spec/{field}")) {
                 spec.entry(field).or_insert_with(|| kept.clone());
             }
@@ -168,18 +167,14 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
     }
 }
 
-/// A change of a pod by `ephemeralcontainers` or `resize`: all other fields stay.
-pub(crate) fn keep_all_but(part: Subresource, before: &Value, pod: &mut Value) {
+/// A change of a pod by `resize`: all other fields stay.
+pub(crate) fn keep_all_but_resources(before: &Value, pod: &mut Value) {
     let given = std::mem::replace(pod, before.clone());
     let copy = |from: &Value, to: &mut Map<String, Value>, field: &str| match from.get(field) {
         Some(value) => to.insert(field.to_owned(), value.clone()),
         None => to.remove(field),
     };
     let spec = object_mut(pod, "spec");
-    if part == Subresource::EphemeralContainers {
-        copy(&given["spec"], spec, "ephemeralContainers");
-        return;
-    }
     for list in ["initContainers", "containers"] {
         let changed = array_at(&given["spec"], &format!("/{list}"));
         let own = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();

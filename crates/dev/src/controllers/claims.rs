@@ -1,5 +1,5 @@
 //! Binds PersistentVolumeClaims: to a free volume that fits, or to a new volume, which is a
-//! directory in the cluster's folder. Also creates the claims of ephemeral volumes, and lets claims
+//! directory in the cluster's folder. Also lets claims
 //! and volumes end when they are no longer in use.
 
 use std::collections::BTreeSet;
@@ -11,13 +11,11 @@ use serde_json::{Value, json};
 
 use crate::apiserver::admission::{Amounts, PROTECTED};
 use crate::apiserver::api::Api;
-use crate::apiserver::write;
 use crate::schema::kind::{Key, Kind};
 use crate::storage::State;
 use crate::storage::events::{self, Note};
 use crate::storage::object::{Object, array_at, metadata_mut, object_mut, text_at};
 use crate::storage::store::Change;
-use posse_serve::Request;
 
 const PROVISIONER: &str = "posse.dev/directory";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -56,9 +54,6 @@ impl Claims {
             let claims = state.store.objects(Kind::PersistentVolumeClaim, "");
             self.dirty.extend(claims.map(|claim| claim.key.clone()));
         } else if key.kind == Kind::Pod {
-            if change.before.is_none() && object.item_json().contains("\"volumeClaimTemplate\":") {
-                self.dirty.insert(key.clone());
-            }
             if change.gone || object.is_terminal() {
                 let claims = state.store.objects(Kind::PersistentVolumeClaim, &key.namespace);
                 let deleting = claims.filter(|claim| claim.deleting);
@@ -76,10 +71,7 @@ impl Claims {
                     None => remove_directory(&self.folder, &key.name),
                 }
             } else if let Some(object) = object {
-                match key.kind == Kind::Pod {
-                    true => create_claims(api, &object),
-                    false => self.sync_claim(api, &object),
-                }
+                self.sync_claim(api, &object);
             }
         }
     }
@@ -311,53 +303,6 @@ fn mark_lost(state: &mut State, claim: &Object) {
 fn is_used(state: &State, claim: &Object) -> bool {
     let reference = format!("\"claimName\":{}", Value::from(claim.key.name.as_str()));
     state.store.objects(Kind::Pod, &claim.key.namespace).any(|pod| {
-        !pod.is_terminal()
-            && !pod.node().is_empty()
-            && (claim.owners.contains(&pod.uid) || pod.item_json().contains(&reference))
+        !pod.is_terminal() && !pod.node().is_empty() && pod.item_json().contains(&reference)
     })
-}
-
-/// Creates the claims for a pod's ephemeral volumes.
-fn create_claims(api: &Api, pod: &Object) {
-    let value = pod.value();
-    for volume in array_at(&value, "/spec/volumes") {
-        let Some(template) = volume.pointer("/ephemeral/volumeClaimTemplate") else { continue };
-        let name = format!("{}-{}", pod.key.name, text_at(volume, "/name"));
-        let mut claim = json!({ "spec": template["spec"], "metadata": template["metadata"] });
-        let metadata = metadata_mut(&mut claim);
-        metadata.retain(|key, _| matches!(key.as_str(), "labels" | "annotations"));
-        metadata.insert("name".to_owned(), name.as_str().into());
-        metadata.insert(
-            "ownerReferences".to_owned(),
-            json!([{
-                "apiVersion": pod.key.kind.api_version(),
-                "kind": pod.key.kind.name(),
-                "name": pod.key.name,
-                "uid": *pod.uid,
-                "controller": true,
-                "blockOwnerDeletion": true,
-            }]),
-        );
-        let mut request = Request::default();
-        request.body = claim.to_string().into_bytes();
-        let namespace = &pod.key.namespace;
-        let created = write::create(api, &request, Kind::PersistentVolumeClaim, namespace);
-        // If the claim exists and is not this pod's, the node reports that when it mounts the
-        // volume.
-        if let Err(refused) = created.map(drop)
-            && refused.code != 409
-        {
-            let message =
-                format!("ephemeral volume controller: create PVC {name}: {}", refused.message);
-            let component = "ephemeral_volume";
-            let note = Note {
-                warning: true,
-                reason: "FailedCreate",
-                message: &message,
-                component,
-                ..Note::default()
-            };
-            events::record(&mut api.lock(), pod, &note);
-        }
-    }
 }

@@ -1,7 +1,6 @@
 //! The controllers, all on one thread. They are level-triggered: what they do follows from the
 //! present state, and a controller that missed changes reads everything again.
 
-mod budgets;
 mod claims;
 mod jobs;
 mod namespaces;
@@ -17,7 +16,6 @@ use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 
-use self::budgets::Budgets;
 use self::claims::Claims;
 use self::jobs::Jobs;
 use self::namespaces::Namespaces;
@@ -67,7 +65,6 @@ struct ControllerLoop {
     seen: Seen,
     event_ages: Ages,
     next_expiry: Millis,
-    budgets: Budgets,
     claims: Claims,
     jobs: Jobs,
     namespaces: Namespaces,
@@ -83,7 +80,6 @@ impl ControllerLoop {
             seen: Seen::default(),
             event_ages: Ages::default(),
             next_expiry: Millis(0),
-            budgets: Budgets::default(),
             claims: Claims::new(volumes),
             jobs: Jobs::default(),
             namespaces: Namespaces::default(),
@@ -115,7 +111,6 @@ impl ControllerLoop {
             let api = Arc::clone(&self.api);
             let state = api.lock();
             for change in &changes {
-                self.budgets.on_change(change, &state);
                 self.claims.on_change(change, &state);
                 self.jobs.on_change(change);
                 self.namespaces.on_change(change);
@@ -130,15 +125,13 @@ impl ControllerLoop {
         let grace = self.api.faults.number(Fault::NodeGrace).unwrap_or(nodes::GRACE_MS);
         let orphans = self.orphans.run(&mut self.api.lock(), now, grace);
         let jobs = self.jobs.run(&self.api);
-        let budgets = self.budgets.run(&mut self.api.lock());
         let quotas = self.quotas.run(&self.api);
         let nodes = self.nodes.run(&self.api);
         if self.next_expiry <= now {
             self.event_ages.expire(&mut self.api.lock(), now);
             self.next_expiry = now.after(EVENTS_EVERY_MS);
         }
-        let budgets = budgets.map(|seconds| now.after(seconds.saturating_mul(1000)));
-        let due = [orphans, jobs, budgets, quotas, nodes, Some(self.next_expiry)];
+        let due = [orphans, jobs, quotas, nodes, Some(self.next_expiry)];
         due.into_iter().flatten().min()
     }
 

@@ -8,26 +8,11 @@ use crate::schema::kind::{Key, Kind};
 use crate::storage::object::{array_at, text_at};
 use crate::storage::store::Store;
 
-/// A claim that a pod mounts.
-#[derive(Clone, Debug)]
-pub(super) struct PodClaim {
-    name: String,
-    /// The controller of ephemeral volumes creates it.
-    is_ephemeral: bool,
-}
-
-/// The claims of a pod's volumes.
-pub(super) fn of_pod(pod: &Value) -> Vec<PodClaim> {
-    let claim = |volume: &Value| {
-        if let Some(claim) = volume.get("persistentVolumeClaim") {
-            let name = text_at(claim, "/claimName").to_owned();
-            return Some(PodClaim { name, is_ephemeral: false });
-        }
-        volume.get("ephemeral")?;
-        let name = format!("{}-{}", text_at(pod, "/metadata/name"), text_at(volume, "/name"));
-        Some(PodClaim { name, is_ephemeral: true })
-    };
-    array_at(pod, "/spec/volumes").iter().filter_map(claim).collect()
+/// The names of the claims that a pod mounts.
+pub(super) fn of_pod(pod: &Value) -> Vec<String> {
+    let claims = array_at(pod, "/spec/volumes").iter();
+    let claims = claims.filter_map(|volume| volume.get("persistentVolumeClaim"));
+    claims.map(|claim| text_at(claim, "/claimName").to_owned()).collect()
 }
 
 /// The nodes that the volumes of the claims allow, or why no node can have the pod, in the words of
@@ -35,16 +20,12 @@ pub(super) fn of_pod(pod: &Value) -> Vec<PodClaim> {
 pub(super) fn allowed_nodes(
     store: &Store,
     namespace: &str,
-    claims: &[PodClaim],
+    claims: &[String],
 ) -> Result<Vec<NodeTerms>, String> {
     let mut allowed = Vec::new();
-    for PodClaim { name, is_ephemeral } in claims {
+    for name in claims {
         let Some(claim) = store.get(&Key::new(Kind::PersistentVolumeClaim, namespace, name)) else {
-            let what = format!("persistentvolumeclaim \"{name}\"");
-            return Err(match is_ephemeral {
-                true => format!("waiting for ephemeral volume controller to create the {what}"),
-                false => format!("{what} not found"),
-            });
+            return Err(format!("persistentvolumeclaim \"{name}\" not found"));
         };
         if claim.deleting {
             return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::affinity::{PodAffinity, PodLabels, Surroundings};
 use super::node_terms::NodeTerms;
 use super::nodes::CORDON;
-use super::pod_claims::{self, PodClaim};
+use super::pod_claims;
 use crate::apiserver::api::Api;
 use crate::apiserver::selector::LabelSelector;
 use crate::schema::kind::Key;
@@ -34,7 +34,7 @@ pub(super) struct Requirements {
     gated: bool,
     pod_labels: PodLabels,
     affinity: Option<Arc<PodAffinity>>,
-    claims: Vec<PodClaim>,
+    claims: Vec<String>,
 }
 
 /// A node as the scheduler sees it.

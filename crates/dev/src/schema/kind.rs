@@ -30,7 +30,6 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subresource {
     Binding,
-    EphemeralContainers,
     Eviction,
     Exec,
     Log,
@@ -161,7 +160,6 @@ const ROWS: [Row; 19] = [
         short: &["po"],
         subresources: &[
             Subresource::Binding,
-            Subresource::EphemeralContainers,
             Subresource::Eviction,
             Subresource::Exec,
             Subresource::Log,
@@ -330,7 +328,6 @@ impl Subresource {
     pub(crate) fn path_segment(self) -> &'static str {
         match self {
             Self::Binding => "binding",
-            Self::EphemeralContainers => "ephemeralcontainers",
             Self::Eviction => "eviction",
             Self::Exec => "exec",
             Self::Log => "log",
@@ -348,15 +345,13 @@ impl Subresource {
             Self::Eviction => Some("Eviction"),
             Self::Token => Some("TokenRequest"),
             Self::Exec => Some("PodExecOptions"),
-            Self::EphemeralContainers | Self::Log | Self::Resize | Self::Status | Self::None => {
-                None
-            }
+            Self::Log | Self::Resize | Self::Status | Self::None => None,
         }
     }
 
     /// True if it is read and written as the whole object.
     pub(crate) fn has_object(self) -> bool {
-        matches!(self, Self::EphemeralContainers | Self::Resize | Self::Status | Self::None)
+        matches!(self, Self::Resize | Self::Status | Self::None)
     }
 }
 

@@ -7,13 +7,10 @@ pub(crate) struct Review {
     pub(crate) api_version: &'static str,
     pub(crate) plural: &'static str,
     pub(crate) kind: &'static str,
-    pub(crate) namespaced: bool,
 }
 
 const AUTHENTICATION: &str = "authentication.k8s.io/v1";
 const AUTHORIZATION: &str = "authorization.k8s.io/v1";
-pub(crate) const LOCAL: &str = "LocalSubjectAccessReview";
-pub(crate) const RULES: &str = "SelfSubjectRulesReview";
 pub(crate) const SELF: &str = "SelfSubjectAccessReview";
 pub(crate) const SELF_USER: &str = "SelfSubjectReview";
 pub(crate) const SUBJECT: &str = "SubjectAccessReview";
@@ -21,15 +18,12 @@ pub(crate) const TOKEN: &str = "TokenReview";
 
 /// In alphabetical order.
 pub(crate) const REVIEWS: &[Review] = &[
-    row(AUTHORIZATION, "localsubjectaccessreviews", LOCAL),
     row(AUTHORIZATION, "selfsubjectaccessreviews", SELF),
-    row(AUTHORIZATION, "selfsubjectrulesreviews", RULES),
     row(AUTHORIZATION, "subjectaccessreviews", SUBJECT),
     row(AUTHENTICATION, "selfsubjectreviews", SELF_USER),
     row(AUTHENTICATION, "tokenreviews", TOKEN),
 ];
 
 const fn row(api_version: &'static str, plural: &'static str, kind: &'static str) -> Review {
-    // `l` of "local": the only namespaced reviews.
-    Review { api_version, plural, kind, namespaced: plural.as_bytes()[0] == b'l' }
+    Review { api_version, plural, kind }
 }

@@ -184,15 +184,6 @@ impl StatusError {
         refused
     }
 
-    /// 429 for an eviction that the disruption budget does not allow.
-    pub(crate) fn disruption_budget(cause: &str) -> Self {
-        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
-        let mut refused = Self::new(429, "TooManyRequests", message.to_owned());
-        let cause = json!({ "reason": "DisruptionBudget", "message": cause });
-        refused.details = Some(json!({ "causes": [cause] }));
-        refused
-    }
-
     /// 500 without a reason: an internal error that the real server passes on.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "", message.into())

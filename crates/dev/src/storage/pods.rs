@@ -66,12 +66,6 @@ pub(crate) fn set_condition(
     }
 }
 
-pub(crate) fn is_ready(pod: &Value) -> bool {
-    array_at(pod, "/status/conditions").iter().any(|condition| {
-        text_at(condition, "/type") == "Ready" && text_at(condition, "/status") == "True"
-    })
-}
-
 /// True if the toleration matches the taint.
 pub(crate) fn tolerates(toleration: &Value, taint: &Value) -> bool {
     let same = |field: &str| text_at(toleration, field) == text_at(taint, field);

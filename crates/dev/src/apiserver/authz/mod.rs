@@ -40,10 +40,6 @@ impl Attributes {
             ["apis", group, _, rest @ ..] => (*group, rest),
             _ => return no_resource,
         };
-        let (watch, rest) = match rest {
-            ["watch", rest @ ..] => (true, rest),
-            rest => (false, rest),
-        };
         if rest.is_empty() {
             return no_resource;
         }
@@ -65,7 +61,7 @@ impl Attributes {
         let collection = at(1).is_empty();
         let wants_watch = matches!(request.query("watch"), Some("" | "1" | "true"));
         let verb = match request.method.as_str() {
-            "GET" | "HEAD" if watch || collection && wants_watch => "watch",
+            "GET" | "HEAD" if collection && wants_watch => "watch",
             "GET" | "HEAD" if collection => "list",
             "GET" | "HEAD" => "get",
             "POST" => "create",
@@ -175,7 +171,7 @@ pub(crate) fn allowed(store: &Store, user: &User, wanted: &Attributes) -> Option
 
 /// Calls `take` with each rule that applies to a user in a namespace, and with the reason why it
 /// applies.
-pub(crate) fn each_rule(
+fn each_rule(
     store: &Store,
     user: &User,
     namespace: &str,

@@ -87,20 +87,6 @@ impl Form {
     }
 }
 
-/// The version of `apidiscovery.k8s.io` that a request prefers to the plain discovery documents.
-pub(crate) fn discovery_version(request: &Request) -> Option<&'static str> {
-    let wanted = |clause: &Clause<'_>| {
-        let is_list = clause.param("g") == "apidiscovery.k8s.io"
-            && clause.param("as") == "APIGroupDiscoveryList";
-        let version = ["v2", "v2beta1"].into_iter().find(|v| *v == clause.param("v"));
-        match is_list && clause.is_known() {
-            true => version.map(Some),
-            false => clause.form().map(|_| None),
-        }
-    };
-    clauses(request.header("accept")?).iter().find_map(wanted)?
-}
-
 fn include(request: &Request) -> Result<Include, StatusError> {
     match request.query("includeObject").unwrap_or_default() {
         "" | "Metadata" => Ok(Include::Metadata),

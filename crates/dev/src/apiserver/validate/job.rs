@@ -44,6 +44,10 @@ fn shown_map(labels: Option<&Map<String, Value>>) -> String {
 pub(super) fn check(job: &Value, causes: &mut Causes) {
     rules::check("Job", job, "", causes);
     pod::check_template(&job["spec"]["template"], TEMPLATE, causes);
+    if text_at(job, "/spec/completionMode") == "Indexed" {
+        let detail = "the embedded cluster has no indexed jobs";
+        causes.push(Cause::forbidden("spec.completionMode", detail));
+    }
     let policy = text_at(job, "/spec/template/spec/restartPolicy");
     let field = format!("{TEMPLATE}.spec.restartPolicy");
     match policy {
@@ -67,6 +71,8 @@ pub(super) fn check(job: &Value, causes: &mut Causes) {
 
 /// The completions, the selector, the template and the failure policy are immutable.
 pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
+    // The real server says it twice.
+    check(new, causes);
     for field in ["completions", "selector", "template", "completionMode", "podFailurePolicy"] {
         let of = |job: &Value| job.pointer(&format!("/spec/{field}")).cloned().unwrap_or_default();
         if of(old) != of(new) {

@@ -18,7 +18,6 @@ use serde_json::Value;
 use crate::schema::kind::{Kind, Subresource};
 use crate::schema::names;
 use crate::schema::status::Cause;
-use crate::storage::object::array_at;
 
 type Causes = Vec<Cause>;
 
@@ -50,12 +49,14 @@ const CALLS: &[(&str, Call)] = &[
 
 fn name_rule(kind: Kind) -> NameRule {
     match kind {
-        Kind::ClusterRole | Kind::ClusterRoleBinding | Kind::Role | Kind::RoleBinding => {
-            names::path_segment
-        }
+        Kind::ClusterRole
+        | Kind::ClusterRoleBinding
+        | Kind::Event
+        | Kind::PodDisruptionBudget
+        | Kind::Role
+        | Kind::RoleBinding => names::path_segment,
         Kind::Namespace | Kind::Service => names::dns_label,
         Kind::ConfigMap
-        | Kind::Event
         | Kind::Job
         | Kind::Lease
         | Kind::LimitRange
@@ -63,7 +64,6 @@ fn name_rule(kind: Kind) -> NameRule {
         | Kind::PersistentVolume
         | Kind::PersistentVolumeClaim
         | Kind::Pod
-        | Kind::PodDisruptionBudget
         | Kind::ResourceQuota
         | Kind::Secret
         | Kind::ServiceAccount => names::dns_subdomain,
@@ -75,9 +75,6 @@ pub(crate) fn create(kind: Kind, value: &Value) -> Causes {
     let mut causes = Causes::new();
     metadata::check(kind, value, name_rule(kind), &mut causes);
     check(kind, value, &mut causes);
-    if kind == Kind::Pod && !array_at(value, "/spec/ephemeralContainers").is_empty() {
-        causes.push(Cause::forbidden("spec.ephemeralContainers", "cannot be set on create"));
-    }
     causes
 }
 
@@ -93,7 +90,6 @@ pub(crate) fn update(kind: Kind, subresource: Subresource, old: &Value, new: &Va
             check_change(kind, old, new, &mut causes);
         }
         Subresource::Binding
-        | Subresource::EphemeralContainers
         | Subresource::Eviction
         | Subresource::Exec
         | Subresource::Log

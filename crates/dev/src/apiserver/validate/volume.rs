@@ -12,7 +12,7 @@ use crate::storage::object::{array_at, text_at};
 use posse_encoding::quantity::Quantity;
 
 /// In the order in which the real server looks for a second source.
-const SOURCES: [(&str, &str); 9] = [
+const SOURCES: [(&str, &str); 8] = [
     ("emptyDir", ""),
     ("hostPath", "HostPathVolumeSource"),
     ("secret", "SecretVolumeSource"),
@@ -20,7 +20,6 @@ const SOURCES: [(&str, &str); 9] = [
     ("downwardAPI", "DownwardAPIVolumeSource"),
     ("configMap", "ConfigMapVolumeSource"),
     ("projected", "ProjectedVolumeSource"),
-    ("ephemeral", "EphemeralVolumeSource"),
     ("image", "ImageVolumeSource"),
 ];
 /// The fields that a downward API file may show.

@@ -91,8 +91,8 @@ pub(super) fn update(
     let NewVersion { mut value, subresource, dry_run } = change;
     check_namespace_and_version(old, &value)?;
     let before = old.value();
-    if matches!(subresource, Subresource::EphemeralContainers | Subresource::Resize) {
-        strategy::keep_all_but(subresource, &before, &mut value);
+    if subresource == Subresource::Resize {
+        strategy::keep_all_but_resources(&before, &mut value);
     }
     metadata_mut(&mut value).remove("managedFields");
     restore_immutable_fields(&before, &mut value, subresource);

@@ -23,7 +23,6 @@ use crate::time;
 use posse_base::time::Millis;
 use posse_serve::Request;
 
-const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// The real controller's base and maximum delay after a refused create.
 const REFUSED_MS: u64 = 10_000;
 const REFUSED_MS_MAX: u64 = 360_000;
@@ -162,7 +161,6 @@ impl TrackedJob {
             deleting: true,
             gone: true,
             restarts: 0,
-            index: None,
             failure_action: FailureAction::Count,
         });
         all.extend(lost);
@@ -179,13 +177,13 @@ impl TrackedJob {
         now: Millis,
     ) {
         let wanted = std::mem::take(&mut step.create);
-        if !wanted.is_empty() && now < self.not_before {
-            step.active -= wanted.len();
+        if wanted > 0 && now < self.not_before {
+            step.active -= wanted;
             step.due = [step.due, Some(self.not_before)].into_iter().flatten().min();
             return;
         }
-        for (done, index) in wanted.iter().enumerate() {
-            let created = create_pod(api, job, value, *index);
+        for done in 0..wanted {
+            let created = create_pod(api, job, value);
             let message = match &created {
                 Ok(name) => format!("Created pod: {name}"),
                 Err(refused) => format!("Error creating: {}", refused.message),
@@ -197,7 +195,7 @@ impl TrackedJob {
                 continue;
             }
             // The remaining creates would be refused for the same reason.
-            step.active -= wanted.len() - done;
+            step.active -= wanted - done;
             let delay = (REFUSED_MS << self.refusals.min(10)).min(REFUSED_MS_MAX);
             self.refusals += 1;
             self.not_before = now.after(delay);
@@ -263,7 +261,6 @@ fn read_spec(job: &Value) -> Spec {
         completions,
         backoff_limit: number("backoffLimit").map_or(6, |n| u64::try_from(n).unwrap_or_default()),
         deadline_seconds: number("activeDeadlineSeconds"),
-        indexed: text_at(job, "/spec/completionMode") == "Indexed",
         suspend: job.pointer("/spec/suspend") == Some(&Value::Bool(true)),
         replace_failed_only: has_policy || text_at(job, "/spec/podReplacementPolicy") == "Failed",
         restarts_on_failure: text_at(job, "/spec/template/spec/restartPolicy") == "OnFailure",
@@ -285,7 +282,6 @@ fn read_pod(job: &Value, object: &Object) -> Pod {
     let ready = array_at(&pod, "/status/conditions").iter().any(|condition| {
         text_at(condition, "/type") == "Ready" && text_at(condition, "/status") == "True"
     });
-    let index = pod.pointer("/metadata/annotations").and_then(|annotations| annotations.get(INDEX));
     Pod {
         uid: object.uid.clone(),
         phase,
@@ -293,7 +289,6 @@ fn read_pod(job: &Value, object: &Object) -> Pod {
         deleting: object.deleting,
         gone: false,
         restarts: restarts.sum(),
-        index: index.and_then(Value::as_str).and_then(|index| index.parse().ok()),
         failure_action: policy::failure_action(job, &pod),
     }
 }
@@ -308,19 +303,13 @@ fn delete_pod(api: &Api, job: &Object, pod: &Object) {
 }
 
 /// Creates one pod from the template, through admission as a client would. Returns its name.
-fn create_pod(
-    api: &Api,
-    job: &Object,
-    value: &Value,
-    index: Option<usize>,
-) -> Result<String, StatusError> {
+fn create_pod(api: &Api, job: &Object, value: &Value) -> Result<String, StatusError> {
     let name = &job.key.name;
-    let base = index.map_or_else(|| format!("{name}-"), |index| format!("{name}-{index}-"));
     let template = value.pointer("/spec/template").cloned().unwrap_or_default();
     let mut pod = json!({ "spec": template["spec"], "metadata": template["metadata"] });
     let metadata = metadata_mut(&mut pod);
     metadata.retain(|key, _| matches!(key.as_str(), "labels" | "annotations" | "finalizers"));
-    metadata.insert("generateName".to_owned(), base.into());
+    metadata.insert("generateName".to_owned(), format!("{name}-").into());
     metadata.insert(
         "ownerReferences".to_owned(),
         json!([{
@@ -337,10 +326,6 @@ fn create_pod(
         labels.insert(label.to_owned(), text.into());
         labels.insert(format!("batch.kubernetes.io/{label}"), text.into());
     }
-    if let Some(index) = index {
-        labels.insert(INDEX.to_owned(), index.to_string().into());
-        set_index(&mut pod, name, index);
-    }
     let mut request = Request::default();
     request.body = pod.to_string().into_bytes();
     match write::create(api, &request, Kind::Pod, &job.key.namespace)? {
@@ -350,30 +335,6 @@ fn create_pod(
         }
         Answer::Exec(_) | Answer::Log(_) | Answer::Watch(_) => {
             Err(StatusError::internal("a create was answered with a stream"))
-        }
-    }
-}
-
-/// Sets the completion index of an indexed job's pod: annotation, variable and host name.
-fn set_index(pod: &mut Value, job: &str, index: usize) {
-    let annotations = object_mut(&mut pod["metadata"], "annotations");
-    annotations.insert(INDEX.to_owned(), index.to_string().into());
-    let path = format!("metadata.annotations['{INDEX}']");
-    let variable = json!({
-        "name": "JOB_COMPLETION_INDEX",
-        "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } },
-    });
-    let spec = object_mut(pod, "spec");
-    spec.insert("hostname".to_owned(), format!("{job}-{index}").into());
-    for list in ["containers", "initContainers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let Some(members) = container.as_object_mut() else { continue };
-            let env = members.entry("env").or_insert_with(|| json!([]));
-            if let Some(env) = env.as_array_mut()
-                && !env.iter().any(|present| text_at(present, "/name") == "JOB_COMPLETION_INDEX")
-            {
-                env.push(variable.clone());
-            }
         }
     }
 }
@@ -402,10 +363,6 @@ fn write_status(api: &Api, job: &Object, spec: &Spec, step: &JobStep, counts: &J
         status.insert("ready".to_owned(), step.ready.into());
         status.insert("terminating".to_owned(), step.terminating.into());
         status.insert("uncountedTerminatedPods".to_owned(), json!({}));
-        if spec.indexed && !counts.indexes.is_empty() {
-            let done = plan::ranges(&counts.indexes);
-            status.insert("completedIndexes".to_owned(), done.into());
-        }
         match &step.outcome {
             Outcome::Complete => {
                 status.insert("completionTime".to_owned(), now.as_str().into());

@@ -13,7 +13,6 @@ pub(super) struct Spec {
     pub(super) completions: Option<usize>,
     pub(super) backoff_limit: u64,
     pub(super) deadline_seconds: Option<i64>,
-    pub(super) indexed: bool,
     pub(super) suspend: bool,
     /// `podReplacementPolicy: Failed`: a terminating pod is replaced only after its end.
     pub(super) replace_failed_only: bool,
@@ -46,7 +45,6 @@ pub(super) struct Pod {
     /// The object was deleted; the other fields are its last state.
     pub(super) gone: bool,
     pub(super) restarts: u64,
-    pub(super) index: Option<usize>,
     pub(super) failure_action: FailureAction,
 }
 
@@ -55,7 +53,6 @@ pub(super) struct Pod {
 pub(super) struct JobCounts {
     pub(super) succeeded: usize,
     pub(super) failed: u64,
-    pub(super) indexes: BTreeSet<usize>,
     /// Existing pods that have been counted or that the job itself deleted.
     processed: BTreeSet<Box<str>>,
     /// The number of steps in a row that found failed pods and no successful one.
@@ -77,8 +74,8 @@ pub(super) struct JobStep {
     pub(super) outcome: Outcome,
     /// The uids of pods to delete.
     pub(super) delete: Vec<Box<str>>,
-    /// Pods to create, each with its completion index if the job is indexed.
-    pub(super) create: Vec<Option<usize>>,
+    /// The number of pods to create.
+    pub(super) create: usize,
     /// The number of active pods after this step.
     pub(super) active: usize,
     pub(super) ready: usize,
@@ -111,7 +108,7 @@ pub(super) fn next_step(
     let mut step = JobStep {
         outcome: Outcome::Open,
         delete: Vec::new(),
-        create: Vec::new(),
+        create: 0,
         active: open.iter().filter(|pod| !pod.deleting).count(),
         ready: open.iter().filter(|pod| pod.ready).count(),
         terminating: terminating.count(),
@@ -154,8 +151,7 @@ impl JobCounts {
             }
             self.processed.insert(pod.uid.clone());
             if pod.phase == Phase::Succeeded {
-                let is_new = pod.index.is_none_or(|index| self.indexes.insert(index));
-                self.succeeded += usize::from(is_new);
+                self.succeeded += 1;
                 succeeded = true;
                 continue;
             }
@@ -264,33 +260,8 @@ fn scale(spec: &Spec, counts: &mut JobCounts, open: &[&Pod], step: &mut JobStep,
         step.due = Some(earliest);
         return;
     }
-    step.create = match spec.indexed {
-        false => vec![None; missing],
-        true => {
-            let in_use: BTreeSet<usize> = open.iter().filter_map(|pod| pod.index).collect();
-            let free = |index: &usize| !counts.indexes.contains(index) && !in_use.contains(index);
-            let all = 0..spec.completions.unwrap_or_default();
-            all.filter(free).take(missing).map(Some).collect()
-        }
-    };
-    step.active += step.create.len();
-}
-
-/// Indexes in the format of `status.completedIndexes`, for example `0-2,5`.
-pub(super) fn ranges(indexes: &BTreeSet<usize>) -> String {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for index in indexes {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == *index => *last = *index,
-            Some(_) | None => runs.push((*index, *index)),
-        }
-    }
-    let texts = runs.into_iter().map(|(first, last)| match last - first {
-        0 => first.to_string(),
-        1 => format!("{first},{last}"),
-        _ => format!("{first}-{last}"),
-    });
-    texts.collect::<Vec<_>>().join(",")
+    step.create = missing;
+    step.active += missing;
 }
 
 #[cfg(test)]
@@ -302,7 +273,6 @@ mod tests {
         completions: Some(1),
         backoff_limit: 6,
         deadline_seconds: None,
-        indexed: false,
         suspend: false,
         replace_failed_only: false,
         restarts_on_failure: false,
@@ -324,7 +294,6 @@ mod tests {
             deleting: word[1..].contains('d'),
             gone: word[1..].contains('g'),
             restarts: word[1..].bytes().filter(|c| *c == b'+').count() as u64,
-            index: None,
             failure_action: match &word[..1] {
                 "i" => FailureAction::Ignore,
                 "j" => FailureAction::FailJob("because".to_owned()),
@@ -341,7 +310,7 @@ mod tests {
             Outcome::Failed { reason, .. } => &format!("{reason} "),
             Outcome::Open => "",
         };
-        let (create, delete) = (step.create.len(), step.delete.len());
+        let (create, delete) = (step.create, step.delete.len());
         format!(
             "{outcome}+{create} -{delete} a{} s{} f{}",
             step.active, counts.succeeded, counts.failed
@@ -421,7 +390,7 @@ mod tests {
             let spec = Spec { completions: Some(9), ..SPEC };
             let step = next_step(&spec, &mut counts, &pods(&all), Millis(at), None);
             assert_eq!(step.due, due.map(Millis), "{all} at {at}");
-            assert_eq!(step.create.len(), usize::from(due.is_none()), "{all} at {at}");
+            assert_eq!(step.create, usize::from(due.is_none()), "{all} at {at}");
         }
     }
 
@@ -431,7 +400,7 @@ mod tests {
         let paused = Spec { suspend: true, ..SPEC };
         assert_eq!(next_step(&paused, &mut counts, &pods("R"), Millis(0), None).delete.len(), 1);
         let after = next_step(&SPEC, &mut counts, &pods("fd"), Millis(1), None);
-        assert_eq!((after.create.len(), counts.failed), (1, 0));
+        assert_eq!((after.create, counts.failed), (1, 0));
     }
 
     #[test]
@@ -442,19 +411,5 @@ mod tests {
         assert_eq!(before.due, Some(Millis(30_000)));
         let late = next_step(&spec, &mut counts, &pods("R"), Millis(30_000), Some(30));
         assert_eq!(summary(&late, &counts), "DeadlineExceeded +0 -1 a0 s0 f1");
-    }
-
-    #[test]
-    fn each_index_is_completed_once() {
-        let spec = Spec { indexed: true, parallelism: 2, completions: Some(4), ..SPEC };
-        let mut counts = JobCounts::default();
-        let mut done = pods("s f R");
-        for (pod, index) in done.iter_mut().zip([0, 1, 2]) {
-            pod.index = Some(index);
-        }
-        let next = next_step(&spec, &mut counts, &done, Millis(0), None);
-        assert_eq!(next.create, [Some(1)]);
-        assert_eq!(ranges(&counts.indexes), "0");
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8].into()), "0-2,5,7,8");
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn set_up(api: &Api, pod: &Value, pod_folder: &Path) -> Result<(), St
         if !mounted.contains(name) {
             continue;
         }
-        let has_claim = claim(pod, volume).is_some();
+        let has_claim = volume.get("persistentVolumeClaim").is_some();
         set_up_one(api, pod, volume, pod_folder).map_err(|error| match has_claim {
             true => format!(
                 "Unable to attach or mount volumes: unmounted volumes=[{name}], unattached \
@@ -62,7 +62,7 @@ fn set_up_one(api: &Api, pod: &Value, volume: &Value, pod_folder: &Path) -> Resu
     if let Some(host) = volume.get("hostPath") {
         return host::check(&path, text_at(host, "/type"));
     }
-    if claim(pod, volume).is_some() {
+    if volume.get("persistentVolumeClaim").is_some() {
         return fs::create_dir_all(&path).map_err(with_path);
     }
     let files = {
@@ -87,15 +87,6 @@ fn stamp(state: &State) -> String {
     state.now.trim_end_matches('Z').replace(['-', ':'], "_").replace('T', "_")
 }
 
-/// The name of the claim behind a volume, and whether the pod must own the claim.
-fn claim(pod: &Value, volume: &Value) -> Option<(String, bool)> {
-    if let Some(claim) = volume.get("persistentVolumeClaim") {
-        return Some((text_at(claim, "/claimName").to_owned(), false));
-    }
-    volume.get("ephemeral")?;
-    Some((format!("{}-{}", text_at(pod, "/metadata/name"), text_at(volume, "/name")), true))
-}
-
 /// The folder or file on this machine behind a volume.
 fn source(
     store: &Store,
@@ -106,35 +97,21 @@ fn source(
     if let Some(host) = volume.get("hostPath") {
         return Ok(text_at(host, "/path").into());
     }
-    if let Some((name, owned)) = claim(pod, volume) {
-        let namespace = text_at(pod, "/metadata/namespace");
-        return claimed(store, pod, namespace, &name, owned)
+    if let Some(claim) = volume.get("persistentVolumeClaim") {
+        let (namespace, name) = (text_at(pod, "/metadata/namespace"), text_at(claim, "/claimName"));
+        return claimed(store, namespace, name)
             .map_err(|error| format!("error processing PVC {namespace}/{name}: {error}"));
     }
     Ok(pod_folder.join(VOLUMES).join(text_at(volume, "/name")))
 }
 
-fn claimed(
-    store: &Store,
-    pod: &Value,
-    namespace: &str,
-    name: &str,
-    owned: bool,
-) -> Result<PathBuf, String> {
+fn claimed(store: &Store, namespace: &str, name: &str) -> Result<PathBuf, String> {
     let Some(claim) = store.get(&Key::new(Kind::PersistentVolumeClaim, namespace, name)) else {
         return Err(format!(
             "failed to fetch PVC from API server: persistentvolumeclaims \"{name}\" not found"
         ));
     };
     let value = claim.value();
-    let uid = text_at(pod, "/metadata/uid");
-    let is_pod = |owner: &Value| owner["controller"] == true && text_at(owner, "/uid") == uid;
-    if owned && !array_at(&value, "/metadata/ownerReferences").iter().any(is_pod) {
-        return Err(format!(
-            "PVC {namespace}/{name} was not created for pod {namespace}/{} (pod is not owner)",
-            text_at(pod, "/metadata/name")
-        ));
-    }
     let volume = text_at(&value, "/spec/volumeName");
     if volume.is_empty() || text_at(&value, "/status/phase") != "Bound" {
         return Err("PVC is not bound".to_owned());
@@ -310,11 +287,6 @@ mod tests {
                 Err(
                     "n/x: failed to fetch PVC from API server: persistentvolumeclaims \"x\" not found",
                 ),
-            ),
-            (json!({"name": "own", "ephemeral": {}}), Ok("/d")),
-            (
-                json!({"name": "not", "ephemeral": {}}),
-                Err("n/p-not: PVC n/p-not was not created for pod n/p (pod is not owner)"),
             ),
         ] {
             let result = source(&store, &pod, &volume, Path::new("/pods"));
