@@ -1,7 +1,6 @@
 //! The columns and cells of each kind's Table.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
@@ -16,9 +15,8 @@ use crate::time;
 /// The cells of an object; the text is the current time.
 type Cells = fn(&Value, &str) -> Vec<Value>;
 
-/// Kind, columns, cells. `+`: only in wide tables; `#`: an integer.
-const PRINTERS: [(Kind, &str, Cells); 17] = [
-    (Kind::ClusterRoleBinding, BINDING, binding),
+/// Kind, columns, cells. `+`: only in wide tables.
+const PRINTERS: [(Kind, &str, Cells); 8] = [
     (Kind::ConfigMap, "Name,Data,Age", config_map),
     (
         Kind::Event,
@@ -27,7 +25,6 @@ const PRINTERS: [(Kind, &str, Cells); 17] = [
     ),
     (Kind::Job, "Name,Status,Completions,Duration,Age,Containers+,Images+,Selector+", job),
     (Kind::Lease, "Name,Holder,Age", lease),
-    (Kind::Namespace, "Name,Status,Age", namespace),
     (
         Kind::Node,
         "Name,Status,Roles,Age,Version,Internal-IP+,External-IP+,OS-Image+,Kernel-Version+,\
@@ -35,36 +32,15 @@ const PRINTERS: [(Kind, &str, Cells); 17] = [
         node,
     ),
     (
-        Kind::PersistentVolume,
-        "Name,Capacity,Access Modes,Reclaim Policy,Status,Claim,StorageClass,\
-         VolumeAttributesClass,Reason,Age,VolumeMode+",
-        volume,
-    ),
-    (
-        Kind::PersistentVolumeClaim,
-        "Name,Status,Volume,Capacity,Access Modes,StorageClass,VolumeAttributesClass,Age,VolumeMode+",
-        claim,
-    ),
-    (
         Kind::Pod,
         "Name,Ready,Status,Restarts,Age,IP+,Node+,Nominated Node+,Readiness Gates+",
         pods::cells,
     ),
-    (
-        Kind::PodDisruptionBudget,
-        "Name,Min Available,Max Unavailable,Allowed Disruptions#,Age",
-        disruption_budget,
-    ),
-    (Kind::ResourceQuota, "Name,Request,Limit,Age", quota),
-    (Kind::RoleBinding, BINDING, binding),
     (Kind::Secret, "Name,Type,Data,Age", secret),
     (Kind::Service, "Name,Type,Cluster-IP,External-IP,Port(s),Age,Selector+", service),
-    (Kind::ServiceAccount, "Name,Age", service_account),
-    // The other kinds have no columns of their own.
-    (Kind::Role, "Name,Created At", plain),
 ];
-const BINDING: &str = "Name,Role,Age,Users+,Groups+,ServiceAccounts+";
 
+/// The other kinds have no columns of their own.
 fn printer(kind: Kind) -> (&'static str, Cells) {
     let own = PRINTERS.iter().find(|(of, _, _)| *of == kind);
     own.map_or(("Name,Created At", plain), |(_, columns, cells)| (columns, *cells))
@@ -73,14 +49,10 @@ fn printer(kind: Kind) -> (&'static str, Cells) {
 /// `columnDefinitions` without descriptions, which no client shows.
 pub(super) fn columns(kind: Kind) -> Value {
     let column = |word: &str| {
-        let name = word.trim_end_matches(['+', '#']);
+        let name = word.trim_end_matches('+');
         json!({
             "name": name,
-            "type": match name {
-                "Created At" => "date",
-                _ if word.ends_with('#') => "integer",
-                _ => "string",
-            },
+            "type": if name == "Created At" { "date" } else { "string" },
             "format": if name == "Name" { "name" } else { "" },
             "description": "",
             "priority": i32::from(word.ends_with('+')),
@@ -109,15 +81,6 @@ fn length(object: &Value, pointer: &str) -> usize {
     }
 }
 
-/// A number or a text.
-fn either(object: &Value, pointer: &str, otherwise: &str) -> String {
-    match object.pointer(pointer) {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Number(number)) => number.to_string(),
-        _ => otherwise.to_owned(),
-    }
-}
-
 fn joined(items: &[Value], pointer: &str, separator: &str) -> String {
     let texts: Vec<&str> = items.iter().map(|item| text_at(item, pointer)).collect();
     texts.join(separator)
@@ -138,39 +101,8 @@ fn secret(object: &Value, now: &str) -> Vec<Value> {
     vec![name(object).into(), text_at(object, "/type").into(), n_keys.into(), age.into()]
 }
 
-fn service_account(object: &Value, now: &str) -> Vec<Value> {
-    texts([name(object), &since_created(object, now)])
-}
-
 fn lease(object: &Value, now: &str) -> Vec<Value> {
     texts([name(object), text_at(object, "/spec/holderIdentity"), &since_created(object, now)])
-}
-
-fn namespace(object: &Value, now: &str) -> Vec<Value> {
-    texts([name(object), text_at(object, "/status/phase"), &since_created(object, now)])
-}
-
-fn binding(object: &Value, now: &str) -> Vec<Value> {
-    let role = format!("{}/{}", text_at(object, "/roleRef/kind"), text_at(object, "/roleRef/name"));
-    let of_kind = |kind: &str| {
-        let subjects = array_at(object, "/subjects").iter();
-        let subjects = subjects.filter(|subject| text_at(subject, "/kind") == kind);
-        let names = subjects.map(|subject| match kind {
-            "ServiceAccount" => {
-                format!("{}/{}", text_at(subject, "/namespace"), text_at(subject, "/name"))
-            }
-            _ => text_at(subject, "/name").to_owned(),
-        });
-        names.collect::<Vec<String>>().join(", ")
-    };
-    texts([
-        name(object),
-        &role,
-        &since_created(object, now),
-        &of_kind("User"),
-        &of_kind("Group"),
-        &of_kind("ServiceAccount"),
-    ])
 }
 
 fn event(object: &Value, now: &str) -> Vec<Value> {
@@ -335,99 +267,6 @@ fn node(object: &Value, now: &str) -> Vec<Value> {
     ])
 }
 
-fn access_modes(modes: &[Value]) -> String {
-    const SHORT: [(&str, &str); 4] = [
-        ("ReadWriteOnce", "RWO"),
-        ("ReadOnlyMany", "ROX"),
-        ("ReadWriteMany", "RWX"),
-        ("ReadWriteOncePod", "RWOP"),
-    ];
-    let known = SHORT.iter().filter(|(mode, _)| modes.iter().any(|given| given == mode));
-    known.map(|(_, short)| *short).collect::<Vec<_>>().join(",")
-}
-
-/// The annotation is older than the field and takes precedence.
-fn storage_class(object: &Value) -> &str {
-    let annotation = "/metadata/annotations/volume.beta.kubernetes.io~1storage-class";
-    match object.pointer(annotation) {
-        Some(class) => class.as_str().unwrap_or_default(),
-        None => text_at(object, "/spec/storageClassName"),
-    }
-}
-
-fn volume_phase(object: &Value) -> &str {
-    match object.pointer("/metadata/deletionTimestamp") {
-        Some(_) => "Terminating",
-        None => text_at(object, "/status/phase"),
-    }
-}
-
-fn volume(object: &Value, now: &str) -> Vec<Value> {
-    let claim = object.pointer("/spec/claimRef");
-    let claim =
-        claim.map(|claim| format!("{}/{}", text_at(claim, "/namespace"), text_at(claim, "/name")));
-    texts([
-        name(object),
-        &either(object, "/spec/capacity/storage", "0"),
-        &access_modes(array_at(object, "/spec/accessModes")),
-        text_at(object, "/spec/persistentVolumeReclaimPolicy"),
-        volume_phase(object),
-        &claim.unwrap_or_default(),
-        storage_class(object),
-        or(text_at(object, "/spec/volumeAttributesClassName"), "<unset>"),
-        text_at(object, "/status/reason"),
-        &since_created(object, now),
-        or(text_at(object, "/spec/volumeMode"), "<unset>"),
-    ])
-}
-
-fn claim(object: &Value, now: &str) -> Vec<Value> {
-    let volume = text_at(object, "/spec/volumeName");
-    let (capacity, modes) = match volume {
-        "" => (String::new(), String::new()),
-        _ => (
-            either(object, "/status/capacity/storage", "0"),
-            access_modes(array_at(object, "/status/accessModes")),
-        ),
-    };
-    texts([
-        name(object),
-        volume_phase(object),
-        volume,
-        &capacity,
-        &modes,
-        storage_class(object),
-        or(text_at(object, "/spec/volumeAttributesClassName"), "<unset>"),
-        &since_created(object, now),
-        or(text_at(object, "/spec/volumeMode"), "<unset>"),
-    ])
-}
-
-fn disruption_budget(object: &Value, now: &str) -> Vec<Value> {
-    let allowed = object.pointer("/status/disruptionsAllowed").and_then(Value::as_i64);
-    vec![
-        name(object).into(),
-        either(object, "/spec/minAvailable", "N/A").into(),
-        either(object, "/spec/maxUnavailable", "N/A").into(),
-        allowed.unwrap_or_default().into(),
-        since_created(object, now).into(),
-    ]
-}
-
-fn quota(object: &Value, now: &str) -> Vec<Value> {
-    let (mut requests, mut limits) = (String::new(), String::new());
-    let hard = object.pointer("/status/hard").and_then(Value::as_object);
-    for (resource, bound) in hard.into_iter().flatten() {
-        let used = text_at(&object["status"]["used"][resource], "");
-        let column = if resource.starts_with("limits.") { &mut limits } else { &mut requests };
-        let separator = if column.is_empty() { "" } else { ", " };
-        let bound = bound.as_str().unwrap_or_default();
-        // Writing to a String does not fail.
-        let _ = write!(column, "{separator}{resource}: {}/{bound}", or(used, "0"));
-    }
-    texts([name(object), &requests, &limits, &since_created(object, now)])
-}
-
 fn service(object: &Value, now: &str) -> Vec<Value> {
     let ports = array_at(object, "/spec/ports").iter().map(|port| {
         let (number, protocol) = (&port["port"], text_at(port, "/protocol"));
@@ -486,28 +325,6 @@ mod tests {
     /// Cells that the comparison with a real server cannot cover: they vary, or the rows have none.
     #[test]
     fn cells_show_the_state() {
-        let claim = json!({
-            "spec": { "volumeName": "v", "storageClassName": "fast", "volumeMode": "Block" },
-            "status": {
-                "phase": "Bound", "capacity": { "storage": "2Gi" },
-                "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
-            },
-        });
-        check(
-            Kind::PersistentVolumeClaim,
-            claim.clone(),
-            "n|Bound|v|2Gi|RWO,RWX|fast|<unset>|10m|Block",
-        );
-        let mut ending = claim;
-        ending["metadata"]["deletionTimestamp"] = NOW.into();
-        let expected = "n|Terminating|v|2Gi|RWO,RWX|fast|<unset>|10m|Block";
-        check(Kind::PersistentVolumeClaim, ending, expected);
-        let quota = json!({ "status": {
-            "hard": { "limits.cpu": "2", "pods": "5", "limits.memory": "1Gi", "secrets": "9" },
-            "used": { "limits.cpu": "500m", "pods": "3" },
-        }});
-        let expected = "n|pods: 3/5, secrets: 0/9|limits.cpu: 500m/2, limits.memory: 0/1Gi|10m";
-        check(Kind::ResourceQuota, quota, expected);
         let job = json!({
             "spec": { "completions": 3, "selector": null },
             "status": { "succeeded": 1, "startTime": "2026-01-01T00:05:00Z" },
@@ -524,8 +341,6 @@ mod tests {
         check(Kind::Service, balanced, expected);
         let waiting = json!({ "spec": { "type": "LoadBalancer" } });
         check(Kind::Service, waiting, "n|LoadBalancer|<none>|<pending>|<none>|10m|<none>");
-        let account = json!({ "secrets": [{ "name": "s" }, { "name": "t" }] });
-        check(Kind::ServiceAccount, account, "n|10m");
     }
 
     #[test]
