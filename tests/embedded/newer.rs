@@ -173,12 +173,15 @@ pub fn bodies_that_are_not_text_or_too_large() {
     let maps = format!("{CORE}/configmaps");
     let json = "application/json";
     let body = b"{\"metadata\":{\"name\":\"a\"},\"data\":{\"k\":\"x\xff\xe2\x82y\"}}";
-    let (code, made) = send("POST", &maps, json, body);
-    assert_eq!((code, &made["data"]["k"]), (201, &json!("x\u{FFFD}\u{FFFD}\u{FFFD}y")));
+    assert_eq!(send("POST", &maps, json, body).0, 400);
+    client.post(&maps, &json!({"metadata": {"name": "a"}})).ok();
     let one = format!("{maps}/a");
     for media_type in ["application/merge-patch+json", "application/strategic-merge-patch+json"] {
-        let (code, patched) = send("PATCH", &one, media_type, b"{\"data\":{\"k\":\"\xffz\"}}");
-        assert_eq!((code, &patched["data"]["k"]), (200, &json!("\u{FFFD}z")), "{media_type}");
+        assert_eq!(
+            send("PATCH", &one, media_type, b"{\"data\":{\"k\":\"\xffz\"}}").0,
+            400,
+            "{media_type}"
+        );
     }
     let large = vec![b' '; 4 << 20];
     let message = json!("Request entity too large: limit is 3145728");

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use base64::Engine;
-use base64::alphabet::URL_SAFE;
-use base64::engine::DecodePaddingMode;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use crate::apiserver::codec::{decode, versions};
@@ -65,25 +63,12 @@ impl ContinueToken {
     }
 
     fn parse(token: &str) -> Result<Self, StatusError> {
-        let refuse_with = |detail: &str| {
-            let message = format!("invalid continue token: continue key is not valid{detail}");
+        let refuse = || {
+            let message = "invalid continue token: continue key is not valid";
             Err(StatusError::bad_request(message))
         };
-        let refuse = || refuse_with("");
-        // Go ignores unused bits of the last character.
-        let lenient = GeneralPurpose::new(
-            &URL_SAFE,
-            GeneralPurposeConfig::new()
-                .with_decode_allow_trailing_bits(true)
-                .with_decode_padding_mode(DecodePaddingMode::Indifferent),
-        );
-        let Ok(bytes) = lenient.decode(token) else { return refuse() };
-        let value: Value = match serde_json::from_slice(&bytes) {
-            Ok(value) => value,
-            Err(error) => {
-                return refuse_with(&format!(": {}", decode::go_syntax_error(&bytes, &error)));
-            }
-        };
+        let Ok(bytes) = URL_SAFE_NO_PAD.decode(token) else { return refuse() };
+        let Ok(value) = serde_json::from_slice::<Value>(&bytes) else { return refuse() };
         let (Some(version), Some(start)) =
             (value.get("rv").and_then(Value::as_i64), value.get("start").and_then(Value::as_str))
         else {
@@ -113,7 +98,6 @@ impl ListOptions {
         }
         check_fields(target.kind, &fields)?;
         let initial_events = request.query("sendInitialEvents").map(is_true);
-        check_match(watch, initial_events.is_some(), text)?;
         let version = match resource_version(text("resourceVersion")) {
             Err(error) if watch => return Err(StatusError::internal(error.message)),
             Err(error) => {
@@ -241,52 +225,6 @@ fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), StatusError> {
              \"metadata.namespace\""
         ),
     }))
-}
-
-fn check_match<'a>(
-    watch: bool,
-    initial_events: bool,
-    text: impl Fn(&str) -> &'a str,
-) -> Result<(), StatusError> {
-    const FIELD: &str = "resourceVersionMatch";
-    const NOT_OLDER: &str = "NotOlderThan";
-    let rule = text(FIELD);
-    let version = text("resourceVersion");
-    let mut causes = Vec::new();
-    let mut forbid = |detail: &str| causes.push(Cause::forbidden(FIELD, detail));
-    if initial_events && watch {
-        if rule != NOT_OLDER {
-            forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
-        }
-    } else if !rule.is_empty() {
-        if watch {
-            forbid(
-                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-            );
-        }
-        if version.is_empty() && !watch {
-            forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
-        }
-        if !text("continue").is_empty() {
-            forbid("resourceVersionMatch is forbidden when continue is provided");
-        }
-        if rule == "Exact" && version == "0" {
-            forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
-        }
-    }
-    if initial_events && !watch {
-        let detail = "sendInitialEvents is forbidden for list";
-        causes.push(Cause::forbidden("sendInitialEvents", detail));
-    }
-    if watch && rule == "Exact" {
-        causes.push(Cause::not_supported(FIELD, rule, &[NOT_OLDER]));
-    } else if !matches!(rule, "" | "Exact" | NOT_OLDER) {
-        causes.push(Cause::not_supported(FIELD, rule, &["Exact", NOT_OLDER, ""]));
-    }
-    match causes.as_slice() {
-        [] => Ok(()),
-        causes => Err(StatusError::invalid_kind("ListOptions", "meta.k8s.io", "", causes)),
-    }
 }
 
 /// Parses a `resourceVersion`; `None` if empty.

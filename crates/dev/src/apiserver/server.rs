@@ -68,9 +68,9 @@ impl Handler for Endpoint {
             })
     }
 
-    fn handle(&self, mut request: Request, responder: Responder<'_>) -> io::Result<()> {
+    fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
         log::debug!("{} {}", request.method, request.path);
-        if let Err(error) = codec::prepare(&mut request) {
+        if let Err(error) = codec::prepare(&request) {
             return self.send(&Answer::error(&error), responder);
         }
         if request.path == faults::PATH {

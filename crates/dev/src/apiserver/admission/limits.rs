@@ -1,4 +1,4 @@
-//! The admission plugin LimitRanger: defaults for containers, minimums and maximums.
+//! The admission plugin LimitRanger for containers: defaults, minimums and maximums.
 
 use serde_json::{Map, Value};
 
@@ -64,20 +64,13 @@ fn merge(resources: &mut Map<String, Value>, list: &str, defaults: &Amounts) -> 
 pub(super) fn check(range: &Value, kind: Kind, value: &Value) -> Option<String> {
     let mut wrong = Vec::new();
     for limit in array_at(range, "/spec/limits") {
-        let of = text_at(limit, "/type");
-        if kind == Kind::PersistentVolumeClaim && of == "PersistentVolumeClaim" {
-            check_claim(limit, value, &mut wrong);
-        } else if kind == Kind::Pod && of == "Container" {
+        if kind == Kind::Pod && text_at(limit, "/type") == "Container" {
             let lists = ["/spec/containers", "/spec/initContainers"];
             for container in lists.into_iter().flat_map(|list| array_at(value, list)) {
                 let requests = Amounts::read(container, "/resources/requests");
                 let limits = Amounts::read(container, "/resources/limits");
-                check_amounts(limit, of, &requests, &limits, &mut wrong);
+                check_max(limit, &requests, &limits, &mut wrong);
             }
-        } else if kind == Kind::Pod && of == "Pod" {
-            let requests = pod_total(value, "/resources/requests");
-            let limits = pod_total(value, "/resources/limits");
-            check_amounts(limit, of, &requests, &limits, &mut wrong);
         }
     }
     // The real server reports a repeated violation once.
@@ -94,47 +87,10 @@ pub(super) fn check(range: &Value, kind: Kind, value: &Value) -> Option<String> 
     }
 }
 
-/// The effective amounts of a pod: the sum of its containers, or those of an init container that
-/// needs more.
-fn pod_total(pod: &Value, list: &str) -> Amounts {
-    let of = |containers: &str| -> Vec<Amounts> {
-        array_at(pod, containers).iter().map(|container| Amounts::read(container, list)).collect()
-    };
-    let main = of("/spec/containers");
-    let mut total = Amounts::default();
-    main.iter().for_each(|amounts| total.add(amounts));
-    let mut total = total.only(|name| main.iter().all(|amounts| amounts.get(name).is_some()));
-    total.0.values_mut().for_each(|amount| *amount = amount.decimal());
-    of("/spec/initContainers").iter().for_each(|amounts| total.raise_to(amounts));
-    total
-}
-
-fn check_claim(limit: &Value, claim: &Value, wrong: &mut Vec<String>) {
-    const OF: &str = "PersistentVolumeClaim";
-    let requests = Amounts::read(claim, "/spec/resources/requests");
-    check_min(limit, OF, &requests, &Amounts::default(), wrong);
+fn check_max(limit: &Value, requests: &Amounts, limits: &Amounts, wrong: &mut Vec<String>) {
+    check_min(limit, requests, limits, wrong);
     for (name, bound) in Amounts::read(limit, "/max").0 {
-        let head = format!("maximum {name} usage per {OF} is {}", bound.canonical());
-        match requests.get(&name) {
-            None => wrong.push(format!("{head}.  No request is specified")),
-            Some(request) if request.exceeds(bound) => {
-                wrong.push(format!("{head}, but request is {}", request.canonical()));
-            }
-            Some(_) => {}
-        }
-    }
-}
-
-fn check_amounts(
-    limit: &Value,
-    of: &str,
-    requests: &Amounts,
-    limits: &Amounts,
-    wrong: &mut Vec<String>,
-) {
-    check_min(limit, of, requests, limits, wrong);
-    for (name, bound) in Amounts::read(limit, "/max").0 {
-        let head = format!("maximum {name} usage per {of} is {}", bound.canonical());
+        let head = format!("maximum {name} usage per Container is {}", bound.canonical());
         let request = requests.get(&name).filter(|request| request.exceeds(bound));
         match (limits.get(&name), request) {
             (None, _) => wrong.push(format!("{head}.  No limit is specified")),
@@ -149,15 +105,9 @@ fn check_amounts(
     }
 }
 
-fn check_min(
-    limit: &Value,
-    of: &str,
-    requests: &Amounts,
-    limits: &Amounts,
-    wrong: &mut Vec<String>,
-) {
+fn check_min(limit: &Value, requests: &Amounts, limits: &Amounts, wrong: &mut Vec<String>) {
     for (name, bound) in Amounts::read(limit, "/min").0 {
-        let head = format!("minimum {name} usage per {of} is {}", bound.canonical());
+        let head = format!("minimum {name} usage per Container is {}", bound.canonical());
         let less = |list: &Amounts| list.get(&name).filter(|amount| bound.exceeds(*amount));
         match (requests.get(&name), less(requests), less(limits)) {
             (None, _, _) => wrong.push(format!("{head}.  No request is specified")),
@@ -208,24 +158,11 @@ mod tests {
                 "[minimum cpu usage per Container is 100m, but request is 10m, minimum memory \
                  usage per Container is 1Mi.  No request is specified]",
             ),
-            (
-                json!({ "type": "Pod", "max": { "memory": "1Gi" } }),
-                json!({ "limits": { "memory": "1Gi" }, "requests": { "memory": "1Gi" } }),
-                "maximum memory usage per Pod is 1Gi, but limit is 2147483648",
-            ),
         ] {
             let range = json!({ "spec": { "limits": [limit] } });
             let pod = pod(&resources, &resources);
             assert_eq!(check(&range, Kind::Pod, &pod).unwrap_or_default(), want, "{range}");
         }
-        let range = json!({ "spec": { "limits": [
-            { "type": "PersistentVolumeClaim", "max": { "storage": "1Gi" } },
-        ]}});
-        let claim = json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } } });
-        assert_eq!(
-            check(&range, Kind::PersistentVolumeClaim, &claim).as_deref(),
-            Some("maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi")
-        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Authentication by bearer token, impersonation, and TokenRequests.
+//! Authentication by bearer token, and TokenRequests.
 
 pub(crate) mod tokens;
 
@@ -48,25 +48,6 @@ impl User {
             ..Self::new(&claims.user(), &["system:serviceaccounts", &own, AUTHENTICATED])
         }
     }
-
-    /// The impersonated user of a request; `None` without impersonation headers.
-    pub(crate) fn impersonated(request: &Request) -> Option<Self> {
-        let name = request.header("impersonate-user")?;
-        let mut groups: Vec<&str> = request.headers("impersonate-group").collect();
-        let own;
-        if groups.is_empty()
-            && let Some((namespace, _)) = account_of(name)
-        {
-            own = format!("system:serviceaccounts:{namespace}");
-            groups.extend(["system:serviceaccounts", own.as_str()]);
-        }
-        if name == ANONYMOUS {
-            groups.push(UNAUTHENTICATED);
-        } else if !groups.contains(&AUTHENTICATED) && !groups.contains(&UNAUTHENTICATED) {
-            groups.push(AUTHENTICATED);
-        }
-        Some(Self::new(name, &groups))
-    }
 }
 
 const ANONYMOUS: &str = "system:anonymous";
@@ -77,7 +58,7 @@ pub(crate) fn account_of(user: &str) -> Option<(&str, &str)> {
     user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')
 }
 
-/// The user of a request's bearer token. Impersonation comes later, since it needs permission.
+/// The user of a request's bearer token.
 pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, StatusError> {
     let Some(admin_token) = &api.admin_token else { return Ok(User::admin()) };
     let given = request.header("authorization").unwrap_or_default();

@@ -1,5 +1,4 @@
-//! Decodes JSON bodies: syntax, kind and version, types of fields. Errors are in the words of Go's
-//! decoder.
+//! Decodes JSON bodies: syntax, kind and version, types of fields.
 
 use serde_json::{Map, Value};
 
@@ -85,39 +84,7 @@ pub(crate) fn value(body: &[u8]) -> Result<Value, String> {
              \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
             type_word(&other)
         )),
-        Err(error) if error.is_eof() => Err("unexpected end of JSON input".to_owned()),
-        Err(error) => Err(go_syntax_error(body, &error)),
-    }
-}
-
-/// Go's message for a JSON syntax error.
-pub(crate) fn go_syntax_error(body: &[u8], error: &serde_json::Error) -> String {
-    // Longer texts before their prefixes.
-    const WORDS: [(&str, &str); 11] = [
-        ("control character", "in string literal"),
-        ("expected `,` or `]`", "after array element"),
-        ("expected `,` or `}`", "after object key:value pair"),
-        ("expected `:`", "after object key"),
-        ("expected ident", "looking for beginning of value"),
-        ("invalid escape", "in string escape code"),
-        ("invalid number", "in numeric literal"),
-        ("key must be a string", "looking for beginning of object key string"),
-        ("recursion limit exceeded", "exceeded max depth"),
-        ("trailing characters", "after top-level value"),
-        ("trailing comma", "looking for beginning of value"),
-    ];
-    let line = body.split(|c| *c == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
-    let text = error.to_string();
-    let found = line.get(error.column().saturating_sub(1)).copied();
-    let words = WORDS.iter().find(|(theirs, _)| text.starts_with(theirs));
-    let words = words.map_or("looking for beginning of value", |(_, words)| *words);
-    match found {
-        Some(b'}') if text.starts_with("trailing comma") => {
-            "invalid character '}' looking for beginning of object key string".to_owned()
-        }
-        Some(c) if c.is_ascii_control() => format!("invalid character '\\x{c:02x}' {words}"),
-        Some(c) => format!("invalid character '{}' {words}", char::from(c)),
-        None => format!("invalid JSON: {error}"),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -2,17 +2,14 @@
 //! other versions of a kind. Also checks the fields that `fieldValidation` asks about.
 
 pub(crate) mod decode;
-mod duplicates;
 mod protobuf;
-mod text;
 pub(crate) mod versions;
 
 use std::borrow::Cow;
 use std::thread;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use self::duplicates::duplicates;
 use self::versions::{is_stored, rename_fields, rename_paths};
 use crate::apiserver::route::{self, Route, Target};
 use crate::schema;
@@ -153,14 +150,12 @@ pub(crate) fn warnings(request: &Request) -> Vec<String> {
     }
 }
 
-/// Repairs the text of a JSON body, and refuses one that is too deep or too large to build a tree of
-/// it. YAML and protobuf have limits of their own.
-pub(crate) fn prepare(request: &mut Request) -> Result<(), StatusError> {
+/// Refuses a JSON body that is too deep or too large to build a tree of it. YAML and protobuf have limits of their own.
+pub(crate) fn prepare(request: &Request) -> Result<(), StatusError> {
     let media_type = media_type(request);
     if media_type.contains("yaml") || media_type.contains("protobuf") {
         return Ok(());
     }
-    text::repair(&mut request.body);
     json::check_size(&request.body)
         .map_err(|why| StatusError::bad_request(format!("the body {why}")))
 }
@@ -214,14 +209,10 @@ pub(crate) fn validate_fields(
     let format = if is_patch { Format::Json } else { format(request)? };
     // The handler of the request reports a body that cannot be decoded.
     let Ok(mut value) = tree(format, &request.body, expected) else { return Ok(Vec::new()) };
-    let mut problems: Vec<String> = match format {
-        Format::Json => duplicates(&request.body),
-        Format::Protobuf | Format::Yaml => Vec::new(),
-    };
-    problems.iter_mut().for_each(|path| *path = format!("duplicate field {}", go_quoted(path)));
     // The directives of a patch (`$patch`) are not fields.
     let unknown = schema::canonical(of, &mut value).into_iter().filter(|path| !path.contains('$'));
-    problems.extend(unknown.map(|path| format!("unknown field {}", go_quoted(&path))));
+    let unknown = unknown.map(|path| format!("unknown field {}", go_quoted(&path)));
+    let problems: Vec<String> = unknown.collect();
     if problems.is_empty() || wanted == "Warn" {
         return Ok(problems);
     }
@@ -290,12 +281,10 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_duplicate_fields_are_reported_on_request() {
+    fn unknown_fields_are_reported_on_request() {
         let pods = "/api/v1/namespaces/n/pods";
-        let pod =
-            br#"{"spec":{"nope":1,"containers":[{"name":"c","image":"a","image":"b","x":1}]}}"#;
-        let all = "duplicate field \"spec.containers[0].image\", \
-                   unknown field \"spec.nope\", unknown field \"spec.containers[0].x\"";
+        let pod = br#"{"spec":{"nope":1,"containers":[{"name":"c","image":"a","x":1}]}}"#;
+        let all = "unknown field \"spec.nope\", unknown field \"spec.containers[0].x\"";
         for (method, media_type, wanted, expected) in [
             ("POST", JSON, "Ignore", Ok("")),
             ("POST", JSON, "", Ok("")),

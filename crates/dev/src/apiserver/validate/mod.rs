@@ -28,7 +28,6 @@ type NameRule = fn(&str) -> Vec<String>;
 type Call = fn(&Value, &str, &mut Causes);
 
 const CALLS: &[(&str, Call)] = &[
-    ("annotations", metadata::annotations),
     ("deadline", pod::deadline),
     ("downward_source", volume::downward_source),
     ("env_from_source", container::env_from_source),

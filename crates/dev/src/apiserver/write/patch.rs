@@ -9,7 +9,7 @@ use crate::apiserver::api::Api;
 use crate::apiserver::codec::decode;
 use crate::apiserver::defaults;
 use crate::apiserver::options;
-use crate::apiserver::patch::{self, go_shown, json, strategic};
+use crate::apiserver::patch::{go_shown, json, strategic};
 use crate::schema;
 use crate::schema::kind::{Key, Kind, Subresource};
 use crate::schema::status::{Cause, StatusError};
@@ -60,13 +60,8 @@ pub(crate) fn patch(
 }
 
 fn json_of(body: &[u8]) -> Result<Value, StatusError> {
-    serde_json::from_slice(body).map_err(|error| {
-        let detail = match error.is_eof() {
-            true => "unexpected end of JSON input".to_owned(),
-            false => decode::go_syntax_error(body, &error),
-        };
-        StatusError::bad_request(format!("error decoding patch: {detail}"))
-    })
+    serde_json::from_slice(body)
+        .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}")))
 }
 
 fn merged(mut whole: Value, body: &[u8]) -> Result<Value, StatusError> {
@@ -85,12 +80,7 @@ fn merged(mut whole: Value, body: &[u8]) -> Result<Value, StatusError> {
 }
 
 fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, StatusError> {
-    let patch: Value = serde_json::from_slice(body).map_err(|error| {
-        StatusError::bad_request(match error.is_eof() {
-            true => "unexpected end of JSON input".to_owned(),
-            false => decode::go_syntax_error(body, &error),
-        })
-    })?;
+    let patch: Value = json_of(body)?;
     let members = match &patch {
         Value::Object(members) => members.clone(),
         Value::Null => Map::new(),
@@ -104,8 +94,7 @@ fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, StatusErro
     let of = schema::of(kind);
     let mut value = strategic::apply(of, whole, &members)?;
     set_type(&mut value, kind);
-    let wrong = patch::unrestorable(of, &value).or_else(|| schema::check(of, &value).err());
-    if let Some(wrong) = wrong {
+    if let Err(wrong) = schema::check(of, &value) {
         let cause = Cause::invalid("patch", &go_shown(&patch), &wrong);
         return Err(StatusError::invalid_kind("", "", "", &[cause]));
     }
