@@ -51,7 +51,7 @@ pub(crate) fn patch(
     let whole = old.value();
     let body = request.body.as_slice();
     let value = match media {
-        PatchType::Json => checked(key, json::apply(&whole, &json_of(body)?)?)?,
+        PatchType::Json => checked(key, json::apply(&whole, json_of(body)?)?)?,
         PatchType::Merge => checked(key, merged(whole, body)?)?,
         PatchType::Strategic => strategic(key.kind, &whole, body)?,
     };
