@@ -53,12 +53,10 @@ impl Claims {
             // A new volume may fit any pending claim; the claim of a deleted volume is lost.
             let claims = state.store.objects(Kind::PersistentVolumeClaim, "");
             self.dirty.extend(claims.map(|claim| claim.key.clone()));
-        } else if key.kind == Kind::Pod {
-            if change.gone || object.is_terminal() {
-                let claims = state.store.objects(Kind::PersistentVolumeClaim, &key.namespace);
-                let deleting = claims.filter(|claim| claim.deleting);
-                self.dirty.extend(deleting.map(|claim| claim.key.clone()));
-            }
+        } else if key.kind == Kind::Pod && (change.gone || object.is_terminal()) {
+            let claims = state.store.objects(Kind::PersistentVolumeClaim, &key.namespace);
+            let deleting = claims.filter(|claim| claim.deleting);
+            self.dirty.extend(deleting.map(|claim| claim.key.clone()));
         }
     }
 

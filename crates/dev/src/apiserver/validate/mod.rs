@@ -107,6 +107,7 @@ fn check(kind: Kind, value: &Value, causes: &mut Causes) {
             rules::check("PersistentVolumeClaimSpec", &value["spec"], "spec", causes);
         }
         Kind::Pod => pod::check(value, causes),
+        Kind::ResourceQuota => quota(value, causes),
         Kind::Secret => storage::secret(value, causes),
         Kind::ClusterRole
         | Kind::ClusterRoleBinding
@@ -117,11 +118,20 @@ fn check(kind: Kind, value: &Value, causes: &mut Causes) {
         | Kind::Node
         | Kind::PersistentVolume
         | Kind::PodDisruptionBudget
-        | Kind::ResourceQuota
         | Kind::Role
         | Kind::RoleBinding
         | Kind::Service
         | Kind::ServiceAccount => {}
+    }
+}
+
+/// A quota that would count other pods than it says is refused.
+fn quota(quota: &Value, causes: &mut Causes) {
+    for field in ["scopes", "scopeSelector"] {
+        if quota["spec"].get(field).is_some() {
+            let detail = "quotas of the embedded cluster count all pods and have no scopes";
+            causes.push(Cause::forbidden(join("spec", field), detail));
+        }
     }
 }
 
