@@ -35,6 +35,6 @@ fn a_failure_keeps_its_exit_code_and_its_files() {
 fn what_is_left_is_named() {
     let (code, left) = left_by("touch $TMPDIR/kept; (setsid sleep 1234 &)");
     assert_eq!((code, left.len()), (Some(1), 2), "{left:?}");
-    assert!(left[0].ends_with(": sleep 1234"), "{left:?}");
-    assert!(left[1].ends_with("/kept"), "{left:?}");
+    assert!(left[0].ends_with("/kept"), "{left:?}");
+    assert!(left[1].ends_with(": sleep 1234"), "{left:?}");
 }
