@@ -35,22 +35,15 @@ impl PodGroups {
         Self { http, namespace, groups, created: Mutex::default() }
     }
 
-    /// True if `ensure` would send nothing.
-    pub fn is_ready(&self, group: &GroupName) -> bool {
-        let created = lock(&self.created);
-        created.get(group).is_some_and(|(_, at)| at.elapsed() < TRUSTED)
-            || !lock(&self.groups).contains_key(group)
-    }
-
     /// Creates the PodGroup of this group, if it has one that is not known to be there.
     ///
     /// # Errors
     /// The server's refusal. No pod was created.
     pub fn ensure(&self, group: &GroupName) -> Result<(), Refusal> {
-        if self.is_ready(group) {
+        let known = lock(&self.created).get(group).cloned();
+        if known.as_ref().is_some_and(|(_, at)| at.elapsed() < TRUSTED) {
             return Ok(());
         }
-        let known = lock(&self.created).get(group).cloned();
         let Some(PodGroup { api, object }) = lock(&self.groups).get(group).cloned() else {
             return Ok(());
         };

@@ -19,7 +19,6 @@ pub mod reviews;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::io::Read;
 use std::time::Duration;
 
@@ -85,7 +84,7 @@ struct Preconditions {
 }
 
 /// The class of a refusal for a request that got no answer.
-pub fn transport_refusal(error: TransportError) -> Refusal {
+fn transport_refusal(error: TransportError) -> Refusal {
     let (class, message) = match error {
         TransportError::Credentials(message) => (RefusalClass::Unauthorized, message),
         TransportError::NotSent(message) | TransportError::Tls(message) => {
@@ -175,17 +174,12 @@ fn get(path: String, timeout: Duration, body_bytes_max: u64) -> Request<'static>
     Request { method: Method::Get, path, content_type: JSON, body: None, timeout, body_bytes_max }
 }
 
-fn write<'a>(
-    method: Method,
-    path: String,
-    body: impl Into<Cow<'a, [u8]>>,
-    body_bytes_max: u64,
-) -> Request<'a> {
+fn write(method: Method, path: String, body: &[u8], body_bytes_max: u64) -> Request<'_> {
     Request {
         method,
         path,
         content_type: JSON,
-        body: Some(body.into()),
+        body: Some(body),
         timeout: CALL_TIMEOUT,
         body_bytes_max,
     }

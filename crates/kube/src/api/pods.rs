@@ -1,19 +1,16 @@
 //! The pods of one instance: create, get, list, watch, patch and delete.
 
-use std::borrow::Cow;
-use std::io::{self, Read};
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS, PROTOBUF,
     STRATEGIC_MERGE_PATCH, call, delete_options, get, object_path, open_stream, percent_encode,
-    read_pages, require_success, restart_expired, transport_refusal, uid_precondition, write,
-    write_path,
+    read_pages, restart_expired, uid_precondition, write, write_path,
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
-use crate::http::in_flight::InFlight;
-use crate::http::{Http, Method, Request, Response, Stream, StreamHandle, WriteLimit};
+use crate::http::{Http, Method, Stream, StreamHandle, WriteLimit};
 use posse_core::model::ids::{Uid, Version};
 use posse_core::model::input::{ListPage, PodAnswer};
 use posse_core::model::pod::Pod;
@@ -88,51 +85,13 @@ impl Pods {
         Self { http: http.unwrap_or_else(|| self.http.clone()), ..self }
     }
 
-    /// Sends requests about single pods from one thread, on at most `connections_max` connections.
+    /// Creates a pod.
     ///
     /// # Errors
-    /// No file can be opened any more.
-    pub fn in_flight<T>(&self, connections_max: usize) -> io::Result<InFlight<T>> {
-        InFlight::new(self.protobuf(), connections_max)
-    }
-
-    /// Sends one request about a pod, and waits.
-    ///
-    /// # Errors
-    /// Why there is no answer.
-    pub fn send(&self, request: &Request<'_>) -> Result<Response, Refusal> {
-        self.protobuf().call(request).map_err(transport_refusal)
-    }
-
-    /// Reads the answer to a request about a pod.
-    ///
-    /// # Errors
-    /// The server's refusal. The class is `OutcomeUnknown` if the answer to a write is lost or cannot be read.
-    pub fn read(
-        &self,
-        verb: Verb,
-        answer: Result<Response, Refusal>,
-    ) -> Result<PodAnswer, Refusal> {
-        let (status, answer) = require_success(answer?, verb)?;
+    /// The server's refusal. The class is `OutcomeUnknown` if the answer is lost or cannot be read.
+    pub fn create(&self, body: &[u8]) -> Result<PodAnswer, Refusal> {
+        let (status, answer) = self.post(&self.protobuf(), body, "")?;
         self.parse(status, &answer)
-    }
-
-    /// Reads the answer to a delete: the terminating pod, or `None` if the server answers without it.
-    ///
-    /// # Errors
-    /// The server's refusal.
-    pub fn read_deleted(&self, answer: Result<Response, Refusal>) -> Result<Option<Pod>, Refusal> {
-        let (_, answer) = require_success(answer?, Verb::Delete)?;
-        Ok(match pod::parse(&answer, &self.selection) {
-            Ok(PodAnswer::Ours(pod)) => Some(pod),
-            // A 2xx answer with any other body, for example a Status, also means success.
-            Ok(PodAnswer::Foreign(_)) | Err(_) => None,
-        })
-    }
-
-    /// The request that creates a pod.
-    pub fn create<'a>(&self, body: impl Into<Cow<'a, [u8]>>) -> Request<'a> {
-        self.post(body, "")
     }
 
     /// Asks the server whether it would create this pod, and returns the JSON of the pod that it would create.
@@ -142,14 +101,16 @@ impl Pods {
     /// with.
     pub fn dry_run(&self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
         self.check_fields(body)?;
-        let (status, answer) = call(&self.http, &self.post(body, DRY_RUN), Verb::Create)?;
+        let (status, answer) = self.post(&self.http, body, DRY_RUN)?;
         check_answer(body, status, &answer)?;
         Ok(answer)
     }
 
-    /// The request that reads one pod.
-    pub fn get(&self, name: &str) -> Request<'static> {
-        get(self.path(Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX)
+    /// Reads one pod.
+    pub fn get(&self, name: &str) -> Result<PodAnswer, Refusal> {
+        let request = get(self.path(Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
+        let (status, answer) = call(&self.protobuf(), &request, Verb::Get)?;
+        self.parse(status, &answer)
     }
 
     /// Checks whether a node exists. Needs a permission on cluster scope, which few service
@@ -302,10 +263,23 @@ impl Pods {
         open_stream(&self.protobuf(), &path, idle, Verb::Watch)
     }
 
-    /// The request that deletes one pod; with `uid` only if the pod still has this uid.
-    pub fn delete(&self, name: &str, uid: Option<&Uid>, grace_s: Option<u32>) -> Request<'static> {
+    /// Deletes one pod; with `uid` only if the pod still has this uid. Returns the terminating pod,
+    /// or `None` if the server answers without it.
+    pub fn delete(
+        &self,
+        name: &str,
+        uid: Option<&Uid>,
+        grace_s: Option<u32>,
+    ) -> Result<Option<Pod>, Refusal> {
         let body = delete_options(grace_s, uid.map(uid_precondition));
-        write(Method::Delete, write_path(&self.path(Some(name))), body, OBJECT_BYTES_MAX)
+        let request =
+            write(Method::Delete, write_path(&self.path(Some(name))), &body, OBJECT_BYTES_MAX);
+        let (_, answer) = call(&self.protobuf(), &request, Verb::Delete)?;
+        Ok(match pod::parse(&answer, &self.selection) {
+            Ok(PodAnswer::Ours(pod)) => Some(pod),
+            // A 2xx answer with any other body, for example a Status, also means success.
+            Ok(PodAnswer::Foreign(_)) | Err(_) => None,
+        })
     }
 
     /// Deletes all pods, or only those that `extra_selector` matches too.
@@ -321,15 +295,24 @@ impl Pods {
         call(&self.http, &request, Verb::Delete).map(drop)
     }
 
-    /// The request that changes one pod with a strategic merge patch.
-    pub fn patch(&self, name: &str, patch: Vec<u8>) -> Request<'static> {
-        patch_at(&self.path(Some(name)), patch)
+    /// Changes one pod with a strategic merge patch.
+    pub fn patch(&self, name: &str, patch: &[u8]) -> Result<PodAnswer, Refusal> {
+        self.patch_at(&self.path(Some(name)), patch)
     }
 
-    /// The request that changes the resources of a pod in place (KEP-1287), by a patch of the same kind. A server that
-    /// cannot do that does not find it.
-    pub fn resize(&self, name: &str, patch: Vec<u8>) -> Request<'static> {
-        patch_at(&format!("{}/resize", self.path(Some(name))), patch)
+    /// Changes the resources of a pod in place (KEP-1287), by a patch of the same kind.
+    ///
+    /// # Errors
+    /// The server's refusal; `NotFound` also if it cannot do that.
+    pub fn resize(&self, name: &str, patch: &[u8]) -> Result<PodAnswer, Refusal> {
+        self.patch_at(&format!("{}/resize", self.path(Some(name))), patch)
+    }
+
+    fn patch_at(&self, path: &str, patch: &[u8]) -> Result<PodAnswer, Refusal> {
+        let mut request = write(Method::Patch, write_path(path), patch, OBJECT_BYTES_MAX);
+        request.content_type = STRATEGIC_MERGE_PATCH;
+        let (status, answer) = call(&self.protobuf(), &request, Verb::Patch)?;
+        self.parse(status, &answer)
     }
 
     /// Refuses a pod with misspelt fields if the server would drop them silently. Newer servers refuse
@@ -338,9 +321,10 @@ impl Pods {
         check_fields(&self.http, &write_path(&self.path(None)), body)
     }
 
-    fn post<'a>(&self, body: impl Into<Cow<'a, [u8]>>, options: &str) -> Request<'a> {
+    fn post(&self, http: &Http, body: &[u8], options: &str) -> Result<(u16, Vec<u8>), Refusal> {
         let path = format!("{}{STRICT}{options}", write_path(&self.path(None)));
-        write(Method::Post, path, body, OBJECT_BYTES_MAX)
+        let request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
+        call(http, &request, Verb::Create)
     }
 
     fn list_pages(&self, take: &mut impl FnMut(PodList, ListPage) -> bool) -> Result<(), Refusal> {
@@ -397,10 +381,4 @@ impl Pods {
         let all = extra.map_or_else(|| ours.clone(), |extra| format!("{ours},{extra}"));
         format!("labelSelector={}", percent_encode(&all))
     }
-}
-
-fn patch_at(path: &str, patch: Vec<u8>) -> Request<'static> {
-    let mut request = write(Method::Patch, write_path(path), patch, OBJECT_BYTES_MAX);
-    request.content_type = STRATEGIC_MERGE_PATCH;
-    request
 }

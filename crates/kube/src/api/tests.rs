@@ -40,10 +40,6 @@ fn pods(server: &TestServer) -> Pods {
     Pods::new(plain_client(server.address), "analytics", selection)
 }
 
-fn created(pods: &Pods) -> Result<PodAnswer, Refusal> {
-    pods.read(Verb::Create, pods.send(&pods.create(&b"{}"[..])))
-}
-
 fn lines(server: &TestServer) -> Vec<String> {
     let short = |line: &str| line.replace(SELECTOR, "SEL").replace(" HTTP/1.1", "");
     server.seen().iter().map(|asked| short(asked.line()).replace(PODS, "PODS")).collect()
@@ -58,7 +54,7 @@ fn sent<T>(answer: (u16, &'static str), ask: impl Fn(&Pods) -> T) -> (T, Asked) 
 
 #[test]
 fn requests_are_sent_as_documented() {
-    let (seen, asked) = sent((201, POD), created);
+    let (seen, asked) = sent((201, POD), |pods| pods.create(b"{}"));
     assert!(matches!(seen, Ok(PodAnswer::Ours(pod)) if pod.id.0 == 1));
     assert_eq!(
         asked.line(),
@@ -80,10 +76,10 @@ fn requests_are_sent_as_documented() {
     assert_eq!(asked.line(), "GET /api/v1/nodes/a%2Fb HTTP/1.1");
     assert!(there.is_ok());
 
-    let (_, asked) = sent((200, POD), |pods| pods.send(&pods.get("a/../b?c")).unwrap());
+    let (_, asked) = sent((200, POD), |pods| pods.get("a/../b?c").unwrap());
     assert_eq!(asked.line(), format!("GET {PODS}/a%2F..%2Fb%3Fc HTTP/1.1"));
 
-    let (_, asked) = sent((200, POD), |pods| pods.send(&pods.patch("x", b"{}".to_vec())).unwrap());
+    let (_, asked) = sent((200, POD), |pods| pods.patch("x", b"{\"metadata\":{}}").unwrap());
     assert_eq!(asked.line(), format!("PATCH {PODS}/x?fieldManager=posse HTTP/1.1"));
     assert_eq!(asked.header("content-type"), Some("application/strategic-merge-patch+json"));
 }
@@ -91,17 +87,14 @@ fn requests_are_sent_as_documented() {
 #[test]
 fn a_delete_carries_uid_grace_and_selector() {
     let uid = Uid::new("3f2504e0-4f89-41d3-9a0c-0305e82c3301");
-    let (gone, asked) = sent((200, POD), |pods| {
-        pods.read_deleted(pods.send(&pods.delete("x", Some(&uid), Some(10))))
-    });
+    let (gone, asked) = sent((200, POD), |pods| pods.delete("x", Some(&uid), Some(10)));
     assert!(matches!(gone, Ok(Some(pod)) if pod.id.0 == 1));
     assert_eq!(asked.line(), format!("DELETE {PODS}/x?fieldManager=posse HTTP/1.1"));
     let wanted = r#"{"apiVersion":"v1","kind":"DeleteOptions","gracePeriodSeconds":10,"preconditions":{"uid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301"},"propagationPolicy":"Background"}"#;
     assert_eq!(String::from_utf8(asked.body).unwrap(), wanted);
 
     let done = r#"{"kind":"Status","status":"Success"}"#;
-    let (gone, asked) =
-        sent((200, done), |pods| pods.read_deleted(pods.send(&pods.delete("x", None, None))));
+    let (gone, asked) = sent((200, done), |pods| pods.delete("x", None, None));
     assert_eq!(gone, Ok(None));
     let wanted = r#"{"apiVersion":"v1","kind":"DeleteOptions","propagationPolicy":"Background"}"#;
     assert_eq!(String::from_utf8(asked.body).unwrap(), wanted);
@@ -117,10 +110,10 @@ fn a_delete_carries_uid_grace_and_selector() {
 #[test]
 fn a_lost_or_unreadable_answer_has_an_unknown_outcome() {
     let server = TestServer::start(None, |_| Answer::Cut);
-    let refusal = created(&pods(&server)).unwrap_err();
+    let refusal = pods(&server).create(b"{}").unwrap_err();
     assert_eq!((refusal.class, refusal.code), (RefusalClass::OutcomeUnknown, 0));
 
-    let (refusal, _) = sent((201, "{\"kind\":\"Pod\"}"), created);
+    let (refusal, _) = sent((201, "{\"kind\":\"Pod\"}"), |pods| pods.create(b"{}"));
     let refusal = refusal.unwrap_err();
     assert_eq!((refusal.class, refusal.code), (RefusalClass::OutcomeUnknown, 201));
 
@@ -131,7 +124,7 @@ fn a_lost_or_unreadable_answer_has_an_unknown_outcome() {
     };
     let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
     let nowhere = Pods::new(plain_client(address), "n", selection);
-    let refusal = created(&nowhere).unwrap_err();
+    let refusal = nowhere.create(b"{}").unwrap_err();
     assert_eq!((refusal.class, refusal.code), (RefusalClass::Transient, 0));
 }
 

@@ -15,7 +15,7 @@ use crate::config::Cluster;
 pub(super) const POOLED_MAX: usize = 32;
 
 /// An idle connection is closed after this time. kube-apiserver closes it after 90 s.
-pub(super) const POOLED_AGE_MAX: Duration = Duration::from_secs(60);
+const POOLED_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Read buffer of a connection for single requests, in bytes. Small, because each pooled connection
 /// has two: one for TLS and one for the socket.
@@ -84,7 +84,7 @@ fn agent_config(cluster: &Cluster) -> ConfigBuilder<AgentScope> {
 }
 
 /// The user agent in kubectl's format: `posse/0.2.0 (linux/amd64)`.
-pub(super) fn user_agent() -> String {
+fn user_agent() -> String {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

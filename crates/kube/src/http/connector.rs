@@ -215,17 +215,18 @@ impl fmt::Debug for TlsConnector {
     }
 }
 
-/// The name that the peer's certificate must be valid for: `tls_server_name` for the server itself. The peer may also
-/// be an https proxy, which has its own name.
-pub(super) fn server_name(
-    uri: &Uri,
-    server_host: &str,
-    tls_server_name: Option<&str>,
-) -> Result<ServerName<'static>, Error> {
-    let host = unbracketed(uri.host().unwrap_or_default());
-    let name = tls_server_name.filter(|_| host == server_host).unwrap_or(host);
-    ServerName::try_from(name.to_owned())
-        .map_err(|_| Error::Tls("the server's name is neither a DNS name nor an address"))
+impl TlsConnector {
+    /// The name that the peer's certificate must be valid for. The peer may also be an https proxy,
+    /// which has its own name.
+    fn name(&self, uri: &Uri) -> Result<ServerName<'static>, Error> {
+        let host = unbracketed(uri.host().unwrap_or_default());
+        let name = match &self.server_name {
+            Some(name) if host == self.server_host => name.as_str(),
+            Some(_) | None => host,
+        };
+        ServerName::try_from(name.to_owned())
+            .map_err(|_| Error::Tls("the server's name is neither a DNS name nor an address"))
+    }
 }
 
 impl<In: Transport> Connector<In> for TlsConnector {
@@ -241,8 +242,7 @@ impl<In: Transport> Connector<In> for TlsConnector {
             return Ok(Some(Box::new(plain)));
         }
         let Some(tls_config) = &self.tls_config else { return Err(Error::TlsRequired) };
-        let name = server_name(details.uri, &self.server_host, self.server_name.as_deref())?;
-        let connection = ClientConnection::new(Arc::clone(tls_config), name)?;
+        let connection = ClientConnection::new(Arc::clone(tls_config), self.name(details.uri)?)?;
         let plain: Box<dyn Transport> = Box::new(plain);
         let mut socket = TransportAdapter::new(plain, Arc::clone(&details.current_time));
         socket.set_timeout(details.timeout);

@@ -2,11 +2,8 @@
 //! Knows nothing of Kubernetes objects.
 
 mod agent;
-mod connection;
 mod connector;
 mod counts;
-mod exchange;
-pub mod in_flight;
 mod interrupt;
 mod socket;
 mod stream;
@@ -17,7 +14,6 @@ pub mod websocket;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -27,12 +23,11 @@ use std::time::{Duration, Instant};
 use rustls::ClientConfig;
 use ureq::http;
 use ureq::http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderMap,
-    HeaderName, HeaderValue, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue,
 };
 use ureq::{Agent, AsSendBody, Body};
 
-use self::agent::{unary_agent, user_agent};
+use self::agent::unary_agent;
 use self::connector::{ErrorClass, classify, describe_error};
 use self::counts::SharedCounts;
 use self::stream::{STREAM_HEAD_TIMEOUT, is_json, retry_after};
@@ -97,7 +92,7 @@ pub struct Request<'a> {
     pub path: String,
     /// Unused if there is no body.
     pub content_type: &'static str,
-    pub body: Option<Cow<'a, [u8]>>,
+    pub body: Option<&'a [u8]>,
     /// For everything, including retries and the answer's body, but without the run of a credential
     /// plugin (see `Http::with_plugin_in_timeout`).
     pub timeout: Duration,
@@ -351,15 +346,20 @@ impl Http {
             path: &request.path,
             accept: self.accept,
             content_type: request.content_type,
-            body: request.body.as_deref(),
+            body: request.body,
             limit: TimeLimit::Deadline(plugin_until.map_or(deadline, |at| at.min(deadline))),
             plugin_until,
         };
         let response =
             self.shared.send_with_retries(&parts, &|snapshot| Ok(snapshot.unary.clone()))?;
         let (head, body) = response.into_parts();
-        let body = self.shared.read_whole(body, request.body_bytes_max)?;
-        Ok(complete(&http::Response::from_parts(head, ()), body))
+        Ok(Response {
+            status: head.status.as_u16(),
+            retry_after: retry_after(&head.headers),
+            json: is_json(&head.headers),
+            date: date(&head.headers),
+            body: self.shared.read_whole(body, request.body_bytes_max)?,
+        })
     }
 
     fn deadline(&self, request: &Request<'_>) -> Result<Instant, TransportError> {
@@ -464,8 +464,18 @@ impl Shared {
         credentials: &Credentials,
         parts: &RequestParts<'_>,
     ) -> Result<http::Response<Body>, ureq::Error> {
-        let content_type = parts.body.map(|_| parts.content_type);
-        let builder = self.head(credentials, parts.method, parts.path, parts.accept, content_type);
+        let mut builder = http::Request::builder()
+            .method(parts.method.as_http())
+            .uri(format!("{}{}", self.base, parts.path));
+        for (name, value) in self.identity_headers(credentials) {
+            builder = builder.header(name, value);
+        }
+        if parts.body.is_some() {
+            builder = builder.header(CONTENT_TYPE, parts.content_type);
+        }
+        // API servers compress large lists only. On a fast network, decompression takes as long as
+        // it saves in transfer.
+        builder = builder.header(ACCEPT_ENCODING, "identity").header(ACCEPT, parts.accept);
         let sent_at = Instant::now();
         let answer = match parts.body {
             Some(body) => run(agent, builder.body(body), parts.limit),
@@ -474,50 +484,6 @@ impl Shared {
         let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
         self.counts.add(parts.method.as_str(), status, sent_at.elapsed());
         answer
-    }
-
-    /// The head of a request. ureq adds the rest.
-    fn head(
-        &self,
-        credentials: &Credentials,
-        method: Method,
-        path: &str,
-        accept: &'static str,
-        content_type: Option<&'static str>,
-    ) -> http::request::Builder {
-        let mut builder =
-            http::Request::builder().method(method.as_http()).uri(format!("{}{path}", self.base));
-        for (name, value) in self.identity_headers(credentials) {
-            builder = builder.header(name, value);
-        }
-        if let Some(content_type) = content_type {
-            builder = builder.header(CONTENT_TYPE, content_type);
-        }
-        // API servers compress large lists only. On a fast network, decompression takes as long as
-        // it saves in transfer.
-        builder.header(ACCEPT_ENCODING, "identity").header(ACCEPT, accept)
-    }
-
-    /// The head of a request with all that ureq would add.
-    fn whole_head(
-        &self,
-        credentials: &Credentials,
-        request: &Request<'_>,
-        accept: &'static str,
-    ) -> http::Result<http::Request<()>> {
-        let content_type = request.body.as_ref().map(|_| request.content_type);
-        let mut builder =
-            self.head(credentials, request.method, &request.path, accept, content_type);
-        if let Some(body) = &request.body {
-            builder = builder.header(CONTENT_LENGTH, body.len());
-        }
-        builder.header(USER_AGENT, user_agent()).body(())
-    }
-
-    /// True if a connection to the server needs no proxy.
-    fn is_direct(&self) -> bool {
-        let uri = self.base.parse::<http::Uri>();
-        self.cluster.proxy.as_ref().is_none_or(|proxy| uri.is_ok_and(|uri| proxy.is_no_proxy(&uri)))
     }
 
     /// The headers that say who sends a request. Without TLS they are never sent.
@@ -536,12 +502,11 @@ impl Shared {
         let expected = body.content_length().unwrap_or(BODY_BYTES_USUAL).min(bytes_max);
         let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
         let mut reader = body.into_reader().take(bytes_max.saturating_add(1));
-        let read = reader.read_to_end(&mut bytes).map_err(ureq::Error::from);
-        let read = read.and_then(|_| match bytes.len() as u64 > bytes_max {
-            true => Err(too_large(bytes_max)),
-            false => Ok(()),
-        });
-        read.map_err(|error| self.transport_error(&error).0)?;
+        reader.read_to_end(&mut bytes).map_err(|e| self.transport_error(&e.into()).0)?;
+        if bytes.len() as u64 > bytes_max {
+            let problem = format!("{}: the answer is larger than {bytes_max} bytes", self.base);
+            return Err(TransportError::Unknown(problem));
+        }
         Ok(bytes)
     }
 
@@ -662,21 +627,6 @@ fn discard(response: http::Response<Body>) {
     let mut rest = response.into_body().into_reader().take(DISCARD_BYTES_MAX);
     // If this fails, the connection is closed and the next request opens another one.
     let _ = io::copy(&mut rest, &mut io::sink());
-}
-
-/// The answer with this head and body.
-fn complete(head: &http::Response<()>, body: Vec<u8>) -> Response {
-    Response {
-        status: head.status().as_u16(),
-        retry_after: retry_after(head.headers()),
-        json: is_json(head.headers()),
-        date: date(head.headers()),
-        body,
-    }
-}
-
-fn too_large(bytes_max: u64) -> ureq::Error {
-    io::Error::other(format!("the answer is larger than {bytes_max} bytes")).into()
 }
 
 fn date(headers: &HeaderMap) -> Option<String> {

@@ -53,7 +53,7 @@ impl<In: Transport> Connector<In> for SocketConnector {
 
 /// Connects to the first address that answers. Each address gets half of the time that is left, the last
 /// one all of it.
-pub(super) fn open(addresses: &[SocketAddr], timeout: NextTimeout) -> Result<TcpStream, Error> {
+fn open(addresses: &[SocketAddr], timeout: NextTimeout) -> Result<TcpStream, Error> {
     let began = Instant::now();
     let mut failure = Error::ConnectionFailed;
     for (i, address) in addresses.iter().enumerate() {

@@ -310,7 +310,7 @@ fn now() -> UreqInstant {
     UreqInstant::Exact(Instant::now())
 }
 
-pub(super) fn limit(after: Duration) -> NextTimeout {
+fn limit(after: Duration) -> NextTimeout {
     NextTimeout { after: Limit::Exact(after), ..NextTimeout::default() }
 }
 

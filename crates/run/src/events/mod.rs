@@ -134,12 +134,6 @@ impl EventLog {
         }
     }
 
-    /// True if `wait_written` would not wait.
-    pub fn is_written(&self) -> bool {
-        let log = self.lock();
-        log.written.is_none_or(|written| written >= log.newest())
-    }
-
     fn set_written(&self, written: Option<u64>) {
         let mut log = self.lock();
         log.written = written;

@@ -1,7 +1,6 @@
 //! HTTP against real sockets: TLS, credentials, proxies, streams, and the error of every kind of
 //! failure.
 
-mod in_flight;
 mod trust;
 mod websocket;
 
@@ -55,7 +54,7 @@ fn request(method: Method, body: Option<&[u8]>) -> Request<'_> {
         method,
         path: "/api/v1/pods?limit=500".to_owned(),
         content_type: "application/json",
-        body: body.map(Into::into),
+        body,
         timeout: Duration::from_secs(20),
         body_bytes_max: 1 << 20,
     }

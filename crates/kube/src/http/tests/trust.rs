@@ -58,11 +58,7 @@ fn a_rotated_authority_is_used_at_once() {
 }
 
 /// A cluster whose user has the certificate in the folder's `chain` and `key`.
-pub(super) fn with_certificate(
-    server: &TestServer,
-    folder: &Folder,
-    authority: &Authority,
-) -> Cluster {
+fn with_certificate(server: &TestServer, folder: &Folder, authority: &Authority) -> Cluster {
     let (chain, key) = authority.issue(&["me"]);
     let mut cluster = cluster(server, folder);
     cluster.identity.client_cert = Some(ClientCert {
