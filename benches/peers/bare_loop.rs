@@ -1,4 +1,4 @@
-//! The limit: parallel POSTs of the same body, and a watch that is read and not parsed. Runs as a
+//! The limit: parallel POSTs of the same body, with or without a watch that is read and not parsed. Runs as a
 //! process of its own, so that its processor time can be told from the benchmark's.
 
 use std::io::{BufRead as _, BufReader};
@@ -15,6 +15,8 @@ use crate::support::server::pods_path;
 const CONNECTIONS: u32 = 32;
 const AGENT: &str = "test-bare";
 const WORD: &str = "bare-loop";
+/// The argument that makes it read a watch, too.
+pub const WATCH: &str = "watch";
 /// What stands in the body for the pod's name.
 const NAME: &str = "NAME";
 
@@ -37,11 +39,13 @@ pub fn body(pod: &mut serde_json::Value) -> String {
 
 pub fn run() {
     let args: Vec<String> = std::env::args().skip(2).collect();
-    let [kubeconfig, namespace, executors, pod] = &args[..] else { panic!("four arguments") };
+    let [kubeconfig, namespace, executors, pod, more @ ..] = &args[..] else { panic!("few") };
     let (access, path) = (Access::from_kubeconfig(Path::new(kubeconfig)), pods_path(namespace));
     let (n, body): (u32, _) = (executors.parse().unwrap(), std::fs::read_to_string(pod).unwrap());
     let watched = (access.clone(), path.clone());
-    thread::spawn(move || watch(&watched.0, &watched.1));
+    if more == [WATCH] {
+        thread::spawn(move || watch(&watched.0, &watched.1));
+    }
     let next = AtomicU32::new(1);
     let headers = [("content-type".to_owned(), "application/json".to_owned())];
     thread::scope(|scope| {

@@ -1,7 +1,7 @@
-//! posse beside the peers that make the same pods at the same real kube-apiserver, in turn: a bare
-//! loop of POSTs (the limit), Spark's own allocator and a Kubernetes Job, each as shipped and tuned.
+//! posse beside the peers that make the same pods at the same real kube-apiserver, in turn: a
+//! loop of POSTs with and without a watch (the limit), Spark's own allocator and a Kubernetes Job, each as shipped and tuned.
 //! `KUBEBUILDER_ASSETS=... cargo bench --bench peers [-- --executors 1000 --rounds 5 --failures 20
-//! --peers posse,loop,job,job-tuned,spark,spark-tuned --json FILE]`. Prints a table, writes JSON.
+//! --peers posse,loop,loop-bare,job,job-tuned,spark,spark-tuned --json FILE]`. Prints a table, writes JSON.
 
 #![allow(unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]

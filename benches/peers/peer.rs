@@ -23,6 +23,7 @@ const TOKEN_S: i64 = 3_600;
 pub enum Peer {
     Posse,
     Loop,
+    LoopBare,
     Job,
     JobTuned,
     Spark,
@@ -30,13 +31,21 @@ pub enum Peer {
 }
 
 impl Peer {
-    pub const ALL: [Self; 6] =
-        [Self::Posse, Self::Loop, Self::Job, Self::JobTuned, Self::Spark, Self::SparkTuned];
+    pub const ALL: [Self; 7] = [
+        Self::Posse,
+        Self::Loop,
+        Self::LoopBare,
+        Self::Job,
+        Self::JobTuned,
+        Self::Spark,
+        Self::SparkTuned,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Posse => "posse",
             Self::Loop => "loop",
+            Self::LoopBare => "loop-bare",
             Self::Job => "job",
             Self::JobTuned => "job-tuned",
             Self::Spark => "spark",
@@ -52,7 +61,8 @@ impl Peer {
     pub fn about(self) -> &'static str {
         match self {
             Self::Posse => "posse",
-            Self::Loop => "bare loop, 32 connections (the limit)",
+            Self::Loop => "loop of POSTs on 32 connections that reads a watch",
+            Self::LoopBare => "the same loop without a watch (the limit)",
             Self::Job => "Job, controller manager as shipped (20 calls/s)",
             Self::JobTuned => "Job, controller manager without a limit of calls",
             Self::Spark => "Spark 4.3's allocator, as shipped",
@@ -65,7 +75,7 @@ impl Peer {
     }
 
     pub fn has_long_start(self) -> bool {
-        !matches!(self, Self::Posse | Self::Loop)
+        !matches!(self, Self::Posse | Self::Loop | Self::LoopBare)
     }
 
     fn is_spark(self) -> bool {
@@ -75,7 +85,7 @@ impl Peer {
     /// The loop replaces nothing. The Job controller waits longer after each failure.
     pub fn failures_max(self) -> usize {
         match self {
-            Self::Loop => 0,
+            Self::Loop | Self::LoopBare => 0,
             Self::Job | Self::JobTuned => 2,
             Self::Posse | Self::Spark | Self::SparkTuned => usize::MAX,
         }
@@ -151,7 +161,8 @@ impl Start<'_> {
             .unwrap();
         Group(match peer {
             Peer::Posse => self.posse(),
-            Peer::Loop => self.bare_loop(),
+            Peer::Loop => self.bare_loop(&[bare_loop::WATCH]),
+            Peer::LoopBare => self.bare_loop(&[]),
             Peer::Job => self.job(&[]),
             Peer::JobTuned => self.job(&["--kube-api-qps=10000", "--kube-api-burst=10000"]),
             Peer::Spark => self.spark(&[]),
@@ -209,7 +220,7 @@ impl Start<'_> {
         self.spawn(self.posse_command(&["run"]))
     }
 
-    fn bare_loop(&self) -> Guarded {
+    fn bare_loop(&self, more: &[&str]) -> Guarded {
         let output = self.posse_command(&["render", "--output", "json"]).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
         let mut list: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -217,7 +228,9 @@ impl Start<'_> {
         pod["metadata"]["namespace"] = self.namespace.into();
         fs::write(self.file("body"), bare_loop::body(&mut pod)).unwrap();
         let (kubeconfig, body) = (self.file("kubeconfig"), self.file("body"));
-        self.spawn(bare_loop::command(&kubeconfig, self.namespace, self.executors, &body))
+        let mut command = bare_loop::command(&kubeconfig, self.namespace, self.executors, &body);
+        command.args(more);
+        self.spawn(command)
     }
 
     fn job(&self, more: &[&str]) -> Guarded {

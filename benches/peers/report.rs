@@ -59,15 +59,15 @@ fn spread(values: &mut [f64], digits: usize) -> String {
     format!("{median:.digits$} ({least:.digits$} .. {most:.digits$})")
 }
 
-/// The rates of posse by those of the loop in the same round.
+/// The rates of a peer by those of the bare loop in the same round.
 fn ratios(rounds: &[Round], peer: Peer) -> Vec<f64> {
-    let limits = of(rounds, Peer::Loop, |figures| figures.rate);
+    let limits = of(rounds, Peer::LoopBare, |figures| figures.rate);
     of(rounds, peer, |figures| figures.rate).iter().zip(limits).map(|(a, b)| a / b).collect()
 }
 
 pub fn table(peers: &[Peer], rounds: &[Round], calls: &[Calls]) -> String {
     let mut table = String::from(
-        "| peer | creates/s | of the loop's rate | failed -> successor created, ms | RSS, MB \
+        "| peer | creates/s | of the bare loop's rate | failed -> successor created, ms | RSS, MB \
          | processor time an executor, us | calls an executor | KB sent, received |\n\
          |---|---|---|---|---|---|---|---|\n",
     );
@@ -102,7 +102,7 @@ pub fn json(peers: &[Peer], executors: u32, rounds: &[Round], calls: &[Calls]) -
         json!({
             "peer": peer.name(), "about": peer.about(),
             "creates_per_s": of(rounds, peer, |figures| figures.rate),
-            "ratios_to_loop": ratios(rounds, peer),
+            "ratios_to_loop_bare": ratios(rounds, peer),
             "replaced_ms": replaced(rounds, peer),
             "rss_kb": of(rounds, peer, |figures| figures.memory_kb as f64),
             "processor_us_per_executor": of(rounds, peer, |figures| figures.cpu_us),

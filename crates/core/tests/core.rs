@@ -53,6 +53,5 @@ mod core {
     mod tasks;
     mod tidy;
     mod wall_clock;
-    mod window;
     mod writes;
 }

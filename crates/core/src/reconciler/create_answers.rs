@@ -44,11 +44,10 @@ impl Reconciler {
         match answer {
             Ok(PodAnswer::Ours(pod)) if self.has_create_labels(id, &pod) => {
                 self.on_request_answered(id);
+                self.window.on_answered();
                 if pod.restarts_in_place {
-                    self.window.on_answered();
                     self.refuse_changed(id, &pod.uid, &pod.name, RESTARTS_IN_PLACE, now);
                 } else {
-                    self.window.on_created(now.since(sent_at));
                     self.on_created_pod(id, &pod, watermark, now);
                 }
             }

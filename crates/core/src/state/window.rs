@@ -7,15 +7,11 @@ use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
 const SIZE_INITIAL: u32 = 4;
-/// If creates are answered within `ANSWER_QUICK_MS`, so many in flight create 300 pods a second or more. A
-/// scheduler binds no more than that. More in flight need more connections, and gain nothing.
-const SIZE_QUICK: u32 = 12;
-const ANSWER_QUICK_MS: u64 = 40;
 const OVERLOAD_DELAY_INITIAL_MS: u64 = 100;
 const OVERLOAD_DELAY_MAX_MS: u64 = 30_000;
 
 /// Starts at 4, grows by one with each success (so doubles each round trip), and halves at most
-/// once each round trip on overload. Above 12 it grows only while the server answers slowly.
+/// once each round trip on overload.
 #[derive(Clone, Debug)]
 pub struct Window {
     size: u32,
@@ -73,16 +69,6 @@ impl Window {
         self.take_answer();
         self.failures = 0;
         self.size = (self.size + 1).min(self.size_max);
-    }
-
-    /// A create succeeded after `took_ms`. Above `SIZE_QUICK` the window follows the median of these times:
-    /// a few slow answers do not let it grow.
-    pub fn on_created(&mut self, took_ms: u64) {
-        let size = self.size;
-        self.on_answered();
-        if took_ms < ANSWER_QUICK_MS && self.size > SIZE_QUICK {
-            self.size = size.saturating_sub(1).max(SIZE_QUICK);
-        }
     }
 
     /// A request failed for a reason that is no sign of overload, and no sign of capacity either.

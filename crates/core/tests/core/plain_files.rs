@@ -246,8 +246,8 @@ fn executors_without_a_node_are_limited_from_the_first_one_on() {
     const TIMES: [u64; 5] = [1_000, 14_000, 16_000, 46_000, 30 * MINUTE_MS];
     for (n, most) in [
         (50, [50, 50, 50, 50, 50]),
-        (600, [140, 140, 240, 600, 600]),
-        (5_000, [140, 140, 240, 840, 1_000]),
+        (600, [160, 160, 240, 600, 600]),
+        (5_000, [160, 160, 240, 840, 1_000]),
     ] {
         let (counts, _) = large_start(spec("g", n), Placed::Never, &TIMES);
         let within = counts.iter().zip(most).all(|(n, most)| *n <= most && *n + 40 >= most);

@@ -93,8 +93,7 @@ const TOP: &[Key] = &[
 #[rustfmt::skip]
 const ALLOCATION: &[Key] = &[
     key("in_flight_max", With(&Integer, ", at most 256"), Is("32"),
-        "Creates under way at once. `0`: the most that posse supports, 256. While the API server answers most \
-         creates within 40 ms, at most 12 are under way: more would make none of them faster."),
+        "Creates under way at once. `0`: the most that posse supports, 256."),
     key("pending_max", Integer, Is("0"),
         "Executors that do not run yet, over all groups. `0`: no limit. If the scheduler finds no node for a \
          group's executors for 2 minutes, posse deletes those beyond the group's even share as soon as another \
