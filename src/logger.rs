@@ -1,7 +1,7 @@
 //! The logger: lines like `2026-01-01T00:00:00Z INFO text` or JSON objects on stderr.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use jiff::Timestamp;
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -20,12 +20,11 @@ const FILTER_BYTES_SHOWN: usize = 100;
 /// The target of the HTTP library, whose lines at debug level have no bodies and no credentials.
 const HTTP_LIBRARY: &str = "ureq";
 
-/// Starts logging with the flags or the filter in `POSSE_LOG`, to `writer` or else to stderr. A second
-/// call has no effect.
+/// Starts logging to stderr with the flags or the filter in `POSSE_LOG`. A second call has no effect.
 ///
 /// # Errors
 /// The filter is invalid.
-pub fn init(world: &World<'_>, writer: Option<Box<dyn Write + Send>>) -> Result<(), Failure> {
+pub fn init(world: &World<'_>) -> Result<(), Failure> {
     let OutputArgs { quiet, verbose, log_format, .. } = world.output;
     let filters = match (quiet, verbose) {
         (true, _) => "error".to_owned(),
@@ -34,16 +33,19 @@ pub fn init(world: &World<'_>, writer: Option<Box<dyn Write + Send>>) -> Result<
         (false, _) => "debug".to_owned(),
     };
     let mut builder = env_logger::Builder::new();
-    let target = writer.map_or(env_logger::Target::Stderr, env_logger::Target::Pipe);
-    builder.parse_filters(&filters.replace("posse::", "posse_")).target(target);
-    let colored = has_colors(world.output.color, world.env, io::stderr().is_terminal());
+    builder.parse_filters(&filters.replace("posse::", "posse_"));
+    let is_terminal = io::stderr().is_terminal();
+    let colored = has_colors(world.output.color, world.env, is_terminal);
+    // A terminal adds no carriage return while the driver reads it.
+    let line_end = if is_terminal { "\r\n" } else { "\n" };
     builder.format(move |out, record| {
         let now = Timestamp::now();
         match log_format {
-            LogFormat::Text => writeln!(out, "{}", line(now, record, colored)),
+            LogFormat::Text => write!(out, "{}{line_end}", line(now, record, colored)),
             LogFormat::Json => {
                 let text = record.args().to_string();
-                writeln!(out, "{}", json_line(now, record.level(), record.target(), &text))
+                let line = json_line(now, record.level(), record.target(), &text);
+                write!(out, "{line}{line_end}")
             }
         }
     });

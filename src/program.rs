@@ -121,18 +121,13 @@ fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
 }
 
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    // `run` and `map` start their logger later, when they know whether there is a progress line. A
-    // supervisor has no log, and a container's environment variables are not meant for posse's logger.
-    let has_own_logger =
-        matches!(command, Command::Run(_) | Command::Supervise | Command::Listen(_));
-    #[cfg(feature = "tools")]
-    let has_own_logger =
-        has_own_logger || matches!(command, Command::Tools(crate::args::tools::Command::Map(_)));
+    // A supervisor has no log, and a container's environment variables are not meant for posse's logger.
+    let has_no_log = matches!(command, Command::Supervise | Command::Listen(_));
     #[cfg(feature = "dev")]
-    let has_own_logger =
-        has_own_logger || matches!(command, Command::Dev(crate::args::dev::Command::DevContainer));
-    if !has_own_logger {
-        crate::logger::init(world, None)?;
+    let has_no_log =
+        has_no_log || matches!(command, Command::Dev(crate::args::dev::Command::DevContainer));
+    if !has_no_log {
+        crate::logger::init(world)?;
     }
     match command {
         #[cfg(feature = "tools")]

@@ -116,8 +116,6 @@ same=no
 
 # The first line of each chunk is the work. Each further line is one executor that began it.
 n_again=$(($(cat "$job"/done/* | wc -l) - 2 * n_chunks))
-# Clears posse's progress line on the terminal.
-[ -t 1 ] && printf '\r\033[K'
 echo "the ten most frequent of $(($(wc -l <"$job/result"))) words:"
 sort -k 1,1nr -k 2 "$job/result" | sed '10q'
 echo "$n_chunks chunks, begun again after a loss: $n_again"

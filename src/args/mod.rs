@@ -223,7 +223,7 @@ pub struct RunArgs {
     /// Allow one driver of the application at a time: wait until the other one has ended
     #[arg(long)]
     pub exclusive: bool,
-    /// How to show the progress: auto is a line on a terminal, plain is log lines
+    /// Whether to log the progress: auto if stderr is a terminal, plain always
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub progress: ShowProgress,
     /// Print what the executors write to stderr, each line with its group and executor in front
@@ -251,13 +251,12 @@ pub struct EmbeddedArgs {
     pub insecure_no_auth: bool,
 }
 
-/// How `posse run` shows its progress.
+/// Whether `posse run` logs its progress: a line each time something has changed, at most one a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ShowProgress {
-    /// One line on a terminal that can move its cursor, below everything else
+    /// If stderr is a terminal
     #[default]
     Auto,
-    /// A log line each time something has changed, at most one a second
     Plain,
     Off,
 }

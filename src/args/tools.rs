@@ -93,7 +93,7 @@ pub struct MapArgs {
     pub jobs: u32,
     #[command(flatten)]
     pub line: LineArgs,
-    /// How to show the progress: auto is a line on a terminal, plain is log lines
+    /// Whether to log the progress: auto if stderr is a terminal, plain always
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub progress: ShowProgress,
 }

@@ -1,10 +1,9 @@
 //! `--executor-logs`: prints what the executors of a run write, while it runs.
 
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -25,26 +24,19 @@ pub(super) struct ExecutorLogPrinter {
 }
 
 impl ExecutorLogPrinter {
-    /// Starts printing to `out`, above the progress line, or to stderr.
-    pub(super) fn start(
-        http: &Http,
-        namespace: &str,
-        app: &str,
-        out: Option<Box<dyn Write + Send>>,
-    ) -> io::Result<Self> {
+    /// Starts printing to stderr.
+    pub(super) fn start(http: &Http, namespace: &str, app: &str) -> io::Result<Self> {
         let (objects, streams) = Objects::new(http.clone(), Some(namespace)).with_own_streams();
         let logs = ExecutorLogs { objects, app: app.to_owned(), group: None, tail: None };
         let is_over = Arc::new(AtomicBool::new(false));
         let (over, (sender, ended)) = (Arc::clone(&is_over), channel());
-        let out = Mutex::new(out.unwrap_or_else(|| Box::new(io::stderr())));
         let read = move || {
             let _sender = sender;
             let print = |event: FollowEvent| {
                 if let FollowEvent::Log(line) = event {
                     let text = String::from_utf8_lossy(&line);
-                    let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
                     // Without stderr there is nobody to tell.
-                    let _ = out.write_all(printable(&text).as_bytes());
+                    let _ = io::stderr().write_all(printable(&text).as_bytes());
                 }
                 !over.load(Ordering::Acquire)
             };

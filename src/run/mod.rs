@@ -8,16 +8,14 @@ use log::{error, info};
 use crate::args::{RunArgs, ShowProgress};
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
-use crate::terminal::has_colors;
 use crate::world::World;
-use crate::{logger, permissions, settings};
+use crate::{permissions, settings};
 use posse_base::clock::Clock;
 use posse_core::machines::shutdown::ShutdownOutcome;
 use posse_core::model::action::RunVerdict;
 use posse_kube::api::driver_pod::{self, Hints};
 use posse_kube::http::Http;
 use posse_run::job_pod::JobPod;
-use posse_run::progress::{PlainLines, Progress, ProgressLine};
 use posse_run::run::context::ApiServer;
 use posse_run::run::error::RunError;
 use posse_run::run::{RunInputs, RunResult, run as run_application};
@@ -57,10 +55,6 @@ fn run_once(
     let clock = Clock::start();
     let mut settings = settings::run_settings(args, world)?;
     let env = world.env;
-    let progress = progress(args.progress, &settings.app, world);
-    let line = progress.line.as_ref();
-    let log_writer = || line.map(|line| Box::new(line.log_writer()) as _);
-    logger::init(world, log_writer())?;
     settings::found::announce(&args.file, world);
     settings::found::leave_commands_out(&mut settings, args);
     // The handlers come first: a signal while the embedded cluster starts must stop it.
@@ -81,7 +75,7 @@ fn run_once(
     let executor_logs = match args.executor_logs {
         true => {
             let namespace = settings.namespace.as_ref().unwrap_or(&connection.namespace);
-            let started = ExecutorLogPrinter::start(&http, namespace, &settings.app, log_writer());
+            let started = ExecutorLogPrinter::start(&http, namespace, &settings.app);
             let failed = |error| Failure::new(Code::Failed, format!("threads: {error}"));
             Some(started.map_err(failed)?)
         }
@@ -94,7 +88,7 @@ fn run_once(
         env,
         clock,
         signals: &signals,
-        progress: progress.clone(),
+        shows_progress: shows_progress(args.progress, world),
     };
     let result = run_application(inputs);
     if let Some(executor_logs) = executor_logs {
@@ -123,18 +117,13 @@ fn start_signals() -> Result<Signals, Failure> {
     signals.map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))
 }
 
-/// How the run shows its progress. The terminal is needed even if no line is shown there, because the
-/// driver may read it.
-fn progress(wanted: ShowProgress, app: &str, world: &World<'_>) -> Progress {
-    let is_quiet = world.output.quiet;
-    let is_dumb = (world.env)("TERM").is_some_and(|term| term == "dumb");
-    let is_shown = wanted == ShowProgress::Auto && !is_quiet && !is_dumb;
-    let has_colors = has_colors(world.output.color, world.env, true);
-    let is_plain = wanted == ShowProgress::Plain && !is_quiet;
-    Progress {
-        line: ProgressLine::on_stderr(app, is_shown, has_colors),
-        plain: is_plain.then(|| PlainLines::new(app)),
-    }
+fn shows_progress(wanted: ShowProgress, world: &World<'_>) -> bool {
+    let is_wanted = match wanted {
+        ShowProgress::Auto => io::stderr().is_terminal(),
+        ShowProgress::Plain => true,
+        ShowProgress::Off => false,
+    };
+    is_wanted && !world.output.quiet
 }
 
 /// Tells the pod of a Job how the run ended. True if by a signal. `ends_idle`: it ends when it has nothing more to do.
@@ -178,7 +167,6 @@ fn find_job_pod(
 
 /// The same of a process whose settings are invalid, so that the Job can be ended.
 fn job_pod_without_settings(args: &RunArgs, world: &World<'_>) -> Option<JobPod> {
-    logger::init(world, None).ok()?;
     let connection = Connection::new(&args.server, world).ok()?;
     find_job_pod(&connection, args.file.namespace.as_deref(), 0, world)
 }

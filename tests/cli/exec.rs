@@ -63,10 +63,6 @@ fn posse(folder: &PathBuf) -> Command {
     command
 }
 
-fn anything(_: &[String]) -> Result<(), String> {
-    Ok(())
-}
-
 /// The modes of the terminal before posse changes them. The shell in it waits for a key first.
 #[track_caller]
 fn start_after_look(terminal: &Terminal) -> String {
@@ -88,7 +84,7 @@ fn a_shell_in_an_executor_has_this_terminal() {
     command.args(["-c", &script]).current_dir(&run.folder);
     let client = run.client(&[]);
     command.envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let mut terminal = Terminal::start(&command, 100, anything);
+    let mut terminal = Terminal::start(&command, 100);
     let before = start_after_look(&terminal);
     terminal.press("stty size; tty | wc -l\r");
     terminal.wait_line("the size of the terminal", |line| line.ends_with("24 100"));
@@ -117,7 +113,7 @@ fn a_signal_leaves_the_terminal_as_it_was() {
     command.args(["-c", &script]).current_dir(&run.folder);
     let client = run.client(&[]);
     command.envs(client.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let mut terminal = Terminal::start(&command, 80, anything);
+    let mut terminal = Terminal::start(&command, 80);
     start_after_look(&terminal);
     let (raw, _) = terminal.state();
     terminal.signal(Signal::TERM);

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -21,7 +21,6 @@ use rustix::process::{Pid, Signal as SystemSignal};
 
 use crate::driver::relay::Relay;
 use crate::driver::terminal::Terminal;
-use crate::progress::ProgressLine;
 use crate::signals::Signal;
 use posse_process::listen;
 use posse_process::supervisor::{Launch, Running, Supervisor, THIS_PROGRAM};
@@ -92,8 +91,6 @@ pub struct Driver {
     /// The terminal that the driver can read. After the supervisor, so that the driver has ended.
     terminal: Option<Terminal>,
     relay: Option<Relay>,
-    /// The terminal to which the relay copies.
-    line: Option<ProgressLine>,
 }
 
 /// Why a driver on a terminal does not go on.
@@ -134,16 +131,12 @@ impl fmt::Display for DriverEnd {
 
 impl Driver {
     /// Starts `command` in its own process group, with posse's stdin, stdout and stderr. What is the
-    /// terminal of `line` becomes a terminal that posse copies to and from that one. If posse is in
-    /// the background of a terminal on stdin, the driver gets an empty stdin.
+    /// terminal on stdin becomes a terminal that posse copies to and from that one. If posse is in
+    /// the background there, the driver gets an empty stdin.
     ///
     /// # Errors
     /// The command is empty, or the system cannot start it. Exit code 2, since the driver never ran.
-    pub fn start(
-        command: &[String],
-        env: &DriverEnv,
-        line: Option<&ProgressLine>,
-    ) -> Result<Self, DriverError> {
+    pub fn start(command: &[String], env: &DriverEnv) -> Result<Self, DriverError> {
         let (program, arguments) = command.split_first().ok_or(DriverError::Empty)?;
         let arguments = arguments.iter().map(OsString::from);
         let (first, args) = match &env.socket {
@@ -157,25 +150,14 @@ impl Driver {
         let failed = |error| DriverError::Start { program: program.clone(), error };
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
         let modes = terminal::modes_of_stdin();
-        let hidden = match (line, &modes) {
-            (None, Some(_)) => ProgressLine::hidden(&env.app).ok(),
-            (Some(_), _) | (None, None) => None,
-        };
-        let line = line.or(hidden.as_ref());
-        let is_on = |file: BorrowedFd<'_>| line.is_some_and(|line| line.is_on(file));
-        let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-        let modes = modes.filter(|_| is_on(stdin.as_fd()));
-        let wants_relay = modes.is_some() || files.iter().skip(1).any(|file| is_on(*file));
-        let (relay, driver_end) = match line.filter(|_| wants_relay) {
-            Some(line) => Some(Relay::start(line, modes.as_ref()).map_err(failed)?).unzip(),
-            None => (None, None),
-        };
+        let relayed = modes.as_ref().map(|modes| Relay::start(terminal::open()?, modes));
+        let (relay, driver_end) = relayed.transpose().map_err(failed)?.unzip();
         let empty = match modes.is_none() && stdin.is_terminal() {
             true => Some(File::open("/dev/null").map_err(failed)?),
             false => None,
         };
-        let files = files.map(|file| match &driver_end {
-            Some(end) if is_on(file) => end.as_fd(),
+        let files = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()].map(|file| match &driver_end {
+            Some(end) if terminal::is_stdins(file) => end.as_fd(),
             Some(_) | None => file,
         });
         let [stdin, stdout, stderr] = files;
@@ -195,8 +177,7 @@ impl Driver {
             Some(_) => supervisor.link().run_on_terminal(&launch, files),
             None => supervisor.link().run(&launch, files),
         };
-        let line = line.cloned();
-        Ok(Self { running: running.map_err(failed)?, supervisor, terminal, relay, line })
+        Ok(Self { running: running.map_err(failed)?, supervisor, terminal, relay })
     }
 
     /// The process id, which is also the process group's.
@@ -245,9 +226,6 @@ impl Driver {
             return Ok(false);
         };
         if !terminal.is_lent() {
-            if let Some(line) = &self.line {
-                line.lend(true);
-            }
             terminal.lend()?;
         }
         self.supervisor.link().lend_terminal();
@@ -255,14 +233,8 @@ impl Driver {
     }
 
     fn take_terminal_back(&mut self) {
-        if !self.has_terminal() {
-            return;
-        }
         if let Some(terminal) = &mut self.terminal {
             terminal.take_back();
-        }
-        if let Some(line) = &self.line {
-            line.lend(false);
         }
     }
 
@@ -383,7 +355,7 @@ mod tests {
             credentials: Vec::new(),
             kubeconfig: Some("/kubeconfig".into()),
         };
-        Driver::start(&command, &env, None).unwrap()
+        Driver::start(&command, &env).unwrap()
     }
 
     /// Waits for the driver's end by polling; the engine waits for SIGCHLD instead.
@@ -489,7 +461,7 @@ mod tests {
         let start = |words: &[&str]| {
             let command: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
             let env = DriverEnv::default();
-            Driver::start(&command, &env, None).expect_err("it cannot start").to_string()
+            Driver::start(&command, &env).expect_err("it cannot start").to_string()
         };
         assert_eq!(start(&[]), "driver.command is empty");
         assert!(start(&["no-such-program-here"]).contains("in PATH"));

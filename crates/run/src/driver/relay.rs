@@ -1,19 +1,15 @@
-//! Copies the driver's output to the terminal of the progress line.
-//!
-//! The driver writes to a pseudo-terminal of its own, so that it still finds a terminal: colours and
-//! progress bars stay.
+//! The pseudo-terminal of a driver that can read the terminal, and the copy of its output.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{OptionalActions, Termios, Winsize, tcgetwinsize, tcsetattr, tcsetwinsize};
-
-use crate::progress::ProgressLine;
 
 /// How long the driver's last output is awaited, if processes that it left behind could still write.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
@@ -24,32 +20,28 @@ const PIECE_BYTES: usize = 4 << 10;
 #[derive(Debug)]
 pub(super) struct Relay {
     pty: OwnedFd,
-    line: ProgressLine,
+    terminal: Arc<File>,
     /// Closed at the end.
     is_over: Receiver<()>,
 }
 
 impl Relay {
-    /// Starts copying to the terminal of this line. Also returns the end for the driver, which this
-    /// process has to close after the driver's start. `modes`: those of the terminal, if known.
-    pub(super) fn start(
-        line: &ProgressLine,
-        modes: Option<&Termios>,
-    ) -> io::Result<(Self, OwnedFd)> {
+    /// Starts copying to this terminal, which has these modes. Also returns the end for the driver, which this
+    /// process has to close after the driver's start.
+    pub(super) fn start(terminal: File, modes: &Termios) -> io::Result<(Self, OwnedFd)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let pty = openpt(flags)?;
         grantpt(&pty)?;
         unlockpt(&pty)?;
         let driver_end = ioctl_tiocgptpeer(&pty, flags)?;
-        if let Some(modes) = modes {
-            tcsetattr(&driver_end, OptionalActions::Now, modes)?;
-        }
+        tcsetattr(&driver_end, OptionalActions::Now, modes)?;
         let (sender, is_over) = bounded(0);
-        let (from, to) = (File::from(pty.try_clone()?), line.driver_writer());
+        let terminal = Arc::new(terminal);
+        let (from, to) = (File::from(pty.try_clone()?), Arc::clone(&terminal));
         thread::Builder::new()
             .name("driver-output".to_owned())
-            .spawn(move || copy(from, to, sender))?;
-        let relay = Self { pty, line: line.clone(), is_over };
+            .spawn(move || copy(from, &to, sender))?;
+        let relay = Self { pty, terminal, is_over };
         relay.update_size();
         Ok((relay, driver_end))
     }
@@ -63,7 +55,8 @@ impl Relay {
     pub(super) fn update_size(&self) -> bool {
         let cells = |size: &Winsize| (size.ws_col, size.ws_row);
         // Errors mean that the window was closed.
-        let (Some(size), Ok(before)) = (self.line.window_size(), tcgetwinsize(&self.pty)) else {
+        let (Ok(size), Ok(before)) = (tcgetwinsize(&*self.terminal), tcgetwinsize(&self.pty))
+        else {
             return false;
         };
         cells(&size) != cells(&before) && tcsetwinsize(&self.pty, size).is_ok()
@@ -76,7 +69,7 @@ impl Relay {
     }
 }
 
-fn copy(mut from: File, mut to: impl Write, _is_over: Sender<()>) {
+fn copy(mut from: File, mut to: &File, _is_over: Sender<()>) {
     let mut piece = [0; PIECE_BYTES];
     loop {
         match from.read(&mut piece) {

@@ -6,7 +6,8 @@
 //! background job. Then posse lends the terminal to the driver for good: every key goes to the driver,
 //! Ctrl-C and Ctrl-Z too. A driver that never reads the terminal never gets it.
 
-use std::io::{self, Read as _, Write as _};
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::getpgrp;
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcgetsid, tcsetattr};
 
 /// How long the keyboard's thread may take to stop reading: it may be writing to a driver that does
 /// not read.
@@ -86,6 +87,27 @@ impl Drop for Terminal {
 /// background.
 pub(super) fn modes_of_stdin() -> Option<Termios> {
     tcgetattr(io::stdin()).ok().filter(|_| is_foreground())
+}
+
+/// The terminal on stdin, to write to.
+pub(super) fn open() -> io::Result<File> {
+    match File::options().read(true).write(true).open("/dev/tty") {
+        Ok(terminal) => Ok(terminal),
+        // It does not control this process.
+        Err(_) => io::stdin().as_fd().try_clone_to_owned().map(File::from),
+    }
+}
+
+/// True if `file` is the terminal on stdin.
+pub(super) fn is_stdins(file: impl AsFd) -> bool {
+    let device = |file| rustix::fs::fstat(file).ok().map(|stat| stat.st_rdev);
+    // `/dev/tty` has a number of its own, whatever terminal it is.
+    let session = |file| tcgetsid(file).ok();
+    let (stdin, file) = (io::stdin(), file.as_fd());
+    let (ours, is_terminal) = (stdin.as_fd(), file.is_terminal());
+    is_terminal
+        && (device(file) == device(ours)
+            || session(file).is_some() && session(file) == session(ours))
 }
 
 /// True if this process is in the foreground process group of the terminal on stdin, or if that terminal

@@ -4,7 +4,6 @@ use log::warn;
 
 use crate::driver::DriverStop;
 use crate::engine::{Engine, Upstream};
-use crate::progress::ProgressLine;
 use crate::signals::Signal;
 use posse_base::time::Millis;
 use posse_process::job;
@@ -14,11 +13,11 @@ const FOREGROUND_CHECK_MS: u64 = 500;
 
 impl<U: Upstream> Engine<'_, U> {
     /// Handles a signal of job control. False for other signals.
-    pub(super) fn on_terminal_signal(&mut self, signal: Signal, now: Millis) -> bool {
+    pub(super) fn on_terminal_signal(&mut self, signal: Signal) -> bool {
         match signal {
             Signal::Tstp => self.on_stop_key(),
-            Signal::Cont => self.on_continued(now),
-            Signal::Winch => self.update_window(now),
+            Signal::Cont => self.on_continued(),
+            Signal::Winch => self.update_window(),
             Signal::Chld
             | Signal::Hup
             | Signal::Int
@@ -58,9 +57,6 @@ impl<U: Upstream> Engine<'_, U> {
 
     /// Stops posse with its job until the shell continues it. Without such a shell the driver goes on.
     fn suspend(&mut self) {
-        if let Some(line) = self.progress_line() {
-            line.clear();
-        }
         // Before the stop: the shell may continue the job at once.
         self.state.is_suspended = true;
         if !job::suspend() {
@@ -68,14 +64,14 @@ impl<U: Upstream> Engine<'_, U> {
         }
     }
 
-    fn on_continued(&mut self, now: Millis) {
+    fn on_continued(&mut self) {
         if self.state.is_suspended {
             self.continue_driver();
         } else if self.state.wants_terminal {
             // From the background to the foreground.
             self.lend_terminal();
         }
-        self.update_window(now);
+        self.update_window();
     }
 
     /// Lends the terminal to a driver that runs without it: bash's `fg` does not tell a job that runs.
@@ -107,14 +103,9 @@ impl<U: Upstream> Engine<'_, U> {
         })
     }
 
-    fn update_window(&mut self, now: Millis) {
+    fn update_window(&self) {
         if let Some(driver) = &self.state.driver {
             driver.update_window_size();
         }
-        self.state.redraw_at = Some(now);
-    }
-
-    fn progress_line(&self) -> Option<&ProgressLine> {
-        self.progress.line.as_ref()
     }
 }

@@ -93,7 +93,8 @@ pub struct Engine<'a, U> {
     pub log: Arc<EventLog>,
     /// Counts for scrapes; none: nobody scrapes.
     pub metrics: Option<Arc<RunMetrics>>,
-    pub progress: Progress,
+    /// None: it is not shown.
+    pub progress: Option<Progress>,
     pub driver_plan: DriverPlan,
     pub state: EngineState,
 }
@@ -112,7 +113,7 @@ pub struct EngineState {
     /// The signal that ended the run before its start.
     interrupted_by: Option<Signal>,
     leases: HeldLeases,
-    redraw_at: Option<Millis>,
+    progress_at: Option<Millis>,
     n_lost: u64,
     /// The last inputs came within `TURN_INTERVAL_MIN` after the turn before them.
     is_busy: bool,
@@ -136,7 +137,7 @@ impl EngineState {
             logger,
             interrupted_by: None,
             leases: HeldLeases::default(),
-            redraw_at: None,
+            progress_at: None,
             n_lost: 0,
             is_busy: false,
             wants_terminal: false,
@@ -216,7 +217,7 @@ impl<U: Upstream> Engine<'_, U> {
             self.core.next_deadline(),
             self.finish.next_deadline(),
             self.state.reap_at,
-            self.state.redraw_at,
+            self.state.progress_at,
             self.state.foreground_check_at,
         ]
         .into_iter()
@@ -322,13 +323,16 @@ impl<U: Upstream> Engine<'_, U> {
         let is_ready = self.core.had_first_list() && self.state.leases.has_all();
         self.liveness.record_turn(now.0, is_ready);
         self.state.logger.log_groups(self.core.brief_group_statuses(), now);
-        let facts = || {
-            let outage_s = self.core.outage().map(|outage| now.since(outage.since) / 1_000);
-            let groups = self.core.group_statuses();
-            let stopping = self.stopping(&groups);
-            Facts { stopping, ..Facts::new(&groups, self.state.n_lost, outage_s) }
-        };
-        self.state.redraw_at = self.progress.show(facts, now);
+        if let Some(mut progress) = self.progress.take() {
+            self.state.progress_at = progress.show(|| self.facts(), now);
+            self.progress = Some(progress);
+        }
+    }
+
+    fn facts(&self) -> Facts {
+        let groups = self.core.group_statuses();
+        let stopping = self.stopping(&groups);
+        Facts { stopping, ..Facts::new(&groups, self.state.n_lost, self.core.outage().is_some()) }
     }
 
     /// What the stop waits for.
@@ -403,8 +407,7 @@ impl<U: Upstream> Engine<'_, U> {
         let plan = &self.driver_plan;
         let since = SystemTime::now();
         if !plan.command.is_empty() {
-            let line = self.progress.line.as_ref();
-            match Driver::start(&plan.command, &plan.env, line) {
+            match Driver::start(&plan.command, &plan.env) {
                 Ok(driver) => {
                     let pid = driver.pid().as_raw_nonzero();
                     info!("driver started, pid {pid}");
@@ -447,7 +450,7 @@ impl<U: Upstream> Engine<'_, U> {
             self.on_driver_stopped();
             return;
         }
-        if self.on_terminal_signal(signal, now) {
+        if self.on_terminal_signal(signal) {
             return;
         }
         if let Some(driver) = &self.state.driver {

@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::progress::ProgressLine;
 use crate::worker::Worker;
 use posse_base::clock::Clock;
 use posse_base::files;
@@ -242,15 +242,10 @@ impl EventWriter {
     ///
     /// # Errors
     /// The file cannot be opened for appending, or the system cannot start a thread.
-    pub fn start(
-        target: EventTarget,
-        log: Arc<EventLog>,
-        line: Option<&ProgressLine>,
-    ) -> io::Result<Self> {
-        let line = line.filter(|line| line.is_on(io::stdout())).cloned();
-        let sink = open(&target, line.as_ref())?;
+    pub fn start(target: EventTarget, log: Arc<EventLog>) -> io::Result<Self> {
+        let sink = open(&target)?;
         log.set_written(sink.is_some().then_some(0));
-        let mut writer = Writer { target, line, log, sink, has_warned: false };
+        let mut writer = Writer { target, log, sink, has_warned: false };
         Worker::start("events", STACK_BYTES, move || writer.run()).map(Self)
     }
 
@@ -264,30 +259,10 @@ impl EventWriter {
 
 struct Writer {
     target: EventTarget,
-    /// The progress line, if it is on the same terminal as stdout.
-    line: Option<ProgressLine>,
     log: Arc<EventLog>,
     /// `None` while a FIFO has no reader, and after an error.
-    sink: Option<Sink>,
+    sink: Option<File>,
     has_warned: bool,
-}
-
-enum Sink {
-    File(File),
-    Stdout(Box<dyn Write + Send>),
-}
-
-impl Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::File(file) => file.write(bytes),
-            Self::Stdout(stdout) => {
-                let n_bytes = stdout.write(bytes)?;
-                stdout.flush()?;
-                Ok(n_bytes)
-            }
-        }
-    }
 }
 
 impl Writer {
@@ -340,7 +315,7 @@ impl Writer {
         self.log.set_written(None);
         loop {
             let ended = self.log.wait_for_end(REOPEN_PAUSE);
-            match open(&self.target, self.line.as_ref()) {
+            match open(&self.target) {
                 Ok(Some(sink)) => {
                     self.sink = Some(sink);
                     return true;
@@ -371,11 +346,10 @@ impl Writer {
 }
 
 /// `None` for a FIFO without a reader.
-fn open(target: &EventTarget, line: Option<&ProgressLine>) -> io::Result<Option<Sink>> {
-    match (target, line) {
-        (EventTarget::File(path), _) => files::append(path).map(|file| file.map(Sink::File)),
-        (EventTarget::Stdout, None) => Ok(Some(Sink::Stdout(Box::new(io::stdout())))),
-        (EventTarget::Stdout, Some(line)) => Ok(Some(Sink::Stdout(Box::new(line.log_writer())))),
+fn open(target: &EventTarget) -> io::Result<Option<File>> {
+    match target {
+        EventTarget::File(path) => files::append(path),
+        EventTarget::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from).map(Some),
     }
 }
 

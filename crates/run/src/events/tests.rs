@@ -45,8 +45,7 @@ fn a_wait_ends_when_the_file_has_the_events() {
     assert!(begun.elapsed() >= Duration::from_millis(20), "a writer that is too slow");
     log.wait_written(PATIENCE);
     let file = folder.path().join("events");
-    let writer =
-        EventWriter::start(EventTarget::File(file.clone()), Arc::clone(&log), None).unwrap();
+    let writer = EventWriter::start(EventTarget::File(file.clone()), Arc::clone(&log)).unwrap();
     for n in 2..50 {
         log.push(target(n));
         log.wait_written(PATIENCE);
@@ -144,8 +143,7 @@ fn events_are_appended_to_a_file() {
     let path = folder.path().join("events");
     fs::write(&path, "before\n").unwrap();
     let log = log();
-    let writer =
-        EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log), None).unwrap();
+    let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
     for n in 0..1000 {
         log.push(target(n));
     }
@@ -163,8 +161,7 @@ fn only_this_user_may_read_a_new_events_file() {
     let folder = Folder::new();
     let path = folder.path().join("events");
     let log = log();
-    let writer =
-        EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log), None).unwrap();
+    let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
     log.end();
     assert!(writer.finish(Instant::now() + PATIENCE));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -174,7 +171,7 @@ fn only_this_user_may_read_a_new_events_file() {
 fn a_file_that_cannot_be_opened_is_an_error_at_once() {
     let folder = Folder::new();
     let path = folder.path().join("missing").join("events");
-    assert!(EventWriter::start(EventTarget::File(path), log(), None).is_err());
+    assert!(EventWriter::start(EventTarget::File(path), log()).is_err());
 }
 
 fn fifo(folder: &Folder) -> PathBuf {
@@ -188,7 +185,7 @@ fn a_fifo_without_a_reader_delays_nothing() {
     let folder = Folder::new();
     let log = log();
     let target_file = EventTarget::File(fifo(&folder));
-    let writer = EventWriter::start(target_file, Arc::clone(&log), None).unwrap();
+    let writer = EventWriter::start(target_file, Arc::clone(&log)).unwrap();
     for n in 0..1000 {
         log.push(target(n));
     }
@@ -203,8 +200,7 @@ fn readers_of_a_fifo_may_come_late_and_change() {
     let folder = Folder::new();
     let path = fifo(&folder);
     let log = log();
-    let writer =
-        EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log), None).unwrap();
+    let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
     log.push(Event::Run(RunEvent::Started));
     let mut line = String::new();
     // Opening for reading blocks until the writer has opened the FIFO, too.
@@ -229,8 +225,7 @@ fn a_full_pipe_blocks_only_the_writer_thread() {
     let folder = Folder::new();
     let path = fifo(&folder);
     let log = log();
-    let writer =
-        EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log), None).unwrap();
+    let writer = EventWriter::start(EventTarget::File(path.clone()), Arc::clone(&log)).unwrap();
     log.push(Event::Run(RunEvent::Started));
     let mut reader = BufReader::new(File::open(&path).unwrap());
     let mut line = String::new();

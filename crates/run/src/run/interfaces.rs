@@ -9,7 +9,6 @@ use log::{debug, info, warn};
 use crate::events::{EventLog, EventTarget, EventWriter};
 use crate::inbox::Liveness;
 use crate::kube_events::KubeEventWriter;
-use crate::progress::ProgressLine;
 use crate::run::error::RunError;
 use crate::run::settings::{OutputFolder, RunSettings};
 use crate::task_outputs::TaskOutputs;
@@ -45,8 +44,7 @@ pub(super) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Opens the events' file, then the control API and the page, which serve `subject`. `line`: the
-    /// progress line, above which events are printed if both go to one terminal.
+    /// Opens the events' file, then the control API and the page, which serve `subject`.
     pub(super) fn open(
         settings: &RunSettings,
         selection: &Selection,
@@ -54,14 +52,13 @@ impl Interfaces {
         liveness: Arc<Liveness>,
         kube_events: Option<KubeEventWriter>,
         subject: ServedRun,
-        line: Option<&ProgressLine>,
     ) -> Result<Self, RunError> {
         let start = |target: EventTarget| {
             let shown = match &target {
                 EventTarget::File(path) => path.display().to_string(),
                 EventTarget::Stdout => "stdout".to_owned(),
             };
-            EventWriter::start(target, Arc::clone(log), line).map_err(|error| {
+            EventWriter::start(target, Arc::clone(log)).map_err(|error| {
                 RunError::Settings(format!("--events: {shown}: cannot be written: {error}"))
             })
         };

@@ -93,7 +93,7 @@ pub struct RunInputs<'a> {
     pub env: EnvLookup<'a>,
     pub clock: Clock,
     pub signals: &'a Signals,
-    pub progress: Progress,
+    pub shows_progress: bool,
 }
 
 /// How a run ended.
@@ -108,11 +108,20 @@ pub struct RunResult {
 /// # Errors
 /// The run could not start. After the start every end is a `ShutdownOutcome`.
 pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
-    let RunInputs { settings, server, driver_kubeconfig, env, clock, signals, progress } = inputs;
+    let RunInputs { settings, server, driver_kubeconfig, env, clock, signals, shows_progress } =
+        inputs;
     let context = RunContext::find(settings, env, &server)?;
     let outputs = open_outputs(settings)?;
-    let run =
-        Run { settings, driver_kubeconfig, clock, signals, progress, server, context, outputs };
+    let run = Run {
+        settings,
+        driver_kubeconfig,
+        clock,
+        signals,
+        shows_progress,
+        server,
+        context,
+        outputs,
+    };
     let outcome = run.run()?;
     Ok(RunResult { outcome, namespace: run.context.namespace })
 }
@@ -122,7 +131,7 @@ struct Run<'a> {
     driver_kubeconfig: Option<&'a Path>,
     clock: Clock,
     signals: &'a Signals,
-    progress: Progress,
+    shows_progress: bool,
     server: ApiServer,
     context: RunContext,
     /// The output of ended tasks.
@@ -189,9 +198,6 @@ impl Run<'_> {
         opened.interfaces.close();
         if let Some((_, server)) = observed {
             server.stop();
-        }
-        if let Some(line) = &self.progress.line {
-            line.clear();
         }
         outcome
     }
@@ -366,8 +372,7 @@ impl Run<'_> {
             },
             epoch: Arc::new(move || Epoch(clock.wall(Millis::ZERO))),
         };
-        let line = self.progress.line.as_ref();
-        Interfaces::open(self.settings, selection, &log, liveness, kube_events, subject, line)
+        Interfaces::open(self.settings, selection, &log, liveness, kube_events, subject)
     }
 
     fn logger(&self) -> EventLogger {
@@ -421,7 +426,7 @@ impl Run<'_> {
             liveness: Arc::clone(&interfaces.liveness),
             log: Arc::clone(&interfaces.log),
             metrics,
-            progress: self.progress.clone(),
+            progress: self.shows_progress.then(|| Progress::new(&settings.app)),
             driver_plan,
             state: EngineState::new(self.logger()),
         };
