@@ -21,17 +21,20 @@ use crate::worker::Worker;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_core::machines::lease::LeaseRelease;
+use posse_core::machines::retry::{RetryLimit, RetryRule};
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::{Input, ListSource};
 use posse_kube::api::driver_pod::DriverPod;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::pods::{Pods, WATCH_IDLE};
+use posse_kube::api::retry::Retries;
 
 /// How long the end of the watch and poll threads is awaited. A blocked read ends at once, but
 /// connecting cannot be interrupted.
 const LISTERS_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval between attempts to store the highest id on the driver's pod.
-const RESERVE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Of the request that stores the highest id on the driver's pod.
+const RESERVE_RULE: RetryRule =
+    RetryRule { delay_ms: 1_000, delay_ms_max: 5_000, limit: RetryLimit::Never };
 /// Stacks of threads that parse whole LIST answers, bytes.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -183,23 +186,13 @@ impl Upstream for Threads<'_> {
 /// False: the thread cannot be started.
 fn store_on_pod(pod: DriverPod, up_to: ExecutorId, inbox: Sender<Message>) -> bool {
     let body = move || {
-        let retry = crossbeam_channel::tick(RESERVE_RETRY_INTERVAL);
-        loop {
-            match pod.save_id_high_water(up_to) {
-                Ok(()) => {
-                    // The send fails if the run has ended.
-                    let _ = inbox.send(Message::Input(Input::IdsReserved { up_to }));
-                    return;
-                }
-                Err(refusal) => warn!(
-                    "cannot store the highest executor id on the driver's pod, retrying: {refusal}"
-                ),
-            }
-            // A tick channel is never closed.
-            if retry.recv().is_err() {
-                return;
-            }
+        let mut retries = Retries::new(RESERVE_RULE);
+        while let Err(refusal) = pod.save_id_high_water(up_to) {
+            warn!("cannot store the highest executor id on the driver's pod, retrying: {refusal}");
+            retries.wait(refusal.retry_after_ms);
         }
+        // The send fails if the run has ended.
+        let _ = inbox.send(Message::Input(Input::IdsReserved { up_to }));
     };
     let started = Builder::new().name("ids".to_owned()).spawn(body);
     if let Err(error) = &started {
