@@ -16,7 +16,7 @@ use posse_base::clock::Clock;
 use posse_base::time::Millis;
 use posse_core::machines::event_series::{EventAnswer, EventRequest, EventSeries, SeriesStep};
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_kube::api::kube_events::KubeEvents;
+use posse_kube::api::objects::{Kind, Objects};
 use posse_wire::k8s::kube_event::{self, Regarding};
 use posse_wire::time::Epoch;
 
@@ -64,7 +64,7 @@ impl KubeEventWriter {
     /// # Errors
     /// The system cannot start a thread.
     pub fn start(
-        api: KubeEvents,
+        api: Objects,
         regarding: Regarding,
         run: &str,
         log: Arc<EventLog>,
@@ -97,7 +97,7 @@ impl KubeEventWriter {
 }
 
 struct Writer {
-    api: KubeEvents,
+    api: Objects,
     regarding: Regarding,
     run: String,
     log: Arc<EventLog>,
@@ -179,11 +179,11 @@ impl Writer {
         let answer = match request.is_update {
             true => {
                 let name = kube_event::name(&self.regarding, &self.run, request.series);
-                self.api.patch(&name, &kube_event::update_body(request, epoch))
+                self.api.patch(Kind::Event, &name, &kube_event::update_body(request, epoch))
             }
             false => {
                 let body = kube_event::create_body(&self.regarding, &self.run, request, epoch);
-                self.api.create(&body)
+                self.api.create(Kind::Event, &body).map(drop)
             }
         };
         // It exists if the answer to an earlier try was lost.
@@ -269,7 +269,7 @@ mod tests {
         let clock = Clock::start();
         let log = Arc::new(EventLog::new("k3f9x", clock));
         let counts = Arc::new(SentCounts::default());
-        let api = KubeEvents::new(plain_client(server.address), "n");
+        let api = Objects::new(plain_client(server.address), Some("n"));
         let pod = OwnerRef {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),

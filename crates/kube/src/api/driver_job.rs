@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use super::objects::{Kind, Objects};
-use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, call, get, object_path};
+use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, get, object_path, read};
 use crate::http::Http;
 use posse_core::model::ids::Uid;
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::Refusal;
 use posse_wire::k8s::labels::EXIT_CODE;
 use posse_wire::k8s::orphan::parse_owner;
-use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::k8s::status::Verb;
 use posse_wire::pod::JobName;
 use posse_wire::pod::build::OwnerRef;
 use posse_wire::pod::details::PodDetails;
@@ -31,9 +31,8 @@ impl DriverJob {
     /// The Job that controls this pod; `None` if no Job does.
     pub fn find(http: &Http, namespace: &str, pod: &OwnerRef) -> Result<Option<Self>, Refusal> {
         let path = object_path("/api/v1", namespace, "pods", Some(&pod.name));
-        let (status, body) = call(http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get)?;
-        let facts =
-            parse_owner(&body).map_err(|problem| unreadable(status, &problem.to_string()))?;
+        let request = get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX);
+        let facts = read(http, &request, Verb::Get, parse_owner)?;
         let pod = Uid::new(&pod.uid);
         let objects = Objects::new(http.clone(), Some(namespace));
         Ok(facts.job.filter(|_| facts.uid == pod).map(|job| Self { objects, job, pod }))

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::{
     LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, Preconditions, call, delete_options, get,
-    managed_selector, object_path, open_stream, percent_encode, write, write_path,
+    managed_selector, object_path, open_stream, percent_encode, read, write, write_path,
 };
 use crate::http::{Http, Method, Stream};
 use posse_core::model::lease::Record;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::lease::{self, LeaseObject, NamedLease};
-use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::k8s::status::Verb;
 
 const ROOT: &str = "/apis/coordination.k8s.io/v1";
 /// Shorter than the timeout of other requests: a renewal must not arrive after the Lease has expired.
@@ -31,10 +31,9 @@ impl Leases {
     /// Reads a Lease; `None` if it does not exist.
     pub fn get(&self, name: &str) -> Result<Option<Record>, Refusal> {
         let request = get(self.path(Some(name)), LEASE_TIMEOUT, OBJECT_BYTES_MAX);
-        match call(&self.http, &request, Verb::Get) {
-            Ok((status, answer)) => record(status, &answer).map(Some),
+        match read(&self.http, &request, Verb::Get, lease::parse) {
             Err(refusal) if refusal.class == RefusalClass::NotFound => Ok(None),
-            Err(refusal) => Err(refusal),
+            answer => answer.map(Some),
         }
     }
 
@@ -89,8 +88,7 @@ impl Leases {
         let selector = percent_encode(&managed_selector(app));
         let path = format!("{path}?labelSelector={selector}");
         let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
-        let (status, answer) = call(&self.http, &request, Verb::List)?;
-        lease::parse_list(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+        read(&self.http, &request, Verb::List, lease::parse_list)
     }
 
     fn send(
@@ -103,15 +101,10 @@ impl Leases {
         let body = object.to_json();
         let mut request = write(method, write_path(&path), &body, OBJECT_BYTES_MAX);
         request.timeout = LEASE_TIMEOUT;
-        let (status, answer) = call(&self.http, &request, verb)?;
-        record(status, &answer)
+        read(&self.http, &request, verb, lease::parse)
     }
 
     fn path(&self, name: Option<&str>) -> String {
         object_path(ROOT, &self.namespace, "leases", name)
     }
-}
-
-fn record(status: u16, answer: &[u8]) -> Result<Record, Refusal> {
-    lease::parse(answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }

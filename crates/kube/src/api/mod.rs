@@ -4,7 +4,6 @@ pub mod driver_job;
 pub mod driver_pod;
 mod dry_run;
 mod field_check;
-pub mod kube_events;
 pub mod leases;
 pub mod objects;
 pub mod orphans;
@@ -19,6 +18,7 @@ pub mod reviews;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::io::Read;
 use std::time::Duration;
 
@@ -98,6 +98,20 @@ fn transport_refusal(error: TransportError) -> Refusal {
 /// Sends a request; gives the status and body of a 2xx answer.
 fn call(http: &Http, request: &Request<'_>, verb: Verb) -> Result<(u16, Vec<u8>), Refusal> {
     require_success(http.call(request).map_err(transport_refusal)?, verb)
+}
+
+/// Sends a request, and reads the body of a 2xx answer.
+///
+/// # Errors
+/// The server's refusal; to a write the class is `OutcomeUnknown` if the answer is lost or cannot be read.
+fn read<T, E: fmt::Display>(
+    http: &Http,
+    request: &Request<'_>,
+    verb: Verb,
+    parse: impl FnOnce(&[u8]) -> Result<T, E>,
+) -> Result<T, Refusal> {
+    let (status, answer) = call(http, request, verb)?;
+    parse(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }
 
 fn require_success(answer: Response, verb: Verb) -> Result<(u16, Vec<u8>), Refusal> {

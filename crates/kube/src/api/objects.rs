@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, MERGE_PATCH, OBJECT_BYTES_MAX, PAGE_ITEMS,
-    Preconditions, call, delete_options, get, object_path, open_stream, percent_encode, read_pages,
-    restart_expired, write, write_path,
+    Preconditions, call, delete_options, get, object_path, open_stream, percent_encode, read,
+    read_pages, restart_expired, write, write_path,
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields, check_job_answer};
-use crate::http::{Http, Method, Request, Stream, StreamHandle};
+use crate::http::{Http, Method, Stream, StreamHandle};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::job::Job;
 use posse_wire::k8s::labels::{APP, EXECUTOR_ID, INSTANCE, Selection, executor_selector};
@@ -33,6 +33,7 @@ const LOG_IDLE: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     ConfigMap,
+    Event,
     Job,
     PersistentVolumeClaim,
     Pod,
@@ -45,8 +46,9 @@ pub enum Kind {
 
 impl Kind {
     /// Kind, its name in manifests, the root of its path, and its resource name.
-    const ALL: [(Self, &'static str, &'static str, &'static str); 9] = [
+    const ALL: [(Self, &'static str, &'static str, &'static str); 10] = [
         (Self::ConfigMap, "ConfigMap", "/api/v1", "configmaps"),
+        (Self::Event, "Event", "/apis/events.k8s.io/v1", "events"),
         (Self::Job, "Job", "/apis/batch/v1", "jobs"),
         (Self::PersistentVolumeClaim, "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims"),
         (Self::Pod, "Pod", "/api/v1", "pods"),
@@ -218,7 +220,7 @@ impl Objects {
         let path = write_path(&self.path(kind, Some(name)));
         let body = object.to_string();
         let request = write(Method::Put, path, body.as_bytes(), OBJECT_BYTES_MAX);
-        read(&self.http, &request, Verb::Update, &Meta::parse)
+        read(&self.http, &request, Verb::Update, Meta::parse)
     }
 
     /// Deletes the object with this name and uid. Succeeds if the object no longer exists.
@@ -298,7 +300,7 @@ impl Objects {
         let (mut objects, mut version) = (Vec::new(), String::new());
         read_pages(&first, |path| {
             let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
-            let page = read(&self.http, &request, Verb::List, &|page| parse_items(page, parse))?;
+            let page = read(&self.http, &request, Verb::List, |page| parse_items(page, parse))?;
             objects.extend(page.items);
             version = page.version_text;
             Ok(page.next)
@@ -353,7 +355,7 @@ impl Objects {
         let by = percent_encode(&format!("involvedObject.uid={uid}"));
         let path = format!("{path}?fieldSelector={by}&limit={EVENTS_MAX}");
         let request = get(path, CALL_TIMEOUT, LIST_BYTES_MAX);
-        read(&self.http, &request, Verb::List, &|page| parse_items(page, &SeenEvent::parse))
+        read(&self.http, &request, Verb::List, |page| parse_items(page, &SeenEvent::parse))
             .map(|page| page.items)
     }
 
@@ -419,14 +421,4 @@ fn pods_of_posse<T: Ord>(
         return Err(unreadable(200, "the list has no version"));
     }
     Ok(found.into_iter().flatten().collect())
-}
-
-fn read<T>(
-    http: &Http,
-    request: &Request<'_>,
-    verb: Verb,
-    parse: &dyn Fn(&[u8]) -> Result<T, WireError>,
-) -> Result<T, Refusal> {
-    let (status, answer) = call(http, request, verb)?;
-    parse(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
 }

@@ -4,7 +4,7 @@
 use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS,
     STRATEGIC_MERGE_PATCH, call, delete_options, get, managed_selector, object_path,
-    percent_encode, read_pages, restart_expired, uid_precondition, write, write_path,
+    percent_encode, read, read_pages, restart_expired, uid_precondition, write, write_path,
 };
 use serde_json::json;
 
@@ -15,7 +15,7 @@ use posse_core::policy::orphans::{OrphanCandidate, OwnerState};
 use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels::{COMPONENT, INSTANCE};
 use posse_wire::k8s::orphan;
-use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::k8s::status::Verb;
 
 /// The executors of one application, or of all applications, in one namespace.
 #[derive(Clone, Debug)]
@@ -86,9 +86,8 @@ impl AppExecutors {
         let mut all = Vec::new();
         read_pages(&first, |path| {
             let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
-            let (status, answer) = call(&self.http, &request, Verb::List)?;
-            let mut page = orphan::read_page(&mut answer.as_slice())
-                .map_err(|problem| unreadable(status, &problem.to_string()))?;
+            let read_page = |mut page: &[u8]| orphan::read_page(&mut page);
+            let mut page = read(&self.http, &request, Verb::List, read_page)?;
             all.append(&mut page.pods);
             Ok(page.next)
         })?;

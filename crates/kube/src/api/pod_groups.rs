@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::preflight::{if_served, read};
+use super::preflight::{if_served, read_at};
 use super::{
     LIST_BYTES_MAX, OBJECT_BYTES_MAX, call, delete_options, managed_selector, object_path,
     percent_encode, write, write_path,
@@ -23,11 +23,11 @@ const RESOURCE: &str = "podgroups";
 /// The server's refusal; `Invalid` if it has no such PodGroups.
 pub fn root(http: &Http, api: &str) -> Result<String, Refusal> {
     let api = format!("/apis/{}", percent_encode(api));
-    let versions = if_served(read(http, api.clone(), Verb::Get, discovery::versions))?;
+    let versions = if_served(read_at(http, api.clone(), Verb::Get, discovery::versions))?;
     for version in versions.unwrap_or_default() {
         let root = format!("{api}/{}", percent_encode(&version));
         let has = |bytes: &[u8]| discovery::has(bytes, RESOURCE);
-        if if_served(read(http, root.clone(), Verb::Get, has))? == Some(true) {
+        if if_served(read_at(http, root.clone(), Verb::Get, has))? == Some(true) {
             return Ok(root);
         }
     }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::{
     CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS, PROTOBUF,
     STRATEGIC_MERGE_PATCH, call, delete_options, get, object_path, open_stream, percent_encode,
-    read_pages, restart_expired, uid_precondition, write, write_path,
+    read, read_pages, restart_expired, uid_precondition, write, write_path,
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
-use crate::http::{Http, Method, Stream, StreamHandle, WriteLimit};
+use crate::http::{Http, Method, Request, Stream, StreamHandle, WriteLimit};
 use posse_core::model::ids::{Uid, Version};
 use posse_core::model::input::{ListPage, PodAnswer};
 use posse_core::model::pod::Pod;
@@ -90,8 +90,7 @@ impl Pods {
     /// # Errors
     /// The server's refusal. The class is `OutcomeUnknown` if the answer is lost or cannot be read.
     pub fn create(&self, body: &[u8]) -> Result<PodAnswer, Refusal> {
-        let (status, answer) = self.post(&self.protobuf(), body, "")?;
-        self.parse(status, &answer)
+        self.send(&self.post(body, ""), Verb::Create)
     }
 
     /// Asks the server whether it would create this pod, and returns the JSON of the pod that it would create.
@@ -101,7 +100,7 @@ impl Pods {
     /// with.
     pub fn dry_run(&self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
         self.check_fields(body)?;
-        let (status, answer) = self.post(&self.http, body, DRY_RUN)?;
+        let (status, answer) = call(&self.http, &self.post(body, DRY_RUN), Verb::Create)?;
         check_answer(body, status, &answer)?;
         Ok(answer)
     }
@@ -109,8 +108,7 @@ impl Pods {
     /// Reads one pod.
     pub fn get(&self, name: &str) -> Result<PodAnswer, Refusal> {
         let request = get(self.path(Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
-        let (status, answer) = call(&self.protobuf(), &request, Verb::Get)?;
-        self.parse(status, &answer)
+        self.send(&request, Verb::Get)
     }
 
     /// Checks whether a node exists. Needs a permission on cluster scope, which few service
@@ -311,8 +309,7 @@ impl Pods {
     fn patch_at(&self, path: &str, patch: &[u8]) -> Result<PodAnswer, Refusal> {
         let mut request = write(Method::Patch, write_path(path), patch, OBJECT_BYTES_MAX);
         request.content_type = STRATEGIC_MERGE_PATCH;
-        let (status, answer) = call(&self.protobuf(), &request, Verb::Patch)?;
-        self.parse(status, &answer)
+        self.send(&request, Verb::Patch)
     }
 
     /// Refuses a pod with misspelt fields if the server would drop them silently. Newer servers refuse
@@ -321,10 +318,9 @@ impl Pods {
         check_fields(&self.http, &write_path(&self.path(None)), body)
     }
 
-    fn post(&self, http: &Http, body: &[u8], options: &str) -> Result<(u16, Vec<u8>), Refusal> {
+    fn post<'a>(&self, body: &'a [u8], options: &str) -> Request<'a> {
         let path = format!("{}{STRICT}{options}", write_path(&self.path(None)));
-        let request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
-        call(http, &request, Verb::Create)
+        write(Method::Post, path, body, OBJECT_BYTES_MAX)
     }
 
     fn list_pages(&self, take: &mut impl FnMut(PodList, ListPage) -> bool) -> Result<(), Refusal> {
@@ -350,9 +346,8 @@ impl Pods {
         log::debug!("list {path}");
         if !self.lists_stream {
             let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
-            let (status, answer) = call(&self.protobuf(), &request, Verb::List)?;
-            return read_page(&mut answer.as_slice(), &self.selection)
-                .map_err(|problem| unreadable(status, &problem.to_string()));
+            let page = |mut page: &[u8]| read_page(&mut page, &self.selection);
+            return read(&self.protobuf(), &request, Verb::List, page);
         }
         let mut stream = open_stream(&self.protobuf(), &path, LIST_PAGE_TIMEOUT, Verb::List)?;
         let status = stream.status;
@@ -363,9 +358,9 @@ impl Pods {
         })
     }
 
-    fn parse(&self, status: u16, answer: &[u8]) -> Result<PodAnswer, Refusal> {
-        pod::parse(answer, &self.selection)
-            .map_err(|problem| unreadable(status, &problem.to_string()))
+    /// Sends a request about one pod.
+    fn send(&self, request: &Request<'_>, verb: Verb) -> Result<PodAnswer, Refusal> {
+        read(&self.protobuf(), request, verb, |answer| pod::parse(answer, &self.selection))
     }
 
     fn protobuf(&self) -> Http {

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use super::{
-    CALL_TIMEOUT, OBJECT_BYTES_MAX, call, get, object_path, percent_encode, write, write_path,
+    CALL_TIMEOUT, OBJECT_BYTES_MAX, get, object_path, percent_encode, read, write, write_path,
 };
 use crate::http::{Http, Method, TransportError};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::preflight::{self, ClosedBudget, Namespace, Quota};
 use posse_wire::k8s::review;
-use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::k8s::status::Verb;
 use posse_wire::pod::WireError;
 
 /// Shorter than the timeout of a run's requests, because a person waits for the answer.
@@ -48,8 +48,7 @@ pub fn probe_server(http: &Http) -> Result<ServerProbe, TransportError> {
 /// The server's version, for example `v1.36.2`.
 pub fn version(http: &Http) -> Result<String, Refusal> {
     let request = get("/version".to_owned(), CALL_TIMEOUT, OBJECT_BYTES_MAX);
-    let (status, answer) = call(http, &request, Verb::Get)?;
-    review::git_version(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+    read(http, &request, Verb::Get, review::git_version)
 }
 
 /// Our user name (SelfSubjectReview).
@@ -61,26 +60,25 @@ pub fn whoami(http: &Http) -> Result<String, Refusal> {
     let path = write_path("/apis/authentication.k8s.io/v1/selfsubjectreviews");
     let mut request = write(Method::Post, path, body, OBJECT_BYTES_MAX);
     request.timeout = TIMEOUT;
-    let (status, answer) = if_served(call(http, &request, Verb::Create))?.ok_or_else(|| {
+    if_served(read(http, &request, Verb::Create, preflight::user))?.ok_or_else(|| {
         Refusal::local(RefusalClass::NotFound, "the server has no SelfSubjectReview")
-    })?;
-    preflight::user(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+    })
 }
 
 pub fn namespace(http: &Http, name: &str) -> Result<Namespace, Refusal> {
     let path = format!("/api/v1/namespaces/{}", percent_encode(name));
-    read(http, path, Verb::Get, preflight::namespace)
+    read_at(http, path, Verb::Get, preflight::namespace)
 }
 
 pub fn quotas(http: &Http, namespace: &str) -> Result<Vec<Quota>, Refusal> {
     let path = object_path("/api/v1", namespace, "resourcequotas", None);
-    read(http, path, Verb::List, preflight::quotas)
+    read_at(http, path, Verb::List, preflight::quotas)
 }
 
 /// The limit ranges of a namespace, one line of text for each.
 pub fn limit_ranges(http: &Http, namespace: &str) -> Result<Vec<String>, Refusal> {
     let path = object_path("/api/v1", namespace, "limitranges", None);
-    read(http, path, Verb::List, preflight::limit_ranges)
+    read_at(http, path, Verb::List, preflight::limit_ranges)
 }
 
 /// The PodDisruptionBudgets that would let nobody evict an executor with one of these sets of labels.
@@ -91,7 +89,7 @@ pub fn closed_budgets(
 ) -> Result<Vec<ClosedBudget>, Refusal> {
     let api = group_path(http, "/apis/policy")?;
     let path = object_path(&api, namespace, "poddisruptionbudgets", None);
-    read(http, path, Verb::List, |bytes| preflight::closed_budgets(bytes, executors))
+    read_at(http, path, Verb::List, |bytes| preflight::closed_budgets(bytes, executors))
 }
 
 /// The root of the paths of an API group, in the version that the server prefers. `group`: its path, with `/apis`.
@@ -99,7 +97,7 @@ pub fn closed_budgets(
 /// # Errors
 /// The server's refusal; `NotFound` if it does not have the group.
 pub(super) fn group_path(http: &Http, group: &str) -> Result<String, Refusal> {
-    let version = read(http, group.to_owned(), Verb::Get, preflight::preferred_version);
+    let version = read_at(http, group.to_owned(), Verb::Get, preflight::preferred_version);
     let version = if_served(version)?.ok_or_else(|| {
         Refusal::local(RefusalClass::NotFound, format!("the server has no {group}"))
     })?;
@@ -115,12 +113,11 @@ pub(super) fn if_served<T>(answer: Result<T, Refusal>) -> Result<Option<T>, Refu
     }
 }
 
-pub(super) fn read<T>(
+pub(super) fn read_at<T>(
     http: &Http,
     path: String,
     verb: Verb,
     parse: impl Fn(&[u8]) -> Result<T, WireError>,
 ) -> Result<T, Refusal> {
-    let (status, answer) = call(http, &get(path, TIMEOUT, OBJECT_BYTES_MAX), verb)?;
-    parse(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+    read(http, &get(path, TIMEOUT, OBJECT_BYTES_MAX), verb, parse)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::preflight::{group_path, read};
+use super::preflight::{group_path, read_at};
 use super::{object_path, percent_encode};
 use crate::http::Http;
 use posse_core::model::refusal::{Refusal, RefusalClass};
@@ -24,10 +24,10 @@ pub fn queue(
 ) -> Result<(LocalQueue, Result<Option<String>, Refusal>), Refusal> {
     let api = group_path(http, API)?;
     let path = object_path(&api, name, "localqueues", Some(queue));
-    let local = read(http, path, Verb::Get, kueue_objects::local_queue)?;
+    let local = read_at(http, path, Verb::Get, kueue_objects::local_queue)?;
     let path = format!("{api}/clusterqueues/{}", percent_encode(&local.cluster_queue));
     let closed =
-        read(http, path, Verb::Get, |bytes| kueue_objects::closed(bytes, &namespace.labels));
+        read_at(http, path, Verb::Get, |bytes| kueue_objects::closed(bytes, &namespace.labels));
     Ok((local, closed))
 }
 
@@ -40,7 +40,7 @@ pub fn workload(http: &Http, namespace: &str, uid: &str) -> Result<Option<Value>
     };
     let path = object_path(&api, namespace, "workloads", None);
     let by = percent_encode(&format!("{JOB_UID}={uid}"));
-    read(
+    read_at(
         http,
         format!("{path}?labelSelector={by}&limit=1"),
         Verb::List,

@@ -1,11 +1,11 @@
 //! Review requests: whose token this is, and what its owner may do.
 
-use super::{OBJECT_BYTES_MAX, call, write, write_path};
+use super::{OBJECT_BYTES_MAX, read, write, write_path};
 use crate::http::{Http, Method};
 use posse_core::model::refusal::Refusal;
 use posse_wire::k8s::caller::{self, Caller};
 use posse_wire::k8s::review::{self, Access, AccessDecision};
-use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::k8s::status::Verb;
 use posse_wire::pod::WireError;
 
 /// Whose token this is; `None` if the server does not accept the token for this audience. Needs
@@ -38,6 +38,5 @@ fn review<T>(
     parse: fn(&[u8]) -> Result<T, WireError>,
 ) -> Result<T, Refusal> {
     let request = write(Method::Post, write_path(path), body, OBJECT_BYTES_MAX);
-    let (status, answer) = call(http, &request, Verb::Create)?;
-    parse(&answer).map_err(|problem| unreadable(status, &problem.to_string()))
+    read(http, &request, Verb::Create, parse)
 }

@@ -65,7 +65,6 @@ use posse_core::model::settings::GroupSpec;
 use posse_core::model::stop::StopResult;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
 use posse_kube::api::driver_pod::DriverPod;
-use posse_kube::api::kube_events::KubeEvents;
 use posse_kube::api::objects::Objects;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::pods::Pods;
@@ -286,7 +285,7 @@ impl Run<'_> {
     ) -> Option<KubeEventWriter> {
         let pod = self.context.owner.clone().filter(|_| self.settings.kubernetes_events)?;
         let namespace = self.context.namespace.clone();
-        let api = KubeEvents::new(self.server.http.clone(), &namespace);
+        let api = Objects::new(self.server.http.clone(), Some(&namespace));
         let regarding = Regarding { namespace, pod, common: Arc::clone(&self.settings.common) };
         let log = Arc::clone(log);
         let started = KubeEventWriter::start(api, regarding, run, log, self.clock, sent);
