@@ -1,5 +1,5 @@
 //! What posse costs the API server: calls and bytes for an executor over its life, and calls and
-//! LISTs an hour while nothing happens, with a watch and without one.
+//! LISTs an hour while nothing happens.
 //! `KUBEBUILDER_ASSETS=... cargo bench --bench cost [-- EXECUTORS IDLE_SECONDS]`; without them 200 and
 //! 1,800. Calls are those of the server's audit log; bytes are those on the wire.
 
@@ -33,10 +33,7 @@ use support::server::{Server as _, Who};
 use support::wait::wait_value;
 
 const LIMIT: Duration = Duration::from_secs(600);
-/// The default.
-const POLL: &str = "5m";
-/// Without a watch nothing else tells of a lost executor.
-const POLL_ALONE: &str = "30s";
+const NAMESPACE: &str = "cost";
 /// What posse does with the last event is over by then.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -54,27 +51,18 @@ fn main() -> ExitCode {
         "name": "worker", "image": "example.com/worker:1", "command": ["worker"],
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}});
     std::fs::write(dir.path().join("pod.json"), pod.to_string()).unwrap();
-    let mut cases = [("watch", true), ("no-watch", false)]
-        .map(|(name, watch)| Case::start(&real, dir.path(), name, watch, n));
-    for case in &mut cases {
-        case.step("created and seen running", f64::from(n));
-    }
-    // Both at once: nothing happens.
+    let mut case = Case::start(&real, dir.path(), n);
+    case.step("created and seen running", f64::from(n));
     let begun = Instant::now();
     println!("idle for {} s", idle.as_secs());
     thread::sleep(idle);
-    for case in &mut cases {
-        case.step("idle, an hour", begun.elapsed().as_secs_f64() / 3_600.0);
-    }
-    for case in cases {
-        case.stop(f64::from(n));
-    }
+    case.step("idle, an hour", begun.elapsed().as_secs_f64() / 3_600.0);
+    case.stop(f64::from(n));
     ExitCode::SUCCESS
 }
 
-/// One run, and what it had cost at the last step.
+/// The run, and what it had cost at the last step.
 struct Case {
-    name: &'static str,
     relay: Relay,
     log: AuditLog,
     posse: Posse,
@@ -85,14 +73,13 @@ struct Case {
 }
 
 impl Case {
-    fn start(real: &Real, dir: &Path, name: &'static str, watch: bool, n: u32) -> Self {
-        real.open_namespace(name);
-        let node = TestNode::start(&real.access(Who::Node), name);
+    fn start(real: &Real, dir: &Path, n: u32) -> Self {
+        real.open_namespace(NAMESPACE);
+        let node = TestNode::start(&real.access(Who::Node), NAMESPACE);
         let relay = Relay::start(&real.access(Who::Posse).url);
         let access = Access { url: relay.url(), ..real.access(Who::Posse) };
-        let posse = Run::new(dir, name, &access)
-            .settings(json!({"driver": {"host": "127.0.0.1"}, "watch": watch,
-                "allocation": {"poll_interval": if watch { POLL } else { POLL_ALONE }},
+        let posse = Run::new(dir, NAMESPACE, &access)
+            .settings(json!({"driver": {"host": "127.0.0.1"},
                 "shutdown": {"grace": "1s", "timeout": "60s"}}))
             .executors(n)
             .env("POSSE_LOG", "info")
@@ -103,7 +90,6 @@ impl Case {
             if running == n { Ok(()) } else { Err(running) }
         });
         Self {
-            name,
             relay,
             log: AuditLog::open(&real.audit_log().unwrap()),
             posse,
@@ -125,14 +111,13 @@ impl Case {
         let traffic = self.relay.traffic();
         let mut calls: BTreeMap<&str, u32> = BTreeMap::new();
         let ours =
-            |entry: &&Entry| entry.namespace == self.name && entry.agent.starts_with("posse/");
+            |entry: &&Entry| entry.namespace == NAMESPACE && entry.agent.starts_with("posse/");
         for entry in self.log.entries[self.n_entries..].iter().filter(ours) {
             *calls.entry(&entry.what).or_default() += 1;
         }
         let each = |n: u64| n as f64 / by;
         println!(
-            "{}: {what}: {:.0} bytes sent, {:.0} received, {:.2} ms of processor time",
-            self.name,
+            "{what}: {:.0} bytes sent, {:.0} received, {:.2} ms of processor time",
             each(traffic.sent - self.traffic.sent),
             each(traffic.received - self.traffic.received),
             (cpu - self.cpu).as_secs_f64() * 1e3 / by

@@ -17,7 +17,7 @@ use posse_core::model::command::Command;
 use posse_core::model::ids::{GroupName, Version};
 use posse_core::model::input::{Input, List, ListSource, PodEvent};
 use posse_core::model::pod::{ContainerState, Phase, Pod, StartProblem, StartProblemKind};
-use posse_core::model::settings::{Limit, Policy};
+use posse_core::model::settings::Policy;
 use posse_core::model::stop::StopOrder;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
 
@@ -118,8 +118,7 @@ fn lowered(n: u64) -> Duration {
 
 fn unschedulable(n: u64) -> Duration {
     let max = u32::try_from(n).unwrap() / 2;
-    let policy = Policy { unschedulable_max: Limit::Max(max), ..policy() };
-    let mut run = adopted(n, policy, |pod| {
+    let mut run = adopted(n, policy(), |pod| {
         let message = "0/1 nodes are available".into();
         let problem = StartProblem { kind: StartProblemKind::Unschedulable, message, n_started: 0 };
         pod.start_problem = Some(problem.into());

@@ -66,7 +66,7 @@ pub fn named(args: &SubmitArgs, world: &World<'_>) -> Result<Vec<NamedFile>, Fai
 ///
 /// # Errors
 /// A file has no name.
-pub fn named_all(
+fn named_all(
     words: impl Iterator<Item = PathBuf>,
     world: &World<'_>,
 ) -> Result<Vec<NamedFile>, Failure> {

@@ -72,7 +72,7 @@ use support::runner::{Scenario, scenarios};
 const SCENARIOS: &[Scenario] = scenarios! {
     // Long ones first: they end while others run.
     Own submit::{submit_wordcount};
-    Embedded task_shapes::{a_shape_without_a_node_gives_its_place, tasks_that_cannot_start};
+    Embedded task_shapes::{a_shape_without_a_node_gives_its_place, a_task_that_cannot_start};
     Own observed::{large_simulated_run_described};
     Both credentials::{credentials_expire_and_come_back, credentials_that_are_wrong};
     Both starts::{secret_that_is_missing};
@@ -116,7 +116,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded protection::{without_the_right_none_is_protected};
     Real common_metadata::{a_policy_that_asks_for_labels};
     Both common_metadata::{all_of_a_run_has_the_labels, all_of_a_submission_has_the_labels};
-    Both protection::{a_call_leaves_a_group_protected_and_queued, executors_with_work_are_protected_for_a_time, a_command_tells_which_executors_are_idle};
+    Both protection::{a_call_leaves_a_group_protected_and_queued, executors_with_work_are_protected, a_command_tells_which_executors_are_idle};
     Embedded queues::{a_queue_admits_and_takes_back};
     Embedded shared_queue::{
         a_group_whose_room_is_taken, the_webhook_of_a_queue_is_away, two_applications_share_a_queue,
@@ -135,7 +135,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         disconnect_without_a_reason,
     };
     Both losses::{
-        spent_budget_ends_the_application, poll_alone_is_enough, replaced_after_a_clean_end,
+        spent_budget_ends_the_application, replaced_after_a_clean_end,
         replaced_after_deletion, replaced_after_failure, replaced_when_gone,
         replaced_while_terminating, told_before_the_end,
     };
@@ -152,7 +152,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         two_runs_of_one_instance,
     };
     Both injected::{injected_container, injected_restarts, injected_restarts_of_a_job};
-    Both starts::{image_that_cannot_be_pulled, memory_grows_in_place, side_car_that_fails};
+    Both starts::{image_that_cannot_be_pulled, memory_grows_in_place};
     Both submit::{
         submit_and_exit_codes, submit_with_lost_answers, submit_detached, submit_dry_run,
         submit_interrupted, submit_misspelt, submit_of_a_bare_pod, submit_past_its_deadline, submit_refused_half_way,

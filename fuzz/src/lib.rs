@@ -183,7 +183,6 @@ fn build(template: &Template) {
         owner: None,
         driver_host: "10.1.2.3".to_owned(),
         driver_port: Some(7077),
-        node_loss_after_s: Some(60),
         settings: PodSettings { max_age_s: Some(3_600), ..PodSettings::default() },
         restart: posse_core::model::settings::Restart::Always,
         on_loss: posse_core::model::settings::OnLoss::Executor,

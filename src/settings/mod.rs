@@ -86,16 +86,12 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         policy: config.policy,
         common: config.common.into(),
         queue: config.queue,
-        watch: config.watch,
         poll_interval_ms: config.poll_interval_ms,
-        // Whole seconds, rounded up.
-        node_loss_after_s: Some(config.node_loss_after_ms.div_ceil(1_000)).filter(|s| *s > 0),
         staged: staged(args),
         credentials: config.credentials.into(),
         private_folders: private_folders(world),
         lease: config.lease,
         exclusive,
-        orphans: config.orphans,
         driver_tells_failures: args.jobs.is_some(),
         grace_ms: config.grace_ms,
         control,
@@ -107,7 +103,6 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         task_output,
         task_secrets: config.task_secrets,
         metrics,
-        kubernetes_events: config.kubernetes_events,
         keep: args.keep,
     })
 }

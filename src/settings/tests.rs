@@ -63,8 +63,8 @@ fn the_example_file_becomes_settings() {
     let got = settings(&files, "", &[]).unwrap();
     assert_eq!((got.app.as_str(), got.namespace.as_deref()), ("wordcount", Some("analytics")));
     assert_eq!(got.policy, Policy::default());
-    assert_eq!((got.watch, got.poll_interval_ms, got.lease), (true, 300_000, true));
-    assert_eq!((got.node_loss_after_s, got.grace_ms), (Some(60), 15_000));
+    assert_eq!((got.poll_interval_ms, got.lease), (300_000, true));
+    assert_eq!(got.grace_ms, 15_000);
     assert_eq!((got.instance.clone(), got.events.clone(), got.keep), (None, None, false));
     let [group] = got.groups.as_slice() else { panic!("one group") };
     let want =
@@ -170,15 +170,6 @@ fn pod_ip_is_the_default_driver_host() {
     assert_eq!(host(&[("POD_IP", "fd00::1")]).unwrap().as_deref(), Some("fd00::1"));
     assert_eq!(host(&[("POD_IP", "")]).unwrap(), None);
     assert!(host(&[("POD_IP", "a b")]).unwrap_err().message.starts_with("POD_IP: `a b` is not"));
-}
-
-#[test]
-fn short_node_loss_is_rounded_up_and_zero_is_off() {
-    for (written, want) in [("0s", None), ("250ms", Some(1)), ("61s", Some(61))] {
-        let file = format!("app: a\nallocation: {{node_loss_after: {written}}}");
-        let got = settings(&[("posse.yaml", &file)], "", &[]).unwrap();
-        assert_eq!(got.node_loss_after_s, want, "{written}");
-    }
 }
 
 /// Checks an error: posse.yaml, the arguments, and a part of the message. The exit code is 2.

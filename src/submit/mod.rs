@@ -56,10 +56,8 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         create_rbac: args.create_rbac,
     };
     // Errors in the files are reported before the server is contacted.
-    let mut files = pod_files::named(args, world)?;
+    let files = pod_files::named(args, world)?;
     let mut plan = plan(&request, world)?;
-    let of_file = plan.pod.files.iter().map(|text| folder(&args.file).join(text));
-    files.extend(pod_files::named_all(of_file, world)?);
     let outgoing = Outgoing::of_submission(&args.stage, &files, world)?;
     plan.pod_files = match &outgoing {
         // The server checks all objects before any file is uploaded.
@@ -168,11 +166,6 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
     let (shown, config) = settings::read_config(file, world)?;
     let driver = &settings.driver;
     let mut pod = driver.pod.clone();
-    if request.create_rbac && pod.service_account.is_some() {
-        let message =
-            format!("{shown}: driver.service_account and --create-rbac exclude each other");
-        return Err(Failure::usage(message));
-    }
     if let Some(image) = request.posse_image {
         pod.posse_image = Some(image.clone());
     }
@@ -181,6 +174,14 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         pod.shorthands.image.clone_from(&file.image);
     }
     let template = driver_template(&mut pod, &shown, folder(file), world)?;
+    if request.create_rbac
+        && template.spec.get("serviceAccountName").is_some_and(|it| !it.is_null())
+    {
+        let message = format!(
+            "{shown}: driver.pod: spec.serviceAccountName and --create-rbac exclude each other"
+        );
+        return Err(Failure::usage(message));
+    }
     // Without a file, a text that says nothing: the flags say it all.
     let text =
         settings::config_text(file, world)?.map_or_else(|| "{}\n".to_owned(), |(_, text)| text);
@@ -219,7 +220,7 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         n_executors: settings.groups.iter().map(|group| u64::from(group.spec.target)).sum(),
         grace_ms: settings.grace_ms,
         stop_timeout_ms: settings.policy.stop_timeout_ms,
-        image_timeout_ms: settings.policy.image_timeout_ms,
+        image_timeout_ms: settings.policy.image_timeout_ms(),
         // A Job may create a second pod while the first still runs on an unreachable node. Only a
         // Lease can prevent two drivers.
         exclusive: config.exclusive.unwrap_or(config.lease),

@@ -135,7 +135,6 @@ fn compiled(template: &Template, has_files: bool) -> Value {
         owner: None,
         driver_host: any(),
         driver_port: None,
-        node_loss_after_s: Some(1),
         settings: PodSettings::default(),
         restart: posse_core::model::settings::Restart::Always,
         on_loss: posse_core::model::settings::OnLoss::Executor,

@@ -288,7 +288,8 @@ fn settings_for_a_driver_in_the_cluster_are_checked_first() {
         refused(&[("posse.yaml", &config)], &[&["submit"], args].concat(), words);
     };
     submit("{command: [x]}", &[], &["posse.yaml: driver", "image, template or pod"]);
-    submit("{image: i, service_account: s}", &["--create-rbac"], &["driver.service_account"]);
+    let account = "{pod: {spec: {serviceAccountName: s, containers: [{name: d, image: i}]}}}";
+    submit(account, &["--create-rbac"], &["driver.pod: spec.serviceAccountName"]);
     submit("{image: i}", &["--instance", "abc12"], &["--instance"]);
     submit("{image: i, kind: pod, retries: 2}", &[], &["driver.retries", "kind: job"]);
     submit("{template: none.yaml}", &[], &["none.yaml: cannot be read"]);

@@ -162,7 +162,8 @@ pub fn all_of_a_submission_has_the_labels(server: &dyn Server) {
     std::fs::write(scene.file("a.txt"), "a file of the driver").expect("writable");
     let (proxy, sent) = noting(server);
     for kind in ["job", "pod"] {
-        let driver = json!({"kind": kind, "service_account": null, "labels": {"team": "drivers"}});
+        let driver = json!({"kind": kind, "pod": {"metadata": {"labels": {"team": "drivers"}},
+            "spec": {"serviceAccountName": null, "containers": [{"name": "driver"}]}}});
         let group = json!({"group": "default", "count": 1, "template": "pod.json"});
         let run = run_with(&scene, &proxy.access()).settings(common("first"));
         let run = run.settings(json!({"driver": driver, "executors": [group]}));

@@ -81,8 +81,7 @@ fn disconnected(posse: &Posse, id: &str) -> u16 {
 /// A disconnected executor is lost for the reason that its pod shows in time.
 pub fn disconnect_with_a_reason(server: &dyn Server) {
     let scene = Scene::new(server);
-    let settings = json!({"heartbeat": {"reason_wait": "1h"}});
-    let posse = scene.run().executors(2).settings(settings).start();
+    let posse = scene.run().executors(2).start();
     let pods = scene.wait_running(2);
     wait_known(&posse, 2);
     assert_eq!(disconnected(&posse, "1"), 200);
@@ -97,8 +96,7 @@ pub fn disconnect_with_a_reason(server: &dyn Server) {
 /// If the pod shows no reason, the driver's report is the reason.
 pub fn disconnect_without_a_reason(server: &dyn Server) {
     let scene = Scene::new(server);
-    let settings = json!({"heartbeat": {"reason_wait": "1s"}});
-    let posse = scene.run().executors(2).settings(settings).start();
+    let posse = scene.run().executors(2).start();
     scene.wait_running(2);
     wait_known(&posse, 2);
     let call = |id: &str| disconnected(&posse, id);

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::submit::{ask, expect, path, run};
+use super::submit::{ask, expect, path, pod_of, run};
 use crate::support::posse::said;
 use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::scene::{APP, Scene};
@@ -31,7 +31,7 @@ fn settings(scene: &Scene<'_>) -> Value {
     json!({
         "executors": [{"group": "default", "count": 1, "pod": pod}],
         "driver": {"command": ["sh", "-c", driver], "image": "example.com/driver:1",
-                   "service_account": "default",
+                   "pod": pod_of("default"),
                    "env": [{"name": "SCENE", "value": scene.dir.path().display().to_string()}]},
     })
 }

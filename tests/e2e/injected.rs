@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::submit::made;
+use super::submit::{made, pod_of};
 use crate::support::access::Access;
 use crate::support::posse::said;
 use crate::support::proxy::{Proxy, ProxyAction};
@@ -175,7 +175,7 @@ pub fn injected_restarts(server: &dyn Server) {
         }),
     ];
     for (what, patch, change) in mutations.into_iter().take(1 + usize::from(has_rules)) {
-        let driver = json!({"driver": {"image": "driver:1", "service_account": "default"}});
+        let driver = json!({"driver": {"image": "driver:1", "pod": pod_of("default")}});
         // The dry run tells it before anything runs, of executors and of the driver.
         let refused = |access: &Access, command: &[&str]| {
             let run = scene.run_with(access).executors(3).settings(driver.clone());
@@ -213,7 +213,7 @@ pub fn injected_restarts_of_a_job(server: &dyn Server) {
         }
         ProxyAction::Pass
     });
-    let driver = json!({"driver": {"image": "driver:1", "service_account": "default"}});
+    let driver = json!({"driver": {"image": "driver:1", "pod": pod_of("default")}});
     let run = scene.run_with(&proxy.access()).executors(1).settings(driver);
     let output = run.once(&["submit", "--no-wait"]);
     let said = said(&output);

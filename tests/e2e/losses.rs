@@ -157,20 +157,6 @@ pub fn pending_goes_before_running(server: &dyn Server) {
     scene.finish();
 }
 
-/// Without a watch the poll alone is enough.
-pub fn poll_alone_is_enough(server: &dyn Server) {
-    let scene = Scene::new(server);
-    let settings = json!({"watch": false, "allocation": {"poll_interval": "1s"}});
-    let posse = scene.run().executors(2).settings(settings).start();
-    let before = scene.wait_running(2);
-    posse.wait_event("executor_running", |event| event["executor"] == 2);
-    scene.delete(&before[0]);
-    posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&before[0]));
-    scene.wait_running(2);
-    posse.stop();
-    scene.finish();
-}
-
 /// A spent budget ends the application: the driver is terminated, the exit code shows the reason,
 /// and the last failed pods are retained.
 pub fn spent_budget_ends_the_application(server: &dyn Server) {

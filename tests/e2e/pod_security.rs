@@ -151,7 +151,7 @@ pub fn pods_on_a_server_that_enforces_restricted() {
 
     // The Job controller's account is an administrator here; there is no policy but this one.
     let driver = json!({"driver": {"command": ["driver"], "image": "example.com/driver:1",
-        "service_account": "runner", "retries": 0}, "executors": groups(None)["executors"]});
+        "pod": submit::pod_of("runner"), "retries": 0}, "executors": groups(None)["executors"]});
     let _submit = submit::run(&scene).settings(driver).begin(&["submit"]);
     let driver = submit::wait_driver(&scene, "");
     admitted_by(&driver, "restricted");

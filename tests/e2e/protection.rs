@@ -10,24 +10,17 @@ use crate::support::wait::{PATIENCE, wait_for};
 const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
-/// `always` stands in the pod, and is never changed. `busy` comes when an executor runs, and goes after the limit. A
-/// group without the key has none.
-pub fn executors_with_work_are_protected_for_a_time(server: &dyn Server) {
+/// `always` stands in the pod. `busy` comes when an executor runs. A group without the key has none.
+pub fn executors_with_work_are_protected(server: &dyn Server) {
     let scene = Scene::new(server);
     let groups = json!([
         {"group": "always", "count": 1, "pod": scene.template(), "protect": "always"},
-        {"group": "busy", "count": 2, "pod": scene.template(), "protect": "busy", "protect_for": "4s"},
+        {"group": "busy", "count": 2, "pod": scene.template(), "protect": "busy"},
         {"group": "off", "count": 1, "pod": scene.template()},
     ]);
     let posse = scene.run().settings(json!({"executors": groups})).start();
     scene.wait_running(4);
     wait_for(PATIENCE, "the busy to be protected", || protected(&scene, "busy") == 2);
-    for _ in posse.wait_events("unprotected", 2) {}
-    wait_for(PATIENCE, "the protection to end", || protected(&scene, "busy") == 0);
-    for event in posse.events_of("unprotected") {
-        assert_eq!(event["group"], "busy", "{event}");
-        assert!(event["message"].as_str().unwrap_or_default().contains("protect_for"), "{event}");
-    }
     assert_eq!((protected(&scene, "always"), protected(&scene, "off")), (1, 0));
     posse.stop();
     scene.finish();

@@ -17,6 +17,7 @@ use posse_wire::bundle::{Label, hex};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
+use super::submit::pod_of;
 use crate::support::http::{Client, gone_now};
 use crate::support::real::Account;
 use crate::support::runner::is_in_full;
@@ -383,7 +384,7 @@ pub fn submit_takes_files_along(server: &dyn Server) {
     let settings = json!({
         "executors": [{"group": "default", "count": 1, "pod": pod}],
         "driver": {"command": ["sh", "-c", script], "image": "example.com/driver:1",
-                   "service_account": "default", "env": env},
+                   "pod": pod_of("default"), "env": env},
     });
     let submit = |words: &[&str]| {
         let run = scene.run_with(&server.access(Who::Admin)).settings(settings.clone());

@@ -74,7 +74,7 @@ pub fn image_that_cannot_be_pulled(server: &dyn Server) {
         container.as_object_mut().expect("a map").remove("command");
     });
     let settings = json!({"executors": group(&pod, &json!({})), "failures": {"start": 1},
-        "allocation": {"image_timeout": "2s"}});
+        "allocation": {"start_timeout": "4s"}});
     let posse = scene.run().settings(settings).start();
     for id in 1..=2 {
         if id == 2 {
@@ -92,7 +92,7 @@ pub fn image_that_cannot_be_pulled(server: &dyn Server) {
         assert_eq!((&lost["reason"], &lost["budget"]), (&json!("image_error"), &json!("start")));
         assert_eq!(lost["caused_by_app"], true, "{lost}");
         let words = lost["message"].as_str().unwrap_or_default();
-        assert!(words.contains("image_timeout (2s)") && words.contains("example.com/worker:1"));
+        assert!(words.contains("start_timeout (2s)") && words.contains("example.com/worker:1"));
     }
     posse.expect_exit(11);
     assert_eq!(posse.wait_event("budget_exhausted", |_| true)["budget"], "start");
@@ -160,50 +160,16 @@ pub fn node_with_failed_starts(server: &dyn Server) {
     scene.finish();
 }
 
-/// A pod that fits no node: posse waits, reports the scheduler's message, and gives up at the
-/// timeout.
+/// A pod that fits no node: posse waits, and reports the scheduler's message.
 pub fn pod_that_fits_no_node(server: &dyn Server) {
     let scene = Scene::new(server);
     let pod = template(&scene, |container| {
         container["resources"] = json!({"requests": {"cpu": "100000"}});
     });
-    let settings = json!({"executors": group(&pod, &json!({})),
-        "allocation": {"unschedulable_timeout": "3s"}});
-    let posse = scene.run().settings(settings).start();
+    let posse = scene.run().settings(json!({"executors": group(&pod, &json!({}))})).start();
     let waiting = posse.wait_event("waiting", |event| event["for"] == "unschedulable");
-    let words = waiting["message"].as_str().unwrap_or_default().to_owned();
+    let words = waiting["message"].as_str().unwrap_or_default();
     assert!(words.contains("nodes are available"), "{waiting}");
-    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
-    assert_eq!((&lost["reason"], &lost["node"]), (&json!("start_timeout"), &Value::Null));
-    assert!(lost["message"].as_str().unwrap_or_default().contains(&words), "{lost}");
-    posse.stop();
-    scene.finish();
-}
-
-/// With `sidecar_failure: fail` a failed side-car ends the executor.
-pub fn side_car_that_fails(server: &dyn Server) {
-    let scene = Scene::new(server);
-    let mut pod = scene.template();
-    let script = r#"trap 'exit 0' TERM
-        while test -d "$SCENE" && ! test -e "$SCENE/$POSSE_POD_NAME.sidecar"; do sleep 0.1; done
-        exit 3"#;
-    let env = pod["spec"]["containers"][0]["env"].clone();
-    let sidecar =
-        json!({"name": "sidecar", "image": "i", "command": ["sh", "-c", script], "env": env});
-    pod["spec"]["containers"].as_array_mut().expect("a list").push(sidecar);
-    let executors = group(&pod, &json!({"sidecar_failure": "fail"}));
-    let posse = scene.run().settings(json!({"executors": executors})).start();
-    let first = scene.wait_running(1).remove(0);
-    posse.wait_event("executor_running", |event| event["executor"] == 1);
-    std::fs::write(scene.file(&format!("{}.sidecar", name_of(&first))), "").unwrap();
-    let terminated = json!({"terminated": {"exitCode": 3, "reason": "Error"}});
-    let running = json!({"running": {}});
-    let statuses = [container("worker", &running), container("sidecar", &terminated)];
-    patch_status(&scene, &first, &statuses);
-    let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
-    assert_eq!((&lost["reason"], &lost["exit_code"]), (&json!("app_error"), &json!(3)), "{lost}");
-    assert!(lost["message"].as_str().unwrap_or_default().contains("container sidecar"), "{lost}");
-    scene.wait_running_ids(&[2]);
     posse.stop();
     scene.finish();
 }

@@ -32,6 +32,11 @@ pub(super) fn path(scene: &Scene<'_>, root: &str, resource: &str) -> String {
     format!("{root}/namespaces/{}/{resource}", scene.namespace)
 }
 
+/// A driver's pod with this service account.
+pub(super) fn pod_of(account: &str) -> Value {
+    json!({"spec": {"serviceAccountName": account, "containers": [{"name": "driver"}]}})
+}
+
 /// A driver that runs until the node ends it, with executors that do the same.
 fn settings(scene: &Scene<'_>) -> Value {
     let template = scene.template();
@@ -40,7 +45,7 @@ fn settings(scene: &Scene<'_>) -> Value {
     let script = script.replace("$$$$", "$$");
     json!({"driver": {
         "command": ["sh", "-c", script], "image": "example.com/driver:1", "retries": 0,
-        "service_account": "default",
+        "pod": pod_of("default"),
         "env": [
             {"name": "SCENE", "value": scene.dir.path().display().to_string()},
             {"name": "POSSE_LOG", "value": "posse=debug"},
@@ -193,7 +198,7 @@ pub fn submit_and_exit_codes(server: &dyn Server) {
 /// A dry run creates nothing and prints everything.
 pub fn submit_dry_run(server: &dyn Server) {
     let scene = Scene::new(server);
-    let without = json!({"driver": {"service_account": null}});
+    let without = json!({"driver": {"pod": null}});
     let shown =
         run(&scene).settings(without.clone()).once(&["submit", "--dry-run", "--create-rbac"]);
     expect(&shown, 0, &["kind: Job", "kind: ConfigMap", "kind: Service\n", "kind: Role\n"]);
@@ -242,7 +247,7 @@ pub fn submit_refused_half_way(server: &dyn Server) {
             ProxyAction::Reply(403, status(403, "Forbidden", "forbidden: User \"x\" may not"))
         });
         let run = run_with(&scene, &proxy.access());
-        let run = run.settings(json!({"driver": {"service_account": null}}));
+        let run = run.settings(json!({"driver": {"pod": null}}));
         let refused = run.once(&["submit", "--create-rbac"]);
         expect(&refused, 3, &["is not submitted", "may not"]);
         assert_eq!(n_refused.load(Ordering::SeqCst), 1, "{method} {resource}");
@@ -497,7 +502,7 @@ pub fn submit_detached(server: &dyn Server) {
 /// if the permissions to do so belong to the application.
 pub fn submit_stopped(server: &dyn Server) {
     let scene = Scene::new(server);
-    let own = json!({"driver": {"service_account": null, "retries": 3}});
+    let own = json!({"driver": {"pod": null, "retries": 3}});
     let done =
         run(&scene).executors(3).settings(own).once(&["submit", "--no-wait", "--create-rbac"]);
     expect(&done, 0, &[]);

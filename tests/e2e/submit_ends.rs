@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::submit::{ask, expect, made, pods_of, run, stop_and_finish};
+use super::submit::{ask, expect, made, pod_of, pods_of, run, stop_and_finish};
 use crate::support::embedded::Embedded;
 use crate::support::posse::said;
 use crate::support::scene::Scene;
@@ -14,7 +14,8 @@ pub fn submit_shows_last_lines() {
     let own = Embedded::start_with(&["--rbac"]);
     let scene = Scene::new(&own);
     let script = "echo the first words; echo the last words >&2; exit 5";
-    let settings = |account: Value, command: Value| json!({"driver": {"command": command, "service_account": account, "env": []}});
+    let settings =
+        |pod: Value, command: Value| json!({"driver": {"command": command, "pod": pod, "env": []}});
     let failing = settings(Value::Null, json!(["sh", "-c", script]));
     let output = run(&scene).settings(failing).once(&["submit", "--create-rbac"]);
     expect(
@@ -23,13 +24,13 @@ pub fn submit_shows_last_lines() {
         &["the last words", "ended: exit code 5", "`posse logs shop` prints its log"],
     );
     // The account `default` has no permissions.
-    let forbidden = settings(json!("default"), json!(["true"]));
+    let forbidden = settings(pod_of("default"), json!(["true"]));
     let output = run(&scene).settings(forbidden).once(&["submit"]);
     expect(&output, 3, &["exit code 3", "leases.coordination.k8s.io", "is forbidden"]);
     stop_and_finish(scene);
 }
 
-/// An image that does not come is waited for until `image_timeout`; then nothing stays behind.
+/// An image that does not come is waited for for half of `start_timeout`; then nothing stays behind.
 pub fn submit_gives_up_a_missing_image() {
     let own = Embedded::start_with(&["--rbac"]);
     let scene = Scene::new(&own);
@@ -38,7 +39,7 @@ pub fn submit_gives_up_a_missing_image() {
     let settings = json!({
         "driver": {"command": ["true"], "env": [],
             "pod": {"spec": {"containers": containers}}},
-        "allocation": {"image_timeout": "1s"},
+        "allocation": {"start_timeout": "2s"},
     });
     let output = run(&scene).settings(settings).once(&["submit"]);
     expect(&output, 1, &["ErrImagePull", "no image for 1 s; the application is removed"]);
@@ -50,11 +51,9 @@ pub fn submit_gives_up_a_missing_image() {
 pub fn submit_says_what_is_missing() {
     let own = Embedded::start_with(&["--rbac"]);
     let scene = Scene::new(&own);
-    let driver = |placed: Value| {
-        json!({"driver": {"command": ["true"], "service_account": null, "env": [],
-            "node_selector": placed}})
-    };
-    let unplaced = driver(json!({"no": "where"}));
+    let driver = |pod: Value| json!({"driver": {"command": ["true"], "pod": pod, "env": []}});
+    let unplaced = driver(json!({"spec": {"serviceAccountName": null,
+        "nodeSelector": {"no": "where"}, "containers": [{"name": "driver"}]}}));
     let output = run(&scene).settings(unplaced).once(&["submit", "--create-rbac", "--no-wait"]);
     expect(&output, 0, &["submitted"]);
     let output = wait_value(PATIENCE, "the reason of the pending driver", || {
@@ -65,7 +64,7 @@ pub fn submit_says_what_is_missing() {
     });
     expect(&output, 1, &[]);
     expect(&ask(&scene, &["stop", "shop"]), 0, &["stopped"]);
-    let output = run(&scene).settings(driver(json!({}))).once(&["submit"]);
+    let output = run(&scene).settings(driver(Value::Null)).once(&["submit"]);
     expect(&output, 3, &["is not submitted", "use --create-rbac, which creates one"]);
     scene.finish();
 }

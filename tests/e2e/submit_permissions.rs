@@ -19,7 +19,7 @@ pub fn submit_with_own_permissions() {
 
 fn submit_of_a_kind_with_own_permissions(server: &dyn Server, mut driver: Value) {
     let scene = Scene::new(server);
-    driver["service_account"] = Value::Null;
+    driver["pod"] = Value::Null;
     let submit = run(&scene)
         .executors(2)
         .settings(json!({ "driver": driver, "metrics": "off" }))

@@ -24,27 +24,19 @@ fn settings(scene: &Scene<'_>, more: &Value) -> Value {
     settings
 }
 
-/// Alone in their group, they fail after their retries, with the words of the kubelet and of the scheduler.
-pub fn tasks_that_cannot_start(server: &dyn Server) {
+/// Alone in its group, a task fails after its retries, with the words of the kubelet.
+pub fn a_task_that_cannot_start(server: &dyn Server) {
     let scene = Scene::new(server);
-    let limits = json!({"allocation": {"image_timeout": "2s", "unschedulable_timeout": "2s"}});
+    let limits = json!({"allocation": {"start_timeout": "4s"}});
     let posse = scene.run().settings(settings(&scene, &limits)).start();
     posse.wait_ready();
-    for (key, more, want) in [
-        ("image", &["--image", "example.com/none:1"][..], ["image_error: ", "example.com/none:1"]),
-        (
-            "node",
-            &["--node-selector", "disk=nowhere"][..],
-            ["start_timeout: ", "nodes are available"],
-        ),
-    ] {
-        add(&posse, &[&[key, "--retries", "0"], more].concat());
-        let output = posse.ask(&["task", "wait", key]);
-        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-        let list = said(&posse.ask(&["task", "list", "-o", "wide"]));
-        let line = list.lines().find(|line| line.starts_with(key)).unwrap_or_default();
-        assert!(line.contains("failed") && want.iter().all(|part| line.contains(part)), "{list}");
-    }
+    add(&posse, &["image", "--retries", "0", "--image", "example.com/none:1"]);
+    let output = posse.ask(&["task", "wait", "image"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let list = said(&posse.ask(&["task", "list", "-o", "wide"]));
+    let line = list.lines().find(|line| line.starts_with("image")).unwrap_or_default();
+    let want = ["failed", "image_error: ", "example.com/none:1"];
+    assert!(want.iter().all(|part| line.contains(part)), "{list}");
     posse.stop();
     scene.finish();
 }

@@ -112,9 +112,9 @@ pub fn dev_replaces_the_command_on_this_machine() {
     let executors = r#"
 - image: example.com/image:1
   command: [/not/on/this/machine]
-  args: ['echo "$POSSE_EXECUTOR_ID $LEVEL $KEPT $PWD"; sleep 600']
+  args: ['echo "$POSSE_EXECUTOR_ID $LEVEL $KEPT"; sleep 600']
   env: {LEVEL: info, KEPT: 'yes'}
-  dev: {command: [sh, -c], env: {LEVEL: debug}, working_dir: /}
+  dev: {command: [sh, -c], env: {LEVEL: debug}}
 driver:
   command: [/not/there]
   dev: {command: [sh, -eu, driver.sh]}"#;
@@ -127,7 +127,7 @@ n=0
 until "$POSSE_EXE" logs 1 | grep debug; do n=$((n + 1)); [ $n -le 600 ] || exit 8; sleep 0.1; done"#;
     fs::write(dir.path().join("driver.sh"), script).unwrap();
     let run = |args: &[&str]| command(dir.path()).args(args).stdin(Stdio::null()).output().unwrap();
-    check(&run(&["run", "--dev"]), "1 debug yes /\n");
+    check(&run(&["run", "--dev"]), "1 debug yes\n");
     // Everything else ignores it.
     let rendered = run(&["render", "-o", "json"]);
     let pod = String::from_utf8_lossy(&rendered.stdout).into_owned();

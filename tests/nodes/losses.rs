@@ -117,20 +117,10 @@ fn ended_by_others(out: &Path) -> Vec<Row> {
         // Before condition DisruptionTarget (1.25) a preemption and an eviction by the API look like
         // deletions.
         row("preempted", seated, &["deleted", "preempted"], None),
-        row("sidecar", with_sidecar(), &["app_error"], Some(6)),
         row("deleted", shell("sleep 600"), &["deleted"], None),
         row("hook", spec(&["sh", "-c", waits], hook, volume), &["deleted"], None),
         row("evicted", shell("sleep 600"), &["deleted", "evicted"], None),
     ]
-}
-
-/// A main container that would run on, beside another one that fails.
-fn with_sidecar() -> Value {
-    let mut spec = shell("sleep 600");
-    let other = json!({ "name": "proxy", "image": "busybox:1.36",
-        "command": ["sh", "-c", "sleep 2; exit 6"] });
-    spec["containers"].as_array_mut().unwrap().push(other);
-    spec
 }
 
 /// Only one pod can have it, so the scheduler preempts.
@@ -199,17 +189,13 @@ pub fn reasons_that_a_node_gives() {
     rows.extend(ended_by_others(scene.dir.path()));
     let groups: Vec<Value> = rows
         .iter()
-        .map(|row| {
-            let failure = if row.group == "sidecar" { "fail" } else { "ignore" };
-            json!({ "group": row.group, "count": 1, "sidecar_failure": failure,
-                "pod": { "spec": row.spec } })
-        })
+        .map(|row| json!({ "group": row.group, "count": 1, "pod": { "spec": row.spec } }))
         .collect();
     offer_a_seat(&scene);
     let settings = json!({
         "app": "reasons", "executors": groups,
         // Longer than a busy machine takes to start the others.
-        "allocation": { "start_timeout": "90s", "image_timeout": "10s" },
+        "allocation": { "start_timeout": "90s" },
         "failures": { "app": "off", "start": "off", "cluster": "off" },
     });
     scene.write("posse.yaml", &settings.to_string());

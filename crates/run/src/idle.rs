@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use crate::credentials::command::Output;
-use crate::polled::Reader;
+use crate::polled::{Reader, TIMEOUT};
 use posse_base::text::sanitize;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
@@ -19,8 +19,9 @@ const SHOWN_BYTES_MAX: usize = 80;
 
 /// How the command is read. `env`: the driver's environment.
 pub fn reader(command: PolledCommand, env: Vec<(OsString, OsString)>) -> Reader {
+    let timeout_ms = u64::try_from(TIMEOUT.as_millis()).unwrap_or(u64::MAX);
     // Until the next list is there. If the command fails, all are busy.
-    let valid_ms = IDLE_VALID_MS.max(command.every_ms.saturating_add(command.timeout_ms));
+    let valid_ms = IDLE_VALID_MS.max(command.every_ms.saturating_add(timeout_ms));
     Reader {
         command,
         env,

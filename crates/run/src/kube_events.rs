@@ -196,7 +196,7 @@ impl Writer {
         {
             info!(
                 "posse writes no Events about the driver's pod: {refusal} (deploy/rbac.yaml grants \
-                 the permission; kubernetes_events: false switches this off)"
+                 the permission)"
             );
             return false;
         }

@@ -15,6 +15,8 @@ use crate::worker::Worker;
 use posse_core::model::input::Input;
 use posse_wire::config::polled::PolledCommand;
 
+/// How long the command may take.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a run waits at its end for the threads.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The stack of such a thread, bytes.
@@ -102,12 +104,12 @@ fn repeat(
     running: &RunningCommand,
     stopped: &Receiver<()>,
 ) {
-    let PolledCommand { command, every_ms, timeout_ms } = &reader.command;
-    let (timeout, pause) = (Duration::from_millis(*timeout_ms), Duration::from_millis(*every_ms));
+    let PolledCommand { command, every_ms } = &reader.command;
+    let pause = Duration::from_millis(*every_ms);
     let mut is_broken = false;
     loop {
         let output =
-            run_with(command, reader.env.clone(), timeout, running, reader.output_bytes_max);
+            run_with(command, reader.env.clone(), TIMEOUT, running, reader.output_bytes_max);
         if stopped.try_recv().is_err_and(|error| error.is_disconnected()) {
             return;
         }
@@ -143,7 +145,7 @@ mod tests {
             let script = format!(": >{}; exec sleep 600", mark.display());
             let command = ["sh", "-c", &script].map(str::to_owned).into();
             let reader = Reader {
-                command: PolledCommand { command, every_ms: 0, timeout_ms: 600_000 },
+                command: PolledCommand { command, every_ms: 0 },
                 env: std::env::vars_os().collect(),
                 output_bytes_max: 1,
                 what: "a command".to_owned(),

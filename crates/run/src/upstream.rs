@@ -14,7 +14,7 @@ use crate::inbox::Message;
 use crate::leases::orphans::OrphanCleanupThread;
 use crate::leases::{IdStore, RunLeases};
 use crate::watch::lister::{Lister, ListerControl};
-use crate::watch::poller::{Schedule, poll};
+use crate::watch::poller::poll;
 use crate::watch::watcher::watch;
 use crate::watermark::SharedWatermark;
 use crate::worker::Worker;
@@ -43,7 +43,6 @@ const STACK_BYTES: usize = 512 << 10;
 pub struct WatchSettings {
     pub clock: Clock,
     pub seed: u64,
-    pub watch: bool,
     /// 0: no poll.
     pub poll_interval_ms: u64,
 }
@@ -66,7 +65,7 @@ struct ListerThread {
 /// The running threads.
 #[derive(Debug)]
 pub struct Threads<'a> {
-    watch: Option<ListerThread>,
+    watch: ListerThread,
     poll: Option<ListerThread>,
     orphans: Option<(Sender<()>, Worker)>,
     leases: RunLeases,
@@ -96,19 +95,16 @@ impl<'a> Threads<'a> {
                 control: ListerControl::new(),
             }
         };
-        let mut threads = Self { watch: None, poll: None, orphans: None, leases, inbox };
-        if settings.watch {
-            let lister = lister();
-            let control = lister.control.clone();
-            let thread = Worker::start("watch", STACK_BYTES, move || watch(&lister))?;
-            threads.watch = Some(ListerThread { control, thread });
-        }
-        if settings.poll_interval_ms > 0 || !settings.watch {
+        let watcher = lister();
+        let control = watcher.control.clone();
+        let thread = Worker::start("watch", STACK_BYTES, move || watch(&watcher))?;
+        let watch = ListerThread { control, thread };
+        let mut threads = Self { watch, poll: None, orphans: None, leases, inbox };
+        if settings.poll_interval_ms > 0 {
             let lister = lister();
             let control = lister.control.clone();
             let interval = Duration::from_millis(settings.poll_interval_ms);
-            let schedule = Schedule { interval: Some(interval), at_once: !settings.watch };
-            let thread = Worker::start("poll", STACK_BYTES, move || poll(&lister, schedule))?;
+            let thread = Worker::start("poll", STACK_BYTES, move || poll(&lister, interval))?;
             threads.poll = Some(ListerThread { control, thread });
         }
         if let Some(OrphanSettings { pods: others, is_exclusive }) = orphans {
@@ -130,7 +126,7 @@ impl<'a> Threads<'a> {
     /// Stops the watch, the poll and the orphan cleanup, then releases the Leases. Each wait has a
     /// time-out. Returns the names of threads that did not end in time.
     pub fn stop(self, release: LeaseRelease) -> Vec<&'static str> {
-        let listers: Vec<ListerThread> = self.watch.into_iter().chain(self.poll).collect();
+        let listers: Vec<ListerThread> = [self.watch].into_iter().chain(self.poll).collect();
         for lister in &listers {
             lister.control.stop();
         }
@@ -166,11 +162,7 @@ impl Upstream for Threads<'_> {
     }
 
     fn relist(&self) {
-        match (&self.watch, &self.poll) {
-            (Some(watch), _) => watch.control.relist(),
-            (None, Some(poll)) => poll.control.request_list(ListSource::Poll),
-            (None, None) => {}
-        }
+        self.watch.control.relist();
     }
 
     fn reserve_ids(&self, up_to: ExecutorId) -> bool {
@@ -232,8 +224,8 @@ mod tests {
         })
     }
 
-    fn settings(clock: Clock, watch: bool) -> WatchSettings {
-        WatchSettings { clock, seed: 1, watch, poll_interval_ms: 300_000 }
+    fn settings(clock: Clock) -> WatchSettings {
+        WatchSettings { clock, seed: 1, poll_interval_ms: 300_000 }
     }
 
     #[test]
@@ -245,8 +237,7 @@ mod tests {
         let clock = Clock::start();
         let leases = RunLeases { application: None, ids: IdStore::None };
         let threads =
-            Threads::start(&pods, settings(clock, true), &sender, &watermark, leases, None)
-                .unwrap();
+            Threads::start(&pods, settings(clock), &sender, &watermark, leases, None).unwrap();
         let first = receiver.recv_timeout(Duration::from_secs(120)).unwrap();
         assert!(matches!(first, Message::Input(Input::List(_))), "{first:?}");
         while !server.wait().line().contains("watch=1") {}

@@ -159,12 +159,6 @@ impl Build<'_> {
         if self.brought().is_some() {
             add(BIN_VOLUME, BIN_DIR, true);
         }
-        for (i, (_, path)) in self.plan.pod.secrets.iter().enumerate() {
-            add(&format!("posse-secret-{i}"), path, true);
-        }
-        for (i, (_, path)) in self.plan.pod.config_maps.iter().enumerate() {
-            add(&format!("posse-configmap-{i}"), path, true);
-        }
         if !has_run_dir {
             add(RUN_VOLUME, RUN_DIR, false);
         }
@@ -198,12 +192,6 @@ impl Build<'_> {
             }
             None => {}
         }
-        for (i, (name, _)) in self.plan.pod.secrets.iter().enumerate() {
-            add(&format!("posse-secret-{i}"), "secret", json!({ "secretName": name }));
-        }
-        for (i, (name, _)) in self.plan.pod.config_maps.iter().enumerate() {
-            add(&format!("posse-configmap-{i}"), "configMap", config_map(name));
-        }
         Ok(())
     }
 
@@ -218,24 +206,11 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Adds the node selector, tolerations, pull secrets and service account.
+    /// Adds the tolerations and the service account.
     fn add_scheduling(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
-        let pod = &self.plan.pod;
-        if !pod.node_selector.is_empty() {
-            let selector = self.template.map(spec, "nodeSelector", "spec.nodeSelector")?;
-            selector.extend(texts(&pod.node_selector));
-        }
-        // Whole seconds, rounded up.
-        let node_loss_after_s = pod.node_loss_after_ms.div_ceil(1_000);
-        if node_loss_after_s > 0 {
-            tolerations::add(self.template, spec, node_loss_after_s)?;
-        }
-        if !pod.image_pull_secrets.is_empty() {
-            let list = self.template.list(spec, "imagePullSecrets", "spec.imagePullSecrets")?;
-            list.extend(pod.image_pull_secrets.iter().map(|name| json!({ "name": name })));
-        }
-        if let Some(account) = self.plan.service_account() {
-            spec.insert("serviceAccountName".to_owned(), json!(account));
+        tolerations::add(self.template, spec)?;
+        if self.plan.create_rbac {
+            spec.insert("serviceAccountName".to_owned(), json!(self.plan.name()));
         }
         spec.entry("serviceAccountName").or_insert_with(|| json!(SERVICE_ACCOUNT));
         Ok(())
@@ -273,10 +248,7 @@ impl Build<'_> {
         let mut metadata: Map<String, Value> =
             fields.filter_map(|key| Some((key.to_owned(), theirs.get(key)?.clone()))).collect();
         let labels = self.template.map(&mut metadata, "labels", "metadata.labels")?;
-        labels.extend(texts(&self.plan.pod.labels));
         labels.extend(self.plan.labels());
-        let ours = texts(&self.plan.pod.annotations);
-        self.template.map(&mut metadata, "annotations", "metadata.annotations")?.extend(ours);
         self.add_scrape(&mut metadata)?;
         // The end of an attempt is that of the driver's container. A webhook may put others before it.
         let annotations =
@@ -345,8 +317,4 @@ impl Build<'_> {
         let image = self.plan.pod.shorthands.image.as_deref();
         image.is_some() && image == self.plan.pod.posse_image.as_ref().map(PosseImage::image)
     }
-}
-
-fn texts(pairs: &[(String, String)]) -> Map<String, Value> {
-    pairs.iter().map(|(key, value)| (key.clone(), json!(value))).collect()
 }

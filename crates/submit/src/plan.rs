@@ -164,12 +164,4 @@ impl Plan {
         };
         ours.or_else(theirs).unwrap_or_default().to_owned()
     }
-
-    /// The service account of the driver's pod.
-    pub fn service_account(&self) -> Option<String> {
-        match self.create_rbac {
-            true => Some(self.name()),
-            false => self.pod.service_account.clone(),
-        }
-    }
 }

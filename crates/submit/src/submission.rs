@@ -275,8 +275,8 @@ impl Submission<'_> {
                 let mut refusal = self.with_volume_hint(refusal);
                 if refusal.message.contains("error looking up service account") {
                     refusal.message.push_str(
-                        "; use --create-rbac, which creates one for this application, or set \
-                         driver.service_account (deploy/rbac.yaml creates posse-driver)",
+                        "; use --create-rbac, which creates one for this application, or name one \
+                         in driver.pod: spec.serviceAccountName (deploy/rbac.yaml creates posse-driver)",
                     );
                 }
                 let what = "the driver's pod would be refused".to_owned();

@@ -37,15 +37,6 @@ pub const ROUNDS_MAX: u32 = 10;
 const BACKOFF_MS: u64 = 1_000;
 const BACKOFF_MS_MAX: u64 = 30_000;
 
-/// What happens to executors whose driver is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OrphanPolicy {
-    /// They are deleted.
-    Delete,
-    /// They are kept.
-    Keep,
-}
-
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CleanupStep {

@@ -32,7 +32,7 @@ pub enum LossReason {
     DiskExceeded,
     /// Evicted: node pressure, a drain or the eviction API.
     Evicted,
-    /// The image could not be pulled within `image_timeout`.
+    /// The image could not be pulled within half of `start_timeout`.
     ImageError,
     /// The driver received no heartbeat for longer than `heartbeat.timeout`.
     HeartbeatTimeout,
@@ -375,7 +375,7 @@ pub enum ExecutorEvent {
         requested_at: Option<Millis>,
     },
     /// It was created in `slot` although slot `skipped` is lower and its volumes are there: the
-    /// executor that has it did not end within `slot_wait`.
+    /// executor that has it did not end within a minute.
     SlotSkipped { slot: u32, skipped: u32, held_by: ExecutorId },
 }
 

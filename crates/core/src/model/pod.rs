@@ -108,9 +108,6 @@ pub struct End {
     pub container_message: Box<str>,
     /// The first init container that ended with a failure, if that ended the pod.
     pub init: Option<Box<InitEnd>>,
-    /// The name of the sidecar whose end ended the executor (`sidecar_failure: fail`). Exit code,
-    /// signal, reason and message are then the sidecar's.
-    pub sidecar: Option<Box<str>>,
     /// posse set the deadline (`max_age`).
     pub has_max_age: bool,
 }

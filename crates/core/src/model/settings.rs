@@ -9,9 +9,6 @@ use crate::model::pod_text::PodText;
 /// has at most 150,000 pods (Kubernetes' documented limit), so a larger number is a mistake.
 pub const EXECUTORS_MAX: u32 = 1_000_000;
 
-/// Default of `slot_wait` for groups with volumes: twice Kubernetes' default grace period.
-pub const SLOT_WAIT_MS: u64 = 60_000;
-
 /// Which executors may be ended when the target falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScaleDown {
@@ -122,9 +119,8 @@ pub struct Decommission {
 pub enum Protect {
     #[default]
     Off,
-    /// Those that have work by the driver's idle lists, each for this time without a pause, in milliseconds; 0: no
-    /// limit.
-    Busy { limit_ms: u64 },
+    /// Those that have work by the driver's idle lists.
+    Busy,
     /// All: their pods are created so.
     Always,
 }
@@ -167,9 +163,6 @@ pub struct GroupSpec {
     /// True if the group comes from the file or the flags. A refusal before any of its executors
     /// existed ends the run.
     pub from_file: bool,
-    /// How long new executors wait for a slot whose executor still ends, if slots have no limit; 0: not
-    /// at all.
-    pub slot_wait_ms: u64,
     /// The names of the credentials that its executors get; none: all.
     pub credentials: Option<Vec<String>>,
     /// A command sets the target (`scale`), and no call may.
@@ -190,22 +183,13 @@ impl GroupSpec {
     }
 
     pub fn protects_busy(&self) -> bool {
-        matches!(self.protect, Protect::Busy { .. })
+        self.protect == Protect::Busy
     }
 
     /// How many steps the main container's memory may grow after OOM kills.
     pub fn n_memory_steps(&self) -> u32 {
         let n = self.pod.as_ref().map_or(0, |pod| pod.memory_steps().len());
         u32::try_from(n).unwrap_or(u32::MAX)
-    }
-
-    /// `slot_wait_ms` if a call gives the group volumes, or takes them away.
-    pub fn slot_wait_with(&self, has_volumes: bool) -> u64 {
-        match (self.has_volumes(), has_volumes) {
-            (false, true) => SLOT_WAIT_MS,
-            (true, false) => 0,
-            (false, false) | (true, true) => self.slot_wait_ms,
-        }
     }
 
     /// True if executors have the slots from 0 to one below the target.
@@ -284,11 +268,11 @@ pub fn completions_error(completions: u32, restart: Restart) -> Option<&'static 
     }
 }
 
-/// A limit that a user can set, switch off, or leave to posse. It is of failures (`failures.app` and its
-/// like, where more end the application) or of executors without a node (`unschedulable_max`).
+/// A limit of failures (`failures.app` and its like) that a user can set, switch off, or leave to posse. More of them
+/// end the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// What `Budgets` says of failures, and `Reconciler::unplaced_room` of executors without a node.
+    /// What `Budgets` says.
     Auto,
     Max(u32),
     Off,
@@ -311,21 +295,17 @@ impl Default for BadNodes {
     }
 }
 
+/// A driver may need some time before it knows its executors.
+const HEARTBEAT_FIRST_MS_MIN: u64 = 120_000;
+
 /// Settings of the run. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub in_flight_max: u32,
     /// 0: no limit.
     pub pending_max: u32,
-    /// How many executors of a group may be Unschedulable for over 2 min.
-    pub unschedulable_max: Limit,
     /// From a pod's binding until its main container runs; 0: no limit.
     pub start_timeout_ms: u64,
-    /// From the first failed image pull; 0: no limit.
-    pub image_timeout_ms: u64,
-    /// From the scheduler's first Unschedulable, or from when no scheduler looks at the pod; 0: no
-    /// limit.
-    pub unschedulable_timeout_ms: u64,
     pub adopt_hold_ms: u64,
     pub bad_nodes: BadNodes,
     pub failures_app: Limit,
@@ -341,11 +321,6 @@ pub struct Policy {
     pub stop_timeout_ms: u64,
     /// An executor without a heartbeat for this long is lost; 0: never.
     pub heartbeat_timeout_ms: u64,
-    /// A running executor that was never reported for this long is lost, once any other executor of
-    /// the run was reported; 0: never.
-    pub heartbeat_first_ms: u64,
-    /// How long to look for the reason after the driver lost the connection to an executor.
-    pub reason_wait_ms: u64,
     /// A driver that makes no call for this long is gone; 0: no limit.
     pub driver_silence_ms: u64,
     /// The run ends when the work of all groups has ended, because no driver decides.
@@ -361,10 +336,7 @@ impl Default for Policy {
         Self {
             in_flight_max: 32,
             pending_max: 0,
-            unschedulable_max: Limit::Auto,
             start_timeout_ms: 10 * 60_000,
-            image_timeout_ms: 5 * 60_000,
-            unschedulable_timeout_ms: 0,
             adopt_hold_ms: 5 * 60_000,
             bad_nodes: BadNodes::default(),
             failures_app: Limit::Auto,
@@ -376,12 +348,23 @@ impl Default for Policy {
             keeps_task_output: false,
             stop_timeout_ms: 10_000,
             heartbeat_timeout_ms: 0,
-            heartbeat_first_ms: 120_000,
-            reason_wait_ms: 30_000,
             driver_silence_ms: 0,
             ends_with_work: false,
             idle_end_ms: 0,
             credentials: Vec::new(),
         }
+    }
+}
+
+impl Policy {
+    /// From the first failed image pull until the main container runs; 0: no limit.
+    pub fn image_timeout_ms(&self) -> u64 {
+        self.start_timeout_ms / 2
+    }
+
+    /// A running executor that was never reported for this long is lost, once any other executor of the run was
+    /// reported.
+    pub fn heartbeat_first_ms(&self) -> u64 {
+        self.heartbeat_timeout_ms.max(HEARTBEAT_FIRST_MS_MIN)
     }
 }

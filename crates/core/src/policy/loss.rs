@@ -43,15 +43,12 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
         Some(reason) => return reason,
         None => {}
     }
-    if end.sidecar.is_none() && &*end.container_reason == "OOMKilled" {
+    if &*end.container_reason == "OOMKilled" {
         return LossReason::OomKilled;
     }
     // The pod was deleted: that is the reason, whatever the container's exit code.
     if pod.deleting {
         return LossReason::Deleted;
-    }
-    if end.sidecar.is_some() {
-        return LossReason::AppError;
     }
     if let Some(init) = &end.init {
         return match &*init.reason {
@@ -163,11 +160,8 @@ fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
         }
     }
     if let Some(code) = end.exit_code {
-        let name = end
-            .sidecar
-            .as_deref()
-            .or(pod.main_container.as_deref())
-            .map_or_else(String::new, |name| format!(" {name}"));
+        let name = pod.main_container.as_deref();
+        let name = name.map_or_else(String::new, |name| format!(" {name}"));
         let how = describe_exit(code, end.signal);
         let said = describe(&end.container_reason, &end.container_message);
         parts.push(format!("container{name}: {how}{said}"));

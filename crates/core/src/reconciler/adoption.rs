@@ -2,13 +2,12 @@
 //! this carries it out.
 
 use super::Reconciler;
-use super::retained::has_stopped;
 use crate::model::event::DeleteCause;
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::Pod;
 use crate::model::settings::GroupSpec;
 use crate::policy::adoption::{Adoption, GroupFacts, PodFacts, Reported, judge};
-use crate::state::executors::{Executor, Group, Life};
+use crate::state::executors::{Executor, Group, Life, has_ended};
 use posse_base::time::Millis;
 
 impl Reconciler {
@@ -75,7 +74,7 @@ fn facts_of_pod(pod: &Pod) -> PodFacts {
             Some(_) => Reported::Lost,
             None => Reported::Nothing,
         },
-        has_stopped: has_stopped(pod),
+        has_stopped: has_ended(pod),
         is_deleting: pod.deleting,
         attempt: pod.attempt,
         task: pod.task.as_ref().map(|run| run.retries_left == 0),

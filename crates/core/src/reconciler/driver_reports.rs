@@ -17,6 +17,8 @@ use posse_base::time::Millis;
 /// A timer that fires later than this shows that posse was suspended. Calls that were made
 /// meanwhile were not received.
 const STALL_MS: u64 = 1_000;
+/// How long to look for the reason after the driver lost the connection to an executor.
+const REASON_WAIT_MS: u64 = 30_000;
 /// The heartbeat check runs at most this often in one timeout.
 const CHECKS_MAX: u64 = 20;
 
@@ -93,7 +95,7 @@ impl Reconciler {
     }
 
     pub(super) fn on_disconnected(&mut self, id: ExecutorId, now: Millis) -> Reply {
-        let until = now.after(self.policy.reason_wait_ms);
+        let until = now.after(REASON_WAIT_MS);
         if self.is_live(id) {
             if self.driver_reports.on_disconnected(id, until) {
                 self.timers.set(until, Timer::Disconnected(id));
@@ -140,7 +142,7 @@ impl Reconciler {
 
     /// The snapshot that would show the reason is not valid now.
     fn wait_longer_for_reason(&mut self, id: ExecutorId, now: Millis) {
-        let until = now.after(self.policy.reason_wait_ms.max(STALL_MS));
+        let until = now.after(REASON_WAIT_MS);
         self.driver_reports.extend_reason_wait(id, until);
         self.timers.set(until, Timer::Disconnected(id));
     }
@@ -162,7 +164,7 @@ impl Reconciler {
         next = [silent.next, unreported.next].into_iter().flatten().fold(next, Millis::min);
         let seconds = timeout_ms / 1_000;
         let silent = silent.ids.into_iter().map(|id| (id, format!("no heartbeat for {seconds} s")));
-        let first_s = self.policy.heartbeat_first_ms / 1_000;
+        let first_s = self.policy.heartbeat_first_ms() / 1_000;
         let unreported = unreported.ids.into_iter().map(|id| {
             (id, format!("no heartbeat at all, although it has been running for {first_s} s"))
         });
@@ -187,25 +189,18 @@ impl Reconciler {
     /// The longest time between two checks, so that an executor that starts meanwhile is judged in
     /// time.
     fn heartbeat_check_ms(&self) -> u64 {
-        match (self.policy.heartbeat_timeout_ms, self.policy.heartbeat_first_ms) {
-            (timeout_ms, 0) => timeout_ms,
-            (timeout_ms, first_ms) => timeout_ms.min(first_ms),
-        }
+        self.policy.heartbeat_timeout_ms.min(self.policy.heartbeat_first_ms())
     }
 
     /// The running executors that have never reported, although another one has. The driver need not
     /// know of tasks.
     fn unreported(&self, now: Millis) -> Silent {
-        let first_ms = self.policy.heartbeat_first_ms;
-        if first_ms == 0 {
-            return Silent::default();
-        }
         let running = self.executors.iter().filter_map(|(id, executor)| {
             let since = executor.running_since?;
             let is_watched = executor.state == State::Running && executor.task.is_none();
             is_watched.then_some((id, since))
         });
-        self.driver_reports.unreported(running, first_ms, now)
+        self.driver_reports.unreported(running, self.policy.heartbeat_first_ms(), now)
     }
 
     /// Counts a heartbeat loss of this executor's group, if another one is allowed. Otherwise

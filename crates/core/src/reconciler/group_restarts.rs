@@ -3,12 +3,11 @@
 //! that a restarted posse completes what it finds half done.
 
 use super::Reconciler;
-use super::retained::has_stopped;
 use crate::model::event::{DeleteCause, Event, GroupEvent};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::status::State;
 use crate::state::create_backoff::CreateBackoff;
-use crate::state::executors::{Ending, Executor, Life};
+use crate::state::executors::{Ending, Executor, Life, has_ended};
 use posse_base::time::Millis;
 
 impl Reconciler {
@@ -81,8 +80,7 @@ impl Reconciler {
     /// True if the main container runs or may still begin to run.
     pub(super) fn can_run(&self, executor: &Executor) -> bool {
         let pod = executor.uid.as_ref().map(|uid| self.snapshot.get(uid));
-        executor.life != Life::Gone
-            && pod.is_none_or(|pod| pod.is_some_and(|pod| !has_stopped(pod)))
+        executor.life != Life::Gone && pod.is_none_or(|pod| pod.is_some_and(|pod| !has_ended(pod)))
     }
 
     /// Before the first pods are adopted: the attempt of each group is the latest that a pod shows.

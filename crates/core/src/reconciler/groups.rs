@@ -65,7 +65,6 @@ impl Reconciler {
             on_loss: on_loss.unwrap_or(old.on_loss),
             // From now on the group comes from the call, not from the file.
             from_file: false,
-            slot_wait_ms: old.slot_wait_with(pod.has_claims()),
             is_queue_group: false,
             decommission: decommission.or(old.decommission),
             pod: Some(pod),

@@ -6,7 +6,6 @@ use crate::model::action::Action;
 use crate::model::event::{Event, GroupEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::refusal::{Refusal, RefusalClass};
-use crate::model::settings::Protect;
 use crate::model::status::State;
 use crate::state::protection::{PROTECT_CHECK_MS, PROTECTS_IN_FLIGHT_MAX};
 use posse_base::time::Millis;
@@ -45,16 +44,17 @@ impl Reconciler {
     fn protect_if_busy(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let Some(group) = self.executors.groups.get(&executor.group) else { return };
-        let Protect::Busy { limit_ms } = group.spec.protect else { return };
+        if !group.spec.protects_busy() {
+            return;
+        }
         let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
             return;
         };
         let is_idle = self.driver_reports.is_idle(id, now);
-        let look = self.protection.look(id, is_idle, limit_ms, now);
+        let look = self.protection.look(id, is_idle, now);
         if look.is_newly_over {
             let message = format!(
-                "executor {id} has been busy for {} s (protect_for), so its node may be taken from now on",
-                limit_ms / 1_000
+                "executor {id} has been busy for a day, so its node may be taken from now on"
             );
             let event = GroupEvent::Unprotected { executor: Some(id), message };
             self.events.push_back(Event::Group(executor.group.clone(), event));

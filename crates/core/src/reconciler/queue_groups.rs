@@ -2,10 +2,9 @@
 //! until another has taken its place, also if none will.
 
 use super::Reconciler;
-use super::retained::has_stopped;
 use crate::model::ids::Uid;
 use crate::model::pod::{Phase, Pod};
-use crate::state::executors::{Executor, Life};
+use crate::state::executors::{Executor, Life, has_ended};
 use crate::state::ledger::MutationKind;
 
 impl Reconciler {
@@ -14,7 +13,7 @@ impl Reconciler {
     pub(super) fn may_be_succeeded(&self, executor: &Executor, pod: &Pod) -> bool {
         let group = self.executors.groups.get(&executor.group);
         let is_counted = group.is_some_and(|group| group.spec.is_queue_group);
-        has_stopped(pod) && (!is_counted || pod.phase == Phase::Failed)
+        has_ended(pod) && (!is_counted || pod.phase == Phase::Failed)
     }
 
     /// Takes a pod out of its queue group if it has been deleted and nothing else keeps it.

@@ -10,16 +10,9 @@ use crate::state::ledger::MutationKind;
 use posse_base::time::Millis;
 
 /// True if the application itself ended this executor, also if a side-car still runs. The pod of an
-/// eviction, a preemption or an executor at its `max_age` explains nothing. If a side-car ended the
-/// executor, the main container runs on until the pod is deleted.
+/// eviction, a preemption or an executor at its `max_age` explains nothing.
 fn failed_by_itself(pod: &Pod) -> bool {
-    has_stopped(pod) && !pod.deleting && classify(pod, false).reason.caused_by_app()
-}
-
-/// True if the main container has ended by itself, and not only by the end of a side-car.
-pub(super) fn has_stopped(pod: &Pod) -> bool {
-    let is_of_sidecar = pod.end.as_ref().is_some_and(|end| end.sidecar.is_some());
-    has_ended(pod) && (pod.phase.is_final() || !is_of_sidecar)
+    has_ended(pod) && !pod.deleting && classify(pod, false).reason.caused_by_app()
 }
 
 impl Reconciler {

@@ -11,7 +11,6 @@ use crate::model::action::Action;
 use crate::model::event::{DeleteCause, LossReason};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod::StartProblemKind;
-use crate::model::settings::Limit;
 use crate::model::status::State;
 use crate::model::waiting::{GroupWait, RunWait, StartWait, Waiting};
 use crate::policy::loss::Loss;
@@ -19,15 +18,13 @@ use crate::state::executors::{Group, Start};
 use crate::state::throttle::Throttle;
 use posse_base::time::Millis;
 
-/// An executor counts against `unschedulable_max` after it was Unschedulable for this long.
-const UNSCHEDULABLE_MS: u64 = 120_000;
 /// A scheduler looks at a pod within this time. Later the group says that it does not.
 const IGNORED_MS: u64 = 30_000;
 const IGNORED: &str = "the pod has no condition PodScheduled: no scheduler has looked at it";
 /// A group whose executor found no node for this long, or whose creates failed for this long, gives
 /// up places beyond its share.
-const UNPLACED_MS: u64 = UNSCHEDULABLE_MS;
-/// By `unschedulable_max: auto`, a group has at most so many executors that do not run from when the
+const UNPLACED_MS: u64 = 120_000;
+/// A group has at most so many executors that do not run from when the
 /// scheduler finds no node for one of them, twice as many after each step, and never more than the last
 /// number, or than run. An autoscaler is told of all of 1,000 executors within a minute.
 const UNPLACED_FIRST: u32 = 100;
@@ -103,19 +100,17 @@ impl Reconciler {
         if start.ignored_since != before.ignored_since {
             let at = |since: Millis| since.after(IGNORED_MS);
             if let Some(at) = before.ignored_since.map(at) {
-                self.timers.cancel(at, Timer::Unschedulable(id));
+                self.timers.cancel(at, Timer::Ignored(id));
             }
             if let Some(at) = start.ignored_since.map(at) {
-                self.timers.set(at, Timer::Unschedulable(id));
+                self.timers.set(at, Timer::Ignored(id));
             }
         }
-        let has_limit =
-            matches!(self.policy.unschedulable_max, Limit::Max(_)) || self.policy.pending_max > 0;
-        if let Some((_, since)) = start.problem.filter(|(kind, _)| UNPLACED.contains(kind))
-            && has_limit
+        if self.policy.pending_max > 0
+            && let Some((_, since)) = start.problem.filter(|(kind, _)| UNPLACED.contains(kind))
             && start.problem != before.problem
         {
-            self.timers.set(since.after(UNSCHEDULABLE_MS), Timer::Unschedulable(id));
+            self.timers.set(since.after(UNPLACED_MS), Timer::Unplaced);
         }
     }
 
@@ -126,29 +121,19 @@ impl Reconciler {
 
     fn start_limit(&self, id: ExecutorId) -> Option<StartLimit> {
         let executor = self.executors.get(id)?;
-        let Start { bound_since, ignored_since, problem, n_started: _ } = executor.start;
+        let Start { bound_since, problem, ignored_since: _, n_started: _ } = executor.start;
         let limit = |since: Option<Millis>, name, ms| {
             let at = since.filter(|_| ms > 0)?.after(ms);
             Some(StartLimit { at, name: Some(name), ms })
         };
         let since = |wanted| problem.filter(|(kind, _)| *kind == wanted).map(|(_, since)| since);
         let policy = &self.policy;
-        let whole = limit(bound_since, "start_timeout", policy.start_timeout_ms);
+        let whole = limit(bound_since, "allocation.start_timeout", policy.start_timeout_ms);
         let image = since(StartProblemKind::Image);
-        let image = limit(image, "image_timeout", policy.image_timeout_ms);
-        // A gang whose members wait for each other has a limit of its own.
-        let group = self.executors.groups.get(&executor.group);
-        let is_held_back = group.is_some_and(Self::has_incomplete_gang);
-        let unschedulable = since(StartProblemKind::Unschedulable).or(ignored_since);
-        let unschedulable = unschedulable.filter(|_| !is_held_back);
-        let unschedulable =
-            limit(unschedulable, "unschedulable_timeout", policy.unschedulable_timeout_ms);
+        let image = limit(image, "half of allocation.start_timeout", policy.image_timeout_ms());
         let end_of_avoidance = since(StartProblemKind::Unschedulable).and(executor.avoids_until);
         let end_of_avoidance = end_of_avoidance.map(|at| StartLimit { at, name: None, ms: 0 });
-        [image, whole, unschedulable, end_of_avoidance]
-            .into_iter()
-            .flatten()
-            .min_by_key(|limit| limit.at)
+        [image, whole, end_of_avoidance].into_iter().flatten().min_by_key(|limit| limit.at)
     }
 
     /// A start may have reached its limit.
@@ -200,7 +185,7 @@ impl Reconciler {
         let reason = loss_reason(problem.map_or(StartProblemKind::Creating, |(kind, _)| kind));
         let problem = self.problem_message(id).unwrap_or("no reason in the pod's status");
         let seconds = ms.div_ceil(1_000);
-        let message = format!("not running within allocation.{name} ({seconds}s): {problem}");
+        let message = format!("not running within {name} ({seconds}s): {problem}");
         Loss { reason, exit_code: None, message }
     }
 
@@ -252,7 +237,7 @@ impl Reconciler {
         }
         if waiting == Waiting::Group(GroupWait::Slot) {
             let (slot, id) = group.awaited_slot()?;
-            let what = "if it has not ended after slot_wait, the next executor takes another slot";
+            let what = "if it has not ended a minute later, the next executor takes another slot";
             return Some(format!("executor {id} still has slot {slot}; {what}"));
         }
         let has_problem = self.problem_waiting(group).is_some_and(|problem| problem.0 == waiting);
@@ -288,19 +273,12 @@ impl Reconciler {
         }
     }
 
-    /// Counts an executor that was Unschedulable for long enough, or notes that it is ignored.
-    pub(super) fn on_unschedulable_due(&mut self, id: ExecutorId, now: Millis) {
+    /// Notes that no scheduler looks at an executor.
+    pub(super) fn on_ignored(&mut self, id: ExecutorId) {
         let Some(start) = self.executors.get(id).map(|executor| executor.start) else { return };
         if let Some(since) = start.ignored_since {
             let problem = Some((StartProblemKind::Ignored, since));
             self.executors.set_start(id, Start { problem, ..start });
-            return;
-        }
-        let Some((StartProblemKind::Unschedulable, since)) = start.problem else { return };
-        if let Some(throttle) = self.executors.throttle_of(id)
-            && now.since(since) >= UNSCHEDULABLE_MS
-        {
-            throttle.problems.note_long_unschedulable(id);
         }
     }
 
@@ -312,26 +290,17 @@ impl Reconciler {
         throttle: &Throttle,
         now: Millis,
     ) -> Option<(u32, Option<Millis>)> {
-        match self.policy.unschedulable_max {
-            // It finds nodes only when all of it is there.
-            _ if Self::has_incomplete_gang(group) => None,
-            Limit::Off => None,
-            Limit::Max(max) => {
-                let n = throttle.problems.long_unschedulable().len();
-                (n >= max as usize).then_some((0, None))
-            }
-            // The same: all of its executors run, or none.
-            Limit::Auto if group.spec.restarts_whole() => None,
-            Limit::Auto => {
-                let (since, _) = throttle.problems.of(StartProblemKind::Unschedulable).first()?;
-                let n_steps = now.since(*since) / UNPLACED_STEP_MS;
-                let grown = UNPLACED_FIRST << n_steps.min(UNPLACED_STEPS_MAX);
-                let limit = grown.min(UNPLACED_MAX).max(throttle.counts.of(State::Running));
-                let more_at = since.after((n_steps + 1) * UNPLACED_STEP_MS);
-                let room = limit.saturating_sub(throttle.counts.not_running());
-                Some((room, (grown < UNPLACED_MAX).then_some(more_at)))
-            }
+        // Such a group finds nodes only when all of it is there.
+        if Self::has_incomplete_gang(group) || group.spec.restarts_whole() {
+            return None;
         }
+        let (since, _) = throttle.problems.of(StartProblemKind::Unschedulable).first()?;
+        let n_steps = now.since(*since) / UNPLACED_STEP_MS;
+        let grown = UNPLACED_FIRST << n_steps.min(UNPLACED_STEPS_MAX);
+        let limit = grown.min(UNPLACED_MAX).max(throttle.counts.of(State::Running));
+        let more_at = since.after((n_steps + 1) * UNPLACED_STEP_MS);
+        let room = limit.saturating_sub(throttle.counts.not_running());
+        Some((room, (grown < UNPLACED_MAX).then_some(more_at)))
     }
 }
 

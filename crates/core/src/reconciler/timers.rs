@@ -33,8 +33,10 @@ pub(super) enum Timer {
     Start(ExecutorId),
     /// A pod may have been terminating for too long.
     Terminating(Uid),
-    /// An executor may have been unschedulable for too long, or ignored by the scheduler.
-    Unschedulable(ExecutorId),
+    /// The scheduler may have ignored an executor.
+    Ignored(ExecutorId),
+    /// An executor may have had no node for so long that its place goes to others: the turn plans its group.
+    Unplaced,
 }
 
 /// All timers, by the time when they are due.

@@ -41,7 +41,8 @@ impl Reconciler {
                 Timer::Start(id) => self.on_start_due(id, now),
                 Timer::Silence => self.on_silence_due(at, now),
                 Timer::Terminating(uid) => self.on_terminating_due(uid, now),
-                Timer::Unschedulable(id) => self.on_unschedulable_due(id, now),
+                Timer::Ignored(id) => self.on_ignored(id),
+                Timer::Unplaced => {}
             }
         }
     }

@@ -13,6 +13,9 @@ pub const PROTECTS_IN_FLIGHT_MAX: usize = 16;
 /// How long an executor is idle before its protection is taken off. Work comes in pieces, and each change is a
 /// request.
 const IDLE_SETTLES_MS: u64 = 60_000;
+/// How long an executor may be protected while it is busy without a pause: longer than most work, and no node is held
+/// for ever.
+const BUSY_MS_MAX: u64 = 24 * 3_600_000;
 /// The shortest time between two changes of one executor: the watch shows the first one in this time.
 const CHANGE_EVERY_MS: u64 = 10_000;
 
@@ -50,9 +53,8 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// Looks at a running executor. `limit_ms`: how long it may be protected while it is busy without a pause;
-    /// 0: no limit.
-    pub fn look(&mut self, id: ExecutorId, is_idle: bool, limit_ms: u64, now: Millis) -> Look {
+    /// Looks at a running executor.
+    pub fn look(&mut self, id: ExecutorId, is_idle: bool, now: Millis) -> Look {
         let new = || Work {
             busy_since: (!is_idle).then_some(now),
             idle_since: None,
@@ -69,7 +71,7 @@ impl Protection {
             work.idle_since = None;
             work.busy_since.get_or_insert(now);
         }
-        let is_over = limit_ms > 0 && work.busy_since.is_some_and(|at| now.since(at) >= limit_ms);
+        let is_over = work.busy_since.is_some_and(|at| now.since(at) >= BUSY_MS_MAX);
         let is_newly_over = is_over && !work.is_over;
         work.is_over |= is_over;
         Look {

@@ -5,6 +5,9 @@ use crate::model::status::State;
 use crate::state::executors::{Executor, Group};
 use posse_base::time::Millis;
 
+/// How long new executors wait for a slot whose executor still ends: twice Kubernetes' default grace period.
+const SLOT_WAIT_MS: u64 = 60_000;
+
 /// How many new executors can have slots now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotRoom {
@@ -64,7 +67,7 @@ impl Group {
 
     /// True if a new executor waits for a slot for a limited time only.
     pub fn waits_for_slots(&self) -> bool {
-        self.spec.slot_wait_ms > 0 && self.slot_limit().is_none()
+        self.spec.has_volumes() && self.slot_limit().is_none()
     }
 
     /// Call it after the state of an executor has changed. `before`: a new one was requested.
@@ -81,7 +84,7 @@ impl Group {
             return;
         };
         match (is_ending(before), is_ending(executor.state)) {
-            (false, true) => self.slot_waits.begin(slot, id, now.after(self.spec.slot_wait_ms)),
+            (false, true) => self.slot_waits.begin(slot, id, now.after(SLOT_WAIT_MS)),
             (true, false) => self.slot_waits.end(slot),
             (false, false) | (true, true) => {}
         }

@@ -17,8 +17,6 @@ const REPORTED: [StartProblemKind; 6] = [Config, Image, Unschedulable, Gated, Qu
 pub struct StartProblems {
     /// By kind, and since when they have it.
     by_kind: [BTreeSet<(Millis, ExecutorId)>; REPORTED.len() + 1],
-    /// Those that are Unschedulable for longer than a group should wait for them.
-    long_unschedulable: BTreeSet<ExecutorId>,
 }
 
 impl StartProblems {
@@ -32,21 +30,11 @@ impl StartProblems {
         &self.by_kind[kind as usize]
     }
 
-    /// This executor is Unschedulable for too long.
-    pub fn note_long_unschedulable(&mut self, id: ExecutorId) {
-        self.long_unschedulable.insert(id);
-    }
-
-    pub fn long_unschedulable(&self) -> &BTreeSet<ExecutorId> {
-        &self.long_unschedulable
-    }
-
     /// An executor has come further, or is gone.
     pub fn on_change(&mut self, id: ExecutorId, before: Start, after: Start) {
         if before.problem == after.problem {
             return;
         }
-        self.long_unschedulable.remove(&id);
         if let Some((kind, since)) = before.problem {
             self.by_kind[kind as usize].remove(&(since, id));
         }

@@ -7,10 +7,9 @@ use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::{StartProblem, StartProblemKind};
-use posse_core::model::settings::{Limit, Policy};
+use posse_core::model::settings::Policy;
 use posse_core::model::status::Status;
 use posse_core::model::stop::StopOrder;
-use posse_core::model::task::Shape;
 use posse_core::model::waiting::{StartWait, Waiting};
 use posse_core::reconciler::InstanceIdentity;
 
@@ -54,7 +53,7 @@ fn a_lower_target_visits_the_victims() {
 
 #[test]
 fn a_turn_with_unschedulable_executors_visits_what_changed() {
-    let policy = Policy { unschedulable_max: Limit::Max(200), pending_max: 9_999, ..policy() };
+    let policy = Policy { pending_max: 9_999, ..policy() };
     let identity = InstanceIdentity { id_high_water: 9_999, ..identity() };
     let mut run = Run::with_identity(identity, policy, vec![spec("g", 2 * EXECUTORS)]);
     for id in 1..=u64::from(EXECUTORS) {
@@ -74,25 +73,6 @@ fn unschedulable() -> Option<Box<StartProblem>> {
     let message = "0/1 nodes are available".into();
     let kind = StartProblemKind::Unschedulable;
     Some(StartProblem { kind, message, n_started: 0 }.into())
-}
-
-#[test]
-fn unschedulable_executors_are_counted_once() {
-    let mut run =
-        Run::new(Policy { unschedulable_max: Limit::Max(2), ..policy() }, vec![spec("g", 4)]);
-    run.creates();
-    run.created(&[1, 2, 3, 4]);
-    let long = |run: &Run| {
-        let group = &run.core.executors().groups[&GroupName::from("g")];
-        group.tasks.throttles.of(Shape::TEMPLATE).problems.long_unschedulable().len()
-    };
-    run.watch(&[1, 2, 3], |pod| pod.start_problem = unschedulable());
-    run.wait(119_999);
-    assert_eq!(long(&run), 0);
-    run.wait(1);
-    assert_eq!(long(&run), 3);
-    run.watch(&[2], |pod| pod.start_problem = None);
-    assert_eq!(long(&run), 2, "it is schedulable now");
 }
 
 #[test]

@@ -10,15 +10,13 @@ use posse_core::model::ids::{ExecutorId, Version};
 use posse_core::model::input::{Input, PodAnswer};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod};
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::Policy;
 use posse_core::model::stop::StopOrder;
 
 const REASON_WAIT_MS: u64 = 30_000;
 
 /// A run whose watch is silent: executor 1 is reported as lost, and the wait for a reason is over.
 fn disconnected() -> Run {
-    let policy = Policy { reason_wait_ms: REASON_WAIT_MS, ..policy() };
-    let mut run = Run::with_running(policy, vec![spec("g", 1)]);
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.call(Command::Disconnected { executor: ExecutorId(1) });
     run.wait(REASON_WAIT_MS - 1);
     assert_eq!(run.take(), []);
@@ -120,11 +118,11 @@ fn nothing_is_lost_while_the_lease_is_lost_or_the_run_stops() {
 /// A broken network breaks all connections at once.
 #[test]
 fn few_pods_are_read_at_a_time() {
-    let policy = Policy { reason_wait_ms: 0, ..policy() };
-    let mut run = Run::with_running(policy, vec![spec("g", 20)]);
+    let mut run = Run::with_running(policy(), vec![spec("g", 20)]);
     for id in 1..=20 {
         run.call(Command::Disconnected { executor: ExecutorId(id) });
     }
+    run.wait(REASON_WAIT_MS);
     let (mut n_reads, mut lost) = (0, Vec::new());
     loop {
         let reads = run.take().into_iter().filter_map(|action| match action {

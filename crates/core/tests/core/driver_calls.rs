@@ -16,7 +16,7 @@ use posse_core::model::stop::StopOrder;
 const TIMEOUT_MS: u64 = 60_000;
 
 fn listening() -> Policy {
-    Policy { heartbeat_timeout_ms: TIMEOUT_MS, heartbeat_first_ms: 0, ..policy() }
+    Policy { heartbeat_timeout_ms: TIMEOUT_MS, ..policy() }
 }
 
 fn gently(name: &str, target: u32) -> GroupSpec {

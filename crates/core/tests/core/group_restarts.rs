@@ -1,7 +1,7 @@
 //! `on_loss: group`: a loss ends all executors of the group, and all begin again as the next attempt.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, end_with, policy, set, sidecar_failed, spec};
+use crate::core_run::{Run, end_with, policy, set, spec};
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::event::{Budget, DeleteCause, Event, ExecutorEvent, GroupEvent, LossReason};
@@ -72,20 +72,6 @@ fn a_loss_ends_all_and_all_begin_together_again() {
     assert_eq!(told(&mut run), ["3 deleted: group_restarted"]);
     run.start(&[4, 5, 6]);
     assert_eq!((run.group("g").running, run.group("g").lost), (3, 1));
-}
-
-/// The main container beside it runs on until the pod is deleted.
-#[test]
-fn the_next_attempt_waits_for_the_executor_of_a_failed_sidecar() {
-    let mut run = Run::with_running(policy(), vec![gang(2)]);
-    run.watch(&[1], sidecar_failed);
-    run.gone(&[2]);
-    assert_eq!(
-        (creates(&mut run), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::Restart)))
-    );
-    run.watch(&[1], end_with(143));
-    assert_eq!(creates(&mut run), [(0, 2), (1, 2)]);
 }
 
 #[test]

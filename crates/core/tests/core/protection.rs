@@ -11,11 +11,10 @@ use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, Protect};
 
 const SECOND: u64 = 1_000;
-const MINUTE: u64 = 60 * SECOND;
+const DAY_S: u64 = 24 * 3_600;
 
-fn run(n: u32, limit_ms: u64) -> Run {
-    let protect = Protect::Busy { limit_ms };
-    let mut run = Run::new(policy(), vec![GroupSpec { protect, ..spec("g", n) }]);
+fn run(n: u32) -> Run {
+    let mut run = Run::new(policy(), vec![GroupSpec { protect: Protect::Busy, ..spec("g", n) }]);
     let mut n_created = 0;
     while n_created < n as usize {
         let asked = run.creates();
@@ -78,7 +77,7 @@ fn told(run: &mut Run) -> Vec<(Option<u64>, String)> {
 
 #[test]
 fn without_an_idle_list_all_that_run_are_busy() {
-    let mut run = run(3, 0);
+    let mut run = run(3);
     assert_eq!(seconds(&mut run, 2, None), [(1, true), (2, true), (3, true)]);
     assert_eq!(seconds(&mut run, 600, None), [], "on a change only");
     assert_eq!(told(&mut run), []);
@@ -86,7 +85,7 @@ fn without_an_idle_list_all_that_run_are_busy() {
 
 #[test]
 fn an_executor_loses_its_protection_when_it_has_been_idle_for_a_minute() {
-    let mut run = run(2, 0);
+    let mut run = run(2);
     assert_eq!(seconds(&mut run, 2, Some(&[])), [(1, true), (2, true)]);
     assert_eq!(seconds(&mut run, 58, Some(&[1])), []);
     assert_eq!(seconds(&mut run, 4, Some(&[1])), [(1, false)]);
@@ -100,7 +99,7 @@ fn an_executor_loses_its_protection_when_it_has_been_idle_for_a_minute() {
 
 #[test]
 fn one_that_is_idle_from_the_start_is_not_touched() {
-    let mut run = run(0, 0);
+    let mut run = run(0);
     run.call(Command::Idle { executors: set(&[1, 2]) });
     run.target("g", 2);
     run.take();
@@ -112,13 +111,13 @@ fn one_that_is_idle_from_the_start_is_not_touched() {
 }
 
 #[test]
-fn the_protection_ends_after_the_limit_and_that_is_told_once() {
-    let mut run = run(1, 10 * MINUTE);
-    assert_eq!(seconds(&mut run, 599, Some(&[])), [(1, true)]);
+fn the_protection_ends_after_a_day_and_that_is_told_once() {
+    let mut run = run(1);
+    assert_eq!(seconds(&mut run, DAY_S - 1, Some(&[])), [(1, true)]);
     assert_eq!(told(&mut run), []);
     assert_eq!(seconds(&mut run, 3, Some(&[])), [(1, false)]);
     let [(Some(1), message)] = &told(&mut run)[..] else { panic!("it is told once") };
-    assert!(message.contains("has been busy for 600 s"), "{message}");
+    assert!(message.contains("has been busy for a day"), "{message}");
     assert_eq!(seconds(&mut run, 1_200, Some(&[])), []);
     assert_eq!(told(&mut run), []);
     // Work that ends and begins again is protected again.
@@ -128,7 +127,7 @@ fn the_protection_ends_after_the_limit_and_that_is_told_once() {
 
 #[test]
 fn without_the_right_it_is_off_and_told_once() {
-    let mut run = run(2, 0);
+    let mut run = run(2);
     run.wait(SECOND);
     assert_eq!(changes(&mut run), [(1, true), (2, true)]);
     answer(&mut run, 1, Err(refusal(RefusalClass::Forbidden, 403)));
@@ -140,7 +139,7 @@ fn without_the_right_it_is_off_and_told_once() {
 
 #[test]
 fn other_refusals_are_tried_again_after_some_time() {
-    let mut run = run(1, 0);
+    let mut run = run(1);
     run.wait(SECOND);
     assert_eq!(changes(&mut run), [(1, true)]);
     answer(&mut run, 1, Err(refusal(RefusalClass::Transient, 500)));
@@ -151,7 +150,7 @@ fn other_refusals_are_tried_again_after_some_time() {
 
 #[test]
 fn changes_are_sent_at_a_bounded_rate() {
-    let mut run = run(40, 0);
+    let mut run = run(40);
     run.wait(SECOND);
     let first = changes(&mut run);
     assert_eq!(first.len(), 16);
@@ -167,8 +166,8 @@ fn changes_are_sent_at_a_bounded_rate() {
 
 #[test]
 fn a_restarted_posse_finds_what_was_protected() {
-    let protect = Protect::Busy { limit_ms: 0 };
-    let mut run = Run::unlisted(policy(), vec![GroupSpec { protect, ..spec("g", 2) }]);
+    let group = GroupSpec { protect: Protect::Busy, ..spec("g", 2) };
+    let mut run = Run::unlisted(policy(), vec![group]);
     run.pods = (1..=2).map(|id| run.pod("g", id)).collect();
     run.pods[0].is_protected = true;
     run.list();

@@ -18,11 +18,6 @@ fn exit(code: i32, reason: &str) -> End {
     End { exit_code: Some(code), container_reason: reason.into(), ..End::default() }
 }
 
-/// The end of a side-car with `sidecar_failure: fail`.
-fn of_sidecar() -> End {
-    End { sidecar: Some("logs".into()), ..exit(3, "Error") }
-}
-
 fn by_kubelet(reason: &str, message: &str) -> End {
     let (pod_reason, pod_message) = (reason.into(), message.into());
     End { pod_reason, pod_message, ..exit(137, "Error") }
@@ -47,9 +42,6 @@ fn a_pod_is_retained_if_the_application_itself_ended_it() {
         // A side-car still runs.
         (Phase::Running, exit(1, "Error"), true),
         (Phase::Running, exit(137, "OOMKilled"), true),
-        // A side-car failed, and the main container still runs.
-        (Phase::Running, of_sidecar(), false),
-        (Phase::Failed, of_sidecar(), true),
         (Phase::Running, exit(0, "Completed"), false),
         (Phase::Succeeded, exit(0, "Completed"), false),
         // The side-car failed after the executor had succeeded.
@@ -88,19 +80,6 @@ fn a_pod_is_retained_if_the_application_itself_ended_it() {
             assert_eq!(is_labelled, is_retained && !is_adopted, "{phase:?} {end:?}");
         }
     }
-}
-
-/// The process before ended after it labelled the pod, and before it deleted it.
-#[test]
-fn a_reported_executor_whose_main_container_still_runs_is_deleted_after_a_restart() {
-    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
-    ended(&mut run.pods[0], Phase::Running, of_sidecar());
-    run.pods[0].counted = Some(7);
-    let pods = std::mem::take(&mut run.pods);
-    run = Run { pods, ..Run::unlisted(policy(), vec![spec("g", 1)]) };
-    run.list();
-    assert_eq!(run.group("g").failed, 0);
-    assert!(run.take().iter().any(|action| matches!(action, Action::Delete { .. })));
 }
 
 #[test]

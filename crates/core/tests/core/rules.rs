@@ -8,9 +8,9 @@ use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent, LossReason};
 use posse_core::model::ids::{ExecutorId, Uid, Version};
 use posse_core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer, PodEvent};
-use posse_core::model::pod::{Draining, StartProblem, StartProblemKind};
+use posse_core::model::pod::Draining;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::{GroupSpec, Limit, Policy, Replace};
+use posse_core::model::settings::{GroupSpec, Policy, Replace};
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, StartWait, Waiting};
 use posse_core::state::window::Window;
@@ -380,29 +380,6 @@ fn executors_that_posse_ends_do_not_count_as_a_crash_loop() {
 }
 
 // Rules 6, 8, 9, 11, 12, 14.
-
-#[test]
-fn unschedulable_executors_hold_back_their_group_after_two_minutes() {
-    let policy = Policy { unschedulable_max: Limit::Max(1), ..policy() };
-    let mut run = Run::new(policy, vec![spec("g", 1)]);
-    run.creates();
-    run.created(&[1]);
-    let words = "0/3 nodes are available";
-    let stuck =
-        StartProblem { kind: StartProblemKind::Unschedulable, message: words.into(), n_started: 0 };
-    run.watch(&[1], |pod| pod.start_problem = Some(Box::new(stuck.clone())));
-    run.target("g", 2);
-    assert_eq!(run.creates(), [2], "not yet");
-    run.created(&[2]);
-    run.wait(120_000);
-    run.target("g", 3);
-    assert_eq!(
-        (run.creates(), run.waits_for("g")),
-        (vec![], Some(Waiting::Start(StartWait::Unschedulable)))
-    );
-    run.watch(&[1], |pod| pod.start_problem = None);
-    assert_eq!(run.creates(), [3]);
-}
 
 #[test]
 fn a_replacement_is_created_at_once_or_when_the_pod_is_gone() {

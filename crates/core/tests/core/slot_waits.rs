@@ -1,4 +1,4 @@
-//! `slot_wait`: a new executor waits for the slot of an executor that still ends, for a limited time.
+//! With volumes a new executor waits for the slot of an executor that still ends, for a limited time.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use crate::core_run::{Run, pod_with_claims, policy, spec};
@@ -8,10 +8,10 @@ use posse_core::model::pod::{ContainerState, Phase, Pod};
 use posse_core::model::settings::{GroupSpec, Policy, Replace, SlotPolicy};
 use posse_core::model::waiting::{GroupWait, Waiting};
 
-const WAIT_MS: u64 = 20_000;
+const WAIT_MS: u64 = 60_000;
 
 fn group(n: u32) -> GroupSpec {
-    GroupSpec { pod: pod_with_claims(), slot_wait_ms: WAIT_MS, ..spec("g", n) }
+    GroupSpec { pod: pod_with_claims(), ..spec("g", n) }
 }
 
 fn deleting(pod: &mut Pod) {
@@ -149,7 +149,7 @@ fn groups_that_wait_in_another_way_have_no_limit() {
         run.gone(&[1]);
         assert_eq!(run.slots_created(), [(3, 0)]);
     }
-    let mut run = Run::with_running(policy(), vec![GroupSpec { slot_wait_ms: 0, ..group(2) }]);
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.watch(&[1], deleting);
     assert_eq!((run.slots_created(), skipped(&mut run)), (vec![(3, 2)], vec![]));
 }

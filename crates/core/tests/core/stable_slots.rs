@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::core_run::{Run, end_with, policy, set, sidecar_failed, spec};
+use crate::core_run::{Run, end_with, policy, set, spec};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent};
 use posse_core::model::ids::{ExecutorId, GroupName};
@@ -49,31 +49,6 @@ fn a_successor_waits_for_the_slot_of_an_executor_that_terminates() {
     );
     run.watch(&[2], end_with(137));
     assert_eq!((run.slots_created(), run.waits_for("g")), (vec![(5, 1)], None));
-}
-
-/// The main container runs on until the pod is deleted, and may still write to the slot's volume.
-#[test]
-fn a_failed_sidecar_does_not_free_the_slot() {
-    let mut run = Run::with_running(policy(), vec![ranks(2)]);
-    run.watch(&[1], sidecar_failed);
-    assert_eq!(run.losses().len(), 1);
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::Slot)))
-    );
-    // A restarted posse waits as well.
-    let Run { pods, version, now, .. } = run;
-    let mut run = Run { pods, version, now, ..Run::unlisted(policy(), vec![ranks(2)]) };
-    for (pod, slot) in run.pods.iter_mut().zip(0..) {
-        pod.slot = Some(slot);
-    }
-    run.list();
-    assert_eq!(
-        (run.slots_created(), run.waits_for("g")),
-        (vec![], Some(Waiting::Group(GroupWait::Slot)))
-    );
-    run.watch(&[1], end_with(143));
-    assert_eq!(run.slots_created().iter().map(|new| new.1).collect::<Vec<_>>(), [0]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use posse_core::model::ids::GroupName;
 use posse_core::model::input::{Input, PodEvent};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, StartProblemKind};
 use posse_core::model::pod_text::{PodOverrides, PodText, PreferredNode};
-use posse_core::model::settings::{BadNodes, GroupSpec, Limit, Policy};
+use posse_core::model::settings::{BadNodes, GroupSpec, Policy};
 use posse_core::model::waiting::{StartWait, Waiting};
 
 const SECOND: u64 = 1_000;
@@ -135,30 +135,17 @@ fn a_start_is_abandoned_at_its_timeout_and_not_before() {
     use LossReason::{ConfigError, ImageError, StartTimeout};
     use StartProblemKind::{Config, Creating, Gated, Image, Unschedulable};
     let default = policy;
-    let off = || Policy { start_timeout_ms: 0, image_timeout_ms: 0, ..policy() };
-    let unplaced = || Policy { unschedulable_timeout_ms: 3 * MINUTE, ..policy() };
+    let off = || Policy { start_timeout_ms: 0, ..policy() };
     for (policy, kind, is_bound, want) in [
         (default(), None, true, Some((10 * MINUTE, StartTimeout))),
         (default(), Some(Creating), true, Some((10 * MINUTE, StartTimeout))),
         (default(), Some(Config), true, Some((10 * MINUTE, ConfigError))),
         (default(), Some(Image), true, Some((5 * MINUTE, ImageError))),
         (
-            Policy { image_timeout_ms: 0, ..policy() },
-            Some(Image),
-            true,
-            Some((10 * MINUTE, ImageError)),
-        ),
-        (
-            Policy { start_timeout_ms: 0, ..policy() },
-            Some(Image),
-            true,
-            Some((5 * MINUTE, ImageError)),
-        ),
-        (
             Policy { start_timeout_ms: MINUTE, ..policy() },
             Some(Image),
             true,
-            Some((MINUTE, ImageError)),
+            Some((MINUTE / 2, ImageError)),
         ),
         (off(), Some(Image), true, None),
         (off(), Some(Config), true, None),
@@ -167,11 +154,6 @@ fn a_start_is_abandoned_at_its_timeout_and_not_before() {
         (default(), None, false, None),
         (default(), Some(Unschedulable), false, None),
         (default(), Some(Gated), false, None),
-        // The scheduler does not look at it.
-        (unplaced(), None, false, Some((3 * MINUTE, StartTimeout))),
-        (unplaced(), Some(Unschedulable), false, Some((3 * MINUTE, StartTimeout))),
-        (unplaced(), Some(Gated), false, None),
-        (unplaced(), Some(Image), true, Some((5 * MINUTE, ImageError))),
     ] {
         check(policy, kind, is_bound, want);
     }
@@ -180,12 +162,7 @@ fn a_start_is_abandoned_at_its_timeout_and_not_before() {
 /// No condition PodScheduled: a gang is not complete, or nobody is the named scheduler.
 #[test]
 fn a_pod_that_the_scheduler_ignores_is_told_and_holds_up_nothing() {
-    let policy = Policy {
-        unschedulable_max: Limit::Max(1),
-        unschedulable_timeout_ms: 10 * MINUTE,
-        ..policy()
-    };
-    let mut run = Run::new(policy, vec![spec("g", 2)]);
+    let mut run = Run::new(policy(), vec![spec("g", 2)]);
     run.created(&[1, 2]);
     run.watch(&[1, 2], |_| {});
     live(&mut run, 29 * SECOND);
@@ -217,7 +194,7 @@ fn the_image_timeout_runs_from_the_first_pull_error() {
     live(&mut run, MINUTE - SECOND);
     assert_eq!(losses(&run), []);
     live(&mut run, SECOND);
-    let message = "not running within allocation.image_timeout (300s): the server's words";
+    let message = "not running within half of allocation.start_timeout (300s): the server's words";
     assert_eq!(losses(&run), [(1, LossReason::ImageError, message.to_owned())]);
 }
 
@@ -319,7 +296,7 @@ fn failed_starts_slow_their_group_down_until_one_runs() {
         (StartProblemKind::Config, Waiting::Start(StartWait::ConfigError)),
         (StartProblemKind::Creating, Waiting::Start(StartWait::Timeout)),
     ] {
-        let policy = Policy { start_timeout_ms: MINUTE, image_timeout_ms: MINUTE, ..policy() };
+        let policy = Policy { start_timeout_ms: MINUTE, ..policy() };
         let mut run = Run::new(policy, vec![spec("g", 4)]);
         let ids = run.creates();
         run.created(&ids);

@@ -15,7 +15,6 @@ use posse_core::model::task::{Task, TaskState};
 use posse_core::model::waiting::{ServerWait, Waiting};
 
 const SECOND: u64 = 1_000;
-const MINUTE: u64 = 60 * SECOND;
 /// How long a good task runs.
 const GOOD_MS: u64 = 5 * SECOND;
 
@@ -213,22 +212,6 @@ fn tasks_that_are_refused_fail_with_the_words_of_the_server_one_after_the_other(
         (end.reason, end.message.as_deref()),
         (Some("refused"), Some("the server's own words"))
     );
-}
-
-/// Alone in its group and beside others: after its retries, with the words of the scheduler.
-#[test]
-fn a_task_that_fits_no_node_fails_after_its_start_timeout() {
-    for n_others in [0, 3] {
-        let policy = Policy { unschedulable_timeout_ms: MINUTE, ..policy() };
-        let mut tasks = vec![shaped("bad", "bad", 1)];
-        tasks.extend(good(n_others));
-        let mut cluster = Cluster::new(policy, group(0, None), Bad::NoNode, &tasks);
-        cluster.until_ended("bad", 1, 200);
-        assert_eq!(cluster.told["bad"], ("failed", 2));
-        let end = show(&mut cluster.run, "bad").unwrap().end.unwrap();
-        assert_eq!(end.reason, Some("start_timeout"));
-        assert!(end.message.as_ref().unwrap().contains("3 Insufficient cpu"), "{end:?}");
-    }
 }
 
 /// What one shape waits for is told although others start.

@@ -77,13 +77,6 @@ pub fn identity() -> InstanceIdentity {
     }
 }
 
-/// A side-car with `sidecar_failure: fail` has failed, and the main container still runs.
-pub fn sidecar_failed(pod: &mut Pod) {
-    (pod.phase, pod.container) = (Phase::Running, ContainerState::Ended);
-    let (sidecar, exit_code) = (Some("logs".into()), Some(3));
-    pod.end = Some(Box::new(End { sidecar, exit_code, ..End::default() }));
-}
-
 /// The main container has ended with this code, and the pod with it.
 pub fn end_with(code: i32) -> impl Fn(&mut Pod) {
     move |pod| {

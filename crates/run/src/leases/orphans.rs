@@ -72,7 +72,7 @@ fn log_news(news: &CleanupReport) {
         }
         CleanupReport::Refused { refusal, is_final: true } => warn!(
             "orphaned executors are not deleted, because this is not permitted: {refusal}; \
-             `posse cleanup` deletes them, `shutdown.orphans: keep` turns this cleanup off"
+             `posse cleanup` deletes them"
         ),
         CleanupReport::Refused { refusal, is_final: false } => {
             warn!("cannot look for orphaned executors, retrying later: {refusal}");

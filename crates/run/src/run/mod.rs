@@ -54,7 +54,6 @@ use posse_control::metrics::{Metrics, MetricsServer};
 use posse_control::served_run::ServedRun;
 use posse_control::{DryRuns, Events, RunHandle};
 use posse_core::machines::lease::LeaseRelease;
-use posse_core::machines::orphan_cleanup::OrphanPolicy;
 use posse_core::machines::own_deletion::OwnDeletion;
 use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome};
 use posse_core::machines::startup::Startup;
@@ -283,7 +282,7 @@ impl Run<'_> {
         log: &Arc<EventLog>,
         sent: Arc<SentCounts>,
     ) -> Option<KubeEventWriter> {
-        let pod = self.context.owner.clone().filter(|_| self.settings.kubernetes_events)?;
+        let pod = self.context.owner.clone()?;
         let namespace = self.context.namespace.clone();
         let api = Objects::new(self.server.http.clone(), Some(&namespace));
         let regarding = Regarding { namespace, pod, common: Arc::clone(&self.settings.common) };
@@ -404,7 +403,8 @@ impl Run<'_> {
         let pods = self.pods(&selection);
         let watermark = Arc::new(SharedWatermark::default());
         let watch = self.watch_settings(rng.next_u64());
-        let threads = Threads::start(&pods, watch, &sender, &watermark, leases, self.orphans())
+        let orphans = Some(self.orphans());
+        let threads = Threads::start(&pods, watch, &sender, &watermark, leases, orphans)
             .map_err(|error| RunError::System(format!("threads: {error}")))?;
         let requests = self.requests(opened, pods.with_write_limit(write_limit));
         let writers =
@@ -542,8 +542,8 @@ impl Run<'_> {
     }
 
     fn watch_settings(&self, seed: u64) -> WatchSettings {
-        let RunSettings { watch, poll_interval_ms, .. } = *self.settings;
-        WatchSettings { clock: self.clock, seed, watch, poll_interval_ms }
+        let poll_interval_ms = self.settings.poll_interval_ms;
+        WatchSettings { clock: self.clock, seed, poll_interval_ms }
     }
 
     /// The PodGroups of the groups in the file.
@@ -570,14 +570,11 @@ impl Run<'_> {
         claims
     }
 
-    fn orphans(&self) -> Option<OrphanSettings> {
+    fn orphans(&self) -> OrphanSettings {
         let (http, app) = (self.server.http.clone(), self.settings.app.as_str());
         let pods = AppExecutors::new(http, &self.context.namespace, Some(app));
         let is_exclusive = self.settings.exclusive;
-        match self.settings.orphans {
-            OrphanPolicy::Delete => Some(OrphanSettings { pods, is_exclusive }),
-            OrphanPolicy::Keep => None,
-        }
+        OrphanSettings { pods, is_exclusive }
     }
 
     /// Starts the threads that keep the credentials fresh.

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::events::EventTarget;
-use posse_core::machines::orphan_cleanup::OrphanPolicy;
 use posse_core::model::settings::{GroupSpec, OnLoss, Policy, Restart};
 use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::config::scale::ScaleCommand;
@@ -31,12 +30,8 @@ pub struct RunSettings {
     pub common: Arc<CommonMetadata>,
     /// The LocalQueue of groups that come by a call.
     pub queue: Option<String>,
-    /// Whether pods are watched; if not, only the poll reads them.
-    pub watch: bool,
     /// 0: no poll.
     pub poll_interval_ms: u64,
-    /// `None`: no tolerations are added to the pods.
-    pub node_loss_after_s: Option<u64>,
     /// Staged files for the executors.
     pub staged: Option<Staged>,
     /// Credentials for the driver and the executors.
@@ -47,8 +42,6 @@ pub struct RunSettings {
     pub lease: bool,
     /// No other driver of the application may run, in any instance.
     pub exclusive: bool,
-    /// Whether executors of instances whose driver is gone are deleted.
-    pub orphans: OrphanPolicy,
     /// The driver tells which of its tasks failed, so that posse does not warn of them too.
     pub driver_tells_failures: bool,
     /// The driver's grace period at shutdown.
@@ -69,8 +62,6 @@ pub struct RunSettings {
     pub task_secrets: bool,
     /// Where scrapes and probes are served.
     pub metrics: Option<ListenAddr>,
-    /// Write Kubernetes Events about the driver's pod, if there is one.
-    pub kubernetes_events: bool,
     /// Leave the executors running at the end.
     pub keep: bool,
 }
@@ -129,7 +120,6 @@ impl RunSettings {
             owner: run.owner.clone(),
             driver_host: run.driver_host.clone(),
             driver_port: run.driver_port,
-            node_loss_after_s: self.node_loss_after_s,
             staged: self.staged.clone(),
             credentials: self.credentials_of(group),
             common: Arc::clone(&self.common),

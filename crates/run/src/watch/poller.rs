@@ -14,17 +14,8 @@ use posse_core::model::refusal::Refusal;
 const RULE: RetryRule =
     RetryRule { delay_ms: BACKOFF_MS, delay_ms_max: BACKOFF_MS_MAX, limit: RetryLimit::Never };
 
-/// When the poller sends a LIST without being asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Schedule {
-    /// The interval, varied by 10 %; `None` or zero: never.
-    pub interval: Option<Duration>,
-    /// Also once at the start; needed if there is no watcher.
-    pub at_once: bool,
-}
-
-/// Polls until it is stopped or the inbox is closed.
-pub fn poll<M, F>(lister: &Lister<M, F>, schedule: Schedule)
+/// Polls until it is stopped or the inbox is closed: in this interval, varied by 10 %, and on request.
+pub fn poll<M, F>(lister: &Lister<M, F>, interval: Duration)
 where
     M: From<Input> + From<Refusal>,
     F: Fn() -> Watermark,
@@ -32,7 +23,7 @@ where
     let mut rng = lister.rng.clone();
     let now = lister.clock.now();
     let mut retry = Retry::new(RULE, now, Rng::new(rng.next_u64()));
-    let mut due = if schedule.at_once { Some(now) } else { next_due(schedule, now, &mut rng) };
+    let mut due = Some(next_due(interval, now, &mut rng));
     // Who needs the next LIST; kept until one succeeds.
     let mut source = ListSource::Poll;
     while !lister.control.is_stopped() {
@@ -50,7 +41,7 @@ where
             Some(Ok(_)) => {
                 retry.on_success(lister.clock.now());
                 source = ListSource::Poll;
-                due = next_due(schedule, lister.clock.now(), &mut rng);
+                due = Some(next_due(interval, lister.clock.now(), &mut rng));
             }
             Some(Err(refusal)) => {
                 due = retry.on_failure(lister.clock.now(), refusal.retry_after_ms);
@@ -62,14 +53,10 @@ where
 }
 
 /// One interval from now, plus or minus a tenth, so that many instances do not poll in step.
-fn next_due(schedule: Schedule, now: Millis, rng: &mut Rng) -> Option<Millis> {
-    let interval = schedule.interval?.as_millis();
-    let interval_ms = u64::try_from(interval).unwrap_or(u64::MAX);
-    if interval_ms == 0 {
-        return None;
-    }
+fn next_due(interval: Duration, now: Millis, rng: &mut Rng) -> Millis {
+    let interval_ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
     let tenth = interval_ms / 10;
-    Some(now.after(interval_ms - tenth + rng.below(tenth.saturating_mul(2))))
+    now.after(interval_ms - tenth + rng.below(tenth.saturating_mul(2)))
 }
 
 #[cfg(test)]
@@ -79,15 +66,12 @@ mod tests {
     #[test]
     fn the_poll_interval_varies_by_a_tenth() {
         let mut rng = Rng::new(1);
-        let every = |interval| Schedule { interval, at_once: false };
         for _ in 0..1_000 {
-            let due = next_due(every(Some(Duration::from_secs(300))), Millis(1_000), &mut rng);
-            let waited = due.unwrap().since(Millis(1_000));
+            let due = next_due(Duration::from_secs(300), Millis(1_000), &mut rng);
+            let waited = due.since(Millis(1_000));
             assert!((270_000..330_000).contains(&waited), "{waited}");
         }
-        assert_eq!(next_due(every(None), Millis(1_000), &mut rng), None);
-        assert_eq!(next_due(every(Some(Duration::ZERO)), Millis(1_000), &mut rng), None);
-        let due = next_due(every(Some(Duration::from_millis(5))), Millis(1_000), &mut rng);
-        assert_eq!(due, Some(Millis(1_005)));
+        let due = next_due(Duration::from_millis(5), Millis(1_000), &mut rng);
+        assert_eq!(due, Millis(1_005));
     }
 }

@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 use crate::watch::lines::{Lines, WATCH_BATCH_MAX};
 use crate::watch::lister::{Lister, ListerControl};
-use crate::watch::poller::{Schedule, poll};
+use crate::watch::poller::poll;
 use crate::watch::watcher::watch;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
@@ -172,7 +172,7 @@ impl Running<'_> {
 
 /// The thread under test.
 enum Body {
-    Poll(Schedule),
+    Poll(Duration),
     Watch { idle: Duration, inbox_max: usize },
 }
 
@@ -495,7 +495,7 @@ fn a_stop_ends_a_blocked_watch() {
 #[test]
 fn a_stop_ends_a_blocked_list() {
     let blocked = || Answer::Stall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{".to_vec());
-    let poll = || Body::Poll(Schedule { interval: None, at_once: true });
+    let poll = || Body::Poll(Duration::ZERO);
     for body in [|| WATCH, poll] {
         check_quick(|| check(body(), vec![blocked()], |running| running.expect_request("list")));
     }
@@ -555,15 +555,13 @@ fn events_in_both_encodings_are_split_wherever_a_read_ends() {
 
 #[test]
 fn the_poller_lists_on_schedule_and_on_request() {
-    let schedule = Schedule { interval: Some(Duration::from_millis(100)), at_once: true };
     let answers = vec![list("10", &[]), list("11", &[pod(1, 10)])];
-    check(Body::Poll(schedule), answers, |running| {
+    check(Body::Poll(Duration::from_millis(100)), answers, |running| {
         running.expect("list Poll [] epoch 0 at 10");
         running.expect("list Poll [1] epoch 0 at 11");
     });
-    let schedule = Schedule { interval: None, at_once: false };
     let answers = vec![refused(503, ""), list("10", &[]), list("11", &[])];
-    check(Body::Poll(schedule), answers, |running| {
+    check(Body::Poll(Duration::from_secs(3_600)), answers, |running| {
         running.control.request_list(ListSource::Stop);
         // The first answer is an error, so the requested list is still needed.
         running.expect("refused: ");

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::config::env::{ENV, env};
-use crate::config::key::Type::{List, Text};
+use crate::config::key::Type::List;
 use crate::config::key::{Key, key, none};
 use crate::config::only;
 use crate::config::section::{ConfigError, Section};
@@ -14,9 +14,7 @@ use crate::pod::template::Shorthands;
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
     key("command", List, none(""), "Replaces `command`. `args` stay."),
-    key("args", List, none(""), "Replaces `args`."),
     key("env", ENV, none(""), "More variables. They replace those of the same name. Not in `driver`."),
-    key("working_dir", Text, none(""), "The folder in which the command starts. Not in `driver`."),
 ];
 
 /// Replaces values of a group under `posse run --dev`.
@@ -24,44 +22,29 @@ pub(super) const KEYS: &[Key] = &[
 pub struct DevOverlay {
     /// Replaces `command` alone: the arguments stay.
     pub command: Option<Vec<String>>,
-    pub args: Option<Vec<String>>,
     /// Replace entries of the same name; the others stay.
     pub env: Vec<Value>,
-    pub working_dir: Option<String>,
 }
 
 impl std::fmt::Debug for DevOverlay {
     /// Without the environment, because it may contain secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { command, args, env: _, working_dir } = self;
-        f.debug_struct("DevOverlay")
-            .field("command", command)
-            .field("args", args)
-            .field("working_dir", working_dir)
-            .finish_non_exhaustive()
+        f.debug_struct("DevOverlay").field("command", &self.command).finish_non_exhaustive()
     }
 }
 
 pub(super) fn dev(parent: &Section<'_>) -> Result<DevOverlay, ConfigError> {
     let section = parent.section("dev")?;
     only(&section, KEYS)?;
-    Ok(DevOverlay {
-        command: section.texts("command")?,
-        args: section.texts("args")?,
-        env: env(&section)?,
-        working_dir: section.text("working_dir")?,
-    })
+    Ok(DevOverlay { command: section.texts("command")?, env: env(&section)? })
 }
 
-/// The driver is a process of posse: it has posse's environment and folder.
+/// The driver is a process of posse: it has posse's environment.
 pub(super) fn driver_dev(parent: &Section<'_>) -> Result<DevOverlay, ConfigError> {
     let section = parent.section("dev")?;
-    for key in ["env", "working_dir"] {
-        if section.get(key).is_some() {
-            let message =
-                "is for executors: the driver has the environment and folder of posse run";
-            return Err(section.error(key, message));
-        }
+    if section.get("env").is_some() {
+        let message = "is for executors: the driver has the environment of posse run";
+        return Err(section.error("env", message));
     }
     dev(parent)
 }
@@ -69,13 +52,11 @@ pub(super) fn driver_dev(parent: &Section<'_>) -> Result<DevOverlay, ConfigError
 impl DevOverlay {
     /// Applies it to the values of a group.
     pub fn lay_over(self, shorthands: &mut Shorthands) {
-        let Self { command, args, env, working_dir } = self;
+        let Self { command, env } = self;
         shorthands.command = command.or_else(|| shorthands.command.take());
-        shorthands.args = args.or_else(|| shorthands.args.take());
         let is_new = |old: &Value| env.iter().any(|new| new.get("name") == old.get("name"));
         shorthands.env.retain(|old| !is_new(old));
         shorthands.env.extend(env);
-        shorthands.working_dir = working_dir;
     }
 }
 
@@ -88,7 +69,7 @@ mod tests {
     #[test]
     fn dev_replaces_what_it_names() {
         let text = "executors: [{image: i, command: [a], args: [b], env: {A: '1', B: '2'}, dev: {command: \
-                    [c, d], env: {B: '3', C: '4'}, working_dir: /w}}]";
+                    [c, d], env: {B: '3', C: '4'}}}]";
         let mut config = Config::parse("", text).unwrap();
         let before = config.executors[0].shorthands.clone();
         assert_eq!(before.command.as_deref(), Some(&["a".to_owned()][..]));
@@ -97,7 +78,6 @@ mod tests {
         let after = &config.executors[0].shorthands;
         assert_eq!(after.command.as_deref(), Some(&["c".to_owned(), "d".to_owned()][..]));
         assert_eq!(after.args, before.args);
-        assert_eq!(after.working_dir.as_deref(), Some("/w"));
         let entry = |name: &str, value: &str| json!({"name": name, "value": value});
         assert_eq!(after.env, [entry("A", "1"), entry("B", "3"), entry("C", "4")]);
     }
@@ -111,7 +91,6 @@ mod tests {
     #[test]
     fn wrong_keys_of_dev_are_errors() {
         refused("executors: [{image: i, dev: {image: j}}]", "executors[0].dev.image");
-        refused("driver: {dev: {working_dir: /w}}", "driver.dev.working_dir: is for executors");
-        refused("driver: {dev: {args: [a]}}", "driver.dev.args: needs driver.command");
+        refused("driver: {dev: {env: {A: b}}}", "driver.dev.env: is for executors");
     }
 }

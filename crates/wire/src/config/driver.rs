@@ -5,12 +5,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::config::dev::driver_dev;
-use crate::config::group::{self, CPU, ENV_KEY, MEMORY, PodSource, RESOURCES};
+use crate::config::group::{self, CPU, ENV_KEY, MEMORY, PodSource};
 use crate::config::idle::idle;
 use crate::config::key::Preset::Is;
-use crate::config::key::Type::{self, Duration, Integer, List, Map, Pairs, Path, Text, Words};
+use crate::config::key::Type::{self, Duration, Integer, List, Map, Path, Text, Words};
 use crate::config::key::{Key, key, none, told, words};
-use crate::config::pairs::{labels, pairs};
 use crate::config::polled::PolledCommand;
 use crate::config::section::{ConfigError, Section};
 use crate::config::{checked, only};
@@ -20,8 +19,6 @@ use crate::pod::template::Shorthands;
 const VOLUME: &str = "volume:";
 /// Default of `driver.retries`.
 const RETRIES_DEFAULT: u32 = 3;
-/// Default of `driver.node_loss_after`, in milliseconds.
-const NODE_LOSS_AFTER_MS_DEFAULT: u64 = 60_000;
 
 /// The keys of `driver`.
 #[rustfmt::skip]
@@ -31,7 +28,7 @@ pub(super) const KEYS: &[Key] = &[
          [work that ends](#work-that-ends) has ended."),
     key("args", List, none("[--fast]"), "Added after `command`."),
     key("dev", Map, none("{command: [python, driver.py]}"),
-        "Another `command` or other `args` with `posse run --dev`. See [dev](#dev).").experimental(),
+        "Another `command` with `posse run --dev`. See [dev](#dev).").experimental(),
     key("host", Text, told("`$POD_IP`, else this machine's address towards the API server", "10.1.2.3"),
         "The address that executors dial."),
     key("port", PORT, none("auto"),
@@ -47,7 +44,7 @@ pub(super) const KEYS: &[Key] = &[
     key("silence", Duration, Is("0s"),
         "If the driver makes no call for this time, the run ends with exit code 14. `0s`: the driver may be \
          silent."),
-    key("idle", Map, none("{command: [./idle.sh], every: 5s, timeout: 10s}"),
+    key("idle", Map, none("{command: [./idle.sh], every: 5s}"),
         "A command that prints which executors have no work, for engines that do not tell it. See [idle](#idle).").beta(),
     key("kind", Words(&words(&KIND)), Is("job"),
         "What `posse submit` creates: a Job, or a bare pod, which is not created again after its end. `posse run` \
@@ -56,27 +53,15 @@ pub(super) const KEYS: &[Key] = &[
     key("posse_image", POSSE_IMAGE, none("registry.example.com/posse:0.2.0"),
         "The image that brings posse if the driver's image has none: an init container of it copies posse, and \
          with `volume:IMAGE` it is [mounted](SUBMIT.md#the-pod). Without `image` it is the driver's image too."),
-    key("template", Path, none("driver.yaml"), "A v1 Pod for everything that has no key here."),
+    key("template", Path, none("driver.yaml"),
+        "A v1 Pod for everything that has no key here: labels, the service account (`posse-driver` of `deploy/rbac.yaml` if there is \
+         none), Secrets and ConfigMaps, other resources, tolerations."),
     key("pod", Map, none("{spec: {containers: [{name: driver}]}}"), "The same as `template`, inline."),
     key("container", Text, told("the first container", "driver"),
         "The container of the template in which the driver runs."),
-    ENV_KEY, CPU, MEMORY, RESOURCES,
-    key("node_selector", Pairs, none("{disk: ssd}"), "Labels that the node must have."),
-    key("labels", Pairs, none("{team: analytics}"), "Labels of the driver's pod."),
-    key("annotations", Pairs, none("{example.com/owner: me}"), "Annotations of the driver's pod."),
-    key("service_account", Text, told("`posse-driver`, from `deploy/rbac.yaml`", "posse-driver"),
-        "The pod's service account."),
-    key("image_pull_secrets", List, none("[registry]"), "Names of Secrets."),
-    key("secrets", Pairs, none("{db-password: /etc/db}"), "Secrets to mount: name to folder."),
-    key("config_maps", Pairs, none("{settings: /etc/settings}"), "ConfigMaps to mount: name to folder."),
-    key("files", List, none("[driver.py, data/small.csv=data.csv]"),
-        "Files for the driver and its executors, `PATH` or `PATH=NAME`, beside those of `posse submit --file`. Paths are relative \
-         to the configuration file. See [files](SUBMIT.md#files).").experimental(),
+    ENV_KEY, CPU, MEMORY,
     key("retries", Integer, Is("3"), "How often the Job starts a failed driver again."),
     key("deadline", Duration, Is("0s"), "When the whole application must be over. `0s`: never."),
-    key("node_loss_after", Duration, Is("60s"),
-        "How long the driver's pod stays on a `not-ready` or `unreachable` node (its tolerations), before the Job \
-         starts the driver on another node. `0s`: posse adds none, and the cluster's default applies."),
 ];
 
 const PORT: Type = Type::Own { page: "`auto` or 1 to 65535", expected: "auto or 1 to 65535" };
@@ -178,23 +163,10 @@ pub struct DriverPod {
     pub shorthands: Shorthands,
     /// The image that brings posse if the driver's image does not contain it.
     pub posse_image: Option<PosseImage>,
-    pub node_selector: Vec<(String, String)>,
-    pub labels: Vec<(String, String)>,
-    pub annotations: Vec<(String, String)>,
-    pub service_account: Option<String>,
-    pub image_pull_secrets: Vec<String>,
-    /// Secrets to mount: name and path.
-    pub secrets: Vec<(String, String)>,
-    /// ConfigMaps to mount: name and path.
-    pub config_maps: Vec<(String, String)>,
-    /// Files of this machine for the pods: PATH or PATH=NAME, relative to the configuration file.
-    pub files: Vec<String>,
     /// How often the Job retries a failed driver.
     pub retries: u32,
     /// Maximum run time of the Job, milliseconds. 0: no limit.
     pub deadline_ms: u64,
-    /// How long the pod stays bound to a lost node, milliseconds. 0: posse adds no tolerations.
-    pub node_loss_after_ms: u64,
 }
 
 impl Default for DriverPod {
@@ -205,17 +177,8 @@ impl Default for DriverPod {
             container: None,
             shorthands: Shorthands::default(),
             posse_image: None,
-            node_selector: Vec::new(),
-            labels: Vec::new(),
-            annotations: Vec::new(),
-            service_account: None,
-            image_pull_secrets: Vec::new(),
-            secrets: Vec::new(),
-            config_maps: Vec::new(),
-            files: Vec::new(),
             retries: RETRIES_DEFAULT,
             deadline_ms: 0,
-            node_loss_after_ms: NODE_LOSS_AFTER_MS_DEFAULT,
         }
     }
 }
@@ -282,17 +245,7 @@ pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
                        the entry point of its image";
         return Err(section.error("args", message));
     }
-    let dev = driver_dev(section)?;
-    let dev_command = match (dev.command, dev.args) {
-        (None, None) => None,
-        (None, Some(_)) if command.is_empty() => {
-            return Err(section.section("dev")?.error("args", "needs driver.command"));
-        }
-        (dev_command, dev_args) => {
-            let words = dev_command.unwrap_or_else(|| command.clone());
-            Some([words, dev_args.unwrap_or_else(|| args.clone())].concat())
-        }
-    };
+    let dev_command = driver_dev(section)?.command.map(|words| [&words[..], &args].concat());
     command.extend(args);
     let idle = idle(section)?;
     Ok(Driver { command, host, port, ready, idle, dev_command, pod: pod(section, shorthands)? })
@@ -335,35 +288,14 @@ fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, Confi
         container: section.text("container")?,
         shorthands,
         posse_image: posse_image(section)?,
-        node_selector: pairs(section, "node_selector")?,
-        labels: labels(section)?,
-        annotations: pairs(section, "annotations")?,
-        service_account: section.text("service_account")?,
-        image_pull_secrets: section.texts("image_pull_secrets")?.unwrap_or_default(),
-        secrets: mounts(section, "secrets")?,
-        config_maps: mounts(section, "config_maps")?,
-        files: section.texts("files")?.unwrap_or_default(),
         retries: retries.unwrap_or(default.retries),
         deadline_ms: section.duration_ms("deadline", default.deadline_ms)?,
-        node_loss_after_ms: section.duration_ms("node_loss_after", default.node_loss_after_ms)?,
     })
 }
 
 fn posse_image(section: &Section<'_>) -> Result<Option<PosseImage>, ConfigError> {
     let Some(text) = section.text("posse_image")? else { return Ok(None) };
     PosseImage::parse(&text).map(Some).map_err(|message| section.error("posse_image", message))
-}
-
-/// A map from object names to mount paths.
-fn mounts(section: &Section<'_>, key: &str) -> Result<Vec<(String, String)>, ConfigError> {
-    let mounts = pairs(section, key)?;
-    match mounts.iter().find(|(_, path)| !path.starts_with('/')) {
-        None => Ok(mounts),
-        Some((name, path)) => {
-            let message = format!("the mount path `{path}` of `{name}` has to start with `/`");
-            Err(section.error(key, message))
-        }
-    }
 }
 
 /// What is wrong with a host that executors should connect to.

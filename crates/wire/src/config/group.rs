@@ -26,8 +26,8 @@ use crate::pod::slot_volume::SlotVolume;
 use crate::pod::template::Shorthands;
 use posse_core::model::ids::GroupName;
 use posse_core::model::settings::{
-    EXECUTORS_MAX, GroupSpec, OnLoss, Protect, Replace, Restart, SLOT_WAIT_MS, ScaleDown,
-    SlotPolicy, completions_error,
+    EXECUTORS_MAX, GroupSpec, OnLoss, Protect, Replace, Restart, ScaleDown, SlotPolicy,
+    completions_error,
 };
 use posse_encoding::quantity::{Quantity, is_decimal, memory_error};
 
@@ -69,10 +69,8 @@ pub(crate) const RESTART: [(&str, Restart); 3] = [
     (Restart::Never.as_str(), Restart::Never),
 ];
 /// `protect`.
-const PROTECT: [&str; 3] = ["off", "busy", "always"];
-/// The default of `protect_for`: longer than most work, and no node is held for ever.
-const PROTECT_FOR_MS: u64 = 24 * 3_600_000;
-const SIDECAR_FAILURE: [(&str, bool); 2] = [("ignore", false), ("fail", true)];
+const PROTECT: [(&str, Protect); 3] =
+    [("off", Protect::Off), ("busy", Protect::Busy), ("always", Protect::Always)];
 const SECURITY: [(&str, Option<Security>); 2] =
     [("baseline", Some(Security::Baseline)), ("restricted", Some(Security::Restricted))];
 
@@ -108,9 +106,6 @@ pub(super) const KEYS: &[Key] = &[
          `gone`, replacements do not wait for executors that end because the target was lowered."),
     key("slots", Words(&words(&SLOTS)), Is("lowest"),
         "Which slot a new executor gets. `stable`: the slots are always 0 to target - 1. See [slots](#slots)."),
-    key("slot_wait", Duration, told("`60s` with `volumes_per_slot`, else `0s`", "60s"),
-        "How long a new executor waits for a slot whose executor still ends. See \
-         [volumes_per_slot](#volumes_per_slot)."),
     key("on_loss", Words(&words(&ON_LOSS)), Is("executor"),
         "What the loss of an executor ends: this one alone, or all executors of the group. See \
          [on_loss](#on_loss)."),
@@ -126,25 +121,21 @@ pub(super) const KEYS: &[Key] = &[
         none("[{name: scratch, size: 10Gi, storage_class: fast, access: ReadWriteOnce, mount: /data, keep: run, \
               labels: {team: a}, annotations: {}}]"),
         "Persistent volumes that outlive an executor. See [volumes_per_slot](#volumes_per_slot).").beta(),
-    key("sidecar_failure", Words(&words(&SIDECAR_FAILURE)), Is("ignore"),
-        "With `fail`, an executor also ends if another container ends with a code other than 0 before the main one does."),
     key("security", Words(&words(&SECURITY)), none("restricted"),
         "The security fields that posse adds to the pod. See [security](#security)."),
     key("max_age", Duration, none("12h"), "The kubelet ends an executor of this age, and posse replaces it."),
     key("scale", Map,
-        none("{command: [redis-cli, llen, q], per_executor: 10, every: 2s, timeout: 10s, idle_after: 60s}"),
+        none("{command: [redis-cli, llen, q], per_executor: 10, every: 2s, idle_after: 60s}"),
         "A command that prints the length of a queue sets the target. See [scale](#scale).").beta(),
-    key("dev", Map, none("{command: [./worker.sh], args: [], env: {}, working_dir: .}"),
+    key("dev", Map, none("{command: [./worker.sh], env: {}}"),
         "What is different with `posse run --dev`. See [dev](#dev).").experimental(),
     QUEUE,
     key("queue_group", Boolean, Is("false"),
         "Whether the queue admits all `count` executors together or none. See [queue](#all-or-nothing).").beta(),
     key("gang", Map, none("{min: 2, kind: none, timeout: 5m}"),
         "Executors of which fewer than `min` are of no use. See [gang](#gang).").beta(),
-    key("protect", Words(&PROTECT), told("`off`", "busy"),
+    key("protect", Words(&words(&PROTECT)), Is("off"),
         "Which executors autoscalers leave alone: none, those that have work, or all. See [protect](#protect).").beta(),
-    key("protect_for", Duration, told("`24h` with `protect: busy`", "6h"),
-        "How long an executor that is busy without a pause is protected. Needs `protect: busy`. `0s`: no limit.").beta(),
     key("decommission", Map, none("{after: 30s, label: example.com/leaving=true, signal: TERM}"),
         "Gives executors time to finish. See [decommission](#decommission)."),
 ];
@@ -264,7 +255,7 @@ fn group(
         completions: completions(section, restart)?,
         gang: gang_of_core,
         is_queue_group: section.flag("queue_group", false)?,
-        protect: protect(section)?,
+        protect: section.word("protect", &PROTECT, default.protect)?,
         decommission: decommission(section)?,
         credentials: credentials_of(section, credentials)?,
         is_scaled: scale.is_some(),
@@ -284,7 +275,6 @@ fn group(
         (spec.min, spec.max) = (target, Some(target));
     }
     let is_protected = spec.protect == Protect::Always;
-    spec.slot_wait_ms = slot_wait_ms(section, &spec, !volumes.is_empty())?;
     Ok(Group {
         spec,
         source: source(section)?,
@@ -302,66 +292,15 @@ fn pod_settings(section: &Section<'_>) -> Result<PodSettings, ConfigError> {
     let max_age_s = section.duration_ms("max_age", 0)?.div_ceil(1_000);
     Ok(PodSettings {
         container: section.text("container")?,
-        fails_with_sidecars: section.word("sidecar_failure", &SIDECAR_FAILURE, false)?,
         memory_scaling: nodes_and_memory::memory_scaling(section)?,
         max_age_s: Some(max_age_s).filter(|s| *s > 0),
-        queue: None,
-        queue_group: None,
-        gang: None,
-        is_protected: false,
+        ..PodSettings::default()
     })
-}
-
-/// `protect` and `protect_for`.
-fn protect(section: &Section<'_>) -> Result<Protect, ConfigError> {
-    let limit_ms = section.duration_ms("protect_for", PROTECT_FOR_MS)?;
-    let words = [Protect::Off, Protect::Busy { limit_ms }, Protect::Always];
-    let words: [(&str, Protect); 3] = std::array::from_fn(|i| (PROTECT[i], words[i]));
-    let protect = section.word("protect", &words, Protect::Off)?;
-    let conflict = match protect {
-        Protect::Busy { .. } => return Ok(protect),
-        Protect::Off => "needs `protect: busy`: without it no executor is protected",
-        Protect::Always => {
-            "excludes `protect: always`, whose executors have no limit but `max_age`"
-        }
-    };
-    match section.get("protect_for") {
-        None => Ok(protect),
-        Some(_) => Err(section.error("protect_for", conflict)),
-    }
 }
 
 /// `queue`.
 pub(super) fn queue(section: &Section<'_>) -> Result<Option<String>, ConfigError> {
     checked(section, "queue", names::queue_error)
-}
-
-/// `slot_wait`.
-fn slot_wait_ms(
-    section: &Section<'_>,
-    spec: &GroupSpec,
-    has_volumes: bool,
-) -> Result<u64, ConfigError> {
-    let default_ms = if has_volumes { SLOT_WAIT_MS } else { 0 };
-    let wait_ms = section.duration_ms("slot_wait", default_ms)?;
-    let other = if spec.on_loss == OnLoss::Group {
-        "`on_loss: group`"
-    } else if spec.has_stable_slots() {
-        "`slots: stable`"
-    } else if spec.completions.is_some() {
-        "`completions`"
-    } else if spec.replace == Replace::Gone {
-        "`replace: gone`"
-    } else {
-        return Ok(wait_ms);
-    };
-    match section.get("slot_wait") {
-        Some(_) if wait_ms > 0 => {
-            let message = format!("excludes {other}, which waits for slots in its own way");
-            Err(section.error("slot_wait", message))
-        }
-        Some(_) | None => Ok(0),
-    }
 }
 
 /// `credentials`: the names of the entries that its executors get. None: all of them.
@@ -425,7 +364,6 @@ pub(super) fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigErro
         cpu: checked(section, "cpu", cpu_error)?,
         memory: checked(section, "memory", memory_error)?,
         resources: resources(section)?,
-        working_dir: None,
     })
 }
 
@@ -455,31 +393,4 @@ pub fn cpu_error(text: &str) -> Option<String> {
     let number = text.strip_suffix('m').unwrap_or(text);
     (!is_decimal(number))
         .then(|| format!("expected a number of CPUs like 2, 0.5 or 500m, found `{text}`"))
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::config::Config;
-
-    #[test]
-    fn a_time_of_protection_needs_a_protection() {
-        let parse = |group: &str| {
-            let text = format!("executors: [{{{group}}}]");
-            Config::parse("posse.yaml", &text).map(drop).map_err(|error| error.to_string())
-        };
-        for (group, want) in [
-            ("protect_for: 6h", "1:27: executors[0].protect_for: needs `protect: busy`: without"),
-            (
-                "protect: off, protect_for: 6h",
-                "1:41: executors[0].protect_for: needs `protect: busy`",
-            ),
-            ("protect: false, protect_for: 0s", "1:43: executors[0].protect_for: needs"),
-            ("protect: always, protect_for: 6h", "1:44: executors[0].protect_for: excludes"),
-        ] {
-            let error = parse(group).unwrap_err();
-            assert!(error.starts_with(&format!("posse.yaml:{want}")), "{group}: {error}");
-        }
-        assert_eq!(parse("protect: busy, protect_for: 6h"), Ok(()));
-        assert_eq!(parse("protect: busy"), Ok(()));
-    }
 }

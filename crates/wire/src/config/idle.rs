@@ -4,9 +4,7 @@ use crate::config::key::Key;
 use crate::config::key::Preset::Is;
 use crate::config::key::key;
 use crate::config::only;
-use crate::config::polled::{
-    EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, TIMEOUT, command_key, polled,
-};
+use crate::config::polled::{EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, command_key, polled};
 use crate::config::section::{ConfigError, Section};
 
 const EVERY_MS: u64 = 5_000;
@@ -17,7 +15,6 @@ pub(super) const KEYS: &[Key] = &[
     command_key("Program and arguments. It runs beside the driver, in the folder of posse and with the driver's environment, \
                  without a shell."),
     key(EVERY, EVERY_TYPE, Is("5s"), EVERY_MEANING),
-    TIMEOUT,
 ];
 
 pub(super) fn idle(driver: &Section<'_>) -> Result<Option<PolledCommand>, ConfigError> {
@@ -36,14 +33,13 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn a_command_has_a_pause_and_a_timeout() {
-        for (text, every_ms, timeout_ms) in [
-            ("{command: [a, b]}", 5_000, 10_000),
-            ("{command: [a, b], every: 1s, timeout: 2s}", 1_000, 2_000),
-        ] {
+    fn a_command_has_a_pause() {
+        for (text, every_ms) in
+            [("{command: [a, b]}", 5_000), ("{command: [a, b], every: 1s}", 1_000)]
+        {
             let config = Config::parse("f", &format!("driver: {{idle: {text}}}")).unwrap();
             let command = ["a", "b"].map(str::to_owned).into();
-            let want = PolledCommand { command, every_ms, timeout_ms };
+            let want = PolledCommand { command, every_ms };
             assert_eq!(config.driver.idle, Some(want), "{text}");
         }
         assert_eq!(Config::parse("f", "driver: {}").unwrap().driver.idle, None);
@@ -55,7 +51,6 @@ mod tests {
             ("{}", "driver.idle.command: is missing: a list like [./idle.sh]"),
             ("{command: ['']}", "driver.idle.command: the first word is empty"),
             ("{command: [a], every: 0s}", "driver.idle.every: must be longer than 0s"),
-            ("{command: [a], timeout: 0s}", "driver.idle.timeout: must be longer than 0s"),
             ("{exec: [a]}", "driver.idle.exec: unknown key"),
         ] {
             let error = Config::parse("f", &format!("driver: {{idle: {text}}}")).unwrap_err();

@@ -27,6 +27,42 @@ pub const SECTIONS: &[(&str, &[Key])] = &[
     ("executors[].volumes_per_slot[]", config::volumes::KEYS),
 ];
 
+/// Keys that were there before 0.2: where, and what stands for them.
+#[rustfmt::skip]
+const REMOVED: &[(&str, &str, &str)] = &[
+    ("", "kubernetes_events", "posse writes no Events where its role does not permit it"),
+    ("", "watch", "posse always watches"),
+    ("allocation", "adopt_hold", "it is 5m"),
+    ("allocation", "image_timeout", "it is half of `allocation.start_timeout`"),
+    ("allocation", "node_loss_after", "it is 60s; for another time write `tolerations` into the pod of the group"),
+    ("allocation", "unschedulable_max", "posse limits what does not run by itself; `allocation.pending_max` is a limit of your own"),
+    ("allocation", "unschedulable_timeout", "an executor waits for its node for ever"),
+    ("bad_nodes", "avoid_for", "it is 30m"),
+    ("bad_nodes", "window", "it is 10m"),
+    ("driver", "annotations", "write `metadata.annotations` into `driver.pod`"),
+    ("driver", "config_maps", "write `volumes` and `volumeMounts` into `driver.pod`"),
+    ("driver", "files", "use `posse submit --file PATH`"),
+    ("driver", "image_pull_secrets", "write `spec.imagePullSecrets` into `driver.pod`"),
+    ("driver", "labels", "write `metadata.labels` into `driver.pod`"),
+    ("driver", "node_loss_after", "it is 60s; for another time write `spec.tolerations` into `driver.pod`"),
+    ("driver", "node_selector", "write `spec.nodeSelector` into `driver.pod`"),
+    ("driver", "resources", "use `driver.cpu` and `driver.memory`, or write `resources` into `driver.pod`"),
+    ("driver", "secrets", "write `volumes` and `volumeMounts` into `driver.pod`"),
+    ("driver", "service_account", "write `spec.serviceAccountName` into `driver.pod`"),
+    ("driver.dev", "args", "write the arguments into `driver.dev.command`"),
+    ("driver.dev", "working_dir", "the driver has the folder of posse run"),
+    ("driver.idle", "timeout", "it is 10s; let the command itself end sooner"),
+    ("executors[]", "protect_for", "it is 24h"),
+    ("executors[]", "sidecar_failure", "let the main container end when it needs another one that has failed"),
+    ("executors[]", "slot_wait", "it is 60s with `volumes_per_slot`; with `slots: stable` there is no limit"),
+    ("executors[].dev", "args", "write the arguments into `dev.command`, and none into `args`"),
+    ("executors[].dev", "working_dir", "let `dev.command` change its folder, as in `[sh, -c, cd FOLDER && exec PROGRAM]`"),
+    ("executors[].scale", "timeout", "it is 10s; let the command itself end sooner"),
+    ("heartbeat", "first", "it is 2m, or `heartbeat.timeout` if that is longer"),
+    ("heartbeat", "reason_wait", "it is 30s"),
+    ("shutdown", "orphans", "executors whose driver is gone are deleted"),
+];
+
 /// A word that is this similar is hardly meant otherwise, although most words resemble one of all keys.
 const SIMILARITY_CLOSE: f64 = 0.9;
 
@@ -37,7 +73,14 @@ const PLACES_MAX: usize = 3;
 pub(super) fn only(section: &Section<'_>, keys: &[Key]) -> Result<(), ConfigError> {
     let mut known: Vec<&str> = keys.iter().map(|key| key.name).collect();
     known.sort_unstable();
-    section.only_or(&known, |key| hint(key, &place_of_path(section.path()), &known))
+    let here = place_of_path(section.path());
+    section.only_or(&known, |key| removed(key, &here).or_else(|| hint(key, &here, &known)))
+}
+
+/// What stands for a key that was known here once.
+fn removed(key: &str, here: &str) -> Option<String> {
+    let (_, _, instead) = REMOVED.iter().find(|(place, name, _)| *place == here && *name == key)?;
+    Some(format!(" (it was removed: {instead})"))
 }
 
 /// What a person probably meant by a key that is unknown here. The same word in another section says more
@@ -90,7 +133,7 @@ fn distance(from: &str, to: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::SECTIONS;
+    use super::{REMOVED, SECTIONS};
     use crate::config::{Config, Preset};
 
     /// A file with these entries in one section.
@@ -137,7 +180,7 @@ mod tests {
                 n_defaults += 1;
             }
         }
-        assert!(n_defaults > 40, "{n_defaults}");
+        assert!(n_defaults > 25, "{n_defaults}");
     }
 
     #[test]
@@ -155,6 +198,20 @@ mod tests {
                 let want = format!("{path}: expected {}", key.value);
                 assert!(said.iter().any(|said| said.starts_with(&want)), "{want}: {said:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_removed_key_is_refused_with_what_stands_for_it() {
+        for (place, key, instead) in REMOVED {
+            let known = SECTIONS.iter().find(|(known, _)| known == place).map(|(_, keys)| *keys);
+            assert!(known.is_none_or(|keys| keys.iter().all(|known| known.name != *key)), "{key}");
+            let entries = [required(place), &[(*key, "x")]].concat();
+            let error = Config::parse("f", &file(place, &entries)).unwrap_err().to_string();
+            let place = if place.is_empty() { String::new() } else { format!("{place}.") };
+            let path = format!("{place}{key}").replace("[]", "[0]");
+            let want = format!(": {path}: unknown key (it was removed: {instead}); known here: ");
+            assert!(error.starts_with("f:1:") && error.contains(&want), "{want}: {error}");
         }
     }
 
@@ -190,8 +247,8 @@ mod tests {
             ),
             // The nearest of several places is a guess.
             (
-                "executors: [{timeout: 1s}]",
-                "(`timeout` is known in `executors[].scale` or in `executors[].gang`); ",
+                "executors: [{after: 1s}]",
+                "executors[0].after: unknown key (`after` belongs in `executors[].decommission`); ",
             ),
             ("executors: [{scale: {every: 1s, min: 1}}]", "(`min` is known in `executors[]`); "),
             ("name: x", "name: unknown key (`name` is known in `credentials[]`); "),

@@ -11,7 +11,6 @@ use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::log::LOG_LINES_MAX;
 use crate::names;
 use crate::pod::credential_mounts::Credentials;
-use posse_core::machines::orphan_cleanup::OrphanPolicy;
 use posse_core::model::settings::{Limit, Policy};
 use posse_encoding::yaml::{Kind, Node};
 
@@ -19,9 +18,9 @@ pub use driver::{Driver, DriverKind, DriverPod, PortChoice, PosseImage, Ready, h
 pub use group::{Group, PodSource, cpu_error};
 pub(crate) use group::{ON_LOSS, REPLACE, RESTART, SCALE_DOWN, SLOTS};
 use key::Preset::Is;
-use key::Type::{Boolean, Duration, Integer, Map, Maps, Name, Text, With, Words};
+use key::Type::{Boolean, Duration, Integer, Map, Maps, Name, Text, With};
 pub use key::{Key, Preset, Stability, Type};
-use key::{key, none, told, words};
+use key::{key, none, told};
 pub use keys::SECTIONS;
 use keys::only;
 
@@ -55,9 +54,6 @@ const TOP: &[Key] = &[
          [failures](#failures)."),
     key("heartbeat", Map, none(""), "When a silent executor is lost. See [heartbeat](#heartbeat)."),
     key("shutdown", Map, none(""), "The end of a run. See [shutdown](#shutdown)."),
-    key("watch", Boolean, Is("true"),
-        "If `false`, posse does not watch, and learns about its pods from the poll alone: \
-         `allocation.poll_interval` must not be `0s`."),
     key("lease", Boolean, Is("true"),
         "A Lease keeps a second posse from running the same instance. It needs the permissions to get, create and \
          update leases."),
@@ -72,10 +68,6 @@ const TOP: &[Key] = &[
          address, or `:PORT` for all addresses of the machine. See [MONITORING.md](MONITORING.md)."),
     key("queue", Name, none("team-a"),
         "The LocalQueue of Kueue that admits the driver of `posse submit` and the executors. See [queue](#queue).").beta(),
-    key("kubernetes_events", Boolean, Is("true"),
-        "Whether posse writes Kubernetes Events about the driver's pod: losses, waits, exhausted budgets, avoided \
-         nodes. Without a driver pod, or without the permission to `create` and `patch` events in \
-         `events.k8s.io`, it writes none. See [MONITORING.md](MONITORING.md#kubernetes-events)."),
     key("task_output", OUTPUT,
         told("beside the file of `--events`, as `FILE.output`; else in the pod of `posse submit`, as `/run/posse/output`; \
               else off", "/data/output"),
@@ -97,27 +89,15 @@ const ALLOCATION: &[Key] = &[
     key("pending_max", Integer, Is("0"),
         "Executors that do not run yet, over all groups. `0`: no limit. If the scheduler finds no node for a \
          group's executors for 2 minutes, posse deletes those beyond the group's even share as soon as another \
-         group needs the place."),
-    key("unschedulable_max", LIMIT, Is("auto"),
-        "Executors of a group for which the scheduler has found no node for 2 minutes. `0` or `off`: no limit. \
-         `auto`: from the scheduler's first \"no node\" on, at most 100 of the group's executors do not run, after \
-         each 15 s twice as many, and at most 1,000, or as many as run if these are more. A group with \
-         `on_loss: group` has no limit by `auto`."),
+         group needs the place. Without a limit, too: from the scheduler's first \"no node\" on, at most 100 of a group's \
+         executors do not run, after each 15 s twice as many, and at most 1,000, or as many as run if these are more. \
+         A group with `on_loss: group` has no such limit."),
     key("poll_interval", Duration, Is("5m"), "How often posse sends a LIST beside the watch. `0s`: never."),
-    key("adopt_hold", Duration, Is("5m"),
-        "How long after a restart posse keeps executors that it found, even if they are too many."),
-    key("node_loss_after", Duration, Is("60s"),
-        "How long a pod stays on a `not-ready` or `unreachable` node (the pod's tolerations). `0s`: posse adds \
-         none, and the cluster's default applies."),
     key("start_timeout", Duration, Is("10m"),
-        "The longest time from the node's assignment to the start of the main container. `0s`: no limit."),
-    key("image_timeout", Duration, Is("5m"),
-        "The longest time from the first failed image pull to the start. `0s`: no limit of its own. Also how long \
-         `posse submit`, while it waits for the end, waits for the images of the driver's pod before it removes \
-         the application."),
-    key("unschedulable_timeout", Duration, Is("0s"),
-        "The longest time from the scheduler's first \"no node\", or without a node and a word of a scheduler. `0s`: \
-         the executor waits for ever."),
+        "The longest time from the node's assignment to the start of the main container, and half of it from the \
+         first failed image pull. `0s`: no limit. `posse submit`, while it waits for the end, waits as long for the \
+         images of the driver's pod before it removes the application. An executor for which there is no node waits \
+         for ever."),
 ];
 
 /// The keys of `failures`.
@@ -143,13 +123,9 @@ const FAILURES: &[Key] = &[
 const HEARTBEAT: &[Key] = &[
     key("timeout", Duration, Is("0s"),
         "posse replaces an executor from which the driver has reported no heartbeat for this time. `0s`: never. \
-         With a `timeout` an executor is ready only when the driver has reported it."),
-    key("first", Duration, Is("2m"),
-        "With a `timeout`: posse also replaces an executor that has been running for this time and of which the \
-         driver has reported no heartbeat at all, once it has reported another executor. `0s`: never."),
-    key("reason_wait", Duration, Is("30s"),
-        "How long posse waits for the reason after the driver reported a broken connection. Then posse reads the \
-         pod once and decides."),
+         With a `timeout` an executor is ready only when the driver has reported it. posse also replaces an executor \
+         that has been running for this time, and for 2 minutes at least, and of which the driver has reported no \
+         heartbeat at all, once it has reported another executor."),
 ];
 
 /// The keys of `shutdown`.
@@ -160,8 +136,6 @@ const SHUTDOWN: &[Key] = &[
         "The time that the executors get to end. posse waits 5 s more for the API server to report that their \
          pods are gone. If a pod was terminating before, with a longer grace period, posse waits for that, \
          because a node may go on with the grace period that it began with."),
-    key("orphans", Words(&words(&ORPHANS)), Is("delete"),
-        "What happens to executors of earlier instances whose driver pod is gone or has ended."),
     key("idle_end", Duration, Is("0s"),
         "A run without a driver ends when it has had nothing to do for this time: no open [task](TASKS.md), and no \
          executor of its own. The exit code is 10 if tasks have failed or were skipped, and 0 otherwise. `0s`: it stays.").beta(),
@@ -173,8 +147,6 @@ const LISTEN: Type = Type::Own { page: "address or `off`", expected: "HOST:PORT,
 const OUTPUT: Type = Type::Own { page: "folder or `off`", expected: "a folder or off" };
 const LIMIT: Type =
     Type::Own { page: "`auto`, `off` or integer", expected: "auto, off or a whole number" };
-const ORPHANS: [(&str, OrphanPolicy); 2] =
-    [("delete", OrphanPolicy::Delete), ("keep", OrphanPolicy::Keep)];
 
 /// The checked content of posse.yaml. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,20 +168,13 @@ pub struct Config {
     pub log_lines: Option<u32>,
     /// 0: no polling.
     pub poll_interval_ms: u64,
-    /// 0: no tolerations are added.
-    pub node_loss_after_ms: u64,
-    pub watch: bool,
     pub lease: bool,
     /// Only one driver of the application at a time. None: the command that starts it decides.
     pub exclusive: Option<bool>,
-    /// What to do with executors whose driver is gone.
-    pub orphans: OrphanPolicy,
     /// How long the driver may take to end.
     pub grace_ms: u64,
     pub control: Control,
     pub metrics: Metrics,
-    /// Write Kubernetes Events about the driver's pod, if there is one.
-    pub kubernetes_events: bool,
     pub task_output: TaskOutput,
     /// Tasks have secret variables.
     pub task_secrets: bool,
@@ -275,15 +240,11 @@ impl Default for Config {
             policy: Policy::default(),
             log_lines: None,
             poll_interval_ms: 5 * 60_000,
-            node_loss_after_ms: 60_000,
-            watch: true,
             lease: true,
             exclusive: None,
-            orphans: OrphanPolicy::Delete,
             grace_ms: 15_000,
             control: Control::Default,
             metrics: Metrics::Default,
-            kubernetes_events: true,
             task_output: TaskOutput::Default,
             task_secrets: false,
             page: None,
@@ -309,7 +270,6 @@ impl Config {
             driver: driver::driver(&top.section("driver")?)?,
             executors: group::groups(&top, &credentials)?,
             credentials,
-            watch: top.flag("watch", true)?,
             lease: top.flag("lease", true)?,
             exclusive: match top.get("exclusive") {
                 Some(_) => Some(top.flag("exclusive", false)?),
@@ -317,7 +277,6 @@ impl Config {
             },
             control: control(&top)?,
             metrics: metrics(&top)?,
-            kubernetes_events: top.flag("kubernetes_events", true)?,
             task_output: task_output(&top)?,
             task_secrets: top.flag("task_secrets", false)?,
             page: page(&top)?,
@@ -329,9 +288,6 @@ impl Config {
         config.read_heartbeat(&top.section("heartbeat")?)?;
         config.policy.driver_silence_ms = top.section("driver")?.duration_ms("silence", 0)?;
         config.read_shutdown(&top.section("shutdown")?)?;
-        if !config.watch && config.poll_interval_ms == 0 {
-            return Err(top.error("watch", WATCH_AND_POLL_OFF));
-        }
         Ok(config)
     }
 
@@ -356,20 +312,8 @@ impl Config {
             );
             return Err(section.error("pending_max", message));
         }
-        policy.unschedulable_max =
-            match limit(section, "unschedulable_max", policy.unschedulable_max)? {
-                // 0 means no limit, as with the keys beside it.
-                Limit::Max(0) => Limit::Off,
-                limit @ (Limit::Auto | Limit::Max(_) | Limit::Off) => limit,
-            };
         policy.start_timeout_ms = section.duration_ms("start_timeout", policy.start_timeout_ms)?;
-        policy.image_timeout_ms = section.duration_ms("image_timeout", policy.image_timeout_ms)?;
-        policy.unschedulable_timeout_ms =
-            section.duration_ms("unschedulable_timeout", policy.unschedulable_timeout_ms)?;
-        policy.adopt_hold_ms = section.duration_ms("adopt_hold", policy.adopt_hold_ms)?;
         self.poll_interval_ms = section.duration_ms("poll_interval", self.poll_interval_ms)?;
-        self.node_loss_after_ms =
-            section.duration_ms("node_loss_after", self.node_loss_after_ms)?;
         Ok(())
     }
 
@@ -400,10 +344,8 @@ impl Config {
     fn read_heartbeat(&mut self, section: &Section<'_>) -> Result<(), ConfigError> {
         only(section, HEARTBEAT)?;
         let policy = &mut self.policy;
-        policy.reason_wait_ms = section.duration_ms("reason_wait", policy.reason_wait_ms)?;
         policy.heartbeat_timeout_ms =
             section.duration_ms("timeout", policy.heartbeat_timeout_ms)?;
-        policy.heartbeat_first_ms = section.duration_ms("first", policy.heartbeat_first_ms)?;
         Ok(())
     }
 
@@ -413,14 +355,9 @@ impl Config {
         self.policy.stop_timeout_ms =
             section.duration_ms("timeout", self.policy.stop_timeout_ms)?;
         self.policy.idle_end_ms = section.duration_ms("idle_end", 0)?;
-        self.orphans = section.word("orphans", &ORPHANS, self.orphans)?;
         Ok(())
     }
 }
-
-/// Error text if neither watch nor poll would tell posse about its pods.
-pub const WATCH_AND_POLL_OFF: &str =
-    "is off, and so is allocation.poll_interval: leave one of the two on";
 
 fn limit(section: &Section<'_>, key: &str, default: Limit) -> Result<Limit, ConfigError> {
     let Some(node) = section.get(key) else { return Ok(default) };

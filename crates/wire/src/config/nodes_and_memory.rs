@@ -1,7 +1,7 @@
 //! The keys `oom_growth` and `memory_max` (memory scaling after an OOM kill) and `bad_nodes`.
 
 use crate::config::key::Preset::Is;
-use crate::config::key::Type::{self, Duration, Integer};
+use crate::config::key::Type::{self, Integer};
 use crate::config::key::{Key, key, none, told};
 use crate::config::only;
 use crate::config::section::{ConfigError, Section};
@@ -16,9 +16,7 @@ const GROWTH_PERMILLE: std::ops::RangeInclusive<u32> = 1_050..=10_000;
 /// The keys of `bad_nodes`.
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
-    key("losses", Integer, Is("3"), "How many losses within `window` make a node bad. `0`: off."),
-    key("window", Duration, Is("10m"), "The time in which posse counts the losses."),
-    key("avoid_for", Duration, Is("30m"), "How long new executors avoid the node."),
+    key("losses", Integer, Is("3"), "How many losses within 10 minutes make a node bad, for 30 minutes. `0`: off."),
     key("share", SHARE, Is("0.25"),
         "The largest share of the known nodes that posse avoids at once; at most 20 nodes."),
 ];
@@ -70,9 +68,8 @@ pub(super) fn bad_nodes(top: &Section<'_>) -> Result<BadNodes, ConfigError> {
     }
     Ok(BadNodes {
         losses: section.number("losses")?.unwrap_or(default.losses),
-        window_ms: section.duration_ms("window", default.window_ms)?,
-        avoid_for_ms: section.duration_ms("avoid_for", default.avoid_for_ms)?,
         share_permille,
+        ..default
     })
 }
 

@@ -4,9 +4,7 @@ use crate::config::key::Preset::Is;
 use crate::config::key::Type::{Duration, Integer, With};
 use crate::config::key::{Key, key};
 use crate::config::only;
-use crate::config::polled::{
-    EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, TIMEOUT, command_key, polled,
-};
+use crate::config::polled::{EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, command_key, polled};
 use crate::config::section::{ConfigError, Section};
 use posse_core::machines::scale::ScaleRule;
 use posse_core::model::settings::Restart;
@@ -25,7 +23,6 @@ pub(super) const KEYS: &[Key] = &[
     key("idle_after", Duration, Is("60s"),
         "How long the queue must be empty before the target falls to `min`. Until then it stays: the last entries \
          are still worked on."),
-    TIMEOUT,
 ];
 
 /// The command, and how its number becomes a target.
@@ -90,7 +87,6 @@ mod tests {
         refused("{command: [a], per_executor: 0}", "scale.per_executor: must be at least 1");
         refused("{command: [a], per_executor: 0.5}", "scale.per_executor: expected a whole number");
         refused("{command: [a], every: 0s}", "scale.every: must be longer than 0s");
-        refused("{command: [a], timeout: 0s}", "scale.timeout: must be longer than 0s");
         refused("{command: [a], target: 3}", "scale.target");
         refused("{command: [a]}, restart: on-failure", "scale: needs `restart: always`");
     }

@@ -45,7 +45,7 @@ fn the_documented_example_contains_the_defaults() {
 
 #[test]
 fn an_empty_file_gives_the_defaults() {
-    for text in ["", "# nothing", "{}", "executors: []", "executors:", "allocation:\nwatch:"] {
+    for text in ["", "# nothing", "{}", "executors: []", "executors:", "allocation:\nqueue:"] {
         assert_eq!(Config::parse("posse.yaml", text).unwrap(), Config::default(), "{text:?}");
     }
 }
@@ -72,12 +72,12 @@ executors:
   - group: c
     image: x
     env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
-allocation: {in_flight_max: 0, pending_max: 1, unschedulable_max: 2, poll_interval: 0,
-  adopt_hold: 1s, node_loss_after: 1500ms}
+allocation: {in_flight_max: 0, pending_max: 1, poll_interval: 0, start_timeout: 0}
+bad_nodes: {losses: 2, share: 0.5}
 failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0, log_lines: 200}
 lease: false
 exclusive: true
-shutdown: {grace: 1s, timeout: 2s, orphans: keep}
+shutdown: {grace: 1s, timeout: 2s}
 control: off";
     let config = Config::parse("posse.yaml", text).unwrap();
     let [a, b, c] = config.executors.as_slice() else { panic!("three groups") };
@@ -97,7 +97,6 @@ control: off";
         cpu: Some("1.50".to_owned()),
         memory: Some("512Mi".to_owned()),
         resources: Some(json!({ "limits": { "nvidia.com/gpu": 1 } })),
-        working_dir: None,
     };
     assert_eq!(b.shorthands, want);
     assert_eq!(
@@ -109,9 +108,8 @@ control: off";
         ]
     );
     assert_eq!(config.policy, every_policy());
-    assert_eq!((config.poll_interval_ms, config.node_loss_after_ms), (0, 1_500));
+    assert_eq!((config.poll_interval_ms, config.exclusive), (0, Some(true)));
     assert_eq!((config.grace_ms, config.lease), (1_000, false));
-    assert_eq!((config.exclusive, config.orphans), (Some(true), OrphanPolicy::Keep));
     assert_eq!((config.driver.ready, config.control), (Ready::Tcp(Some(7077)), Control::Off));
 }
 
@@ -126,24 +124,13 @@ driver:
   env: {A: b}
   cpu: 1
   memory: 2Gi
-  resources: {requests: {cpu: 100m}}
-  node_selector: {disk: ssd}
-  labels: {team: a}
-  annotations: {a/b: c}
-  service_account: sa
-  image_pull_secrets: [pull]
   template: driver.yaml
   container: main
   posse_image: posse:1
-  secrets: {token: /etc/token}
-  config_maps: {more: /etc/more}
-  files: [a.py, b=c]
   retries: 7
-  deadline: 2h
-  node_loss_after: 90s";
+  deadline: 2h";
     let driver = Config::parse("posse.yaml", text).unwrap().driver;
     assert_eq!(driver.command, ["python", "driver.py", "--fast"]);
-    let pair = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
     let want = DriverPod {
         kind: DriverKind::Job,
         source: PodSource::File("driver.yaml".to_owned()),
@@ -153,21 +140,11 @@ driver:
             env: vec![json!({ "name": "A", "value": "b" })],
             cpu: Some("1".to_owned()),
             memory: Some("2Gi".to_owned()),
-            resources: Some(json!({ "requests": { "cpu": "100m" } })),
             ..Shorthands::default()
         },
         posse_image: Some(PosseImage::Copied("posse:1".to_owned())),
-        node_selector: pair("disk", "ssd"),
-        labels: pair("team", "a"),
-        annotations: pair("a/b", "c"),
-        service_account: Some("sa".to_owned()),
-        image_pull_secrets: vec!["pull".to_owned()],
-        secrets: pair("token", "/etc/token"),
-        config_maps: pair("more", "/etc/more"),
-        files: vec!["a.py".to_owned(), "b=c".to_owned()],
         retries: 7,
         deadline_ms: 7_200_000,
-        node_loss_after_ms: 90_000,
     };
     assert_eq!(driver.pod, want);
     let mounted = "driver: {posse_image: 'volume:posse:1'}";
@@ -186,8 +163,8 @@ fn every_policy() -> Policy {
     Policy {
         in_flight_max: IN_FLIGHT_LIMIT,
         pending_max: 1,
-        unschedulable_max: Limit::Max(2),
-        adopt_hold_ms: 1_000,
+        start_timeout_ms: 0,
+        bad_nodes: BadNodes { losses: 2, share_permille: 500, ..BadNodes::default() },
         failures_app: Limit::Max(7),
         failures_cluster: Limit::Auto,
         failures_start: Limit::Max(0),
@@ -201,11 +178,9 @@ fn every_policy() -> Policy {
 
 #[test]
 fn the_timeouts_of_driver_reports_are_read() {
-    let text = "driver: {silence: 90s}\nheartbeat: {reason_wait: 1s, timeout: 2m, first: 5m}";
+    let text = "driver: {silence: 90s}\nheartbeat: {timeout: 5m}";
     let policy = Config::parse("posse.yaml", text).unwrap().policy;
-    let got = (policy.driver_silence_ms, policy.reason_wait_ms, policy.heartbeat_timeout_ms);
-    assert_eq!(got, (90_000, 1_000, 120_000));
-    assert_eq!(policy.heartbeat_first_ms, 300_000);
+    assert_eq!((policy.driver_silence_ms, policy.heartbeat_timeout_ms), (90_000, 300_000));
 }
 
 /// One error: the text, and the beginning of the message.
@@ -227,23 +202,17 @@ fn unknown_keys_are_errors_that_list_the_known_ones() {
         "app: a\nexecuters: []",
         "2:1: executers: unknown key (did you mean `executors`?); known here: allocation, annotations, app, ",
     );
-    fails(
-        "driver:\n  cmd: x",
-        "2:3: driver.cmd: unknown key; known here: annotations, args, command, ",
-    );
+    fails("driver:\n  cmd: x", "2:3: driver.cmd: unknown key; known here: args, command, ");
     fails(
         "executors:\n- group: a\n  cuont: 1",
         "3:3: executors[0].cuont: unknown key (did you mean `count`?); known here: args, ",
     );
-    fails("allocation: {x: 1}", "1:14: allocation.x: unknown key; known here: adopt_hold, ");
+    fails("allocation: {x: 1}", "1:14: allocation.x: unknown key; known here: in_flight_max, ");
     fails("failures: {x: 1}", "1:12: failures.x: unknown key; known here: app, cluster, ");
-    fails(
-        "heartbeat: {x: 1}",
-        "1:13: heartbeat.x: unknown key; known here: first, reason_wait, timeout",
-    );
+    fails("heartbeat: {x: 1}", "1:13: heartbeat.x: unknown key; known here: timeout");
     fails(
         "shutdown: {x: 1}",
-        "1:12: shutdown.x: unknown key; known here: grace, idle_end, orphans, timeout",
+        "1:12: shutdown.x: unknown key; known here: grace, idle_end, timeout",
     );
     fails(
         "executors: [{image: x, env: [{name: A, vlaue: x}]}]",
@@ -288,7 +257,6 @@ fn errors_about_types_name_the_expected_type() {
         "executors: [{env: [{name: A, value: x, valueFrom: {}}]}]",
         "1:37: executors[0].env[0].value: give either value or valueFrom",
     );
-    fails("watch: 1", "1:8: watch: expected true or false, found `1`");
     fails("lease: maybe", "1:8: lease: expected true or false, found `maybe`");
     fails("shutdown: {grace: 5}", "1:19: shutdown.grace: expected a duration like `90s`, ");
     fails(
@@ -379,11 +347,6 @@ fn errors_about_driver_keys_name_the_allowed_values() {
         ("{kind: pod, retries: 1}", "driver.retries: a bare pod is not retried"),
         ("{args: [a]}", "driver.args: needs driver.command"),
         ("{template: a, pod: {}}", "driver.pod: give either pod or template"),
-        ("{labels: {posse.dev/app: x}}", "`posse.dev/app` is one of posse's own labels"),
-        ("{node_selector: [a]}", "driver.node_selector: expected a map of NAME: text"),
-        ("{secrets: {a: etc/a}}", "driver.secrets: the mount path `etc/a` of `a`"),
-        ("{resources: {limit: {}}}", "driver.resources.limit: unknown key"),
-        ("{resources: {limits: {cpu: two}}}", "limits.cpu: expected an amount like 1 or 4Gi"),
     ] {
         let said = Config::parse("posse.yaml", &format!("driver: {driver}")).unwrap_err();
         assert!(said.at.line == 1 && said.to_string().contains(want), "{driver}: {said}");
@@ -452,8 +415,12 @@ fn errors_about_words_and_amounts_name_the_allowed_values() {
         "1:23: executors[0].replace: expected terminating or gone, found `now`",
     );
     fails(
-        "executors: [{sidecar_failure: maybe}]",
-        "1:31: executors[0].sidecar_failure: expected ignore or fail, found `maybe`",
+        "executors: [{resources: {limit: {}}}]",
+        "1:26: executors[0].resources.limit: unknown key",
+    );
+    fails(
+        "executors: [{resources: {limits: {cpu: two}}}]",
+        "1:35: executors[0].resources.limits.cpu: expected an amount like 1 or 4Gi",
     );
     for wrong in ["1", "11", "1.01", "more", "-2", "[2]"] {
         fails(
@@ -486,7 +453,7 @@ fn errors_about_words_and_amounts_name_the_allowed_values() {
 #[test]
 fn errors_about_nodes_and_limits_name_the_allowed_values() {
     fails("bad_nodes: on", "1:12: bad_nodes: expected a map, found `on`");
-    fails("bad_nodes: {x: 1}", "1:13: bad_nodes.x: unknown key; known here: avoid_for, losses, ");
+    fails("bad_nodes: {x: 1}", "1:13: bad_nodes.x: unknown key; known here: losses, share");
     fails("bad_nodes: {share: 1.5}", "1:20: bad_nodes.share: is above 1; 1 means all nodes");
     fails("bad_nodes: {share: half}", "1:20: bad_nodes.share: expected a share of the nodes");
     fails(
@@ -518,10 +485,6 @@ fn errors_about_nodes_and_limits_name_the_allowed_values() {
     fails("failures: {window: 0s}", "1:20: failures.window: must be longer than 0s");
     fails("control: 0.0.0.0:80", "1:10: control: `0.0.0.0:80` is not a loopback address");
     fails("control: on", "1:10: control: expected unix:PATH or a loopback HOST:PORT, found `on`");
-    fails(
-        "watch: false\nallocation: {poll_interval: 0s}",
-        "1:8: watch: is off, and so is allocation.poll_interval: leave one of the two on",
-    );
 }
 
 #[test]
@@ -540,7 +503,6 @@ fn metrics_are_off_or_at_an_address() {
         let error = Config::parse("posse.yaml", text).unwrap_err().to_string();
         assert!(error.contains(want), "{error}");
     }
-    assert!(!Config::parse("posse.yaml", "kubernetes_events: false").unwrap().kubernetes_events);
 }
 
 #[test]
@@ -581,43 +543,28 @@ pub(crate) fn mangled(text: &str, seed: u64) -> String {
 }
 
 #[test]
-fn every_value_about_starts_and_nodes_is_read() {
+fn the_growth_of_memory_and_the_age_are_read() {
     let text = "
 executors:
-  - {group: a, image: x, sidecar_failure: fail, oom_growth: 1.25, memory_max: 2Gi, max_age: 1500ms}
-  - {group: b, image: x, sidecar_failure: ignore, oom_growth: {grow_at: 0.9}, memory_max: 1Gi}
-allocation: {start_timeout: 0, image_timeout: 1m, unschedulable_timeout: 2m}
-bad_nodes: {losses: 2, window: 1m, avoid_for: 2m, share: 0.5}
+  - {group: a, image: x, oom_growth: 1.25, memory_max: 2Gi, max_age: 1500ms}
+  - {group: b, image: x, oom_growth: {grow_at: 0.9}, memory_max: 1Gi}
 ";
     let config = Config::parse("posse.yaml", text).unwrap();
     let [a, b] = config.executors.as_slice() else { panic!("two groups") };
-    let memory_scaling =
-        MemoryScaling { permille: 1_250, max: "2Gi".to_owned(), grow_at_permille: None };
-    assert_eq!((a.pod.fails_with_sidecars, &a.pod.memory_scaling), (true, &Some(memory_scaling)));
-    let in_place =
-        MemoryScaling { permille: 1_250, max: "1Gi".to_owned(), grow_at_permille: Some(900) };
-    assert_eq!((b.pod.fails_with_sidecars, &b.pod.memory_scaling), (false, &Some(in_place)));
-    assert_eq!((a.pod.max_age_s, b.pod.max_age_s), (Some(2), None), "whole seconds, never less");
-    let bad_nodes =
-        BadNodes { losses: 2, window_ms: 60_000, avoid_for_ms: 120_000, share_permille: 500 };
-    let policy = Policy {
-        start_timeout_ms: 0,
-        image_timeout_ms: 60_000,
-        unschedulable_timeout_ms: 120_000,
-        bad_nodes,
-        ..Policy::default()
+    let scaling = |max: &str, grow_at_permille| {
+        Some(MemoryScaling { permille: 1_250, max: max.to_owned(), grow_at_permille })
     };
-    assert_eq!(config.policy, policy);
+    assert_eq!(a.pod.memory_scaling, scaling("2Gi", None));
+    assert_eq!(b.pod.memory_scaling, scaling("1Gi", Some(900)));
+    assert_eq!((a.pod.max_age_s, b.pod.max_age_s), (Some(2), None), "whole seconds, never less");
 }
 
 #[test]
 fn bad_nodes_can_be_off() {
-    for text in ["bad_nodes: off", "bad_nodes: false", "bad_nodes: {losses: 0}"] {
-        let config = Config::parse("posse.yaml", text).unwrap();
-        assert_eq!(
-            config.policy.bad_nodes,
-            BadNodes { losses: 0, ..BadNodes::default() },
-            "{text}"
-        );
+    let losses = |text: &str| Config::parse("posse.yaml", text).unwrap().policy.bad_nodes.losses;
+    for (text, want) in
+        [("bad_nodes: off", 0), ("bad_nodes: false", 0), ("bad_nodes: {losses: 0}", 0), ("", 3)]
+    {
+        assert_eq!(losses(text), want, "{text}");
     }
 }

@@ -34,8 +34,6 @@ pub const DRAINING: &str = "posse.dev/draining";
 pub const CONTAINER: &str = "posse.dev/container";
 /// Variable of each container of a template: the executor's id. What a webhook adds does not have it.
 pub const EXECUTOR_ID_VARIABLE: &str = "POSSE_EXECUTOR_ID";
-/// Annotation with the value `fail`: the executor fails if any other container fails.
-pub const SIDECAR_FAILURE: &str = "posse.dev/sidecar-failure";
 /// Annotation: posse set the deadline in the pod's spec; the value is its length.
 pub const MAX_AGE: &str = "posse.dev/max-age";
 /// Annotation on the Lease or the driver pod: the ids up to this one may be in use.

@@ -259,14 +259,9 @@ impl RawPod<'_> {
         let mut state = status.state_of(main.as_ref());
         let phase = phase(status.phase.as_ref());
         let deleting = meta.is_deleting;
-        let mut sidecar = None;
         // The kubelet restarts what has ended, until the whole pod has ended or is deleted.
         if spec.restarts_in_place && !phase.is_final() && !deleting {
             state = state.filter(|state| state.terminated.is_none());
-        } else if text_of(annotations.sidecar_failure.as_ref()) == "fail"
-            && let Some((name, failed)) = status.failed_sidecar(main.as_ref(), state, deleting)
-        {
-            (state, sidecar) = (Some(failed), Some(Box::from(name)));
         }
         let container = container_state(state);
         let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
@@ -312,7 +307,7 @@ impl RawPod<'_> {
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
             host_ip: number(status.host_ip.as_ref()),
-            end: end(&status, phase, state, sidecar)
+            end: end(&status, phase, state)
                 .map(|end| Box::new(End { has_max_age: annotations.max_age.is_some(), ..*end })),
         })
     }
@@ -377,47 +372,6 @@ impl<'a> RawStatus<'a> {
         let name = &*container?.0;
         let statuses = self.container_statuses.iter();
         statuses.into_iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
-    }
-
-    /// The first other container that failed, unless the main container failed too. Once the main
-    /// container has ended, only what failed before it counts: later the kubelet or posse ends the
-    /// others. A native side-car that fails before is restarted.
-    fn failed_sidecar(
-        &self,
-        main: Option<&Text<'_>>,
-        main_state: Option<&RawState<'a>>,
-        is_deleting: bool,
-    ) -> Option<(&str, &RawState<'a>)> {
-        let main_end = main_state.and_then(|state| state.terminated.as_ref());
-        if main_end.is_some_and(|end| end.exit_code != Some(0)) {
-            return None;
-        }
-        let end_of = |status: &RawContainerStatus<'a>| {
-            let end = status.state.as_ref().and_then(|state| state.terminated.as_ref());
-            end.map(|end| (end.exit_code, text_of(end.finished_at.as_ref()).to_owned()))
-        };
-        let main_end = main_end.map(|end| text_of(end.finished_at.as_ref()));
-        let failed = |status: &&RawContainerStatus<'a>| {
-            end_of(status).is_some_and(|(code, _)| code.is_some_and(|code| code != 0))
-        };
-        let is_first = |status: &&RawContainerStatus<'a>| {
-            main_end.is_some_and(|main| end_of(status).is_some_and(|(_, at)| *at < *main))
-        };
-        // Times are whole seconds. Nobody ends a regular one while the pod stays.
-        let is_with_main = |status: &RawContainerStatus<'a>| {
-            !is_deleting && end_of(status).map(|(_, at)| at).as_deref() == main_end
-        };
-        let is_other = |status: &&RawContainerStatus<'a>| {
-            Some(text_of(status.name.as_ref())) != main.map(|name| &*name.0)
-                && (main_end.is_none() || is_first(status) || is_with_main(status))
-        };
-        let others = self.container_statuses.iter();
-        let natives = self.init_container_statuses.iter();
-        others
-            .filter(is_other)
-            .chain(natives.filter(is_first))
-            .find(failed)
-            .and_then(|status| Some((text_of(status.name.as_ref()), status.state.as_ref()?)))
     }
 
     /// Why the kubelet has not given the pod the resources of its spec yet (KEP-1287): `Deferred`, as others use them,
@@ -539,12 +493,7 @@ fn container_state(state: Option<&RawState<'_>>) -> ContainerState {
     }
 }
 
-fn end(
-    status: &RawStatus<'_>,
-    phase: Phase,
-    state: Option<&RawState<'_>>,
-    sidecar: Option<Box<str>>,
-) -> Option<Box<End>> {
+fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Option<Box<End>> {
     let terminated = state.and_then(|state| state.terminated.as_ref());
     let disruption = disruption(status);
     // The pod's own reason (NodeLost) may be set before the phase changes.
@@ -568,7 +517,6 @@ fn end(
         .into(),
         // An init container is only the cause if no main container ended.
         init: if terminated.is_none() && phase == Phase::Failed { init_end(status) } else { None },
-        sidecar,
         has_max_age: false,
     }))
 }

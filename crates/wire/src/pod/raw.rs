@@ -4,8 +4,7 @@ use super::{DELETION_COST, Text};
 use crate::k8s::kueue;
 use crate::k8s::labels::{
     APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DO_NOT_DISRUPT, DRAINING, EXECUTOR_ID,
-    EXECUTOR_ID_VARIABLE, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SAFE_TO_EVICT, SIDECAR_FAILURE,
-    SLOT, TASK,
+    EXECUTOR_ID_VARIABLE, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SAFE_TO_EVICT, SLOT, TASK,
 };
 use posse_encoding::fields::{Fields, Value};
 use posse_encoding::quantity::Quantity;
@@ -360,7 +359,6 @@ pub(crate) struct RawTerminated<'a> {
     pub(super) signal: Option<i32>,
     pub(super) reason: Option<Text<'a>>,
     pub(super) message: Option<Text<'a>>,
-    pub(super) finished_at: Option<Text<'a>>,
 }
 
 impl<'a> Fields<'a> for RawTerminated<'a> {
@@ -373,7 +371,6 @@ impl<'a> Fields<'a> for RawTerminated<'a> {
             "signal" => self.signal = code(value)?,
             "reason" => self.reason = Text::read(value)?,
             "message" => self.message = Text::read(value)?,
-            "finishedAt" => self.finished_at = value.time()?.map(Text),
             _ => {}
         }
         Ok(())
@@ -426,7 +423,6 @@ pub(crate) struct Annotations<'a> {
     pub(super) deletion_cost: Option<Text<'a>>,
     pub(super) do_not_disrupt: Option<Text<'a>>,
     pub(super) safe_to_evict: Option<Text<'a>>,
-    pub(super) sidecar_failure: Option<Text<'a>>,
     pub(super) draining: Option<Text<'a>>,
     pub(super) max_age: Option<Text<'a>>,
     pub(super) restart: Option<Text<'a>>,
@@ -443,7 +439,6 @@ impl<'a> Fields<'a> for Annotations<'a> {
             DELETION_COST => self.deletion_cost = Text::read(value)?,
             key if key == DO_NOT_DISRUPT.0 => self.do_not_disrupt = Text::read(value)?,
             key if key == SAFE_TO_EVICT.0 => self.safe_to_evict = Text::read(value)?,
-            SIDECAR_FAILURE => self.sidecar_failure = Text::read(value)?,
             DRAINING => self.draining = Text::read(value)?,
             MAX_AGE => self.max_age = Text::read(value)?,
             RESTART => self.restart = Text::read(value)?,

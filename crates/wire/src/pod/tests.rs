@@ -243,7 +243,7 @@ fn an_injected_container_is_never_the_main_one() {
         for (main, proxy) in
             mains.iter().flat_map(|main| proxies.iter().map(move |proxy| (main, proxy)))
         {
-            let mut json = injected(annotation, place, main.as_ref(), proxy);
+            let json = injected(annotation, place, main.as_ref(), proxy);
             let what = format!("{annotation:?} {place} {main:?} {proxy}");
             let state = main.clone().unwrap_or_default();
             let (code, want) = match (state["running"].is_object(), &state["terminated"]) {
@@ -260,24 +260,6 @@ fn an_injected_container_is_never_the_main_one() {
                 (pod.end.and_then(|end| end.exit_code.map(i64::from)), pod.container)
             };
             assert_eq!(got(&json), (code, want), "{what}");
-
-            // It counts only if that is configured, and only what failed before the main one ended:
-            // the kubelet restarts a native side-car until then.
-            json["metadata"]["annotations"]["posse.dev/sidecar-failure"] = "fail".into();
-            let end = &proxy["terminated"];
-            let has_failed = end["exitCode"].as_i64().is_some_and(|code| code != 0);
-            let is_first = match code {
-                None => place != "init",
-                Some(0) => {
-                    end["finishedAt"] == EARLY || end["finishedAt"] == MAIN_END && place != "init"
-                }
-                Some(_) => false,
-            };
-            let want = match has_failed && is_first {
-                true => (end["exitCode"].as_i64(), ContainerState::Ended),
-                false => (code, want),
-            };
-            assert_eq!(got(&json), want, "{what}, with sidecar_failure: fail");
         }
     }
 }
@@ -316,23 +298,20 @@ fn a_container_that_is_restarted_in_place_has_not_ended() {
             pod["spec"]["initContainers"] = serde_json::json!([container]);
         }
         pod["spec"]["restartPolicy"] = pod_policy.into();
-        for failure in ["ignore", "fail"] {
-            pod["metadata"]["annotations"]["posse.dev/sidecar-failure"] = failure.into();
-            let read = |pod: &serde_json::Value| {
-                let pod = ours(&pod.to_string());
-                assert_eq!(pod.restarts_in_place, want, "{what}");
-                (pod.container, pod.end.is_some())
-            };
-            let over = (ContainerState::Ended, true);
-            let between = if want { (ContainerState::Waiting, false) } else { over };
-            assert_eq!(read(&pod), between, "{what} {failure}");
-            // The kubelet restarts nothing of a pod that is over or terminates.
-            let mut failed = pod.clone();
-            failed["status"]["phase"] = "Failed".into();
-            let mut deleted = pod.clone();
-            deleted["metadata"]["deletionTimestamp"] = LATE.into();
-            assert_eq!((read(&failed), read(&deleted)), (over, over), "{what} {failure}");
-        }
+        let read = |pod: &serde_json::Value| {
+            let pod = ours(&pod.to_string());
+            assert_eq!(pod.restarts_in_place, want, "{what}");
+            (pod.container, pod.end.is_some())
+        };
+        let over = (ContainerState::Ended, true);
+        let between = if want { (ContainerState::Waiting, false) } else { over };
+        assert_eq!(read(&pod), between, "{what}");
+        // The kubelet restarts nothing of a pod that is over or terminates.
+        let mut failed = pod.clone();
+        failed["status"]["phase"] = "Failed".into();
+        let mut deleted = pod.clone();
+        deleted["metadata"]["deletionTimestamp"] = LATE.into();
+        assert_eq!((read(&failed), read(&deleted)), (over, over), "{what}");
     }
 }
 
@@ -580,29 +559,6 @@ fn the_facts_of_every_failed_start() {
         let got = ours(&pod.to_string()).start_problem;
         let got = got.map(|stuck| serde_json::json!([format!("{:?}", stuck.kind), *stuck.message]));
         assert_eq!(got.unwrap_or_default(), row["want"], "{}", row["what"]);
-    }
-}
-
-/// A native side-car that the kubelet restarts does not end the executor, whatever its exit code.
-#[test]
-fn a_side_car_fails_the_executor_only_if_configured_and_final() {
-    let failed = r#"{"name":"x","state":{"terminated":{"exitCode":1}}}"#;
-    let running = r#"{"name":"worker","state":{"running":{}}}"#;
-    for (annotation, regular, init, want) in [
-        ("fail", failed, "", ContainerState::Ended),
-        ("ignore", failed, "", ContainerState::Running),
-        ("fail", "", failed, ContainerState::Running),
-    ] {
-        let mut pod: serde_json::Value = serde_json::from_str(fixture!("running.json")).unwrap();
-        let list = |items: &[&str]| -> serde_json::Value {
-            let items = items.iter().filter(|item| !item.is_empty());
-            items.map(|item| serde_json::from_str::<serde_json::Value>(item).unwrap()).collect()
-        };
-        pod["metadata"]["annotations"] =
-            serde_json::json!({ "posse.dev/sidecar-failure": annotation });
-        pod["status"]["containerStatuses"] = list(&[regular, running]);
-        pod["status"]["initContainerStatuses"] = list(&[init]);
-        assert_eq!(ours(&pod.to_string()).container, want, "{annotation} {regular} {init}");
     }
 }
 

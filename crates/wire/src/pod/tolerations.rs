@@ -7,15 +7,14 @@ use crate::pod::template::{Template, TemplateError};
 /// The DefaultTolerationSeconds admission plugin adds tolerations of 300 s for these taints.
 const NODE_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Adds a toleration of `seconds` for each taint of a lost node, unless the template has one.
+/// How long a pod stays on a lost node, in seconds.
+const SECONDS: u64 = 60;
+
+/// Adds a toleration for each taint of a lost node, unless the template has one.
 ///
 /// # Errors
 /// The template's list of tolerations has the wrong type.
-pub fn add(
-    template: &Template,
-    spec: &mut Map<String, Value>,
-    seconds: u64,
-) -> Result<(), TemplateError> {
+pub fn add(template: &Template, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
     let list = template.list(spec, "tolerations", "spec.tolerations")?;
     for taint in NODE_TAINTS {
         let covers = |toleration: &Value| {
@@ -28,7 +27,7 @@ pub fn add(
                 "key": taint,
                 "operator": "Exists",
                 "effect": "NoExecute",
-                "tolerationSeconds": seconds,
+                "tolerationSeconds": SECONDS,
             }));
         }
     }

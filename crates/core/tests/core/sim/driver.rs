@@ -22,11 +22,7 @@ use super::world::{Happening, World};
 /// Each world has its own random stream, so that a driver does not change what else the seed does.
 const STREAM: u64 = 0x6472_6976_6572;
 const IDLE_VALID_MS: u64 = 10_000;
-
-/// Drawn from a stream of its own, so that older seeds keep their meaning.
-fn rng_of(seed: u64, n: u64) -> usize {
-    at(&mut Rng::new(seed.rotate_left(17) ^ STREAM), n)
-}
+const REASON_WAIT_MS: u64 = 30_000;
 
 /// Chances in percent, times in milliseconds.
 #[derive(Debug)]
@@ -92,8 +88,6 @@ impl Driver {
             return Self::absent();
         }
         policy.heartbeat_timeout_ms = [0, 4_000, 20_000][at(&mut rng, 3)];
-        policy.reason_wait_ms = [0, 1_000, 15_000][at(&mut rng, 3)];
-        policy.heartbeat_first_ms = [0, 3_000, 30_000, 120_000][rng_of(seed, 4)];
         for group in groups {
             let after_ms = 1 + rng.below(30_000);
             group.decommission =
@@ -143,19 +137,17 @@ impl Driver {
             LossReason::Disconnected => {
                 let asked_at = self.said.lost.get(&id);
                 let was_shown = subject.uid.as_ref().is_some_and(|u| self.shown_over.contains(u));
-                asked_at.is_some_and(|at| now >= at + policy.reason_wait_ms) && !was_shown
+                asked_at.is_some_and(|at| now >= at + REASON_WAIT_MS) && !was_shown
             }
             LossReason::HeartbeatTimeout => {
                 let heard_at = self.said.heard.get(&id).copied();
-                let first = policy.heartbeat_first_ms;
+                let first = policy.heartbeat_first_ms();
                 let since = core.executors().get(subject.id).and_then(|e| e.running_since);
                 let is_silent = match heard_at {
                     Some(at) => now >= at.max(self.said.since) + timeout,
                     None => {
                         let from = since.map_or(u64::MAX, |at| at.0).max(self.said.since);
-                        first > 0
-                            && !self.said.heard.is_empty()
-                            && now >= from.saturating_add(first)
+                        !self.said.heard.is_empty() && now >= from.saturating_add(first)
                     }
                 };
                 let is_awake = self.said.called_at.is_some_and(|at| now <= at + timeout / 2);

@@ -90,8 +90,6 @@ impl NodeFaults {
         };
         let n_nodes = 1 + rng.below(6);
         policy.start_timeout_ms = [0, 10_000, 60_000, 600_000][at(rng, 4)];
-        policy.image_timeout_ms = [0, 5_000, 60_000][at(rng, 3)];
-        policy.unschedulable_timeout_ms = [0, 0, 20_000][at(rng, 3)];
         policy.bad_nodes = BadNodes {
             losses: [0, 1, 3][at(rng, 3)],
             window_ms: 60_000,
@@ -254,7 +252,6 @@ pub fn policy(rng: &mut Rng) -> Policy {
     Policy {
         in_flight_max: [1, 4, 32][at(rng, 3)],
         pending_max: [0, 0, 2, 5][at(rng, 4)],
-        unschedulable_max: [Limit::Auto, Limit::Off, Limit::Max(1)][at(rng, 3)],
         adopt_hold_ms: [0, 5_000, 60_000][at(rng, 3)],
         failures_app: [Limit::Off, Limit::Max(2), Limit::Auto][at(rng, 3)],
         failures_start: Limit::Off,

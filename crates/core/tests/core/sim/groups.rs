@@ -151,7 +151,7 @@ impl World {
 pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
     GroupSpec {
         gang: None,
-        protect: Protect::Busy { limit_ms: 300_000 },
+        protect: Protect::Busy,
         is_queue_group: false,
         name: GroupName::from(name),
         target: u32::try_from(rng.below(8)).unwrap(),
@@ -165,7 +165,6 @@ pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
         completions: None,
         decommission: None,
         from_file: rng.chance(50),
-        slot_wait_ms: 0,
         credentials: None,
         is_scaled: false,
         pod: Some(pod_text(&format!("{name} of the file"))),

@@ -57,9 +57,8 @@ impl Check {
         let up = |since: &BTreeMap<Uid, u64>, ms: u64| {
             ms > 0 && since.get(uid).is_some_and(|since| now >= since + ms)
         };
-        let is_up = up(&self.bound, policy.start_timeout_ms)
-            || up(&self.bound, policy.image_timeout_ms)
-            || up(&self.unbound, policy.unschedulable_timeout_ms);
+        let is_up =
+            up(&self.bound, policy.start_timeout_ms) || up(&self.bound, policy.image_timeout_ms());
         if !is_up {
             return fail(format!("{event:?}, but its time is not up"));
         }

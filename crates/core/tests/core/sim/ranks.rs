@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::core_run::pod_with_claims;
 use posse_core::model::action::Action;
 use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::ids::GroupName;
@@ -146,7 +147,7 @@ impl World {
             _ => Self::with_node_faults(seed).with_server_faults(seed),
         };
         for group in &mut world.groups {
-            (group.slot_wait_ms, group.replace) = (20_000, Replace::Terminating);
+            (group.pod, group.replace) = (pod_with_claims(), Replace::Terminating);
         }
         world
     }

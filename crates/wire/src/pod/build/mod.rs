@@ -54,8 +54,6 @@ pub struct PodContext {
     pub driver_host: String,
     /// The driver's port, if the configuration has `driver.port`.
     pub driver_port: Option<u16>,
-    /// How long a pod stays bound to a lost node, seconds. None: posse adds no tolerations.
-    pub node_loss_after_s: Option<u64>,
     pub settings: PodSettings,
     /// What the group does when an executor ends.
     pub restart: Restart,
@@ -74,8 +72,6 @@ pub struct PodContext {
 pub struct PodSettings {
     /// Name of the main container: its end is the executor's end. None: the first one.
     pub container: Option<String>,
-    /// The executor counts as failed if any other container fails.
-    pub fails_with_sidecars: bool,
     /// How memory scales after the main container was killed for its memory. None: it does not.
     pub memory_scaling: Option<MemoryScaling>,
     /// Maximum age of a pod, seconds. None: the template's deadline applies, if it has one.
@@ -151,7 +147,6 @@ impl Template {
             owner,
             driver_host: any(),
             driver_port: has_driver_port.then_some(u16::MAX),
-            node_loss_after_s: Some(1),
             staged: None,
             credentials: Arc::default(),
             common: Arc::default(),
@@ -265,7 +260,7 @@ impl Build<'_> {
         self.add_containers(&mut spec, &mut metadata)?;
         self.add_restart_policy(&mut spec);
         self.add_max_age(&mut spec);
-        self.add_tolerations(&mut spec)?;
+        tolerations::add(self.template, &mut spec)?;
         self.add_metadata(&mut metadata)?;
         gang::lay_over(self.context, &mut metadata, &mut spec);
         self.context.common.lay_under(&mut metadata);
@@ -317,9 +312,6 @@ impl Build<'_> {
         annotations.insert(labels::CONTAINER.to_owned(), json!(main_container));
         if let Some(seconds) = self.context.settings.max_age_s {
             annotations.insert(labels::MAX_AGE.to_owned(), json!(format!("{seconds}s")));
-        }
-        if self.context.settings.fails_with_sidecars {
-            annotations.insert(labels::SIDECAR_FAILURE.to_owned(), json!("fail"));
         }
         if self.context.restart != Restart::Always {
             let restart = self.context.restart.as_str();
@@ -442,15 +434,6 @@ impl Build<'_> {
             let what = describe(&theirs);
             let message = format!("{what} is replaced by {seconds}, the group's max_age");
             self.warn("spec.activeDeadlineSeconds", message);
-        }
-    }
-
-    /// Shortens how long pods stay bound to a lost node. Without this the server's default is 300
-    /// s.
-    fn add_tolerations(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
-        match self.context.node_loss_after_s {
-            Some(seconds) => tolerations::add(self.template, spec, seconds),
-            None => Ok(()),
         }
     }
 

@@ -24,7 +24,6 @@ pub(crate) fn context() -> PodContext {
         owner: None,
         driver_host: "10.1.2.3".to_owned(),
         driver_port: None,
-        node_loss_after_s: Some(60),
         staged: None,
         credentials: Arc::default(),
         common: Arc::default(),
@@ -76,14 +75,13 @@ fn all_shorthands() -> Shorthands {
         cpu: Some("500m".to_owned()),
         memory: Some("256Mi".to_owned()),
         resources: None,
-        working_dir: None,
     }
 }
 
 #[test]
 fn pods_match_the_golden_files() {
     check("image", "image", Shorthands::default(), &context());
-    let owned = PodContext { owner: Some(driver_pod()), node_loss_after_s: None, ..context() };
+    let owned = PodContext { owner: Some(driver_pod()), ..context() };
     check("image", "image-owned", all_shorthands(), &owned);
     let second_container = PodContext {
         settings: main("worker"),
@@ -549,7 +547,6 @@ fn only_the_main_containers_memory_scales() {
                 max: "2Gi".to_owned(),
                 grow_at_permille: None,
             }),
-            fails_with_sidecars: true,
             ..main("b")
         },
         ..context()
@@ -565,7 +562,6 @@ fn only_the_main_containers_memory_scales() {
         assert_eq!(containers[0]["resources"], json!({"limits": {"memory": "1Gi"}}));
         let want = json!({"limits": {"memory": limit, "cpu": 1}, "requests": {"memory": request}});
         assert_eq!(containers[1]["resources"], want);
-        assert_eq!(pod["metadata"]["annotations"]["posse.dev/sidecar-failure"], "fail");
     }
     let text = "spec: {containers: [{name: b}]}";
     let error = Template::parse("t.yaml", text).unwrap().compile(&context).unwrap_err();

@@ -41,7 +41,6 @@ pub struct Shorthands {
     pub memory: Option<String>,
     /// Requests and limits of any resource, as in a pod spec: a map of maps.
     pub resources: Option<Value>,
-    pub working_dir: Option<String>,
 }
 
 /// An error in a template.
@@ -64,7 +63,7 @@ impl fmt::Debug for Template {
 impl fmt::Debug for Shorthands {
     /// Without the environment, because it may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { image, command, args, env: _, cpu, memory, resources, working_dir } = self;
+        let Self { image, command, args, env: _, cpu, memory, resources } = self;
         f.debug_struct("Shorthands")
             .field("image", image)
             .field("command", command)
@@ -72,7 +71,6 @@ impl fmt::Debug for Shorthands {
             .field("cpu", cpu)
             .field("memory", memory)
             .field("resources", resources)
-            .field("working_dir", working_dir)
             .finish_non_exhaustive()
     }
 }

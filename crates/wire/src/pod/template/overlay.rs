@@ -45,8 +45,7 @@ impl Template {
         container: &mut Map<String, Value>,
         field: &str,
     ) -> Result<(), TemplateError> {
-        let Shorthands { image, command, args, env, cpu, memory, resources, working_dir } =
-            &self.shorthands;
+        let Shorthands { image, command, args, env, cpu, memory, resources } = &self.shorthands;
         let mut set = |key: &str, value: Option<Value>| {
             if let Some(value) = value {
                 container.insert(key.to_owned(), value);
@@ -55,7 +54,6 @@ impl Template {
         set("image", image.as_ref().map(|image| json!(image)));
         set("command", command.as_ref().map(|command| json!(command)));
         set("args", args.as_ref().map(|args| json!(args)));
-        set("workingDir", working_dir.as_ref().map(|folder| json!(folder)));
         if args.as_ref().is_some_and(Vec::is_empty) {
             container.remove("args");
         }

@@ -1,5 +1,6 @@
 package dev.posse.spark;
 
+import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -10,14 +11,18 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.function.BiConsumer;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import com.fasterxml.jackson.dataformat.yaml.YAMLFactory;
 
 import org.apache.spark.network.util.JavaUtils;
 
 /** The driver of `posse submit`, made of Spark's keys for its own driver's pod. */
 final class ClusterMode {
   private static final String DRIVER = "spark.kubernetes.driver.";
+  private static final ObjectMapper YAML = new ObjectMapper(new YAMLFactory());
   /** Options whose files of this machine come along. */
   private static final Set<String> FILES = Set.of("--jars", "--files", "--py-files", "--archives");
   /** Options that are of no use in the driver's pod, where the driver is in client mode. */
@@ -36,6 +41,8 @@ final class ClusterMode {
   private final Map<String, String> conf;
   /** Keys that are in posse's configuration. */
   private final Set<String> used = new TreeSet<>();
+  /** The driver's pod names a service account. */
+  private boolean hasAccount;
   /** Files of this machine for the pods. */
   private final List<String> files = new ArrayList<>();
 
@@ -58,21 +65,33 @@ final class ClusterMode {
         .orElseThrow(() -> new IllegalArgumentException("there is no image: set spark.kubernetes.container.image"));
     driver.put("image", image);
     text(driver, "posse_image", "spark.posse.image");
-    text(driver, "service_account", "spark.kubernetes.authenticate.driver.serviceAccountName");
-    resources(driver.putObject("resources"));
-    labels(driver);
-    each(DRIVER + "annotation.", (name, value) -> driver.withObject("/annotations").put(name, value));
+    variables(driver);
+    ObjectNode pod = template();
+    driver.set("pod", pod);
+    text(driver, "container", DRIVER + "podTemplateContainerName");
+    ObjectNode container = container(pod, driver.path("container").asText());
+    resources(container.withObject("/resources"));
+    ObjectNode metadata = pod.withObject("/metadata");
+    metadata.withObject("/labels").put("spark-role", "driver");
+    each(DRIVER + "label.", (name, value) -> metadata.withObject("/labels").put(name, value));
+    each(DRIVER + "annotation.", (name, value) -> metadata.withObject("/annotations").put(name, value));
+    ObjectNode spec = pod.withObject("/spec");
+    take("spark.kubernetes.authenticate.driver.serviceAccountName").ifPresent(name -> spec.put("serviceAccountName", name));
+    hasAccount = spec.hasNonNull("serviceAccountName");
     // Those for all pods, then those for the driver's.
     for (String prefix : List.of("spark.kubernetes.node.selector.", DRIVER + "node.selector.")) {
-      each(prefix, (name, value) -> driver.withObject("/node_selector").put(name, value));
+      each(prefix, (name, value) -> spec.withObject("/nodeSelector").put(name, value));
     }
-    each(DRIVER + "secrets.", (name, value) -> driver.withObject("/secrets").put(name, value));
-    Optional.ofNullable(conf.get("spark.kubernetes.container.image.pullSecrets")).ifPresent(names -> {
-      ArrayNode list = driver.putArray("image_pull_secrets");
-      List.of(names.split(" *, *")).forEach(list::add);
+    each(DRIVER + "secrets.", (name, path) -> {
+      String volume = name + "-volume";
+      spec.withArray("volumes").addObject().put("name", volume).putObject("secret").put("secretName", name);
+      container.withArray("volumeMounts").addObject().put("name", volume).put("mountPath", path);
     });
-    variables(driver);
-    template(driver);
+    Optional.ofNullable(conf.get("spark.kubernetes.container.image.pullSecrets")).ifPresent(names -> {
+      for (String name : names.split(" *, *")) {
+        spec.withArray("imagePullSecrets").addObject().put("name", name);
+      }
+    });
     driver.putArray("command").add("sh").add("-c").add(command(image, told));
   }
 
@@ -105,15 +124,9 @@ final class ClusterMode {
         .orElse(Math.max((long) (factor * memory), OVERHEAD_MIB_MIN));
     String all = memory + overhead + "Mi";
     String cores = take(DRIVER + "request.cores").orElse(conf.getOrDefault("spark.driver.cores", "1"));
-    resources.putObject("requests").put("cpu", cores).put("memory", all);
-    ObjectNode limits = resources.putObject("limits").put("memory", all);
+    resources.withObject("/requests").put("cpu", cores).put("memory", all);
+    ObjectNode limits = resources.withObject("/limits").put("memory", all);
     take(DRIVER + "limit.cores").ifPresent(limit -> limits.put("cpu", limit));
-  }
-
-  /** Those of Spark's own driver, by which dashboards and policies find it. */
-  private void labels(ObjectNode driver) {
-    ObjectNode labels = driver.putObject("labels").put("spark-role", "driver");
-    each(DRIVER + "label.", labels::put);
   }
 
   private void variables(ObjectNode driver) {
@@ -132,17 +145,40 @@ final class ClusterMode {
     }
   }
 
-  private void template(ObjectNode driver) {
+  /** The pod of the file, or one for Spark's image. */
+  private ObjectNode template() {
     Optional<String> file = take(DRIVER + "podTemplateFile");
     if (file.isPresent()) {
-      driver.put("template", Path.of(file.get()).toAbsolutePath().toString());
-      text(driver, "container", DRIVER + "podTemplateContainerName");
-      return;
+      try {
+        if (YAML.readTree(Path.of(file.get()).toFile()) instanceof ObjectNode pod) {
+          return pod;
+        }
+      } catch (IOException e) {
+        throw new IllegalArgumentException(DRIVER + "podTemplateFile is " + file.get() + ": " + e.getMessage(), e);
+      }
+      throw new IllegalArgumentException(DRIVER + "podTemplateFile is " + file.get() + ", which is no pod");
     }
-    ObjectNode spec = driver.putObject("pod").putObject("spec");
+    ObjectNode pod = Control.JSON.createObjectNode();
+    ObjectNode spec = pod.putObject("spec");
     spec.putObject("securityContext").put("runAsNonRoot", true).put("runAsUser", SPARK_USER)
         .putObject("seccompProfile").put("type", "RuntimeDefault");
     spec.putArray("containers").addObject().put("name", "spark-kubernetes-driver");
+    return pod;
+  }
+
+  /** The driver's container: the one with this name, else the first. */
+  private static ObjectNode container(ObjectNode pod, String name) {
+    ObjectNode first = null;
+    for (JsonNode one : pod.path("spec").path("containers")) {
+      if (one instanceof ObjectNode container) {
+        first = first == null ? container : first;
+        if (container.path("name").asText().equals(name)) {
+          return container;
+        }
+      }
+    }
+    // posse says what is wrong with the pod.
+    return first == null ? Control.JSON.createObjectNode() : first;
   }
 
   /** The same program in the driver's pod, with the same keys and files. */
@@ -201,7 +237,7 @@ final class ClusterMode {
   /** Options of `posse submit`. */
   List<String> options() {
     List<String> options = new ArrayList<>();
-    if (!conf.containsKey("spark.kubernetes.authenticate.driver.serviceAccountName")) {
+    if (!hasAccount) {
       options.add("--create-rbac");
     }
     boolean waits = Boolean.parseBoolean(conf.getOrDefault("spark.kubernetes.submission.waitAppCompletion", "true"));

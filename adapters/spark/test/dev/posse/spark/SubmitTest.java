@@ -132,11 +132,13 @@ final class SubmitTest {
     Files.delete(app);
     Check.same(made.path("image").asText(), "i:1");
     Check.same(made.path("posse_image").asText(), "posse:1");
-    Check.same(made.path("labels").toString(), "{\"spark-role\":\"driver\",\"team\":\"t\"}");
-    Check.same(made.path("annotations").toString(), "{\"a/b\":\"c\"}");
-    Check.same(made.path("node_selector").toString(), "{\"zone\":\"z\"}");
-    Check.same(made.path("secrets").toString(), "{\"s\":\"/s\"}");
-    Check.same(made.at("/resources/limits").toString(), "{\"memory\":\"1433Mi\"}");
+    JsonNode pod = made.path("pod");
+    Check.same(pod.at("/metadata/labels").toString(), "{\"spark-role\":\"driver\",\"team\":\"t\"}");
+    Check.same(pod.at("/metadata/annotations").toString(), "{\"a/b\":\"c\"}");
+    Check.same(pod.at("/spec/nodeSelector").toString(), "{\"zone\":\"z\"}");
+    Check.same(pod.at("/spec/volumes").toString(), "[{\"name\":\"s-volume\",\"secret\":{\"secretName\":\"s\"}}]");
+    Check.same(pod.at("/spec/containers/0/volumeMounts").toString(), "[{\"name\":\"s-volume\",\"mountPath\":\"/s\"}]");
+    Check.same(pod.at("/spec/containers/0/resources/limits").toString(), "{\"memory\":\"1433Mi\"}");
     Check.same(made.path("env").size(), 2);
     String command = made.at("/command/2").asText();
     assert command.startsWith("exec env POSSE_SPARK_IMAGE='i:1' POSSE_SPARK_JAR=\"$POSSE_FILES_DIR\"/'posse-spark.jar' sh \"$POSSE_FILES_DIR\"/'posse-spark-submit' '--driver-memory' '1g'") : command;

@@ -2,7 +2,7 @@
 
 use posse_core::model::ids::Uid;
 use posse_core::model::pod::Pod;
-use posse_core::model::settings::{Limit, Replace, ScaleDown};
+use posse_core::model::settings::{Replace, ScaleDown};
 use posse_core::model::status::State;
 use posse_core::model::stop::StopResult;
 
@@ -39,8 +39,7 @@ impl Check {
             }
             // Pods that are stuck never run.
             let n_stuck = live.filter(|pod| world.stuck.contains(&pod.uid)).count();
-            let held = world.policy.pending_max > 0 || world.policy.unschedulable_max != Limit::Off;
-            if held && n_stuck > 0 {
+            if world.policy.pending_max > 0 && n_stuck > 0 {
                 fewest = 0;
             }
             if world.profile.server_faults.is_bad(name) {
