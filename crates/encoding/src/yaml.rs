@@ -118,6 +118,25 @@ impl Node {
     }
 }
 
+impl From<Value> for Node {
+    /// The value without a position.
+    fn from(value: Value) -> Self {
+        let at = Position::default();
+        let kind = match value {
+            Value::Null => Kind::Null,
+            Value::Bool(value) => Kind::Bool(value),
+            Value::Number(value) => Kind::Number(value),
+            Value::String(text) => Kind::Text(text),
+            Value::Array(items) => Kind::List(items.into_iter().map(Self::from).collect()),
+            Value::Object(fields) => {
+                let entry = |(key, value): (String, Value)| Entry { at, key, value: value.into() };
+                Kind::Map(fields.into_iter().map(entry).collect())
+            }
+        };
+        Self { at, written: None, kind }
+    }
+}
+
 /// Builds the tree from the parser's events.
 struct Composer<'a> {
     parser: Parser<'a, StrInput<'a>>,

@@ -1,11 +1,9 @@
 //! The key `decommission` of a group.
 
-use serde_json::Value;
-
 use crate::config::key::Type::{Duration, Text, With, Words};
 use crate::config::key::{Key, key, none, told};
 use crate::config::section::{ConfigError, Section};
-use crate::config::{checked, of_json, only};
+use crate::config::{checked, only};
 use crate::names;
 use posse_core::model::settings::Decommission;
 
@@ -20,14 +18,6 @@ pub(super) const KEYS: &[Key] = &[
         "A label that posse sets on the pod when the drain period starts."),
     key("signal", Words(&["TERM"]), none(""), "The executor gets SIGTERM at the beginning of the drain period."),
 ];
-
-/// The same map in the body of a call, which has the same keys.
-///
-/// # Errors
-/// As in a file, but the place is one of the text that was made of the JSON.
-pub fn from_json(map: &Value) -> Result<Option<Decommission>, ConfigError> {
-    of_json(KEY, map, decommission)
-}
 
 pub(super) fn decommission(group: &Section<'_>) -> Result<Option<Decommission>, ConfigError> {
     if group.get(KEY).is_none() {

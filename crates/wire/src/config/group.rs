@@ -1,6 +1,7 @@
 //! The keys of `executors`: groups, where their pods come from, and the shorthands.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -24,6 +25,7 @@ use crate::pod::credential_mounts::Credentials;
 use crate::pod::security::Security;
 use crate::pod::slot_volume::SlotVolume;
 use crate::pod::template::Shorthands;
+use posse_core::model::command::GroupChange;
 use posse_core::model::ids::GroupName;
 use posse_core::model::settings::{
     EXECUTORS_MAX, GroupSpec, OnLoss, Protect, Replace, Restart, ScaleDown, SlotPolicy,
@@ -53,17 +55,17 @@ pub struct Group {
     pub dev: DevOverlay,
 }
 
-pub(crate) const SCALE_DOWN: [(&str, ScaleDown); 2] =
+const SCALE_DOWN: [(&str, ScaleDown); 2] =
     [(ScaleDown::Any.as_str(), ScaleDown::Any), (ScaleDown::Pending.as_str(), ScaleDown::Pending)];
-pub(crate) const REPLACE: [(&str, Replace); 2] =
+const REPLACE: [(&str, Replace); 2] =
     [("terminating", Replace::Terminating), ("gone", Replace::Gone)];
-pub(crate) const SLOTS: [(&str, SlotPolicy); 2] = [
+const SLOTS: [(&str, SlotPolicy); 2] = [
     (SlotPolicy::Lowest.as_str(), SlotPolicy::Lowest),
     (SlotPolicy::Stable.as_str(), SlotPolicy::Stable),
 ];
-pub(crate) const ON_LOSS: [(&str, OnLoss); 2] =
+const ON_LOSS: [(&str, OnLoss); 2] =
     [(OnLoss::Executor.as_str(), OnLoss::Executor), (OnLoss::Group.as_str(), OnLoss::Group)];
-pub(crate) const RESTART: [(&str, Restart); 3] = [
+const RESTART: [(&str, Restart); 3] = [
     (Restart::Always.as_str(), Restart::Always),
     (Restart::OnFailure.as_str(), Restart::OnFailure),
     (Restart::Never.as_str(), Restart::Never),
@@ -286,6 +288,27 @@ fn group(
         scale,
         dev: dev(section)?,
     })
+}
+
+/// What a call says of a group beside its template: the keys have the values of a file.
+pub(crate) fn of_call(
+    section: &Section<'_>,
+) -> Result<(GroupChange, Option<Beside>, Vec<SlotVolume>), ConfigError> {
+    let number = |key: &str| section.number_up_to(key, EXECUTORS_MAX);
+    let change = GroupChange {
+        pod: Arc::default(),
+        target: number("target")?,
+        min: number("min")?,
+        max: number("max")?,
+        scale_down: section.chosen("scale_down", &SCALE_DOWN)?,
+        replace: section.chosen("replace", &REPLACE)?,
+        slots: section.chosen("slots", &SLOTS)?,
+        on_loss: section.chosen("on_loss", &ON_LOSS)?,
+        restart: section.chosen("restart", &RESTART)?,
+        completions: number("completions")?,
+        decommission: decommission(section)?,
+    };
+    Ok((change, beside::beside(section)?, volumes::volumes(section)?))
 }
 
 fn pod_settings(section: &Section<'_>) -> Result<PodSettings, ConfigError> {

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
-
 use crate::config::control_addr::ControlAddr;
 use crate::config::listen_addr::ListenAddr;
 use crate::config::section::{ConfigError, Section};
@@ -15,8 +13,8 @@ use posse_core::model::settings::{Limit, Policy};
 use posse_encoding::yaml::{Kind, Node};
 
 pub use driver::{Driver, DriverKind, DriverPod, PortChoice, PosseImage, Ready, host_error};
+pub(crate) use group::of_call;
 pub use group::{Group, PodSource, cpu_error};
-pub(crate) use group::{ON_LOSS, REPLACE, RESTART, SCALE_DOWN, SLOTS};
 use key::Preset::Is;
 use key::Type::{Boolean, Duration, Integer, Map, Maps, Name, Text, With};
 pub use key::{Key, Preset, Stability, Type};
@@ -428,18 +426,6 @@ fn checked(
     }
 }
 
-/// Reads the value of a group's key from the body of a call. The place of an error is one of the text
-/// that is made of it.
-fn of_json<T>(
-    key: &str,
-    value: &Value,
-    read: impl FnOnce(&Section<'_>) -> Result<T, ConfigError>,
-) -> Result<T, ConfigError> {
-    let text = json!({ key: value }).to_string();
-    let node = Node::read(&text).map_err(|error| ConfigError::from_yaml("", error))?;
-    read(&Section::new("", String::new(), &node)?)
-}
-
 mod beside;
 mod common_metadata;
 pub mod control_addr;
@@ -462,9 +448,6 @@ mod queue_group;
 pub mod scale;
 pub mod section;
 mod volumes;
-
-pub use decommission::from_json as decommission_from_json;
-pub use volumes::from_json as volumes_from_json;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -73,7 +73,7 @@ pub fn did_you_mean<'a>(
 }
 
 /// The words of a key, for errors.
-pub(crate) fn one_of<T>(words: &[(&str, T)]) -> String {
+fn one_of<T>(words: &[(&str, T)]) -> String {
     let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     words.join(" or ")
 }
@@ -176,12 +176,22 @@ impl<'a> Section<'a> {
         words: &[(&str, T)],
         default: T,
     ) -> Result<T, ConfigError> {
-        let Some(node) = self.get(key) else { return Ok(default) };
+        self.chosen(key, words).map(|chosen| chosen.unwrap_or(default))
+    }
+
+    /// The same without a default.
+    pub fn chosen<T: Copy>(
+        &self,
+        key: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(node) = self.get(key) else { return Ok(None) };
         // A tool that reads `off` as YAML 1.1 writes false.
         let is_off = matches!(node.kind, Kind::Bool(false));
         let text = if is_off { Some("off".to_owned()) } else { node.scalar() };
         let found = words.iter().find(|(word, _)| Some(*word) == text.as_deref());
-        found.map(|(_, value)| *value).ok_or_else(|| self.expected(key, node, one_of(words)))
+        let found = found.map(|(_, value)| Some(*value));
+        found.ok_or_else(|| self.expected(key, node, one_of(words)))
     }
 
     /// A whole number from 0.

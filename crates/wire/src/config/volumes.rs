@@ -1,13 +1,11 @@
 //! The key `volumes_per_slot` of a group.
 
-use serde_json::Value;
-
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{Amount, Name, Pairs, Path, Text, Words};
 use crate::config::key::{Key, key, none, told, words};
 use crate::config::pairs::{labels, pairs};
 use crate::config::section::{ConfigError, Section};
-use crate::config::{checked, of_json, only};
+use crate::config::{checked, only};
 use crate::names;
 use crate::pod::slot_volume::{KeepVolume, SlotVolume};
 use posse_encoding::quantity::{Quantity, memory_error};
@@ -40,14 +38,6 @@ pub(super) const KEYS: &[Key] = &[
     key("labels", Pairs, none(""), "Labels of the claim beside posse's own."),
     key("annotations", Pairs, none(""), "Annotations of the claim."),
 ];
-
-/// The same list in the body of a call, which has the same keys.
-///
-/// # Errors
-/// As in a file, but the place is one of the text that was made of the JSON.
-pub fn from_json(list: &Value) -> Result<Vec<SlotVolume>, ConfigError> {
-    of_json(KEY, list, volumes)
-}
 
 /// `volumes_per_slot`: a list of volumes with different names and folders.
 pub(super) fn volumes(group: &Section<'_>) -> Result<Vec<SlotVolume>, ConfigError> {

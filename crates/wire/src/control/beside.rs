@@ -1,36 +1,15 @@
 //! The field `beside` of `PUT /v1/groups/{group}`.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
-use crate::control::{CallError, TEMPLATE, check_names, flag, optional};
-use crate::names;
+use crate::control::{CallError, TEMPLATE};
 use crate::pod::beside::Beside;
 use crate::pod::template::Template;
 
-const FIELD: &str = "beside";
-
 /// The template with the affinity that `beside` asks for.
-pub(super) fn place(template: Value, beside: &Value) -> Result<Value, CallError> {
-    let Some(fields) = beside.as_object() else {
-        return Err(CallError::new(FIELD, "must be an object with labels"));
-    };
-    check_names(fields, &["labels", "required"])?;
-    let labels = fields.get("labels").and_then(Value::as_object).into_iter().flatten();
-    let labels: Option<BTreeMap<String, String>> = labels
-        .map(|(key, value)| {
-            let value = value.as_str().filter(|value| names::is_label_pair(key, value))?;
-            Some((key.clone(), value.to_owned()))
-        })
-        .collect();
-    let labels = labels.filter(|labels| !labels.is_empty()).ok_or_else(|| {
-        CallError::new("beside.labels", "must be an object of at least one Kubernetes label")
-    })?;
-    let is_required = optional(fields, "required").map(|value| flag("beside.required", value));
-    let beside = Beside { labels, is_required: is_required.transpose()?.unwrap_or(true) };
+pub(super) fn place(template: Value, beside: &Beside) -> Result<Value, CallError> {
     let mut template = Template::from_json(TEMPLATE, template)?;
-    template.place_beside(&beside)?;
+    template.place_beside(beside)?;
     Ok(template.into_json())
 }
 
@@ -67,13 +46,13 @@ mod tests {
     #[test]
     fn errors_name_the_field() {
         for (beside, pod, field, part) in [
-            ("[]", "{}", "beside", "must be an object"),
-            ("{}", "{}", "beside.labels", "at least one Kubernetes label"),
-            (r#"{"labels": {}}"#, "{}", "beside.labels", "at least one"),
-            (r#"{"labels": {"a": 1}}"#, "{}", "beside.labels", "at least one"),
-            (r#"{"labels": {"a": "b c"}}"#, "{}", "beside.labels", "at least one"),
+            ("[]", "{}", "beside", "expected a map, found a list"),
+            ("{}", "{}", "beside.labels", "is empty: give the labels"),
+            (r#"{"labels": {}}"#, "{}", "beside.labels", "is empty"),
+            (r#"{"labels": {"a": [1]}}"#, "{}", "beside.labels.a", "expected a text"),
+            (r#"{"labels": {"a": "b c"}}"#, "{}", "beside.labels.a", "is not a Kubernetes label"),
             (r#"{"labels": {"a": "b"}, "required": 1}"#, "{}", "beside.required", "true or false"),
-            (r#"{"labels": {"a": "b"}, "require": true}"#, "{}", "require", "unknown field"),
+            (r#"{"labels": {"a": "b"}, "require": true}"#, "{}", "beside.require", "unknown key"),
             (r#"{"labels": {"a": "b"}}"#, "{}", "template.spec", "is missing"),
             (
                 r#"{"labels": {"a": "b"}}"#,

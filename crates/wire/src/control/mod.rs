@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::config;
-use crate::config::section::{ConfigError, one_of};
+use crate::config::section::{ConfigError, Section};
 use crate::pod::slot_volume::SlotVolume;
 use crate::pod::template::TemplateError;
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand};
@@ -17,6 +17,7 @@ use posse_core::model::pod_text::PodText;
 use posse_core::model::settings::EXECUTORS_MAX;
 use posse_encoding::json::check_size;
 use posse_encoding::strict_json;
+use posse_encoding::yaml::Node;
 
 mod beside;
 pub mod event;
@@ -73,11 +74,20 @@ impl From<TemplateError> for CallError {
     }
 }
 
+impl From<ConfigError> for CallError {
+    fn from(error: ConfigError) -> Self {
+        // The message begins with the path of the key.
+        match error.message.split_once(": ") {
+            Some((field, message)) => Self::new(field, message),
+            None => Self { error: error.message, field: None },
+        }
+    }
+}
+
 /// The name of the field that holds the template of a group.
 pub const TEMPLATE: &str = "template";
 /// The name of the field that holds the volumes of each slot.
 pub const VOLUMES: &str = "volumes_per_slot";
-const DECOMMISSION: &str = "decommission";
 
 /// Body of `PUT /v1/groups/{group}`.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,7 +140,7 @@ const PUT_FIELDS: [&str; 14] = [
     "on_loss",
     "restart",
     "completions",
-    DECOMMISSION,
+    "decommission",
     VOLUMES,
 ];
 
@@ -145,42 +155,15 @@ pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, CallError> {
         let target = fields.get("target").ok_or_else(|| CallError::new("target", "is missing"))?;
         return Ok(PutGroup::Target(count("target", target)?));
     };
-    let template = match optional(&fields, "beside") {
-        Some(beside) => beside::place(template, beside)?,
+    let container = optional(&fields, "container").map(|value| text("container", value));
+    let container = container.transpose()?;
+    let fields = Node::from(Value::Object(fields));
+    let (change, beside, volumes) = config::of_call(&Section::new("", String::new(), &fields)?)?;
+    let template = match beside {
+        Some(beside) => beside::place(template, &beside)?,
         None => template,
     };
-    let number = |name: &str| optional(&fields, name).map(|value| count(name, value)).transpose();
-    let change = GroupChange {
-        pod: Arc::default(),
-        target: number("target")?,
-        min: number("min")?,
-        max: number("max")?,
-        scale_down: word(&fields, "scale_down", &config::SCALE_DOWN)?,
-        replace: word(&fields, "replace", &config::REPLACE)?,
-        slots: word(&fields, "slots", &config::SLOTS)?,
-        on_loss: word(&fields, "on_loss", &config::ON_LOSS)?,
-        restart: word(&fields, "restart", &config::RESTART)?,
-        completions: number("completions")?,
-        decommission: optional(&fields, DECOMMISSION)
-            .map(|map| config::decommission_from_json(map).map_err(|e| of_file(DECOMMISSION, e)))
-            .transpose()?
-            .flatten(),
-    };
-    let container = optional(&fields, "container").map(|value| text("container", value));
-    let volumes = optional(&fields, VOLUMES).map_or(Ok(Vec::new()), |list| {
-        config::volumes_from_json(list).map_err(|error| of_file(VOLUMES, error))
-    })?;
-    let container = container.transpose()?;
     Ok(PutGroup::Whole(Box::new(NewGroup { template, container, change, volumes })))
-}
-
-/// The error of a key that a call has in the form of a file.
-fn of_file(key: &str, error: ConfigError) -> CallError {
-    // The message begins with the path of the key.
-    match error.message.split_once(": ") {
-        Some((field, message)) if field.starts_with(key) => CallError::new(field, message),
-        _ => CallError::new(key, error.message),
-    }
 }
 
 /// Reads the body of `POST /v1/executors/kill`.
@@ -357,16 +340,6 @@ fn count(field: &str, value: &Value) -> Result<u32, CallError> {
     number.ok_or_else(|| {
         CallError::new(field, format!("must be a whole number from 0 to {EXECUTORS_MAX}"))
     })
-}
-
-fn word<T: Copy>(
-    fields: &Map<String, Value>,
-    name: &str,
-    words: &[(&str, T)],
-) -> Result<Option<T>, CallError> {
-    let Some(value) = optional(fields, name) else { return Ok(None) };
-    let found = words.iter().find(|(word, _)| value == word).map(|(_, meant)| Some(*meant));
-    found.ok_or_else(|| CallError::new(name, format!("must be {}", one_of(words))))
 }
 
 fn flag(field: &str, value: &Value) -> Result<bool, CallError> {
