@@ -266,7 +266,7 @@ pub(super) fn group_flags(args: &FileArgs) -> [(&'static str, bool); 6] {
 /// Applies what the file says about --dev. Flags win over it.
 fn lay_dev_over(config: &mut Config) {
     for group in &mut config.executors {
-        std::mem::take(&mut group.dev).lay_over(&mut group.shorthands);
+        std::mem::take(&mut group.dev).apply_to(&mut group.shorthands);
     }
     if let Some(command) = config.driver.dev_command.take() {
         config.driver.command = command;

@@ -12,11 +12,11 @@ use posse_core::model::pod::Phase;
 use posse_core::model::refusal::Refusal;
 use posse_core::policy::cost::{Cost, Reserved};
 use posse_kube::api::objects::{Kind, Objects};
+use posse_wire::error::WireError;
 use posse_wire::k8s::job::Job;
 use posse_wire::k8s::labels::{APP, COMPONENT, DRIVER, EXECUTORS, GROUP, INSTANCE, MANAGED_BY};
 use posse_wire::k8s::object::Meta;
 use posse_wire::names;
-use posse_wire::pod::WireError;
 use posse_wire::pod::details::PodDetails;
 
 /// One application.

@@ -53,7 +53,7 @@ pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     spec.entry("securityContext").or_insert_with(|| build.parts["podSecurity"].clone());
     let container = build.add_driver(&mut spec)?;
     if let Some(staged) = plan.staged() {
-        staged.lay_over(&template, &mut spec)?;
+        staged.mount(&template, &mut spec)?;
     }
     build.add_posse(&mut spec)?;
     build.add_volumes(&mut spec)?;

@@ -3,7 +3,9 @@
 pub mod bundle;
 pub mod config;
 pub mod control;
+pub mod error;
 pub mod k8s;
 pub mod names;
 pub mod pod;
+mod text;
 pub mod time;

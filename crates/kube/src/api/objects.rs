@@ -14,6 +14,7 @@ use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields, check_job_answer};
 use crate::http::{Http, Method, Stream, StreamHandle};
 use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_wire::error::WireError;
 use posse_wire::k8s::job::Job;
 use posse_wire::k8s::labels::{APP, EXECUTOR_ID, INSTANCE, Selection, executor_selector};
 use posse_wire::k8s::list::parse_items;
@@ -21,7 +22,6 @@ use posse_wire::k8s::object::Meta;
 use posse_wire::k8s::seen_event::SeenEvent;
 use posse_wire::k8s::status::{Verb, unreadable};
 use posse_wire::names;
-use posse_wire::pod::WireError;
 use posse_wire::pod::details::PodDetails;
 
 /// How many Events of one object are read. A person reads them, so one page is enough.

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::http::{Http, Method, TransportError};
 use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_wire::error::WireError;
 use posse_wire::k8s::preflight::{self, ClosedBudget, Namespace, Quota};
 use posse_wire::k8s::review;
 use posse_wire::k8s::status::Verb;
-use posse_wire::pod::WireError;
 
 /// Shorter than the timeout of a run's requests, because a person waits for the answer.
 const TIMEOUT: Duration = Duration::from_secs(15);

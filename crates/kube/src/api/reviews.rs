@@ -3,10 +3,10 @@
 use super::{OBJECT_BYTES_MAX, read, write, write_path};
 use crate::http::{Http, Method};
 use posse_core::model::refusal::Refusal;
+use posse_wire::error::WireError;
 use posse_wire::k8s::caller::{self, Caller};
 use posse_wire::k8s::review::{self, Access, AccessDecision};
 use posse_wire::k8s::status::Verb;
-use posse_wire::pod::WireError;
 
 /// Whose token this is; `None` if the server does not accept the token for this audience. Needs
 /// permission to create TokenReviews.

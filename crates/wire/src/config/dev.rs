@@ -51,7 +51,7 @@ pub(super) fn driver_dev(parent: &Section<'_>) -> Result<DevOverlay, ConfigError
 
 impl DevOverlay {
     /// Applies it to the values of a group.
-    pub fn lay_over(self, shorthands: &mut Shorthands) {
+    pub fn apply_to(self, shorthands: &mut Shorthands) {
         let Self { command, env } = self;
         shorthands.command = command.or_else(|| shorthands.command.take());
         let is_new = |old: &Value| env.iter().any(|new| new.get("name") == old.get("name"));
@@ -74,7 +74,7 @@ mod tests {
         let before = config.executors[0].shorthands.clone();
         assert_eq!(before.command.as_deref(), Some(&["a".to_owned()][..]));
         let group = &mut config.executors[0];
-        group.dev.clone().lay_over(&mut group.shorthands);
+        group.dev.clone().apply_to(&mut group.shorthands);
         let after = &config.executors[0].shorthands;
         assert_eq!(after.command.as_deref(), Some(&["c".to_owned(), "d".to_owned()][..]));
         assert_eq!(after.args, before.args);

@@ -27,7 +27,7 @@ pub mod prefer;
 pub mod status_json;
 pub mod task;
 mod task_fields;
-mod task_files;
+pub(crate) mod task_files;
 pub mod task_secrets;
 
 /// Answer to a kill call.

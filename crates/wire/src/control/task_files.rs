@@ -36,7 +36,7 @@ pub(super) fn path_error(path: &str) -> Option<String> {
 }
 
 /// Mounts each file at its path.
-pub(super) fn mount(container: &mut Value, files: &BTreeMap<String, Arc<str>>) {
+pub(crate) fn mount(container: &mut Value, files: &BTreeMap<String, Arc<str>>) {
     for (path, key) in files {
         let mount = json!({
             "name": VOLUME, "mountPath": path, "subPath": &**key, "readOnly": true,
@@ -46,7 +46,7 @@ pub(super) fn mount(container: &mut Value, files: &BTreeMap<String, Arc<str>>) {
 }
 
 /// Adds the volume to the spec of a pod. It has what the task needs, and nothing of other tasks.
-pub(super) fn add_volume(spec: &mut Value, files: &BTreeMap<String, Arc<str>>, secret: &str) {
+pub(crate) fn add_volume(spec: &mut Value, files: &BTreeMap<String, Arc<str>>, secret: &str) {
     // Two files of the same content have one key.
     let keys: BTreeSet<&str> = files.values().map(|key| &**key).collect();
     if keys.is_empty() {

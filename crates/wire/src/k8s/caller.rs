@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
+use crate::error::WireError;
 use crate::k8s::review::Access;
-use crate::pod::WireError;
 
 /// A user as the API server describes them.
 #[derive(Clone, Debug, PartialEq)]

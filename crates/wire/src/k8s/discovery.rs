@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::pod::WireError;
+use crate::error::WireError;
 
 /// Reads the versions of a group, the preferred one first, from its answer to GET /apis/GROUP.
 ///

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 
+use crate::error::WireError;
 use crate::k8s::labels::EXIT_CODE;
 use crate::k8s::object::{Condition, Meta, or_default};
-use crate::pod::WireError;
 
 /// A Job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::error::WireError;
 use crate::k8s::selector::selects;
-use crate::pod::WireError;
 
 /// Reads the first of a list of Workloads.
 pub fn first_workload(bytes: &[u8]) -> Result<Option<Value>, WireError> {

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::error::WireError;
 use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::labels::{APP, COMPONENT, FORMAT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
-use crate::pod::WireError;
 use crate::pod::build::OwnerRef;
 use posse_base::text::sanitize;
 use posse_core::machines::lease::LeaseScope;

@@ -6,9 +6,10 @@ use std::io::{BufRead, Read};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::error::WireError;
 use crate::k8s::labels::Selection;
 use crate::k8s::object::or_default;
-use crate::pod::{RawPod, WireError};
+use crate::pod::RawPod;
 use posse_core::model::ids::Version;
 use posse_core::model::input::PodAnswer;
 use posse_core::model::pod::Pod;

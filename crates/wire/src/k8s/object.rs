@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::pod::WireError;
+use crate::error::WireError;
 
 /// An object's `metadata`. Absent texts are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -2,8 +2,9 @@
 
 use std::io::BufRead;
 
+use crate::error::WireError;
 use crate::k8s::list::read_pods;
-use crate::pod::{OwnerFacts, WireError, read_pod};
+use crate::pod::{OwnerFacts, read_pod};
 use posse_core::policy::orphans::OrphanCandidate;
 
 /// One page of a list.

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::error::WireError;
 use crate::k8s::selector::selects;
-use crate::pod::WireError;
 use posse_encoding::amounts::Amounts;
 use posse_encoding::quantity::Quantity;
 

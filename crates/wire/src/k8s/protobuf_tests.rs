@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::error::WireError;
 use crate::k8s::labels::Selection;
 use crate::k8s::list::read_page;
 use crate::k8s::status::{Verb, refusal};
@@ -131,7 +132,7 @@ fn a_page_may_have_fields_of_later_versions() {
 
 #[test]
 fn a_list_of_another_kind_is_refused() {
-    let wrong = Err(pod::WireError::Protobuf(ProtobufError::Kind));
+    let wrong = Err(WireError::Protobuf(ProtobufError::Kind));
     assert_eq!(read_page(&mut body("NodeList", b"").as_slice(), &selection()), wrong);
     let untyped = [MAGIC, &bytes(2, &bytes(1, b""))].concat();
     assert_eq!(read_page(&mut untyped.as_slice(), &selection()), wrong);
@@ -168,7 +169,7 @@ fn a_status_is_read_as_its_json() {
         assert!(!read.reason.is_empty() && !read.message.is_empty(), "{read:?}");
     }
     let success = body("Status", &bytes(2, b"Success"));
-    let wrong = Err(pod::WireError::Protobuf(ProtobufError::Kind));
+    let wrong = Err(WireError::Protobuf(ProtobufError::Kind));
     assert_eq!(pod::parse(&success, &selection()), wrong, "a Status is no pod");
     let foreign = of(404, false, &body("Pod", b""));
     assert!(foreign.message.starts_with("the answer is not a Kubernetes Status"), "{foreign:?}");

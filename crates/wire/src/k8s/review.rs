@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::pod::{Text, WireError};
+use crate::error::WireError;
+
+use crate::text::Text;
 
 /// An action to ask permission for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::WireError;
 use crate::k8s::object::{Meta, or_default};
-use crate::pod::WireError;
 
 /// An Event of `v1`. Programs of `events.k8s.io` leave out the first and last time, others `eventTime`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

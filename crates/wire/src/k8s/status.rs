@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use crate::pod::{Text, WireError, clipped};
+use crate::error::WireError;
+
+use crate::text::{Text, clipped};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_encoding::fields::{Fields, Value};
 use posse_encoding::json;

@@ -1,8 +1,9 @@
 //! Reads one event of a watch: a line of JSON, or a message of protobuf.
 
+use crate::error::WireError;
 use crate::k8s::labels::Selection;
 use crate::k8s::status::{RawApiStatus, read_status};
-use crate::pod::{RawPod, WireError, read_pod};
+use crate::pod::{RawPod, read_pod};
 use posse_core::model::ids::Version;
 use posse_core::model::input::PodAnswer;
 use posse_core::model::pod::Pod;

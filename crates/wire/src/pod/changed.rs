@@ -1,8 +1,9 @@
 //! What a server, or a webhook of it, may not change in a pod.
 
+use crate::error::WireError;
 use crate::k8s::labels::{MANAGED_BY, PREFIX};
 use crate::k8s::object::Meta;
-use crate::pod::{WireError, read_pod};
+use crate::pod::read_pod;
 
 const RESTARTS: &str = "the server adds a restartPolicy or restartPolicyRules (a mutating webhook), by which the \
                         kubelet would restart containers in place: posse would delete the pod";

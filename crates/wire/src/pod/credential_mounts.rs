@@ -57,7 +57,7 @@ impl Credentials {
     ///
     /// # Errors
     /// A field that has to be extended has the wrong type.
-    pub fn lay_over(
+    pub fn mount(
         &self,
         template: &Template,
         spec: &mut Map<String, Value>,
@@ -137,7 +137,7 @@ mod tests {
         )
         .unwrap();
         let mut spec = template.spec.clone();
-        entry().lay_over(&template, &mut spec).unwrap();
+        entry().mount(&template, &mut spec).unwrap();
         for container in [&spec["initContainers"][0], &spec["containers"][0]] {
             assert_eq!(
                 container["volumeMounts"],
@@ -153,7 +153,7 @@ mod tests {
 
         let wrong = json!({"spec": {"containers": [{"name": "w"}], "volumes": {}}});
         let template = Template::from_json("pod.yaml", wrong).unwrap();
-        let error = entry().lay_over(&template, &mut template.spec.clone()).unwrap_err();
+        let error = entry().mount(&template, &mut template.spec.clone()).unwrap_err();
         assert!(error.to_string().contains("spec.volumes: expected a list"), "{error}");
     }
 

@@ -4,7 +4,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::{RawPod, WireError, stuck_kind};
+use super::{RawPod, stuck_kind};
+use crate::error::WireError;
 use crate::k8s::labels::DRIVER_DIR;
 use crate::k8s::object::{Condition, Meta, or_default};
 use posse_core::model::pod::{Phase, Pod, StartProblemKind};

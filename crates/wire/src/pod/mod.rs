@@ -1,13 +1,12 @@
 //! Reads a pod: the few facts that `core` needs.
 
 use std::borrow::Cow;
-use std::{fmt, io};
 
-use serde::Deserialize;
-
-use crate::control::task;
+use crate::control::task::parse_run;
+use crate::error::WireError;
 use crate::k8s::kueue;
 use crate::k8s::labels::{COMPONENT, DO_NOT_DISRUPT, SAFE_TO_EVICT, Selection};
+use crate::text::{Text, clipped, number, text_of};
 use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version};
 use posse_core::model::input::{ForeignPod, PodAnswer};
 use posse_core::model::pod::OwnerPod;
@@ -18,10 +17,8 @@ use posse_core::model::pod::{
 use posse_core::model::settings::Restart;
 use posse_core::policy::loss::TERMINATION_TARGET;
 use posse_core::policy::orphans::OrphanCandidate;
-use posse_encoding::fields::Value;
 use posse_encoding::json;
-use posse_encoding::protobuf::{Envelope, ProtobufError, message};
-use posse_encoding::protobuf_stream::StreamError;
+use posse_encoding::protobuf::{Envelope, message};
 
 pub mod beside;
 pub mod build;
@@ -37,6 +34,7 @@ mod raw;
 pub mod security;
 pub mod slot_volume;
 pub mod staged;
+pub mod task;
 pub mod template;
 pub mod tolerations;
 pub mod volumes;
@@ -54,68 +52,6 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// Limit of the message about a pod that does not start, bytes. Thousands of pods may have one.
 const STUCK_BYTES_MAX: usize = 512;
-/// Limit of what is wrong with JSON, bytes.
-const PROBLEM_BYTES_MAX: usize = 512;
-
-/// Why bytes could not be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WireError {
-    /// The body ends early; with what the connection says.
-    Body(String),
-    /// Not JSON, or of another shape than expected; with the position.
-    Json(String),
-    /// A required field is absent.
-    Missing(&'static str),
-    /// A later version of posse keeps something else there; with the version of its format.
-    Newer(String),
-    /// Not protobuf.
-    Protobuf(ProtobufError),
-}
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Body(problem) | Self::Json(problem) => f.write_str(problem),
-            Self::Missing(field) => write!(f, "{field} is missing"),
-            Self::Newer(format) => write!(
-                f,
-                "a newer posse has written it (format {format}, and this one reads 1): use that posse"
-            ),
-            Self::Protobuf(problem) => problem.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for WireError {}
-
-impl From<io::Error> for WireError {
-    fn from(error: io::Error) -> Self {
-        Self::Body(error.to_string())
-    }
-}
-
-impl From<StreamError> for WireError {
-    fn from(error: StreamError) -> Self {
-        match error {
-            StreamError::Body(error) => error.into(),
-            StreamError::Protobuf(error) => error.into(),
-        }
-    }
-}
-
-impl From<ProtobufError> for WireError {
-    fn from(error: ProtobufError) -> Self {
-        Self::Protobuf(error)
-    }
-}
-
-impl From<serde_json::Error> for WireError {
-    fn from(error: serde_json::Error) -> Self {
-        // It may quote a value of any length.
-        Self::Json(clipped(&error.to_string(), PROBLEM_BYTES_MAX).to_owned())
-    }
-}
-
 /// Reads one pod. `PodAnswer::Ours` means only that its labels match the selection.
 ///
 /// # Errors
@@ -148,22 +84,6 @@ pub struct OwnerFacts {
 pub struct JobName {
     pub name: String,
     pub uid: Uid,
-}
-
-/// A string: borrowed from the input unless it contains escapes.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(transparent)]
-pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
-
-impl<'a> Text<'a> {
-    /// A string. None for null.
-    pub(super) fn read<V: Value<'a>>(value: &mut V) -> Result<Option<Self>, V::Error> {
-        Ok(value.text()?.map(Self))
-    }
-
-    fn boxed(&self) -> Box<str> {
-        Box::from(&*self.0)
-    }
 }
 
 impl RawPod<'_> {
@@ -301,7 +221,7 @@ impl RawPod<'_> {
                 .key
                 .as_ref()
                 .filter(|key| !key.0.is_empty())
-                .map(|key| Box::new(task::parse_run(&key.0, text_of(annotations.task.as_ref())))),
+                .map(|key| Box::new(parse_run(&key.0, text_of(annotations.task.as_ref())))),
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
             is_protected: is_protected(annotations.do_not_disrupt, annotations.safe_to_evict),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
@@ -564,20 +484,6 @@ fn phase(text: Option<&Text<'_>>) -> Phase {
 fn controller(owners: &[RawOwner<'_>]) -> Option<Uid> {
     let owner = owners.iter().find(|owner| owner.is_controller)?;
     owner.uid.as_ref().map(|uid| Uid::new(&uid.0))
-}
-
-fn text_of<'t>(text: Option<&'t Text<'_>>) -> &'t str {
-    text.map_or("", |text| &text.0)
-}
-
-/// Parses a text. None if it is absent or cannot be parsed.
-fn number<T: std::str::FromStr>(text: Option<&Text<'_>>) -> Option<T> {
-    text?.0.parse().ok()
-}
-
-/// The longest prefix of `text` with at most `bytes_max` bytes.
-pub(super) fn clipped(text: &str, bytes_max: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes_max)]
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! The fields of a pod that posse reads, as they are on the wire.
 
-use super::{DELETION_COST, Text};
+use super::DELETION_COST;
 use crate::k8s::kueue;
 use crate::k8s::labels::{
     APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DO_NOT_DISRUPT, DRAINING, EXECUTOR_ID,
     EXECUTOR_ID_VARIABLE, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SAFE_TO_EVICT, SLOT, TASK,
 };
+use crate::text::Text;
 use posse_encoding::fields::{Fields, Value};
 use posse_encoding::quantity::Quantity;
 

@@ -32,7 +32,7 @@ impl Staged {
     ///
     /// # Errors
     /// A field that has to be extended has the wrong type.
-    pub fn lay_over(
+    pub fn mount(
         &self,
         template: &Template,
         spec: &mut Map<String, Value>,
@@ -94,7 +94,7 @@ mod tests {
         let image = Some("posse:1".to_owned());
         let staged = Staged { secret: "wc-driver".to_owned(), image };
         let mut spec = template.spec.clone();
-        staged.lay_over(&template, &mut spec)?;
+        staged.mount(&template, &mut spec)?;
         Ok(Value::Object(spec))
     }
 

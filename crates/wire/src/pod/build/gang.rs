@@ -118,7 +118,7 @@ impl PodContext {
 }
 
 /// What a gang needs in its pods: labels, annotations, fields of the spec. A scheduler that the template names stays.
-pub(super) fn lay_over(
+pub(super) fn mark(
     context: &PodContext,
     metadata: &mut Map<String, Value>,
     spec: &mut Map<String, Value>,

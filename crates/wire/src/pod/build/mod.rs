@@ -252,17 +252,17 @@ impl Build<'_> {
         let mut metadata = self.template.metadata.clone();
         let mut spec = self.template.spec.clone();
         if let Some(staged) = &self.context.staged {
-            staged.lay_over(self.template, &mut spec)?;
+            staged.mount(self.template, &mut spec)?;
         }
         for credentials in self.context.credentials.iter() {
-            credentials.lay_over(self.template, &mut spec)?;
+            credentials.mount(self.template, &mut spec)?;
         }
         self.add_containers(&mut spec, &mut metadata)?;
         self.add_restart_policy(&mut spec);
         self.add_max_age(&mut spec);
         tolerations::add(self.template, &mut spec)?;
         self.add_metadata(&mut metadata)?;
-        gang::lay_over(self.context, &mut metadata, &mut spec);
+        gang::mark(self.context, &mut metadata, &mut spec);
         self.context.common.lay_under(&mut metadata);
         Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
     }
