@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{Duration, List, Name, Pairs, Text};
-use crate::config::key::{Key, key, none, told};
+use crate::config::key::{Key, key, none, preset_ms, told};
 use crate::config::pairs::pairs;
 use crate::config::section::{ConfigError, Section};
 use crate::config::{checked, only};
 use crate::names;
 use crate::pod::credential_mounts::{Credentials, DIR, MOUNT, unknown_placeholder};
 
-/// Default of `timeout`, in milliseconds.
-const TIMEOUT_MS_DEFAULT: u64 = 60_000;
 /// The shortest `every` and `timeout`, in milliseconds.
 const MS_MIN: u64 = 1_000;
 /// Variables that posse sets for drivers and executors begin with this.
@@ -90,7 +88,7 @@ fn credential(section: &Section<'_>) -> Result<Credentials, ConfigError> {
         }
         None => None,
     };
-    let timeout_ms = at_least_one_second(section, "timeout", TIMEOUT_MS_DEFAULT)?;
+    let timeout_ms = at_least_one_second(section, "timeout", preset_ms(KEYS, "timeout"))?;
     let env = pairs(section, "env")?;
     for (name, value) in &env {
         if let Some(why) = names::variable_error(name) {

@@ -2,7 +2,7 @@
 
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{Duration, Integer, With, Words};
-use crate::config::key::{Key, key, told, words};
+use crate::config::key::{Key, key, preset_ms, told, words};
 use crate::config::only;
 use crate::config::section::{ConfigError, Section};
 use crate::pod::build::gang::{GangKind, PodGang};
@@ -17,8 +17,6 @@ const KINDS: [(&str, GangKind); 5] = [
     ("coscheduling", GangKind::Coscheduling),
     ("yunikorn", GangKind::Yunikorn),
 ];
-/// The default of `timeout`, and of Kueue's `waitForPodsReady`.
-const TIMEOUT_MS: u64 = 300_000;
 
 /// The keys of `gang`.
 #[rustfmt::skip]
@@ -63,7 +61,7 @@ pub(super) fn gang(
                        `timeout` out";
         return Err(section.error("timeout", message));
     }
-    let timeout_ms = section.duration_ms("timeout", TIMEOUT_MS)?;
+    let timeout_ms = section.duration_ms("timeout", preset_ms(KEYS, "timeout"))?;
     if timeout_ms == 0 {
         let message = "must be longer than 0s: a gang needs time to start";
         return Err(section.error("timeout", message));

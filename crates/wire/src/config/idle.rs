@@ -7,8 +7,6 @@ use crate::config::only;
 use crate::config::polled::{EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, command_key, polled};
 use crate::config::section::{ConfigError, Section};
 
-const EVERY_MS: u64 = 5_000;
-
 /// The keys of `idle`.
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
@@ -24,7 +22,7 @@ pub(super) fn idle(driver: &Section<'_>) -> Result<Option<PolledCommand>, Config
     let section = driver.section("idle")?;
     only(&section, KEYS)?;
     let example = "a list like [./idle.sh], which prints the ids of the executors without work";
-    polled(&section, example, EVERY_MS).map(Some)
+    polled(&section, example, KEYS).map(Some)
 }
 
 #[cfg(test)]

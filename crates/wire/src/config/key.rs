@@ -138,6 +138,16 @@ impl Key {
     }
 }
 
+/// The default of a duration among these keys, in milliseconds; 0 where there is none.
+pub(super) fn preset_ms(keys: &[Key], name: &str) -> u64 {
+    let key = keys.iter().find(|key| key.name == name);
+    let preset = key.and_then(|key| match key.default {
+        Preset::Is(text) => duration::parse_ms(text),
+        Preset::Told { .. } => None,
+    });
+    preset.unwrap_or(0)
+}
+
 /// The key has no default.
 pub(super) const fn none(example: &'static str) -> Preset {
     told("none", example)

@@ -18,7 +18,7 @@ pub use group::{Group, PodSource, cpu_error};
 use key::Preset::Is;
 use key::Type::{Boolean, Duration, Integer, Map, Maps, Name, Text, With};
 pub use key::{Key, Preset, Stability, Type};
-use key::{key, none, told};
+use key::{key, none, preset_ms, told};
 pub use keys::SECTIONS;
 use keys::only;
 
@@ -237,10 +237,10 @@ impl Default for Config {
             executors: Vec::new(),
             policy: Policy::default(),
             log_lines: None,
-            poll_interval_ms: 5 * 60_000,
+            poll_interval_ms: preset_ms(ALLOCATION, "poll_interval"),
             lease: true,
             exclusive: None,
-            grace_ms: 15_000,
+            grace_ms: preset_ms(SHUTDOWN, "grace"),
             control: Control::Default,
             metrics: Metrics::Default,
             task_output: TaskOutput::Default,

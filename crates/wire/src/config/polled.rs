@@ -1,7 +1,7 @@
 //! Commands that posse runs again and again beside the driver (`scale`, `idle`).
 
 use crate::config::key::Type::{Duration, List, With};
-use crate::config::key::{Key, key, told};
+use crate::config::key::{Key, key, preset_ms, told};
 use crate::config::section::{ConfigError, Section};
 
 pub(super) const EVERY: &str = "every";
@@ -27,7 +27,7 @@ pub struct PolledCommand {
 pub(super) fn polled(
     section: &Section<'_>,
     example: &str,
-    every_ms: u64,
+    keys: &[Key],
 ) -> Result<PolledCommand, ConfigError> {
     let command = section.texts("command")?.unwrap_or_default();
     match command.first() {
@@ -37,7 +37,7 @@ pub(super) fn polled(
         }
         Some(_) => {}
     }
-    match section.duration_ms(EVERY, every_ms)? {
+    match section.duration_ms(EVERY, preset_ms(keys, EVERY))? {
         0 => Err(section.error(EVERY, "must be longer than 0s")),
         every_ms => Ok(PolledCommand { command, every_ms }),
     }

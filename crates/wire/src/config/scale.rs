@@ -2,15 +2,12 @@
 
 use crate::config::key::Preset::Is;
 use crate::config::key::Type::{Duration, Integer, With};
-use crate::config::key::{Key, key};
+use crate::config::key::{Key, key, preset_ms};
 use crate::config::only;
 use crate::config::polled::{EVERY, EVERY_MEANING, EVERY_TYPE, PolledCommand, command_key, polled};
 use crate::config::section::{ConfigError, Section};
 use posse_core::machines::scale::ScaleRule;
 use posse_core::model::settings::Restart;
-
-const EVERY_MS: u64 = 2_000;
-const IDLE_AFTER_MS: u64 = 60_000;
 
 /// The keys of `scale`.
 #[rustfmt::skip]
@@ -46,7 +43,7 @@ pub(super) fn scale(
         return Err(group.error("scale", message));
     }
     let example = "a list like [redis-cli, llen, queue], which prints a number";
-    let polled = polled(&section, example, EVERY_MS)?;
+    let polled = polled(&section, example, KEYS)?;
     let per_executor = section.number("per_executor")?.unwrap_or(1);
     if per_executor == 0 {
         return Err(section.error("per_executor", "must be at least 1"));
@@ -55,7 +52,7 @@ pub(super) fn scale(
         polled,
         rule: ScaleRule {
             per_executor: u64::from(per_executor),
-            idle_after_ms: section.duration_ms("idle_after", IDLE_AFTER_MS)?,
+            idle_after_ms: section.duration_ms("idle_after", preset_ms(KEYS, "idle_after"))?,
         },
     }))
 }
