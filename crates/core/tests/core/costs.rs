@@ -62,8 +62,7 @@ fn a_turn_with_unschedulable_executors_visits_what_changed() {
         run.pods.push(pod);
     }
     run.list();
-    run.wait(119_999);
-    run.wait(1);
+    run.wait(20_000);
     assert_eq!(run.waits_for("g"), Some(Waiting::Start(StartWait::Unschedulable)));
     let n = visits(&mut run, |run| run.watch(&[7], |pod| pod.deletion_cost = 3));
     assert!(n <= VISITS_MAX, "{n} visits for one changed pod");
