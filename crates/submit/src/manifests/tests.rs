@@ -429,7 +429,8 @@ fn the_pod_says_where_prometheus_finds_its_metrics() {
     let named = json!({"posse.dev/container": "driver"});
     assert_eq!((annotations(&off), has_flag(&off)), (named, None));
     // The annotations of the driver's own metrics stay.
-    let theirs = r#"{image: i, annotations: {prometheus.io/port: "4040"}}"#;
+    let theirs = r#"{pod: {metadata: {annotations: {prometheus.io/port: "4040"}},
+        spec: {containers: [{name: driver, image: i}]}}}"#;
     let theirs = pod(theirs, by_default);
     let theirs_alone = json!({"posse.dev/container": "driver", "prometheus.io/port": "4040"});
     assert_eq!(annotations(&theirs), theirs_alone);
@@ -473,9 +474,7 @@ fn every_object_has_the_common_labels_and_annotations() {
     for (driver, team, owner) in [
         ("{image: i}".to_owned(), "common", "common"),
         (format!("{{{template}}}"), "template", "template"),
-        (format!("{{labels: {{team: key}}, {template}}}"), "key", "template"),
         (format!("{{kind: pod, {template}}}"), "template", "template"),
-        ("{kind: pod, image: i, annotations: {owner: key}}".to_owned(), "common", "key"),
     ] {
         let is_pod = driver.starts_with("{kind: pod");
         let made = manifests(&plan(&driver, |plan| {
