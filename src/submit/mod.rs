@@ -174,14 +174,7 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         pod.shorthands.image.clone_from(&file.image);
     }
     let template = driver_template(&mut pod, &shown, folder(file), world)?;
-    if request.create_rbac
-        && template.spec.get("serviceAccountName").is_some_and(|it| !it.is_null())
-    {
-        let message = format!(
-            "{shown}: driver.pod: spec.serviceAccountName and --create-rbac exclude each other"
-        );
-        return Err(Failure::usage(message));
-    }
+    check_account(request.create_rbac, &template, &shown)?;
     // Without a file, a text that says nothing: the flags say it all.
     let text =
         settings::config_text(file, world)?.map_or_else(|| "{}\n".to_owned(), |(_, text)| text);
@@ -301,6 +294,16 @@ fn literal(word: &str) -> String {
 
 fn folder(file: &FileArgs) -> &Path {
     file.file.as_deref().and_then(Path::parent).unwrap_or_else(|| Path::new(""))
+}
+
+/// A service account is either created or named.
+fn check_account(is_created: bool, template: &Template, shown: &str) -> Result<(), Failure> {
+    if is_created && template.spec.get("serviceAccountName").is_some_and(|name| !name.is_null()) {
+        return Err(Failure::usage(format!(
+            "{shown}: driver.pod: spec.serviceAccountName and --create-rbac exclude each other"
+        )));
+    }
+    Ok(())
 }
 
 fn driver_template(

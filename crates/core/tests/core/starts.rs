@@ -37,12 +37,12 @@ fn an_image_that_has_arrived_is_not_waited_for_any_more() {
     let (image, creating) = (StartProblemKind::Image, StartProblemKind::Creating);
     for (then, lost_after_ms) in [
         // Between two tries the kubelet shows nothing of the problem.
-        (status(creating, 0), Some(4 * MINUTE)),
-        (None, Some(4 * MINUTE)),
+        (status(creating, 0), Some(29 * MINUTE)),
+        (None, Some(29 * MINUTE)),
         // The init container runs, or has ended.
         (status(creating, 1), None),
         // The next container's image is missing since then.
-        (status(image, 1), Some(5 * MINUTE)),
+        (status(image, 1), Some(30 * MINUTE)),
     ] {
         let policy = Policy { start_timeout_ms: 60 * MINUTE, ..policy() };
         let mut run = Run::new(policy, vec![spec("g", 1)]);
@@ -291,12 +291,13 @@ fn a_group_reports_what_its_starts_wait_for() {
 /// Until one executor runs, one create at a time is sent: after 10 s, 20 s, up to 5 minutes.
 #[test]
 fn failed_starts_slow_their_group_down_until_one_runs() {
-    for (kind, reason) in [
-        (StartProblemKind::Image, Waiting::Start(StartWait::ImageError)),
-        (StartProblemKind::Config, Waiting::Start(StartWait::ConfigError)),
-        (StartProblemKind::Creating, Waiting::Start(StartWait::Timeout)),
+    // An image has half of the time.
+    for (kind, start_timeout_ms, reason) in [
+        (StartProblemKind::Image, 2 * MINUTE, Waiting::Start(StartWait::ImageError)),
+        (StartProblemKind::Config, MINUTE, Waiting::Start(StartWait::ConfigError)),
+        (StartProblemKind::Creating, MINUTE, Waiting::Start(StartWait::Timeout)),
     ] {
-        let policy = Policy { start_timeout_ms: MINUTE, ..policy() };
+        let policy = Policy { start_timeout_ms, ..policy() };
         let mut run = Run::new(policy, vec![spec("g", 4)]);
         let ids = run.creates();
         run.created(&ids);

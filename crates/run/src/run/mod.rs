@@ -402,8 +402,7 @@ impl Run<'_> {
         let core = self.core(&selection, groups, &leases.ids, id_high_water, rng);
         let pods = self.pods(&selection);
         let watermark = Arc::new(SharedWatermark::default());
-        let watch = self.watch_settings(rng.next_u64());
-        let orphans = Some(self.orphans());
+        let (watch, orphans) = (self.watch_settings(rng.next_u64()), Some(self.orphans()));
         let threads = Threads::start(&pods, watch, &sender, &watermark, leases, orphans)
             .map_err(|error| RunError::System(format!("threads: {error}")))?;
         let requests = self.requests(opened, pods.with_write_limit(write_limit));

@@ -90,6 +90,8 @@ impl NodeFaults {
         };
         let n_nodes = 1 + rng.below(6);
         policy.start_timeout_ms = [0, 10_000, 60_000, 600_000][at(rng, 4)];
+        // So that older seeds keep their meaning.
+        (rng.below(3), rng.below(3));
         policy.bad_nodes = BadNodes {
             losses: [0, 1, 3][at(rng, 3)],
             window_ms: 60_000,
@@ -249,9 +251,12 @@ impl Profile {
 }
 
 pub fn policy(rng: &mut Rng) -> Policy {
+    let (in_flight_max, pending_max) = ([1, 4, 32][at(rng, 3)], [0, 0, 2, 5][at(rng, 4)]);
+    // So that older seeds keep their meaning.
+    rng.below(3);
     Policy {
-        in_flight_max: [1, 4, 32][at(rng, 3)],
-        pending_max: [0, 0, 2, 5][at(rng, 4)],
+        in_flight_max,
+        pending_max,
         adopt_hold_ms: [0, 5_000, 60_000][at(rng, 3)],
         failures_app: [Limit::Off, Limit::Max(2), Limit::Auto][at(rng, 3)],
         failures_start: Limit::Off,
