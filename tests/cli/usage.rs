@@ -231,7 +231,7 @@ fn errors_in_the_configuration_name_file_line_and_column() {
         &["posse.yaml", "2:1", "executorss"],
     );
     config_refused(&format!("{group}  countt: 1\napp: a\n"), &["posse.yaml", "5:3", "countt"]);
-    config_refused(&format!("app: a\nwatch: perhaps\n{group}"), &["posse.yaml", "2:", "perhaps"]);
+    config_refused(&format!("app: a\nlease: perhaps\n{group}"), &["posse.yaml", "2:", "perhaps"]);
     config_refused("app: [a\n", &["posse.yaml"]);
     config_refused(&format!("app: Upper_Case\n{group}"), &["posse.yaml", "app"]);
     config_refused(&format!("app: {}\n{group}", "a".repeat(41)), &["posse.yaml", "app", "40"]);
