@@ -24,7 +24,7 @@ use posse_core::reconciler::{
 use posse_core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
 use posse_core::state::protection::PROTECTS_IN_FLIGHT_MAX;
 use posse_kube::api::pods::Pods;
-use posse_wire::control::task;
+use posse_wire::pod::task::of_task;
 use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels;
 use posse_wire::pod::draining;
@@ -291,7 +291,7 @@ fn body(
 ) -> Result<Vec<u8>, Refusal> {
     let body = pod.render(id, slot, overrides);
     let Some(run) = &overrides.task else { return Ok(body) };
-    task::lay_over(&body, run).map_err(|error| {
+    of_task(&body, run).map_err(|error| {
         Refusal::local(RefusalClass::Invalid, format!("the template gives no JSON: {error}"))
     })
 }
