@@ -91,7 +91,8 @@ impl NodeFaults {
         let n_nodes = 1 + rng.below(6);
         policy.start_timeout_ms = [0, 10_000, 60_000, 600_000][at(rng, 4)];
         // So that older seeds keep their meaning.
-        (rng.below(3), rng.below(3));
+        rng.below(3);
+        rng.below(3);
         policy.bad_nodes = BadNodes {
             losses: [0, 1, 3][at(rng, 3)],
             window_ms: 60_000,
