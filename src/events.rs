@@ -9,11 +9,10 @@ use serde_json::Value;
 
 use crate::args::EventsArgs;
 use crate::args::format::Format;
-use crate::control_client::{FoundRun, find_anywhere};
+use crate::control_client::find_run;
 use crate::event_text::{fact, facts, string};
 use crate::exit::{Code, Failure};
 use crate::listing::yaml;
-use crate::remote::Words;
 use crate::world::World;
 use posse_base::text::{one_line, printable, printable_json};
 use posse_wire::control::event::ACTED;
@@ -23,18 +22,7 @@ use posse_wire::control::event::ACTED;
 /// # Errors
 /// There is no such run, the run refuses, or the connection ends before the run.
 pub fn events(args: &EventsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let client = match find_anywhere(&args.client, world)? {
-        FoundRun::Here(client) => client,
-        FoundRun::InCluster(run) => {
-            let words = Words::new("events")
-                .flag("--follow", args.follow)
-                .flag("--acts", args.acts)
-                .output(args.output)
-                .option("--after", args.after)
-                .option("--run", args.run.as_ref());
-            return run.run(words, out);
-        }
-    };
+    let client = find_run(&args.client, world)?.client;
     let mut printer = Printer::new(args.output.format(), Timestamp::now());
     let mut each = |line: &str| {
         if args.acts && !is_act(line) {

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use crate::args::KillArgs;
-use crate::control_client::{FoundRun, find_anywhere};
+use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
-use crate::remote::Words;
 use crate::world::World;
 use posse_control::client::Client;
 use posse_core::model::command::AfterKill;
@@ -22,18 +21,7 @@ pub fn kill(args: &KillArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         None if args.no_replace => AfterKill::Lower,
         None => AfterKill::Replace,
     };
-    let client = match find_anywhere(&args.client, world)? {
-        FoundRun::Here(client) => client,
-        FoundRun::InCluster(run) => {
-            let words = Words::new("kill")
-                .flag("--no-replace", args.no_replace)
-                .flag("--force", args.force)
-                .output(args.output)
-                .option("--target", args.target)
-                .option("--reason", args.reason.as_ref());
-            return run.run(words.values(&args.ids), out);
-        }
-    };
+    let client = find_run(&args.client, world)?.client;
     if args.target.is_some() {
         all_are_there(&client, &args.ids)?;
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::args::submit::NamespaceArgs;
 use crate::args::{ClientArgs, ServerArgs};
-use crate::control_client::find;
+use crate::control_client::{UNNAMED, find_here};
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
 use crate::world::World;
@@ -23,8 +23,7 @@ pub(super) struct Location {
 }
 
 /// Finds the run on this host and takes its namespace and cluster; flags win. Without a run on this host,
-/// the flags and the kubeconfig name both. If a namespace or a cluster is named, no run is looked for on this
-/// host, unless only the run can say which application is meant.
+/// the flags and the kubeconfig name both. If a namespace or a cluster is named, no run of this host is meant.
 ///
 /// # Errors
 /// There is no such run on this host, and `must_be_known` forbids to go on without its application.
@@ -38,11 +37,13 @@ pub(super) fn locate(
         let namespace = Namespace::new(&client.namespace, world)?;
         Ok(Location { namespace, run: None, app: app.clone() })
     };
-    let is_named = client.control.is_none() && client.namespace != NamespaceArgs::default();
-    if is_named && (app.is_some() || !must_be_known) {
-        return in_cluster();
+    if client.names_cluster() {
+        return match must_be_known && app.is_none() {
+            true => Err(Failure::usage(UNNAMED)),
+            false => in_cluster(),
+        };
     }
-    let run = match find(client, world).and_then(|run| run.status()) {
+    let run = match find_here(client, world).and_then(|run| run.status()) {
         Ok(status) => status.identity,
         Err(ClientError::None { .. }) if !must_be_known => return in_cluster(),
         Err(error) if app.is_none() => return Err(error.into()),

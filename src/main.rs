@@ -5,6 +5,7 @@
 
 mod apps;
 mod args;
+mod bridge;
 mod cleanup;
 mod command_line;
 mod connection;
@@ -30,7 +31,6 @@ mod permissions;
 mod pod_files;
 mod program;
 mod ready;
-mod remote;
 mod run;
 mod scale;
 mod settings;

@@ -139,6 +139,7 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Listen(args) => posse_process::listen::exec(&args.address, &args.command)
             .map_err(Failure::usage)
             .map(|never| match never {}),
+        Command::Bridge(args) => crate::bridge::bridge(&args, world, out),
         Command::Submit(args) => crate::submit::submit(&args, world, out),
         Command::Apps(args) => crate::apps::apps(&args, world, out),
         Command::Logs(args) => crate::logs::logs(&args, world, out),
@@ -150,9 +151,9 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Task(args) => crate::task::task(&args, world, out),
         Command::Scale(args) => crate::scale::scale(&args, world, out),
         Command::Kill(args) => crate::kill::kill(&args, world, out),
-        Command::Ready(args) => crate::ready::ready(&args, world, out),
-        Command::Idle(args) => crate::idle::idle(&args, world, out),
-        Command::Wait(args) => crate::wait::wait(&args, world, out),
+        Command::Ready(args) => crate::ready::ready(&args, world),
+        Command::Idle(args) => crate::idle::idle(&args, world),
+        Command::Wait(args) => crate::wait::wait(&args, world),
         Command::Events(args) => crate::events::events(&args, world, out),
         Command::Explain(args) => crate::explain::explain(&args, world, out),
         Command::Stage(args) => crate::stage::stage(&args, world, out),

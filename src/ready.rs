@@ -1,18 +1,12 @@
 //! `posse ready`: a driver's script says that it accepts executors.
 
-use std::io::Write;
-
 use crate::args::ReadyArgs;
-use crate::control_client::{FoundRun, find_anywhere};
+use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
-use crate::remote::Words;
 use crate::world::World;
 
 /// `posse ready`.
-pub fn ready(args: &ReadyArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    match find_anywhere(&args.client, world)? {
-        FoundRun::Here(client) => client.ready()?,
-        FoundRun::InCluster(run) => return run.run(Words::new("ready"), out),
-    }
+pub fn ready(args: &ReadyArgs, world: &World<'_>) -> Result<Code, Failure> {
+    find_run(&args.client, world)?.client.ready()?;
     Ok(Code::Clean)
 }

@@ -3,10 +3,9 @@
 use std::io::Write;
 
 use crate::args::{ClientArgs, ScaleArgs};
-use crate::control_client::{FoundRun, find_anywhere};
+use crate::control_client::find_run as find;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
-use crate::remote::Words;
 use crate::world::World;
 use posse_control::client::Client;
 use posse_core::model::settings::ScaleDown;
@@ -19,19 +18,8 @@ use posse_wire::names;
 /// # Errors
 /// There is no such run or group, the group is not clear, or the run refuses.
 pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let (run, named) = find_run(args, world)?;
-    let named = named.as_ref();
-    let client = match run {
-        FoundRun::Here(client) => client,
-        FoundRun::InCluster(run) => {
-            let words = Words::new("scale").output(args.output).option("--group", named);
-            return run.run(words.values([args.target]), out);
-        }
-    };
-    let group = match named {
-        Some(group) => group.clone(),
-        None => only_group(&client)?,
-    };
+    let (client, named) = find_run(args, world)?;
+    let group = named.map_or_else(|| only_group(&client), Ok)?;
     let target = match client.scale(&group, args.target) {
         Ok(target) => target,
         Err(error) if error.status() == Some(404) => return Err(no_such_group(&client, &group)),
@@ -45,25 +33,25 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
 
 /// The run, and its group as far as it is named. A word in front of the target is a group; if the run has none of
 /// this name, or no run is clear, it is an application.
-fn find_run(args: &ScaleArgs, world: &World<'_>) -> Result<(FoundRun, Option<String>), Failure> {
+fn find_run(args: &ScaleArgs, world: &World<'_>) -> Result<(Client, Option<String>), Failure> {
     let named = args.group.as_ref().or(args.group_flag.as_ref()).cloned();
-    let found = find_anywhere(&args.client, world);
+    let find = |client: &ClientArgs| find(client, world).map(|run| run.client);
+    let found = find(&args.client);
     let Some(word) = args.group.as_ref().filter(|_| args.client.app.is_none()) else {
         return Ok((found?, named));
     };
     let is_app = match &found {
-        Ok(FoundRun::Here(client)) => {
+        Ok(client) => {
             let status = client.status()?;
             status.identity.app == *word && status.groups.iter().all(|one| one.group != *word)
         }
-        Ok(FoundRun::InCluster(_)) => false,
         Err(_) => args.client.control.is_none() && names::app_name_error(word).is_none(),
     };
     if !is_app {
         return Ok((found?, named));
     }
     let client = ClientArgs { app: Some(word.clone()), ..args.client.clone() };
-    let run = found.or_else(|error| find_anywhere(&client, world).map_err(|_| error))?;
+    let run = found.or_else(|error| find(&client).map_err(|_| error))?;
     Ok((run, None))
 }
 

@@ -11,16 +11,15 @@ use crate::args::task::{
     ArrayArg, TaskAddArgs, TaskArgs, TaskCommand, TaskGroupArgs, TaskKeysArgs, TaskListArgs,
     TaskLogsArgs, TaskWaitArgs, by_name,
 };
-use crate::control_client::{FoundRun, find_anywhere};
+use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::logs::logs;
-use crate::remote::{RemoteRun, Words};
 use crate::scale::only_group;
 use crate::settings::output_beside;
 use crate::table::table;
 use crate::task_record::read_record;
-use crate::task_values::{FROM_STDIN, TaskValues};
+use crate::task_values::TaskValues;
 use crate::terminal::with_log_output;
 use crate::world::World;
 use posse_control::client::{Client, ClientError, OneTask};
@@ -45,32 +44,23 @@ pub fn task(args: &TaskArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     match &args.command {
         TaskCommand::Add(args) => add(args, world, out),
         TaskCommand::List(args) => list(args, world, out),
-        TaskCommand::Wait(args) => wait(args, world, out),
+        TaskCommand::Wait(args) => wait(args, world),
         TaskCommand::Logs(args) => task_logs(args, world, out),
-        TaskCommand::Cancel(args) => each(args, OneTask::Cancel, world, out),
-        TaskCommand::Retry(args) => each(args, OneTask::Retry, world, out),
+        TaskCommand::Cancel(args) => each(args, OneTask::Cancel, world),
+        TaskCommand::Retry(args) => each(args, OneTask::Retry, world),
     }
 }
 
 /// A run that can be called, and the group's name.
-struct Here {
+struct Tasked {
     client: Client,
     group: String,
 }
 
-enum Found {
-    Here(Here),
-    InCluster(Box<RemoteRun>),
-}
-
-fn find(of: &TaskGroupArgs, world: &World<'_>) -> Result<Found, Failure> {
-    Ok(match find_anywhere(&of.client, world)? {
-        FoundRun::Here(client) => {
-            let group = of.group.clone().map_or_else(|| only_group(&client), Ok)?;
-            Found::Here(Here { client, group })
-        }
-        FoundRun::InCluster(run) => Found::InCluster(run),
-    })
+fn find(of: &TaskGroupArgs, world: &World<'_>) -> Result<Tasked, Failure> {
+    let client = find_run(&of.client, world)?.client;
+    let group = of.group.clone().map_or_else(|| only_group(&client), Ok)?;
+    Ok(Tasked { client, group })
 }
 
 /// A key that no other call has chosen.
@@ -78,43 +68,10 @@ fn random_key() -> String {
     format!("task-{:016x}", random_bits())
 }
 
-/// The words of a command that runs in the driver's pod.
-fn words(verb: &str, of: &TaskGroupArgs) -> Words {
-    Words::new("task").values([verb]).option("--group", of.group.as_ref())
-}
-
 fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let key = args.name.clone().unwrap_or_else(random_key);
     let values = TaskValues::read(&args.secret_env, &args.file, world)?;
-    let here = match find(&args.of, world)? {
-        Found::Here(here) => here,
-        Found::InCluster(run) => {
-            let mut words = words("add", &args.of)
-                .output(args.output)
-                .option("--name", Some(&key))
-                .option("--image", args.image.as_ref())
-                .option("--cpu", args.cpu.as_ref())
-                .option("--memory", args.memory.as_ref())
-                .option("--deadline", args.deadline.map(|ms| format!("{ms}ms")))
-                .option("--array", args.array)
-                .option("--retries", Some(args.retries));
-            for (flag, sign, pairs) in [
-                ("--env", '=', &args.env),
-                ("--node-selector", '=', &args.node_selector),
-                ("--resource", '=', &args.resource),
-                ("--after", ':', &args.after),
-            ] {
-                for (name, value) in pairs {
-                    words = words.option(flag, Some(format!("{name}{sign}{value}")));
-                }
-            }
-            let (flags, stdin) = values.flags_with_stdin()?;
-            for flag in flags {
-                words = words.option(flag, Some(FROM_STDIN));
-            }
-            return run.run_with(words, &args.words, stdin.map(Into::into), out);
-        }
-    };
+    let run = find(&args.of, world)?;
     let has_words = !args.words.is_empty();
     let task = TaskJson {
         key,
@@ -145,7 +102,7 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     };
     let mut added = Vec::with_capacity(tasks.len());
     for some in tasks.chunks(n_a_call(&tasks)) {
-        added.extend(here.client.add_tasks(&here.group, some)?);
+        added.extend(run.client.add_tasks(&run.group, some)?);
     }
     print_listing(&Added(added), args.output, out)
 }
@@ -161,29 +118,18 @@ fn list(args: &TaskListArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         let tasks = read_record(path, args.of.group.as_deref())?;
         return print_listing(&Tasks(tasks), args.output, out);
     }
-    match find(&args.of, world)? {
-        Found::Here(here) => {
-            let tasks = here.client.tasks(&here.group)?;
-            print_listing(&Tasks(tasks), args.output, out)
-        }
-        Found::InCluster(run) => run.run(words("list", &args.of).output(args.output), out),
-    }
+    let run = find(&args.of, world)?;
+    let tasks = run.client.tasks(&run.group)?;
+    print_listing(&Tasks(tasks), args.output, out)
 }
 
 /// Exits with the exit code of the first of the tasks, in their order, that did not succeed.
-fn wait(args: &TaskWaitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let here = match find(&args.of, world)? {
-        Found::Here(here) => here,
-        Found::InCluster(run) => {
-            let timeout = args.timeout.map(|ms| format!("{ms}ms"));
-            let words = words("wait", &args.of).option("--timeout", timeout).values(&args.keys);
-            return run.run(words, out);
-        }
-    };
+fn wait(args: &TaskWaitArgs, world: &World<'_>) -> Result<Code, Failure> {
+    let run = find(&args.of, world)?;
     let begin = Instant::now();
     let until = args.timeout.map(|ms| begin + Duration::from_millis(ms));
     loop {
-        let tasks = here.wanted(&args.keys)?;
+        let tasks = run.wanted(&args.keys)?;
         let open: Vec<&str> =
             tasks.iter().filter(|task| !is_over(task)).map(|task| task.key.as_str()).collect();
         if open.is_empty() {
@@ -215,26 +161,20 @@ fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Res
             .map_err(|why| failed(format!("the output of task {} {why}", args.key)))?;
         return print_output(&bytes, out);
     }
-    let here = match find(&args.of, world)? {
-        Found::Here(here) => here,
-        Found::InCluster(run) => {
-            let words = words("logs", &args.of).flag("--follow", args.follow);
-            return run.run(words.values([&args.key]), out);
-        }
-    };
-    let task = match here.one(&args.key, OneTask::Look) {
+    let run = find(&args.of, world)?;
+    let task = match run.one(&args.key, OneTask::Look) {
         Ok(task) => task,
         // The run may have kept more than it remembers.
-        Err(unknown) => match here.client.task_output(&here.group, &args.key) {
+        Err(unknown) => match run.client.task_output(&run.group, &args.key) {
             Ok(bytes) => return print_output(&bytes, out),
             Err(_) => return Err(unknown),
         },
     };
     let mut out = Counted { out, n_bytes: 0 };
-    match pod_logs(&here, &task, args, world, &mut out) {
+    match pod_logs(&run, &task, args, world, &mut out) {
         // Half of it may be printed, and what is kept has the same begin.
         Err(of_pod) if is_over(&task) && out.n_bytes == 0 => {
-            match here.client.task_output(&here.group, &args.key) {
+            match run.client.task_output(&run.group, &args.key) {
                 Ok(bytes) => print_output(&bytes, out.out),
                 Err(ClientError::Refused { what, .. }) => {
                     let message = format!("{what}; its pod: {of_pod}");
@@ -274,7 +214,7 @@ impl Write for Counted<'_> {
 
 /// Prints the log of the pod of a task.
 fn pod_logs(
-    here: &Here,
+    run: &Tasked,
     task: &TaskStatusJson,
     args: &TaskLogsArgs,
     world: &World<'_>,
@@ -284,7 +224,7 @@ fn pod_logs(
         let message = format!("task {} has no executor yet: it is {}", task.key, task.state);
         return Err(Failure::new(Code::Failed, message));
     };
-    let app = here.client.observe()?.identity.app;
+    let app = run.client.observe()?.identity.app;
     let of_executor = LogsArgs {
         target: Some((Some(app), Some(executor))),
         namespace: args.of.client.namespace.clone(),
@@ -295,29 +235,15 @@ fn pod_logs(
 }
 
 /// Does this with each of the tasks.
-fn each(
-    args: &TaskKeysArgs,
-    what: OneTask,
-    world: &World<'_>,
-    out: &mut dyn Write,
-) -> Result<Code, Failure> {
-    let verb = match what {
-        OneTask::Cancel => "cancel",
-        OneTask::Look => "list",
-        OneTask::Retry => "retry",
-    };
-    match find(&args.of, world)? {
-        Found::Here(here) => {
-            for key in &args.keys {
-                here.one(key, what)?;
-            }
-            Ok(Code::Clean)
-        }
-        Found::InCluster(run) => run.run(words(verb, &args.of).values(&args.keys), out),
+fn each(args: &TaskKeysArgs, what: OneTask, world: &World<'_>) -> Result<Code, Failure> {
+    let run = find(&args.of, world)?;
+    for key in &args.keys {
+        run.one(key, what)?;
     }
+    Ok(Code::Clean)
 }
 
-impl Here {
+impl Tasked {
     fn one(&self, key: &str, what: OneTask) -> Result<TaskStatusJson, Failure> {
         self.client.task(&self.group, key, what).map_err(|error| self.failure(key, error))
     }

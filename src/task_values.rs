@@ -1,20 +1,12 @@
-//! The values of `posse task add --secret-env` and `--file`: they come from the environment, from files or from stdin,
-//! never from an argument, which every user of the host can read.
+//! The values of `posse task add --secret-env` and `--file`: they come from the environment or from files, never from an
+//! argument, which every user of the host can read.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead as _, PipeReader, Read as _, Write as _};
-use std::thread;
-
-use serde_json::json;
 
 use crate::exit::Failure;
 use crate::settings::read_text;
 use crate::world::World;
 
-/// The line on stdin that `@-` asks for, in bytes: the files of a task have 256 KiB, and JSON may need six bytes for one.
-const LINE_BYTES_MAX: u64 = 2 << 20;
-/// Stands for an object of names and values on stdin, in one line.
-pub(super) const FROM_STDIN: &str = "@-";
 const SECRET_ENV: &str = "--secret-env";
 const FILE: &str = "--file";
 
@@ -35,7 +27,6 @@ impl TaskValues {
         files: &[String],
         world: &World<'_>,
     ) -> Result<Self, Failure> {
-        // `flags_with_stdin` has the same order.
         let secret_env = secret_env.iter().map(|arg| one_of_env(arg, world));
         let secret_env = secret_env.collect::<Result<Vec<Values>, _>>()?;
         let files = files.iter().map(|arg| one_file(arg, world));
@@ -44,27 +35,10 @@ impl TaskValues {
             [secret_env, files].map(|all| all.into_iter().flatten().collect());
         Ok(Self { secret_env, files })
     }
-
-    /// The flags of a `posse task add` that runs elsewhere and reads its stdin, and what is to be there.
-    pub(super) fn flags_with_stdin(
-        &self,
-    ) -> Result<(Vec<&'static str>, Option<PipeReader>), Failure> {
-        let mut flags = Vec::new();
-        let mut lines = String::new();
-        for (flag, values) in [(SECRET_ENV, &self.secret_env), (FILE, &self.files)] {
-            if !values.is_empty() {
-                flags.push(flag);
-                lines.push_str(&format!("{}\n", json!(values)));
-            }
-        }
-        let stdin = if flags.is_empty() { None } else { Some(as_stdin(lines)?) };
-        Ok((flags, stdin))
-    }
 }
 
 fn one_of_env(arg: &str, world: &World<'_>) -> Result<Values, Failure> {
     match arg.split_once('=') {
-        None if arg == FROM_STDIN => from_stdin(SECRET_ENV, "{\"TOKEN\": \"...\"}"),
         None => {
             let value = (world.env)(arg).ok_or_else(|| {
                 let what = "the environment has no such variable, or no text in it";
@@ -90,9 +64,6 @@ fn one_of_env(arg: &str, world: &World<'_>) -> Result<Values, Failure> {
 }
 
 fn one_file(arg: &str, world: &World<'_>) -> Result<Values, Failure> {
-    if arg == FROM_STDIN {
-        return from_stdin(FILE, "{\"/etc/app.conf\": \"...\"}");
-    }
     // The path in the container may have the sign too, and the file here at its end as well.
     let (path, file) = arg.split_once("=@").ok_or_else(|| {
         let name = arg.split_once('=').map_or(arg, |(name, _)| name);
@@ -102,38 +73,8 @@ fn one_file(arg: &str, world: &World<'_>) -> Result<Values, Failure> {
     Ok([(path.to_owned(), read_text(file, &world.dir.join(file))?)].into())
 }
 
-fn from_stdin(flag: &str, example: &str) -> Result<Values, Failure> {
-    let mut line = String::new();
-    // A line and not the whole input: the end of what goes through some API servers is not told.
-    let read = io::stdin().lock().take(LINE_BYTES_MAX).read_line(&mut line);
-    read.map_err(|error| failure(flag, &format!("{FROM_STDIN}: stdin cannot be read: {error}")))?;
-    // The error of serde_json may have a part of the line.
-    serde_json::from_str(&line).map_err(|_| {
-        failure(
-            flag,
-            &format!(
-                "{FROM_STDIN}: expected one line on stdin, at most {LINE_BYTES_MAX} bytes: an object of texts, such as \
-                 {example}"
-            ),
-        )
-    })
-}
-
 fn failure(flag: &str, what: &str) -> Failure {
     Failure::usage(format!("{flag} {what}"))
-}
-
-fn as_stdin(lines: String) -> Result<PipeReader, Failure> {
-    let broken = |error: io::Error| {
-        Failure::usage(format!(
-            "the values of {SECRET_ENV} and {FILE} cannot be passed on: {error}"
-        ))
-    };
-    let (reader, mut writer) = io::pipe().map_err(broken)?;
-    // A pipe takes 64 KiB before somebody reads. If nobody reads, the write fails with the reader's end.
-    let write = move || drop(writer.write_all(lines.as_bytes()));
-    thread::Builder::new().name("task-values".to_owned()).spawn(write).map_err(broken)?;
-    Ok(reader)
 }
 
 #[cfg(test)]
@@ -195,24 +136,5 @@ mod tests {
             let problem = read(arg).unwrap_err();
             assert!(problem.starts_with(&want) && !problem.contains("s3cr3t"), "{problem}");
         }
-    }
-
-    #[test]
-    fn what_is_passed_on_is_one_line_for_each_flag() {
-        let value = "a \"b\"\nc ".repeat(20_000);
-        let values = |name: &str| Values::from([(name.to_owned(), value.clone())]);
-        let passed_on = |secret_env: Values, files: Values| {
-            let (flags, stdin) = TaskValues { secret_env, files }.flags_with_stdin().unwrap();
-            let mut text = String::new();
-            stdin.map(|mut stdin| stdin.read_to_string(&mut text)).transpose().unwrap();
-            (flags, text)
-        };
-        let (flags, lines) = passed_on(values("A"), values("/f"));
-        assert_eq!(flags, ["--secret-env", "--file"]);
-        let read: Vec<Values> =
-            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(read, [values("A"), values("/f")]);
-        assert_eq!(passed_on(Values::new(), values("/f")).0, ["--file"]);
-        assert_eq!(passed_on(Values::new(), Values::new()), (Vec::new(), String::new()));
     }
 }

@@ -1,13 +1,11 @@
 //! `posse wait`: waits until enough executors run or are ready.
 
-use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::args::WaitArgs;
-use crate::control_client::{FoundRun, find_anywhere};
+use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
-use crate::remote::Words;
 use crate::world::World;
 use posse_base::text::{one_line, sanitize};
 use posse_wire::control::status_json::{GroupJson, StatusJson};
@@ -18,21 +16,10 @@ const INTERVAL: Duration = Duration::from_millis(200);
 const GROUP_BYTES_MAX: usize = 1 << 10;
 
 /// `posse wait`. Exit code 1 if the time is over or the run ends first.
-pub fn wait(args: &WaitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+pub fn wait(args: &WaitArgs, world: &World<'_>) -> Result<Code, Failure> {
     let begin = Instant::now();
     let until = args.timeout.map(|ms| begin + Duration::from_millis(ms));
-    let client = match once_there(until, || find_anywhere(&args.client, world))? {
-        FoundRun::Here(client) => client,
-        FoundRun::InCluster(run) => {
-            let rest =
-                until.map(|until| until.saturating_duration_since(Instant::now()).max(INTERVAL));
-            let timeout = rest.map(|rest| format!("{}ms", rest.as_millis()));
-            let words = Words::new("wait").option("--running", args.running);
-            let words = words.option("--ready", args.ready);
-            let words = words.option("--group", args.group.as_ref()).option("--timeout", timeout);
-            return run.run(words, out);
-        }
-    };
+    let client = once_there(until, || find_run(&args.client, world))?.client;
     let mut status = once_there(until, || Ok(client.status()?))?;
     loop {
         let groups = groups(&status, args.group.as_deref())?;

@@ -73,6 +73,9 @@ pub enum Command {
     /// Copy this program into a folder of a driver's pod
     #[command(hide = true)]
     Copy(CopyArgs),
+    /// Join stdin and stdout with the control API of a run (posse starts it in a driver's pod)
+    #[command(hide = true)]
+    Bridge(ClientArgs),
     #[cfg(feature = "dev")]
     #[command(flatten)]
     Dev(dev::Command),
@@ -322,8 +325,7 @@ pub struct ClientArgs {
     /// A file with the token for a control API on HOST:PORT [default: $POSSE_CONTROL_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Which run")]
     pub control_token_file: Option<PathBuf>,
-    /// The application's name. If it does not run on this host, the command runs in its driver's pod. Many
-    /// commands also take it as their first word
+    /// The application's name, on this host or else in the cluster. Many commands also take it as their first word
     #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error), help_heading = "Which run")]
     pub app: Option<String>,
     #[command(flatten)]
@@ -349,9 +351,6 @@ pub struct StatusArgs {
     /// Show the status on the whole screen, until q or Ctrl-C
     #[arg(short, long, conflicts_with_all = ["output", "json"])]
     pub watch: bool,
-    /// Do not count as a sign of life of the driver (what --watch runs in a driver's pod)
-    #[arg(long, hide = true)]
-    pub observe: bool,
     #[command(flatten)]
     pub output: FormatArgs,
 }

@@ -1,48 +1,80 @@
-//! Finds the run for `status`, `scale`, `kill`, `events` and `explain`: on this host, else in the
-//! cluster.
+//! Finds the run for the commands that call its control API: on this host, else in the cluster.
 
 use std::path::PathBuf;
 
 use crate::args::ClientArgs;
+use crate::args::submit::NamespaceArgs;
+use crate::bridge::PodDialer;
 use crate::exit::{Code, Failure};
-use crate::remote::RemoteRun;
+use crate::namespace::Namespace;
 use crate::settings::socket_folders;
 use crate::world::World;
 use posse_control::client::{Client, ClientError, RunSelector};
 
-/// Where a run was found.
-pub(super) enum FoundRun {
-    /// Its control API can be called.
-    Here(Client),
-    /// Its driver's pod can run the command.
-    InCluster(Box<RemoteRun>),
+/// A run that can be called.
+pub(super) struct FoundRun {
+    pub(super) client: Client,
+    /// The cluster in which its driver is; none: the run is on this host.
+    pub(super) namespace: Option<Namespace>,
 }
 
-/// Finds the run on this host, else in the cluster if `--app` names it.
-pub(super) fn find_anywhere(args: &ClientArgs, world: &World<'_>) -> Result<FoundRun, Failure> {
-    match find(args, world) {
-        Ok(client) => Ok(FoundRun::Here(client)),
-        Err(missing @ ClientError::None { .. }) => match &args.app {
-            Some(app) => RemoteRun::find(args, missing.to_string(), app, world)
-                .map(|run| FoundRun::InCluster(Box::new(run))),
-            None => Err(missing.into()),
+/// Finds the run on this host, else in the cluster if an application is named. If a namespace or a cluster is named, no
+/// run of this host is meant.
+pub(super) fn find_run(args: &ClientArgs, world: &World<'_>) -> Result<FoundRun, Failure> {
+    let is_elsewhere = args.names_cluster();
+    let missing = match is_elsewhere {
+        true => String::new(),
+        false => match find_here(args, world) {
+            Ok(client) => return Ok(FoundRun { client, namespace: None }),
+            Err(missing @ ClientError::None { .. }) => missing.to_string(),
+            Err(error) => return Err(error.into()),
         },
-        Err(error) => Err(error.into()),
-    }
+    };
+    let Some(app) = &args.app else {
+        return Err(match is_elsewhere {
+            true => Failure::usage(UNNAMED),
+            false => Failure::new(Code::Failed, missing),
+        });
+    };
+    let found = || {
+        let namespace = Namespace::new(&args.namespace, world)?;
+        let client = Client::through(Box::new(PodDialer::find(&namespace, app)?));
+        Ok(FoundRun { client, namespace: Some(namespace) })
+    };
+    found().map_err(|Failure { code, message }| match is_elsewhere {
+        true => Failure { code, message },
+        // Nobody has named the cluster.
+        false if code == Code::Usage => Failure::new(Code::Failed, format!("{missing}; {message}")),
+        false => Failure::new(code, format!("{missing}; {message}")),
+    })
 }
 
-/// Finds the run by the flags, else by the environment, else by the live sockets.
-pub(super) fn find(args: &ClientArgs, world: &World<'_>) -> Result<Client, ClientError> {
+/// What is missing if a cluster is named.
+pub(super) const UNNAMED: &str = "name the application too: with -n, --kubeconfig or --context no run of this host is \
+                                  meant";
+
+/// Finds the run of this host by the flags, else by the environment, else by the live sockets.
+pub(super) fn find_here(args: &ClientArgs, world: &World<'_>) -> Result<Client, ClientError> {
     let env = |name: &str| (world.env)(name).filter(|value| !value.is_empty());
     let token_env = || env("POSSE_CONTROL_TOKEN_FILE").map(PathBuf::from);
+    // In a driver's script the variable is about the script's own run.
+    let is_own =
+        args.app.is_none() || env("POSSE_APP").is_none_or(|app| Some(&app) == args.app.as_ref());
     let selector = RunSelector {
         control: args.control.clone(),
-        control_env: env("POSSE_CONTROL"),
+        control_env: env("POSSE_CONTROL").filter(|_| is_own),
         token_file: args.control_token_file.clone().or_else(token_env),
         app: args.app.clone(),
         folders: socket_folders(world),
     };
     Client::find(&selector)
+}
+
+impl ClientArgs {
+    /// True if a cluster or one of its namespaces is named, and no run by its address.
+    pub(super) fn names_cluster(&self) -> bool {
+        self.control.is_none() && self.namespace != NamespaceArgs::default()
+    }
 }
 
 impl From<ClientError> for Failure {
@@ -53,6 +85,7 @@ impl From<ClientError> for Failure {
         let code = match &error {
             ClientError::Control(_) | ClientError::Several { .. } => Code::Usage,
             ClientError::None { .. }
+            | ClientError::NoBridge(_)
             | ClientError::Output(_)
             | ClientError::Refused { .. }
             | ClientError::Incompatible(_)

@@ -11,14 +11,12 @@ use serde_json::{Value, json};
 
 use crate::args::ExplainArgs;
 use crate::connection::Connection;
-use crate::control_client::find;
+use crate::control_client::{FoundRun, find_run};
 use crate::exit::{Code, Failure};
 use crate::explain::report::{ExecutorReport, in_order};
 use crate::listing::{Listing, print_listing};
-use crate::remote::{RemoteRun, Words};
 use crate::world::World;
 use posse_base::text::one_line;
-use posse_control::client::{Client, ClientError};
 use posse_core::model::pod::StartProblemKind;
 use posse_core::model::refusal::Refusal;
 use posse_core::policy::loss::classify;
@@ -41,24 +39,21 @@ pub fn explain(
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let now = Timestamp::now();
-    let run = find(&args.client, world).and_then(|client| {
-        let status = client.status()?;
-        Ok((client, status))
+    let run = find_run(&args.client, world).and_then(|run| {
+        let status = run.client.status()?;
+        Ok((run, status))
     });
-    let (client, status) = match (run, &args.client.app) {
+    let (run, status) = match (run, &args.client.app) {
         (Ok(run), _) => run,
-        (Err(error), Some(app)) if is_gone(&error) => {
-            return match RemoteRun::find(&args.client, error.to_string(), app, world) {
-                Ok(run) => run.run(remote_words(args), out),
-                // The run is gone, but its pods may still exist.
-                Err(_) => explain_ended_run(args, app, &error, world, out),
-            };
+        // The run is gone, but its pods may still exist.
+        (Err(failure), Some(app)) if failure.code != Code::Usage => {
+            return explain_ended_run(args, app, &failure, world, out);
         }
-        (Err(error), _) => return Err(error.into()),
+        (Err(failure), _) => return Err(failure),
     };
     let listing = match args.id {
         Some(id) => {
-            let report = executor_report(args, id, &client, &status, world)?;
+            let report = executor_report(args, id, &run, &status, world)?;
             Explanation {
                 text: report.text(now),
                 json: report.json(),
@@ -103,19 +98,6 @@ impl Listing for Explanation {
     }
 }
 
-/// The same command, for the driver's pod.
-fn remote_words(args: &ExplainArgs) -> Words {
-    Words::new("explain")
-        .output(args.output)
-        .option("--group", args.group.as_ref())
-        .option("--logs", args.logs)
-        .values(args.id)
-}
-
-fn is_gone(error: &ClientError) -> bool {
-    matches!(error, ClientError::None { .. } | ClientError::Unreachable { .. })
-}
-
 fn failed(message: String) -> Failure {
     Failure::new(Code::Failed, message)
 }
@@ -124,7 +106,7 @@ fn failed(message: String) -> Failure {
 fn executor_report(
     args: &ExplainArgs,
     id: u64,
-    client: &Client,
+    run: &FoundRun,
     status: &StatusJson,
     world: &World<'_>,
 ) -> Result<ExecutorReport, Failure> {
@@ -139,7 +121,7 @@ fn executor_report(
         }
         Ok(())
     };
-    client.events(0, Some(&status.identity.run), false, &mut each)?;
+    run.client.events(0, Some(&status.identity.run), false, &mut each)?;
     if n_missed > 0 {
         report.notes.push(format!("{n_missed} older events of the run are no longer available"));
     }
@@ -148,9 +130,10 @@ fn executor_report(
             "there is no executor {id} now, and no available event mentions it"
         )));
     };
-    let server = match &status.identity.kubeconfig {
-        Some(kubeconfig) => Connection::find(Some(kubeconfig.as_ref()), None, world),
-        None => Connection::new(&args.client.namespace.server, world),
+    let server = match (&run.namespace, &status.identity.kubeconfig) {
+        (Some(namespace), _) => Ok(namespace.connection.clone()),
+        (None, Some(kubeconfig)) => Connection::find(Some(kubeconfig.as_ref()), None, world),
+        (None, None) => Connection::new(&args.client.namespace.server, world),
     };
     match server {
         Ok(server) => {
@@ -166,11 +149,11 @@ fn executor_report(
 fn explain_ended_run(
     args: &ExplainArgs,
     app: &str,
-    error: &ClientError,
+    failure: &Failure,
     world: &World<'_>,
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
-    let why = error.to_string();
+    let why = &failure.message;
     let nothing = |more: &str| failed(format!("{why}; {more}"));
     let server = Connection::new(&args.client.namespace.server, world)
         .map_err(|error| nothing(&format!("the cluster cannot be read either: {error}")))?;
@@ -204,7 +187,7 @@ fn explain_ended_run(
         cluster.add_pod(pod, args.logs, &mut report);
         reports.push((report.text(now), report));
     }
-    let head = format!("{}; in namespace {namespace}:\n", one_line(&why));
+    let head = format!("{}; in namespace {namespace}:\n", one_line(why));
     let all: Vec<Value> = reports.iter().map(|(_, report)| report.json()).collect();
     let listing = Explanation {
         text: reports.iter().fold(head, |text, (line, _)| text + line),

@@ -93,7 +93,7 @@ impl ExecutorReport {
         match &self.state {
             Some(state) => text::executor(state, now),
             None if self.events.is_empty() => {
-                format!("executor {}: no run of this application was found on this host", self.id)
+                format!("executor {}: no run of this application was found", self.id)
             }
             None => {
                 let group = self.events.iter().find_map(|event| event["group"].as_str());
@@ -369,7 +369,7 @@ mod tests {
         let alone = ExecutorReport { pod: Some(pod()), ..unknown };
         assert!(
             alone.text(DAY_0).starts_with(
-                "executor 9: no run of this application was found on this host\npod w-a"
+                "executor 9: no run of this application was found\npod w-a"
             )
         );
     }

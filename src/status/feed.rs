@@ -1,7 +1,7 @@
 //! The threads that read a run's status and events for `posse status --watch`, so that a run that does
 //! not answer never delays a key.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -9,10 +9,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use serde_json::Value;
 
-use crate::control_client::FoundRun;
-use crate::exit::{Code, Failure};
-use crate::remote::Words;
 use posse_base::text::sanitize;
+use posse_control::client::Client;
 use posse_core::policy::loss::MESSAGE_BYTES_MAX;
 use posse_wire::control::status_json::StatusJson;
 
@@ -32,9 +30,6 @@ const NEWS_MAX: usize = 1_000;
 /// The wait before the events of a run that does not answer are asked for again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The most bytes of one answer of a driver's pod.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
-
 /// The threads end with the process: each may be blocked in a read.
 pub(super) struct Feed {
     pub news: Receiver<News>,
@@ -47,7 +42,7 @@ impl Feed {
     ///
     /// # Errors
     /// The system cannot start a thread.
-    pub(super) fn start(run: FoundRun, has_keys: bool) -> io::Result<Self> {
+    pub(super) fn start(run: Client, has_keys: bool) -> io::Result<Self> {
         let run = Arc::new(run);
         let (sender, news) = bounded(NEWS_MAX);
         let (wanted, requests) = bounded::<()>(1);
@@ -61,9 +56,10 @@ impl Feed {
             "status",
             Box::new(move || {
                 for () in requests {
-                    let status = status(&run).map(Box::new);
+                    let status = run.observe().map(Box::new);
                     // The words of a pod, which may be long.
-                    let status = status.map_err(|why| sanitize(&why.message, MESSAGE_BYTES_MAX));
+                    let status =
+                        status.map_err(|why| sanitize(&why.to_string(), MESSAGE_BYTES_MAX));
                     if out.send(News::Status(status)).is_err() {
                         return;
                     }
@@ -79,7 +75,7 @@ impl Feed {
 
 /// Passes on the events until the run ends. After an error it asks again from the last event; a new run
 /// at the same address refuses that, and begins with its first one.
-fn follow(run: &FoundRun, out: &Sender<News>) {
+fn follow(run: &Client, out: &Sender<News>) {
     let mut last = 0;
     loop {
         let after = last;
@@ -92,108 +88,18 @@ fn follow(run: &FoundRun, out: &Sender<News>) {
                 io::Error::from(io::ErrorKind::BrokenPipe)
             })
         };
-        match events(run, after, &mut each) {
+        match run.events(after, None, true, &mut each) {
             Ok(()) => {
                 // Nobody listens any more if this fails.
                 let _ = out.send(News::Ended);
                 return;
             }
             Err(_) if is_closed => return,
-            Err(Refusal::Unknown) => last = 0,
-            Err(Refusal::Cut) => {}
+            // The run does not know the last event.
+            Err(error) if error.status() == Some(409) => last = 0,
+            Err(_) => {}
         }
         thread::park_timeout(RETRY);
-    }
-}
-
-/// Why there are no more events now.
-enum Refusal {
-    /// The run does not know the last event.
-    Unknown,
-    Cut,
-}
-
-fn events(
-    run: &FoundRun,
-    after: u64,
-    each: &mut dyn FnMut(&str) -> io::Result<()>,
-) -> Result<(), Refusal> {
-    match run {
-        FoundRun::Here(client) => {
-            client.events(after, None, true, each).map_err(|error| match error.status() {
-                Some(409) => Refusal::Unknown,
-                Some(_) | None => Refusal::Cut,
-            })
-        }
-        FoundRun::InCluster(run) => {
-            let words = Words::new("events")
-                .flag("--follow", true)
-                .flag("--json", true)
-                .option("--after", Some(after));
-            let mut lines = Lines { rest: Vec::new(), each };
-            match run.exec(words, &mut lines, &mut io::sink()) {
-                Ok(Code::Clean) => Ok(()),
-                Ok(_) => Err(Refusal::Unknown),
-                Err(_) => Err(Refusal::Cut),
-            }
-        }
-    }
-}
-
-fn status(run: &FoundRun) -> Result<StatusJson, Failure> {
-    match run {
-        FoundRun::Here(client) => Ok(client.observe()?),
-        FoundRun::InCluster(run) => {
-            let (mut answer, mut errors) = (Limited::default(), Limited::default());
-            let words = Words::new("status").flag("--json", true).flag("--observe", true);
-            let code = run.exec(words, &mut answer, &mut errors)?;
-            StatusJson::parse(&answer.0).map_err(|_| {
-                let said = String::from_utf8_lossy(&errors.0).trim().to_owned();
-                Failure::new(code, format!("the driver's pod gave no status: {said}"))
-            })
-        }
-    }
-}
-
-/// Passes on whole lines.
-struct Lines<'a> {
-    rest: Vec<u8>,
-    each: &'a mut dyn FnMut(&str) -> io::Result<()>,
-}
-
-impl Write for Lines<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.rest.len() + bytes.len() > ANSWER_BYTES_MAX {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.rest.extend_from_slice(bytes);
-        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.rest.drain(..=end).collect();
-            (self.each)(String::from_utf8_lossy(&line[..end]).trim_end())?;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Bytes up to a limit.
-#[derive(Default)]
-struct Limited(Vec<u8>);
-
-impl Write for Limited {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > ANSWER_BYTES_MAX {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -203,24 +109,5 @@ fn read_keys(out: &Sender<News>) {
         if out.send(News::Key(key[0])).is_err() {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_become_lines() {
-        let mut seen = Vec::new();
-        let mut each = |line: &str| {
-            seen.push(line.to_owned());
-            Ok(())
-        };
-        let mut lines = Lines { rest: Vec::new(), each: &mut each };
-        for piece in [&b"on"[..], b"e\ntwo\n", b"", b"thr"] {
-            lines.write_all(piece).unwrap();
-        }
-        assert_eq!(seen, ["one", "two"]);
     }
 }

@@ -5,10 +5,9 @@ use std::io::Write;
 use jiff::Timestamp;
 
 use crate::args::StatusArgs;
-use crate::control_client::{FoundRun, find_anywhere};
+use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
-use crate::remote::Words;
 use crate::table::table;
 use crate::world::World;
 use posse_base::text::{age, one_line, sanitize};
@@ -22,16 +21,11 @@ mod watch;
 
 /// `posse status`.
 pub fn status(args: &StatusArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let run = find_anywhere(&args.client, world)?;
+    let client = find_run(&args.client, world)?.client;
     if args.watch {
-        return watch::watch(run, world);
+        return watch::watch(client, world);
     }
-    let client = match run {
-        FoundRun::Here(client) => client,
-        FoundRun::InCluster(run) => return run.run(Words::new("status").output(args.output), out),
-    };
-    let status = if args.observe { client.observe()? } else { client.status()? };
-    let listing = StatusListing { status, now: Timestamp::now() };
+    let listing = StatusListing { status: client.status()?, now: Timestamp::now() };
     print_listing(&listing, args.output, out)
 }
 

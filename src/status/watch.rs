@@ -6,13 +6,13 @@ use crossbeam_channel::{select, tick};
 use jiff::Timestamp;
 use log::LevelFilter;
 
-use crate::control_client::FoundRun;
 use crate::exit::{Code, Failure};
 use crate::namespace::start_signals;
 use crate::status::feed::{Feed, News};
 use crate::status::screen::Screen;
 use crate::status::view::View;
 use crate::world::World;
+use posse_control::client::Client;
 use posse_run::signals::Signal;
 
 /// At most four drawings and four statuses a second. The window's size is read as often.
@@ -28,7 +28,7 @@ const LEAVING_KEYS: [u8; 4] = [b'q', b'Q', 3, 4];
 ///
 /// # Errors
 /// stdout is not a terminal, or the system refuses threads or signals.
-pub(super) fn watch(run: FoundRun, world: &World<'_>) -> Result<Code, Failure> {
+pub(super) fn watch(run: Client, world: &World<'_>) -> Result<Code, Failure> {
     if !Screen::is_possible((world.env)("TERM").as_deref()) {
         return Err(Failure::usage(
             "--watch draws on a terminal, and stdout is none that it can draw on; `posse events \

@@ -462,7 +462,7 @@ fn check_left_behind(scene: &Scene<'_>, kubeconfig: &str, second: &Value) {
     check(
         &alone(&[]),
         &[
-            "no live run of application shop",
+            "has no driver of application shop",
             &format!("pod {}: {reason}", name_of(second)),
             "executor 3: Running",
         ],

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::Shutdown;
 use rustix::process::{self, Pid, PidfdFlags, Signal};
 
 use crate::address::{ControlError, app_of, connect_unix, live_sockets};
@@ -51,11 +54,59 @@ pub enum OneTask {
 /// A client of one run.
 #[derive(Debug)]
 pub struct Client {
-    address: ControlAddr,
+    way: Way,
+    token: Option<Token>,
+    /// The connection of the last call, which the next call may use: a bridge to a pod takes longer than a call.
+    spare: Mutex<Option<Connection>>,
+}
+
+/// How a run is reached.
+#[derive(Debug)]
+enum Way {
+    Address(ControlAddr),
+    Dialer(Box<dyn Dialer>),
+}
+
+/// Connects to the control API of a run that is elsewhere, through a process there that called `Client::join`. Shown as
+/// a place.
+pub trait Dialer: fmt::Debug + fmt::Display + Send + Sync {
+    /// A new connection.
+    ///
+    /// # Errors
+    /// There is no way to the run.
+    fn dial(&self) -> io::Result<Box<dyn Stream>>;
+}
+
+/// A connection as bytes in both directions.
+pub trait Stream: Read + Write + fmt::Debug + Send {
+    /// Lets each read wait at most `limit`.
+    fn limit_reads(&self, limit: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn limit_reads(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+}
+
+impl Stream for UnixStream {
+    fn limit_reads(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: BufReader<Box<dyn Stream>>,
     token: Option<Token>,
 }
 
 impl Client {
+    /// A client that reaches its run by `dialer`.
+    pub fn through(dialer: Box<dyn Dialer>) -> Self {
+        Self { way: Way::Dialer(dialer), token: None, spare: Mutex::default() }
+    }
+
     /// Finds the run: `--control`, `$POSSE_CONTROL`, then the one live socket of `--app`.
     ///
     /// # Errors
@@ -73,7 +124,50 @@ impl Client {
             (ControlAddr::Tcp(_), None) => return Err(ControlError::NoToken { address }.into()),
             (ControlAddr::Unix(_), _) => None,
         };
-        Ok(Self { address, token })
+        Ok(Self { way: Way::Address(address), token, spare: Mutex::default() })
+    }
+
+    /// Joins a connection with `input` and `output`, byte for byte, until the run or the input ends. Before its bytes
+    /// the output has one line: `posse`, the version, and the token if the address needs one.
+    ///
+    /// # Errors
+    /// The run does not answer, or the output cannot be written.
+    pub fn join(
+        &self,
+        mut input: impl Read + Send + 'static,
+        output: &mut dyn Write,
+    ) -> Result<(), ClientError> {
+        let Way::Address(address) = &self.way else {
+            return Err(ClientError::Incompatible("a bridge cannot lead to another one"));
+        };
+        let socket = match address {
+            ControlAddr::Tcp(address) => {
+                TcpStream::connect_timeout(address, TIMEOUT).map(OwnedFd::from)
+            }
+            ControlAddr::Unix(path) => connect_unix(path, TIMEOUT).map(OwnedFd::from),
+        };
+        let failed = |error| self.lost(error);
+        let mut socket = File::from(socket.map_err(failed)?);
+        let mut sending = socket.try_clone().map_err(failed)?;
+        let send = move || {
+            // Either end is the end of both: a client that has closed waits for no answer.
+            let _ = io::copy(&mut input, &mut sending);
+            let _ = rustix::net::shutdown(&sending, Shutdown::Both);
+        };
+        thread::Builder::new().name("bridge".to_owned()).spawn(send).map_err(failed)?;
+        let token =
+            self.token.as_ref().map_or_else(String::new, |one| format!(" {}", one.reveal()));
+        let mut write = |bytes: &[u8]| {
+            output.write_all(bytes).and_then(|()| output.flush()).map_err(ClientError::Output)
+        };
+        write(format!("{GREETING}{}{token}\n", env!("CARGO_PKG_VERSION")).as_bytes())?;
+        let mut bytes = vec![0; JOIN_BYTES];
+        loop {
+            match socket.read(&mut bytes) {
+                Ok(0) | Err(_) => return Ok(()),
+                Ok(n) => write(&bytes[..n])?,
+            }
+        }
     }
 
     /// `GET /v1/status`.
@@ -181,13 +275,14 @@ impl Client {
         let path = format!("/v1/events?after={after}&follow={follow}{run}");
         // Empty lines arrive twice as often as this, so a longer silence means a dead connection.
         let timeout = if follow { FOLLOW_TIMEOUT } else { TIMEOUT };
-        let mut answer = self.request("GET", &path, None, timeout)?;
+        let connection = self.connect(timeout)?;
+        let mut answer = connection.ask("GET", &path, None, "close").map_err(|e| self.lost(e))?;
         answer.check()?;
         let mut line = String::new();
         let mut stopped = false;
         loop {
             line.clear();
-            let n_bytes = (&mut answer.body)
+            let n_bytes = (&mut answer.connection.stream)
                 .take(LINE_BYTES_MAX)
                 .read_line(&mut line)
                 .map_err(|error| self.lost(error))?;
@@ -205,22 +300,83 @@ impl Client {
 
     /// One call whose answer has a limited size.
     fn call(&self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>, ClientError> {
-        let mut answer = self.request(method, path, body, TIMEOUT)?;
+        let ask = |connection: Connection| connection.ask(method, path, body, "keep-alive");
+        let spare = self.spare().take();
+        let mut answer = match spare.map(ask) {
+            // The run has closed the connection before it read the call.
+            Some(Err(error)) if is_closed(&error) => ask(self.connect(TIMEOUT)?),
+            Some(answer) => answer,
+            None => ask(self.connect(TIMEOUT)?),
+        }
+        .map_err(|error| self.lost(error))?;
         answer.check()?;
-        answer.read_body().map_err(|error| self.lost(error))
+        let body = answer.read_body().map_err(|error| self.lost(error))?;
+        *self.spare() = answer.reusable();
+        Ok(body)
     }
 
-    /// Sends a request. HTTP/1.0, so that the server closes the connection after the answer and sends
-    /// no chunked encoding.
-    fn request(
-        &self,
+    fn spare(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(&self, limit: Duration) -> Result<Connection, ClientError> {
+        let stream: io::Result<Box<dyn Stream>> = match &self.way {
+            Way::Address(ControlAddr::Tcp(address)) => TcpStream::connect_timeout(address, TIMEOUT)
+                .and_then(|stream| {
+                    stream.set_write_timeout(Some(TIMEOUT))?;
+                    Ok(Box::new(stream) as _)
+                }),
+            Way::Address(ControlAddr::Unix(path)) => {
+                connect_unix(path, TIMEOUT).map(|stream| Box::new(stream) as _)
+            }
+            Way::Dialer(dialer) => return Connection::dial(&**dialer, limit),
+        };
+        let limited = stream.and_then(|stream| stream.limit_reads(limit).map(|()| stream));
+        let stream = BufReader::new(limited.map_err(|error| self.lost(error))?);
+        Ok(Connection { stream, token: self.token.clone() })
+    }
+
+    fn lost(&self, error: io::Error) -> ClientError {
+        let place = match &self.way {
+            Way::Address(address) => address.to_string(),
+            Way::Dialer(dialer) => dialer.to_string(),
+        };
+        ClientError::Unreachable { place, error }
+    }
+}
+
+/// True if the peer has closed the connection before it answered.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+impl Connection {
+    /// Dials, and reads the line that `Client::join` begins with.
+    fn dial(dialer: &dyn Dialer, limit: Duration) -> Result<Self, ClientError> {
+        let greeted = || {
+            let mut stream = BufReader::new(dialer.dial()?);
+            stream.get_ref().limit_reads(BRIDGE_TIMEOUT)?;
+            let mut line = String::new();
+            (&mut stream).take(HEAD_BYTES_MAX).read_line(&mut line)?;
+            stream.get_ref().limit_reads(limit)?;
+            Ok((stream, line))
+        };
+        let (stream, line) = greeted().map_err(ClientError::NoBridge)?;
+        let words = line.trim_end().strip_prefix(GREETING);
+        let words = words.ok_or(ClientError::Incompatible("no greeting of `posse bridge`"))?;
+        let token = words.split_once(' ').map(|(_, token)| Token::sent(token));
+        Ok(Self { stream, token })
+    }
+
+    /// Sends a request and reads the head of its answer. HTTP/1.0, so that the server sends no chunked encoding.
+    fn ask(
+        mut self,
         method: &str,
         path: &str,
         body: Option<&[u8]>,
-        timeout: Duration,
-    ) -> Result<Answer, ClientError> {
-        let mut stream = self.connect(timeout).map_err(|error| self.lost(error))?;
-        let mut head = format!("{method} {path} HTTP/1.0\r\nhost: posse\r\n");
+        then: &str,
+    ) -> io::Result<Answer> {
+        let mut head = format!("{method} {path} HTTP/1.0\r\nhost: posse\r\nconnection: {then}\r\n");
         if let Some(token) = &self.token {
             head.push_str(&format!("authorization: {}\r\n", token.header()));
         }
@@ -230,36 +386,10 @@ impl Client {
         head.push_str("\r\n");
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(body.unwrap_or_default());
-        stream.write_all(&bytes).map_err(|error| self.lost(error))?;
-        Answer::read(BufReader::new(stream)).map_err(|error| self.lost(error))
-    }
-
-    fn connect(&self, timeout: Duration) -> io::Result<Box<dyn Stream>> {
-        match &self.address {
-            ControlAddr::Tcp(address) => {
-                let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
-                Ok(Box::new(stream))
-            }
-            ControlAddr::Unix(path) => {
-                let stream = connect_unix(path, TIMEOUT)?;
-                stream.set_read_timeout(Some(timeout))?;
-                Ok(Box::new(stream))
-            }
-        }
-    }
-
-    fn lost(&self, error: io::Error) -> ClientError {
-        ClientError::Unreachable { address: self.address.clone(), error }
+        self.stream.get_mut().write_all(&bytes)?;
+        Answer::read(self)
     }
 }
-
-/// A TCP or unix stream.
-trait Stream: Read + Write + fmt::Debug {}
-
-impl Stream for TcpStream {}
-impl Stream for UnixStream {}
 
 /// An answer whose body is not read yet.
 #[derive(Debug)]
@@ -267,16 +397,17 @@ struct Answer {
     status: u16,
     /// `None`: the body ends with the connection.
     length: Option<u64>,
-    body: BufReader<Box<dyn Stream>>,
+    stays_open: bool,
+    connection: Connection,
 }
 
 impl Answer {
-    fn read(mut stream: BufReader<Box<dyn Stream>>) -> io::Result<Self> {
+    fn read(mut connection: Connection) -> io::Result<Self> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let room = HEAD_BYTES_MAX.saturating_sub(head.len() as u64);
-            if (&mut stream).take(room).read_until(b'\n', &mut head)? == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer was cut"));
+            if (&mut connection.stream).take(room).read_until(b'\n', &mut head)? == 0 {
+                return Err(if head.is_empty() { closed() } else { cut() });
             }
         }
         let mut headers = [httparse::EMPTY_HEADER; 32];
@@ -284,9 +415,13 @@ impl Answer {
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
         parsed.parse(&head).map_err(|_| invalid())?;
         let status = parsed.code.ok_or_else(invalid)?;
-        let length = parsed.headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"));
-        let length = length.and_then(|h| str::from_utf8(h.value).ok()?.parse().ok());
-        Ok(Self { status, length, body: stream })
+        let header = |name: &str| {
+            let found = parsed.headers.iter().find(|h| h.name.eq_ignore_ascii_case(name))?;
+            str::from_utf8(found.value).ok()
+        };
+        let length = header("content-length").and_then(|value| value.parse().ok());
+        let stays_open = header("connection") != Some("close");
+        Ok(Self { status, length, stays_open, connection })
     }
 
     /// Turns any status but 2xx into an error with the run's message.
@@ -303,15 +438,29 @@ impl Answer {
 
     fn read_body(&mut self) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
-        let n_bytes = (&mut self.body).take(BODY_BYTES_MAX + 1).read_to_end(&mut body)? as u64;
+        let room = self.length.map_or(BODY_BYTES_MAX + 1, |n| n.min(BODY_BYTES_MAX + 1));
+        let n_bytes = (&mut self.connection.stream).take(room).read_to_end(&mut body)? as u64;
         if n_bytes > BODY_BYTES_MAX {
             return Err(io::Error::other("the answer is too large"));
         }
         if self.length.is_some_and(|length| length != n_bytes) {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer was cut"));
+            return Err(cut());
         }
         Ok(body)
     }
+
+    /// The connection, after the whole body, if the server leaves it open.
+    fn reusable(self) -> Option<Connection> {
+        (self.stays_open && self.length.is_some()).then_some(self.connection)
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, "there was no answer")
+}
+
+fn cut() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the answer was cut")
 }
 
 fn only_socket(selector: &RunSelector) -> Result<PathBuf, ClientError> {
@@ -432,8 +581,10 @@ pub enum ClientError {
     Several { runs: Vec<LiveRun> },
     /// The answer is not from posse, or from an incompatible version.
     Incompatible(&'static str),
+    /// Nothing leads to the run.
+    NoBridge(io::Error),
     /// The run does not answer.
-    Unreachable { address: ControlAddr, error: io::Error },
+    Unreachable { place: String, error: io::Error },
 }
 
 impl From<ControlError> for ClientError {
@@ -473,8 +624,9 @@ impl fmt::Display for ClientError {
             Self::Incompatible(what) => {
                 write!(f, "the answer is not from a compatible posse: {what}")
             }
-            Self::Unreachable { address, error } => {
-                write!(f, "the run at {address} does not answer: {error}")
+            Self::NoBridge(error) => error.fmt(f),
+            Self::Unreachable { place, error } => {
+                write!(f, "the run at {place} does not answer: {error}")
             }
         }
     }
@@ -489,6 +641,7 @@ impl ClientError {
             Self::Refused { status, .. } => Some(*status),
             Self::Control(_)
             | Self::Incompatible(_)
+            | Self::NoBridge(_)
             | Self::None { .. }
             | Self::Output(_)
             | Self::Several { .. }
@@ -497,10 +650,19 @@ impl ClientError {
     }
 }
 
+/// What the first line of a bridge begins with.
+const GREETING: &str = "posse ";
+
+/// The most bytes that a bridge passes on at once.
+const JOIN_BYTES: usize = 32 << 10;
+
 /// For connecting, and between two reads of an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same while following events: twice the interval of the empty lines.
+/// Until a bridge is there: a pod is asked for it.
+const BRIDGE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// As `TIMEOUT` while following events: twice the interval of the empty lines.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The longest status line and headers, in bytes.

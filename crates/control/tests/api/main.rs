@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod apps;
+mod bridge;
 mod doors;
 mod page;
 
