@@ -109,7 +109,12 @@ fn find(args: &ExecArgs, world: &World<'_>) -> Result<(Location, PodDetails), Fa
                 )
             })?;
             let missing = || {
-                failed(format!("there is no pod {name} in namespace {}", location.namespace.name))
+                let mut what =
+                    format!("there is no pod {name} in namespace {}", location.namespace.name);
+                if let Ok(id) = args.command[0].parse::<u64>() {
+                    what.push_str(&format!("; executor {id} of application {name} is {name}/{id}"));
+                }
+                failed(what)
             };
             return found.ok_or_else(missing).map(|pod| (location, pod));
         }

@@ -10,8 +10,9 @@ use posse_core::model::ids::ExecutorId;
 
 /// `posse idle`. Exit code 1 if there is no executor of some id.
 pub fn idle(args: &IdleArgs, world: &World<'_>) -> Result<Code, Failure> {
-    let ids: BTreeSet<ExecutorId> = args.ids.iter().copied().map(ExecutorId).collect();
-    let unknown = find_run(&args.client, world)?.client.idle(&ids)?;
+    let (client, ids) = args.client.with_words(&args.words)?;
+    let ids: BTreeSet<ExecutorId> = ids.into_iter().map(ExecutorId).collect();
+    let unknown = find_run(&client, world)?.client.idle(&ids)?;
     if unknown.is_empty() {
         return Ok(Code::Clean);
     }

@@ -15,16 +15,20 @@ use posse_wire::control::Killed;
 
 /// `posse kill`.
 pub fn kill(args: &KillArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let ids: BTreeSet<ExecutorId> = args.ids.iter().copied().map(ExecutorId).collect();
+    let (named, ids) = args.client.with_words(&args.words)?;
+    if ids.is_empty() {
+        return Err(Failure::usage("name the executors by their ids: `posse kill [APP] ID...`"));
+    }
     let after = match args.target {
         Some(target) => AfterKill::Target(target),
         None if args.no_replace => AfterKill::Lower,
         None => AfterKill::Replace,
     };
-    let client = find_run(&args.client, world)?.client;
+    let client = find_run(&named, world)?.client;
     if args.target.is_some() {
-        all_are_there(&client, &args.ids)?;
+        all_are_there(&client, &ids)?;
     }
+    let ids: BTreeSet<ExecutorId> = ids.into_iter().map(ExecutorId).collect();
     let killed = client.kill(&ids, after, args.force, args.reason.as_deref())?;
     let listing = KillReport { killed, after };
     print_listing(&listing, args.output, out)?;

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use crate::args::ClientArgs;
 use crate::args::submit::LogsArgs;
 use crate::exit::{Code, Failure};
 use crate::follow;
@@ -35,7 +34,10 @@ const COPY_BYTES: usize = 16 << 10;
 /// # Errors
 /// There is no such application or executor, or the API server does not return its log.
 pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let (client, id) = wanted(args)?;
+    let (client, id) = args.client.with_number(&args.words, "ID")?;
+    if args.executors && id.is_some() {
+        return Err(Failure::usage("name one executor, or all by --executors, but not both"));
+    }
     let location = locate(&client, client.app.is_none(), world)?;
     let (app, is_local) = (location.app.clone().unwrap_or_default(), location.run.is_some());
     let (app, namespace) = (app.as_str(), location.namespace);
@@ -94,23 +96,6 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         namespace.refused(&format!("cannot read the log of pod {pod_name}"), app, &refusal)
     })?;
     with_log_output(out, args.raw, |out| copy(stream.reader(), out)).map(|()| Code::Clean)
-}
-
-/// The application and the executor that are meant.
-fn wanted(args: &LogsArgs) -> Result<(ClientArgs, Option<u64>), Failure> {
-    let (app, id) = args.target.clone().unwrap_or_default();
-    let id = id.or(args.executor);
-    if app.is_some() && args.app.is_some() {
-        return Err(Failure::usage(
-            "name the application by the argument or by --app, not by both",
-        ));
-    }
-    if args.executors && id.is_some() {
-        return Err(Failure::usage("name one executor, or all by --executors, but not both"));
-    }
-    let app = app.or_else(|| args.app.clone());
-    let namespace = args.namespace.clone();
-    Ok((ClientArgs { app, namespace, ..ClientArgs::default() }, id))
 }
 
 fn copy(reader: &mut dyn Read, out: &mut dyn Write) -> Result<(), Failure> {

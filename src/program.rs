@@ -20,6 +20,12 @@ use posse_wire::config::section::{SIMILARITY_MIN, similar};
 const COMMANDS_OF_THE_FULL_PROGRAM: [&str; 7] =
     ["check", "completions", "dev", "init", "man", "map", "render"];
 
+/// The flags that earlier releases had, by command, and what to do instead.
+const REMOVED: [(&str, &str, &str); 2] = [
+    ("posse kill", "--replace", "posse replaces executors without it"),
+    ("posse logs", "--executor", "write `posse logs APP ID`"),
+];
+
 /// Runs the command that the arguments name. Errors are printed here and nowhere else.
 pub fn run(
     args: impl IntoIterator<Item = OsString>,
@@ -28,7 +34,6 @@ pub fn run(
     err: &mut dyn Write,
 ) -> Code {
     let args = crate::command_line::with_flags_behind(args.into_iter().collect());
-    let args = crate::command_line::with_app_flag(args);
     let (done, output) = match crate::command_line::parse(&args) {
         Ok(CommandLine { command, output }) => {
             (dispatch(command, &World { output, ..*world }, out), output)
@@ -90,8 +95,16 @@ fn usage_error(
     {
         said = said.replace(&why.to_string(), "expected a whole number");
     }
-    let hint = suggestion(error, &command).unwrap_or_default();
+    let hint = removed(error, &names).or_else(|| suggestion(error, &command)).unwrap_or_default();
     Err(Failure::usage(format!("{said}{hint}; see `{names} --help`")))
+}
+
+/// What takes the place of a flag that earlier releases had.
+fn removed(error: &clap::Error, command: &str) -> Option<String> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_it = |(of, name, _): &&(&str, &str, &str)| *of == command && name == flag;
+    let (_, _, instead) = REMOVED.iter().find(is_it)?;
+    Some(format!(" (it was removed: {instead})"))
 }
 
 /// What was probably meant by an unknown command or flag.

@@ -7,6 +7,6 @@ use crate::world::World;
 
 /// `posse ready`.
 pub fn ready(args: &ReadyArgs, world: &World<'_>) -> Result<Code, Failure> {
-    find_run(&args.client, world)?.client.ready()?;
+    find_run(&args.client.with_app(&args.words)?, world)?.client.ready()?;
     Ok(Code::Clean)
 }

@@ -2,25 +2,30 @@
 
 use std::io::Write;
 
-use crate::args::{ClientArgs, ScaleArgs};
-use crate::control_client::find_run as find;
+use crate::args::ScaleArgs;
+use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::world::World;
 use posse_control::client::Client;
-use posse_core::model::settings::ScaleDown;
+use posse_core::model::settings::{EXECUTORS_MAX, ScaleDown};
 use posse_wire::control::status_json::GroupJson;
 use posse_wire::control::target_body;
-use posse_wire::names;
 
 /// `posse scale`.
 ///
 /// # Errors
 /// There is no such run or group, the group is not clear, or the run refuses.
 pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let (client, named) = find_run(args, world)?;
-    let group = named.map_or_else(|| only_group(&client), Ok)?;
-    let target = match client.scale(&group, args.target) {
+    let (named, wanted) = args.client.with_number(&args.words, "TARGET")?;
+    let wanted = wanted.and_then(|n| u32::try_from(n).ok()).filter(|n| *n <= EXECUTORS_MAX);
+    let wanted = wanted.ok_or_else(|| {
+        let what = "name the TARGET, a number of executors, at most";
+        Failure::usage(format!("{what} {EXECUTORS_MAX}: `posse scale [APP] TARGET`"))
+    })?;
+    let client = find_run(&named, world).map_err(|failure| hinted(failure, args))?.client;
+    let group = args.group.clone().map_or_else(|| only_group(&client), Ok)?;
+    let target = match client.scale(&group, wanted) {
         Ok(target) => target,
         Err(error) if error.status() == Some(404) => return Err(no_such_group(&client, &group)),
         Err(error) => return Err(error.into()),
@@ -28,31 +33,15 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
     // What becomes of the executors that run. The target is set, so a failure here changes nothing.
     let status = client.status().ok();
     let now = status.and_then(|status| status.groups.into_iter().find(|one| one.group == group));
-    print_listing(&ScaleReport { group, wanted: args.target, target, now }, args.output, out)
+    print_listing(&ScaleReport { group, wanted, target, now }, args.output, out)
 }
 
-/// The run, and its group as far as it is named. A word in front of the target is a group; if the run has none of
-/// this name, or no run is clear, it is an application.
-fn find_run(args: &ScaleArgs, world: &World<'_>) -> Result<(Client, Option<String>), Failure> {
-    let named = args.group.as_ref().or(args.group_flag.as_ref()).cloned();
-    let find = |client: &ClientArgs| find(client, world).map(|run| run.client);
-    let found = find(&args.client);
-    let Some(word) = args.group.as_ref().filter(|_| args.client.app.is_none()) else {
-        return Ok((found?, named));
-    };
-    let is_app = match &found {
-        Ok(client) => {
-            let status = client.status()?;
-            status.identity.app == *word && status.groups.iter().all(|one| one.group != *word)
-        }
-        Err(_) => args.client.control.is_none() && names::app_name_error(word).is_none(),
-    };
-    if !is_app {
-        return Ok((found?, named));
+/// A word in front of the target was a group once.
+fn hinted(mut failure: Failure, args: &ScaleArgs) -> Failure {
+    if args.words.len() > 1 {
+        failure.message.push_str("; a group is named by --group");
     }
-    let client = ClientArgs { app: Some(word.clone()), ..args.client.clone() };
-    let run = found.or_else(|error| find(&client).map_err(|_| error))?;
-    Ok((run, None))
+    failure
 }
 
 /// What a call that set a target did.

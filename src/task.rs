@@ -6,11 +6,13 @@ use std::slice;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::args::ClientArgs;
 use crate::args::submit::LogsArgs;
 use crate::args::task::{
     ArrayArg, TaskAddArgs, TaskArgs, TaskCommand, TaskGroupArgs, TaskKeysArgs, TaskListArgs,
     TaskLogsArgs, TaskWaitArgs, by_name,
 };
+use crate::args::words::Word;
 use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
@@ -226,8 +228,8 @@ fn pod_logs(
     };
     let app = run.client.observe()?.identity.app;
     let of_executor = LogsArgs {
-        target: Some((Some(app), Some(executor))),
-        namespace: args.of.client.namespace.clone(),
+        client: ClientArgs { app: Some(app), ..args.of.client.clone() },
+        words: vec![Word::Number(executor)],
         follow: args.follow,
         ..LogsArgs::default()
     };

@@ -19,7 +19,8 @@ const GROUP_BYTES_MAX: usize = 1 << 10;
 pub fn wait(args: &WaitArgs, world: &World<'_>) -> Result<Code, Failure> {
     let begin = Instant::now();
     let until = args.timeout.map(|ms| begin + Duration::from_millis(ms));
-    let client = once_there(until, || find_run(&args.client, world))?.client;
+    let named = args.client.with_app(&args.words)?;
+    let client = once_there(until, || find_run(&named, world))?.client;
     let mut status = once_there(until, || Ok(client.status()?))?;
     loop {
         let groups = groups(&status, args.group.as_deref())?;

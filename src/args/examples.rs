@@ -75,7 +75,7 @@ Examples:
 pub const EXEC: &str = "\
 Examples:
   posse exec 3 -it -- sh                       a shell in executor 3 of the only run here
-  posse exec wordcount 3 -- ps aux             the same application by its name
+  posse exec wordcount/3 -- ps aux             the application by its name
   posse exec 3 -i -- tee /tmp/in < data.csv    stdin goes to the command
 
 Exit codes:
@@ -99,8 +99,8 @@ Examples:
 pub const SCALE: &str = "\
 Examples:
   posse scale 5                                the only group of the only run
-  posse scale wordcount big 20
-  posse scale wordcount big 0 -n analytics";
+  posse scale wordcount 20 --group big
+  posse scale wordcount 0 -n analytics";
 
 pub const KILL: &str = "\
 Examples:
@@ -123,7 +123,7 @@ Examples:
 pub const READY: &str = "\
 Examples:
   posse ready                                  in the driver's script
-  posse ready --app wordcount                  from elsewhere";
+  posse ready wordcount                        from elsewhere";
 
 pub const IDLE: &str = "\
 Examples:
@@ -141,7 +141,7 @@ pub const WAIT: &str = "\
 Examples:
   posse wait --running 4 && mpirun ...         in the driver's script
   posse wait --running 1 --group gpu --timeout 10m
-  posse wait --app wordcount --running 20
+  posse wait wordcount --running 20
   posse wait --ready 4                         their readiness probes have succeeded, too
 
 Exit codes:

@@ -7,9 +7,9 @@ use crate::args::submit::app_and_executor;
 
 /// `posse exec`.
 #[derive(Args, Clone, Debug)]
-#[command(override_usage = "posse exec [OPTIONS] [APP] <ID> [--] <COMMAND>...")]
+#[command(override_usage = "posse exec [OPTIONS] <ID> [--] <COMMAND>...")]
 pub struct ExecArgs {
-    /// The executor: its id, APP/ID or APP ID with the application's name, or the name of its pod
+    /// The executor: its id, APP/ID with the application's name, or the name of its pod
     #[arg(value_name = "ID", value_parser = exec_target)]
     pub target: ExecTarget,
     /// Pass stdin on to the command

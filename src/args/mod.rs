@@ -24,6 +24,7 @@ pub mod submit;
 pub mod task;
 #[cfg(feature = "tools")]
 pub mod tools;
+pub mod words;
 
 use exec::ExecArgs;
 use format::FormatArgs;
@@ -31,6 +32,7 @@ use output::OutputArgs;
 use stage::StageArgs;
 use submit::{AppsArgs, CopyArgs, LogsArgs, NamespaceArgs, StopArgs, SubmitArgs};
 use task::TaskArgs;
+use words::{Word, word};
 
 /// Keeps a driver's executors alive on Kubernetes.
 #[derive(Debug, Parser)]
@@ -325,7 +327,7 @@ pub struct ClientArgs {
     /// A file with the token for a control API on HOST:PORT [default: $POSSE_CONTROL_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Which run")]
     pub control_token_file: Option<PathBuf>,
-    /// The application's name, on this host or else in the cluster. Many commands also take it as their first word
+    /// The application's name, on this host or else in the cluster; most commands also take it as their first word
     #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error), help_heading = "Which run")]
     pub app: Option<String>,
     #[command(flatten)]
@@ -344,10 +346,12 @@ pub struct ListenArgs {
 
 /// `posse status`.
 #[derive(Args, Clone, Debug)]
-#[command(override_usage = "posse status [OPTIONS] [APP]")]
 pub struct StatusArgs {
     #[command(flatten)]
     pub client: ClientArgs,
+    /// The application, as with --app
+    #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
+    pub words: Vec<Word>,
     /// Show the status on the whole screen, until q or Ctrl-C
     #[arg(short, long, conflicts_with_all = ["output", "json"])]
     pub watch: bool,
@@ -357,21 +361,16 @@ pub struct StatusArgs {
 
 /// `posse scale`.
 #[derive(Args, Clone, Debug)]
-#[command(allow_missing_positional = true)]
-#[command(override_usage = "posse scale [OPTIONS] [APP] [GROUP] <TARGET>")]
+#[command(override_usage = "posse scale [OPTIONS] [APP] <TARGET>")]
 pub struct ScaleArgs {
     #[command(flatten)]
     pub client: ClientArgs,
+    /// The application, as with --app, and the number of executors
+    #[arg(required = true, value_name = "TARGET", value_parser = word)]
+    pub words: Vec<Word>,
     /// The group; not needed if there is only one
-    #[arg(value_name = "GROUP", value_parser = named(names::group_name_error))]
+    #[arg(long, value_name = "GROUP", value_parser = named(names::group_name_error))]
     pub group: Option<String>,
-    /// The group, instead of the argument GROUP
-    #[arg(long = "group", value_name = "GROUP", conflicts_with = "group",
-          value_parser = named(names::group_name_error))]
-    pub group_flag: Option<String>,
-    /// The number of executors
-    #[arg(value_name = "TARGET", value_parser = executors())]
-    pub target: u32,
     #[command(flatten)]
     pub output: FormatArgs,
 }
@@ -382,12 +381,9 @@ pub struct ScaleArgs {
 pub struct KillArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// The executors' ids
-    #[arg(required = true, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
-    pub ids: Vec<u64>,
-    /// Replace the executors; this is the default
-    #[arg(long, conflicts_with_all = ["no_replace", "target"])]
-    pub replace: bool,
+    /// The application, as with --app, and the executors' ids
+    #[arg(required = true, value_name = "ID", value_parser = word)]
+    pub words: Vec<Word>,
     /// Lower the target instead of replacing the executors
     #[arg(long, conflicts_with = "target")]
     pub no_replace: bool,
@@ -409,16 +405,20 @@ pub struct KillArgs {
 pub struct ReadyArgs {
     #[command(flatten)]
     pub client: ClientArgs,
+    /// The application, as with --app
+    #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
+    pub words: Vec<Word>,
 }
 
 /// `posse idle`.
 #[derive(Args, Clone, Debug)]
+#[command(override_usage = "posse idle [OPTIONS] [APP] [ID]...")]
 pub struct IdleArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// The executors' ids; without any, all executors are busy. Valid for 10 s
-    #[arg(value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
-    pub ids: Vec<u64>,
+    /// The application, as with --app, and the executors' ids; without any, all executors are busy. Valid for 10 s
+    #[arg(value_name = "ID", value_parser = word)]
+    pub words: Vec<Word>,
 }
 
 /// `posse wait`.
@@ -426,6 +426,9 @@ pub struct IdleArgs {
 pub struct WaitArgs {
     #[command(flatten)]
     pub client: ClientArgs,
+    /// The application, as with --app
+    #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
+    pub words: Vec<Word>,
     /// How many executors have to run
     #[arg(long, value_name = "N", value_parser = executors(), required_unless_present = "ready")]
     pub running: Option<u32>,
@@ -445,6 +448,9 @@ pub struct WaitArgs {
 pub struct EventsArgs {
     #[command(flatten)]
     pub client: ClientArgs,
+    /// The application, as with --app
+    #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
+    pub words: Vec<Word>,
     /// Print only events after the one with this number
     #[arg(long, value_name = "SEQ")]
     pub after: Option<u64>,
@@ -467,14 +473,14 @@ pub struct EventsArgs {
 pub struct ExplainArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// The id of an executor, to explain this one instead of the groups
-    #[arg(value_name = "ID")]
-    pub id: Option<u64>,
+    /// The application, as with --app, and the id of an executor, to explain this one instead of the groups
+    #[arg(value_name = "ID", value_parser = word)]
+    pub words: Vec<Word>,
     /// Explain only this group
-    #[arg(long, conflicts_with = "id", value_name = "GROUP", value_parser = named(names::group_name_error))]
+    #[arg(long, conflicts_with = "logs", value_name = "GROUP", value_parser = named(names::group_name_error))]
     pub group: Option<String>,
     /// With an ID, also print the last N lines of the pod's log
-    #[arg(long, value_name = "N", requires = "id",
+    #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_LINES_MAX)))]
     pub logs: Option<u32>,
     #[command(flatten)]

@@ -6,7 +6,8 @@ use clap::Args;
 
 use crate::args::format::FormatArgs;
 use crate::args::stage::StageFileArgs;
-use crate::args::{FileArgs, ServerArgs, duration_ms, named};
+use crate::args::words::{Word, word};
+use crate::args::{ClientArgs, FileArgs, ServerArgs, duration_ms, named};
 use posse_wire::config::PosseImage;
 use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::names;
@@ -98,19 +99,14 @@ fn page_address(text: &str) -> Result<ListenAddr, String> {
 #[derive(Args, Clone, Debug, Default)]
 #[command(override_usage = "posse logs [OPTIONS] [APP] [ID]")]
 pub struct LogsArgs {
-    /// The application's name; APP/ID or APP ID for one of its executors, ID for one of --app or of the only
-    /// run on this host
-    #[arg(value_name = "APP[/ID]", value_parser = log_target, required_unless_present = "app")]
-    pub target: Option<LogTarget>,
-    /// The application's name, instead of the argument APP
-    #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error))]
-    pub app: Option<String>,
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// The application, as with --app, and the id of one of its executors; an ID alone is of the only run on this host
+    #[arg(value_name = "APP", value_parser = word, required_unless_present = "app")]
+    pub words: Vec<Word>,
     /// Print new lines until the log ends
     #[arg(short, long)]
     pub follow: bool,
-    /// Print the log of this executor instead of the driver's
-    #[arg(long, value_name = "ID", conflicts_with = "executors")]
-    pub executor: Option<u64>,
     /// Print the logs of all executors, each line with its group and executor in front
     #[arg(long)]
     pub executors: bool,
@@ -124,8 +120,6 @@ pub struct LogsArgs {
     /// Print control characters to a terminal as they are
     #[arg(long)]
     pub raw: bool,
-    #[command(flatten)]
-    pub namespace: NamespaceArgs,
 }
 
 /// `posse stop`.
@@ -142,18 +136,6 @@ pub struct StopArgs {
     pub grace: Option<u64>,
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-}
-
-/// An application, one of its executors, or an executor of a run that is known otherwise.
-pub type LogTarget = (Option<String>, Option<u64>);
-
-/// `APP`, `APP/ID` or `ID`.
-fn log_target(text: &str) -> Result<LogTarget, String> {
-    // No name begins with a digit.
-    if let Ok(id) = text.parse() {
-        return Ok((None, Some(id)));
-    }
-    app_and_executor(text).map(|(app, id)| (Some(app), id))
 }
 
 /// `NAME` or `NAME/ID`.

@@ -3,10 +3,11 @@
 use crate::testing::Folder;
 use posse_testing::Fixture;
 
-/// Runs posse so that it finds the fixture's socket first.
+/// Runs posse so that it finds the fixture's socket first, and no cluster.
 fn posse(fixture: &Fixture, args: &str) -> (u8, String, String) {
     let runtime = fixture.folder.path().to_str().unwrap().to_owned();
-    Folder::new(&[]).posse_with(args, &[("XDG_RUNTIME_DIR", &runtime)])
+    let env = [("XDG_RUNTIME_DIR", &*runtime), ("KUBECONFIG", "no.conf")];
+    Folder::new(&[]).posse_with(args, &env)
 }
 
 #[test]
@@ -18,10 +19,9 @@ fn answers_are_printed() {
             "app w  instance a1b2c  namespace ns  pods w-a1b2c-exec-ID\ndriver running ",
         ),
         ("status --app w --json", "{\"run\":\"k3f9\",\"app\":\"w\","),
-        ("scale --app w default 7", "group default: the target is 7 now\n"),
         ("scale --app w 7 --group default", "group default: the target is 7 now\n"),
         (
-            "scale --app w default 70",
+            "scale --app w 70 --group default",
             "group default: the target is 20 now; 70 is outside of its min and max\n",
         ),
         (
@@ -29,9 +29,8 @@ fn answers_are_printed() {
             "killed: 1 (posse replaces them)\nbusy, not killed (use --force): 2\nno such executor: 9\n",
         ),
         ("kill --app w 1 --target 4 --json", "{\"busy\":[2],\"killed\":[1],\"target\":4,"),
-        ("scale --app w default 70 --json", "{\"target\":20}\n"),
+        ("scale --app w 70 --group default --json", "{\"target\":20}\n"),
         ("status w", "app w  instance a1b2c  namespace ns"),
-        ("scale w default 7", "group default: the target is 7 now\n"),
         ("scale w 7 --group default", "group default: the target is 7 now\n"),
         ("kill w 1 2 9", "killed: 1 (posse replaces them)\n"),
         ("explain w 1", "executor 1 of group default: running since"),
@@ -57,31 +56,41 @@ fn errors_are_one_line_and_an_exit_code() {
     for (args, code, want) in [
         ("scale --app w 3", 2, "posse: which group? the run has several: default, big\n"),
         (
-            "scale --app w other 3",
+            "scale --app w --group other 3",
             1,
             "posse: there is no such group: other; the groups are: default, big\n",
         ),
-        ("scale --app w --group a b 3", 2, "posse: the argument '--group <GROUP>' cannot be used"),
-        ("kill w", 2, "posse: the following required arguments were not provided: <ID>..."),
-        ("status 1", 2, "posse: unexpected argument '1' found"),
+        ("scale --app w b 3", 2, "posse: name the application by the first word, b, or by --app"),
+        ("scale w big 3", 2, "posse: big: only the first word may be a name, the application's; a"),
+        ("scale w 3 4", 2, "posse: expected one TARGET, and there are 2"),
+        ("scale w", 2, "posse: name the TARGET, a number of executors, at most 1000000: "),
+        ("scale big 3", 1, "posse: no live run of application big on this host"),
+        ("kill w", 2, "posse: name the executors by their ids: `posse kill [APP] ID...`"),
+        ("kill w 1 --replace", 2, "posse: unexpected argument '--replace' found (it was removed: "),
+        ("status 1", 2, "posse: unexpected argument 1: the name of an application begins with a"),
+        ("status w -n ns", 2, "posse: kubeconfig no.conf: "),
+        ("status -n ns", 2, "posse: name the application too: with -n, --kubeconfig or --context"),
+        ("kill 1 --context c", 2, "posse: name the application too: with -n, --kubeconfig or"),
+        ("exec 1 --context c -- ls", 2, "posse: name the application too: with -n, --kubeconfig"),
+        ("logs 1 --kubeconfig c", 2, "posse: name the application too: with -n, --kubeconfig or"),
         ("status other", 1, "posse: no live run of application other on this host"),
-        ("scale w w 3", 1, "posse: there is no such group: w; the groups are: default, big\n"),
         ("scale w 3", 2, "posse: which group? the run has several: default, big\n"),
-        ("logs w --app w", 2, "posse: name the application by the argument or by --app"),
-        ("logs w/1 2", 2, "posse: unexpected argument '2' found"),
-        ("logs", 2, "posse: the following required arguments were not provided: <APP[/ID]>"),
+        ("logs w --app w", 2, "posse: name the application by the first word, w, or by --app"),
+        ("logs w/1 2", 2, "posse: expected one ID, and there are 2"),
+        ("logs w --executor 2", 2, "posse: unexpected argument '--executor' found (it was remove"),
+        ("logs", 2, "posse: the following required arguments were not provided: <APP>..."),
         ("stop", 2, "posse: the following required arguments were not provided: <APP>..."),
         ("stop w --app w", 2, "posse: the argument '[APP]...' cannot be used with '--app <NAME>'"),
         ("kill --app w", 2, "posse: the following required arguments were not provided: <ID>..."),
+        ("explain --app w --logs 5", 2, "posse: --logs needs the ID of an executor"),
+        ("explain w 1 --group big", 2, "posse: --group and the ID of an executor cannot be used"),
         (
             "kill --app w 1 --target 2 --no-replace",
             2,
             "posse: the argument '--target <TARGET>' can",
         ),
-        ("kill --app w 0", 2, "posse: invalid value '0' for '<ID>...': 0 is not in 1.."),
         ("explain --app w 7", 1, "posse: there is no executor 7 now"),
         ("explain --app w --group z --json", 1, "posse: there is no group `z`; the groups are: "),
-        ("explain --app w --logs 5", 2, "posse: the following required arguments were not prov"),
         ("explain --app w 1 --logs 0", 2, "posse: invalid value '0' for '--logs <N>': 0 is not in"),
         (
             "explain --app w --group z",
@@ -98,6 +107,8 @@ fn errors_are_one_line_and_an_exit_code() {
         assert_eq!((got, out.as_str()), (code, ""), "{args}: {err}");
         assert!(err.starts_with(want), "{args}: {err}");
     }
+    let (_, _, err) = posse(&fixture, "scale big 3");
+    assert!(err.ends_with("; a group is named by --group\n"), "{err}");
 }
 
 #[test]

@@ -39,19 +39,26 @@ pub fn explain(
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
     let now = Timestamp::now();
-    let run = find_run(&args.client, world).and_then(|run| {
+    let (client, id) = args.client.with_number(&args.words, "ID")?;
+    if id.is_none() && args.logs.is_some() {
+        return Err(Failure::usage("--logs needs the ID of an executor"));
+    }
+    if id.is_some() && args.group.is_some() {
+        return Err(Failure::usage("--group and the ID of an executor cannot be used together"));
+    }
+    let run = find_run(&client, world).and_then(|run| {
         let status = run.client.status()?;
         Ok((run, status))
     });
-    let (run, status) = match (run, &args.client.app) {
+    let (run, status) = match (run, &client.app) {
         (Ok(run), _) => run,
         // The run is gone, but its pods may still exist.
         (Err(failure), Some(app)) if failure.code != Code::Usage => {
-            return explain_ended_run(args, app, &failure, world, out);
+            return explain_ended_run(args, (app, id), &failure, world, out);
         }
         (Err(failure), _) => return Err(failure),
     };
-    let listing = match args.id {
+    let listing = match id {
         Some(id) => {
             let report = executor_report(args, id, &run, &status, world)?;
             Explanation {
@@ -148,7 +155,7 @@ fn executor_report(
 /// Explains the executors of a run that has ended, from the cluster alone.
 fn explain_ended_run(
     args: &ExplainArgs,
-    app: &str,
+    (app, id): (&str, Option<u64>),
     failure: &Failure,
     world: &World<'_>,
     out: &mut dyn Write,
@@ -160,7 +167,7 @@ fn explain_ended_run(
     let namespace =
         args.client.namespace.namespace.clone().unwrap_or_else(|| server.namespace.clone());
     let pods = Objects::new(server.http.clone(), Some(&namespace))
-        .executors(app, args.id)
+        .executors(app, id)
         .map_err(|refusal| nothing(&server.failure("its executors", &refusal).to_string()))?;
     if pods.is_empty() {
         return Err(nothing(&format!("namespace {namespace} has no executors of it")));
@@ -169,8 +176,8 @@ fn explain_ended_run(
     let mut reports = Vec::new();
     for pod in pods {
         let label = |name: &str| pod.meta.label(name).unwrap_or("?").to_owned();
-        let id: u64 = label(EXECUTOR_ID).parse().unwrap_or(0);
-        let mut report = ExecutorReport { id, ..ExecutorReport::default() };
+        let of_pod: u64 = label(EXECUTOR_ID).parse().unwrap_or(0);
+        let mut report = ExecutorReport { id: of_pod, ..ExecutorReport::default() };
         let identity = RunNames {
             app: app.to_owned(),
             instance: label(INSTANCE),
@@ -178,8 +185,8 @@ fn explain_ended_run(
             ..RunNames::default()
         };
         let cluster = ClusterReader::new(&server, &identity);
-        if args.id.is_none() {
-            let line = ClusterReader::line(&pod, id);
+        if id.is_none() {
+            let line = ClusterReader::line(&pod, of_pod);
             report.pod = Some(pod);
             reports.push((line, report));
             continue;

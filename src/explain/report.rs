@@ -368,9 +368,9 @@ mod tests {
         assert!(unknown.pod_and_uid().is_none());
         let alone = ExecutorReport { pod: Some(pod()), ..unknown };
         assert!(
-            alone.text(DAY_0).starts_with(
-                "executor 9: no run of this application was found\npod w-a"
-            )
+            alone
+                .text(DAY_0)
+                .starts_with("executor 9: no run of this application was found\npod w-a")
         );
     }
 }

@@ -21,7 +21,7 @@ mod watch;
 
 /// `posse status`.
 pub fn status(args: &StatusArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let client = find_run(&args.client, world)?.client;
+    let client = find_run(&args.client.with_app(&args.words)?, world)?.client;
     if args.watch {
         return watch::watch(client, world);
     }

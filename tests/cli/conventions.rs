@@ -202,10 +202,10 @@ fn scale_and_kill_say_what_they_did() {
         let output = run.folder.posse(args);
         (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     };
-    let (code, words) = said(&["scale", "steady", "0"]);
+    let (code, words) = said(&["scale", "--group", "steady", "0"]);
     assert_eq!(code, Some(0), "{words}");
     assert!(words.contains("posse ends none of them: with scale_down: pending"), "{words}");
-    let (code, words) = said(&["scale", "nope", "3"]);
+    let (code, words) = said(&["scale", "--group", "nope", "3"]);
     let want = "posse: there is no such group: nope; the groups are: big, steady\n";
     assert_eq!((code, words.as_str()), (Some(1), want));
     let (code, words) = said(&["kill", "99"]);
@@ -445,7 +445,7 @@ fn bash_completes_commands_flags_and_names() {
     let script = "posse() { \"$POSSE\" \"$@\"; }\n\
         eval \"$(posse completions bash)\"\n\
         try() { COMP_WORDS=(\"$POSSE\" \"$@\"); COMP_CWORD=$#; _posse; echo \"${COMPREPLY[*]}\"; }\n\
-        try stat; try status --wat; try scale --app hands st; try kill --app hands ''; try apps h; try status --app = h\n";
+        try stat; try status --wat; try scale hands --group st; try kill hands ''; try apps h; try status --app = h\n";
     let mut bash = program("bash");
     let output = bash
         .args(["-c", script])

@@ -147,6 +147,17 @@ fn changed_defaults_are_told() {
     }
 }
 
+/// Flags that are gone. docs/UPGRADING.md tells what to write instead.
+const GONE: [(&str, &str); 2] = [("posse kill", "--replace"), ("posse logs", "--executor")];
+
+#[test]
+fn flags_that_are_gone_are_told() {
+    let page = read("docs/UPGRADING.md");
+    for (command, flag) in GONE {
+        assert!(page.contains(&format!("`{command} {flag}")), "{command} {flag}");
+    }
+}
+
 #[test]
 fn the_names_of_the_first_version_are_known() {
     let mut n_names = 0;
@@ -154,10 +165,15 @@ fn the_names_of_the_first_version_are_known() {
         match &line[..] {
             [kind, heading, flag] if kind == "flag" => {
                 let page = read("docs/CLI.md");
-                let now = first_cells(section(&page, &shown(heading)), "| flag |");
+                let text = section(&page, &shown(heading));
+                let mut now = first_cells(text, "| flag |");
+                if text.contains("](#control-flags)") {
+                    now.extend(first_cells(section(&page, "Control flags"), "| flag |"));
+                }
                 let now: BTreeSet<String> = now.iter().flat_map(|flag| names(flag)).collect();
                 for name in names(flag) {
-                    assert!(now.contains(&name), "{heading} had {name}");
+                    let is_gone = GONE.contains(&(heading.as_str(), name.as_str()));
+                    assert!(is_gone != now.contains(&name), "{heading} had {name}");
                 }
             }
             [kind, name] => assert!(known(kind).contains(name), "{kind} {name} of 0.1 is gone"),

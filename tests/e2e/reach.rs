@@ -101,11 +101,7 @@ pub fn submitted_run_is_reached(server: &dyn Server) {
     expect(&ask(&scene, &["logs", "shop/1", "--executors"]), 2, &["not both"]);
     expect(&ask(&scene, &["logs", "shop/x"]), 2, &["`x` is not the id of an executor"]);
     expect(&ask(&scene, &["logs", "shop/99"]), 1, &["has no executor 99"]);
-    expect(
-        &ask(&scene, &["status", "--app", "nope"]),
-        1,
-        &["has no driver of application nope"],
-    );
+    expect(&ask(&scene, &["status", "--app", "nope"]), 1, &["has no driver of application nope"]);
     scene.end(&driver, End::Exit(0));
     wait_for(PATIENCE, "the end of the driver", || {
         !pods_of(&scene, "driver").iter().any(is_running)

@@ -97,7 +97,7 @@ pub fn text_of_a_server_stays_text(server: &dyn Server) {
         (&["apps", "-o", "wide"], true),
         (&["apps", "-o", "json"], true),
         (&["logs", APP], true),
-        (&["logs", APP, "--executor", "1"], true),
+        (&["logs", APP, "1"], true),
         (&["stop", APP], true),
         (&["explain", "--app", APP], true),
         (&["explain", "--app", APP, "1", "--logs", "5"], true),
@@ -123,7 +123,7 @@ pub fn logs_on_a_terminal_are_escaped(server: &dyn Server) {
     let kubeconfig = scene.file("logs.kubeconfig");
     fs::write(&kubeconfig, server.access(Who::Admin).kubeconfig(&scene.namespace)).unwrap();
     let logs = format!(
-        "{} logs {APP} --executor 1 --kubeconfig {}",
+        "{} logs {APP} 1 --kubeconfig {}",
         env!("CARGO_BIN_EXE_posse"),
         kubeconfig.display()
     );

@@ -2,9 +2,7 @@
 //! commands and flags of this binary, and looks up the names of applications, groups and executors.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::Write;
-use std::iter;
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +12,6 @@ use crossbeam_channel::bounded;
 use crate::args::submit::NamespaceArgs;
 use crate::args::tools::Shell;
 use crate::args::{ClientArgs, CommandLine, ServerArgs};
-use crate::command_line::with_app_flag;
 use crate::control_client::find_here;
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
@@ -76,15 +73,10 @@ fn candidates(words: &[String], look_up: LookUp<'_>) -> Vec<String> {
     let mut command = CommandLine::command();
     command.build();
     let Some((last, before)) = words.split_last() else { return Vec::new() };
-    let before = with_app_flag(
-        iter::once("posse").chain(before.iter().map(String::as_str)).map(OsString::from).collect(),
-    );
-    let before: Vec<String> =
-        before.into_iter().skip(1).filter_map(|word| word.into_string().ok()).collect();
     let mut typed = Typed::new();
     let mut awaited: Option<Arg> = None;
     let mut n_positionals = 0;
-    for word in &before {
+    for word in before {
         if word == "--" {
             // The driver's own words.
             return vec![FILES.to_owned()];
@@ -105,6 +97,9 @@ fn candidates(words: &[String], look_up: LookUp<'_>) -> Vec<String> {
             command = found.clone();
         } else {
             n_positionals += 1;
+            if n_positionals == 1 && word.starts_with(|c: char| c.is_ascii_alphabetic()) {
+                typed.entry("app".to_owned()).or_insert_with(|| word.clone());
+            }
         }
     }
     if let Some(arg) = awaited {
@@ -119,7 +114,7 @@ fn candidates(words: &[String], look_up: LookUp<'_>) -> Vec<String> {
         return flags(&command, last);
     }
     let mut all = subcommands(&command, last);
-    let takes_app = ["exec", "explain", "kill", "scale", "status"].contains(&command.get_name());
+    let takes_app = ["exec", "explain", "idle", "kill", "scale"].contains(&command.get_name());
     if takes_app && n_positionals == 0 && !typed.contains_key("app") {
         let apps = look_up(Lookup::Apps, &typed);
         all.extend(apps.into_iter().filter(|line| line.starts_with(last.as_str())));
@@ -188,7 +183,7 @@ fn values(arg: &Arg, begun: &str, prefix: &str, typed: &Typed, look_up: LookUp<'
     }
     let name = arg.get_value_names().and_then(|names| names.first()).map(|name| name.as_str());
     let what = match (arg.get_id().as_str(), name) {
-        ("app" | "names" | "target", Some("NAME" | "APP" | "APP[/ID]")) => Lookup::Apps,
+        ("app" | "names" | "words", Some("NAME" | "APP")) => Lookup::Apps,
         (_, Some("GROUP")) => Lookup::Groups,
         (_, Some("ID")) if arg.get_id() != "instance" => Lookup::Executors,
         (_, Some("FILE")) => return vec![FILES.to_owned()],
