@@ -61,6 +61,8 @@ use std::process::ExitCode;
 use crate::world::World;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "tools")]
+    tools::completions::answer_shell();
     let env = |name: &str| std::env::var(name).ok();
     let is_terminal = std::io::stderr().is_terminal();
     let world = World { is_terminal, ..World::new(&env, Path::new("")) };

@@ -67,9 +67,6 @@ pub enum Command {
     /// Print the script that completes words in a shell
     #[command(after_help = COMPLETIONS, display_order = LAST)]
     Completions(CompletionsArgs),
-    /// Print what may stand at the end of a command line (the scripts of `completions` call it)
-    #[command(hide = true)]
-    Complete(CompleteArgs),
     /// Write the manual pages into a folder
     #[command(display_order = LAST)]
     Man(ManArgs),
@@ -203,14 +200,6 @@ pub enum Shell {
     Bash,
     Zsh,
     Fish,
-}
-
-/// `posse complete`.
-#[derive(Args, Clone, Debug)]
-pub struct CompleteArgs {
-    /// The words after `posse`, up to the one at the cursor
-    #[arg(last = true, value_name = "WORD")]
-    pub words: Vec<String>,
 }
 
 /// `posse man`.

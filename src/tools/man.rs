@@ -64,7 +64,7 @@ mod tests {
             ("posse-status", true),
             ("posse-stage-put", true),
             ("posse-man", true),
-            ("posse-complete", false),
+            ("posse-bridge", false),
             ("posse-help", false),
         ] {
             assert_eq!(pages.join(format!("{name}.1")).exists(), is_there, "{name}");

@@ -26,7 +26,6 @@ pub fn run(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<C
         Command::Check(args) => check::check(&args, world, out),
         Command::Init(args) => init::init(&args, world, out),
         Command::Completions(args) => completions::script(args.shell, out),
-        Command::Complete(args) => completions::complete(&args.words, world, out),
         Command::Man(args) => man::man(&args, world, out),
     }
 }

