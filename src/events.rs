@@ -10,12 +10,12 @@ use serde_json::Value;
 use crate::args::EventsArgs;
 use crate::args::format::Format;
 use crate::control_client::find_run;
-use crate::event_text::{fact, facts, string};
 use crate::exit::{Code, Failure};
 use crate::listing::yaml;
 use crate::world::World;
 use posse_base::text::{one_line, printable, printable_json};
 use posse_wire::control::event::ACTED;
+use posse_wire::control::event_text::{fact, facts, string};
 
 /// `posse events`.
 ///
@@ -127,7 +127,7 @@ mod tests {
     fn events_are_a_table_for_people() {
         let want = "\
 TIME UTC  EVENT                   ID  GROUP             WHAT
-00:00:05  executor_lost            3  default           app_error (budget app): exit code 7
+00:00:05  executor_lost            3  default           app_error on n1 (budget app): exit code 7
 -- 1970-01-02
 00:00:00  stopping                 -  -
 ";

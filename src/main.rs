@@ -13,7 +13,6 @@ mod control_client;
 mod copy;
 #[cfg(feature = "dev")]
 mod dev;
-mod event_text;
 mod events;
 mod exec;
 mod exit;

@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::event_text::{fact, facts, moment, string};
 use crate::explain::text;
 use posse_base::text::one_line;
+use posse_wire::control::event_text::{describe, fact, moment, string};
 use posse_wire::control::status_json::ExecutorJson;
 use posse_wire::k8s::labels::COUNTED;
 use posse_wire::k8s::seen_event::SeenEvent;
@@ -59,8 +59,12 @@ impl ExecutorReport {
     pub fn text(&self, now: Timestamp) -> String {
         let mut lines = vec![self.head(now)];
         for event in &self.events {
-            lines.push(format!("  {}  {}", moment(&event["time"], now), describe(event, now)));
             let log = event["log"].as_array().map_or(&[][..], Vec::as_slice);
+            let what = match log.is_empty() {
+                true => describe(event, now),
+                false => "the end of the log:".to_owned(),
+            };
+            lines.push(format!("  {}  {what}", moment(&event["time"], now)));
             lines.extend(log.iter().map(|line| format!("      | {}", fact(line))));
         }
         if let Some(pod) = &self.pod {
@@ -99,24 +103,6 @@ impl ExecutorReport {
                 let group = self.events.iter().find_map(|event| event["group"].as_str());
                 format!("executor {} of group {}: deleted", self.id, group.unwrap_or("?"))
             }
-        }
-    }
-}
-
-/// One event of the run as text.
-fn describe(event: &Value, now: Timestamp) -> String {
-    let facts = facts(event, now);
-    match string(&event["event"]) {
-        "executor_requested" => "requested".to_owned(),
-        "executor_running" => format!("running {facts}"),
-        "executor_lost" => format!("lost: {facts}"),
-        "executor_log" if event["message"].is_string() => facts,
-        "executor_log" => "the end of the log:".to_owned(),
-        "executor_completed" => format!("completed {facts}"),
-        "executor_deleted" => format!("deleted: {facts}"),
-        other => {
-            let name = other.trim_start_matches("executor_").replace('_', " ");
-            if facts.is_empty() { name } else { format!("{name}: {facts}") }
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use jiff::Timestamp;
 
-use crate::event_text::time_of_day;
 use posse_base::text::{one_line, sanitize};
 use posse_core::model::status::State;
 use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
 use posse_core::policy::loss::MESSAGE_BYTES_MAX;
+use posse_wire::control::event_text::time_of_day;
 use posse_wire::control::status_json::{ExecutorJson, GroupJson, StatusJson};
 
 /// One sentence for each group, or only for group `only`.

@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use crate::event_text::{facts, string};
 use crate::status::{age_of, groups_table, head, outage};
 use crate::table::table;
 use posse_base::text::{one_line, sanitize};
 use posse_core::policy::loss::MESSAGE_BYTES_MAX;
+use posse_wire::control::event_text::{facts, string};
 use posse_wire::control::status_json::StatusJson;
 
 /// The losses that are kept for the screen.

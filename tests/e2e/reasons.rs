@@ -494,11 +494,14 @@ pub fn explain_with_and_without_a_run(server: &dyn Server) {
         assert!(output.status.success(), "{args:?}: {}", said(&output));
         String::from_utf8(output.stdout).expect("text")
     };
-    let lost = "lost: app_error (budget app): container: exit code 7, Error";
+    let lost = "(budget app): container: exit code 7, Error";
     let of_pod = ["container worker: terminated, exit code 7", "retained, on node "];
     check(&explain(&[]), &["group default: 1 of 1 running (1 failed and retained)"]);
     let text = explain(&["1", "--logs", "5"]);
-    check(&text, &["failed, pod retained,", "  requested\n", "  running on ", lost]);
+    check(
+        &text,
+        &["failed, pod retained,", "  requested\n", "  running on ", "lost: app_error on ", lost],
+    );
     check(&text, &of_pod);
     if server.real().is_some() {
         check(&text, &["(the pod's log cannot be read: "]);

@@ -1,19 +1,21 @@
 //! Log lines for events and verdicts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
 use log::{Level, info, warn};
 
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
-use posse_core::model::act::Act;
 use posse_core::model::action::RunVerdict;
 use posse_core::model::event::{
-    ClusterEvent, Event, ExecutorEvent, GroupEvent, LossReason, RunEvent, Subject,
+    ClusterEvent, Event, ExecutorEvent, GroupEvent, LossReason, RunEvent,
 };
 use posse_core::model::ids::GroupName;
 use posse_core::model::status::GroupStatus;
 use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
+use posse_wire::control::event_text::{log_line, wait_text};
+use posse_wire::time::Epoch;
 
 /// Losses logged one by one within `LOSS_WINDOW_MS`; further ones are only counted.
 const LOSS_LINES_MAX: u32 = 10;
@@ -22,8 +24,8 @@ const LOSS_WINDOW_MS: u64 = 10_000;
 const TOLD_AGAIN_MS: u64 = 60_000;
 /// A wait that goes on is logged again after this time.
 const WAIT_TOLD_AGAIN_MS: u64 = 300_000;
-/// The longest loss message in a log line, in bytes; the event has the whole message.
-const LOSS_BYTES_MAX: usize = 400;
+/// The longest line of an executor that is shown, in bytes.
+const WRITTEN_BYTES_MAX: usize = 400;
 
 /// The last lines of an executor's log that are shown, of the first failure in each group.
 const LAST_LINES_MAX: usize = 10;
@@ -94,7 +96,7 @@ impl EventLogger {
             (Level::Warn, true) => Level::Info,
             (level, _) => level,
         };
-        log::log!(level, "{}", describe(event, is_told, now));
+        log::log!(level, "{}", log_line(event, is_told, now, epoch(now)));
         for line in self.last_lines(event) {
             warn!("{line}");
         }
@@ -115,7 +117,7 @@ impl EventLogger {
         }
         let last = lines.iter().skip(lines.len().saturating_sub(LAST_LINES_MAX));
         let shown = |line: &String| {
-            format!("executor {} wrote: {}", subject.id, sanitize(line, LOSS_BYTES_MAX))
+            format!("executor {} wrote: {}", subject.id, sanitize(line, WRITTEN_BYTES_MAX))
         };
         last.map(shown).collect()
     }
@@ -195,7 +197,7 @@ impl EventLogger {
             }
             (_, None) => {
                 let Wait { waiting, since, .. } = self.waits.remove(group)?;
-                let (what, s) = (describe_wait(waiting), now.since(since).div_ceil(1_000));
+                let (what, s) = (wait_text(waiting), now.since(since).div_ceil(1_000));
                 Some(format!("group {group}: no longer waiting for {what}, after {s} s"))
             }
         }
@@ -215,6 +217,12 @@ impl EventLogger {
         }
         (self.window_began, self.n_lost, self.n_foreign) = (now, 0, 0);
     }
+}
+
+/// The wall clock may be set while the run lives.
+fn epoch(now: Millis) -> Epoch {
+    let began = SystemTime::now().checked_sub(Duration::from_millis(now.0));
+    Epoch(began.unwrap_or(SystemTime::UNIX_EPOCH))
 }
 
 /// `is_quiet`: there were many such events within this window, or the run is ending.
@@ -281,158 +289,6 @@ fn is_brief(waiting: Waiting) -> bool {
     }
 }
 
-/// What a group waits for, with the word that the status and the documentation have for it.
-fn describe_wait(waiting: Waiting) -> String {
-    match (waiting.describe().0, waiting.as_str()) {
-        (what, word) if what.ends_with(word) => what.to_owned(),
-        (what, word) => format!("{what} ({word})"),
-    }
-}
-
-/// A message, unless it was logged already.
-fn unless_told(is_told: bool, message: &str) -> String {
-    match is_told {
-        true => " (for the same reason)".to_owned(),
-        false => format!(": {message}"),
-    }
-}
-
-/// `is_told`: the event's message was logged already.
-fn describe(event: &Event, is_told: bool, now: Millis) -> String {
-    match event {
-        Event::Run(event) => describe_run(event, now),
-        Event::Cluster(event) => describe_cluster(event, now),
-        Event::Group(group, event) => {
-            format!("group {group}: {}", describe_group(event, is_told, now))
-        }
-        Event::Executor(subject, event) => describe_executor(subject, event, now),
-    }
-}
-
-fn describe_run(event: &RunEvent, now: Millis) -> String {
-    let seconds_to = |until: &Millis| until.since(now).div_ceil(1_000);
-    match event {
-        RunEvent::Acted(Act { by, call, group, message }) => {
-            let group = group.as_ref().map_or_else(String::new, |group| format!(" {group}"));
-            format!("{}{group}, by {}: {message}", call.as_str(), by.key.as_str())
-        }
-        RunEvent::BudgetExhausted { budget } => {
-            format!("more executors were lost than the failure budget `{}` allows", budget.as_str())
-        }
-        RunEvent::CredentialsFailed { name, message, until } => {
-            let s = seconds_to(until);
-            format!("credentials {name} were not renewed: {message}; trying again in {s} s")
-        }
-        RunEvent::CredentialsRenewed { name, until, .. } => {
-            let s = seconds_to(until);
-            format!("credentials {name} are renewed; the next renewal is in {s} s")
-        }
-        RunEvent::Missed { count } => format!("{count} events were dropped for a slow reader"),
-        RunEvent::Started => "started".to_owned(),
-        RunEvent::Stopped => "stopped".to_owned(),
-        RunEvent::Stopping => "stopping".to_owned(),
-    }
-}
-
-fn describe_cluster(event: &ClusterEvent, now: Millis) -> String {
-    match event {
-        ClusterEvent::ForeignPod { pod, message, .. } => format!(
-            "pod {pod} has the labels of this run's executors, but posse did not create it \
-             ({message}): posse does not count it and does not delete it"
-        ),
-        ClusterEvent::NodeAvoided { node, reason, .. } => {
-            let why = format!("node {node} lost several executors ({})", reason.as_str());
-            format!("{why}: new executors avoid it for a while")
-        }
-        ClusterEvent::ServerAvailable { since } => {
-            let s = now.since(*since).div_ceil(1_000);
-            format!("requests to the API server succeed again, after {s} s")
-        }
-        ClusterEvent::ServerUnavailable { message } => format!(
-            "requests to the API server fail: {message}; trying again, executors that run are not \
-             affected"
-        ),
-        ClusterEvent::WatchRestarted { cause, .. } => format!("watch restarted: {cause}"),
-    }
-}
-
-fn describe_group(event: &GroupEvent, is_told: bool, now: Millis) -> String {
-    match event {
-        GroupEvent::CreateRefused { cause, message } => {
-            let message = unless_told(is_told, message);
-            format!("executors cannot be created ({cause}){message}")
-        }
-        GroupEvent::GangGivenBack { running, min, until } => {
-            let s = until.since(now).div_ceil(1_000);
-            format!(
-                "{running} of the gang's {min} executors ran together within gang.timeout: posse gives \
-                 all of them back, and tries again in {s} s"
-            )
-        }
-        GroupEvent::GangRunning { running, min } => {
-            format!("the gang runs: {running} executors, of which it needs {min}")
-        }
-        GroupEvent::Restarted { attempt } => format!("attempt {attempt}"),
-        GroupEvent::TargetChanged { target } => format!("target {target}"),
-        GroupEvent::TaskEnded { key, attempts, end, .. } => {
-            let why = end.message.as_deref().map_or_else(String::new, |why| format!(": {why}"));
-            format!("task {key} {}, attempts: {attempts}{why}", end.outcome.as_str())
-        }
-        GroupEvent::Unprotected { message, .. } => message.clone(),
-        GroupEvent::Waiting { waiting, message, .. } => {
-            let message =
-                message.as_deref().map_or_else(String::new, |why| unless_told(is_told, why));
-            format!("waiting for {}{message}", describe_wait(*waiting))
-        }
-    }
-}
-
-fn describe_executor(subject: &Subject, event: &ExecutorEvent, now: Millis) -> String {
-    let Subject { group, id, pod, .. } = subject;
-    match event {
-        ExecutorEvent::Completed { .. } => format!("executor {id} completed"),
-        ExecutorEvent::Deleted { cause } => {
-            format!("executor {id} deleted ({}): {pod}", cause.as_str())
-        }
-        ExecutorEvent::Draining { cause, .. } => {
-            format!("executor {id} draining ({}): {pod}", cause.as_str())
-        }
-        ExecutorEvent::Ending { node, reason, message, deadline } => {
-            let node = node.as_deref().unwrap_or("no node");
-            let message = sanitize(message, LOSS_BYTES_MAX);
-            let s = deadline.since(now).div_ceil(1_000);
-            let reason = reason.as_str();
-            format!("executor {id} will end in {s} s: {reason}: {pod} on {node}: {message}")
-        }
-        ExecutorEvent::Log { lines, message } => {
-            let why = message.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-            format!("executor {id}: {} lines of the pod's log are in the events{why}", lines.len())
-        }
-        ExecutorEvent::Lost { node, reason, exit_code: _, message } => {
-            let node = node.as_deref().unwrap_or("no node");
-            let message = sanitize(message, LOSS_BYTES_MAX);
-            format!("executor {id} lost: {}: {pod} on {node}: {message}", reason.as_str())
-        }
-        ExecutorEvent::MemoryGrown { memory, message: None } => {
-            format!("group {group}: executor {id} gets {memory} of memory")
-        }
-        ExecutorEvent::MemoryGrown { memory, message: Some(message) } => {
-            let message = sanitize(message, LOSS_BYTES_MAX);
-            format!("group {group}: executor {id} does not get {memory} of memory now: {message}")
-        }
-        ExecutorEvent::Ready => format!("executor {id} ready: {pod}"),
-        ExecutorEvent::Requested => format!("executor {id} requested: {pod}"),
-        ExecutorEvent::Running { node, .. } => {
-            let node = node.as_deref().unwrap_or("an unknown node");
-            format!("executor {id} is running on {node}: {pod}")
-        }
-        ExecutorEvent::SlotSkipped { slot, skipped, held_by } => format!(
-            "group {group}: executor {id} gets slot {slot}: executor {held_by} has not ended in \
-             slot {skipped} within slot_wait"
-        ),
-    }
-}
-
 /// Why the run ends, as a sentence.
 pub fn describe_verdict(verdict: &RunVerdict) -> String {
     match verdict {
@@ -470,6 +326,7 @@ pub fn describe_verdict(verdict: &RunVerdict) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use posse_core::model::event::Subject;
     use posse_core::model::ids::ExecutorId;
     use posse_core::model::waiting::StartWait;
     use posse_testing::sample_status;
@@ -549,21 +406,6 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_told_in_words_that_are_true_of_a_refusal_too() {
-        let said = |event: &Event| describe(event, true, Millis(5_000));
-        let message = "pods is forbidden: User \"u\" cannot list resource \"pods\"".to_owned();
-        let begins = format!("requests to the API server fail: {message}; trying again");
-        assert!(
-            said(&Event::Cluster(ClusterEvent::ServerUnavailable { message })).starts_with(&begins)
-        );
-        let ends = "requests to the API server succeed again, after 2 s";
-        assert_eq!(
-            said(&Event::Cluster(ClusterEvent::ServerAvailable { since: Millis(3_000) })),
-            ends
-        );
-    }
-
-    #[test]
     fn one_refusal_of_several_groups_is_told_once() {
         let mut logger = EventLogger::default();
         let mut said = |group: &str, why: &str, s: u64| {
@@ -573,11 +415,11 @@ mod tests {
                 GroupEvent::CreateRefused { cause: "permanent", message },
             );
             let is_told = logger.is_told(&event, Millis(s * 1_000));
-            describe(&event, is_told, Millis(s * 1_000))
+            log_line(&event, is_told, Millis(s * 1_000), Epoch(SystemTime::UNIX_EPOCH))
         };
         let first = said("a", "violates PodSecurity", 0);
-        assert!(first.ends_with("(permanent): pods \"w-a-1\" is forbidden: violates PodSecurity"));
-        let again = "group b: executors cannot be created (permanent) (for the same reason)";
+        assert!(first.ends_with("permanent: pods \"w-a-1\" is forbidden: violates PodSecurity"));
+        let again = "group b: create refused: permanent: for the same reason";
         assert_eq!(said("b", "violates PodSecurity", 1), again);
         assert!(said("c", "another reason", 2).ends_with("another reason"));
         assert!(said("c", "another reason", 62).ends_with("another reason"), "much later");
@@ -605,23 +447,6 @@ mod tests {
         assert_eq!((many.len(), many[0].as_str()), (LAST_LINES_MAX, "executor 7 wrote: 1"));
         logger.log_groups(std::iter::empty(), Millis(1));
         assert!(logger.shown.is_empty(), "a deleted group is removed");
-    }
-
-    #[test]
-    fn waits_are_told_in_words() {
-        for (waiting, want) in [
-            (Waiting::Server(ServerWait::Quota), "group g: waiting for quota: full"),
-            (Waiting::Start(StartWait::CrashLoop), "group g: waiting for a backoff: full"),
-            (
-                Waiting::Group(GroupWait::ScaleDownPending),
-                "group g: waiting for the driver to end executors (scale_down_pending): full",
-            ),
-        ] {
-            let message = Some("full".to_owned());
-            let event =
-                Event::Group("g".into(), GroupEvent::Waiting { waiting, until: None, message });
-            assert_eq!(describe(&event, false, Millis(0)), want);
-        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use posse_encoding::yaml::Node;
 
 mod beside;
 pub mod event;
+pub mod event_text;
 pub mod exposition;
 pub mod history_json;
 pub mod prefer;
