@@ -188,7 +188,7 @@ impl EventLogger {
                 }
                 wait.told = now;
                 let minutes = now.since(wait.since) / 60_000;
-                let what = describe_wait(wait.waiting);
+                let what = wait_text(wait.waiting);
                 Some(format!("group {group}: still waiting for {what}, after {minutes} min"))
             }
             (_, Some((waiting, since))) => {

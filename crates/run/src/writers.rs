@@ -24,10 +24,10 @@ use posse_core::reconciler::{
 use posse_core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
 use posse_core::state::protection::PROTECTS_IN_FLIGHT_MAX;
 use posse_kube::api::pods::Pods;
-use posse_wire::pod::task::of_task;
 use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels;
 use posse_wire::pod::draining;
+use posse_wire::pod::task::of_task;
 
 /// Threads for deletes, patches and lists.
 const MUTATION_WRITERS_MAX: usize = 8;
