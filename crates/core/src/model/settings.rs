@@ -197,6 +197,11 @@ impl GroupSpec {
         self.slots == SlotPolicy::Stable || self.restarts_whole() || self.is_queue_group
     }
 
+    /// True if no two executors may have one slot.
+    pub fn has_own_slots(&self) -> bool {
+        self.completions.is_some() || self.has_stable_slots()
+    }
+
     /// True if the loss of one executor ends the others.
     pub fn restarts_whole(&self) -> bool {
         self.on_loss == OnLoss::Group

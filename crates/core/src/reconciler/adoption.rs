@@ -1,13 +1,17 @@
 //! Adopts the pods that earlier runs created: `policy::adoption` decides what each is to this run, and
 //! this carries it out.
 
+use std::sync::Arc;
+
 use super::Reconciler;
+use super::tasks::end_of_record;
 use crate::model::event::DeleteCause;
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::Pod;
 use crate::model::settings::GroupSpec;
 use crate::policy::adoption::{Adoption, GroupFacts, PodFacts, Reported, judge};
 use crate::state::executors::{Executor, Group, Life, has_ended};
+use crate::state::tasks::Adopted;
 use posse_base::time::Millis;
 
 impl Reconciler {
@@ -53,6 +57,9 @@ impl Reconciler {
         if is_done {
             self.insert_record(id, true);
         }
+        if taken.is_some() {
+            self.note_late_pod(id);
+        }
         if has_task {
             self.adopt_task(id, now);
         } else if is_done {
@@ -64,6 +71,45 @@ impl Reconciler {
             self.insert_retained(id, at);
         }
         self.trim_retained(now);
+    }
+
+    /// A pod of an earlier process has a task.
+    fn adopt_task(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let (Some(run), Some(uid)) = (executor.task.as_deref(), &executor.uid) else { return };
+        let Some(pod) = self.snapshot.get(uid) else { return };
+        let (run, name) = (run.clone(), executor.group.clone());
+        let is_live = executor.life == Life::Wanted && !has_ended(pod);
+        let (end, is_record) = (end_of_record(pod), executor.is_done);
+        let was_counted = pod.counted.is_some();
+        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        let adopted = if is_record {
+            group.tasks.adopt_record(&run, id, end.clone())
+        } else {
+            group.tasks.adopt(&run, id, is_live)
+        };
+        if matches!(adopted, Adopted::Ended | Adopted::Recorded) {
+            self.keep_output(id, true);
+        }
+        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        let key = &run.task.key;
+        match adopted {
+            Adopted::Current if was_counted => {
+                // The earlier process has charged this failure to the retries.
+                if group.tasks.take_retry(&run, id) {
+                    group.tasks.release(key, id, true);
+                } else {
+                    self.end_task_of(id, end);
+                }
+            }
+            Adopted::Ended => self.end_task(&name, key, end),
+            Adopted::Recorded => self.note_ended_task(&name, Arc::clone(key)),
+            Adopted::Second => {
+                self.note_late_pod(id);
+                self.end(id, DeleteCause::Condemned, now);
+            }
+            Adopted::Current | Adopted::Known => {}
+        }
     }
 }
 
@@ -88,7 +134,7 @@ fn facts_of_group(group: &Group, is_stopping: bool) -> GroupFacts {
         attempt: group.attempts.current(),
         restart: spec.restart,
         restarts_whole: spec.restarts_whole(),
-        has_own_slots: spec.completions.is_some() || spec.has_stable_slots(),
+        has_own_slots: spec.has_own_slots(),
         is_stopping,
     }
 }

@@ -52,7 +52,7 @@ mod termination;
 mod timers;
 mod turn;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use self::force_delete::TerminatingPods;
 use self::foreign_pods::ForeignPods;
@@ -124,6 +124,8 @@ pub struct Reconciler {
     ids: IdAllocator,
     mutations: Mutations,
     unresolved_creates: UnresolvedCreates,
+    /// Pods whose creates took effect late, while another executor had their slot or their task. They end.
+    late_pods: BTreeSet<Uid>,
     terminating_pods: TerminatingPods,
     foreign_pods: ForeignPods,
     logs: LogReads,
@@ -180,6 +182,7 @@ impl Reconciler {
             executors: Executors::default(),
             mutations: Mutations::default(),
             unresolved_creates: UnresolvedCreates::default(),
+            late_pods: BTreeSet::new(),
             driver_reports: DriverReports::default(),
             resizes: Resizes::default(),
             protection: Protection::default(),

@@ -95,6 +95,7 @@ impl Reconciler {
         };
         if is_second {
             // An id has at most one pod. This second one is deleted in any state.
+            self.late_pods.insert(uid.clone());
             self.mutations.request(uid, &name, MutationKind::Delete);
             return;
         }
@@ -258,6 +259,7 @@ impl Reconciler {
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         self.executors.on_pod_change(&self.identity.pod_prefix, pod);
         self.mutations.remove(&pod.uid);
+        self.late_pods.remove(&pod.uid);
         self.terminating_pods.forget(&pod.uid);
         self.forget_log(&pod.uid);
         self.on_capacity_freed(now);

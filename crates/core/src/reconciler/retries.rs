@@ -7,7 +7,7 @@ use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::refusal::{Advice, Refusal, Verb};
 use crate::policy::loss::MESSAGE_BYTES_MAX;
 use crate::state::create_backoff::BackoffCause;
-use crate::state::executors::{Group, Life};
+use crate::state::executors::{Group, Life, has_ended};
 use crate::state::ledger::CreateStep;
 use posse_base::backoff::delay_ms;
 use posse_base::text::sanitize;
@@ -131,6 +131,26 @@ impl Reconciler {
         } else if let Some(group) = self.executors.group_of(id) {
             group.retries.schedule(id, at);
         }
+    }
+
+    /// The pod of this executor took effect late.
+    pub(super) fn note_late_pod(&mut self, id: ExecutorId) {
+        self.late_pods.extend(self.executors.get(id).and_then(|executor| executor.uid.clone()));
+    }
+
+    /// True if a pod that took effect late may still work in the slot, or on the task, of this executor.
+    pub(super) fn is_place_taken(&self, id: ExecutorId) -> bool {
+        let Some(executor) = self.executors.get(id) else { return false };
+        let group = self.executors.groups.get(&executor.group);
+        let has_own_slots = group.is_some_and(|group| group.spec.has_own_slots());
+        let late = self.late_pods.iter().filter_map(|uid| self.snapshot.get(uid));
+        late.filter(|pod| pod.group == executor.group && !has_ended(pod)).any(|pod| {
+            match (&pod.task, &executor.task) {
+                (Some(late), Some(run)) => late.task.key == run.task.key,
+                (None, None) => has_own_slots && pod.slot == executor.slot,
+                (Some(_), None) | (None, Some(_)) => false,
+            }
+        })
     }
 
     /// Sends failed creates of a group again.

@@ -13,13 +13,13 @@ use crate::model::refusal::Refusal;
 use crate::model::settings::GroupSpec;
 use crate::model::status::State;
 use crate::model::task::{
-    OPEN_TASKS_MAX, Shape, TASK_MESSAGE_BYTES_MAX, Task, TaskEnd, TaskOutcome, TaskState,
+    OPEN_TASKS_MAX, Shape, TASK_MESSAGE_BYTES_MAX, Task, TaskEnd, TaskOutcome, TaskRun, TaskState,
     TaskStatus,
 };
 use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::BackoffCause;
-use crate::state::executors::{Group, Life, has_ended};
-use crate::state::tasks::{Adopted, EndedTask, Tasks};
+use crate::state::executors::Group;
+use crate::state::tasks::{EndedTask, Tasks};
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
@@ -151,12 +151,20 @@ impl Reconciler {
             if let Some(reply) = self.refuse_more(name, 1) {
                 return reply;
             }
+            let leaving = self.executor_of_ended(name, key);
             let group = self.executors.groups.get_mut(name);
-            if let Some(Some(end)) = group.and_then(|group| group.tasks.reopen(key)) {
+            if let Some(Some(end)) = group.and_then(|group| group.tasks.reopen(key, leaving)) {
                 self.end_task(name, key, end);
             }
         }
         self.show_tasks(name, Some(key))
+    }
+
+    /// The executor of this ended task, if it can still run: a cancelled one has a grace period, and a create of unknown
+    /// outcome may take effect late.
+    fn executor_of_ended(&self, name: &GroupName, key: &str) -> Option<ExecutorId> {
+        let id = self.executors.groups.get(name)?.tasks.ended(key)?.executor?;
+        self.executors.get(id).filter(|executor| self.can_run(executor)).map(|_| id)
     }
 
     fn live_group(&self, name: &GroupName) -> Option<&Group> {
@@ -204,7 +212,7 @@ impl Reconciler {
     }
 
     /// Reports the end of a task and of those that are over with it, once, and forgets the oldest ended ones.
-    fn end_task(&mut self, name: &GroupName, key: &str, end: TaskEnd) {
+    pub(super) fn end_task(&mut self, name: &GroupName, key: &str, end: TaskEnd) {
         let mut ends = VecDeque::from([(Arc::from(key), end)]);
         while let Some((key, end)) = ends.pop_front() {
             let Some(group) = self.executors.groups.get_mut(name) else { return };
@@ -226,7 +234,7 @@ impl Reconciler {
         }
     }
 
-    fn note_ended_task(&mut self, name: &GroupName, key: Arc<str>) {
+    pub(super) fn note_ended_task(&mut self, name: &GroupName, key: Arc<str>) {
         if let Some((name, key)) = self.ended_tasks.push(name.clone(), key)
             && let Some(group) = self.executors.groups.get_mut(&name)
         {
@@ -234,11 +242,11 @@ impl Reconciler {
         }
     }
 
-    /// The task of this executor, if it works on one.
-    fn task_of(&self, id: ExecutorId) -> Option<(GroupName, Arc<str>)> {
+    /// The attempt that this executor makes at a task, if it works on one.
+    fn task_of(&self, id: ExecutorId) -> Option<(GroupName, TaskRun)> {
         let executor = self.executors.get(id)?;
-        let run = executor.task.as_ref()?;
-        Some((executor.group.clone(), Arc::clone(&run.task.key)))
+        let run = executor.task.as_deref()?;
+        Some((executor.group.clone(), run.clone()))
     }
 
     pub(super) fn has_task(&self, id: ExecutorId) -> bool {
@@ -247,23 +255,22 @@ impl Reconciler {
 
     /// The task of this executor is over, so that no executor may work on it again.
     pub(super) fn has_ended_task(&self, id: ExecutorId) -> bool {
-        self.task_of(id).is_some_and(|(name, key)| {
-            self.executors.groups.get(&name).is_some_and(|group| group.tasks.open(&key).is_none())
+        self.task_of(id).is_some_and(|(name, run)| {
+            self.executors.groups.get(&name).is_some_and(|group| group.tasks.is_over(&run))
         })
     }
 
     /// Ends the task that this executor works on, and keeps the executor's pod as the record. The
     /// executor of another attempt changes nothing.
-    fn end_task_of(&mut self, id: ExecutorId, end: TaskEnd) {
-        let Some((name, key)) = self.task_of(id) else { return };
-        let tasks = self.executors.groups.get(&name).map(|group| &group.tasks);
-        let is_current = tasks.and_then(|tasks| tasks.open(&key)?.executor) == Some(id);
-        if is_current {
+    pub(super) fn end_task_of(&mut self, id: ExecutorId, end: TaskEnd) {
+        let Some((name, run)) = self.task_of(id) else { return };
+        let group = self.executors.groups.get(&name);
+        if group.is_some_and(|group| group.tasks.is_current(&run, id)) {
             let is_done = end.outcome != TaskOutcome::Cancelled;
             if is_done {
                 self.keep_output(id, false);
             }
-            self.end_task(&name, &key, end);
+            self.end_task(&name, &run.task.key, end);
             if let Some(executor) = self.executors.get_mut(id) {
                 executor.is_done = is_done;
             }
@@ -281,11 +288,11 @@ impl Reconciler {
 
     /// The executor of a task was lost. True if the task failed with it.
     pub(super) fn lose_task(&mut self, id: ExecutorId, loss: &Loss) -> bool {
-        let Some((name, key)) = self.task_of(id).filter(|_| loss.reason.caused_by_app()) else {
+        let Some((name, run)) = self.task_of(id).filter(|_| loss.reason.caused_by_app()) else {
             return false;
         };
         let group = self.executors.groups.get_mut(&name);
-        if group.is_none_or(|group| group.tasks.take_retry(&key, id)) {
+        if group.is_none_or(|group| group.tasks.take_retry(&run, id)) {
             return false;
         }
         self.end_task_of(id, failed(loss));
@@ -301,18 +308,19 @@ impl Reconciler {
         refusal: &Refusal,
         now: Millis,
     ) -> Option<BackoffCause> {
-        let Some((name, key)) = self.task_of(id) else { return Some(BackoffCause::Permanent) };
+        let Some((name, run)) = self.task_of(id) else { return Some(BackoffCause::Permanent) };
+        let key = &run.task.key;
         let shape = self.executors.get(id).map_or(Shape::TEMPLATE, |executor| executor.shape);
         let group = self.executors.groups.get_mut(&name)?;
         let n_accepted = group.n_accepted;
-        let refused = group.tasks.refuse(&key, n_accepted, now);
+        let refused = group.tasks.refuse(key, n_accepted, now);
         let throttle = group.tasks.throttles.of_mut(shape);
         let is_its_fault = throttle.on_task_refused(n_accepted)
             || refused.is_some_and(|refused| refused.n_accepted < n_accepted);
-        let is_alone = group.target() == 0 && group.tasks.is_refused_alone(&key, now);
+        let is_alone = group.target() == 0 && group.tasks.is_refused_alone(key, now);
         if is_its_fault || is_alone {
-            group.tasks.release(&key, id, false);
-            self.end_task(&name, &key, TaskEnd::refused(&refusal.message));
+            group.tasks.release(key, id, false);
+            self.end_task(&name, key, TaskEnd::refused(&refusal.message));
             return None;
         }
         // Another task may show soon whose fault it is.
@@ -321,46 +329,10 @@ impl Reconciler {
 
     /// This executor can no longer run: its task, if it is open, gets the next one.
     pub(super) fn release_task(&mut self, id: ExecutorId) {
-        let Some((name, key)) = self.task_of(id) else { return };
+        let Some((name, run)) = self.task_of(id) else { return };
         let had_pod = self.executors.get(id).is_some_and(|executor| executor.uid.is_some());
         if let Some(group) = self.executors.groups.get_mut(&name) {
-            group.tasks.release(&key, id, had_pod);
-        }
-    }
-
-    /// A pod of an earlier process has a task.
-    pub(super) fn adopt_task(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get(id) else { return };
-        let (Some(run), Some(uid)) = (executor.task.as_deref(), &executor.uid) else { return };
-        let Some(pod) = self.snapshot.get(uid) else { return };
-        let (run, name) = (run.clone(), executor.group.clone());
-        let is_live = executor.life == Life::Wanted && !has_ended(pod);
-        let (end, is_record) = (end_of_record(pod), executor.is_done);
-        let was_counted = pod.counted.is_some();
-        let Some(group) = self.executors.groups.get_mut(&name) else { return };
-        let adopted = if is_record {
-            group.tasks.adopt_record(&run, id, end.clone())
-        } else {
-            group.tasks.adopt(&run, id, is_live)
-        };
-        if matches!(adopted, Adopted::Ended | Adopted::Recorded) {
-            self.keep_output(id, true);
-        }
-        let Some(group) = self.executors.groups.get_mut(&name) else { return };
-        let key = &run.task.key;
-        match adopted {
-            Adopted::Current if was_counted => {
-                // The earlier process has charged this failure to the retries.
-                if group.tasks.take_retry(key, id) {
-                    group.tasks.release(key, id, true);
-                } else {
-                    self.end_task_of(id, end);
-                }
-            }
-            Adopted::Ended => self.end_task(&name, key, end),
-            Adopted::Recorded => self.note_ended_task(&name, Arc::clone(key)),
-            Adopted::Second => self.end(id, DeleteCause::Condemned, now),
-            Adopted::Current | Adopted::Known => {}
+            group.tasks.release(&run.task.key, id, had_pod);
         }
     }
 
@@ -453,7 +425,7 @@ fn task_ended(group: &GroupName, key: &Arc<str>, ended: &EndedTask) -> Event {
 }
 
 /// How the task of a record ended.
-fn end_of_record(pod: &Pod) -> TaskEnd {
+pub(super) fn end_of_record(pod: &Pod) -> TaskEnd {
     if pod.completed {
         return TaskEnd::SUCCEEDED;
     }

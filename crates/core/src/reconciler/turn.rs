@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Reconciler;
+use super::retries::RETRY_INITIAL_MS;
 use super::timers::Timer;
 use crate::model::action::Action;
 use crate::model::event::{DeleteCause, Event, ExecutorEvent, GroupEvent};
@@ -211,6 +212,12 @@ impl Reconciler {
         assert!(self.had_first_list(), "{id} is created before the first LIST is applied");
         assert!(self.gates.is_lease_held(), "{id} is created without the Lease");
         debug_assert!(!self.gates.are_creates_stopped(), "{id} is created after the end has begun");
+        let is_check = self.is_check(id);
+        if !is_check && self.is_place_taken(id) {
+            // Two pods would work in one slot, or on one task.
+            self.post_again(id, None, now.after(RETRY_INITIAL_MS), now);
+            return;
+        }
         let watermark = self.watermark();
         // Each try uses the group's current template.
         let Some(its_group) = self.executors.group_of(id) else { return };
@@ -231,7 +238,6 @@ impl Reconciler {
         let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };
         (create.watermark, create.sent_at) = (watermark, now);
         create.n_tries = create.n_tries.saturating_add(1);
-        let is_check = matches!(create.step, CreateStep::CheckAt(_));
         if !is_check {
             let limit = pod.memory_at(memory_step).filter(|_| !has_own_memory);
             executor.memory_limit_bytes = limit.map_or(0, |step| step.limit_bytes);
@@ -250,6 +256,12 @@ impl Reconciler {
         } else {
             Action::Create { id, group, slot, overrides, watermark, pod }
         });
+    }
+
+    /// True if the next request of this create is a GET.
+    fn is_check(&self, id: ExecutorId) -> bool {
+        let create = self.executors.get(id).and_then(|executor| executor.create.as_deref());
+        create.is_some_and(|create| matches!(create.step, CreateStep::CheckAt(_)))
     }
 
     fn end_surplus(&mut self, name: &GroupName, n: u32, now: Millis) {

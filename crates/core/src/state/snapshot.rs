@@ -242,7 +242,7 @@ impl Snapshot {
         if watermark.epoch != self.epoch {
             return AnswerAge::Void;
         }
-        if is_new && !is_after(pod.version, watermark.position) {
+        if is_new && !is_after(pod.version, watermark.position) || self.is_undone(pod, watermark) {
             self.roll_back();
             return AnswerAge::Void;
         }
@@ -252,6 +252,12 @@ impl Snapshot {
         }
         self.put(pod.clone(), false);
         AnswerAge::Current
+    }
+
+    /// True if the answer shows the pod in an older version than was applied before it was asked for.
+    fn is_undone(&self, pod: &Pod, watermark: Watermark) -> bool {
+        let stored = self.pods.get(&pod.uid).and_then(|stored| stored.version);
+        is_before(pod.version, stored) && !is_after(stored, watermark.position)
     }
 
     /// Updates a terminating pod, if it is in the snapshot.

@@ -95,7 +95,8 @@ pub struct Tasks {
     next_order: u64,
     /// What slows down the executors of the group, by shape.
     pub throttles: Throttles,
-    /// The executors of a deleted group of this name that can still run, by the key of their task.
+    /// The executors of ended tasks that can still run, by the key of the task: those of a deleted group of this
+    /// name, and of a task that is opened again.
     pub leaving: BTreeMap<Arc<str>, ExecutorId>,
     /// The pods that stay as the records of ended tasks.
     pub records: Records,
@@ -290,9 +291,22 @@ impl Tasks {
         })
     }
 
+    /// True if this executor works on the task as it is open now, and not on one of this key that was over before.
+    pub fn is_current(&self, run: &TaskRun, id: ExecutorId) -> bool {
+        self.open.get(&run.task.key).is_some_and(|open| {
+            (open.executor, open.attempts, open.round) == (Some(id), run.attempt, run.round)
+        })
+    }
+
+    /// True if the task of this attempt is over. A call may have opened it again since.
+    pub fn is_over(&self, run: &TaskRun) -> bool {
+        self.open.get(&run.task.key).is_none_or(|open| open.round > run.round)
+    }
+
     /// The application failed. True if the task gets another attempt.
-    pub fn take_retry(&mut self, key: &str, id: ExecutorId) -> bool {
-        match self.open.get_mut(key).filter(|open| open.executor == Some(id)) {
+    pub fn take_retry(&mut self, run: &TaskRun, id: ExecutorId) -> bool {
+        let is_current = self.is_current(run, id);
+        match self.open.get_mut(&run.task.key).filter(|_| is_current) {
             Some(open) if open.retries_left > 0 => {
                 open.retries_left -= 1;
                 true
@@ -330,8 +344,12 @@ impl Tasks {
     }
 
     /// Opens a task again that has ended without success, and gives its end as `add` does. None if there is no such task.
-    pub fn reopen(&mut self, key: &str) -> Option<Option<TaskEnd>> {
+    /// `leaving`: its last executor, which can still run: the task waits for its end.
+    pub fn reopen(&mut self, key: &str, leaving: Option<ExecutorId>) -> Option<Option<TaskEnd>> {
         let task = self.ended.get(key)?.task.clone()?;
+        if let Some(id) = leaving {
+            self.leaving.insert(Arc::clone(&task.key), id);
+        }
         let EndedTask { attempts, round, end, .. } = self.ended.remove(key)?;
         self.n_failed = self.n_failed.saturating_sub(end.outcome.is_failure().into());
         let end = self.add(task);

@@ -10,7 +10,8 @@ use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
-use posse_core::model::ids::{ExecutorId, GroupName};
+use posse_core::model::ids::{ExecutorId, GroupName, Uid};
+use posse_core::model::pod::Pod;
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Limit, Policy, Restart};
 use posse_core::model::stop::StopOrder;
@@ -453,4 +454,22 @@ fn a_run_ends_when_all_its_groups_are_done() {
     run.target("g", 0);
     run.gone(&[2]);
     assert_eq!(verdict(&mut run), None);
+}
+
+/// A create of unknown outcome takes effect after another one under its name, whose pod is gone.
+#[test]
+fn a_create_waits_for_a_late_pod_that_has_its_slot() {
+    let mut run = begin(policy(), work(2, Restart::OnFailure, Some(2)));
+    run.gone(&[2]);
+    assert_eq!(run.slots_created(), [(3, 1)]);
+    run.refused(3, refusal(RefusalClass::OutcomeUnknown, 500));
+    let late = Pod { uid: Uid::new("late"), slot: Some(1), ..run.pod("g", 2) };
+    run.pods.push(late);
+    run.watch(&[2], |_| {});
+    assert_eq!(run.ends(), ["late"]);
+    run.wait(60_000);
+    assert_eq!(run.slots_created(), []);
+    run.gone(&[2]);
+    run.wait(1_000);
+    assert_eq!(run.slots_created(), [(3, 1)]);
 }

@@ -115,6 +115,21 @@ fn nothing_is_lost_while_the_lease_is_lost_or_the_run_stops() {
     assert_eq!(run.losses(), []);
 }
 
+/// etcd was restored while the watch was silent. The pod had failed in the history that is in force now.
+#[test]
+fn a_read_below_what_was_applied_shows_that_history_went_back() {
+    let mut run = disconnected();
+    let mut pod = run.pods[0].clone();
+    pod.version = Some(Version(1));
+    end(&mut pod);
+    answer(&mut run, Ok(PodAnswer::Ours(pod)));
+    run.wait(REASON_WAIT_MS);
+    assert_eq!(run.losses(), [], "nothing is known of that history yet");
+    run.watch(&[1], end);
+    run.list();
+    assert_eq!(run.losses(), [(1, LossReason::OomKilled)]);
+}
+
 /// A broken network breaks all connections at once.
 #[test]
 fn few_pods_are_read_at_a_time() {

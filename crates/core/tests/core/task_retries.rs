@@ -6,15 +6,17 @@ use std::sync::Arc;
 use super::starts::live;
 use super::task_restarts::restart;
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
-use crate::core_run::{Run, end_with, policy};
+use crate::core_run::{Run, end_with, policy, refusal};
 use posse_core::model::action::Action;
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::GroupName;
 use posse_core::model::input::Input;
 use posse_core::model::pod::{Pod, StartProblem, StartProblemKind};
 use posse_core::model::pod_text::PodText;
+use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::GroupSpec;
 use posse_core::model::task::{After, Task};
+use posse_core::state::ledger::CREATE_OPEN_MS;
 
 fn retry(run: &mut Run, key: &str) -> Reply {
     let key = key.into();
@@ -189,4 +191,34 @@ fn a_restarted_posse_knows_the_last_attempt() {
         let want = if code.is_some() { "succeeded" } else { "running" };
         assert_eq!((state(&mut run, "a"), creates(&mut run)), (want, vec![]));
     }
+}
+
+/// The executor of a cancelled task has a grace period, and a create of unknown outcome may take effect late.
+#[test]
+fn a_task_that_is_opened_again_waits_for_its_last_executor() {
+    let again = |run: &mut Run| {
+        let key = "a".into();
+        run.call(Command::Group(GroupName::from("g"), GroupCommand::CancelTask { key }));
+        assert_eq!(ends(run), [("a".to_owned(), "cancelled", None, 1)]);
+        retry(run, "a");
+        run.wait(1_000);
+        assert_eq!((state(run, "a"), creates(run)), ("waiting", vec![]));
+    };
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 1)]);
+    settle(&mut run);
+    again(&mut run);
+    run.watch(&[1], end_with(0));
+    assert_eq!(ends(&mut run), [], "it belongs to the cancelled attempt");
+    assert_eq!(settle(&mut run), [(2, "a".to_owned(), 2)]);
+    run.watch(&[2], end_with(0));
+    assert_eq!(ends(&mut run), [("a".to_owned(), "succeeded", Some(0), 2)]);
+
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 1)]);
+    assert_eq!(creates(&mut run), [(1, "a".to_owned(), 1)]);
+    run.refused(1, refusal(RefusalClass::OutcomeUnknown, 500));
+    again(&mut run);
+    run.wait(CREATE_OPEN_MS);
+    assert_eq!(settle(&mut run), [(2, "a".to_owned(), 1)]);
 }

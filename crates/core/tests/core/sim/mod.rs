@@ -44,9 +44,13 @@ const REGRESSIONS: &[u64] =
 /// Seeds that once failed in a world with start and node problems.
 const NODE_FAULT_REGRESSIONS: &[u64] = &[506, 692, 863, 1738, 2477, 6544, 10910];
 /// Seeds that once failed in a world that has impostors and server faults, too.
-const IMPOSTOR_REGRESSIONS: &[u64] = &[545, 904, 1562, 1903, 2233, 2276, 3505, 5678, 7628, 14301];
+const IMPOSTOR_REGRESSIONS: &[u64] =
+    &[545, 904, 1562, 1903, 2233, 2276, 3505, 5678, 7628, 11399, 14301];
 /// Seeds that once failed in a world of groups whose work ends.
-const WORK_REGRESSIONS: &[u64] = &[360, 1104, 1426, 1734, 1834, 1988, 1995, 2181, 2203, 2266, 2357];
+const WORK_REGRESSIONS: &[u64] =
+    &[360, 1104, 1426, 1734, 1834, 1988, 1995, 2181, 2203, 2266, 2357, 3707];
+/// Seeds that once failed in a world of tasks.
+const TASK_REGRESSIONS: &[u64] = &[610];
 /// Seeds that once failed with drivers that follow each other.
 const RESTART_REGRESSIONS: &[u64] = &[648];
 
@@ -170,6 +174,14 @@ fn work_ends() {
 fn work_that_once_was_done_twice_ends() {
     for seed in WORK_REGRESSIONS {
         assert_eq!(World::with_work(*seed).run_work(), Ok(()), "seed {seed}");
+    }
+}
+
+/// A task was opened again while the create for its last attempt could still take effect.
+#[test]
+fn a_task_that_once_ran_twice_runs_once() {
+    for seed in TASK_REGRESSIONS {
+        assert_eq!(World::with_tasks(*seed).run_tasks().map(drop), Ok(()), "seed {seed}");
     }
 }
 

@@ -183,8 +183,7 @@ impl TaskDriver {
                 Some(pod) => !has_ended(pod),
                 None => other.create.is_some() && other.uid.is_none(),
             };
-            // A second pod that came late is being ended.
-            if other_id != *id && can_run && other.life.ending().is_none() {
+            if other_id != *id && can_run {
                 return fail(format!("{action:?}, but {other_id} works on it: {other:?}"));
             }
         }

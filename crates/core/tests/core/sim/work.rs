@@ -71,13 +71,9 @@ impl Work {
         if let Some(uid) = self.done.get(&(name.clone(), *slot)) {
             return fail(format!("{action:?}, but {uid} has done it"));
         }
-        let executors = core.executors();
-        let is_again = executors.get(*id).and_then(|e| Some(e.create.as_ref()?.n_tries > 1));
-        // The create of an earlier process took effect since this one was sent first. It is ended.
-        let is_late = |pod: &Pod| executors.get(pod.id).is_some_and(|e| e.slot.is_none());
         let works = |pod: &Pod| {
             let is_same = pod.group == *name && pod.slot == Some(*slot) && pod.id != *id;
-            is_same && !has_ended(pod) && !(is_again == Some(true) && is_late(pod))
+            is_same && !has_ended(pod)
         };
         let known = core.snapshot().pods().find(|pod| works(pod));
         if let Some(other) = known {
