@@ -27,6 +27,7 @@ mod logs;
 mod manifest;
 mod namespace;
 mod permissions;
+mod pod_dialer;
 mod pod_files;
 mod program;
 mod ready;

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::args::ClientArgs;
-use crate::args::submit::app_and_executor;
+use crate::args::words::app_and_executor;
 
 /// `posse exec`.
 #[derive(Args, Clone, Debug)]

@@ -137,18 +137,3 @@ pub struct StopArgs {
     #[command(flatten)]
     pub namespace: NamespaceArgs,
 }
-
-/// `NAME` or `NAME/ID`.
-pub fn app_and_executor(text: &str) -> Result<(String, Option<u64>), String> {
-    let (app, id) = match text.split_once('/') {
-        Some((app, id)) => {
-            let id = id.parse().map_err(|_| format!("`{id}` is not the id of an executor"))?;
-            (app, Some(id))
-        }
-        None => (text, None),
-    };
-    match names::app_name_error(app) {
-        Some(error) => Err(error),
-        None => Ok((app.to_owned(), id)),
-    }
-}

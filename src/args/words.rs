@@ -1,8 +1,8 @@
 //! The words of a command about a run: the application first, then numbers.
 
 use crate::args::ClientArgs;
-use crate::args::submit::app_and_executor;
 use crate::exit::Failure;
+use posse_wire::names;
 
 /// A word of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,21 @@ pub fn word(text: &str) -> Result<Word, String> {
         return Ok(Word::Number(number));
     }
     app_and_executor(text).map(|(app, id)| Word::App(app, id))
+}
+
+/// `NAME` or `NAME/ID`.
+pub fn app_and_executor(text: &str) -> Result<(String, Option<u64>), String> {
+    let (app, id) = match text.split_once('/') {
+        Some((app, id)) => {
+            let id = id.parse().map_err(|_| format!("`{id}` is not the id of an executor"))?;
+            (app, Some(id))
+        }
+        None => (text, None),
+    };
+    match names::app_name_error(app) {
+        Some(error) => Err(error),
+        None => Ok((app.to_owned(), id)),
+    }
 }
 
 impl ClientArgs {

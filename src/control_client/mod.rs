@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use crate::args::ClientArgs;
 use crate::args::submit::NamespaceArgs;
-use crate::bridge::PodDialer;
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
+use crate::pod_dialer::PodDialer;
 use crate::settings::socket_folders;
 use crate::world::World;
 use posse_control::client::{Client, ClientError, RunSelector};

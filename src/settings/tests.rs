@@ -276,9 +276,9 @@ fn flags_that_do_not_fit_the_file_are_errors() {
         "the first word of the driver command is empty",
     );
     fails(
-        Some("app: a\nwatch: false\nallocation: {poll_interval: 0}"),
+        Some("app: a\nwatch: false"),
         "",
-        "posse.yaml:2:8: watch: is off, and so is allocation.poll_interval",
+        "posse.yaml:2:1: watch: unknown key (it was removed: posse always watches)",
     );
 }
 

@@ -48,10 +48,8 @@ pub fn submit_takes_small_files_in_a_secret(server: &dyn Server) {
     fs::write(scene.file("large.bin"), &large).unwrap();
     fs::write(scene.file("sub/work"), script).unwrap();
     let submit = |words: &[&str]| {
-        let files = ["--file", "a.txt", "--file", "large.bin"];
-        let mut settings = settings(&scene);
-        settings["driver"]["files"] = json!(["sub/work=run.sh"]);
-        run(&scene).settings(settings).once(&[&["submit"], &files[..], words].concat())
+        let files = ["--file", "a.txt", "--file", "large.bin", "--file", "sub/work=run.sh"];
+        run(&scene).settings(settings(&scene)).once(&[&["submit"], &files[..], words].concat())
     };
     let secret = format!("{}/{APP}-driver", path(&scene, "/api/v1", "secrets"));
     expect(&submit(&["--dry-run"]), 0, &["kind: Secret\n", "mountPath: \"/var/posse/files\""]);

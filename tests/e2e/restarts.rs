@@ -128,20 +128,16 @@ pub fn orphans_of_older_instances(server: &dyn Server) {
     let alive = scene.pod(name_of(&of_alive[0])).expect("its owner lives");
     assert!(is_running(&alive), "{alive}");
     posse.stop();
-    // With `orphans: keep`, or without permission to list them, a run leaves orphans and continues.
+    // Without permission to list them, a run leaves orphans and continues.
     scene.end(&drivers[2], End::Exit(1));
     wait_failed(&scene, &drivers[2]);
     let last_pod = scene.make_driver_pod("last");
-    let keeps = json!({"shutdown": {"orphans": "keep"}});
     let proxy = Proxy::start(&server.access(Who::Posse), |request, _| {
         match request.path.contains("instance%21%3D") {
             true => ProxyAction::Reply(403, status(403, "Forbidden", "pods is forbidden")),
             false => ProxyAction::Pass,
         }
     });
-    let run = in_pod(scene.run().executors(1).settings(keeps), &last_pod).start();
-    wait_of(&scene, 1, |instance| instance != old[2]);
-    run.stop();
     let run = in_pod(scene.run_with(&proxy.access()).executors(1), &last_pod).start();
     wait_of(&scene, 1, |instance| instance != old[2]);
     wait_for(PATIENCE, "the missing right to be told", || {

@@ -614,7 +614,7 @@ pub fn submit_misspelt(server: &dyn Server) {
     });
     let words = "unknown field \"spec.containers[0].comand\"";
     let of_executors = run(&scene).executors(1).arg("--template").arg("typo.yaml");
-    let of_driver = run(&scene).settings(json!({"driver": {"template": "typo.yaml"}}));
+    let of_driver = run(&scene).settings(json!({"driver": {"template": "typo.yaml", "pod": null}}));
     for (run, what) in [(of_executors, "group default"), (of_driver, "driver")] {
         let submit = run.begin(&["submit"]);
         submit.expect_exit(4);

@@ -59,7 +59,7 @@ queue 0
 until_says '"target":0,"min":0,"max":6,"requested":0,"pending":0,"running":0,.*"waiting":null'
 queue 45
 posse wait --running 5 --timeout 120s
-! posse scale w 2 2>&1 || exit 9
+! posse scale 2 --group w 2>&1 || exit 9
 ! posse kill 1 --target 3 2>&1 || exit 9
 # What a kill lowers, the next reading restores.
 posse kill --no-replace 1

@@ -297,10 +297,6 @@ pub fn pods_share_a_claim() {
         &again,
     );
     assert_eq!(cluster.said("second"), "kept\nno\n");
-    let own =
-        json!({"volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}]});
-    cluster.run("third", "ls /posse-data | wc -l; touch /posse-data/x", &mounts, &own);
-    assert_eq!(cluster.said("third"), "0\n");
 }
 
 pub fn missing_objects_are_waited_for_and_named() {

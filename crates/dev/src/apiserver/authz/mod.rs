@@ -116,7 +116,12 @@ impl Attributes {
 /// Authorizes a request of `user`.
 pub(crate) fn authorize(store: &Store, request: &Request, user: User) -> Result<User, StatusError> {
     if request.header("impersonate-user").is_some() {
-        return Err(StatusError::bad_request("the embedded cluster has no impersonation"));
+        return Err(StatusError::not_allowed(
+            "",
+            "",
+            "",
+            "the embedded cluster has no impersonation",
+        ));
     }
     let attributes = Attributes::of(request);
     match allowed(store, &user, &attributes) {
