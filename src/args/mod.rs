@@ -228,7 +228,7 @@ pub struct RunArgs {
     /// Allow one driver of the application at a time: wait until the other one has ended
     #[arg(long)]
     pub exclusive: bool,
-    /// Whether to log the progress: auto if stderr is a terminal, plain always
+    /// When to log the progress, a line for each change
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub progress: ShowProgress,
     /// Print what the executors write to stderr, each line with its group and executor in front
@@ -262,7 +262,9 @@ pub enum ShowProgress {
     /// If stderr is a terminal
     #[default]
     Auto,
+    /// Always
     Plain,
+    /// Never
     Off,
 }
 

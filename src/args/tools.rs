@@ -90,7 +90,7 @@ pub struct MapArgs {
     pub jobs: u32,
     #[command(flatten)]
     pub line: LineArgs,
-    /// Whether to log the progress: auto if stderr is a terminal, plain always
+    /// When to log the progress, a line for each change
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub progress: ShowProgress,
 }

@@ -93,9 +93,7 @@ const ALLOCATION: &[Key] = &[
     key("poll_interval", Duration, Is("5m"), "How often posse sends a LIST beside the watch. `0s`: never."),
     key("start_timeout", Duration, Is("10m"),
         "The longest time from the node's assignment to the start of the main container, and half of it from the \
-         first failed image pull. `0s`: no limit. `posse submit`, while it waits for the end, waits as long for the \
-         images of the driver's pod before it removes the application. An executor for which there is no node waits \
-         for ever."),
+         first failed image pull, also of the driver's pod while `posse submit` waits. `0s`: no limit."),
 ];
 
 /// The keys of `failures`.
@@ -120,10 +118,9 @@ const FAILURES: &[Key] = &[
 #[rustfmt::skip]
 const HEARTBEAT: &[Key] = &[
     key("timeout", Duration, Is("0s"),
-        "posse replaces an executor from which the driver has reported no heartbeat for this time. `0s`: never. \
-         With a `timeout` an executor is ready only when the driver has reported it. posse also replaces an executor \
-         that has been running for this time, and for 2 minutes at least, and of which the driver has reported no \
-         heartbeat at all, once it has reported another executor."),
+        "posse replaces an executor from which the driver has reported no heartbeat for this time, or, once it has \
+         reported others, none at all for this time and 2 minutes at least. `0s`: never. With a `timeout` an executor \
+         is ready only when the driver has reported it."),
 ];
 
 /// The keys of `shutdown`.
@@ -131,9 +128,8 @@ const HEARTBEAT: &[Key] = &[
 const SHUTDOWN: &[Key] = &[
     key("grace", Duration, Is("15s"), "The time that the driver gets to end."),
     key("timeout", Duration, Is("10s"),
-        "The time that the executors get to end. posse waits 5 s more for the API server to report that their \
-         pods are gone. If a pod was terminating before, with a longer grace period, posse waits for that, \
-         because a node may go on with the grace period that it began with."),
+        "The time that the executors get to end, and 5 s more for the API server to report it. posse waits longer for \
+         a pod that was terminating before with a longer grace period."),
     key("idle_end", Duration, Is("0s"),
         "A run without a driver ends when it has had nothing to do for this time: no open [task](TASKS.md), and no \
          executor of its own. The exit code is 10 if tasks have failed or were skipped, and 0 otherwise. `0s`: it stays.").beta(),
