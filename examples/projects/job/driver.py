@@ -4,14 +4,11 @@ Exit code 1: a command failed three times.
 """
 
 import json
-import os
-import queue
-import subprocess
 import sys
-import threading
 from collections import deque
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from losses import Losses
 from signed import is_signed, sign
 
 TRIES_MAX = 3
@@ -21,17 +18,6 @@ with open(sys.argv[3]) as file:
 commands = [line for line in lines if line and not line.startswith("#")]
 todo, tries, codes = deque(range(len(commands))), [0] * len(commands), {}
 holds = {}  # executor -> the number of the command that it runs, and which try this is
-lost = queue.SimpleQueue()  # executors that ended
-
-
-def follow_events():
-    """Reads from posse which executors are lost."""
-    words = [os.environ["POSSE_EXE"], "events", "--follow", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as events:
-        for line in events.stdout:
-            event = json.loads(line)
-            if event["event"] in ("executor_lost", "executor_deleted"):
-                lost.put(event["executor"])
 
 
 def end_try(executor, code):
@@ -54,7 +40,8 @@ def answer(said):
     if executor in holds and said["ended"] == holds[executor][1]:
         print(said["output"], end="", flush=True)
         end_try(executor, said["code"])
-    if executor not in holds and todo:
+    # What was sent before a loss may come after it.
+    if executor not in holds and todo and executor not in losses:
         number = todo.popleft()
         tries[number] += 1
         holds[executor] = (number, sum(tries))
@@ -83,12 +70,13 @@ class Handler(BaseHTTPRequestHandler):
 
 server = HTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
 server.timeout = 1  # seconds: how long to wait for a worker before looking for lost ones
-follower = threading.Thread(target=follow_events, daemon=True)
-follower.start()
-while len(codes) < len(commands) and follower.is_alive():
+losses = Losses()
+while len(codes) < len(commands):
     server.handle_request()
-    while not lost.empty():
-        end_try(lost.get(), None)
+    for executor in [executor for executor in holds if executor in losses]:
+        end_try(executor, None)
+    if not losses.is_alive():
+        sys.exit("posse's events have ended, so nobody knows which workers are lost")
 n_ok = list(codes.values()).count(0)
 print(f"{n_ok} of {len(commands)} commands succeeded", flush=True)
 sys.exit(n_ok < len(commands))

@@ -5,11 +5,29 @@ import sys
 from collections import deque
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+from losses import Losses
 from signed import is_signed, sign
 
 BYTES_MAX = 1 << 20  # of a message
-tasks = deque(range(1, 101))  # the tasks without a result; put your own here
-results = {}
+todo = deque(range(1, 101))  # put your own tasks here
+n_tasks, results = len(todo), []
+holds = {}  # executor -> its task, and which beginning this is
+n_begun = 0
+
+
+def answer(said):
+    """A worker sends the result of its task, if it has one. Returns its next task, or None."""
+    global n_begun
+    executor = said["executor"]
+    # A message that comes again, by somebody who has read it, names a beginning that is over.
+    if executor in holds and said["ended"] == holds[executor][1]:
+        del holds[executor]
+        results.append(said["result"])
+    # What was sent before a loss may come after it.
+    if executor not in holds and todo and executor not in losses:
+        n_begun += 1
+        holds[executor] = (todo.popleft(), n_begun)
+    return holds.get(executor)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -17,19 +35,11 @@ class Handler(BaseHTTPRequestHandler):
     log_message = lambda *_: None
 
     def do_POST(self):
-        """A worker sends the result of its task, if it has one. The answer is its next task, or null."""
         text = self.rfile.read(min(int(self.headers["Content-Length"]), BYTES_MAX))
         signature = self.headers["Signature"]
         if not is_signed(signature, text):
             return self.send_error(403, "no worker of this run")
-        said = json.loads(text)
-        if said["task"] in tasks:
-            tasks.remove(said["task"])
-            results[said["task"]] = said["result"]
-        # The task at the front was handed out longest ago. It comes again while it has no result, so
-        # the task of a lost worker goes to another one.
-        tasks.rotate(-1)
-        body = json.dumps(tasks[-1] if tasks else None).encode()
+        body = json.dumps(answer(json.loads(text))).encode()
         self.send_response(200)
         self.send_header("Signature", sign(signature.encode(), body))
         self.send_header("Content-Length", str(len(body)))
@@ -38,6 +48,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 server = HTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
-while tasks:
+server.timeout = 1  # seconds: how long to wait for a worker before looking for lost ones
+losses = Losses()
+while len(results) < n_tasks:
     server.handle_request()
-print("sum of squares:", sum(results.values()), flush=True)
+    for executor in [executor for executor in holds if executor in losses]:
+        todo.append(holds.pop(executor)[0])
+    if not losses.is_alive():
+        sys.exit("posse's events have ended, so nobody knows which workers are lost")
+print("sum of squares:", sum(results), flush=True)

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import secrets
 import signal
 import sys
@@ -19,15 +20,16 @@ def work(task):
     return task * task
 
 
-def ask(task, result):
-    """Sends a result and returns the next task. The driver may be unreachable for a minute."""
+def ask(**said):
+    """Sends the result of the last task, if there is one, and returns the next one. Waits a minute for the driver."""
     for _ in range(60):
         # The random number makes each message another one, so that an answer fits only this one.
-        said = json.dumps({"task": task, "result": result, "once": secrets.token_hex()}).encode()
-        signature = sign(said)
+        said.update(executor=int(os.environ["POSSE_EXECUTOR_ID"]), once=secrets.token_hex())
+        text = json.dumps(said).encode()
+        signature = sign(text)
         try:
             driver = http.client.HTTPConnection(sys.argv[1], timeout=10)
-            driver.request("POST", "/", said, {"Signature": signature})
+            driver.request("POST", "/", text, {"Signature": signature})
             answer = driver.getresponse()
             text = answer.read()
             if is_signed(answer.headers["Signature"], signature.encode(), text):
@@ -39,10 +41,11 @@ def ask(task, result):
     sys.exit(f"no driver at {sys.argv[1]}")
 
 
-task = result = None
+begun = ask(ended=None)
 while True:
-    task = ask(task, result)
-    if task is None:
+    if begun is None:
         time.sleep(1)
+        begun = ask(ended=None)
     else:
-        result = work(task)
+        task, nth = begun
+        begun = ask(ended=nth, result=work(task))

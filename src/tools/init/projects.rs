@@ -12,11 +12,11 @@ use crate::world::World;
 /// A file's name and content.
 type ProjectFile = (&'static str, &'static str);
 
-/// The files of a folder of `examples/projects`, and one that projects share.
+/// The files of a folder of `examples/projects`, and those that projects share.
 macro_rules! project {
-    ($folder:literal: $($name:literal),+ $(; $shared:literal)?) => {
+    ($folder:literal: $($name:literal),+ $(; $($shared:literal),+)?) => {
         &[$(($name, include_str!(concat!("../../../examples/projects/", $folder, "/", $name)))),+
-          $(, ($shared, include_str!(concat!("../../../examples/projects/", $shared))))?]
+          $($(, ($shared, include_str!(concat!("../../../examples/projects/", $shared))))+)?]
     };
 }
 
@@ -24,7 +24,7 @@ macro_rules! project {
 fn project(kind: ProjectKind) -> &'static [ProjectFile] {
     match kind {
         ProjectKind::Python => {
-            project!("python": "posse.yaml", "driver.py", "worker.py", "README.md"; "signed.py")
+            project!("python": "posse.yaml", "driver.py", "worker.py", "README.md"; "losses.py", "signed.py")
         }
         ProjectKind::Shell => {
             project!("shell": "posse.yaml", "driver.sh", "worker.sh", "README.md")
@@ -32,7 +32,7 @@ fn project(kind: ProjectKind) -> &'static [ProjectFile] {
         ProjectKind::Dask => project!("dask": "posse.yaml", "driver.py", "README.md"),
         ProjectKind::Spark => project!("spark": "posse.yaml", "driver.sh", "app.py", "README.md"),
         ProjectKind::Job => {
-            project!("job": "posse.yaml", "driver.py", "worker.py", "tasks.txt", "README.md"; "signed.py")
+            project!("job": "posse.yaml", "driver.py", "worker.py", "tasks.txt", "README.md"; "losses.py", "signed.py")
         }
     }
 }
