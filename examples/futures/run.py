@@ -12,7 +12,7 @@ import pickle
 import signal
 import socket
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -81,6 +81,8 @@ def as_a_user():
         checks.same("exit code", run.returncode, 0)
         checks.same("the sums", checks.output("posse.out"), SUMS)
         checks.same("the highest target", max(event["target"] for event in checks.events("target_changed")), 4)
+        begun = Counter(line.split()[1] for line in log.read_text().splitlines() if line.startswith("begin "))
+        checks.same("beginnings of each call", set(begun.values()), {1 + HAS_JOBLIB})
         checks.same("workers left behind", checks.processes(), [])
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -15,7 +16,8 @@ def main():
     with Checks("tasks") as checks:
         # The task to kill waits for a file, which comes when its first executor is gone.
         go, waits = checks.folder / "go", "set -e; "
-        slow = f'set -e; test "$POSSE_KEY" != {KILLED} || until test -e {go}; do sleep 0.1; done; '
+        begun = checks.folder / "begun"
+        slow = f'set -e; echo "$POSSE_KEY" >>{begun}; test "$POSSE_KEY" != {KILLED} || until test -e {go}; do sleep 0.1; done; '
         run = checks.start(
             "posse", posse_binary(), "run", "--dev", "-f", checks.configuration((waits, slow)),
             "--instance", checks.instance, "--events", str(checks.folder / "events"), OUT=str(checks.folder))
@@ -29,6 +31,7 @@ def main():
         words = sum(len(text.read_text().split()) for text in texts)
         checks.same("the sum", checks.output("posse.out").split(), ["words", str(words)])
         ended = {event["key"]: event["attempts"] for event in checks.events("task_ended")}
+        checks.same("beginnings", Counter(begun.read_text().split()), Counter({text.stem: 1 + (text.stem == KILLED) for text in texts}))
         checks.same("attempts", ended, {text.stem: 1 + (text.stem == KILLED) for text in texts})
 
 
