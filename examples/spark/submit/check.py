@@ -74,6 +74,8 @@ def submit_by_spark(folder, name, *application):
                f"{driver}.request.cores": "100m", f"{driver}.label.team": "examples",
                "spark.kubernetes.driverEnv.SPARK_HOME": os.environ["SPARK_HOME"],
                "spark.kubernetes.driverEnv.PATH": path,
+               # Large files come by this folder. The driver has it at the same path.
+               "spark.kubernetes.file.upload.path": f"file://{folder}/uploads",
                "spark.kubernetes.container.image": "none", "spark.kubernetes.namespace": "default"}
     command = [*submitter(), "--deploy-mode", "cluster", "--name", name, *confs(),
                *(f"--conf={key}={value}" for key, value in options.items()), *application]
@@ -108,6 +110,16 @@ def running_executors(name, lost_driver=None):
     pods = API.get(f"{kube.PODS}?labelSelector=posse.dev/app={name},spark-role=executor")["items"]
     return [pod for pod in pods if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
             and pod["metadata"]["ownerReferences"][0]["uid"] != lost_driver]
+
+
+def check_labels(name):
+    """The driver has Spark's labels, by which others find what belongs to an application: the id is that of its executors."""
+    [executor, *_] = wait_until("an executor", lambda: running_executors(name))
+    [driver] = drivers(name)
+    for label, want in [("spark-role", "driver")] + [
+            (label, executor["metadata"]["labels"][label]) for label in ("spark-app-selector", "spark-app-name")]:
+        if (got := driver["metadata"]["labels"].get(label)) != want:
+            sys.exit(f"submit: the driver's label {label} is {got}, and not {want}")
 
 
 class Node:
@@ -171,10 +183,13 @@ def words(folder, lose_node):
     else:
         process = submit("spark-words")
     undo = None
+    check_labels("spark-words")
     if lose_node:
         wait_until("two executors", lambda: len(running_executors("spark-words")) >= 2)
         undo = lose_driver("spark-words", lose_node)
     end("spark-words", process)
+    if IS_EMBEDDED and not list(folder.glob("uploads/spark-upload-*/wordcount.py")):
+        sys.exit("submit: the application did not come by the upload path")
     if undo:
         undo()
 

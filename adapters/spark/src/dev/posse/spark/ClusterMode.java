@@ -5,11 +5,15 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.function.BiConsumer;
+import java.util.function.Consumer;
+import java.util.function.UnaryOperator;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -32,6 +36,13 @@ final class ClusterMode {
   private static final Set<String> OF_CLIENTS = Set.of(DRIVER + "pod.name", DRIVER + "ownPersistentVolumeClaim",
       DRIVER + "reusePersistentVolumeClaim", DRIVER + "waitToReusePersistentVolumeClaim",
       DRIVER + "service.deleteOnTermination", DRIVER + "master");
+  static final String UPLOAD_PATH = "spark.kubernetes.file.upload.path";
+  private static final String WAIT = "spark.kubernetes.submission.waitAppCompletion";
+  /** Keys whose files of this machine come along, as those of the options do. */
+  private static final Set<String> FILE_KEYS = Set.of("spark.jars", "spark.files", "spark.submit.pyFiles", "spark.archives");
+  /** What `posse submit --file` takes, in all: the limit of a Secret, less what else is in it. */
+  private static final long FILE_BYTES_MAX = 700_000;
+  private static final int LABEL_CHARS_MAX = 63;
   private static final long OVERHEAD_MIB_MIN = 384;
   /** The user of Spark's image. Hadoop's code needs one that has a name. */
   private static final int SPARK_USER = 185;
@@ -39,6 +50,8 @@ final class ClusterMode {
   private final Submit.Place place;
   private final Arguments arguments;
   private final Map<String, String> conf;
+  /** Copies a file to the upload path and returns where it is then. */
+  private final UnaryOperator<String> upload;
   /** Keys that are in posse's configuration. */
   private final Set<String> used = new TreeSet<>();
   /** The driver's pod names a service account. */
@@ -46,23 +59,45 @@ final class ClusterMode {
   /** Files of this machine for the pods. */
   private final List<String> files = new ArrayList<>();
 
-  ClusterMode(Submit.Place place, Arguments arguments, Map<String, String> conf) {
+  ClusterMode(Submit.Place place, Arguments arguments, Map<String, String> conf, UnaryOperator<String> upload) {
     this.place = place;
     this.arguments = arguments;
     this.conf = conf;
+    this.upload = upload;
   }
 
-  /** The keys that describe the driver's pod. */
-  Set<String> keys() {
-    describe(Control.JSON.createObjectNode(), Set.of());
-    return used;
+  /** What becomes of the keys of this mode. `refused`: why the application is not submitted as it is. */
+  Map<String, String> explain(Consumer<String> refused) {
+    Map<String, String> explained = new TreeMap<>();
+    try {
+      describe(Control.JSON.createObjectNode(), Set.of());
+    } catch (IllegalArgumentException e) {
+      refused.accept(e.getMessage());
+    }
+    without().forEach(key -> explained.put(key, "nothing: driver.pod in posse.yaml, or " + DRIVER + "podTemplateFile"));
+    used.forEach(key -> explained.put(key, key.startsWith(DRIVER) ? "driver in posse.yaml" : "driver in posse.yaml, and unchanged"));
+    explained.put(UPLOAD_PATH, "files of this machine are copied there, and the driver gets them from there");
+    FILE_KEYS.forEach(key -> explained.put(key, "files of this machine come along"));
+    explained.put(WAIT, "posse submit --logs or --no-wait");
+    explained.put("spark.kubernetes.context", "posse submit --context");
+    return explained;
+  }
+
+  /** What becomes of the keys that have a meaning in cluster mode only. */
+  static Map<String, String> inClientMode(Map<String, String> conf) {
+    Map<String, String> explained = new TreeMap<>();
+    conf.keySet().stream().filter(key -> key.startsWith(DRIVER) && !OF_CLIENTS.contains(key))
+        .forEach(key -> explained.put(key, "nothing in client mode: nobody makes a pod for the driver"));
+    explained.put(UPLOAD_PATH, "nothing in client mode: the driver has the files of this machine, and executors get them from it");
+    explained.put(WAIT, "nothing in client mode");
+    explained.put("spark.kubernetes.context", "posse run --context, and unchanged");
+    return explained;
   }
 
   /** @param told keys for which posse's configuration has something */
   void describe(ObjectNode configuration, Set<String> told) {
     ObjectNode driver = configuration.putObject("driver");
-    String image = take(DRIVER + "container.image").or(() -> Optional.ofNullable(conf.get("spark.kubernetes.container.image")))
-        .orElseThrow(() -> new IllegalArgumentException("there is no image: set spark.kubernetes.container.image"));
+    String image = take(DRIVER + "container.image").or(() -> take("spark.kubernetes.container.image")).orElse("");
     driver.put("image", image);
     text(driver, "posse_image", "spark.posse.image");
     variables(driver);
@@ -72,10 +107,14 @@ final class ClusterMode {
     ObjectNode container = container(pod, driver.path("container").asText());
     resources(container.withObject("/resources"));
     ObjectNode metadata = pod.withObject("/metadata");
-    metadata.withObject("/labels").put("spark-role", "driver");
+    // The adapter adds the application's id, which is another one for each try of the Job.
+    metadata.withObject("/labels").put("spark-role", "driver").put("spark-app-name", appName());
     each(DRIVER + "label.", (name, value) -> metadata.withObject("/labels").put(name, value));
     each(DRIVER + "annotation.", (name, value) -> metadata.withObject("/annotations").put(name, value));
+    take("spark.kubernetes.container.image.pullPolicy").ifPresent(policy -> container.put("imagePullPolicy", policy));
     ObjectNode spec = pod.withObject("/spec");
+    take(DRIVER + "scheduler.name").or(() -> take("spark.kubernetes.scheduler.name"))
+        .ifPresent(name -> spec.put("schedulerName", name));
     take("spark.kubernetes.authenticate.driver.serviceAccountName").ifPresent(name -> spec.put("serviceAccountName", name));
     hasAccount = spec.hasNonNull("serviceAccountName");
     // Those for all pods, then those for the driver's.
@@ -87,12 +126,21 @@ final class ClusterMode {
       spec.withArray("volumes").addObject().put("name", volume).putObject("secret").put("secretName", name);
       container.withArray("volumeMounts").addObject().put("name", volume).put("mountPath", path);
     });
-    Optional.ofNullable(conf.get("spark.kubernetes.container.image.pullSecrets")).ifPresent(names -> {
+    take("spark.kubernetes.container.image.pullSecrets").ifPresent(names -> {
       for (String name : names.split(" *, *")) {
         spec.withArray("imagePullSecrets").addObject().put("name", name);
       }
     });
     driver.putArray("command").add("sh").add("-c").add(command(image, told));
+  }
+
+  /** As Spark writes it: its own function starts the logging. */
+  private String appName() {
+    String application = arguments.application().isEmpty() ? "spark" : arguments.application().get(0);
+    String file = application.substring(application.lastIndexOf('/') + 1);
+    String name = conf.getOrDefault("spark.app.name", arguments.last("--class").orElse(file)).strip();
+    String label = name.toLowerCase(Locale.ROOT).replaceAll("[^a-z0-9-]", "-").replaceAll("-+", "-");
+    return label.substring(0, Math.min(label.length(), LABEL_CHARS_MAX)).replaceAll("^-|-$", "");
   }
 
   private Optional<String> take(String key) {
@@ -116,14 +164,14 @@ final class ClusterMode {
 
   /** As Spark computes them: its memory with the overhead, and the limit of CPU only if there is one. */
   private void resources(ObjectNode resources) {
-    long memory = JavaUtils.byteStringAsMb(conf.getOrDefault("spark.driver.memory", "1g"));
+    long memory = JavaUtils.byteStringAsMb(take("spark.driver.memory").orElse("1g"));
     boolean isPython = arguments.application().stream().limit(1).anyMatch(file -> file.endsWith(".py"));
-    double factor = Double.parseDouble(conf.getOrDefault("spark.driver.memoryOverheadFactor",
-        conf.getOrDefault("spark.kubernetes.memoryOverheadFactor", isPython ? "0.4" : "0.1")));
-    long overhead = Optional.ofNullable(conf.get("spark.driver.memoryOverhead")).map(JavaUtils::byteStringAsMb)
+    double factor = Double.parseDouble(take("spark.driver.memoryOverheadFactor")
+        .or(() -> take("spark.kubernetes.memoryOverheadFactor")).orElse(isPython ? "0.4" : "0.1"));
+    long overhead = take("spark.driver.memoryOverhead").map(JavaUtils::byteStringAsMb)
         .orElse(Math.max((long) (factor * memory), OVERHEAD_MIB_MIN));
     String all = memory + overhead + "Mi";
-    String cores = take(DRIVER + "request.cores").orElse(conf.getOrDefault("spark.driver.cores", "1"));
+    String cores = take(DRIVER + "request.cores").or(() -> take("spark.driver.cores")).orElse("1");
     resources.withObject("/requests").put("cpu", cores).put("memory", all);
     ObjectNode limits = resources.withObject("/limits").put("memory", all);
     take(DRIVER + "limit.cores").ifPresent(limit -> limits.put("cpu", limit));
@@ -184,6 +232,9 @@ final class ClusterMode {
   /** The same program in the driver's pod, with the same keys and files. */
   private String command(String image, Set<String> told) {
     files.clear();
+    if (image.isEmpty()) {
+      throw new IllegalArgumentException("there is no image: set spark.kubernetes.container.image");
+    }
     file(place.script());
     file(place.jar());
     // A pod does not know its image, and a message should name it. The jar may have any name.
@@ -197,7 +248,8 @@ final class ClusterMode {
     }
     conf.forEach((key, value) -> {
       if (!KEYS_HERE.contains(key)) {
-        text.append(" --conf ").append(Submit.quoted(key + "=" + value));
+        text.append(" --conf ")
+            .append(FILE_KEYS.contains(key) ? Submit.quoted(key + "=") + paths(value) : Submit.quoted(key + "=" + value));
       }
     });
     text.append(" --conf ").append(Submit.quoted(Keys.TOLD + "=" + String.join(",", told)));
@@ -207,7 +259,17 @@ final class ClusterMode {
     }
     text.append(' ').append(paths(application.get(0)));
     application.subList(1, application.size()).forEach(word -> text.append(' ').append(Submit.quoted(word)));
+    checkSize();
     return text.toString();
+  }
+
+  private void checkSize() {
+    long bytes = files.stream().mapToLong(path -> Path.of(path).toFile().length()).sum();
+    if (bytes > FILE_BYTES_MAX) {
+      throw new IllegalArgumentException("files of this machine have " + bytes + " bytes (" + String.join(", ", files)
+          + "), and " + FILE_BYTES_MAX + " come along: set " + UPLOAD_PATH + " to a folder that the driver reaches, such as"
+          + " s3a://bucket/uploads, or put them into the image and name them as local:///PATH");
+    }
   }
 
   /** A list of files as words of a shell; those of this machine come along. */
@@ -217,8 +279,12 @@ final class ClusterMode {
       String path = one.replaceFirst("^file:(//)?", "").replaceFirst("#.*", "");
       boolean isHere = !path.matches("[a-z0-9]+:.*") && Files.isRegularFile(Path.of(path));
       String alias = one.contains("#") ? one.substring(one.indexOf('#')) : "";
-      words.add(isHere ? there(path) + Submit.quoted(alias) : Submit.quoted(one));
-      if (isHere) {
+      if (!isHere) {
+        words.add(Submit.quoted(one));
+      } else if (conf.containsKey(UPLOAD_PATH)) {
+        words.add(Submit.quoted(upload.apply(path) + alias));
+      } else {
+        words.add(there(path) + Submit.quoted(alias));
         file(path);
       }
     }
@@ -226,7 +292,6 @@ final class ClusterMode {
   }
 
   private void file(String path) {
-    files.add("--file");
     files.add(path);
   }
 
@@ -240,17 +305,22 @@ final class ClusterMode {
     if (!hasAccount) {
       options.add("--create-rbac");
     }
-    boolean waits = Boolean.parseBoolean(conf.getOrDefault("spark.kubernetes.submission.waitAppCompletion", "true"));
+    boolean waits = Boolean.parseBoolean(conf.getOrDefault(WAIT, "true"));
     options.add(waits ? "--logs" : "--no-wait");
-    options.addAll(files);
+    files.forEach(path -> options.addAll(List.of("--file", path)));
     return options;
   }
 
   /** What is set and has no effect. */
   List<String> told() {
-    Set<String> without = new TreeSet<>(conf.keySet());
-    without.removeIf(key -> !key.startsWith(DRIVER) || used.contains(key) || OF_CLIENTS.contains(key));
+    Set<String> without = without();
     return without.isEmpty() ? List.of() : List.of("no effect with posse (driver.pod in posse.yaml, or " + DRIVER
         + "podTemplateFile): " + String.join(", ", without));
+  }
+
+  private Set<String> without() {
+    Set<String> without = new TreeSet<>(conf.keySet());
+    without.removeIf(key -> !key.startsWith(DRIVER) || used.contains(key) || OF_CLIENTS.contains(key));
+    return without;
   }
 }

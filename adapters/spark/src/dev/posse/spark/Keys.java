@@ -64,13 +64,55 @@ final class Keys {
       none("spark.kubernetes.allocation.batch.delay", "posse does not wait between creates"),
       none("spark.kubernetes.allocation.driver.readinessTimeout", "driver.ready in posse.yaml holds creates back"),
       none("spark.kubernetes.allocation.maximum", "failures.app ends an application that always fails"),
-      none("spark.kubernetes.allocation.recoveryMode.enabled", "there is nothing to set instead"),
       none("spark.kubernetes.executor.checkAllContainers", "Spark's container alone decides"),
       new Key("spark.kubernetes.executor.enableApiWatcher", "", Kind.NOTHING, "false", "losses come from posse"),
       none("spark.kubernetes.executor.podDeletionCost", "Spark itself names the executors that end"),
       none(POD_NAME_PREFIX, "pods are named <app>-<instance>-exec-<id>, with app of posse.yaml"));
 
+  /** Keys of others, which Spark on Kubernetes, or Spark with another allocator than its own, does not read. */
+  private record Other(String prefix, String note) {}
+
+  private static final String YARN = "spark.yarn.";
+  private static final String EXECUTOR = "spark.kubernetes.executor.";
+  private static final String DIRECT_ONLY = "Spark's plugin works with Spark's own allocator only; ";
+  private static final String CLAIMS = DIRECT_ONLY + "choose a larger options.sizeLimit, or a controller that grows claims";
+  private static final String MEMORY = DIRECT_ONLY + "spark.kubernetes.allocation.recoveryMode.enabled gives each task more"
+      + " memory after an OOM";
+  private static final String PLUGINS = "spark.plugins";
+
+  /** The first prefix counts. */
+  private static final List<Other> OTHERS = List.of(
+      new Other(EXECUTOR + "pvc.resize", CLAIMS),
+      new Other(EXECUTOR + "resize", MEMORY),
+      new Other(YARN + "queue", "a queue of Kueue, or a quota of the namespace: docs/SHARED_CLUSTERS.md"),
+      new Other(YARN + "maxAppAttempts", "driver.retries in posse.yaml"),
+      new Other(YARN + "max.executor.failures", "spark.executor.maxNumFailures"),
+      new Other(YARN + "executor.failuresValidityInterval", "spark.executor.failuresValidityInterval"),
+      new Other(YARN + "executor.nodeLabelExpression", EXECUTOR + "node.selector.NAME"),
+      new Other(YARN + "am.nodeLabelExpression", "spark.kubernetes.driver.node.selector.NAME"),
+      new Other(YARN + "am.", "there is no application master: the driver's pod has spark.driver.memory and spark.driver.cores"),
+      new Other(YARN + "appMasterEnv.", "spark.kubernetes.driverEnv.NAME"),
+      new Other(YARN + "dist.", "--jars, --files and --archives"),
+      new Other(YARN + "stagingDir", "spark.kubernetes.file.upload.path"),
+      new Other(YARN + "jars", "Spark is in the image"),
+      new Other(YARN + "archive", "Spark is in the image"),
+      new Other(YARN + "submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion"),
+      new Other(YARN + "tags", "spark.kubernetes.driver.label.NAME"),
+      new Other(YARN + "priority", "priorityClassName in the pod templates"),
+      new Other(YARN + "shuffle.", "examples/shuffle has Spark's external shuffle service"),
+      new Other(YARN, "only YARN reads it"),
+      new Other("spark.hadoop.yarn.", "only YARN reads it"));
+
   private Keys() {}
+
+  /** What stands for a key that nobody reads here; empty: it is no such key. */
+  static Optional<String> other(String key, String value) {
+    if (key.equals(PLUGINS)) {
+      return value.contains("ExecutorPVCResizePlugin") ? Optional.of(CLAIMS)
+          : value.contains("ExecutorResizePlugin") ? Optional.of(MEMORY) : Optional.empty();
+    }
+    return OTHERS.stream().filter(one -> key.startsWith(one.prefix())).findFirst().map(Other::note);
+  }
 
   private static Key key(String name, String posse, Kind kind) {
     return new Key(name, posse, kind, "", "");
@@ -91,6 +133,8 @@ final class Keys {
         without.add(key.name() + " (" + key.instead() + ")");
       }
     }
+    conf.forEach((key, value) -> other(key, value).filter(note -> told.add(key))
+        .ifPresent(note -> without.add(key + " (" + note + ")")));
     return without.isEmpty() ? Optional.empty() : Optional.of("no effect with posse: " + String.join(", ", without));
   }
 

@@ -53,6 +53,8 @@ final class Link {
   /** The exit codes of a shell for a program that it cannot start. */
   private static final int NOT_EXECUTABLE = 126;
   private static final int NOT_FOUND = 127;
+  /** That of a Spark executor whose JVM had too little memory: SparkExitCode.OOM. */
+  private static final int JVM_OOM = 52;
   private static final int START_TRIES_MAX = 30;
   private static final int END_TRIES_MAX = 3;
 
@@ -68,6 +70,9 @@ final class Link {
     List<String> executors();
 
     void lost(String executor, int exitCode, boolean causedByApp, String why);
+
+    /** An executor had too little memory. True if the templates of executors to come are other ones from now on. */
+    boolean recover();
 
     /** The executor was ended on purpose. No task attempt counts as failed. */
     void ended(String executor, String why);
@@ -486,7 +491,17 @@ final class Link {
     if (PLANNED.contains(reason) && (!causedByApp || reason.equals("killed"))) {
       engine.ended(id, why);
     } else {
-      engine.lost(id, event.path("exit_code").asInt(-1), causedByApp, why);
+      int code = event.path("exit_code").asInt(-1);
+      engine.lost(id, code, causedByApp, why);
+      if ((reason.equals("oom_killed") || code == JVM_OOM) && engine.recover()) {
+        // The next target of each profile brings its template again.
+        sending.lock();
+        try {
+          sent.clear();
+        } finally {
+          sending.unlock();
+        }
+      }
     }
   }
 

@@ -15,6 +15,8 @@ import io.fabric8.kubernetes.api.model.Pod;
 import io.fabric8.kubernetes.client.Config;
 import io.fabric8.kubernetes.client.KubernetesClient;
 import io.fabric8.kubernetes.client.KubernetesClientBuilder;
+import io.fabric8.kubernetes.client.dsl.base.PatchContext;
+import io.fabric8.kubernetes.client.dsl.base.PatchType;
 
 import org.apache.spark.SecurityManager;
 import org.apache.spark.SparkConf;
@@ -53,6 +55,7 @@ import scala.collection.Iterator;
  */
 public final class PosseAllocator extends AbstractPodsAllocator {
   private static final Logger LOG = LoggerFactory.getLogger(PosseAllocator.class);
+  static final String RECOVERY = "spark.kubernetes.allocation.recoveryMode.enabled";
 
   private final SparkConf conf;
   private final SecurityManager security;
@@ -106,6 +109,7 @@ public final class PosseAllocator extends AbstractPodsAllocator {
       link = new Link(Settings.control(conf), namespace, engine);
       ResourceProfile profile = context.resourceProfileManager().defaultResourceProfile();
       link.start(profile.id());
+      labelDriver(appId);
     } catch (IllegalArgumentException e) {
       throw sparkException(e.getMessage(), e);
     } catch (LinkageError e) {
@@ -114,6 +118,31 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     }
     context.addSparkListener(new End());
     Runtime.getRuntime().addShutdownHook(new Thread(this::end, "posse-end"));
+  }
+
+  /**
+   * Gives the driver's pod the labels that Spark's own cluster mode gives it. The template of its Job cannot have the id:
+   * each driver of the Job is an application of its own.
+   */
+  private void labelDriver(String appId) {
+    if (driverPod.isEmpty()) {
+      return;
+    }
+    String name = driverPod.get().getMetadata().getName();
+    Map<String, String> labels = Map.of("spark-role", "driver", "spark-app-selector", appId,
+        "spark-app-name", KubernetesConf$.MODULE$.getAppNameLabel(conf.get("spark.app.name")));
+    Map<String, String> there = driverPod.get().getMetadata().getLabels();
+    if (there != null && there.entrySet().containsAll(labels.entrySet())) {
+      return;
+    }
+    try {
+      ObjectNode patch = Control.JSON.createObjectNode();
+      ObjectNode metadata = patch.putObject("metadata").putObject("labels");
+      labels.forEach(metadata::put);
+      client.pods().inNamespace(namespace).withName(name).patch(PatchContext.of(PatchType.JSON_MERGE), patch.toString());
+    } catch (RuntimeException e) {
+      LOG.warn("The driver's pod {} has no labels of Spark ({}): {}", name, labels, e.getMessage());
+    }
   }
 
   /** Wraps the error in a checked SparkException, which stops the start of the context. */
@@ -247,6 +276,17 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     @Override
     public void lost(String executor, int exitCode, boolean causedByApp, String why) {
       backend.doRemoveExecutor(executor, new ExecutorExited(exitCode, causedByApp, why));
+    }
+
+    /** As Spark's own allocator since 4.2: executors to come take one task at a time, unless the key says otherwise. */
+    @Override
+    public boolean recover() {
+      boolean isNew = Shims.isSince(org.apache.spark.package$.MODULE$.SPARK_VERSION(), 4, 2) && !conf.contains(RECOVERY);
+      if (isNew) {
+        LOG.warn("An executor had too little memory: those to come take one task at a time ({})", RECOVERY);
+        conf.set(RECOVERY, "true");
+      }
+      return isNew;
     }
 
     @Override

@@ -16,16 +16,20 @@ final class Shims {
 
   /** @throws IllegalArgumentException if the jar does not serve this version, such as 4.3.0 */
   static void check(String version) {
-    String[] parts = version.split("[^0-9]", 3);
-    boolean isNumber = parts.length >= 2 && parts[0].matches("[0-9]{1,4}") && parts[1].matches("[0-9]{1,4}");
-    if (!isNumber) {
-      return;
-    }
-    int major = Integer.parseInt(parts[0]);
-    if (major < MAJOR_MIN || major == MAJOR_MIN && Integer.parseInt(parts[1]) < MINOR_MIN) {
+    if (!isSince(version, MAJOR_MIN, MINOR_MIN)) {
       throw new IllegalArgumentException("this is Spark " + version + ", and the adapter needs Spark " + MAJOR_MIN + "."
           + MINOR_MIN + " or later");
     }
+  }
+
+  /** A version that is no number is somebody's own, and taken for a new one. */
+  static boolean isSince(String version, int majorMin, int minorMin) {
+    String[] parts = version.split("[^0-9]", 3);
+    if (parts.length < 2 || !parts[0].matches("[0-9]{1,4}") || !parts[1].matches("[0-9]{1,4}")) {
+      return true;
+    }
+    int major = Integer.parseInt(parts[0]);
+    return major > majorMin || major == majorMin && Integer.parseInt(parts[1]) >= minorMin;
   }
 
   /** A Scala collection in Java: Scala 2.12 and 2.13 have no converter in common that is not deprecated. */

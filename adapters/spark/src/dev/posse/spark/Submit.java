@@ -1,6 +1,7 @@
 package dev.posse.spark;
 
 import java.io.IOException;
+import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -16,6 +17,11 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
+
+import org.apache.spark.SparkConf;
+import org.apache.spark.deploy.k8s.KubernetesUtils;
+
+import scala.Option;
 
 /**
  * Decides for posse-spark-submit what it calls: spark-submit within a run of posse, else `posse run` or, in cluster mode,
@@ -57,16 +63,21 @@ public final class Submit {
 
   /** Prints the call; the exit code is 2 if there is none. */
   public static void main(String[] words) {
+    // A shell runs what is printed here. Others print elsewhere: an upload may log.
+    PrintStream out = System.out;
+    System.setOut(System.err);
     Place place = new Place(property("home"), property("posse"), property("script"), property("jar"), property("parts"));
     try {
       Submit submit = new Submit(System.getenv(), place, List.of(words));
       if (submit.arguments.flags().contains(Arguments.EXPLAIN)) {
-        System.out.print("printf %s " + quoted(submit.explain()) + "\n");
+        out.print("printf %s " + quoted(submit.explain()) + "\n");
+        out.flush();
         return;
       }
       Call call = submit.call();
       call.told().forEach(line -> System.err.println("posse-spark-submit: " + line));
-      System.out.print(shell(call));
+      out.print(shell(call));
+      out.flush();
     } catch (IllegalArgumentException e) {
       System.err.println("posse-spark-submit: " + e.getMessage());
       System.exit(2);
@@ -104,7 +115,7 @@ public final class Submit {
     String master = conf.getOrDefault("spark.master", "k8s://");
     if (!master.startsWith("k8s://")) {
       throw new IllegalArgumentException("--master is " + master + ", where posse has no executors: leave it out, or name the"
-          + " API server as k8s://URL");
+          + " API server as k8s://URL; --explain says what becomes of each key");
     }
     boolean isCluster = conf.getOrDefault("spark.submit.deployMode", "client").equals("cluster");
     boolean isDev = flags.contains(Arguments.DEV);
@@ -143,7 +154,10 @@ public final class Submit {
       set(words, "spark.kubernetes.driver.ownPersistentVolumeClaim", "false");
       set(words, "spark.kubernetes.driver.service.deleteOnTermination", "false");
     }
-    setFromEnv(words, "spark.driver.host", "POD_IP");
+    String address = env.getOrDefault("POD_IP", "");
+    if (!address.isEmpty()) {
+      set(words, "spark.driver.host", bracketed(address));
+    }
     words.addAll(arguments.words());
     List<String> told = new ArrayList<>();
     // Somebody who names another allocator compares it with posse.
@@ -198,13 +212,30 @@ public final class Submit {
   private Call cluster() {
     ObjectNode configuration = Control.JSON.createObjectNode();
     Set<String> keys = mapped(configuration);
-    ClusterMode driver = new ClusterMode(place, arguments, conf);
+    ClusterMode driver = new ClusterMode(place, arguments, conf, this::upload);
     driver.describe(configuration, keys);
     List<String> words = new ArrayList<>(List.of(place.posse(), "submit"));
     named(words, "--context", "spark.kubernetes.context");
     words.addAll(List.of("-f", "/dev/fd/3"));
     words.addAll(driver.options());
     return new Call(words, Optional.of(configuration), driver.told());
+  }
+
+  /** Copies a file of this machine to the upload path, as Spark does. Returns where it is then. */
+  private String upload(String path) {
+    SparkConf spark = new SparkConf(false);
+    conf.forEach(spark::set);
+    try {
+      return KubernetesUtils.uploadFileUri(path, Option.apply(spark));
+    } catch (Exception e) {
+      Throwable cause = e;
+      while (cause.getCause() != null) {
+        cause = cause.getCause();
+      }
+      throw new IllegalArgumentException(path + " cannot be copied to " + ClusterMode.UPLOAD_PATH + ", which is "
+          + conf.get(ClusterMode.UPLOAD_PATH) + ": " + cause.getMessage() + "; the jars of its file system must be in "
+          + place.sparkHome() + "/jars or SPARK_DIST_CLASSPATH", e);
+    }
   }
 
   /** Everything of the configuration that does not describe the driver. */
@@ -236,6 +267,11 @@ public final class Submit {
     }
   }
 
+  /** Spark takes an IPv6 address as URLs have it. Kubernetes gives it without brackets. */
+  static String bracketed(String host) {
+    return host.contains(":") && !host.startsWith("[") ? "[" + host + "]" : host;
+  }
+
   private void named(List<String> words, String option, String key) {
     if (conf.containsKey(key)) {
       words.addAll(List.of(option, conf.get(key)));
@@ -246,7 +282,7 @@ public final class Submit {
   private Optional<String> server() {
     String host = env.getOrDefault("KUBERNETES_SERVICE_HOST", "");
     if (!host.isEmpty() && Files.exists(Path.of(ACCOUNT, "token"))) {
-      return Optional.of("https://" + host + ":" + env.getOrDefault("KUBERNETES_SERVICE_PORT", "443"));
+      return Optional.of("https://" + bracketed(host) + ":" + env.getOrDefault("KUBERNETES_SERVICE_PORT", "443"));
     }
     Path file = Path.of(env.getOrDefault("KUBECONFIG", env.getOrDefault("HOME", "/") + "/.kube/config"));
     if (!Files.isReadable(file)) {
@@ -283,11 +319,23 @@ public final class Submit {
       String name = key.name() + value.map(there -> "=" + there).orElse("");
       text.append(String.format("%-60s -> %s%n", name, Keys.explain(key, value)));
     }
-    others.keySet().removeIf(key -> !key.startsWith("spark.kubernetes."));
     boolean isCluster = conf.getOrDefault("spark.submit.deployMode", "client").equals("cluster");
-    Set<String> driver = isCluster ? new ClusterMode(place, arguments, conf).keys() : Set.of();
-    others.forEach((key, value) -> text.append(String.format("%-60s -> %s%n", key + "=" + value,
-        driver.contains(key) ? "driver in posse.yaml" : "unchanged")));
+    Map<String, String> driver = isCluster
+        ? new ClusterMode(place, arguments, conf, path -> path).explain(why -> text.append("refused: ").append(why).append('\n'))
+        : ClusterMode.inClientMode(conf);
+    others.forEach((key, value) -> {
+      Optional<String> there = key.equals("spark.master") ? Optional.of(master(value, isCluster))
+          : Keys.other(key, value).map(note -> "nothing: " + note).or(() -> Optional.ofNullable(driver.get(key)));
+      if (there.isPresent() || key.startsWith("spark.kubernetes.")) {
+        text.append(String.format("%-60s -> %s%n", key + "=" + value, there.orElse("unchanged")));
+      }
+    });
     return text.toString();
+  }
+
+  private static String master(String master, boolean isCluster) {
+    return !master.startsWith("k8s://") ? "refused: posse has no executors there; leave it out, or name the API server as k8s://URL"
+        : (isCluster ? "nothing" : "unchanged for Spark's own calls")
+            + ": posse calls the server of the kubeconfig, or of spark.kubernetes.context";
   }
 }

@@ -4,6 +4,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.atomic.AtomicBoolean;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
 
@@ -18,6 +19,7 @@ final class LinkTest {
     wrongAddress();
     otherVersion();
     losses();
+    recovers();
     images();
     endings();
     missed();
@@ -34,6 +36,8 @@ final class LinkTest {
     final List<String> told = new CopyOnWriteArrayList<>();
     /** Whether Spark decommissions executors that will end. */
     volatile boolean decommissions;
+    /** Whether the next executor without memory changes the templates. */
+    final AtomicBoolean recovers = new AtomicBoolean(true);
     /** That of Spark's container; null: the template has no containers. */
     String image;
 
@@ -61,6 +65,11 @@ final class LinkTest {
     @Override
     public void lost(String executor, int exitCode, boolean causedByApp, String why) {
       lost.add(executor + " " + exitCode + " " + causedByApp + " " + why);
+    }
+
+    @Override
+    public boolean recover() {
+      return recovers.getAndSet(false);
     }
 
     @Override
@@ -144,6 +153,26 @@ final class LinkTest {
   private static String lost(int executor, String reason, String exitCode, boolean causedByApp) {
     return "\"event\":\"executor_lost\",\"executor\":" + executor + ",\"reason\":\"" + reason + "\",\"exit_code\":"
         + exitCode + ",\"caused_by_app\":" + causedByApp + ",\"message\":\"so\"";
+  }
+
+  /** After an executor without memory those to come have another template. */
+  private static void recovers() throws Exception {
+    for (String event : List.of(lost(1, "oom_killed", "137", true), lost(1, "app_error", "52", true))) {
+      try (FakePosse posse = new FakePosse()) {
+        Engine engine = new Engine();
+        Link link = link(posse, engine);
+        link.want(Map.of(0, 3));
+        Check.comes("the target", () -> posse.calls.contains(PUT + " {\"target\":3}"));
+        posse.event(lost(7, "app_error", "137", true));
+        posse.event(event);
+        Check.comes("the other template", () -> posse.calls.contains(PUT + " {\"template\":\"of 0\",\"target\":3}"));
+        posse.event(lost(2, "oom_killed", "137", true));
+        Check.comes("three losses", () -> engine.lost.size() == 3);
+        link.want(Map.of(0, 4));
+        Check.comes("the next target", () -> posse.calls.contains(PUT + " {\"target\":4}"));
+        link.end();
+      }
+    }
   }
 
   private static void losses() throws Exception {

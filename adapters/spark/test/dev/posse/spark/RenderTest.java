@@ -71,7 +71,7 @@ final class RenderTest {
     Files.writeString(template, "apiVersion: v1\nkind: Pod\nspec:\n  tolerations: [{key: spot, operator: Exists}]\n"
         + "  containers: [{name: mine}]\n");
     ROWS.forEach(row -> conf.set(row.key, row.value.isEmpty() ? template.toString() : row.value));
-    conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.port", "1")
+    conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.port", "1").set("spark.executor.cores", "4")
         .set("spark.kubernetes.executor.podNamePrefix", "render");
     ObjectNode group = render(conf);
     Files.delete(template);
@@ -84,7 +84,24 @@ final class RenderTest {
       assert found.contains(row.want) : row + ": " + found + " in " + group;
     }
     Check.same(group.path("container").asText(), "mine");
+    recovery(conf.clone());
     documented();
+  }
+
+  /** After an OOM executors take one task at a time, and keep their cores. */
+  private static void recovery(SparkConf conf) {
+    conf.remove("spark.kubernetes.executor.podTemplateFile");
+    for (String is : List.of("", "true", "false")) {
+      if (!is.isEmpty()) {
+        conf.set(PosseAllocator.RECOVERY, is);
+      }
+      boolean isOne = is.equals("true") && Shims.isSince(org.apache.spark.package$.MODULE$.SPARK_VERSION(), 4, 2);
+      for (JsonNode variable : render(conf).path("template").at(MAIN + "/env")) {
+        if (variable.path("name").asText().equals("SPARK_EXECUTOR_CORES")) {
+          Check.same(variable.path("value").asText(), isOne ? "1" : "4");
+        }
+      }
+    }
   }
 
   private static ObjectNode render(SparkConf conf) {

@@ -4,10 +4,13 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.stream.Stream;
 
 import com.fasterxml.jackson.databind.JsonNode;
+
+import org.apache.spark.deploy.k8s.KubernetesConf$;
 
 /** What posse-spark-submit calls. */
 final class SubmitTest {
@@ -20,9 +23,12 @@ final class SubmitTest {
     words();
     inside();
     inPod();
+    addresses();
     outside();
     keys();
     cluster();
+    names();
+    upload();
     refused();
     eventLog();
     explain();
@@ -85,6 +91,16 @@ final class SubmitTest {
     }
   }
 
+  /** Kubernetes gives an IPv6 address without brackets, and Spark takes it with them. */
+  private static void addresses() {
+    Map<String, String> env = new HashMap<>(INSIDE);
+    for (String[] row : new String[][] {{"10.0.0.9", "10.0.0.9"}, {"2001:db8::7", "[2001:db8::7]"}, {"::1", "[::1]"},
+        {"[2001:db8::7]", "[2001:db8::7]"}, {"fe80::1%eth0", "[fe80::1%eth0]"}}) {
+      env.put("POD_IP", row[0]);
+      assert confs(call(env, "app.py")).contains("spark.driver.host=" + row[1]) : row[1];
+    }
+  }
+
   private static void outside() {
     Submit.Call call = call(Map.of(), "--dev", "--name", "Word Count", "app.py", "in");
     Check.same(call.words().subList(0, 7), List.of("/bin/posse", "run", "--dev", "-f", "/dev/fd/3", "--", "/b/posse-spark-submit"));
@@ -133,7 +149,7 @@ final class SubmitTest {
     Check.same(made.path("image").asText(), "i:1");
     Check.same(made.path("posse_image").asText(), "posse:1");
     JsonNode pod = made.path("pod");
-    Check.same(pod.at("/metadata/labels").toString(), "{\"spark-role\":\"driver\",\"team\":\"t\"}");
+    Check.same(pod.at("/metadata/labels").toString(), "{\"spark-role\":\"driver\",\"spark-app-name\":\"" + name.toLowerCase(Locale.ROOT).replace(".", "-") + "\",\"team\":\"t\"}");
     Check.same(pod.at("/metadata/annotations").toString(), "{\"a/b\":\"c\"}");
     Check.same(pod.at("/spec/nodeSelector").toString(), "{\"zone\":\"z\"}");
     Check.same(pod.at("/spec/volumes").toString(), "[{\"name\":\"s-volume\",\"secret\":{\"secretName\":\"s\"}}]");
@@ -154,7 +170,51 @@ final class SubmitTest {
     Check.fails(() -> call(Map.of(), "--deploy-mode", "cluster", "local:///app.py"), "set spark.kubernetes.container.image");
   }
 
+  /** spark-app-name is what Spark itself makes of the name. */
+  private static void names() {
+    for (String name : List.of("a", " My App: v1.2 -- x ", "--a--", "Ü", "a_b", "x".repeat(62) + "  y")) {
+      Submit.Call call = call(Map.of(), "--deploy-mode", "cluster", "--name", name, "--conf", "spark.kubernetes.container.image=i:1",
+          "local:///app.py");
+      Check.same(call.configuration().orElseThrow().at("/driver/pod/metadata/labels/spark-app-name").asText(),
+          KubernetesConf$.MODULE$.getAppNameLabel(name));
+    }
+  }
+
+  /** A jar that is too large comes by the upload path, as with Spark. */
+  private static void upload() throws Exception {
+    Path from = Files.createTempDirectory("from");
+    Path jar = Files.write(from.resolve("app.jar"), new byte[900_000]);
+    Path small = Files.writeString(from.resolve("a.txt"), "a");
+    Path other = Files.writeString(from.resolve("b.txt"), "b");
+    List<String> words = List.of("--deploy-mode", "cluster", "--conf", "spark.kubernetes.container.image=i:1", "--files",
+        small + "#alias,local:///x", "--conf", "spark.jars=" + other + ",s3a://b/y.jar", jar.toString(), "arg");
+    Check.fails(() -> new Submit(Map.of(), PLACE, words).call(), "900002 bytes", "set spark.kubernetes.file.upload.path",
+        "local:///");
+    for (String prefix : List.of("file://", "")) {
+      Path to = Files.createTempDirectory("to");
+      List<String> all = Stream.concat(Stream.of("--conf", "spark.kubernetes.file.upload.path=" + prefix + to), words.stream()).toList();
+      // Nothing is copied where nothing is started.
+      new Submit(Map.of(), PLACE, all).explain();
+      Check.same(Files.list(to).count(), 0L);
+      Submit.Call call = new Submit(Map.of(), PLACE, all).call();
+      String command = call.configuration().orElseThrow().at("/driver/command/2").asText();
+      String upload = "'" + java.util.regex.Pattern.quote(prefix + to) + "/spark-upload-[-0-9a-f]{36}/";
+      for (String want : List.of("'--files' " + upload + "a.txt#alias','local:///x' ",
+          " --conf 'spark.jars='" + upload + "b.txt','s3a://b/y.jar' ", " " + upload + "app.jar' 'arg'$")) {
+        assert java.util.regex.Pattern.compile(want).matcher(command).find() : want + " in " + command;
+      }
+      Check.same(call.words().subList(call.words().indexOf("--file"), call.words().size()),
+          List.of("--file", "/b/posse-spark-submit", "--file", "/b/posse-spark.jar"));
+      try (Stream<Path> copied = Files.walk(to)) {
+        Check.same(copied.filter(path -> path.endsWith("app.jar")).map(path -> path.toFile().length()).toList(), List.of(900_000L));
+      }
+    }
+    Check.fails(() -> call(Map.of(), "--deploy-mode", "cluster", "--conf", "spark.kubernetes.container.image=i:1", "--conf",
+        "spark.kubernetes.file.upload.path=nowhere://x", jar.toString()), "cannot be copied", "nowhere://x", "SPARK_DIST_CLASSPATH");
+  }
+
   private static void refused() {
+    Check.fails(() -> call(Map.of(), "--master", "yarn", "app.py"), "--master is yarn", "k8s://URL", "--explain");
     Check.fails(() -> call(Map.of(), "--master", "local[2]", "app.py"), "--master is local[2]", "k8s://URL");
     Check.fails(() -> call(Map.of(), "--dev", "--deploy-mode", "cluster", "app.py"), "leave out --deploy-mode cluster");
     Check.fails(() -> call(INSIDE, "--dev", "app.py"), "without posse run");
@@ -175,7 +235,28 @@ final class SubmitTest {
     Files.delete(folder);
   }
 
+  private static String explained(String... words) {
+    return new Submit(Map.of(), PLACE, List.of(words)).explain();
+  }
+
   private static void explain() {
+    String upload = "spark.kubernetes.file.upload.path=s3a://b/u";
+    String label = "spark.kubernetes.driver.label.a=b";
+    String volume = "spark.kubernetes.driver.volumes.emptyDir.e.mount.path=/e";
+    String client = explained("--conf", upload, "--conf", label, "--conf", "spark.yarn.queue=q", "--conf", "spark.yarn.x=y",
+        "--conf", "spark.plugins=org.apache.spark.scheduler.cluster.k8s.ExecutorPVCResizePlugin", "--master", "yarn", "app.py");
+    String cluster = explained("--deploy-mode", "cluster", "--conf", upload, "--conf", label, "--conf", volume, "--conf",
+        "spark.driver.memory=2g", "--conf", "spark.kubernetes.submission.waitAppCompletion=false", "app.py");
+    for (String[] row : new String[][] {{client, upload + " +-> nothing in client mode"}, {client, label + " +-> nothing in client"},
+        {client, "spark.master=yarn +-> refused: .*k8s://URL"}, {client, "spark.yarn.queue=q +-> nothing: .*SHARED_CLUSTERS"},
+        {client, "spark.yarn.x=y +-> nothing: only YARN"}, {client, "spark.plugins=.* -> nothing: .*sizeLimit"},
+        {cluster, upload + " +-> files of this machine are copied there"}, {cluster, label + " +-> driver in posse.yaml"},
+        {cluster, volume + " +-> nothing: driver.pod"}, {cluster, "spark.driver.memory=2g +-> driver in posse.yaml"},
+        {cluster, "waitAppCompletion=false +-> posse submit"}, {cluster, "refused: there is no image"}}) {
+      assert java.util.regex.Pattern.compile(row[1]).matcher(row[0]).find() : row[1] + " in " + row[0];
+    }
+    Check.same(call(INSIDE, "--conf", "spark.yarn.queue=q", "app.py").told(), List.of("no effect with posse: spark.yarn.queue ("
+        + Keys.other("spark.yarn.queue", "q").orElseThrow() + ")"));
     String text = new Submit(Map.of(), PLACE, List.of("--explain", "--conf", "spark.executor.maxNumFailures=7",
         "--conf", "spark.kubernetes.executor.label.a=b")).explain();
     for (String want : List.of("spark.executor.maxNumFailures=7 +-> failures.app: 7",
