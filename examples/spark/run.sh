@@ -283,8 +283,14 @@ in_cluster() (
 )
 
 # `posse submit`: the driver is a Job. One application, and a stream whose driver is lost in the middle.
-submit() (
-    work=$home/runs/submit
+submit() {
+    submitted submit words streaming
+}
+
+# folder, applications...
+submitted() (
+    work=$home/runs/$1
+    shift
     rm -rf "$work"
     mkdir -p "$work"
     export KUBECONFIG="$work/kubeconfig" POSSE="$posse"
@@ -292,7 +298,7 @@ submit() (
     cluster=$!
     trap 'kill $cluster' EXIT
     await "$KUBECONFIG" $cluster
-    python3 "$here/submit/check.py" "$work/data" words streaming > "$work/log" 2>&1 || {
+    python3 "$here/submit/check.py" "$work/data" "$@" > "$work/log" 2>&1 || {
         tail -n 60 "$work/log" >&2
         fail "the whole log is $work/log"
     }
@@ -377,8 +383,19 @@ locality() (
 )
 
 # The node of all executors is drained after the map stage: their successors get the shuffle files.
-drained() (
-    work=$home/runs/drained
+drained() {
+    node_ends drained 120
+}
+
+# The same as a spot node's end: a handler cordons it, then drains it, and two minutes later the machine is gone.
+notice() {
+    node_ends notice 90 notice
+}
+
+# folder, grace period of the executors in seconds, an option of drained.py...
+node_ends() (
+    work=$home/runs/$1 grace=$2
+    shift 2
     rm -rf "$work"
     mkdir -p "$work"
     # The embedded node runs the hook beside the executor, and not in a container whose first process this is. Without
@@ -393,10 +410,10 @@ drained() (
     cluster=$!
     trap 'kill $cluster' EXIT
     await "$KUBECONFIG" $cluster
-    python3 "$here/drained.py" "$work" dev-node-0 "$posse" run -f "$here/posse.yaml" --events "$work/events" -- \
+    python3 "$here/drained.py" "$@" "$work" dev-node-0 "$posse" run -f "$here/posse.yaml" --events "$work/events" -- \
         sh "$here/submit.sh" --conf spark.executor.instances=2 --conf spark.decommission.enabled=true \
         --conf spark.storage.decommission.enabled=true --conf spark.storage.decommission.shuffleBlocks.enabled=true \
-        --conf spark.kubernetes.executor.terminationGracePeriodSeconds=120 \
+        --conf spark.kubernetes.executor.terminationGracePeriodSeconds="$grace" \
         --conf spark.kubernetes.decommission.script="$work/hook" --conf spark.eventLog.enabled=true \
         --conf spark.eventLog.dir="file://$work/spark-events" --conf spark.eventLog.rolling.enabled=false \
         --conf spark.eventLog.compress=false "$here/../shuffle/app.py" > "$work/log" 2>&1 || {
@@ -451,6 +468,12 @@ s3() (
     with_history s3 s3a://events/logs "spark.hadoop.fs.s3a.endpoint=$url" spark.hadoop.fs.s3a.path.style.access=true \
         spark.hadoop.fs.s3a.aws.credentials.provider=org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider \
         spark.hadoop.fs.s3a.access.key=key spark.hadoop.fs.s3a.secret.key=secret
+    # The application comes by the same service.
+    classes=$SPARK_DIST_CLASSPATH
+    UPLOAD_PATH=s3a://events/uploads UPLOAD_KEYS="$keys spark.kubernetes.driverEnv.SPARK_DIST_CLASSPATH=$classes spark.executor.extraClassPath=$classes" \
+        submitted s3-submit words
+    curl --silent --fail "$url/events?list-type=2" | grep -q 'uploads/spark-upload-[-0-9a-f]*/wordcount.py<' ||
+        fail "s3: the application did not come by the upload path"
 )
 
 free_port() {
@@ -551,7 +574,7 @@ prepare() {
 [ $# -gt 0 ] || set -- wordcount dynamic killed profiles standalone
 for recipe; do
     case $recipe in
-    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | drained | hanging | mistakes | history | s3 | locality | pip) ;;
+    wordcount | dynamic | killed | profiles | standalone | java | scala | stopped | evictions | away | decommission | drained | notice | hanging | mistakes | history | s3 | locality | pip) ;;
     in_cluster | submit | shuffle | recovery | timing | real | install | prepare | others) ;;
     *) fail "there is no recipe $recipe: see examples/spark/README.md" ;;
     esac

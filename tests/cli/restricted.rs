@@ -18,6 +18,7 @@ use posse_wire::pod::staged::Staged;
 use posse_wire::pod::template::Template;
 use serde_json::{Value, json};
 
+use super::readme::posse;
 use crate::pod_security::{admitted, changed, forbidden, violations};
 
 #[test]
@@ -173,4 +174,22 @@ fn without_a_configuration_file_an_image_is_hardened_and_baseline_is_not() {
     assert!(spec["securityContext"].is_null() && spec["automountServiceAccountToken"].is_null());
     assert!(spec["containers"][0]["securityContext"].is_null(), "{spec}");
     fs::remove_dir_all(folder).unwrap();
+}
+
+/// What scrapes Spark's drivers finds that of the example for `posse submit`.
+#[test]
+fn the_pod_monitor_selects_the_driver_of_the_example() {
+    let text = fs::read_to_string(root().join("examples/spark/history/pod-monitor.yaml")).unwrap();
+    let monitor = Node::read(&text).unwrap().to_json();
+    let wanted = monitor["spec"]["selector"]["matchLabels"].as_object().unwrap();
+    let file = "examples/spark/submit/posse.yaml";
+    let text = posse(&["render", "-o", "json", "-n", "any", "--driver", "-f", file]);
+    let list: Value = serde_json::from_str(&text).unwrap();
+    let mut objects = list["items"].as_array().unwrap().iter();
+    let job = objects.find(|object| object["kind"] == "Job").unwrap();
+    let labels = &job["spec"]["template"]["metadata"]["labels"];
+    assert!(!wanted.is_empty());
+    for (label, value) in wanted {
+        assert_eq!(&labels[label], value, "{label} of {file}");
+    }
 }

@@ -6,7 +6,8 @@ next driver goes on where it was. FOLDER becomes the volume spark-data, so all n
 On the embedded cluster, which has no images, $SPARK_HOME and the files of this repository take the image's place, and
 `words` is submitted by posse-spark-submit. With --lose-node the nodes run on this machine (nN/kubelet.pid and
 nN/containerd.sock beside $KUBECONFIG): the node of the driver is killed, for `words` too, and its kubelet is started again
-at the end. Without it the driver's pod is deleted. $POSSE is the binary.
+at the end. Without it the driver's pod is deleted. $POSSE is the binary, $UPLOAD_PATH where posse-spark-submit copies files
+(default: a folder of FOLDER), and $UPLOAD_KEYS are more keys, KEY=VALUE, for it.
 """
 
 import json
@@ -26,6 +27,7 @@ TOP = HERE.parents[2]
 API = kube.Api("example-submit")
 FILES, NUMBERS_PER_FILE, BATCHES_BEFORE_LOSS = 12, 100, 4
 SECONDS_MAX = 300
+UPLOAD_PATH = os.environ.get("UPLOAD_PATH")
 IS_EMBEDDED = "EXECUTOR_TEMPLATE" in os.environ
 
 
@@ -75,10 +77,11 @@ def submit_by_spark(folder, name, *application):
                "spark.kubernetes.driverEnv.SPARK_HOME": os.environ["SPARK_HOME"],
                "spark.kubernetes.driverEnv.PATH": path,
                # Large files come by this folder. The driver has it at the same path.
-               "spark.kubernetes.file.upload.path": f"file://{folder}/uploads",
+               "spark.kubernetes.file.upload.path": UPLOAD_PATH or f"file://{folder}/uploads",
                "spark.kubernetes.container.image": "none", "spark.kubernetes.namespace": "default"}
     command = [*submitter(), "--deploy-mode", "cluster", "--name", name, *confs(),
-               *(f"--conf={key}={value}" for key, value in options.items()), *application]
+               *(f"--conf={key}={value}" for key, value in options.items()),
+               *(f"--conf={key}" for key in os.environ.get("UPLOAD_KEYS", "").split()), *application]
     return subprocess.Popen([str(word) for word in command], env={**os.environ, "PATH": path})
 
 
@@ -188,7 +191,7 @@ def words(folder, lose_node):
         wait_until("two executors", lambda: len(running_executors("spark-words")) >= 2)
         undo = lose_driver("spark-words", lose_node)
     end("spark-words", process)
-    if IS_EMBEDDED and not list(folder.glob("uploads/spark-upload-*/wordcount.py")):
+    if IS_EMBEDDED and not UPLOAD_PATH and not list(folder.glob("uploads/spark-upload-*/wordcount.py")):
         sys.exit("submit: the application did not come by the upload path")
     if undo:
         undo()

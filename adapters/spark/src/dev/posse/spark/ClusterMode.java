@@ -165,9 +165,9 @@ final class ClusterMode {
   /** As Spark computes them: its memory with the overhead, and the limit of CPU only if there is one. */
   private void resources(ObjectNode resources) {
     long memory = JavaUtils.byteStringAsMb(take("spark.driver.memory").orElse("1g"));
-    boolean isPython = arguments.application().stream().limit(1).anyMatch(file -> file.endsWith(".py"));
+    boolean isNoJvm = arguments.application().stream().limit(1).anyMatch(file -> file.matches(".*\\.(py|[rR])"));
     double factor = Double.parseDouble(take("spark.driver.memoryOverheadFactor")
-        .or(() -> take("spark.kubernetes.memoryOverheadFactor")).orElse(isPython ? "0.4" : "0.1"));
+        .or(() -> take("spark.kubernetes.memoryOverheadFactor")).orElse(isNoJvm ? "0.4" : "0.1"));
     long overhead = take("spark.driver.memoryOverhead").map(JavaUtils::byteStringAsMb)
         .orElse(Math.max((long) (factor * memory), OVERHEAD_MIB_MIN));
     String all = memory + overhead + "Mi";
