@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal as _, Write};
 use crate::args::output::UseColors;
 use crate::exit::Failure;
 use crate::world::Env;
+use posse_base::safe_text::SafeText;
 use posse_base::text::{printable, printable_json};
 
 /// Whether output has colours. `is_terminal`: it goes to a terminal.
@@ -29,49 +30,6 @@ pub(super) fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
 /// Writes JSON to stdout, with unsafe characters as escapes of JSON.
 pub(super) fn print_json(out: &mut dyn Write, json: &str) -> Result<(), Failure> {
     print(out, &printable_json(json))
-}
-
-/// Writes the log of a container: U+FFFD instead of bytes that are not UTF-8.
-struct SafeText<'a> {
-    out: &'a mut dyn Write,
-    /// The beginning of a character, or of a line end, whose rest is not written yet.
-    begun: Vec<u8>,
-}
-
-impl<'a> SafeText<'a> {
-    fn new(out: &'a mut dyn Write) -> Self {
-        Self { out, begun: Vec::new() }
-    }
-}
-
-impl Write for SafeText<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.begun.extend_from_slice(bytes);
-        let rest = unfinished(&self.begun);
-        let whole = self.begun.len() - rest;
-        // A carriage return alone would go over the line again; before a line feed it does nothing.
-        let text = String::from_utf8_lossy(&self.begun[..whole]).replace("\r\n", "\n");
-        self.out.write_all(printable(&text).as_bytes())?;
-        self.begun.drain(..whole);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
-}
-
-/// How many bytes at the end wait for the bytes that follow them.
-fn unfinished(bytes: &[u8]) -> usize {
-    if bytes.ends_with(b"\r") {
-        return 1;
-    }
-    let last = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
-    // Without an error length, the bytes are a valid beginning.
-    match std::str::from_utf8(last) {
-        Err(error) if error.error_len().is_none() => last.len(),
-        Ok(_) | Err(_) => 0,
-    }
 }
 
 /// Calls `copy` with the writer for a container's log: as it is to a pipe or file or with --raw, as
@@ -120,30 +78,5 @@ mod tests {
             let got = has_colors(wanted, &env, is_terminal);
             assert_eq!(got, want, "{wanted:?} {no_color:?} {term:?} {is_terminal}");
         }
-    }
-
-    /// Written whole and in pieces of every size.
-    #[track_caller]
-    fn check(bytes: &[u8], want: &str) {
-        for size in 1..=bytes.len().max(1) {
-            let mut out = Vec::new();
-            let mut safe = SafeText::new(&mut out);
-            bytes.chunks(size).for_each(|piece| safe.write_all(piece).unwrap());
-            assert_eq!(String::from_utf8(out).unwrap(), want, "in pieces of {size}");
-        }
-    }
-
-    #[test]
-    fn a_terminal_gets_no_commands() {
-        check(b"", "");
-        check("plain ä 😀\n\tnext\n".as_bytes(), "plain ä 😀\n\tnext\n");
-        check(b"\x1b]0;title\x07\x1b[2Jred", "\\u{1b}]0;title\\u{7}\\u{1b}[2Jred");
-        check(b"dos\r\n50%\r100%\n", "dos\n50%\\u{d}100%\n");
-        check(
-            "\u{9b}31m \u{202e}cba \u{200b}\u{2028}\u{7f}".as_bytes(),
-            "\\u{9b}31m \\u{202e}cba \\u{200b}\\u{2028}\\u{7f}",
-        );
-        // A C1 control as a single byte, which some terminals obey.
-        check(b"a\x9b31mb\xff\n", "a\u{fffd}31mb\u{fffd}\n");
     }
 }

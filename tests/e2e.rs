@@ -194,7 +194,10 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Real stage::{stage_manifest, stage_token_review};
     Real starts::{memory_scaling_after_oom, node_with_failed_starts};
     Own scaling::{run_with_a_cluster_of_its_own};
-    Own leaks::{no_process_outlives_a_container, no_process_outlives_a_stopped_or_killed_run};
+    Own leaks::{
+        no_credential_plugin_outlives_posse, no_process_outlives_a_container,
+        no_process_outlives_a_stopped_or_killed_run,
+    };
     Both leaks::{no_process_outlives_a_driver};
     Real scaling::{steady_state_is_quiet};
     Both credentials::{

@@ -435,3 +435,30 @@ fn colours_are_used_on_a_terminal_or_on_request() {
         assert_eq!(text(&output.stderr).contains(red), want, "{flag}");
     }
 }
+
+/// A credential plugin tells a person where to log in. Nothing of it is a command to the terminal, and its output is
+/// never shown.
+#[test]
+fn a_plugin_that_asks_for_a_log_in_is_seen_on_a_terminal() {
+    let folder = Folder::new(CONFIG);
+    let plugin = "echo s3cr3t\nprintf 'To sign in, open https://login.example.com/device\\n' >&2\n\
+                  printf 'and enter \\033[8mABCD-1234\\n' >&2\nwhile ! test -e done; do sleep 0.05; done\nexit 3\n";
+    fs::write(folder.path().join("dev.sh"), plugin).unwrap();
+    let kubeconfig = "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], \
+        clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1', insecure-skip-tls-verify: true}}], \
+        users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1beta1, \
+        command: sh, args: [dev.sh], interactiveMode: IfAvailable}}}]}";
+    fs::write(folder.path().join("kc"), kubeconfig).unwrap();
+    let mut terminal = Terminal::start(&folder.posse(&["apps", "--kubeconfig", "kc"]), 200);
+    terminal.wait_line("the page", |line| line.contains("open https://login.example.com/device"));
+    terminal.wait_line("the code", |line| line.contains("and enter \\u{1b}[8mABCD-1234"));
+    folder.make("done");
+    assert_ne!(terminal.expect_end(), 0);
+    assert!(!terminal.lines().concat().contains("s3cr3t"), "{:?}", terminal.lines());
+
+    // Without a terminal it is in the error.
+    let output = folder.posse(&["apps", "--kubeconfig", "kc"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("ended with exit code 3: To sign in, open https://login.example.com/device and enter \\u{1b}[8mABCD-1234"), "{said}");
+    assert!(!said.contains("s3cr3t"), "{said}");
+}

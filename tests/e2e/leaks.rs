@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -137,6 +138,42 @@ pub fn no_process_outlives_a_stopped_or_killed_run() {
         assert_eq!(code, (signal == Signal::TERM).then_some(143), "{signal:?}");
         wait_count(&run.executor(1), 0);
         wait_count(&run.driver(), 0);
+    }
+}
+
+/// A credential plugin that hangs ends with the command that waits for it, however that ends.
+pub fn no_credential_plugin_outlives_posse() {
+    let folder = TempDir::new("plugin");
+    fs::write(folder.path().join("posse.yaml"), "{app: plugin, executors: [{image: i, count: 1}]}")
+        .expect("writable");
+    for words in [&["check"][..], &["run"], &["apps"]] {
+        for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+            let mark = mark();
+            let script = format!("echo s3cr3t; {}; wait; sleep {mark}", three(&mark));
+            let kubeconfig = json!({
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+                "clusters": [{"name": "k", "cluster":
+                    {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true}}],
+                "users": [{"name": "u", "user": {"exec": {
+                    "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+                    "command": "sh", "args": ["-c", script]}}}],
+            });
+            fs::write(folder.path().join("kc"), kubeconfig.to_string()).expect("writable");
+            let mut run = command(folder.path());
+            run.args(words).env("KUBECONFIG", folder.path().join("kc"));
+            run.stdout(Stdio::null()).stderr(Stdio::null());
+            let mut posse = Guarded::spawn(&mut run).expect("the binary can be started");
+            wait_count(&mark, 3);
+            posse.signal(signal);
+            let began = Instant::now();
+            wait_value(PATIENCE, &format!("the end of {words:?} by {signal:?}"), || {
+                posse.status().map(drop).ok_or("it runs")
+            });
+            // It does not wait for the time-out of the plugin.
+            assert!(began.elapsed() < Duration::from_secs(30), "{words:?} {signal:?}");
+            wait_count(&mark, 0);
+        }
     }
 }
 

@@ -14,6 +14,14 @@ use super::http::Http;
 /// Longer than any step of a test takes. A test that hangs fails after this time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Not a test: a plugin's supervisor is this program, and the name of this function is what it asks for.
+#[test]
+fn supervise() {
+    if std::env::args().nth(1).as_deref() == Some(posse_process::supervisor::COMMAND) {
+        posse_process::enter().unwrap();
+    }
+}
+
 /// Credential plugins in a folder.
 pub(super) trait Plugins {
     /// A plugin that runs this script with /bin/sh. The script is an argument and not the program:

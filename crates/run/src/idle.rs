@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use crate::credentials::command::Output;
 use crate::polled::{Reader, TIMEOUT};
 use posse_base::text::sanitize;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
 use posse_core::state::driver_reports::IDLE_VALID_MS;
+use posse_process::command::Output;
 use posse_wire::config::polled::PolledCommand;
 
 /// The longest list, in bytes: more than 100,000 ids.

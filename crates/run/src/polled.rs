@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use log::{debug, info, warn};
 
-use crate::credentials::command::{Output, RunningCommand, run_with};
 use crate::inbox::Message;
 use crate::worker::Worker;
 use posse_core::model::input::Input;
+use posse_process::command::{Output, RunningCommand, run_with};
 use posse_wire::config::polled::PolledCommand;
 
 /// How long the command may take.

@@ -366,7 +366,7 @@ mod tests {
         std::fs::write(folder.path().join("runs"), "\n".repeat(8)).unwrap();
         let auth = counting(&folder, None);
         let error = auth.credentials(Instant::now(), None).expect_err("the ninth run fails");
-        assert!(error.contains("exit status: 1"), "{error}");
+        assert!(error.contains("exit code 1"), "{error}");
         check(&auth, Instant::now(), "Bearer t10");
     }
 

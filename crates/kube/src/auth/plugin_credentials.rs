@@ -1,14 +1,13 @@
 //! Runs credential plugins (no shell, limited time and output) and reads the ExecCredential that they
 //! print.
 
-use std::io::{self, Read};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _};
+use std::time::{Duration, SystemTime};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use posse_base::safe_text::SafeText;
+use posse_base::text::sanitize_end;
+use posse_process::command::{Call, Failure, Live, RunningCommand, run_call};
 use serde::Deserialize;
 
 use crate::config::exec_plugin::ExecPlugin;
@@ -16,13 +15,13 @@ use crate::config::pem::{CertPair, check_pair};
 use crate::config::{Secret, header_value};
 
 /// The largest output of a plugin, in bytes. A longer output is an error.
-const STDOUT_BYTES_MAX: u64 = 1 << 20;
+const STDOUT_BYTES_MAX: usize = 1 << 20;
 
-/// How much of a plugin's standard error is kept for the error message, in bytes.
-const STDERR_BYTES_MAX: u64 = 2 << 10;
+/// How much of a plugin's standard error is shown in an error message, in bytes.
+const STDERR_BYTES_MAX: usize = 2 << 10;
 
-/// How often we check whether a plugin that has closed its output has exited.
-const REAP_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a plugin may take that tells a person at a terminal what to do: to open a page and to log in.
+const PERSON_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The credentials that a plugin printed.
 #[derive(Debug)]
@@ -64,17 +63,37 @@ impl ExecPlugin {
         }
     }
 
-    fn output(&self) -> Result<Vec<u8>, String> {
-        let mut child = self.spawn().map_err(|e| format!("cannot be run: {e}"))?;
-        let deadline = Instant::now() + self.timeout;
-        let ended = self.collect(&mut child, deadline);
-        if ended.is_err() {
-            kill(&mut child);
+    fn output(&self) -> Result<String, String> {
+        let call = Call {
+            words: self.words(),
+            env: self.whole_env(),
+            timeout: self.timeout,
+            output_bytes_max: STDOUT_BYTES_MAX,
+            live: io::stderr().is_terminal().then(|| Live {
+                errors: Box::new(SafeText::new(io::stderr())),
+                timeout: PERSON_TIMEOUT,
+            }),
+        };
+        let output = run_call(call, &RunningCommand::default()).map_err(|failure| {
+            let Failure { what, errors, .. } = failure;
+            match sanitize_end(errors.end.trim(), STDERR_BYTES_MAX).as_str() {
+                "" => what,
+                said => format!("{what}: {said}"),
+            }
+        })?;
+        match output.n_bytes > STDOUT_BYTES_MAX as u64 {
+            true => Err(format!("printed more than {STDOUT_BYTES_MAX} bytes")),
+            false => Ok(output.end),
         }
-        ended
     }
 
-    fn spawn(&self) -> io::Result<Child> {
+    fn words(&self) -> Vec<OsString> {
+        let args = self.args.iter().map(OsString::from);
+        std::iter::once(self.command.clone().into_os_string()).chain(args).collect()
+    }
+
+    /// Ours, and what the kubeconfig and the protocol add.
+    fn whole_env(&self) -> Vec<(OsString, OsString)> {
         let mut info = serde_json::json!({
             "apiVersion": self.version.as_str(),
             "kind": "ExecCredential",
@@ -83,45 +102,14 @@ impl ExecPlugin {
         if let Some(cluster) = &self.cluster {
             info["spec"]["cluster"] = cluster.clone();
         }
-        Command::new(&self.command)
-            .args(&self.args)
-            .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .env("KUBERNETES_EXEC_INFO", info.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // After a timeout, its child processes are killed too.
-            .process_group(0)
-            .spawn()
+        let own = self.env.iter().map(|(name, value)| (name.into(), value.clone()));
+        let info = ("KUBERNETES_EXEC_INFO".into(), info.to_string().into());
+        std::env::vars_os().chain(own).chain([info]).collect()
     }
 
-    fn collect(&self, child: &mut Child, deadline: Instant) -> Result<Vec<u8>, String> {
-        let stdout = drain(child.stdout.take(), STDOUT_BYTES_MAX)?;
-        let stderr = drain(child.stderr.take(), STDERR_BYTES_MAX)?;
-        let late = || format!("did not exit within {} s", self.timeout.as_secs_f32());
-        let wait = |pipe: &mpsc::Receiver<Drained>| {
-            pipe.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-                .map_err(|_| late())
-        };
-        let output = wait(&stdout)?;
-        let errors = wait(&stderr)?;
-        match reap(child, deadline).map_err(|_| late())? {
-            Some(status) if !status.success() => {
-                let errors = String::from_utf8_lossy(&errors.bytes);
-                Err(match errors.trim() {
-                    "" => status.to_string(),
-                    errors => format!("{status}: {errors}"),
-                })
-            }
-            // Another thread may have reaped it, as PID 1 does. Then only the output counts.
-            Some(_) | None if output.whole => Ok(output.bytes),
-            Some(_) | None => Err(format!("printed more than {STDOUT_BYTES_MAX} bytes")),
-        }
-    }
-
-    fn read(&self, output: &[u8]) -> Result<PluginCredentials, String> {
+    fn read(&self, output: &str) -> Result<PluginCredentials, String> {
         // serde's message may contain the value, which may be a secret.
-        let raw: RawCredential = serde_json::from_slice(output).map_err(|e| {
+        let raw: RawCredential = serde_json::from_str(output).map_err(|e| {
             format!("printed no ExecCredential (line {}, column {})", e.line(), e.column())
         })?;
         let version = self.version.as_str();
@@ -167,59 +155,11 @@ fn pair(chain: Option<String>, key: Option<String>) -> Result<Option<CertPair>, 
     }
 }
 
-struct Drained {
-    bytes: Vec<u8>,
-    /// False if the output was longer than the limit.
-    whole: bool,
-}
-
-/// Reads a pipe in its own thread, which ends when the pipe is closed.
-fn drain(
-    pipe: Option<impl Read + Send + 'static>,
-    bytes_max: u64,
-) -> Result<mpsc::Receiver<Drained>, String> {
-    let mut pipe = pipe.expect("the child was given a pipe");
-    let (send, receive) = mpsc::sync_channel(1);
-    thread::Builder::new()
-        .name("exec-output".to_owned())
-        .spawn(move || {
-            let mut bytes = Vec::new();
-            let kept = pipe.by_ref().take(bytes_max).read_to_end(&mut bytes);
-            // Read the rest too, else the plugin would block while it writes.
-            let rest = io::copy(&mut pipe, &mut io::sink());
-            let whole = kept.is_ok() && rest.is_ok_and(|n_rest| n_rest == 0);
-            // After a timeout the receiver is gone.
-            let _ = send.send(Drained { bytes, whole });
-        })
-        .map_err(|e| format!("no thread for its output: {e}"))?;
-    Ok(receive)
-}
-
-/// The exit status; `None` if another thread has reaped the process; an error after the deadline.
-fn reap(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>, ()> {
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Ok(Some(status)),
-            Err(_) => return Ok(None),
-            Ok(None) if Instant::now() >= deadline => return Err(()),
-            Ok(None) => thread::sleep(REAP_INTERVAL),
-        }
-    }
-}
-
-/// Kills a plugin and its process group, and reaps it.
-fn kill(child: &mut Child) {
-    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    if let (Ok(None), Some(group)) = (child.try_wait(), group) {
-        // It may have exited meanwhile.
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-    let _ = child.wait();
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+
+    use rustix::process::Pid;
 
     use super::*;
     use crate::config::exec_plugin::ExecVersion;
@@ -299,9 +239,12 @@ mod tests {
 
     #[test]
     fn every_error_is_reported_without_secrets() {
-        check("exit 3", "exit status: 3");
-        check("echo s3cr3t; echo log in first >&2; exit 1", "exit status: 1: log in first");
-        check("kill -9 $$", "signal: 9 (SIGKILL)");
+        check("exit 3", "ended with exit code 3");
+        check(
+            "echo s3cr3t; echo log in first >&2; printf 'at \\033[1mx' >&2; exit 1",
+            "ended with exit code 1: log in first at \\u{1b}[1mx",
+        );
+        check("kill -9 $$", "was ended by a signal (signal: 9 (SIGKILL))");
         check("echo s3cr3t", "printed no ExecCredential (line 1, column 1)");
         check("true", "printed no ExecCredential (line 1, column 0)");
         check(
@@ -357,14 +300,14 @@ mod tests {
             // Longer than a busy machine takes until the script has written its number.
             let plugin = ExecPlugin { timeout: Duration::from_secs(3), ..folder.plugin(&script) };
             let error = run(&plugin).expect_err("it hangs");
-            assert!(error.ends_with("did not exit within 3 s"), "{error}");
+            assert!(error.ends_with("did not end within 3 s"), "{error}");
             // Its process group is empty.
             let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
             let mut wait = Wait::new("the plugin's children to end", Duration::from_secs(120));
             let group = Pid::from_raw(pid).unwrap();
             while rustix::process::test_kill_process_group(group).is_ok() {
                 assert!(wait.goes_on(), "{script:?} left a process behind");
-                thread::sleep(REAP_INTERVAL);
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
     }

@@ -1,7 +1,6 @@
 //! Credentials that stay fresh: for each entry of `credentials` a thread runs the command, checks the
 //! files, gives them to the driver and stores them in a Secret. `core` decides when.
 
-pub mod command;
 pub mod folder;
 pub mod store;
 
@@ -12,7 +11,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use log::{debug, info, warn};
 
-use crate::credentials::command::{Failure, RunningCommand};
 use crate::credentials::folder::{EntryFolder, PrivateFolder};
 use crate::credentials::store::SecretStore;
 use crate::inbox::Message;
@@ -24,6 +22,7 @@ use posse_base::time::Millis;
 use posse_core::machines::renewal_schedule::RenewalSchedule;
 use posse_core::model::input::{Input, Renewal};
 use posse_kube::api::objects::Objects;
+use posse_process::command::{self, Failure, RunningCommand};
 use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::pod::build::OwnerRef;
@@ -255,7 +254,8 @@ impl Renewer {
         let words: Vec<String> = words.iter().map(fill).collect();
         let timeout = Duration::from_millis(self.entry.timeout_ms);
         command::run(&words, &[], timeout, &self.running).map_err(|failure| {
-            let Failure { what, said, n_said } = failure;
+            let Failure { what, said, errors } = failure;
+            let n_said = errors.n_bytes;
             if n_said == 0 {
                 return format!("`{key}` {what}");
             }

@@ -157,7 +157,7 @@ fn after_a_401_the_plugin_runs_once_more() {
     std::fs::write(folder.path().join("runs"), "\n".repeat(8)).unwrap();
     let outcome = get(&Http::connect(cluster).unwrap());
     let Err(TransportError::Credentials(problem)) = outcome else { panic!("{outcome:?}") };
-    assert!(problem.contains("exit status: 1"), "{problem}");
+    assert!(problem.contains("exit code 1"), "{problem}");
     assert_eq!(server.seen().len(), 0);
 }
 

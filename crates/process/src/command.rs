@@ -1,22 +1,23 @@
-//! Runs the commands of an entry: with a time-out, so that no process of them is left, and so that what
-//! they print stays bounded. The standard output is where tools print tokens, so it is never shown.
+//! Runs commands to their end: with a time-out, so that no process of them is left, also after this process was killed,
+//! and so that what they print stays bounded. The standard output is where tools print tokens, so it is never shown.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, PipeReader, Read, pipe};
+use std::io::{self, PipeReader, Read, Write, pipe};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded};
 use rustix::process::Signal;
 
+use crate::supervisor::{Launch, Link, Running, Supervisor, THIS_PROGRAM};
 use posse_base::text::sanitize_end;
-use posse_process::supervisor::{Launch, Link, Running, Supervisor, THIS_PROGRAM};
 
 /// How much of the end of each output is kept, in bytes, if the caller needs no more.
 const OUTPUT_BYTES_MAX: usize = 4 << 10;
@@ -81,15 +82,15 @@ impl RunningCommand {
 pub struct Failure {
     /// A phrase that begins with a verb.
     pub what: String,
-    /// The last line of its standard error.
+    /// The last line of its standard error, safe to print.
     pub said: String,
-    /// The bytes of its standard error.
-    pub n_said: u64,
+    /// The end of its standard error.
+    pub errors: Output,
 }
 
 impl From<String> for Failure {
     fn from(what: String) -> Self {
-        Self { what, said: String::new(), n_said: 0 }
+        Self { what, said: String::new(), errors: Output::default() }
     }
 }
 
@@ -126,14 +127,54 @@ pub fn run_with(
     running: &RunningCommand,
     output_bytes_max: usize,
 ) -> Result<Output, Failure> {
+    let words = words.iter().map(OsString::from).collect();
+    run_call(Call { words, env, timeout, output_bytes_max, live: None }, running)
+}
+
+/// A command and its limits.
+pub struct Call {
+    /// The program and its arguments.
+    pub words: Vec<OsString>,
+    /// The whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    pub timeout: Duration,
+    /// How much of the end of its standard output is kept.
+    pub output_bytes_max: usize,
+    /// Somebody reads what it says.
+    pub live: Option<Live>,
+}
+
+impl fmt::Debug for Call {
+    /// Without the arguments and the environment, which may contain secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("program", &self.words.first()).finish_non_exhaustive()
+    }
+}
+
+/// A person who sees what a command says.
+pub struct Live {
+    /// Gets the standard error as it comes.
+    pub errors: Box<dyn Write + Send>,
+    /// How long a command that says something may take: a person acts upon it.
+    pub timeout: Duration,
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// Runs a command to its end. Its standard input is empty.
+///
+/// # Errors
+/// It does not start, or does not end well and in time.
+pub fn run_call(call: Call, running: &RunningCommand) -> Result<Output, Failure> {
+    let Call { words, env, mut timeout, output_bytes_max, live } = call;
     let failed = |error: io::Error| format!("cannot be run: {error}");
-    let (program, args) = words.split_first().ok_or_else(|| "is empty".to_owned())?;
-    let launch = Launch {
-        program: program.into(),
-        args: args.iter().map(OsString::from).collect(),
-        env,
-        dir: OsString::new(),
-    };
+    let mut words = words.into_iter();
+    let program = words.next().ok_or_else(|| "is empty".to_owned())?;
+    let launch = Launch { program, args: words.collect(), env, dir: OsString::new() };
     let empty = File::open("/dev/null").map_err(failed)?;
     let (stdout, stdout_end) = pipe().map_err(failed)?;
     let (stderr, stderr_end) = pipe().map_err(failed)?;
@@ -142,11 +183,22 @@ pub fn run_with(
     let link = supervisor.link();
     let mut command = running.start(link, || link.run(&launch, files).map_err(failed))?;
     drop((stdout_end, stderr_end));
+    let has_spoken = Arc::new(AtomicBool::new(false));
+    let (longer, listener) = match live {
+        Some(Live { errors, timeout: longer }) => {
+            (Some(longer.saturating_sub(timeout)), Some((errors, Arc::clone(&has_spoken))))
+        }
+        None => (None, None),
+    };
     let outputs = [
-        keep_end(stdout, output_bytes_max).map_err(failed)?,
-        keep_end(stderr, OUTPUT_BYTES_MAX).map_err(failed)?,
+        keep_end(stdout, output_bytes_max, None).map_err(failed)?,
+        keep_end(stderr, OUTPUT_BYTES_MAX, listener).map_err(failed)?,
     ];
-    let end = command.wait(Some(timeout));
+    let mut end = command.wait(Some(timeout));
+    if let Some(longer) = longer.filter(|_| end.is_none() && has_spoken.load(Ordering::Relaxed)) {
+        timeout += longer;
+        end = command.wait(Some(longer));
+    }
     running.end();
     // Ends all processes of the command, and so its outputs.
     drop(supervisor);
@@ -157,7 +209,7 @@ pub fn run_with(
         Some(status) => describe(status),
         None => format!("did not end within {} s", timeout.as_secs()),
     };
-    Err(Failure { what, said: last_line(&stderr.end), n_said: stderr.n_bytes })
+    Err(Failure { what, said: last_line(&stderr.end), errors: stderr })
 }
 
 fn describe(status: ExitStatus) -> String {
@@ -174,7 +226,7 @@ fn last_line(output: &str) -> String {
 }
 
 /// What a command has written to one of its outputs.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
     /// The last part of it.
     pub end: String,
@@ -182,15 +234,28 @@ pub struct Output {
     pub n_bytes: u64,
 }
 
+/// Who gets an output as it comes, and whether there was any.
+type Listener = (Box<dyn Write + Send>, Arc<AtomicBool>);
+
 /// Reads an output to its end on a thread of its own.
-fn keep_end(mut output: PipeReader, bytes_max: usize) -> io::Result<Receiver<Output>> {
-    let (sender, receiver) = bounded(1);
+fn keep_end(
+    mut output: PipeReader,
+    bytes_max: usize,
+    mut listener: Option<Listener>,
+) -> io::Result<Receiver<Output>> {
+    let (sender, receiver) = sync_channel(1);
     let body = move || {
         let (mut kept, mut n_bytes) = (Vec::new(), 0_u64);
         let mut part = [0; OUTPUT_BYTES_MAX];
         while let Ok(n @ 1..) = output.read(&mut part) {
+            let part = part.get(..n).unwrap_or_default();
             n_bytes = n_bytes.saturating_add(n as u64);
-            kept.extend_from_slice(part.get(..n).unwrap_or_default());
+            if let Some((listener, has_spoken)) = &mut listener {
+                has_spoken.store(true, Ordering::Relaxed);
+                // A terminal that is gone is no reason to end.
+                let _ = listener.write_all(part).and_then(|()| listener.flush());
+            }
+            kept.extend_from_slice(part);
             let surplus = kept.len().saturating_sub(bytes_max);
             kept.drain(..surplus);
         }
@@ -248,6 +313,39 @@ mod tests {
         assert_eq!(error, "did not end within 5 s: waiting");
         let left = std::process::Command::new("pgrep").args(["-f", &mark]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&left.stdout), "", "no process is left");
+    }
+
+    /// What is said is passed on at once, and gives more time.
+    #[test]
+    fn a_person_sees_what_is_said_and_gets_more_time() {
+        struct Passed(std::sync::mpsc::Sender<String>);
+        impl Write for Passed {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.send(String::from_utf8_lossy(bytes).into_owned()).unwrap();
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let call = |script: &str, longer| {
+            let (sender, passed) = std::sync::mpsc::channel();
+            let call = Call {
+                words: ["sh", "-c", script].map(OsString::from).into(),
+                env: std::env::vars_os().collect(),
+                timeout: Duration::from_secs(2),
+                output_bytes_max: OUTPUT_BYTES_MAX,
+                live: Some(Live { errors: Box::new(Passed(sender)), timeout: longer }),
+            };
+            let ended = run_call(call, &RunningCommand::default());
+            (ended, passed.try_iter().collect::<String>())
+        };
+        let (ended, seen) = call("echo open the page >&2; sleep 4; echo done", PATIENCE);
+        assert_eq!((ended.unwrap().end.as_str(), seen.as_str()), ("done\n", "open the page\n"));
+        let (ended, _) = call("sleep 600", PATIENCE);
+        assert_eq!(ended.unwrap_err().what, "did not end within 2 s");
+        let (ended, _) = call("echo now >&2; sleep 600", Duration::from_secs(4));
+        assert_eq!(ended.unwrap_err().to_string(), "did not end within 4 s: now");
     }
 
     #[test]
