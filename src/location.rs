@@ -1,14 +1,11 @@
 //! Finds the namespace in which the executors of a run are, for the commands that read the cluster directly.
 
-use std::path::PathBuf;
-
-use crate::args::submit::NamespaceArgs;
 use crate::args::{ClientArgs, ServerArgs};
-use crate::control_client::{UNNAMED, find_here};
+use crate::connection::Connection;
+use crate::control_client::{Place, find_place, named_app};
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
 use crate::world::World;
-use posse_control::client::ClientError;
 use posse_submit::state::newest;
 use posse_wire::control::status_json::RunNames;
 use posse_wire::k8s::labels::INSTANCE;
@@ -22,47 +19,60 @@ pub(super) struct Location {
     pub(super) app: Option<String>,
 }
 
-/// Finds the run on this host and takes its namespace and cluster; flags win. Without a run on this host,
-/// the flags and the kubeconfig name both. If a namespace or a cluster is named, no run of this host is meant.
+/// Finds the namespace by the rule of `find_place`: that of the run on this host, or the one that the flags and the
+/// kubeconfig name.
 ///
 /// # Errors
-/// There is no such run on this host, and `must_be_known` forbids to go on without its application.
+/// The run of this host is not clear, or the configuration leads to another cluster than its own; with `needs_app`,
+/// also if no application is known.
 pub(super) fn locate(
     client: &ClientArgs,
-    must_be_known: bool,
+    needs_app: bool,
     world: &World<'_>,
 ) -> Result<Location, Failure> {
-    let app = client.app.clone();
-    let in_cluster = || {
-        let namespace = Namespace::new(&client.namespace, world)?;
-        Ok(Location { namespace, run: None, app: app.clone() })
-    };
-    if client.names_cluster() {
-        return match must_be_known && app.is_none() {
-            true => Err(Failure::usage(UNNAMED)),
-            false => in_cluster(),
-        };
+    match find_place(client, world)? {
+        Place::Cluster { missing } => {
+            if needs_app {
+                named_app(client, &missing)?;
+            }
+            let namespace = Namespace::new(&client.namespace, world)?;
+            Ok(Location { namespace, run: None, app: client.app.clone() })
+        }
+        Place::Host(run) => {
+            let run = run.status()?.identity;
+            let connection = connect_as(&run, &client.namespace.server, world)?;
+            let namespace = Namespace { connection, name: run.namespace.clone() };
+            Ok(Location { namespace, app: Some(run.app.clone()), run: Some(run) })
+        }
     }
-    let run = match find_here(client, world).and_then(|run| run.status()) {
-        Ok(status) => status.identity,
-        Err(ClientError::None { .. }) if !must_be_known => return in_cluster(),
-        Err(error) if app.is_none() => return Err(error.into()),
-        Err(_) => return in_cluster(),
+}
+
+/// A connection to the API server of a run on this host.
+///
+/// # Errors
+/// The configuration of this command leads to another server.
+pub(super) fn connect_as(
+    run: &RunNames,
+    server: &ServerArgs,
+    world: &World<'_>,
+) -> Result<Connection, Failure> {
+    let connection = match &run.kubeconfig {
+        Some(kubeconfig) if *server == ServerArgs::default() => {
+            Connection::find(Some(kubeconfig.as_ref()), None, world)?
+        }
+        Some(_) | None => Connection::new(server, world)?,
     };
-    let NamespaceArgs { namespace, server } = client.namespace.clone();
-    let kubeconfig = run.kubeconfig.as_ref().map(PathBuf::from);
-    let args = NamespaceArgs {
-        namespace: namespace.or_else(|| Some(run.namespace.clone())),
-        server: match server == ServerArgs::default() {
-            true => ServerArgs { kubeconfig, context: None },
-            false => server,
-        },
-    };
-    Ok(Location {
-        namespace: Namespace::new(&args, world)?,
-        app: Some(run.app.clone()),
-        run: Some(run),
-    })
+    let ours = connection.http.server();
+    // An old run does not tell its server.
+    if run.server.is_empty() || run.server == ours {
+        return Ok(connection);
+    }
+    let RunNames { app, namespace, server, .. } = run;
+    Err(Failure::usage(format!(
+        "application {app} of this host uses the API server {server}, and the configuration here \
+         leads to {ours}: set KUBECONFIG as for the run, or name its cluster by -n {namespace} with \
+         --kubeconfig or --context"
+    )))
 }
 
 impl Location {

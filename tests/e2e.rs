@@ -169,7 +169,11 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Own submit_ends::{
         submit_gives_up_a_missing_image, submit_says_what_is_missing, submit_shows_last_lines,
     };
-    Embedded reach::{logs_of_all_executors, reach_that_fails, submitted_run_is_reached};
+    Embedded reach::{
+        a_named_cluster_means_no_run_of_this_host, logs_of_all_executors, reach_that_fails,
+        submitted_run_is_reached,
+    };
+    Both reach::{another_cluster_is_not_read_for_a_run_of_this_host};
     Real reach::{reach_without_a_node};
     Embedded exec::{exec_over_a_connection_that_is_cut};
     Real exec::{exec_without_the_permission};

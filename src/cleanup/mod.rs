@@ -14,6 +14,7 @@ use crate::args::format::FormatArgs;
 use crate::args::submit::NamespaceArgs;
 use crate::args::{CleanupArgs, ClientArgs};
 use crate::connection::Connection;
+use crate::control_client::find_place;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::location::locate;
@@ -21,6 +22,7 @@ use crate::namespace::Namespace;
 use crate::table::table;
 use crate::terminal::print;
 use crate::world::World;
+use posse_control::client::ClientError;
 use posse_core::machines::lease::LeaseScope;
 use posse_core::model::ids::Uid;
 use posse_core::model::lease::Record;
@@ -58,7 +60,11 @@ pub fn cleanup(
         Some(app) => {
             let client =
                 ClientArgs { app: Some(app.to_owned()), namespace: named, ..ClientArgs::default() };
-            locate(&client, false, world)?.namespace
+            match find_place(&client, world) {
+                // It is about those that have ended, and there is no choice between these.
+                Err(ClientError::Several { .. }) => Namespace::new(&client.namespace, world)?,
+                Ok(_) | Err(_) => locate(&client, false, world)?.namespace,
+            }
         }
         None => Namespace::new(&named, world)?,
     };

@@ -18,40 +18,61 @@ pub(super) struct FoundRun {
     pub(super) namespace: Option<Namespace>,
 }
 
-/// Finds the run on this host, else in the cluster if an application is named. If a namespace or a cluster is named, no
-/// run of this host is meant.
+/// Where a command finds what it is about.
+pub(super) enum Place {
+    /// In a run of this host.
+    Host(Client),
+    /// In a cluster. `missing`: why in no run of this host; empty if a cluster is named.
+    Cluster { missing: String },
+}
+
+/// The one rule for all commands about an application: if a namespace or a cluster is named, it is there, and no run
+/// of this host is meant. Otherwise it is a run of this host, and in the cluster only if there is none.
+///
+/// # Errors
+/// The run of this host that is meant is not clear, or is another one than the named one.
+pub(super) fn find_place(args: &ClientArgs, world: &World<'_>) -> Result<Place, ClientError> {
+    if args.names_cluster() {
+        return Ok(Place::Cluster { missing: String::new() });
+    }
+    match find_here(args, world) {
+        Ok(client) => Ok(Place::Host(client)),
+        Err(missing @ ClientError::None { .. }) => {
+            Ok(Place::Cluster { missing: missing.to_string() })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The name of the application, which a command about one in the cluster needs. `missing` is as in `Place`.
+pub(super) fn named_app<'a>(args: &'a ClientArgs, missing: &str) -> Result<&'a str, Failure> {
+    const UNNAMED: &str = "name the application too: with -n, --kubeconfig or --context no run of \
+                           this host is meant";
+    args.app.as_deref().ok_or_else(|| match missing {
+        "" => Failure::usage(UNNAMED),
+        missing => Failure::new(Code::Failed, missing),
+    })
+}
+
+/// Finds the run, and a way to call it.
 pub(super) fn find_run(args: &ClientArgs, world: &World<'_>) -> Result<FoundRun, Failure> {
-    let is_elsewhere = args.names_cluster();
-    let missing = match is_elsewhere {
-        true => String::new(),
-        false => match find_here(args, world) {
-            Ok(client) => return Ok(FoundRun { client, namespace: None }),
-            Err(missing @ ClientError::None { .. }) => missing.to_string(),
-            Err(error) => return Err(error.into()),
-        },
+    let missing = match find_place(args, world)? {
+        Place::Host(client) => return Ok(FoundRun { client, namespace: None }),
+        Place::Cluster { missing } => missing,
     };
-    let Some(app) = &args.app else {
-        return Err(match is_elsewhere {
-            true => Failure::usage(UNNAMED),
-            false => Failure::new(Code::Failed, missing),
-        });
-    };
+    let app = named_app(args, &missing)?;
     let found = || {
         let namespace = Namespace::new(&args.namespace, world)?;
         let client = Client::through(Box::new(PodDialer::find(&namespace, app)?));
         Ok(FoundRun { client, namespace: Some(namespace) })
     };
-    found().map_err(|Failure { code, message }| match is_elsewhere {
-        true => Failure { code, message },
+    found().map_err(|Failure { code, message }| match missing.as_str() {
+        "" => Failure { code, message },
         // Nobody has named the cluster.
-        false if code == Code::Usage => Failure::new(Code::Failed, format!("{missing}; {message}")),
-        false => Failure::new(code, format!("{missing}; {message}")),
+        _ if code == Code::Usage => Failure::new(Code::Failed, format!("{missing}; {message}")),
+        _ => Failure::new(code, format!("{missing}; {message}")),
     })
 }
-
-/// What is missing if a cluster is named.
-pub(super) const UNNAMED: &str = "name the application too: with -n, --kubeconfig or --context no run of this host is \
-                                  meant";
 
 /// Finds the run of this host by the flags, else by the environment, else by the live sockets.
 pub(super) fn find_here(args: &ClientArgs, world: &World<'_>) -> Result<Client, ClientError> {
@@ -65,6 +86,7 @@ pub(super) fn find_here(args: &ClientArgs, world: &World<'_>) -> Result<Client, 
         control_env: env("POSSE_CONTROL").filter(|_| is_own),
         token_file: args.control_token_file.clone().or_else(token_env),
         app: args.app.clone(),
+        namespace: args.namespace.namespace.clone(),
         folders: socket_folders(world),
     };
     Client::find(&selector)
@@ -83,7 +105,9 @@ impl From<ClientError> for Failure {
             return Self::output(error);
         }
         let code = match &error {
-            ClientError::Control(_) | ClientError::Several { .. } => Code::Usage,
+            ClientError::Another { .. } | ClientError::Control(_) | ClientError::Several { .. } => {
+                Code::Usage
+            }
             ClientError::None { .. }
             | ClientError::NoBridge(_)
             | ClientError::Output(_)

@@ -1,6 +1,7 @@
 //! The client commands against a control API on a temporary socket.
 
 use crate::testing::Folder;
+use posse_core::model::command::Command;
 use posse_testing::Fixture;
 
 /// Runs posse so that it finds the fixture's socket first, and no cluster.
@@ -143,6 +144,46 @@ fn a_run_is_found_by_flag_then_environment_then_socket() {
     assert!(err.starts_with(choose) && err.contains("w.zzzzz.sock"), "{err}");
     drop(other);
     assert_eq!(posse(&fixture, "status --app w").0, 0);
+}
+
+/// An address may be that of any run, and two runs may have one name.
+#[test]
+fn nothing_is_done_to_another_run_than_the_named_one() {
+    let fixture = Fixture::new();
+    let (socket, folder) = (fixture.address().to_string(), Folder::new(&[]));
+    let runtime = fixture.folder.path().to_str().unwrap().to_owned();
+    let env = [("XDG_RUNTIME_DIR", &*runtime), ("KUBECONFIG", "no.conf")];
+    let own = [env[0], env[1], ("POSSE_CONTROL", &*socket)];
+    let is = "is another one than the named one: its application is w, in namespace ns";
+    for (args, env, want) in [
+        ("scale other 7 --group default --control ADDRESS", &env[..], is),
+        ("kill other 1 --control ADDRESS", &env, is),
+        ("exec other/1 --control ADDRESS -- ls", &env, is),
+        ("logs other 1 --control ADDRESS", &env, is),
+        ("status other --control ADDRESS", &env, is),
+        ("scale w 7 --group default --control ADDRESS -n elsewhere", &env, is),
+        ("scale other 7 --group default", &own, is),
+        ("events other", &own, is),
+        // A cluster is named, so neither the address of the driver's run nor a run of this host counts.
+        ("scale w 7 --group default -n ns", &own, "kubeconfig no.conf: "),
+        ("kill w 1 --kubeconfig no.conf", &own, "no.conf: No such file"),
+        ("exec w/1 --context c -- ls", &own, "kubeconfig no.conf: "),
+    ] {
+        let (code, out, err) = folder.posse_with(&args.replace("ADDRESS", &socket), env);
+        assert_eq!((code, out.as_str()), (2, ""), "{args}: {err}");
+        assert!(err.contains(want), "{args}: {err}");
+    }
+    let asked = fixture.core.asked.lock().unwrap().clone();
+    assert!(asked.iter().all(|command| *command == Command::View), "{asked:?}");
+    for right in ["status w --control ADDRESS", "status w --control ADDRESS -n ns"] {
+        assert_eq!(folder.posse_with(&right.replace("ADDRESS", &socket), &env).0, 0, "{right}");
+    }
+    let _second = fixture.second("zzzzz");
+    for args in ["exec w/1 -- ls", "logs w 1", "explain w 1"] {
+        let (code, _, err) = folder.posse_with(args, &env);
+        assert_eq!(code, 2, "{args}: {err}");
+        assert!(err.contains("several live runs, choose one with --control unix:PATH: "), "{err}");
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::control_client::{FoundRun, find_run};
 use crate::exit::{Code, Failure};
 use crate::explain::report::{ExecutorReport, in_order};
 use crate::listing::{Listing, print_listing};
+use crate::location::connect_as;
 use crate::world::World;
 use posse_base::text::one_line;
 use posse_core::model::pod::StartProblemKind;
@@ -137,10 +138,9 @@ fn executor_report(
             "there is no executor {id} now, and no available event mentions it"
         )));
     };
-    let server = match (&run.namespace, &status.identity.kubeconfig) {
-        (Some(namespace), _) => Ok(namespace.connection.clone()),
-        (None, Some(kubeconfig)) => Connection::find(Some(kubeconfig.as_ref()), None, world),
-        (None, None) => Connection::new(&args.client.namespace.server, world),
+    let server = match &run.namespace {
+        Some(namespace) => Ok(namespace.connection.clone()),
+        None => connect_as(&status.identity, &args.client.namespace.server, world),
     };
     match server {
         Ok(server) => {

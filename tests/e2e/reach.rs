@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::submit::{
@@ -108,6 +109,99 @@ pub fn submitted_run_is_reached(server: &dyn Server) {
     });
     expect(&with_app(&["status"]), 1, &["is not running", "posse logs shop"]);
     stop_and_finish(scene);
+}
+
+/// A run of this host has the name of a submitted one. Who names the cluster never means it.
+pub fn a_named_cluster_means_no_run_of_this_host(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let on_host = ["run", "--dev", "--app", APP, "--image", "i", "--command", "sleep 600"];
+    let mut on_host = {
+        let mut run = command(scene.dir.path());
+        run.args(on_host).args(["--executors", "2"]).stdout(Stdio::null()).stderr(Stdio::null());
+        run.spawn().unwrap()
+    };
+    let of_host = || -> Value {
+        let output = command(scene.dir.path()).args(["status", APP, "--json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    };
+    wait_value(PATIENCE, "the executors of the run on this host", || {
+        let status = of_host();
+        if status["groups"][0]["running"] == 2 { Ok(()) } else { Err(status) }
+    });
+    let before = of_host();
+
+    expect(&run(&scene).executors(1).once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    let driver = wait_driver(&scene, "");
+    wait_executors(&scene, &driver, 1);
+    let namespace = scene.namespace.clone();
+    let there =
+        |words: &[&str]| ask(&scene, &[words, &["-n", &namespace, "--context", "test"]].concat());
+    let in_namespace = format!("app {APP}  instance ");
+    wait_value(PATIENCE, "the submitted run", || {
+        let said = said(&there(&["status", APP]));
+        let is_there = said.contains(&in_namespace) && said.contains(&namespace);
+        if is_there { Ok(()) } else { Err(said) }
+    });
+    expect(&there(&["scale", APP, "3"]), 0, &["the target is 3 now"]);
+    wait_executors(&scene, &driver, 3);
+    expect(&there(&["wait", APP, "--running", "3"]), 0, &[]);
+    expect(&there(&["kill", APP, "1"]), 0, &["killed: 1"]);
+    wait_value(PATIENCE, "its successor", || {
+        let explained = said(&there(&["explain", APP]));
+        if explained.contains("3 of 3 running") { Ok(()) } else { Err(explained) }
+    });
+    expect(&there(&["events", APP]), 0, &["killed by a call"]);
+    expect(&there(&["task", "list", "--app", APP]), 0, &[]);
+    expect(&there(&["logs", APP, "2"]), 0, &[]);
+    expect(&there(&["explain", APP, "2"]), 0, &["executor 2"]);
+    // There is no such application in the cluster, and the run of this host is not meant.
+    for words in [&["scale", "other", "9"][..], &["kill", "other", "1"], &["status", "other"]] {
+        expect(&there(words), 1, &["no driver of application other"]);
+    }
+    expect(&there(&["stop", APP]), 0, &["stopped"]);
+
+    let after = of_host();
+    assert_eq!(before["groups"], after["groups"], "the run of this host is as it was");
+    assert_eq!(before["executors"], after["executors"]);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&on_host), Signal::TERM)
+        .unwrap();
+    on_host.wait().unwrap();
+    scene.finish();
+}
+
+/// A command that reads the cluster of a run on this host does not read another one.
+pub fn another_cluster_is_not_read_for_a_run_of_this_host(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(1).start();
+    posse.wait_event("executor_running", |_| true);
+    let elsewhere = scene.file("elsewhere.kubeconfig");
+    let mut access = server.access(Who::Admin);
+    let right = access.kubeconfig(&scene.namespace);
+    access.url = "https://127.0.0.1:1".to_owned();
+    std::fs::write(&elsewhere, access.kubeconfig(&scene.namespace)).unwrap();
+    let ask = |words: &[&str]| {
+        let mut command = command(scene.dir.path());
+        command.args(words).env("KUBECONFIG", &elsewhere);
+        command
+            .env("POSSE_CONTROL", format!("unix:{}", posse.control().socket.display()))
+            .output()
+            .unwrap()
+    };
+    let executor = format!("{APP}/1");
+    for words in
+        [&["exec", &executor, "true"][..], &["logs", &executor], &["logs", APP, "--executors"]]
+    {
+        expect(
+            &ask(words),
+            2,
+            &["of this host uses the API server", "set KUBECONFIG as for the run"],
+        );
+    }
+    expect(&ask(&["explain", &executor]), 0, &["the cluster was not read: application"]);
+    std::fs::write(&elsewhere, right).unwrap();
+    expect(&ask(&["explain", &executor]), 0, &["Running"]);
+    posse.stop();
+    scene.finish();
 }
 
 /// The lines of all executors, with their names in front, until the driver ends.

@@ -36,8 +36,10 @@ pub struct RunSelector {
     pub control_env: Option<String>,
     /// `--control-token-file`, else `$POSSE_CONTROL_TOKEN_FILE`.
     pub token_file: Option<PathBuf>,
-    /// `--app`; without it, the only live socket is used.
+    /// `--app`; without it, the only live socket is used. The run at an address must be of this application.
     pub app: Option<String>,
+    /// The namespace that the run at `control` must have.
+    pub namespace: Option<String>,
     /// From `default_folders`.
     pub folders: Vec<PathBuf>,
 }
@@ -124,7 +126,30 @@ impl Client {
             (ControlAddr::Tcp(_), None) => return Err(ControlError::NoToken { address }.into()),
             (ControlAddr::Unix(_), _) => None,
         };
-        Ok(Self { way: Way::Address(address), token, spare: Mutex::default() })
+        let client = Self { way: Way::Address(address), token, spare: Mutex::default() };
+        if named.is_some_and(|text| !text.is_empty()) {
+            client.check(selector)?;
+        }
+        Ok(client)
+    }
+
+    /// Nothing is done to another run than the named one: an address may be that of any.
+    fn check(&self, selector: &RunSelector) -> Result<(), ClientError> {
+        let RunSelector { app, namespace, .. } = selector;
+        if app.is_none() && namespace.is_none() {
+            return Ok(());
+        }
+        let found = self.observe()?.identity;
+        let is =
+            |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|w| w == found);
+        match is(app, &found.app) && is(namespace, &found.namespace) {
+            true => Ok(()),
+            false => Err(ClientError::Another {
+                place: self.place(),
+                app: found.app,
+                namespace: found.namespace,
+            }),
+        }
     }
 
     /// Joins a connection with `input` and `output`, byte for byte, until the run or the input ends. Before its bytes
@@ -337,11 +362,14 @@ impl Client {
     }
 
     fn lost(&self, error: io::Error) -> ClientError {
-        let place = match &self.way {
+        ClientError::Unreachable { place: self.place(), error }
+    }
+
+    fn place(&self) -> String {
+        match &self.way {
             Way::Address(address) => address.to_string(),
             Way::Dialer(dialer) => dialer.to_string(),
-        };
-        ClientError::Unreachable { place, error }
+        }
     }
 }
 
@@ -569,6 +597,8 @@ fn listener_of(socket: &Path) -> io::Result<Pid> {
 /// Why a client command failed.
 #[derive(Debug)]
 pub enum ClientError {
+    /// The run at the address is another one than the named one.
+    Another { place: String, app: String, namespace: String },
     /// The address or the token is invalid.
     Control(ControlError),
     /// No run was found.
@@ -596,6 +626,11 @@ impl From<ControlError> for ClientError {
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Another { place, app, namespace } => write!(
+                f,
+                "the run at {place} is another one than the named one: its application is {app}, in namespace \
+                 {namespace}; name it so, or leave the address out"
+            ),
             Self::Control(error) => error.fmt(f),
             Self::None { app: Some(app) } => {
                 write!(f, "no live run of application {app} on this host; name it with --control")
@@ -639,7 +674,8 @@ impl ClientError {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
-            Self::Control(_)
+            Self::Another { .. }
+            | Self::Control(_)
             | Self::Incompatible(_)
             | Self::NoBridge(_)
             | Self::None { .. }

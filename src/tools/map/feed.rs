@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,9 +12,9 @@ use serde_json::Value;
 
 use crate::args::ClientArgs;
 use crate::args::tools::FeedArgs;
-use crate::connection::Connection;
 use crate::control_client::find_here;
 use crate::exit::{Code, Failure};
+use crate::location::connect_as;
 use crate::tools::map::input::{Line, read_lines};
 use crate::tools::map::output::Printer;
 use crate::tools::map::resume::Done;
@@ -77,14 +76,10 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
     let status = client.status()?;
     check_owner(&status.identity, world)?;
     let group = status.groups.first().map(|group| group.group.clone()).unwrap_or_default();
-    let names = Selection { app: status.identity.app, instance: status.identity.instance };
+    let names =
+        Selection { app: status.identity.app.clone(), instance: status.identity.instance.clone() };
     let done = Done::open(args.line.resume.as_deref())?;
-    let kubeconfig = status.identity.kubeconfig.map(PathBuf::from);
-    let http = match kubeconfig {
-        // An embedded cluster. In a pod, the pod's own cluster would win over $KUBECONFIG.
-        Some(kubeconfig) => Connection::find(Some(&kubeconfig), None, world)?.http,
-        None => Connection::new(&args.server, world)?.http,
-    };
+    let http = connect_as(&status.identity, &args.server, world)?.http;
     let objects = Objects::new(http, Some(&status.identity.namespace));
     let signals = Signals::start();
     let signals =
