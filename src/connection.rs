@@ -7,7 +7,7 @@ use crate::args::ServerArgs;
 use crate::exit::{Code, Failure};
 use crate::world::World;
 use posse_core::model::refusal::Refusal;
-use posse_kube::config::{BoundPod, CA_BUNDLES, SERVICE_ACCOUNT_DIR, Sources};
+use posse_kube::config::{CA_BUNDLES, Home, SERVICE_ACCOUNT_DIR, Sources};
 use posse_kube::http::Http;
 
 /// An API server and its default namespace.
@@ -15,10 +15,10 @@ use posse_kube::http::Http;
 pub struct Connection {
     pub http: Http,
     pub namespace: String,
-    /// The pod that the token is bound to.
-    pub pod: Option<BoundPod>,
-    /// posse runs in a pod of this cluster; `namespace` is the pod's.
-    pub is_in_cluster: bool,
+    /// posse runs in a pod of this cluster.
+    pub home: Option<Home>,
+    /// The server and the identity, and where they were found.
+    pub described: String,
 }
 
 impl Connection {
@@ -28,6 +28,13 @@ impl Connection {
     /// There is no configuration, or it is invalid (exit code 2).
     pub fn new(args: &ServerArgs, world: &World<'_>) -> Result<Self, Failure> {
         Self::find(args.kubeconfig.as_deref(), args.context.as_deref(), world)
+    }
+
+    /// As `new`, for a command that works in the cluster for long: its log says where.
+    pub fn told(args: &ServerArgs, world: &World<'_>) -> Result<Self, Failure> {
+        let connection = Self::new(args, world)?;
+        log::info!("{}", connection.described);
+        Ok(connection)
     }
 
     /// As `new`, with the values of the flags.
@@ -41,10 +48,10 @@ impl Connection {
         let sources = sources(kubeconfig.as_deref(), context, &env);
         let invalid = |error: posse_kube::config::ConfigError| Failure::usage(error.to_string());
         let cluster = sources.resolve().map_err(invalid)?;
-        let (namespace, pod) = (cluster.namespace.clone(), cluster.pod.clone());
-        let is_in_cluster = sources.is_in_cluster();
+        let (namespace, home) = (cluster.namespace.clone(), cluster.home.clone());
+        let described = cluster.to_string();
         let http = Http::connect(cluster).map_err(invalid)?;
-        Ok(Self { http, namespace, pod, is_in_cluster })
+        Ok(Self { http, namespace, home, described })
     }
 
     /// The failure of a command whose request was refused or not answered.

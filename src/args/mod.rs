@@ -170,7 +170,7 @@ pub struct FileArgs {
 /// The API server.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerArgs {
-    /// The kubeconfig file [default: in a pod its service account, else $KUBECONFIG, else
+    /// The kubeconfig file [default: $KUBECONFIG, else in a pod its service account, else
     /// ~/.kube/config]
     #[arg(long, value_name = "FILE", help_heading = "API server")]
     pub kubeconfig: Option<PathBuf>,

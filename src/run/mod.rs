@@ -62,7 +62,7 @@ fn run_once(
     let embedded = Embedded::start(args, &settings)?;
     let connection = match embedded.kubeconfig() {
         Some(kubeconfig) => Connection::find(Some(kubeconfig), None, world)?,
-        None => Connection::new(&args.server, world)?,
+        None => Connection::told(&args.server, world)?,
     };
     if args.as_job {
         let retries = settings.driver.pod.retries;
@@ -157,10 +157,8 @@ fn find_job_pod(
     retries: u32,
     world: &World<'_>,
 ) -> Option<JobPod> {
-    let ours = connection.namespace.as_str();
-    let namespace = namespace.unwrap_or(ours);
-    let account = connection.is_in_cluster.then_some((connection.pod.as_ref(), ours));
-    let hints = Hints { env: world.env, account, namespace };
+    let namespace = namespace.unwrap_or(&connection.namespace);
+    let hints = Hints { env: world.env, home: connection.home.as_ref(), namespace };
     let pod = driver_pod::find(hints, &connection.http)?;
     JobPod::find(&connection.http, namespace, &pod, retries)
 }
@@ -172,8 +170,8 @@ fn job_pod_without_settings(args: &RunArgs, world: &World<'_>) -> Option<JobPod>
 }
 
 fn api_server(connection: Connection, is_embedded: bool) -> ApiServer {
-    let Connection { http, namespace, pod, is_in_cluster } = connection;
-    ApiServer { http, namespace, pod, is_in_cluster, is_embedded }
+    let Connection { http, namespace, home, described: _ } = connection;
+    ApiServer { http, namespace, home, is_embedded }
 }
 
 /// The exit code and message of a run that could not start.

@@ -66,7 +66,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         None => PodFiles::Inline(pod_files::read(&files)?),
     };
     settings::found::announce(request.file, world);
-    let connection = Connection::new(&args.server, world)?;
+    let connection = Connection::told(&args.server, world)?;
     plan.or_namespace(&connection.namespace);
     let mut objects_to_create = manifests(&plan)?;
     objects_to_create.warnings.iter().for_each(|warning| log::warn!("{warning}"));

@@ -95,7 +95,8 @@ pub(crate) fn plain_client(address: SocketAddr) -> Http {
     let cluster = Cluster {
         server: Server::parse(&format!("http://{address}")).unwrap(),
         namespace: "analytics".to_owned(),
-        pod: None,
+        home: None,
+        origin: String::new(),
         trust: Trust::Anything,
         tls_server_name: None,
         proxy: None,

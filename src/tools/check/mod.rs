@@ -59,7 +59,7 @@ pub fn check(args: &CheckArgs, world: &World<'_>, out: &mut dyn Write) -> Result
             Some(settings::run_settings(&run, world)?)
         }
     };
-    let connection = Connection::new(&args.server, world)?;
+    let connection = Connection::told(&args.server, world)?;
     let named = args.file.namespace.clone();
     let named = named.or_else(|| settings.as_ref().and_then(|run| run.namespace.clone()));
     let namespace = named.unwrap_or_else(|| connection.namespace.clone());
@@ -435,8 +435,8 @@ impl Checks {
     }
 
     fn check_driver_host(&mut self, host: &str) {
-        let Connection { http, is_in_cluster, .. } = &self.connection;
-        if let Some(problem) = driver_host_problem(host, http, *is_in_cluster) {
+        let Connection { http, home, .. } = &self.connection;
+        if let Some(problem) = driver_host_problem(host, http, home.is_some()) {
             let message = format!("executors connect to {host}, {problem}");
             return self.report.advise("driver host", Status::Warning, message, HOST_REMEDY);
         }

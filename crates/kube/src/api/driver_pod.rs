@@ -10,7 +10,7 @@ use log::{debug, warn};
 use serde::Deserialize;
 
 use super::{MERGE_PATCH, call, get, object_path, write, write_path};
-use crate::config::BoundPod;
+use crate::config::Home;
 use crate::http::{Http, Method};
 use posse_core::machines::own_deletion::OwnPod;
 use posse_core::model::ids::{ExecutorId, STORED_ID_MAX};
@@ -33,8 +33,8 @@ const GRACE_DEFAULT_S: u64 = 30;
 #[derive(Clone, Copy)]
 pub struct Hints<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
-    /// If the service account is used: the pod that its token is bound to, and its namespace.
-    pub account: Option<(Option<&'a BoundPod>, &'a str)>,
+    /// If we run in a pod of this cluster.
+    pub home: Option<&'a Home>,
     /// The namespace of the executors.
     pub namespace: &'a str,
 }
@@ -44,7 +44,7 @@ pub struct Hints<'a> {
 /// the executors' namespace.
 pub fn find(hints: Hints<'_>, http: &Http) -> Option<OwnerRef> {
     let var = |name: &str| (hints.env)(name).filter(|value| !value.is_empty());
-    if let Some((_, ours)) = hints.account
+    if let Some(Home { namespace: ours, .. }) = hints.home
         && ours != hints.namespace
     {
         // The garbage collector deletes an object whose owner is not in the same namespace.
@@ -56,10 +56,23 @@ pub fn find(hints: Hints<'_>, http: &Http) -> Option<OwnerRef> {
         return None;
     }
     if let (Some(name), Some(uid)) = (var("POD_NAME"), var("POD_UID")) {
-        return Some(owner(name, uid));
+        let owner = owner(name, uid);
+        // A pod of another cluster than the one that the kubeconfig names.
+        let is_elsewhere = hints.home.is_none() && var("KUBERNETES_SERVICE_HOST").is_some();
+        let pod = DriverPod::new(http.clone(), hints.namespace, &owner);
+        if is_elsewhere && matches!(pod.deletion(), Ok(OwnPod::Gone)) {
+            warn!(
+                "this pod, {}, is not in namespace {} of {}: the executors get no owner and are not \
+                 deleted if this pod is killed",
+                owner.name,
+                hints.namespace,
+                http.server()
+            );
+            return None;
+        }
+        return Some(owner);
     }
-    let (bound, _) = hints.account?;
-    match bound {
+    match &hints.home?.pod {
         Some(pod) => Some(owner(pod.name.clone(), pod.uid.clone())),
         None => from_host_name(&var("HOSTNAME")?, hints.namespace, http),
     }
@@ -253,6 +266,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::config::BoundPod;
     use crate::testing::plain_client;
     use posse_testing::{Answer, TestServer};
 
@@ -276,10 +290,17 @@ mod tests {
         let hosted: &[(&str, &str)] = &[("HOSTNAME", "driver")];
         let strange: &[(&str, &str)] = &[("HOSTNAME", "../driver")];
         let half: &[(&str, &str)] = &[("POD_NAME", "driver"), ("POD_UID", "")];
+        let in_pod = ("KUBERNETES_SERVICE_HOST", "10.96.0.1");
+        // The pod that the server has under this name is another one.
+        let elsewhere: &[(&str, &str)] = &[in_pod, named[0], named[1]];
+        let here: &[(&str, &str)] = &[in_pod, named[0], ("POD_UID", "u-1")];
         for (vars, account, want) in [
             (named, None, Some("u-3")),
             (named, Some((Some(&bound), "ns")), Some("u-3")),
             (named, Some((Some(&bound), "other")), None),
+            (elsewhere, Some((Some(&bound), "ns")), Some("u-3")),
+            (elsewhere, None, None),
+            (here, None, Some("u-1")),
             (half, Some((Some(&bound), "ns")), Some("u-2")),
             (half, None, None),
             (hosted, Some((Some(&bound), "ns")), Some("u-2")),
@@ -288,10 +309,14 @@ mod tests {
             (strange, Some((None, "ns")), None),
             (&[], Some((None, "ns")), None),
         ] {
+            let home = account.map(|(pod, namespace): (Option<&BoundPod>, &str)| Home {
+                namespace: namespace.to_owned(),
+                pod: pod.cloned(),
+            });
             let env = |name: &str| {
                 vars.iter().find(|(given, _)| *given == name).map(|(_, v)| (*v).to_owned())
             };
-            let found = find(Hints { env: &env, account, namespace: "ns" }, &http);
+            let found = find(Hints { env: &env, home: home.as_ref(), namespace: "ns" }, &http);
             assert_eq!(found.map(|owner| owner.uid).as_deref(), want, "{vars:?} {account:?}");
         }
     }
@@ -308,7 +333,8 @@ mod tests {
             Answer::Reply(status, "Content-Type: application/json\r\n", body.as_bytes().to_vec())
         });
         let env = |name: &str| (name == "HOSTNAME").then(|| "driver".to_owned());
-        let hints = Hints { env: &env, account: Some((None, "ns")), namespace: "ns" };
+        let home = Home { namespace: "ns".to_owned(), pod: None };
+        let hints = Hints { env: &env, home: Some(&home), namespace: "ns" };
         let found = find(hints, &plain_client(server.address));
         assert_eq!(found.map(|owner| owner.uid).as_deref(), Some("u-1"));
     }

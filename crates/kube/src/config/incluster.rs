@@ -5,8 +5,8 @@ use std::path::Path;
 use super::server::bracketed;
 use super::token_claims::bound_pod;
 use super::{
-    AuthSource, Blob, BlobSource, ClientIdentity, Cluster, ConfigError, Server, Sources, Trust,
-    proxy, read_file, read_token,
+    AuthSource, Blob, BlobSource, BoundPod, ClientIdentity, Cluster, ConfigError, Server, Sources,
+    Trust, proxy, read_file, read_token,
 };
 
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
@@ -22,8 +22,17 @@ pub(super) fn address(sources: &Sources<'_>) -> Option<String> {
     Some(format!("https://{}:{port}", bracketed(host.trim())))
 }
 
-/// The configuration for the cluster that this pod runs in.
-pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, ConfigError> {
+/// True if the pod has the token of a service account, as client-go asks before it uses one.
+pub(super) fn has_account(sources: &Sources<'_>) -> bool {
+    sources.service_account_dir.join("token").is_file()
+}
+
+/// The configuration for the cluster that this pod runs in. `namespace` comes before the pod's own.
+pub(super) fn cluster(
+    sources: &Sources<'_>,
+    url: &str,
+    namespace: Option<String>,
+) -> Result<Cluster, ConfigError> {
     let server = Server::parse(url).map_err(|e| ConfigError::field(format!("{HOST}/{PORT}"), e))?;
     let dir = sources.service_account_dir;
     let token = dir.join("token");
@@ -41,10 +50,12 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
         source: BlobSource::File(dir.join("ca.crt")),
     };
     roots.read()?;
+    let home = Home { namespace: own_namespace(dir), pod: bound_pod(first.reveal()) };
     Ok(Cluster {
         proxy: proxy::from_env(sources, &server)?,
-        namespace: namespace(dir),
-        pod: bound_pod(first.reveal()),
+        namespace: namespace.unwrap_or_else(|| home.namespace.clone()),
+        home: Some(home),
+        origin: "the pod's service account".to_owned(),
         server,
         trust: Trust::Roots(roots),
         tls_server_name: None,
@@ -55,7 +66,26 @@ pub(super) fn cluster(sources: &Sources<'_>, url: &str) -> Result<Cluster, Confi
     })
 }
 
-fn namespace(dir: &Path) -> String {
+/// The pod that we run in, as its service account tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    pub namespace: String,
+    /// The pod that the token is bound to.
+    pub pod: Option<BoundPod>,
+}
+
+impl Home {
+    /// `None` if this is no pod, or one without a service account.
+    pub(super) fn of(sources: &Sources<'_>) -> Option<Self> {
+        address(sources).filter(|_| has_account(sources))?;
+        let dir = sources.service_account_dir;
+        let token = read_token(&dir.join("token")).ok();
+        let pod = token.and_then(|token| bound_pod(token.reveal()));
+        Some(Self { namespace: own_namespace(dir), pod })
+    }
+}
+
+fn own_namespace(dir: &Path) -> String {
     let path = dir.join("namespace");
     let text = read_file(&path).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     match text.as_deref().map(str::trim) {
@@ -75,7 +105,6 @@ mod tests {
     use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
     use super::*;
-    use crate::config::BoundPod;
     use crate::config::token_claims::subject;
     use crate::http::Http;
     use crate::testing::sources;
@@ -124,6 +153,97 @@ mod tests {
         assert_eq!(cluster.server.to_string(), "https://[fd00::1]:6443");
     }
 
+    /// `$KUBECONFIG`, `~/.kube/config`, `--context`, has an account; server, namespace, is in the server's cluster.
+    type Case<'a> = (
+        Option<&'a str>,
+        Option<&'a str>,
+        Option<&'a str>,
+        bool,
+        Result<(&'a str, &'a str, bool), &'a str>,
+    );
+
+    fn resolve_case(folder: &Folder, case: &Case<'_>) -> Result<Cluster, String> {
+        let (kubeconfig, home, context, has_account, _) = *case;
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let (config, at_home, home_folder) = (path("config"), path(".kube/config"), path(""));
+        let mut variables = VARIABLES.to_vec();
+        variables.push(("HOME", &home_folder));
+        for (text, path) in [(kubeconfig, &config), (home, &at_home)] {
+            let _ = std::fs::remove_file(path);
+            if let Some(text) = text {
+                std::fs::write(path, text).unwrap();
+            }
+        }
+        if kubeconfig.is_some() {
+            variables.push(("KUBECONFIG", &config));
+        }
+        match has_account {
+            true => std::fs::write(path("token"), "abc").unwrap(),
+            false => std::fs::remove_file(path("token")).unwrap(),
+        }
+        resolve(folder, &variables, context)
+    }
+
+    #[test]
+    fn a_kubeconfig_that_is_named_comes_before_the_pods_account() {
+        let folder = account();
+        std::fs::create_dir(folder.path().join(".kube")).unwrap();
+        let whole = |server: &str, more: &str| {
+            format!(
+                "{{current-context: c, contexts: [{{name: c, context: {{cluster: k, user: u{more}}}}}], \
+                 clusters: [{{name: k, cluster: {{server: '{server}', insecure-skip-tls-verify: true}}}}], \
+                 users: [{{name: u, user: {{token: other}}}}]}}"
+            )
+        };
+        let only_namespace = "{clusters: null, users: null, current-context: dask, \
+            contexts: [{name: dask, context: {cluster: '', user: '', namespace: my-ns}}]}";
+        let other = whole("https://other.example.com", "");
+        let named = whole("https://other.example.com", ", namespace: theirs");
+        let ours = whole("https://10.96.0.1:443", ", namespace: theirs");
+        let dangling = named.replace("name: k", "name: l");
+        let (there, here) = ("https://other.example.com", "https://10.96.0.1");
+        let cases: [Case<'_>; 20] = [
+            (None, None, None, true, Ok((here, "analytics", true))),
+            (None, None, None, false, Err("mount a service account token")),
+            (Some(&named), None, None, true, Ok((there, "theirs", false))),
+            (Some(&named), None, None, false, Ok((there, "theirs", false))),
+            // As with kubectl.
+            (Some(&other), None, None, true, Ok((there, "analytics", false))),
+            (Some(&other), None, None, false, Ok((there, "default", false))),
+            (Some(&ours), None, None, true, Ok((here, "theirs", true))),
+            (None, Some(&named), None, true, Ok((here, "analytics", true))),
+            (None, Some(&named), None, false, Ok((there, "theirs", false))),
+            (None, Some(&named), Some("c"), true, Ok((there, "theirs", false))),
+            (None, Some("not: [a kubeconfig"), None, true, Ok((here, "analytics", true))),
+            (None, Some(only_namespace), None, true, Ok((here, "my-ns", true))),
+            (None, Some(only_namespace), Some("dask"), true, Ok((here, "my-ns", true))),
+            (None, Some(only_namespace), Some("none"), true, Err("there is no context \"none\"")),
+            (Some(only_namespace), Some(&named), None, true, Ok((here, "my-ns", true))),
+            (Some(only_namespace), None, Some("dask"), true, Ok((here, "my-ns", true))),
+            (Some(only_namespace), None, None, false, Err("mount a service account token")),
+            (Some(""), None, None, true, Ok((here, "analytics", true))),
+            (Some("{contexts: ["), None, None, true, Err("config:1:")),
+            (Some(&dangling), None, None, true, Err("there is no cluster \"k\"")),
+        ];
+        for case in cases {
+            std::fs::write(folder.path().join("token"), "abc").unwrap();
+            let found = resolve_case(&folder, &case);
+            let (kubeconfig, home, context, has_account, want) = case;
+            let row = format!("{kubeconfig:?} {home:?} {context:?} {has_account}");
+            match (found, want) {
+                (Ok(cluster), Ok((server, namespace, is_at_home))) => {
+                    let got = (cluster.server.to_string(), cluster.namespace.as_str());
+                    assert_eq!(got, (server.to_owned(), namespace), "{row}");
+                    assert_eq!(cluster.home.is_some(), is_at_home, "{row}");
+                    let is_account = cluster.to_string().contains("the pod's service account");
+                    assert_eq!(is_account, server == here && kubeconfig != Some(&ours), "{row}");
+                }
+                (Err(error), Err(part)) => assert!(error.contains(part), "{row}: {error}"),
+                (found, want) => panic!("{row}: {found:?} instead of {want:?}"),
+            }
+        }
+    }
+
     #[test]
     fn the_pod_is_read_from_the_token() {
         let token = |claims: &str| format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims));
@@ -141,7 +261,7 @@ mod tests {
         }
         let folder = account();
         folder.write("token", token(bound));
-        assert_eq!(resolve(&folder, &VARIABLES, None).unwrap().pod, Some(pod));
+        assert_eq!(resolve(&folder, &VARIABLES, None).unwrap().home.unwrap().pod, Some(pod));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Finds and checks the client's configuration: flags, then the pod's service account, then the
-//! kubeconfig. Sends no request and reads the environment only through `Sources`.
+//! Finds and checks the client's configuration: the kubeconfig that a flag or `$KUBECONFIG` names, then the pod's
+//! service account, then `~/.kube/config`. Sends no request and reads the environment only through `Sources`.
 
 pub(crate) mod exec_plugin;
 mod incluster;
@@ -19,7 +19,9 @@ use ureq::Proxy;
 use ureq::http::{HeaderName, HeaderValue};
 
 use self::exec_plugin::ExecPlugin;
+use self::kubeconfig::Choice;
 
+pub use self::incluster::Home;
 pub use self::server::Server;
 
 /// The folder of the service account's files in a pod.
@@ -64,26 +66,48 @@ impl fmt::Debug for Sources<'_> {
 }
 
 impl<'a> Sources<'a> {
-    /// Finds the cluster: the flags, else the pod we run in, else $KUBECONFIG, else ~/.kube/config.
+    /// Finds the cluster: the kubeconfig that a flag or `$KUBECONFIG` names, else the pod we run in if it has a service
+    /// account, else `~/.kube/config`. A kubeconfig that names no cluster, but perhaps a namespace, leaves the cluster to
+    /// the pod.
     ///
     /// # Errors
     /// There is no configuration, or it has an error. The error names the file and the field.
     pub fn resolve(&self) -> Result<Cluster, ConfigError> {
-        match self.in_cluster() {
-            Some(address) => incluster::cluster(self, &address),
-            None => kubeconfig::cluster(self).map_err(ConfigError::of_kubeconfig),
+        let pod = incluster::address(self);
+        let is_named = self.kubeconfig.is_some()
+            || self.context.is_some()
+            || (self.env)("KUBECONFIG").is_some_and(|list| !list.is_empty());
+        if let Some(address) = pod.as_ref().filter(|_| !is_named && incluster::has_account(self)) {
+            // As kubectl does, for a file that has no more than a namespace.
+            return match kubeconfig::choose(self) {
+                Ok(Choice::Open { namespace, .. }) => incluster::cluster(self, address, namespace),
+                Ok(Choice::Cluster(other)) => {
+                    log::debug!("{} is not used in a pod: --kubeconfig names it", other.origin);
+                    incluster::cluster(self, address, None)
+                }
+                Err(error) => {
+                    log::debug!("~/.kube/config is not used in a pod: {error}");
+                    incluster::cluster(self, address, None)
+                }
+            };
         }
-    }
-
-    /// The API server's URL if we run in a pod and no flag selects another configuration.
-    fn in_cluster(&self) -> Option<String> {
-        let flagged = self.kubeconfig.is_some() || self.context.is_some();
-        incluster::address(self).filter(|_| !flagged)
-    }
-
-    /// True if we run in a pod and no flag selects another configuration.
-    pub fn is_in_cluster(&self) -> bool {
-        self.in_cluster().is_some()
+        match (kubeconfig::choose(self), pod) {
+            (Ok(Choice::Cluster(cluster)), pod) => {
+                let is_ours =
+                    |address: &String| Server::parse(address).ok() == Some(cluster.server.clone());
+                let home = pod.filter(is_ours).and_then(|_| Home::of(self));
+                Ok(Cluster { home, ..*cluster })
+            }
+            (Ok(Choice::Open { namespace, .. }), Some(address)) => {
+                incluster::cluster(self, &address, namespace)
+            }
+            (Ok(Choice::Open { missing, .. }), None) => Err(missing.of_kubeconfig()),
+            // The error says what the pod lacks.
+            (Err(ConfigError::Absent { .. }), Some(address)) if !is_named => {
+                incluster::cluster(self, &address, None)
+            }
+            (Err(error), _) => Err(error.of_kubeconfig()),
+        }
     }
 
     /// An environment variable; `None` if it is empty or not UTF-8.
@@ -115,15 +139,28 @@ impl<'a> Sources<'a> {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     pub server: Server,
-    /// The namespace of the service account or of the context.
+    /// The namespace of the context or of the service account.
     pub namespace: String,
-    /// The pod that the service account's token is bound to. We run in this pod.
-    pub pod: Option<BoundPod>,
+    /// We run in a pod of this cluster.
+    pub home: Option<Home>,
+    /// Where this was found, for the log.
+    pub(crate) origin: String,
     pub(crate) trust: Trust,
     /// The name in the server's certificate, if it differs from the host of the URL.
     pub(crate) tls_server_name: Option<String>,
     pub(crate) proxy: Option<Proxy>,
     pub(crate) identity: ClientIdentity,
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, namespace, origin, identity, .. } = self;
+        write!(
+            f,
+            "API server {server}, namespace {namespace}, identity: {} (from {origin})",
+            identity.kind()
+        )
+    }
 }
 
 /// A pod that a token is bound to.
@@ -200,6 +237,20 @@ pub struct ClientIdentity {
     pub(crate) authorization: AuthSource,
     pub(crate) client_cert: Option<ClientCert>,
     pub(crate) impersonate: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl ClientIdentity {
+    /// What requests are sent with, for the log.
+    pub fn kind(&self) -> &'static str {
+        match (&self.authorization, &self.client_cert) {
+            (AuthSource::Absent, None) => "no credentials",
+            (AuthSource::Absent, Some(_)) => "a client certificate",
+            (AuthSource::Basic { .. }, _) => "a user name and password",
+            (AuthSource::Exec(_), _) => "a credential plugin",
+            (AuthSource::Token(_), _) => "a token",
+            (AuthSource::TokenFile { .. }, _) => "a token file",
+        }
+    }
 }
 
 /// The client's certificate chain and its private key, both PEM.

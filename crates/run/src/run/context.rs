@@ -8,7 +8,7 @@ use crate::run::error::RunError;
 use crate::run::settings::RunSettings;
 use posse_core::policy::address_check::{AddressProblem, find_problem};
 use posse_kube::api::driver_pod::{self, Hints};
-use posse_kube::config::BoundPod;
+use posse_kube::config::Home;
 use posse_kube::http::Http;
 use posse_wire::pod::build::OwnerRef;
 
@@ -18,10 +18,8 @@ pub struct ApiServer {
     pub http: Http,
     /// The default namespace.
     pub namespace: String,
-    /// The pod that the token is bound to.
-    pub pod: Option<BoundPod>,
     /// posse runs in a pod of this cluster.
-    pub is_in_cluster: bool,
+    pub home: Option<Home>,
     /// The server is the embedded cluster.
     pub is_embedded: bool,
 }
@@ -45,9 +43,7 @@ impl RunContext {
         server: &ApiServer,
     ) -> Result<Self, RunError> {
         let namespace = settings.namespace.clone().unwrap_or_else(|| server.namespace.clone());
-        let account =
-            server.is_in_cluster.then_some((server.pod.as_ref(), server.namespace.as_str()));
-        let hints = Hints { env, account, namespace: &namespace };
+        let hints = Hints { env, home: server.home.as_ref(), namespace: &namespace };
         let owner = driver_pod::find(hints, &server.http);
         let driver_host = match &settings.driver.host {
             Some(host) => host.clone(),
@@ -55,7 +51,7 @@ impl RunContext {
         };
         if !server.is_embedded
             && let Some(problem) =
-                driver_host_problem(&driver_host, &server.http, server.is_in_cluster)
+                driver_host_problem(&driver_host, &server.http, server.home.is_some())
         {
             warn!(
                 "executors connect to the driver at {driver_host}, {problem}: from other machines \

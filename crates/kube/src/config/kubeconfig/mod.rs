@@ -4,6 +4,8 @@
 mod user;
 
 #[cfg(test)]
+mod kubectl;
+#[cfg(test)]
 mod tests;
 
 use std::io;
@@ -15,8 +17,8 @@ use rustls::pki_types::ServerName;
 
 use self::user::{RawUser, identity};
 use super::{
-    Blob, BlobSource, ClientIdentity, Cluster, ConfigError, Server, Sources, Trust, proxy,
-    read_file,
+    Blob, BlobSource, ClientIdentity, Cluster, ConfigError, Server, Sources, Trust, incluster,
+    proxy, read_file,
 };
 use posse_encoding::yaml::{Node, Position};
 use posse_wire::config::section::{self, Section};
@@ -27,21 +29,7 @@ const NAMESPACE_DEFAULT: &str = "default";
 /// The extension of a cluster entry that is passed on to plugins.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// A kubeconfig file. Missing and empty values mean the same.
-struct RawConfig {
-    clusters: Vec<Named<RawCluster>>,
-    contexts: Vec<Named<RawContext>>,
-    current_context: Option<String>,
-    users: Vec<Named<RawUser>>,
-}
-
-/// A named entry of a list.
-struct Named<T> {
-    name: String,
-    value: T,
-}
-
-#[derive(Clone)]
+/// The fields of a cluster entry. Missing and empty values mean the same.
 struct RawCluster {
     certificate_authority: Option<String>,
     certificate_authority_data: Option<String>,
@@ -54,36 +42,10 @@ struct RawCluster {
     tls_server_name: Option<String>,
 }
 
-#[derive(Clone)]
 struct RawContext {
     cluster: Option<String>,
     namespace: Option<String>,
     user: Option<String>,
-}
-
-impl RawConfig {
-    fn read(file: &Section<'_>) -> Result<Self, section::ConfigError> {
-        Ok(Self {
-            clusters: named(file, "clusters", "cluster", RawCluster::read)?,
-            contexts: named(file, "contexts", "context", RawContext::read)?,
-            current_context: file.given("current-context")?,
-            users: named(file, "users", "user", RawUser::read)?,
-        })
-    }
-}
-
-/// Reads a list of entries with a `name` and a value under `key`.
-fn named<T>(
-    file: &Section<'_>,
-    list: &str,
-    key: &str,
-    read: fn(&Section<'_>) -> Result<T, section::ConfigError>,
-) -> Result<Vec<Named<T>>, section::ConfigError> {
-    let entry = |entry: Section<'_>| {
-        let name = entry.given("name")?.ok_or_else(|| entry.error("name", "missing"))?;
-        Ok(Named { name, value: read(&entry.section(key)?)? })
-    };
-    file.sections(list)?.into_iter().map(entry).collect()
 }
 
 impl RawCluster {
@@ -118,16 +80,70 @@ impl RawContext {
     }
 }
 
-/// A file that was read.
+/// What a kubeconfig says.
+pub(super) enum Choice {
+    /// The chosen context has a cluster.
+    Cluster(Box<Cluster>),
+    /// No context is chosen, or the chosen one has neither cluster nor user: in a pod, the cluster is the pod's.
+    /// `missing` is the error elsewhere.
+    Open { namespace: Option<String>, missing: ConfigError },
+}
+
+/// A file that was read. Only what the chosen context needs is checked: kubectl reads files that have broken entries
+/// beside it, too.
 struct Loaded {
     path: PathBuf,
-    raw: RawConfig,
+    node: Node,
+}
+
+impl Loaded {
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
+        let wrong = |at: Position, problem: String| syntax(path, at, problem);
+        let text = std::str::from_utf8(bytes)
+            .map_err(|_| wrong(Position::default(), "is not UTF-8".to_owned()))?;
+        let node = Node::read(text).map_err(|error| wrong(error.at, error.message))?;
+        let loaded = Self { path: path.to_owned(), node };
+        for list in ["clusters", "contexts", "users"] {
+            loaded.checked(loaded.top().and_then(|top| top.list(list)))?;
+        }
+        Ok(loaded)
+    }
+
+    fn top(&self) -> Result<Section<'_>, section::ConfigError> {
+        Section::new("", String::new(), &self.node)
+    }
+
+    /// Adds the file to an error.
+    fn checked<T>(&self, read: Result<T, section::ConfigError>) -> Result<T, ConfigError> {
+        read.map_err(|error| {
+            // The message must not contain the unexpected value, which may be a secret.
+            let message = error.message.split(", found `").next().unwrap_or_default();
+            syntax(&self.path, error.at, message.to_owned())
+        })
+    }
+
+    /// The entries of `clusters`, `contexts` or `users`, each with its index and name. No name is an empty name.
+    fn entries(&self, list: &str) -> Vec<(usize, String, Section<'_>)> {
+        let items = self.top().ok().and_then(|top| top.list(list).ok()?).unwrap_or_default();
+        let entry = |(i, item)| {
+            let section = Section::new("", format!("{list}[{i}]"), item).ok()?;
+            let name = section.given("name").ok()?.unwrap_or_default();
+            Some((i, name, section))
+        };
+        items.iter().enumerate().filter_map(entry).collect()
+    }
+}
+
+fn syntax(path: &Path, at: Position, problem: String) -> ConfigError {
+    ConfigError::Syntax { file: path.to_owned(), line: at.line, column: at.column, problem }
 }
 
 /// The location of an entry: its file and its path in the file.
 struct EntryLocation<'a> {
     file: &'a Path,
     field: String,
+    /// The file and the name, for the log.
+    origin: String,
 }
 
 impl EntryLocation<'_> {
@@ -160,28 +176,38 @@ impl EntryLocation<'_> {
     }
 }
 
-/// The configuration for the context in `--context`, else for the current context.
-pub(super) fn cluster(sources: &Sources<'_>) -> Result<Cluster, ConfigError> {
+/// What the context in `--context` says, else the current context.
+pub(super) fn choose(sources: &Sources<'_>) -> Result<Choice, ConfigError> {
     let files = load(sources)?;
-    let (location, context) = context(sources, &files)?;
-    let cluster_name = context
-        .cluster
-        .ok_or_else(|| location.error("cluster", "missing: a context needs a cluster"))?;
-    let (cluster_location, raw_cluster) =
-        entry(&files, "cluster", &cluster_name, |raw| raw.clusters.as_slice()).ok_or_else(
-            || location.error("cluster", format!("there is no cluster {cluster_name:?}")),
-        )?;
-    let user = context
-        .user
-        .map(|name| {
-            entry(&files, "user", &name, |raw| raw.users.as_slice())
-                .ok_or_else(|| location.error("user", format!("there is no user {name:?}")))
-        })
-        .transpose()?;
-    let mut cluster = endpoint(sources, &cluster_location, &raw_cluster)?;
-    if let Some(namespace) = context.namespace {
-        cluster.namespace = namespace;
+    let (location, context) = match chosen_context(sources, &files)? {
+        Ok(chosen) => chosen,
+        Err(missing) => return Ok(Choice::Open { namespace: None, missing }),
+    };
+    let cluster_name = context.cluster.unwrap_or_default();
+    let found = entry(&files, "cluster", &cluster_name, RawCluster::read)?;
+    let Some((cluster_location, raw_cluster)) = found else {
+        let missing = match cluster_name.as_str() {
+            "" => location.error("cluster", "missing: a context needs a cluster"),
+            name => location.error("cluster", format!("there is no cluster {name:?}")),
+        };
+        // Who names a cluster or a user means no other one.
+        return match cluster_name.is_empty() && context.user.is_none() {
+            true => Ok(Choice::Open { namespace: context.namespace, missing }),
+            false => Err(missing),
+        };
+    };
+    let user_name = context.user.unwrap_or_default();
+    let user = entry(&files, "user", &user_name, RawUser::read)?;
+    if user.is_none() && !user_name.is_empty() {
+        return Err(location.error("user", format!("there is no user {user_name:?}")));
     }
+    let mut cluster = endpoint(sources, &cluster_location, &raw_cluster)?;
+    cluster.origin = location.origin;
+    // As kubectl does: in a pod, the default is the pod's namespace.
+    cluster.namespace = context
+        .namespace
+        .or_else(|| incluster::Home::of(sources).map(|home| home.namespace))
+        .unwrap_or_else(|| NAMESPACE_DEFAULT.to_owned());
     match user {
         Some(_) if !cluster.server.tls => {
             log::debug!("{}: no credentials are sent without https", cluster.server);
@@ -192,14 +218,15 @@ pub(super) fn cluster(sources: &Sources<'_>) -> Result<Cluster, ConfigError> {
         }
         None => {}
     }
-    Ok(cluster)
+    Ok(Choice::Cluster(Box::new(cluster)))
 }
 
+/// Reads `--kubeconfig`, else the files of `$KUBECONFIG`, else `~/.kube/config`.
 fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
     if let Some(path) = sources.kubeconfig {
         let bytes = read_file(path)
             .map_err(|e| ConfigError::File { file: path.to_owned(), problem: e.to_string() })?;
-        return Ok(vec![parse(path, &bytes)?]);
+        return Ok(vec![Loaded::parse(path, &bytes)?]);
     }
     let listed = (sources.env)("KUBECONFIG").filter(|list| !list.is_empty());
     let home = (sources.env)("HOME").filter(|home| !home.is_empty());
@@ -219,7 +246,7 @@ fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
     let mut files = Vec::new();
     for path in &paths {
         match read_file(path) {
-            Ok(bytes) => files.push(parse(path, &bytes)?),
+            Ok(bytes) => files.push(Loaded::parse(path, &bytes)?),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => {
                 return Err(ConfigError::File { file: path.clone(), problem: e.to_string() });
@@ -232,84 +259,78 @@ fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
     }
     if files.is_empty() {
         let mut searched =
-            vec!["KUBERNETES_SERVICE_HOST (not a pod)".to_owned(), "$KUBECONFIG".to_owned()];
+            vec!["$KUBECONFIG".to_owned(), "KUBERNETES_SERVICE_HOST (not a pod)".to_owned()];
         searched.extend(paths.iter().map(|path| path.display().to_string()));
         return Err(ConfigError::Absent { searched });
     }
     Ok(files)
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<Loaded, ConfigError> {
-    let wrong = |at: Position, problem: String| ConfigError::Syntax {
-        file: path.to_owned(),
-        line: at.line,
-        column: at.column,
-        problem,
-    };
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| wrong(Position::default(), "is not UTF-8".to_owned()))?;
-    let node = Node::read(text).map_err(|error| wrong(error.at, error.message))?;
-    let raw = Section::new("", String::new(), &node)
-        .and_then(|file| RawConfig::read(&file))
-        .map_err(|error| {
-            // The message must not contain the unexpected value, which may be a secret.
-            let message = error.message.split(", found `").next().unwrap_or_default();
-            wrong(error.at, message.to_owned())
-        })?;
-    Ok(Loaded { path: path.to_owned(), raw })
-}
+type Chosen<'a> = (EntryLocation<'a>, RawContext);
 
-fn context<'a>(
+/// The context that is chosen; the inner error: none is. Of several files, the first one that chooses counts.
+fn chosen_context<'a>(
     sources: &Sources<'_>,
     files: &'a [Loaded],
-) -> Result<(EntryLocation<'a>, RawContext), ConfigError> {
-    let current = || files.iter().find_map(|file| file.raw.current_context.clone());
-    let (source, name) = match sources.context {
-        Some(name) => ("--context", name.to_owned()),
-        None => match current() {
-            Some(name) => ("current-context", name),
-            None => {
-                let error = ConfigError::field(
-                    "current-context",
-                    format!(
-                        "not set, and there is no --context; the contexts are: {}",
-                        context_names(files)
-                    ),
-                );
-                return Err(error.in_file(&files[0].path));
-            }
-        },
+) -> Result<Result<Chosen<'a>, ConfigError>, ConfigError> {
+    let mut current = None;
+    for file in files {
+        current = file.checked(file.top().and_then(|top| top.given("current-context")))?;
+        if current.is_some() {
+            break;
+        }
+    }
+    let (source, name) = match (sources.context, current) {
+        (Some(name), _) => ("--context", name.to_owned()),
+        (None, name) => ("current-context", name.unwrap_or_default()),
     };
-    entry(files, "context", &name, |raw| raw.contexts.as_slice()).ok_or_else(|| {
-        let problem =
-            format!("there is no context {name:?}; the contexts are: {}", context_names(files));
+    let missing = |problem: &str| {
+        let problem = format!("{problem}; the contexts are: {}", context_names(files));
         ConfigError::field(source, problem).in_file(&files[0].path)
-    })
+    };
+    match entry(files, "context", &name, RawContext::read)? {
+        Some(chosen) => Ok(Ok(chosen)),
+        None if name.is_empty() && sources.context.is_none() => {
+            Ok(Err(missing("not set, and there is no --context")))
+        }
+        None => Err(missing(&format!("there is no context {name:?}"))),
+    }
 }
 
 fn context_names(files: &[Loaded]) -> String {
     let names: Vec<_> = files
         .iter()
-        .flat_map(|file| &file.raw.contexts)
-        .map(|entry| format!("{:?}", entry.name))
+        .flat_map(|file| file.entries("contexts"))
+        .map(|(_, name, _)| format!("{name:?}"))
         .collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// The first entry with this name in all files. Entries are not merged, as in kubectl.
-fn entry<'a, T: Clone + 'a>(
+/// The entry with this name in the first file that has one. Entries of several files are not merged, as in kubectl.
+fn entry<'a, T>(
     files: &'a [Loaded],
     kind: &str,
     name: &str,
-    list: fn(&'a RawConfig) -> &'a [Named<T>],
-) -> Option<(EntryLocation<'a>, T)> {
-    files.iter().find_map(|file| {
-        let entries = list(&file.raw);
-        let index = entries.iter().position(|entry| entry.name == name)?;
-        let location =
-            EntryLocation { file: &file.path, field: format!("{kind}s[{index}].{kind}") };
-        Some((location, entries[index].value.clone()))
-    })
+    read: fn(&Section<'_>) -> Result<T, section::ConfigError>,
+) -> Result<Option<(EntryLocation<'a>, T)>, ConfigError> {
+    for file in files {
+        let mut found =
+            file.entries(&format!("{kind}s")).into_iter().filter(|(_, found, _)| found == name);
+        let Some((i, _, section)) = found.next() else { continue };
+        let location = EntryLocation {
+            file: &file.path,
+            field: format!("{kind}s[{i}].{kind}"),
+            origin: format!("{}, context {name:?}", file.path.display()),
+        };
+        if let Some((second, ..)) = found.next() {
+            let problem = format!("there is another one with the name {name:?}, {kind}s[{second}]");
+            let field = format!("{kind}s[{i}].name");
+            return Err(ConfigError::field(field, problem).in_file(&file.path));
+        }
+        let value = file.checked(section.section(kind).and_then(|section| read(&section)))?;
+        return Ok(Some((location, value)));
+    }
+    Ok(None)
 }
 
 /// Resolves a cluster entry. The identity is added later.
@@ -337,7 +358,8 @@ fn endpoint(
         trust: trust(sources, location, raw, &server)?,
         server,
         namespace: NAMESPACE_DEFAULT.to_owned(),
-        pod: None,
+        home: None,
+        origin: String::new(),
         tls_server_name,
         proxy,
         identity: ClientIdentity::default(),

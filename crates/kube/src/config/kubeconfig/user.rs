@@ -15,7 +15,6 @@ use posse_encoding::yaml::Entry;
 use posse_wire::config::section::{self, Section};
 
 /// The fields of a user entry.
-#[derive(Clone)]
 pub(super) struct RawUser {
     as_user: Option<String>,
     as_groups: Vec<String>,
@@ -33,7 +32,6 @@ pub(super) struct RawUser {
     username: Option<String>,
 }
 
-#[derive(Clone)]
 struct RawExec {
     api_version: Option<String>,
     args: Vec<String>,
@@ -97,7 +95,7 @@ impl RawExec {
 /// Resolves a user entry. `cluster_info` makes the `spec.cluster` for a plugin.
 pub(super) fn identity(
     location: &EntryLocation<'_>,
-    user: RawUser,
+    mut user: RawUser,
     cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
 ) -> Result<ClientIdentity, ConfigError> {
     if user.has_auth_provider {
@@ -125,6 +123,9 @@ pub(super) fn identity(
         }
     };
     let impersonate = impersonation(location, &user)?;
+    // As in client-go: who has a certificate needs no plugin.
+    let exec = user.exec.take().filter(|_| client_cert.is_none());
+    let user = RawUser { exec, ..user };
     Ok(ClientIdentity {
         authorization: authorization(location, user, cluster_info)?,
         client_cert,

@@ -33,7 +33,8 @@ fn cluster(server: &TestServer, folder: &Folder) -> Cluster {
     Cluster {
         server: Server::parse(&format!("https://{}/prefix", server.address)).unwrap(),
         namespace: "default".to_owned(),
-        pod: None,
+        home: None,
+        origin: String::new(),
         trust: Trust::Roots(file("ca", folder.path().join("ca"))),
         tls_server_name: None,
         proxy: None,
