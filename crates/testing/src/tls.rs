@@ -3,11 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+    SupportedProtocolVersion,
+};
 
 /// Counts the authorities of all tests.
 static N_MADE: AtomicUsize = AtomicUsize::new(0);
@@ -36,6 +43,24 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let cert = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
         (cert.pem(), key.serialize_pem())
+    }
+
+    /// Its own certificate and key, both PEM, for a server that shows the certificate of an authority.
+    pub fn own(names: &[&str]) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// As `issue`, with a certificate that has been valid until a second ago.
+    pub fn issue_expired(&self, names: &[&str]) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_after = date_time_ymd(2020, 1, 1);
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 
     /// The TLS settings of a server. With `clients` it requires a client certificate of this
@@ -68,4 +93,117 @@ impl Authority {
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
         Arc::new(builder.with_single_cert(chain, key).unwrap())
     }
+}
+
+/// The TLS settings of a server with this certificate and key. It wants a client certificate and takes any: as in
+/// kube-apiserver, somebody else judges it.
+pub fn server_with(
+    (chain, key): &(String, String),
+    versions: &[&'static SupportedProtocolVersion],
+    wants_clients: bool,
+) -> Arc<ServerConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+    let builder = match wants_clients {
+        true => builder.with_client_cert_verifier(Arc::new(AnyClient)),
+        false => builder.with_no_client_auth(),
+    };
+    let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    Arc::new(builder.with_single_cert(chain, key).unwrap())
+}
+
+/// Takes every client certificate, but wants one.
+#[derive(Debug)]
+struct AnyClient;
+
+impl ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let provider = rustls::crypto::ring::default_provider();
+        provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The certificate without version and extensions: X.509 v1, as plain `openssl x509 -req` makes it. Its signature is no
+/// longer right, and no client looks at that of its own certificate.
+pub fn as_version_1(pem: &str) -> String {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+    let (certificate, _) = element(&der);
+    let (to_be_signed, rest) = element(content(certificate));
+    let mut fields = Vec::new();
+    let mut left = content(to_be_signed);
+    while !left.is_empty() {
+        let (field, after) = element(left);
+        // [0] is the version, [3] the extensions (RFC 5280, 4.1).
+        if !matches!(field[0], 0xa0 | 0xa3) {
+            fields.extend_from_slice(field);
+        }
+        left = after;
+    }
+    let der = sequence(&[sequence(&fields), rest.to_vec()].concat());
+    let text = BASE64_STANDARD.encode(der);
+    format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
+}
+
+/// The first element of DER, and what follows it.
+fn element(der: &[u8]) -> (&[u8], &[u8]) {
+    let (head, length) = measure(der);
+    der.split_at(head + length)
+}
+
+fn content(element: &[u8]) -> &[u8] {
+    &element[measure(element).0..]
+}
+
+/// The bytes of an element's tag and length, and of its content.
+fn measure(der: &[u8]) -> (usize, usize) {
+    match der[1] {
+        short @ 0..0x80 => (2, usize::from(short)),
+        long => {
+            let n = usize::from(long & 0x7f);
+            (2 + n, der[2..2 + n].iter().fold(0, |length, byte| length << 8 | usize::from(*byte)))
+        }
+    }
+}
+
+fn sequence(content: &[u8]) -> Vec<u8> {
+    let length = content.len();
+    let head = match (u8::try_from(length), u16::try_from(length).unwrap().to_be_bytes()) {
+        (Ok(short @ ..0x80), _) => vec![0x30, short],
+        (Ok(byte), _) => vec![0x30, 0x81, byte],
+        (Err(_), [high, low]) => vec![0x30, 0x82, high, low],
+    };
+    [&head, content].concat()
 }

@@ -113,9 +113,9 @@ impl Checks {
         let is_tls = server.starts_with("https:");
         let reached = match preflight::probe_server(&self.connection.http) {
             Ok(reached) => reached,
-            Err(TransportError::Tls(problem)) => {
+            Err(TransportError::Tls { problem, remedy }) => {
                 self.report.add("reach", Status::Ok, format!("{server} accepts connections"));
-                self.report.advise("tls", UNREACHABLE, problem, TLS_REMEDY);
+                self.report.advise("tls", UNREACHABLE, problem, remedy);
                 return false;
             }
             Err(error @ TransportError::Credentials(_)) => {
@@ -466,8 +466,6 @@ impl Checks {
 const REACH_REMEDY: &str = "check that the server is up, that its address is right, and that no firewall \
                             is in between; `kubectl cluster-info` uses the same server; HTTPS_PROXY \
                             and NO_PROXY apply";
-const TLS_REMEDY: &str = "add the CA that signed the server's certificate: certificate-authority-data \
-                          in the kubeconfig, or SSL_CERT_FILE";
 const HOST_REMEDY: &str = "set driver.host to a name or an address of this machine that the cluster's \
                            nodes can reach";
 

@@ -87,9 +87,8 @@ struct Preconditions {
 fn transport_refusal(error: TransportError) -> Refusal {
     let (class, message) = match error {
         TransportError::Credentials(message) => (RefusalClass::Unauthorized, message),
-        TransportError::NotSent(message) | TransportError::Tls(message) => {
-            (RefusalClass::Transient, message)
-        }
+        TransportError::NotSent(message) => (RefusalClass::Transient, message),
+        error @ TransportError::Tls { .. } => (RefusalClass::Transient, error.to_string()),
         TransportError::Unknown(message) => (RefusalClass::OutcomeUnknown, message),
     };
     Refusal::local(class, message)

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
+use rustls::InconsistentKeys;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -24,7 +25,20 @@ impl fmt::Debug for CertPair {
 
 /// Checks that a certificate chain and its key can be used. `locations` names both in the error.
 pub(crate) fn check_pair(pair: &CertPair, locations: (&str, &str)) -> Result<(), ConfigError> {
-    certified_key(pair, (locations.0.to_owned(), locations.1.to_owned())).map(drop)
+    client_identity(pair, (locations.0.to_owned(), locations.1.to_owned())).map(drop)
+}
+
+/// The certificate chain and the key of a client. Only the server judges the certificate: one that our verifier cannot
+/// read, such as an X.509 v1 certificate of plain `openssl x509 -req`, is sent as it is if the key is its own.
+pub(crate) fn client_identity(
+    pair: &CertPair,
+    locations: (String, String),
+) -> Result<CertifiedKey, ConfigError> {
+    let certified = certified_key(pair, &locations)?;
+    match certified.keys_match() {
+        Err(rustls::Error::InvalidCertificate(_)) if has_its_key(&certified) => Ok(certified),
+        matched => checked(certified, matched, locations),
+    }
 }
 
 /// Reads a server's certificate chain and private key from two PEM files.
@@ -37,35 +51,63 @@ pub fn server_identity(chain: &Path, key: &Path) -> Result<CertifiedKey, ConfigE
             .map_err(|e| ConfigError::File { file: path.to_owned(), problem: e.to_string() })
     };
     let pair = CertPair { chain: read(chain)?, key: read(key)? };
-    certified_key(&pair, (chain.display().to_string(), key.display().to_string()))
+    let locations = (chain.display().to_string(), key.display().to_string());
+    let certified = certified_key(&pair, &locations)?;
+    let matched = certified.keys_match();
+    checked(certified, matched, locations)
 }
 
 fn certified_key(
     pair: &CertPair,
-    locations: (String, String),
+    locations: &(String, String),
 ) -> Result<CertifiedKey, ConfigError> {
-    let (chain, key) = parse_pair(pair, &locations)?;
-    let provider = rustls::crypto::ring::default_provider();
-    CertifiedKey::from_der(chain, key, &provider).map_err(|e| pair_error(locations, &e))
+    let (chain, key) = parse_pair(pair, locations)?;
+    let is_p521 = key.secret_der().windows(P521.len()).any(|part| part == P521);
+    let key = rustls::crypto::ring::default_provider().key_provider.load_private_key(key);
+    let key = key.map_err(|error| {
+        let problem = match is_p521 {
+            true => "a P-521 key, which posse cannot use: take a certificate with a P-256, P-384, RSA or \
+                     Ed25519 key, or a token"
+                .to_owned(),
+            false => error.to_string(),
+        };
+        ConfigError::field(&locations.1, problem)
+    })?;
+    Ok(CertifiedKey::new(chain, key))
 }
 
-/// The error with the field that is wrong and, if known, the remedy.
-pub(crate) fn pair_error((chain, key): (String, String), error: &rustls::Error) -> ConfigError {
-    let rustls::Error::InvalidCertificate(problem) = error else {
-        return ConfigError::field(key, error.to_string());
+/// The object identifier of the curve P-521 (RFC 5480, secp521r1).
+const P521: [u8; 7] = [6, 5, 0x2b, 0x81, 4, 0, 0x23];
+
+/// True if the certificate contains the public key, byte for byte as each X.509 certificate has it.
+fn has_its_key(certified: &CertifiedKey) -> bool {
+    let (Some(cert), Some(key)) = (certified.cert.first(), certified.key.public_key()) else {
+        return false;
     };
-    // rustls has no variant for X.509 v1 certificates, which plain `openssl x509 -req` creates.
-    let is_old = format!("{problem:?}").contains("UnsupportedCertVersion");
-    let remedy = if is_old { "; make it an X.509 v3 certificate (openssl: -extfile)" } else { "" };
-    ConfigError::field(chain, format!("{error}{remedy}"))
+    cert.windows(key.len()).any(|part| part == &*key)
+}
+
+fn checked(
+    certified: CertifiedKey,
+    matched: Result<(), rustls::Error>,
+    (chain, key): (String, String),
+) -> Result<CertifiedKey, ConfigError> {
+    match matched {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+        Err(error @ rustls::Error::InvalidCertificate(_)) => {
+            // rustls has no variant for X.509 v1 certificates, which plain `openssl x509 -req` creates.
+            let is_old = format!("{error:?}").contains("UnsupportedCertVersion");
+            let remedy =
+                if is_old { "; make it an X.509 v3 certificate (openssl: -extfile)" } else { "" };
+            Err(ConfigError::field(chain, format!("{error}{remedy}")))
+        }
+        Err(error) => Err(ConfigError::field(key, error.to_string())),
+    }
 }
 
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-pub(crate) fn parse_pair(
-    pair: &CertPair,
-    locations: &(String, String),
-) -> Result<Pair, ConfigError> {
+fn parse_pair(pair: &CertPair, locations: &(String, String)) -> Result<Pair, ConfigError> {
     let chain = parse_certs(&pair.chain, &locations.0)?;
     let key = PrivateKeyDer::from_pem_slice(&pair.key).map_err(|_| {
         // The parser's message may contain bytes of the key.

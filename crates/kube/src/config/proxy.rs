@@ -28,7 +28,7 @@ pub(crate) fn from_env(
 }
 
 /// Parses a proxy's URL. The error does not contain the URL, which may contain a password.
-pub(super) fn parse(url: &str) -> Result<Proxy, String> {
+pub(crate) fn parse(url: &str) -> Result<Proxy, String> {
     let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     if !scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
         let schemes = SCHEMES.map(|scheme| format!("{scheme}://")).join(", ");

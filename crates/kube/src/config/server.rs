@@ -96,7 +96,7 @@ pub(crate) fn port(authority: &Authority) -> Result<Option<u16>, String> {
     }
 }
 
-fn default_port(tls: bool) -> u16 {
+pub(crate) fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
 }
 

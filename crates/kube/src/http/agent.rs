@@ -66,7 +66,7 @@ fn agent(
     joins_writes: bool,
 ) -> Agent {
     let name = cluster.tls_server_name.as_deref();
-    let dialer = Dialer::new(tls_config, &cluster.server.host, name, joins_writes, None);
+    let dialer = Dialer::new(tls_config, &cluster.server, name, joins_writes, None);
     Agent::with_parts(config, dialer, AddressResolver::default())
 }
 

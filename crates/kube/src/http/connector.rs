@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, ClientConfig, ClientConnection, StreamOwned};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, StreamOwned};
 use ureq::Error;
 use ureq::config::Config;
 use ureq::http::Uri;
@@ -19,7 +19,9 @@ use ureq::unversioned::transport::{
 
 use super::interrupt::Interrupt;
 use super::socket::SocketConnector;
-use crate::config::server::unbracketed;
+use super::tls::is_authority_as_server;
+use crate::config::Server;
+use crate::config::server::{default_port, unbracketed};
 
 /// How many TLS records are read from a failed connection to find the peer's alert.
 const ALERT_READS_MAX: usize = 4;
@@ -31,8 +33,16 @@ const HELD_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug)]
 struct BeforeSend {
     error: Error,
-    /// It happened in the TLS handshake.
-    tls: bool,
+    /// The peer of the TLS handshake in which it happened.
+    tls: Option<TlsPeer>,
+}
+
+/// With whom TLS is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TlsPeer {
+    Server,
+    /// An https proxy in front of it. It is verified with the same authorities, as kubectl does.
+    Proxy,
 }
 
 impl fmt::Display for BeforeSend {
@@ -43,7 +53,7 @@ impl fmt::Display for BeforeSend {
 
 impl std::error::Error for BeforeSend {}
 
-fn before_send(error: Error, tls: bool) -> Error {
+fn before_send(error: Error, tls: Option<TlsPeer>) -> Error {
     // An inner connector may have wrapped the error already.
     if as_before_send(&error).is_some() {
         error
@@ -72,7 +82,7 @@ pub(super) struct ErrorClass {
 /// Classifies an error of ureq.
 pub(super) fn classify(error: &Error) -> ErrorClass {
     if let Some(BeforeSend { tls, .. }) = as_before_send(error) {
-        return ErrorClass { not_sent: true, tls: *tls, disconnected: false };
+        return ErrorClass { not_sent: true, tls: tls.is_some(), disconnected: false };
     }
     // With TLS 1.3 a server refuses a client certificate only after the client's handshake is done.
     if let Some(cause) = tls_cause(error) {
@@ -94,8 +104,13 @@ pub(super) fn classify(error: &Error) -> ErrorClass {
 
 /// The error as text, without the prefix that ureq adds to system errors.
 pub(super) fn describe_error(error: &Error) -> String {
-    let error = as_before_send(error).map_or(error, |wrapped| &wrapped.error);
-    if let Error::Io(e) = error { e.to_string() } else { error.to_string() }
+    let wrapped = as_before_send(error);
+    let error = wrapped.map_or(error, |wrapped| &wrapped.error);
+    let text = if let Error::Io(e) = error { e.to_string() } else { error.to_string() };
+    match wrapped.and_then(|wrapped| wrapped.tls) {
+        Some(TlsPeer::Proxy) => format!("the proxy: {text}"),
+        Some(TlsPeer::Server) | None => text,
+    }
 }
 
 fn is_disconnect(kind: io::ErrorKind) -> bool {
@@ -129,6 +144,60 @@ fn is_handshake_refusal(error: &rustls::Error) -> bool {
     .contains(alert)
 }
 
+/// The remedy for keys that the TLS library does not know.
+const KEY_TYPES: &str = "P-521 keys are not supported: give the server a certificate with a P-256, P-384, RSA or \
+                         Ed25519 key, signed with such a key";
+
+/// What to do about a failed TLS handshake, by its cause: never what the user may have done already.
+pub(super) fn tls_remedy(error: &Error) -> &'static str {
+    let wrapped = as_before_send(error);
+    let is_proxy = wrapped.is_some_and(|wrapped| wrapped.tls == Some(TlsPeer::Proxy));
+    match tls_cause(wrapped.map_or(error, |wrapped| &wrapped.error)) {
+        Some(rustls::Error::InvalidCertificate(problem)) => certificate_remedy(problem, is_proxy),
+        Some(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure)) => KEY_TYPES,
+        Some(error) if is_handshake_refusal(error) => {
+            "the server refuses the client certificate: renew client-certificate-data of the user in \
+             the kubeconfig, or use a token"
+        }
+        Some(_) | None => {
+            "the server must speak TLS 1.2 or 1.3 at this address, and a proxy must pass it on"
+        }
+    }
+}
+
+fn certificate_remedy(problem: &CertificateError, is_proxy: bool) -> &'static str {
+    use CertificateError::{
+        Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
+        NotValidYetContext,
+    };
+    let is_wrong_name = matches!(problem, NotValidForName | NotValidForNameContext { .. });
+    let is_out_of_time = matches!(
+        problem,
+        Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }
+    );
+    if *problem == CertificateError::UnknownIssuer && is_proxy {
+        "add the CA that signed the proxy's certificate: certificate-authority-data in the kubeconfig \
+         is for the server and for the proxy"
+    } else if *problem == CertificateError::UnknownIssuer {
+        "add the CA that signed the server's certificate, or this certificate itself: \
+         certificate-authority-data in the kubeconfig, or SSL_CERT_FILE"
+    } else if is_wrong_name {
+        "use a name or an address that the certificate has, or set tls-server-name in the kubeconfig \
+         to one"
+    } else if is_out_of_time {
+        "renew the server's certificate, or correct the clock of this machine"
+    } else if *problem == CertificateError::BadSignature {
+        "the authority has the right name but another key: take the one that the server uses now"
+    } else if is_authority_as_server(problem) {
+        "the server shows the certificate of an authority as its own: put exactly this one into \
+         certificate-authority-data, or issue one with CA:FALSE"
+    } else if format!("{problem:?}").contains("UnsupportedSignatureAlgorithm") {
+        KEY_TYPES
+    } else {
+        "look at the certificate: openssl s_client -showcerts -connect HOST:PORT"
+    }
+}
+
 /// Resolves host names. For an IP address it skips the resolver and its thread.
 #[derive(Debug, Default)]
 pub(super) struct AddressResolver(DefaultResolver);
@@ -151,7 +220,7 @@ impl Resolver for AddressResolver {
             addresses.push(SocketAddr::new(ip, port));
             return Ok(addresses);
         }
-        self.0.resolve(uri, config, timeout).map_err(|e| before_send(e, false))
+        self.0.resolve(uri, config, timeout).map_err(|e| before_send(e, None))
     }
 }
 
@@ -162,19 +231,18 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// The certificate of `server_host` must be valid for `server_name`, or for `server_host` if it
-    /// is `None`. `joins_writes`: what is written over TLS is sent when an answer is awaited.
+    /// The certificate of `server` must be valid for `server_name`, or for its host if it is `None`. `joins_writes`: what is written over TLS is sent when an answer is awaited.
     /// `interrupt` ends reads early.
     pub(super) fn new(
         tls_config: Option<Arc<ClientConfig>>,
-        server_host: &str,
+        server: &Server,
         server_name: Option<&str>,
         joins_writes: bool,
         interrupt: Option<Arc<Interrupt>>,
     ) -> Self {
         let tls = TlsConnector {
             tls_config,
-            server_host: server_host.to_owned(),
+            server: server.clone(),
             server_name: server_name.map(str::to_owned),
             joins_writes,
         };
@@ -195,14 +263,14 @@ impl Connector<()> for Dialer {
         details: &ConnectionDetails<'_>,
         chained: Option<()>,
     ) -> Result<Option<Self::Out>, Error> {
-        self.chain.connect(details, chained).map_err(|e| before_send(e, false))
+        self.chain.connect(details, chained).map_err(|e| before_send(e, None))
     }
 }
 
 /// The last connector of the chain: adds TLS to the connection that the others made.
 struct TlsConnector {
     tls_config: Option<Arc<ClientConfig>>,
-    server_host: String,
+    server: Server,
     server_name: Option<String>,
     joins_writes: bool,
 }
@@ -216,13 +284,20 @@ impl fmt::Debug for TlsConnector {
 }
 
 impl TlsConnector {
-    /// The name that the peer's certificate must be valid for. The peer may also be an https proxy,
-    /// which has its own name.
+    /// An https proxy is connected to by its own URL.
+    fn peer(&self, uri: &Uri) -> TlsPeer {
+        let Server { host, port, tls, .. } = &self.server;
+        let is_server = unbracketed(uri.host().unwrap_or_default()) == host
+            && uri.port_u16().unwrap_or_else(|| default_port(*tls)) == *port;
+        if is_server { TlsPeer::Server } else { TlsPeer::Proxy }
+    }
+
+    /// The name that the peer's certificate must be valid for.
     fn name(&self, uri: &Uri) -> Result<ServerName<'static>, Error> {
         let host = unbracketed(uri.host().unwrap_or_default());
-        let name = match &self.server_name {
-            Some(name) if host == self.server_host => name.as_str(),
-            Some(_) | None => host,
+        let name = match (&self.server_name, self.peer(uri)) {
+            (Some(name), TlsPeer::Server) => name.as_str(),
+            (Some(_), TlsPeer::Proxy) | (None, _) => host,
         };
         ServerName::try_from(name.to_owned())
             .map_err(|_| Error::Tls("the server's name is neither a DNS name nor an address"))
@@ -238,7 +313,8 @@ impl<In: Transport> Connector<In> for TlsConnector {
         chained: Option<In>,
     ) -> Result<Option<Self::Out>, Error> {
         let Some(plain) = chained else { return Ok(None) };
-        if !details.needs_tls() || plain.is_tls() {
+        // What came through an https proxy is in TLS already: that of the proxy, and not that of the server.
+        if !details.needs_tls() {
             return Ok(Some(Box::new(plain)));
         }
         let Some(tls_config) = &self.tls_config else { return Err(Error::TlsRequired) };
@@ -255,7 +331,10 @@ impl<In: Transport> Connector<In> for TlsConnector {
         let mut transport = TlsTransport { buffers, stream, held };
         match transport.stream.conn.complete_io(&mut transport.stream.sock) {
             Ok(_) => Ok(Some(Box::new(transport))),
-            Err(e) => Err(before_send(transport.error_with_alert(e), true)),
+            Err(e) => {
+                let peer = self.peer(details.uri);
+                Err(before_send(transport.error_with_alert(e), Some(peer)))
+            }
         }
     }
 }

@@ -28,7 +28,7 @@ use ureq::http::header::{
 use ureq::{Agent, AsSendBody, Body};
 
 use self::agent::unary_agent;
-use self::connector::{ErrorClass, classify, describe_error};
+use self::connector::{ErrorClass, classify, describe_error, tls_remedy};
 use self::counts::SharedCounts;
 use self::stream::{STREAM_HEAD_TIMEOUT, is_json, retry_after};
 use self::tls::TlsMaterial;
@@ -134,7 +134,7 @@ pub enum TransportError {
     /// The request did not reach the server, so it is safe to send it again.
     NotSent(String),
     /// As `NotSent`, because the TLS handshake failed.
-    Tls(String),
+    Tls { problem: String, remedy: &'static str },
     /// The server may have executed the request.
     Unknown(String),
 }
@@ -142,10 +142,10 @@ pub enum TransportError {
 impl fmt::Display for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Credentials(problem)
-            | Self::NotSent(problem)
-            | Self::Tls(problem)
-            | Self::Unknown(problem) => f.write_str(problem),
+            Self::Credentials(problem) | Self::NotSent(problem) | Self::Unknown(problem) => {
+                f.write_str(problem)
+            }
+            Self::Tls { problem, remedy } => write!(f, "{problem}; {remedy}"),
         }
     }
 }
@@ -597,7 +597,7 @@ impl Shared {
             problem = format!("{problem} (trusted authorities: {})", blob.location());
         }
         let error = match (class.not_sent, class.tls) {
-            (true, true) => TransportError::Tls(problem),
+            (true, true) => TransportError::Tls { problem, remedy: tls_remedy(error) },
             (true, false) => TransportError::NotSent(problem),
             (false, _) => TransportError::Unknown(problem),
         };

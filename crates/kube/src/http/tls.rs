@@ -5,12 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::sign::SingleCertAndKey;
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
 
-use crate::config::pem::{CertPair, pair_error, parse_certs, parse_pair};
+use crate::config::pem::{CertPair, client_identity, parse_certs};
 use crate::config::{Cluster, ConfigError, Trust};
 
 /// The certificates and keys that the TLS settings are made from. If these bytes change, new
@@ -62,7 +67,10 @@ impl TlsMaterial {
             .with_protocol_versions(&[&TLS13, &TLS12])
             .map_err(|e| ConfigError::field("TLS", e.to_string()))?;
         let builder = match &self.roots {
-            Some(pem) => builder.with_root_certificates(self::roots(pem, &cluster.trust)?),
+            Some(pem) => {
+                let verifier = KnownServer::new(pem, &cluster.trust, provider)?;
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+            }
             None => {
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
             }
@@ -70,10 +78,8 @@ impl TlsMaterial {
         let config = match &self.client {
             None => builder.with_no_client_auth(),
             Some(pair) => {
-                let (chain, key) = parse_pair(pair, &locations(cluster))?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|e| pair_error(locations(cluster), &e))?
+                let certified = client_identity(pair, locations(cluster))?;
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
             }
         };
         Ok(Arc::new(config))
@@ -88,24 +94,98 @@ fn locations(cluster: &Cluster) -> (String, String) {
     )
 }
 
-fn roots(pem: &[u8], trust: &Trust) -> Result<RootCertStore, ConfigError> {
-    let location = match trust {
-        Trust::Anything => String::new(),
-        Trust::Roots(blob) => blob.location(),
-    };
-    let certs = parse_certs(pem, &location)?;
-    let mut store = RootCertStore::empty();
-    let (n_added, n_ignored) = store.add_parsable_certificates(certs);
-    if n_added == 0 {
-        return Err(ConfigError::field(
-            location,
-            format!("none of its {n_ignored} certificates is a usable authority"),
-        ));
+/// Accepts a server certificate that one of the authorities has signed, or that is one of them: a kubeconfig may have the
+/// server's own certificate, and Go accepts it so.
+#[derive(Debug)]
+struct KnownServer {
+    by_authority: Arc<WebPkiServerVerifier>,
+    authorities: Vec<CertificateDer<'static>>,
+}
+
+impl KnownServer {
+    fn new(pem: &[u8], trust: &Trust, provider: Arc<CryptoProvider>) -> Result<Self, ConfigError> {
+        let location = match trust {
+            Trust::Anything => String::new(),
+            Trust::Roots(blob) => blob.location(),
+        };
+        let authorities = parse_certs(pem, &location)?;
+        let mut store = RootCertStore::empty();
+        let (n_added, n_ignored) = store.add_parsable_certificates(authorities.iter().cloned());
+        if n_added == 0 {
+            return Err(ConfigError::field(
+                location,
+                format!("none of its {n_ignored} certificates is a usable authority"),
+            ));
+        }
+        if n_ignored > 0 {
+            log::debug!("{location}: {n_ignored} of its certificates cannot be used");
+        }
+        let by_authority = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider)
+            .build()
+            .map_err(|error| ConfigError::field(location, error.to_string()))?;
+        Ok(Self { by_authority, authorities })
     }
-    if n_ignored > 0 {
-        log::debug!("{location}: {n_ignored} of its certificates cannot be used");
+
+    /// True if nothing but the missing signature of an authority was wrong: the dates are checked before.
+    fn lacks_authority(error: &rustls::Error) -> bool {
+        let rustls::Error::InvalidCertificate(problem) = error else { return false };
+        *problem == CertificateError::UnknownIssuer || is_authority_as_server(problem)
     }
-    Ok(store)
+}
+
+/// True if the server presents the certificate of an authority as its own. rustls has no variant for it.
+pub(super) fn is_authority_as_server(problem: &CertificateError) -> bool {
+    format!("{problem:?}").contains("CaUsedAsEndEntity")
+}
+
+impl ServerCertVerifier for KnownServer {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.by_authority.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        let is_known = self.authorities.iter().any(|known| known == end_entity);
+        match verified {
+            Err(error) if is_known && Self::lacks_authority(&error) => {
+                let certificate = ParsedCertificate::try_from(end_entity)?;
+                verify_server_name(&certificate, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authority.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.by_authority.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_authority.supported_verify_schemes()
+    }
 }
 
 /// Accepts every server certificate: `insecure-skip-tls-verify`.

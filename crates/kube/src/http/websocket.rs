@@ -251,8 +251,8 @@ impl Shared {
     ) -> Result<Box<dyn Transport>, ureq::Error> {
         let snapshot = self.snapshot(credentials);
         let name = self.cluster.tls_server_name.as_deref();
-        let (tls_config, host) = (snapshot.tls_config.clone(), &self.cluster.server.host);
-        let dialer = Arc::new(Dialer::new(tls_config, host, name, false, input.cloned()));
+        let (tls_config, server) = (snapshot.tls_config.clone(), &self.cluster.server);
+        let dialer = Arc::new(Dialer::new(tls_config, server, name, false, input.cloned()));
         // Only for its configuration.
         let agent = stream_agent(&self.cluster, snapshot.tls_config, OUTPUT_BYTES);
         let config = agent.config();

@@ -1,6 +1,7 @@
 //! HTTP against real sockets: TLS, credentials, proxies, streams, and the error of every kind of
 //! failure.
 
+mod proxies;
 mod trust;
 mod websocket;
 
@@ -20,7 +21,7 @@ use crate::config::{
     Blob, BlobSource, ClientCert, ClientIdentity, Secret, Server, Trust, header_value,
 };
 use crate::testing::{Plugins as _, plain_client};
-use posse_testing::{Answer, Authority, Folder, TestServer};
+use posse_testing::{Answer, Authority, Folder, TestServer, as_version_1, server_with};
 
 const BOTH: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
@@ -88,7 +89,8 @@ fn assert_not_sent(outcome: Result<Response, TransportError>, text: &str) {
 /// Like `assert_not_sent`, but because of TLS.
 #[track_caller]
 fn assert_untrusted(outcome: Result<Response, TransportError>, text: &str) {
-    assert_lost(outcome, TransportError::Tls, text);
+    let Err(TransportError::Tls { problem, .. }) = outcome else { panic!("{text:?}: {outcome:?}") };
+    assert!(problem.contains(text), "{problem}");
 }
 
 #[track_caller]
@@ -281,101 +283,6 @@ fn an_answer_has_a_size_limit() {
     assert_unknown(http.call(&limited), "larger than 19999 bytes");
     let exact = Request { body_bytes_max: 20_000, ..request(Method::Get, None) };
     assert_eq!(http.call(&exact).unwrap().body.len(), 20_000);
-}
-
-/// A CONNECT proxy. It reports the head of each request; with `refuses` it answers 407.
-fn proxy(refuses: bool) -> (String, mpsc::Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://me:s3cr3t@{}", listener.local_addr().unwrap());
-    let (asked, asked_for) = mpsc::channel();
-    thread::spawn(move || {
-        for client in listener.incoming().map_while(Result::ok) {
-            let mut head = Vec::new();
-            let mut byte = [0];
-            while !head.ends_with(b"\r\n\r\n") && (&client).read_exact(&mut byte).is_ok() {
-                head.push(byte[0]);
-            }
-            let head = String::from_utf8(head).unwrap();
-            let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
-            if asked.send(head).is_err() {
-                return;
-            }
-            if refuses {
-                (&client).write_all(b"HTTP/1.1 407 No\r\n\r\n").unwrap();
-                continue;
-            }
-            let server = TcpStream::connect(target).unwrap();
-            (&client).write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
-            tunnel(client, server);
-        }
-    });
-    (url, asked_for)
-}
-
-#[test]
-fn a_connect_proxy_is_used() {
-    let folder = Folder::new();
-    let server = secure(&folder, &["kube.internal"], |_| ok("{}"));
-    let (url, asked_for) = proxy(false);
-    let through = Cluster {
-        proxy: Some(ureq::Proxy::new(&url).unwrap()),
-        tls_server_name: Some("kube.internal".to_owned()),
-        ..cluster(&server, &folder)
-    };
-    let http = Http::connect(through.clone()).unwrap();
-    assert_eq!(get(&http).unwrap().status, 200);
-    let head = asked_for.recv().unwrap();
-    // The proxy gets the server's address, not the name in the certificate.
-    assert!(head.starts_with(&format!("CONNECT {} ", server.address)), "{head}");
-    assert!(head.contains("Proxy-Authorization: Basic "), "{head}");
-    assert_eq!(server.wait().header("proxy-authorization"), None);
-
-    let (url, _asked_for) = proxy(true);
-    let refused = Cluster { proxy: Some(ureq::Proxy::new(&url).unwrap()), ..through };
-    let http = Http::connect(refused).unwrap();
-    let outcome = http_post(&http);
-    assert_not_sent(outcome.clone(), "407");
-    assert!(!format!("{http:?}{outcome:?}").contains("s3cr3t"));
-}
-
-/// A SOCKS5 proxy for one connection to an IPv4 address.
-fn socks() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("socks5://{}", listener.local_addr().unwrap());
-    thread::spawn(move || {
-        let (mut client, _) = listener.accept().unwrap();
-        let mut greeting = [0; 2];
-        client.read_exact(&mut greeting).unwrap();
-        client.read_exact(&mut vec![0; usize::from(greeting[1])]).unwrap();
-        client.write_all(&[5, 0]).unwrap();
-        let mut asked = [0; 10];
-        client.read_exact(&mut asked).unwrap();
-        assert_eq!(asked[..4], [5, 1, 0, 1], "CONNECT to an IPv4 address");
-        let ip: [u8; 4] = asked[4..8].try_into().unwrap();
-        let port = u16::from_be_bytes([asked[8], asked[9]]);
-        let server = TcpStream::connect(SocketAddr::from((ip, port))).unwrap();
-        client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).unwrap();
-        tunnel(client, server);
-    });
-    url
-}
-
-fn tunnel(client: TcpStream, server: TcpStream) {
-    let (client_too, server_too) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-    thread::spawn(move || std::io::copy(&mut &client_too, &mut &server_too));
-    thread::spawn(move || std::io::copy(&mut &server, &mut &client));
-}
-
-#[test]
-fn a_socks_proxy_is_used() {
-    let folder = Folder::new();
-    let server = secure(&folder, &["kube.internal"], |_| ok("{}"));
-    let through = Cluster {
-        proxy: Some(ureq::Proxy::new(&socks()).unwrap()),
-        tls_server_name: Some("kube.internal".to_owned()),
-        ..cluster(&server, &folder)
-    };
-    assert_eq!(get(&Http::connect(through).unwrap()).unwrap().status, 200);
 }
 
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\

@@ -25,6 +25,81 @@ fn only_a_server_with_a_trusted_certificate_is_accepted() {
     }
 }
 
+/// The remedy of a failed handshake.
+#[track_caller]
+fn remedy(outcome: Result<Response, TransportError>) -> &'static str {
+    match outcome {
+        Err(TransportError::Tls { remedy, .. }) => remedy,
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
+/// A kubeconfig may have the server's own certificate in place of its authority.
+#[test]
+fn a_certificate_of_the_kubeconfig_itself_is_trusted() {
+    for versions in [&BOTH[..], &[&TLS12], &[&TLS13]] {
+        let (folder, authority) = (Folder::new(), Authority::new());
+        let start = |pair: &(String, String)| {
+            TestServer::start(Some(server_with(pair, versions, false)), |_| ok("{}"))
+        };
+        let leaf = authority.issue(&["127.0.0.1"]);
+        let own = Authority::own(&["127.0.0.1"]);
+        for pair in [&leaf, &own] {
+            let server = start(pair);
+            folder.write("ca", &pair.0);
+            let right = cluster(&server, &folder);
+            assert_eq!(get(&Http::connect(right.clone()).unwrap()).unwrap().status, 200);
+            // Among others.
+            folder.write("ca", format!("{}{}", Authority::new().pem, pair.0));
+            assert_eq!(get(&Http::connect(right.clone()).unwrap()).unwrap().status, 200);
+            folder.write("ca", authority.issue(&["127.0.0.1"]).0);
+            let said = remedy(get(&Http::connect(right).unwrap()));
+            assert!(said.contains("this certificate itself") || said.contains("exactly this one"));
+        }
+        for (pair, text, part) in [
+            (authority.issue(&["10.1.1.1"]), "not valid for name", "tls-server-name"),
+            (Authority::own(&["10.1.1.1"]), "not valid for name", "tls-server-name"),
+            (authority.issue_expired(&["127.0.0.1"]), "expired", "renew the server's certificate"),
+        ] {
+            let server = start(&pair);
+            folder.write("ca", &pair.0);
+            let outcome = get(&Http::connect(cluster(&server, &folder)).unwrap());
+            assert!(remedy(outcome.clone()).contains(part), "{outcome:?}");
+            assert_untrusted(outcome, text);
+        }
+    }
+}
+
+/// The server judges a client certificate, and not we: MicroK8s and plain openssl make X.509 v1.
+#[test]
+fn a_version_1_client_certificate_is_sent() {
+    for versions in [&BOTH[..], &[&TLS12], &[&TLS13]] {
+        let (folder, authority) = (Folder::new(), Authority::new());
+        folder.write("ca", &authority.pem);
+        let tls = server_with(&authority.issue(&["127.0.0.1"]), versions, true);
+        let server = TestServer::start(Some(tls), |_| ok("{}"));
+        let mut with = with_certificate(&server, &folder, &authority);
+        let (chain, key) = authority.issue(&["me"]);
+        folder.write("chain", as_version_1(&chain));
+        // As `openssl ecparam -genkey` writes it.
+        let parameters =
+            "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n";
+        folder.write("key", format!("{parameters}{key}"));
+        assert_eq!(get(&Http::connect(with.clone()).unwrap()).unwrap().status, 200);
+        folder.write("key", authority.issue(&["you"]).1);
+        let error = Http::connect(with.clone()).unwrap_err().to_string();
+        assert!(error.contains("UnsupportedCertVersion"), "{error}");
+        // SEC1, with the curve's name.
+        let p521 = "MAkCAQCgBwYFK4EEACM=";
+        let p521 =
+            format!("-----BEGIN EC PRIVATE KEY-----\n{p521}\n-----END EC PRIVATE KEY-----\n");
+        with.identity.client_cert.as_mut().unwrap().key =
+            file("client-key", folder.write("p521", p521));
+        let error = Http::connect(with).unwrap_err().to_string();
+        assert!(error.contains("a P-521 key, which posse cannot use: take a"), "{error}");
+    }
+}
+
 #[test]
 fn tls_server_name_replaces_the_host_in_the_certificate_check() {
     let folder = Folder::new();
