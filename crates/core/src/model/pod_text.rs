@@ -7,6 +7,10 @@ use std::sync::Arc;
 use crate::model::ids::ExecutorId;
 use crate::model::task::TaskRun;
 
+/// The largest object that etcd takes, in bytes (its `--max-request-bytes`, 1.5 MiB). No retry helps a larger one, and a
+/// dry run does not find it, because it does not reach etcd.
+pub const ETCD_BYTES_MAX: usize = 3 << 19;
+
 /// The JSON of a pod with gaps.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PodText {
@@ -150,6 +154,22 @@ impl PodText {
             mount.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         self.mount_paths.iter().find(is_in_place).map(String::as_str)
+    }
+
+    /// How many bytes the JSON has without what fills its gaps.
+    pub fn n_bytes(&self) -> usize {
+        let text = |part: &Part| match part {
+            Part::Text(text) => text.len(),
+            Part::Attempt
+            | Part::AvoidedNodes
+            | Part::ExecutorId
+            | Part::MemoryLimit
+            | Part::MemoryRequest
+            | Part::PodName
+            | Part::PreferredNodes
+            | Part::Slot => 0,
+        };
+        self.parts.iter().map(text).sum()
     }
 
     /// True if each slot has claims of its own.

@@ -19,6 +19,10 @@ pub const TASK_MESSAGE_BYTES_MAX: usize = 512;
 /// The most retries of a task.
 pub const RETRIES_MAX: u32 = 100;
 
+/// The most bytes that a task adds to the pod of its group: its fields, and the annotation with them, whose quotes are
+/// escaped twice. The contents of a task have at most 32 KiB.
+pub const TASK_IN_POD_BYTES_MAX: usize = 128 << 10;
+
 /// How another task must have ended before one that comes after it may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum After {

@@ -9,12 +9,13 @@ use crate::model::command::Reply;
 use crate::model::event::{DeleteCause, Event, GroupEvent};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod::Pod;
+use crate::model::pod_text::ETCD_BYTES_MAX;
 use crate::model::refusal::Refusal;
 use crate::model::settings::GroupSpec;
 use crate::model::status::State;
 use crate::model::task::{
-    OPEN_TASKS_MAX, Shape, TASK_MESSAGE_BYTES_MAX, Task, TaskEnd, TaskOutcome, TaskRun, TaskState,
-    TaskStatus,
+    OPEN_TASKS_MAX, Shape, TASK_IN_POD_BYTES_MAX, TASK_MESSAGE_BYTES_MAX, Task, TaskEnd,
+    TaskOutcome, TaskRun, TaskState, TaskStatus,
 };
 use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::BackoffCause;
@@ -36,6 +37,9 @@ impl Reconciler {
             Ok(new) => new,
             Err(reply) => return reply,
         };
+        if let Some(reply) = no_room(name, &group.spec) {
+            return reply;
+        }
         if let Some(reply) = new.values().find_map(|task| misplaced_file(name, &group.spec, task)) {
             return reply;
         }
@@ -371,6 +375,18 @@ pub(super) fn needs_slots(group: &GroupSpec) -> Option<(&'static str, &'static s
     } else {
         group.has_stable_slots().then_some(("slots", "`slots: stable`"))
     }
+}
+
+/// Why the group's template has no room for the contents of a task.
+fn no_room(name: &GroupName, group: &GroupSpec) -> Option<Reply> {
+    let n_bytes = group.pod.as_ref()?.n_bytes();
+    (n_bytes + TASK_IN_POD_BYTES_MAX > ETCD_BYTES_MAX).then(|| {
+        let what = format!(
+            "the pod of group {name} has {n_bytes} bytes, and with a task it can be too large for etcd (1.5 MiB): make \
+             its template smaller"
+        );
+        Reply::Refused { what, field: "executors" }
+    })
 }
 
 /// Why the group's template has no place for a file of the task.

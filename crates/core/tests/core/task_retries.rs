@@ -12,7 +12,7 @@ use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::GroupName;
 use posse_core::model::input::Input;
 use posse_core::model::pod::{Pod, StartProblem, StartProblemKind};
-use posse_core::model::pod_text::PodText;
+use posse_core::model::pod_text::{Part, PodText};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::GroupSpec;
 use posse_core::model::task::{After, Task};
@@ -108,6 +108,23 @@ fn a_file_has_no_place_where_the_template_has_a_volume() {
     for file in ["/data/a", "/data2", "/dat", "/etc/app/conf", "/etc/app/conf.d/a"] {
         let reply = say(&mut run, &[with(&file.replace('/', "-"), file)]);
         assert!(matches!(reply, Reply::Tasks(_)), "{file}: {reply:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_fills_etcds_limit_has_no_room_for_a_task() {
+    for (n_bytes, fits) in [(1_572_864 - (128 << 10), true), (1_572_865 - (128 << 10), false)] {
+        let parts = vec![Part::Text("x".repeat(n_bytes)), Part::PodName];
+        let pod = Arc::new(PodText::new(parts, "p-".to_owned()));
+        let mut run = Run::new(policy(), vec![GroupSpec { pod: Some(pod), ..group(0, None) }]);
+        match say(&mut run, &[task("a", 0)]) {
+            Reply::Tasks(_) => assert!(fits),
+            Reply::Refused { what, field: "executors" } => {
+                assert!(!fits);
+                assert!(what.contains("has 1441793 bytes") && what.contains("(1.5 MiB)"), "{what}");
+            }
+            reply => panic!("{reply:?}"),
+        }
     }
 }
 

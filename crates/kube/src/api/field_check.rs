@@ -7,17 +7,18 @@ use super::{OBJECT_BYTES_MAX, call, unreadable, write};
 use crate::http::{Http, Method};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_encoding::pod_fields;
-use posse_wire::k8s::status::Verb;
+use posse_wire::k8s::status::{Verb, check_size};
 
 /// The parameter that asks the server to refuse unknown fields (KEP-2885). Older servers ignore it.
 pub(super) const STRICT: &str = "&fieldValidation=Strict";
 
-/// Checks the fields of a pod's JSON. If the server may not know a field, a dry run shows what it makes of it: it refuses
+/// Checks the size and the fields of a pod's JSON. If the server may not know a field, a dry run shows what it makes of it: it refuses
 /// the field, keeps it, or drops it. `path`: where the pod would be created.
 ///
 /// # Errors
-/// The server's refusal of the field, or one like it if the server drops the field.
+/// The server's refusal of the field, or one like it if the server drops the field or etcd would not take the pod.
 pub(super) fn check_fields(http: &Http, path: &str, body: &[u8]) -> Result<(), Refusal> {
+    check_size(body)?;
     // The server reports a body that is not JSON.
     let Ok(pod) = serde_json::from_slice(body) else { return Ok(()) };
     let uncertain = pod_fields::uncertain(&pod);

@@ -29,7 +29,7 @@ use crate::http::{Http, JSON, Method, Request, Response, Stream, TransportError}
 use posse_core::model::ids::Uid;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::labels::{APP, FIELD_MANAGER, MANAGED_BY};
-use posse_wire::k8s::status::{Verb, refusal, unreadable};
+use posse_wire::k8s::status::{Verb, check_size, refusal, unreadable};
 
 /// Timeout of one request. Longer than the longest timeout of an admission webhook (30 s).
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(35);
@@ -94,8 +94,11 @@ fn transport_refusal(error: TransportError) -> Refusal {
     Refusal::local(class, message)
 }
 
-/// Sends a request; gives the status and body of a 2xx answer.
+/// Sends a request, unless etcd would not take its object; gives the status and body of a 2xx answer.
 fn call(http: &Http, request: &Request<'_>, verb: Verb) -> Result<(u16, Vec<u8>), Refusal> {
+    if let (Method::Post | Method::Put, Some(object)) = (request.method, request.body) {
+        check_size(object)?;
+    }
     require_success(http.call(request).map_err(transport_refusal)?, verb)
 }
 

@@ -312,8 +312,8 @@ impl Pods {
         self.send(&request, Verb::Patch)
     }
 
-    /// Refuses a pod with misspelt fields if the server would drop them silently. Newer servers refuse
-    /// such a pod themselves when it is created.
+    /// Refuses a pod that is too large for etcd, and one with misspelt fields if the server would drop them silently.
+    /// Newer servers refuse the latter themselves when it is created.
     pub fn check_fields(&self, body: &[u8]) -> Result<(), Refusal> {
         check_fields(&self.http, &write_path(&self.path(None)), body)
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::error::WireError;
 
 use crate::text::{Text, clipped};
+use posse_core::model::pod_text::ETCD_BYTES_MAX;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_encoding::fields::{Fields, Value};
 use posse_encoding::json;
@@ -16,6 +17,9 @@ const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// Limit of the quote from an answer that is not a Status, bytes.
 const QUOTE_BYTES_MAX: usize = 200;
+
+/// What is wrong with an object of more than `ETCD_BYTES_MAX`.
+const TOO_LARGE: &str = "the object is too large for etcd (1.5 MiB)";
 
 /// The verb of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +132,18 @@ pub(super) fn read_status(body: &[u8]) -> Result<Option<RawApiStatus<'_>>, WireE
     Ok(is_status.then_some(status))
 }
 
+/// Refuses an object that etcd would not take. `json`: the body of its create or update.
+pub fn check_size(json: &[u8]) -> Result<(), Refusal> {
+    let n_bytes = json.len();
+    match n_bytes > ETCD_BYTES_MAX {
+        true => {
+            let message = format!("{TOO_LARGE}: it has {n_bytes} bytes");
+            Err(Refusal::local(RefusalClass::Invalid, message))
+        }
+        false => Ok(()),
+    }
+}
+
 /// The refusal for a successful answer with an unreadable body: the request may have been executed.
 pub fn unreadable(status: u16, problem: &str) -> Refusal {
     let message = format!("the answer cannot be read: {problem}");
@@ -145,7 +161,7 @@ impl RawApiStatus<'_> {
         let reason = self.reason.unwrap_or_default().0.into_owned();
         let message = self.message.unwrap_or_default().0;
         let message = if message.is_empty() { reason.as_str() } else { &message };
-        let message = clipped(message, MESSAGE_BYTES_MAX).to_owned();
+        let mut message = clipped(message, MESSAGE_BYTES_MAX).to_owned();
         let details = self.details.as_ref();
         let told_ms = details
             .and_then(|details| details.retry_after_seconds)
@@ -159,6 +175,9 @@ impl RawApiStatus<'_> {
         } else {
             class(code, &reason, &message, verb)
         };
+        if class == RefusalClass::Invalid && code == 500 {
+            message = format!("{message}: {TOO_LARGE}");
+        }
         Refusal { class, code, reason, message, retry_after_ms: retry_after_ms.max(told_ms) }
     }
 }
@@ -215,6 +234,19 @@ const TABLE: &[Row] = &[
     row(415, "", "", RefusalClass::Invalid),
     row(422, "", "", RefusalClass::Invalid),
     row(429, "", "", RefusalClass::Throttled),
+    // Before anything is stored: admission (apiserver, `admission/plugin/webhook` and `plugin/resourcequota`).
+    row(500, "", "failed calling webhook \"", RefusalClass::WebhookBusy),
+    on_create(500, "resource quota evaluation timed out", RefusalClass::Transient),
+    // What etcd and its client answer instead of a write (etcd, `server/etcdserver/v3_server.go`, `apply/`). After the
+    // first two the API server itself tries again with less (apiserver, `handlers/create.go`). Time-outs of etcd, a
+    // change of its leader or its end leave the outcome open.
+    row(500, "", "etcdserver: request is too large", RefusalClass::Invalid),
+    row(500, "", "trying to send message larger than max", RefusalClass::Invalid),
+    row(500, "", "etcdserver: corrupt cluster", RefusalClass::Transient),
+    row(500, "", "etcdserver: mvcc: database space exceeded", RefusalClass::Transient),
+    row(500, "", "etcdserver: no leader", RefusalClass::Transient),
+    row(500, "", "etcdserver: too many requests", RefusalClass::Transient),
+    row(500, "", "transport: Error while dialing", RefusalClass::Transient),
     // 503: refused before execution. Any other 5xx may arrive after the request was executed.
     row(503, "", "", RefusalClass::Transient),
     // An ERROR event may lack the code.
@@ -381,12 +413,39 @@ mod tests {
             500,
             "InternalError",
             "Internal error occurred: failed calling webhook \"w\": timeout",
-            RefusalClass::OutcomeUnknown,
+            RefusalClass::WebhookBusy,
         ),
         (
             500,
             "InternalError",
             "Internal error occurred: resource quota evaluation timed out",
+            RefusalClass::Transient,
+        ),
+        (500, "", "etcdserver: mvcc: database space exceeded", RefusalClass::Transient),
+        (500, "", "etcdserver: no leader", RefusalClass::Transient),
+        (500, "InternalError", "etcdserver: too many requests", RefusalClass::Transient),
+        (500, "", "etcdserver: corrupt cluster", RefusalClass::Transient),
+        (
+            500,
+            "",
+            "rpc error: code = Unavailable desc = connection error: desc = \"transport: Error while dialing: dial tcp \
+             127.0.0.1:2379: connect: connection refused\"",
+            RefusalClass::Transient,
+        ),
+        (500, "", "etcdserver: request timed out", RefusalClass::OutcomeUnknown),
+        (
+            500,
+            "",
+            "etcdserver: request timed out, possibly due to previous leader failure",
+            RefusalClass::OutcomeUnknown,
+        ),
+        (500, "", "etcdserver: leader changed", RefusalClass::OutcomeUnknown),
+        (500, "", "etcdserver: server stopped", RefusalClass::OutcomeUnknown),
+        (500, "", "context deadline exceeded", RefusalClass::OutcomeUnknown),
+        (
+            500,
+            "",
+            "rpc error: code = Unavailable desc = error reading from server: EOF",
             RefusalClass::OutcomeUnknown,
         ),
         (
@@ -453,6 +512,25 @@ mod tests {
             assert_eq!(got.class, wanted, "{message}");
             assert_eq!(got.message, message);
         }
+    }
+
+    #[test]
+    fn an_object_that_is_too_large_for_etcd_is_refused_for_good() {
+        let of_client = "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2200000 vs. \
+            2097152)";
+        for message in ["etcdserver: request is too large", of_client] {
+            for reason in ["", "InternalError"] {
+                let body = serde_json::json!({"kind": "Status", "message": message, "reason": reason, "code": 500});
+                let got = refusal(500, None, true, body.to_string().as_bytes(), Verb::Create);
+                assert_eq!(got.class, RefusalClass::Invalid, "{message}");
+                assert_eq!(got.message, format!("{message}: {TOO_LARGE}"));
+            }
+        }
+        assert_eq!(check_size(&vec![b' '; 1_572_864]), Ok(()));
+        let refusal = check_size(&vec![b' '; 1_572_865]).unwrap_err();
+        assert_eq!(refusal.class, RefusalClass::Invalid);
+        let words = "the object is too large for etcd (1.5 MiB): it has 1572865 bytes";
+        assert_eq!(refusal.to_string(), words);
     }
 
     #[test]
