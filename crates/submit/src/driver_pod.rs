@@ -7,6 +7,7 @@ use crate::files::CONFIG_DIR;
 use crate::plan::Plan;
 use posse_wire::config::{DriverKind, PosseImage};
 use posse_wire::k8s::labels::CONTAINER;
+use posse_wire::pod::arguments::find_too_long;
 use posse_wire::pod::security::own_container;
 use posse_wire::pod::staged::Staged;
 use posse_wire::pod::template::{Template, TemplateError, describe};
@@ -43,7 +44,7 @@ pub struct DriverPodParts {
 /// Builds the driver's pod.
 ///
 /// # Errors
-/// A field of the template that must be changed has the wrong type.
+/// A field of the template that must be changed has the wrong type, or arguments or variables are longer than Linux takes.
 pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     let template = plan.template.clone().with_shorthands(plan.pod.shorthands.clone());
     let build = Build { plan, template: &template, parts: parts() };
@@ -59,6 +60,9 @@ pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     build.add_volumes(&mut spec)?;
     build.add_scheduling(&mut spec)?;
     build.add_termination(&mut spec, &mut warnings);
+    if let Some((field, what)) = find_too_long(&spec) {
+        return Err(template.fail(&field, what));
+    }
     let metadata = build.metadata(&container)?;
     Ok(DriverPodParts { metadata, spec, container, warnings })
 }

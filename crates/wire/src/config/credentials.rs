@@ -9,6 +9,7 @@ use crate::config::pairs::pairs;
 use crate::config::section::{ConfigError, Section};
 use crate::config::{checked, only};
 use crate::names;
+use crate::pod::arguments::variable_too_long;
 use crate::pod::credential_mounts::{Credentials, DIR, MOUNT, unknown_placeholder};
 
 /// The shortest `every` and `timeout`, in milliseconds.
@@ -94,6 +95,9 @@ fn credential(section: &Section<'_>) -> Result<Credentials, ConfigError> {
         if let Some(why) = names::variable_error(name) {
             return Err(section.error("env", why));
         }
+        if let Some(why) = variable_too_long(name, value) {
+            return Err(section.error("env", format_args!("{name}: {why}")));
+        }
         if name.starts_with(OWN_PREFIX) {
             return Err(section.error("env", format!("{name} is one of posse's own variables")));
         }
@@ -107,7 +111,7 @@ fn credential(section: &Section<'_>) -> Result<Credentials, ConfigError> {
 
 /// A command: a list of words, of which the first is not empty.
 fn command(section: &Section<'_>, key: &str) -> Result<Vec<String>, ConfigError> {
-    let words = section.texts(key)?.unwrap_or_default();
+    let words = section.words(key)?.unwrap_or_default();
     if words.first().is_some_and(String::is_empty) {
         return Err(section.error(key, "the first word is empty"));
     }

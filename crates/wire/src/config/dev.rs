@@ -36,7 +36,7 @@ impl std::fmt::Debug for DevOverlay {
 pub(super) fn dev(parent: &Section<'_>) -> Result<DevOverlay, ConfigError> {
     let section = parent.section("dev")?;
     only(&section, KEYS)?;
-    Ok(DevOverlay { command: section.texts("command")?, env: env(&section)? })
+    Ok(DevOverlay { command: section.words("command")?, env: env(&section)? })
 }
 
 /// The driver is a process of posse: it has posse's environment.

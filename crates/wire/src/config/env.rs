@@ -6,6 +6,7 @@ use crate::config::checked;
 use crate::config::key::Type;
 use crate::config::section::{ConfigError, Section};
 use crate::names::variable_error;
+use crate::pod::arguments::variable_too_long;
 use posse_encoding::yaml::{Entry, Kind, Node};
 
 pub(super) const ENV: Type = Type::Own {
@@ -38,6 +39,10 @@ fn env_pair(section: &Section<'_>, entry: &Entry) -> Result<Value, ConfigError> 
             format!("{path}.{key}: expected a text (\"\" for none), found {}", value.describe());
         ConfigError { file: section.file.to_owned(), at: *at, message }
     })?;
+    if let Some(why) = variable_too_long(key, &value) {
+        let message = format!("{}.{key}: {why}", section.path_of("env"));
+        return Err(ConfigError { file: section.file.to_owned(), at: *at, message });
+    }
     Ok(json!({ "name": key, "value": value }))
 }
 
@@ -57,5 +62,8 @@ fn env_item(section: &Section<'_>, i: usize, item: &Node) -> Result<Value, Confi
         None => String::new(),
         Some(node) => node.scalar().ok_or_else(|| item.expected("value", node, Type::Text))?,
     };
-    Ok(json!({ "name": name, "value": value }))
+    match variable_too_long(&name, &value) {
+        Some(why) => Err(item.error("value", why)),
+        None => Ok(json!({ "name": name, "value": value })),
+    }
 }

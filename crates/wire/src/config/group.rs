@@ -381,8 +381,8 @@ pub(super) fn source(section: &Section<'_>) -> Result<PodSource, ConfigError> {
 pub(super) fn shorthands(section: &Section<'_>) -> Result<Shorthands, ConfigError> {
     Ok(Shorthands {
         image: section.text("image")?,
-        command: section.texts("command")?,
-        args: section.texts("args")?,
+        command: section.words("command")?,
+        args: section.words("args")?,
         env: env(section)?,
         cpu: checked(section, "cpu", cpu_error)?,
         memory: checked(section, "memory", memory_error)?,

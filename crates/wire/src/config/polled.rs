@@ -29,7 +29,7 @@ pub(super) fn polled(
     example: &str,
     keys: &[Key],
 ) -> Result<PolledCommand, ConfigError> {
-    let command = section.texts("command")?.unwrap_or_default();
+    let command = section.words("command")?.unwrap_or_default();
     match command.first() {
         None => return Err(section.error("command", format_args!("is missing: {example}"))),
         Some(program) if program.is_empty() => {

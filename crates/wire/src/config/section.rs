@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::config::duration;
 use crate::config::key::Type;
+use crate::pod::arguments::{argument_error, arguments_error};
 use posse_encoding::yaml::{Entry, Kind, Node, Position, YamlError};
 
 /// An error in a configuration. Printed as `posse.yaml:12:5: executors[0].count: ...`.
@@ -251,6 +252,23 @@ impl<'a> Section<'a> {
             })
         };
         items.iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The arguments of a program.
+    pub fn words(&self, key: &str) -> Result<Option<Vec<String>>, ConfigError> {
+        let words = self.texts(key)?;
+        for (i, word) in words.iter().flatten().enumerate() {
+            if let Some(why) = argument_error(word.len()) {
+                let message = format!("{}[{i}]: {why}", self.path_of(key));
+                let item = self.list(key)?.and_then(|items| items.get(i));
+                let at = item.map_or(self.at, |item| item.at);
+                return Err(ConfigError { file: self.file.to_owned(), at, message });
+            }
+        }
+        match arguments_error(words.iter().flatten().map(String::len)) {
+            Some(why) => Err(self.error(key, why)),
+            None => Ok(words),
+        }
     }
 
     /// A list of maps. An absent list is empty.

@@ -20,6 +20,7 @@ use posse_core::policy::orphans::OrphanCandidate;
 use posse_encoding::json;
 use posse_encoding::protobuf::{Envelope, message};
 
+pub mod arguments;
 pub mod beside;
 pub mod build;
 pub mod changed;

@@ -15,6 +15,7 @@ use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::kueue;
 use crate::k8s::labels::{self, Selection};
 use crate::names::host_in_url;
+use crate::pod::arguments::find_too_long;
 use crate::pod::credential_mounts::Credentials;
 use crate::pod::memory::MemoryScaling;
 use crate::pod::node_affinity::{self, Gap};
@@ -187,12 +188,13 @@ impl Template {
             .map(|volume| build.emit(&volume.claim(owner.clone(), &context.common), false))
             .collect::<Result<_, _>>()?;
         let memory = std::mem::take(&mut build.memory);
-        let pod = PodText::new(parts, context.pod_name_prefix())
+        let pod_text = PodText::new(parts, context.pod_name_prefix())
             .with_node_affinity(affine)
             .with_memory_growth(memory)
             .with_claims(claims)
             .with_mount_paths(mount_paths(&pod));
-        Ok(Compiled { pod: Arc::new(pod), warnings: build.warnings })
+        build.check_arguments(&pod_text)?;
+        Ok(Compiled { pod: Arc::new(pod_text), warnings: build.warnings })
     }
 }
 
@@ -265,6 +267,16 @@ impl Build<'_> {
         gang::mark(self.context, &mut metadata, &mut spec);
         self.context.common.lay_under(&mut metadata);
         Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
+    }
+
+    /// Looks at a finished pod, because posse and its placeholders add to the template.
+    fn check_arguments(&self, pod: &PodText) -> Result<(), TemplateError> {
+        let body = pod.render(ExecutorId(u64::MAX), u32::MAX, &PodOverrides::default());
+        let pod: Value = serde_json::from_slice(&body).unwrap_or_default();
+        match pod["spec"].as_object().and_then(find_too_long) {
+            Some((field, what)) => Err(self.fail(&field, what)),
+            None => Ok(()),
+        }
     }
 
     fn emit(&self, pod: &Value, has_gaps: bool) -> Result<Vec<Part>, TemplateError> {

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+use crate::pod::arguments::find_too_long;
 use crate::pod::slot_volume::SlotVolume;
 use posse_encoding::yaml::Node;
 
@@ -176,7 +177,10 @@ impl Template {
             slot_volumes: Vec::new(),
         };
         template.check_containers()?;
-        Ok(template)
+        match find_too_long(&template.spec) {
+            Some((field, what)) => Err(template.fail(&field, what)),
+            None => Ok(template),
+        }
     }
 
     /// The same kind of object as `from_json` has read, without the shorthands and the claims.
