@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::quantity::Quantity;
 
@@ -70,21 +70,87 @@ impl Amounts {
 
 /// How much of each quota resource a pod uses, by the quota's resource names.
 pub fn pod_usage(pod: &Value) -> Amounts {
-    let mut totals = [Amounts::default(), Amounts::default()];
-    for (total, list) in totals.iter_mut().zip(["/resources/requests", "/resources/limits"]) {
-        for container in containers(pod, "/spec/containers") {
-            total.add(&Amounts::read(container, list));
+    let amounts = |list| pod["spec"].as_object().map(|spec| of_pod(spec, list)).unwrap_or_default();
+    named(&amounts(List::Requests), &amounts(List::Limits))
+}
+
+/// What a pod takes from a node, from its spec. Whether the server has added its defaults makes no difference.
+pub fn pod_requests(spec: &Map<String, Value>) -> Amounts {
+    of_pod(spec, List::Requests)
+}
+
+/// What the containers of a pod take together, whatever the pod says as a whole.
+pub fn requests_of_containers(spec: &Map<String, Value>) -> Amounts {
+    of_containers(spec, List::Requests)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum List {
+    Limits,
+    Requests,
+}
+
+impl List {
+    /// The amounts of a container, or of a whole pod, without negative ones, which no server accepts.
+    fn of(self, of: Option<&Value>) -> Amounts {
+        let read = |list| of.map(|of| Amounts::read(of, list)).unwrap_or_default();
+        let mut amounts = read("/resources/limits");
+        if self == Self::Requests {
+            // The server takes a limit for a request that is missing.
+            amounts.0.extend(read("/resources/requests").0);
         }
-        for container in containers(pod, "/spec/initContainers") {
-            total.raise_to(&Amounts::read(container, list));
-        }
-        // What the pod says for all of its containers together (KEP-2837, since Kubernetes 1.34).
-        for (name, amount) in Amounts::read(pod, &format!("/spec{list}")).0 {
-            total.set(&name, amount);
+        amounts.0.retain(|_, amount| !amount.is_negative());
+        amounts
+    }
+}
+
+/// The rule of Kubernetes (component-helpers, `resource/helpers.go`): what the pod says as a whole (KEP-2837) counts
+/// instead of its containers, and the overhead of its RuntimeClass (KEP-688) in any case.
+fn of_pod(spec: &Map<String, Value>, list: List) -> Amounts {
+    let mut total = of_containers(spec, list);
+    if let Some(resources) = spec.get("resources") {
+        let whole = json!({ "resources": resources });
+        let is_given = |name: &str| resources["requests"].get(name).is_some();
+        for (name, amount) in list.of(Some(&whole)).0 {
+            // A limit of the pod stands for its request only if no container asks.
+            if list == List::Limits || is_given(&name) || total.get(&name).is_none() {
+                total.set(&name, amount);
+            }
         }
     }
-    let [requests, limits] = totals;
-    named(&requests, &limits)
+    for (name, amount) in
+        spec.get("overhead").map(|all| Amounts::read(all, "")).unwrap_or_default().0
+    {
+        match total.get(&name) {
+            Some(present) => total.set(&name, present.plus(amount)),
+            None if list == List::Requests => total.set(&name, amount),
+            // What has no limit gets none.
+            None => {}
+        }
+    }
+    total
+}
+
+/// All containers and side-cars together, or an init container together with the side-cars before it, whichever is more
+/// (KEP-753).
+fn of_containers(spec: &Map<String, Value>, list: List) -> Amounts {
+    let containers = |key| spec.get(key).and_then(Value::as_array).into_iter().flatten();
+    let (mut together, mut peak) = (Amounts::default(), Amounts::default());
+    for container in containers("initContainers") {
+        let own = list.of(Some(container));
+        let mut with_side_cars = together.clone();
+        with_side_cars.add(&own);
+        // What it does not ask for is not more than the side-cars ask for in the end.
+        peak.raise_to(&with_side_cars);
+        if container["restartPolicy"] == "Always" {
+            together = with_side_cars;
+        }
+    }
+    for container in containers("containers") {
+        together.add(&list.of(Some(container)));
+    }
+    peak.raise_to(&together);
+    peak
 }
 
 /// Requests and limits under the quota's resource names, and one pod.
@@ -106,10 +172,6 @@ pub fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
     used
 }
 
-fn containers<'a>(pod: &'a Value, pointer: &str) -> &'a [Value] {
-    pod.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -129,5 +191,73 @@ mod tests {
             used(&pod),
             "cpu=4,limits.memory=8Gi,memory=2Gi,pods=1,requests.cpu=4,requests.memory=2Gi"
         );
+    }
+
+    #[test]
+    fn a_pod_takes_what_kubernetes_counts() {
+        let asks = |cpu: &str, memory: &str| json!({"resources": {"requests": {"cpu": cpu, "memory": memory}}});
+        let side_car = |cpu: &str, memory: &str| {
+            let mut container = asks(cpu, memory);
+            container["restartPolicy"] = "Always".into();
+            container
+        };
+        for (spec, requests, limits) in [
+            (json!({"containers": null}), "", ""),
+            (
+                json!({"containers": [asks("1", "1Gi"), asks("500m", "0")]}),
+                "cpu=1500m,memory=1Gi",
+                "",
+            ),
+            (
+                json!({"containers": [asks("1", "1Gi")],
+                    "initContainers": [side_car("500m", "512Mi"), asks("0", "4Gi")]}),
+                "cpu=1500m,memory=4608Mi",
+                "",
+            ),
+            // A side-car after the init container does not run beside it.
+            (
+                json!({"containers": [asks("1", "1Gi")],
+                    "initContainers": [asks("2", "4Gi"), side_car("500m", "512Mi")]}),
+                "cpu=2,memory=4Gi",
+                "",
+            ),
+            // A limit stands for a request that is missing.
+            (
+                json!({"containers": [{"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "x/gpu": 1}}}]}),
+                "cpu=1,x/gpu=1",
+                "cpu=2,x/gpu=1",
+            ),
+            (
+                json!({"containers": [asks("1", "1Gi")], "overhead": {"cpu": "250m", "memory": "64Mi"}}),
+                "cpu=1250m,memory=1088Mi",
+                "",
+            ),
+            (
+                json!({"containers": [{"resources": {"limits": {"memory": "1Gi"}}}],
+                    "overhead": {"cpu": "250m", "memory": "1Gi"}}),
+                "cpu=250m,memory=2Gi",
+                "memory=2Gi",
+            ),
+            // What the pod says as a whole.
+            (
+                json!({"containers": [asks("1", "1Gi")], "initContainers": [asks("9", "9Gi")],
+                    "resources": {"requests": {"cpu": "4"}, "limits": {"cpu": "5", "memory": "20Gi"}},
+                    "overhead": {"cpu": "1"}}),
+                "cpu=5,memory=9Gi",
+                "cpu=6,memory=20Gi",
+            ),
+            (
+                json!({"containers": [{}], "resources": {"limits": {"memory": "8Gi"}}}),
+                "memory=8Gi",
+                "memory=8Gi",
+            ),
+        ] {
+            let of = |list| of_pod(spec.as_object().expect("a map"), list).text();
+            assert_eq!(
+                (of(List::Requests).as_str(), of(List::Limits).as_str()),
+                (requests, limits),
+                "{spec}"
+            );
+        }
     }
 }

@@ -14,7 +14,8 @@ use posse_core::model::pod_text::{PodOverrides, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::pods::Pods;
 use posse_wire::control::{CallError, NewGroup, TEMPLATE, VOLUMES};
-use posse_wire::pod::build::{PodContext, PodSettings};
+use posse_wire::pod::build::gang::PodGang;
+use posse_wire::pod::build::{Compiled, PodContext, PodSettings};
 use posse_wire::pod::slot_volume::{KeepVolume, NEEDS_EXCLUSIVE, SlotVolume};
 use posse_wire::pod::template::{Template, TemplateError};
 
@@ -73,21 +74,19 @@ impl DryRuns for TemplateDryRun {
             on_loss: new.change.on_loss.unwrap_or(pods.on_loss),
             ..pods
         };
-        let compiled = Template::from_json(TEMPLATE, template)
-            .and_then(|mut template| {
-                template.mount_slot_volumes(container.as_deref(), volumes)?;
-                template.compile(&identity)
-            })
-            .map_err(invalid)?;
+        let mut template = Template::from_json(TEMPLATE, template).map_err(invalid)?;
+        template.mount_slot_volumes(container.as_deref(), volumes).map_err(invalid)?;
+        let compiled = template.compile(&identity).map_err(invalid)?;
         let overrides = PodOverrides::default();
         for claim in compiled.pod.render_claims(DRY_RUN_ID, 0, &overrides) {
             self.claims.check(&claim).or_else(|refusal| check_refusal(VOLUMES, &refusal))?;
         }
         self.claims.note(volumes);
-        self.pods
-            .dry_run(&compiled.pod.render(DRY_RUN_ID, 0, &overrides))
-            .map(drop)
-            .or_else(|refusal| check_refusal(TEMPLATE, &refusal))?;
+        let answer = self.pods.dry_run(&compiled.pod.render(DRY_RUN_ID, 0, &overrides));
+        let compiled = match answer {
+            Ok(created) => told_what_is_added(&template, &identity, compiled, &created),
+            Err(refusal) => check_refusal(TEMPLATE, &refusal).map(|()| compiled)?,
+        };
         for warning in compiled.warnings() {
             warn!("group {group}: {warning}");
         }
@@ -98,6 +97,38 @@ impl DryRuns for TemplateDryRun {
         self.of_file().remove(group);
         self.pod_groups.forget(group);
     }
+}
+
+/// YuniKorn keeps room for pods as large as it is told. If the server does not tell now what it adds, because there is no
+/// room for example, the template decides.
+pub(crate) fn with_what_is_added(
+    template: &Template,
+    context: &PodContext,
+    pods: &Pods,
+    compiled: Compiled,
+) -> Compiled {
+    if !context.settings.gang.as_ref().is_some_and(PodGang::is_told_what_is_added) {
+        return compiled;
+    }
+    match pods.dry_run(&compiled.pod.render(DRY_RUN_ID, 0, &PodOverrides::default())) {
+        Ok(created) => told_what_is_added(template, context, compiled, &created),
+        Err(refusal) => {
+            let group = &context.group;
+            warn!("group {group}: what the server adds to its pods is not known: {refusal}");
+            compiled
+        }
+    }
+}
+
+/// The same pods if their scheduler has to know what the server adds to them, as the answer to a dry run shows.
+fn told_what_is_added(
+    template: &Template,
+    pods: &PodContext,
+    compiled: Compiled,
+    created: &[u8],
+) -> Compiled {
+    let again = pods.as_created(created).and_then(|pods| template.compile(&pods).ok());
+    again.unwrap_or(compiled)
 }
 
 fn invalid(error: TemplateError) -> DryRunError {

@@ -153,7 +153,7 @@ impl AppPod {
                 is_live: pod.is_live(),
                 group: meta.label(GROUP).unwrap_or_default().to_owned(),
                 pending_reason: pod.pending_reason().map(str::to_owned),
-                reserved: pod.spec.reserved(),
+                reserved: pod.spec.reserved,
                 started_s: pod.status.start_time.as_deref().and_then(seconds),
                 ended_s: pod.finished_at().and_then(seconds),
             }),

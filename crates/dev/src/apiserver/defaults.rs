@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::schema::kind::Kind;
 use crate::schema::{self, Shape, Type, base64};
 use crate::storage::object::{array_at, metadata_mut, object_mut, text_at};
-use posse_encoding::amounts::{Amounts, REQUESTS, pod_usage};
+use posse_encoding::amounts::requests_of_containers;
 use posse_encoding::quantity::Quantity;
 
 /// Type, field, default. The default replaces an absent value, and an empty value if the field does
@@ -260,27 +260,15 @@ fn request_of_pod(pod: &mut Value) {
         return;
     };
     let names: Vec<String> = limits.keys().cloned().collect();
-    let of_containers = requests_of_containers(pod);
+    let of_containers = pod["spec"].as_object().map(requests_of_containers).unwrap_or_default();
     let resources = &mut pod["spec"]["resources"];
     let requests = object_mut(resources, "requests");
     for name in names {
-        if let Some(sum) = of_containers.get(&name) {
+        if let Some(sum) = of_containers.get(&name).filter(|sum| !sum.is_zero()) {
             requests.entry(name).or_insert_with(|| sum.canonical().into());
         }
     }
     copy_absent(resources, "limits", "requests");
-}
-
-/// What the containers of a pod request together, without what the pod itself does.
-pub(crate) fn requests_of_containers(pod: &Value) -> Amounts {
-    let mut alone = pod.clone();
-    object_mut(&mut alone, "spec").remove("resources");
-    let usage = pod_usage(&alone);
-    let named = usage.0.iter().filter_map(|(name, amount)| {
-        let name = name.strip_prefix(REQUESTS)?;
-        Some((name.to_owned(), *amount)).filter(|(_, amount)| !amount.is_zero())
-    });
-    Amounts(named.collect())
 }
 
 /// Copies the quantities that the target list lacks.

@@ -16,6 +16,7 @@ use crate::schema::kind::Key;
 use crate::storage::events::{self, Note};
 use crate::storage::object::{Object, array_at, text_at};
 use crate::storage::pods::{GATED, bind_to, set_condition, tolerates};
+use posse_encoding::amounts::pod_requests;
 use posse_encoding::quantity::Quantity;
 
 type Resources = BTreeMap<String, Quantity>;
@@ -364,7 +365,8 @@ impl NodeInfo {
     fn add(&mut self, requests: &Resources) {
         self.n_pods += 1;
         for (name, amount) in requests {
-            add(&mut self.used, name, *amount);
+            let used = self.used.entry(name.clone()).or_insert_with(|| Quantity::whole(0));
+            *used = used.plus(*amount);
         }
     }
 
@@ -440,7 +442,7 @@ impl Requirements {
             .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
             .collect();
         Self {
-            requests: requests(pod),
+            requests: pod["spec"].as_object().map(|spec| pod_requests(spec).0).unwrap_or_default(),
             labels: LabelSelector::parse(&labels.join(",")).ok(),
             terms,
             preferred: preferred.collect(),
@@ -469,52 +471,6 @@ fn resources(list: Option<&Value>) -> Resources {
     let parsed =
         list.filter_map(|(name, amount)| Some((name.clone(), Quantity::parse(amount.as_str()?)?)));
     parsed.collect()
-}
-
-fn add(sum: &mut Resources, name: &str, amount: Quantity) {
-    match sum.get_mut(name) {
-        Some(present) => *present = present.plus(amount),
-        None => {
-            sum.insert(name.to_owned(), amount);
-        }
-    }
-}
-
-/// The pod's effective requests: all containers and sidecars together, or an init container
-/// together with the sidecars before it, whichever is larger (KEP-753).
-fn requests(pod: &Value) -> Resources {
-    let requests_of = |container: &Value| resources(container.pointer("/resources/requests"));
-    let mut concurrent = Resources::new();
-    let mut peak = Resources::new();
-    let raise = |peak: &mut Resources, name: &str, amount: Quantity| {
-        if peak.get(name).is_none_or(|present| amount.exceeds(*present)) {
-            peak.insert(name.to_owned(), amount);
-        }
-    };
-    for container in array_at(pod, "/spec/initContainers") {
-        let is_sidecar = text_at(container, "/restartPolicy") == "Always";
-        for (name, amount) in requests_of(container) {
-            let before = concurrent.get(&name).copied().unwrap_or_else(|| Quantity::whole(0));
-            raise(&mut peak, &name, before.plus(amount));
-            if is_sidecar {
-                add(&mut concurrent, &name, amount);
-            }
-        }
-    }
-    for container in array_at(pod, "/spec/containers") {
-        for (name, amount) in requests_of(container) {
-            add(&mut concurrent, &name, amount);
-        }
-    }
-    for (name, amount) in &concurrent {
-        raise(&mut peak, name, *amount);
-    }
-    // What a pod requests as a whole counts instead of its containers' requests (KEP-2837).
-    peak.extend(resources(pod.pointer("/spec/resources/requests")));
-    for (name, amount) in resources(pod.pointer("/spec/overhead")) {
-        add(&mut peak, &name, amount);
-    }
-    peak
 }
 
 #[cfg(test)]
@@ -633,19 +589,5 @@ mod tests {
         assert_eq!(chooses(json!({"operator": "Exists"})), Ok("cordoned".to_owned()));
         nodes.get_mut("full").expect("it is there").remove(&half.requests);
         assert_eq!(chosen(&nodes, pod), Ok("full".to_owned()));
-    }
-
-    #[test]
-    fn effective_requests_include_init_containers_and_sidecars() {
-        let with = |cpu: &str, policy: &str| json!({"restartPolicy": policy, "resources": {"requests": {"cpu": cpu}}});
-        for (init, main, want) in [
-            (json!([]), json!([with("1", ""), with("500m", "")]), "1500m"),
-            (json!([with("2", "")]), json!([with("1", "")]), "2"),
-            (json!([with("1", "Always"), with("2", "")]), json!([with("1", "")]), "3"),
-            (json!([with("2", ""), with("1", "Always")]), json!([with("2", "")]), "3"),
-        ] {
-            let pod = json!({"spec": {"initContainers": init, "containers": main}});
-            assert_eq!(requests(&pod)["cpu"].canonical(), want, "{pod}");
-        }
     }
 }

@@ -21,7 +21,7 @@ use crate::credentials::{CredentialContext, CredentialThreads, SecretRelease};
 use crate::driver::DriverEnv;
 use crate::driver::port::DriverPort;
 use crate::driver::ready::Probe;
-use crate::dry_run::TemplateDryRun;
+use crate::dry_run::{TemplateDryRun, with_what_is_added};
 use crate::engine::{DriverPlan, Engine, EngineState};
 use crate::events::EventLog;
 use crate::idle;
@@ -505,7 +505,9 @@ impl Run<'_> {
             let refused =
                 |refusal| RunError::Template(format!("group {}: {refusal}", group.spec.name));
             check_pod_group(&self.server.http, &identity).map_err(refused)?;
-            self.pods(selection).check_fields(&body).map_err(refused)?;
+            let pods = self.pods(selection);
+            pods.check_fields(&body).map_err(refused)?;
+            let compiled = with_what_is_added(&group.template, &identity, &pods, compiled);
             Ok(GroupSpec { pod: Some(compiled.pod), ..group.spec.clone() })
         });
         groups.collect()

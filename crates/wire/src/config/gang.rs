@@ -79,6 +79,7 @@ pub(super) fn gang(
         min,
         timeout_s,
         queue: queue.map(str::to_owned).filter(|_| is_queue_needed),
+        as_created: None,
     });
     Ok((Some(Gang { min, give_back_after_ms }), pods))
 }
@@ -158,7 +159,11 @@ mod tests {
             let group = Config::parse("posse.yaml", &file).unwrap().executors.remove(0);
             assert_eq!(group.spec.gang, Some(Gang { min: 3, give_back_after_ms: None }), "{text}");
             let queue = queue.map(str::to_owned);
-            assert_eq!(group.pod.gang, Some(PodGang { kind, min: 3, timeout_s, queue }), "{text}");
+            assert_eq!(
+                group.pod.gang,
+                Some(PodGang { kind, min: 3, timeout_s, queue, as_created: None }),
+                "{text}"
+            );
             // It is no queue of Kueue.
             assert_eq!(group.pod.queue, None, "{text}");
         }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{RawPod, stuck_kind};
 use crate::error::WireError;
@@ -10,6 +10,7 @@ use crate::k8s::labels::DRIVER_DIR;
 use crate::k8s::object::{Condition, Meta, or_default};
 use posse_core::model::pod::{Phase, Pod, StartProblemKind};
 use posse_core::policy::cost::Reserved;
+use posse_encoding::amounts::pod_requests;
 use posse_encoding::json;
 use posse_encoding::quantity::Quantity;
 
@@ -37,6 +38,9 @@ pub struct PodSpec {
     ephemeral_containers: Vec<Container>,
     #[serde(deserialize_with = "or_default")]
     volumes: Vec<Volume>,
+    /// What it takes from its node.
+    #[serde(skip)]
+    pub reserved: Reserved,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -54,22 +58,6 @@ struct Container {
     command: Vec<String>,
     #[serde(deserialize_with = "or_default")]
     volume_mounts: Vec<VolumeMount>,
-    #[serde(deserialize_with = "or_default")]
-    resources: Resources,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Resources {
-    #[serde(deserialize_with = "or_default")]
-    requests: Requests,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Requests {
-    cpu: Value,
-    memory: Value,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -151,7 +139,7 @@ struct Shown {
     #[serde(deserialize_with = "or_default")]
     metadata: Meta,
     #[serde(deserialize_with = "or_default")]
-    spec: PodSpec,
+    spec: Map<String, Value>,
     #[serde(deserialize_with = "or_default")]
     status: PodStatus,
 }
@@ -163,6 +151,8 @@ impl PodDetails {
     /// The bytes are not a pod in JSON with a name and a uid.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let Shown { metadata: meta, spec, status } = serde_json::from_slice(bytes)?;
+        let reserved = reserved(&spec);
+        let spec = PodSpec { reserved, ..PodSpec::deserialize(spec)? };
         let raw: RawPod<'_> = json::read(bytes)?.ok_or(WireError::Missing("metadata.uid"))?;
         let facts = raw.with_main_container(spec.driver()).facts()?;
         let first = || spec.containers.first().map_or("", |container| &container.name);
@@ -251,26 +241,25 @@ impl PodSpec {
         self.volumes.iter().any(|volume| volume.name == name && volume.image.is_some())
     }
 
-    /// What the containers ask for together; init containers, which have ended, do not count.
-    pub fn reserved(&self) -> Reserved {
-        let sum = |of: fn(&Requests) -> &Value, unit: Quantity| {
-            let asked = self.containers.iter().map(|one| of(&one.resources.requests));
-            let asked = asked.filter_map(Quantity::of).filter(|quantity| !quantity.is_negative());
-            let sum = asked.map(|quantity| quantity.divided(unit)).fold(0, i128::saturating_add);
-            u64::try_from(sum).unwrap_or(u64::MAX)
-        };
-        let (milli, byte) = (Quantity::parse("1m"), Quantity::whole(1));
-        Reserved {
-            cpu_milli: milli.map_or(0, |milli| sum(|requests| &requests.cpu, milli)),
-            memory_bytes: sum(|requests| &requests.memory, byte),
-        }
-    }
-
     /// The names of all containers.
     pub fn container_names(&self) -> Vec<&str> {
-        let Self { containers, init_containers, ephemeral_containers, volumes: _ } = self;
+        let Self { containers, init_containers, ephemeral_containers, volumes: _, reserved: _ } =
+            self;
         let all = containers.iter().chain(init_containers).chain(ephemeral_containers);
         all.map(|container| container.name.as_str()).collect()
+    }
+}
+
+fn reserved(spec: &Map<String, Value>) -> Reserved {
+    let requests = pod_requests(spec);
+    let of = |name, unit: Quantity| {
+        let amount = requests.get(name).map_or(0, |amount| amount.divided(unit));
+        u64::try_from(amount).unwrap_or(u64::MAX)
+    };
+    let milli = Quantity::parse("1m");
+    Reserved {
+        cpu_milli: milli.map_or(0, |milli| of("cpu", milli)),
+        memory_bytes: of("memory", Quantity::whole(1)),
     }
 }
 
@@ -316,14 +305,14 @@ mod tests {
             json!({}),
         );
         let want = Reserved { cpu_milli: 2_500, memory_bytes: 1 << 30 };
-        assert_eq!((two.spec.reserved(), two.pending_reason()), (want, None));
+        assert_eq!((two.spec.reserved, two.pending_reason()), (want, None));
         let none = pod(
             json!([{"name": "a", "resources": null}]),
             json!({"conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}),
         );
         assert_eq!(
-            (none.spec.reserved(), none.pending_reason()),
+            (none.spec.reserved, none.pending_reason()),
             (Reserved::default(), Some("Unschedulable"))
         );
         let pulls = json!([{"name": "a", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]);

@@ -49,7 +49,7 @@ fn volume() -> SlotVolume {
 /// The context of a gang of this kind, and its executor's pod and claim.
 fn made(kind: GangKind, metadata: &str) -> (PodContext, Value, Value) {
     let queue = (kind == GangKind::Yunikorn).then(|| "yunikorns".to_owned());
-    let gang = Some(PodGang { kind, min: 1, timeout_s: 90, queue });
+    let gang = Some(PodGang { kind, min: 1, timeout_s: 90, queue, as_created: None });
     let settings = PodSettings { gang, ..PodSettings::default() };
     let context = PodContext { settings, common: Arc::new(common()), ..context() };
     let pod = format!("{{metadata: {metadata}, spec: {{containers: [{{name: a, image: b}}]}}}}");

@@ -1,12 +1,10 @@
 //! Gangs that a scheduler starts together: what each of them needs in the pods, and its PodGroup.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value, json};
 
-use super::PodContext;
+use super::{PodContext, PodSettings};
 use crate::k8s::labels;
-use posse_encoding::quantity::Quantity;
+use posse_encoding::amounts::{Amounts, pod_requests};
 
 /// Who starts the executors of a gang together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +32,15 @@ pub struct PodGang {
     pub timeout_s: u64,
     /// The scheduler's queue.
     pub queue: Option<String>,
+    /// What a pod takes from a node as the server would create it. None: as the template says.
+    pub as_created: Option<Amounts>,
+}
+
+impl PodGang {
+    /// Its scheduler keeps room for pods as large as it is told.
+    pub fn is_told_what_is_added(&self) -> bool {
+        self.kind == GangKind::Yunikorn
+    }
 }
 
 /// A PodGroup that is created before the first pod of its group.
@@ -82,6 +89,17 @@ impl GangKind {
 }
 
 impl PodContext {
+    /// These pods once more if their scheduler has to be told what the server adds to them: the limits of a LimitRange,
+    /// the overhead of a RuntimeClass, the side-car of a webhook. `created`: the answer to a dry run of one of them.
+    pub fn as_created(&self, created: &[u8]) -> Option<Self> {
+        let gang = self.settings.gang.as_ref().filter(|gang| gang.is_told_what_is_added())?;
+        let created: Value = serde_json::from_slice(created).ok()?;
+        let as_created = Some(pod_requests(created["spec"].as_object()?));
+        let gang = Some(PodGang { as_created, ..gang.clone() });
+        let settings = PodSettings { gang, ..self.settings.clone() };
+        Some(Self { settings, ..self.clone() })
+    }
+
     /// The PodGroup of these pods, if their scheduler needs one.
     pub fn pod_group(&self) -> Option<PodGroup> {
         let gang = self.settings.gang.as_ref()?;
@@ -146,8 +164,10 @@ pub(super) fn mark(
             if let Some(queue) = &gang.queue {
                 set("labels", "queue", json!(queue));
             }
+            // The pod that takes the place of a placeholder needs as much.
+            let each = gang.as_created.clone().unwrap_or_else(|| pod_requests(spec));
             let tasks = json!([{
-                "name": YUNIKORN_TASKS, "minMember": gang.min, "minResource": requests(spec),
+                "name": YUNIKORN_TASKS, "minMember": gang.min, "minResource": each.json(),
             }]);
             let wait = format!("placeholderTimeoutInSeconds={}", gang.timeout_s);
             let parameters = format!("{wait} gangSchedulingStyle=Hard");
@@ -164,28 +184,11 @@ fn name_scheduler(spec: &mut Map<String, Value>, name: &str) {
     }
 }
 
-/// What the containers of a pod ask for together. YuniKorn replaces a placeholder by a pod that asks for the same.
-fn requests(spec: &Map<String, Value>) -> Map<String, Value> {
-    let mut sums: BTreeMap<&String, Quantity> = BTreeMap::new();
-    for container in spec.get("containers").and_then(Value::as_array).into_iter().flatten() {
-        let part = |name| container.get("resources")?.get(name)?.as_object();
-        let (requests, limits) = (part("requests"), part("limits"));
-        // The server takes a limit for a request that is missing.
-        let is_given = |key: &String| requests.is_some_and(|requests| requests.contains_key(key));
-        let implied = limits.into_iter().flatten().filter(|(key, _)| !is_given(key));
-        for (key, value) in requests.into_iter().flatten().chain(implied) {
-            let Some(amount) = Quantity::of(value) else { continue };
-            sums.entry(key).and_modify(|sum| *sum = sum.plus(amount)).or_insert(amount);
-        }
-    }
-    sums.into_iter().map(|(key, sum)| (key.clone(), json!(sum.canonical()))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::build::OwnerRef;
     use crate::pod::build::tests::context;
-    use crate::pod::build::{OwnerRef, PodSettings};
     use crate::pod::template::Template;
     use posse_core::model::pod_text::PodOverrides;
 
@@ -197,7 +200,7 @@ mod tests {
     fn made(kind: GangKind, scheduler: &str) -> (Value, Option<PodGroup>) {
         let queue = matches!(kind, GangKind::Volcano | GangKind::Yunikorn);
         let queue = queue.then(|| "team-a".to_owned());
-        let gang = Some(PodGang { kind, min: 3, timeout_s: 90, queue });
+        let gang = Some(PodGang { kind, min: 3, timeout_s: 90, queue, as_created: None });
         let context = PodContext {
             app: "shop".to_owned(),
             instance: "one".to_owned(),
@@ -295,10 +298,45 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_placeholder_is_as_large_as_the_pod_that_the_server_creates() {
+        let gang = |kind| PodGang { kind, min: 3, timeout_s: 1, queue: None, as_created: None };
+        let context_of = |kind| PodContext {
+            settings: PodSettings { gang: Some(gang(kind)), ..PodSettings::default() },
+            ..context()
+        };
+        let text = "{spec: {containers: [{name: a, image: b, resources: {requests: {cpu: 1, memory: 1Gi}}}],
+            initContainers: [{name: proxy, restartPolicy: Always, resources: {requests: {cpu: 500m, memory: 512Mi}}},
+                {name: fetch, resources: {requests: {memory: 4Gi}}}]}}";
+        let template = Template::parse("t.yaml", text).unwrap();
+        let pod = |context: &PodContext| -> Value {
+            let body = template.compile(context).unwrap().render(1, 0, &PodOverrides::default());
+            serde_json::from_slice(&body).unwrap()
+        };
+        let told = |pod: &Value| pod["metadata"]["annotations"][YUNIKORN_TASK_GROUPS].to_string();
+        let yunikorn = context_of(GangKind::Yunikorn);
+        let mut created = pod(&yunikorn);
+        assert!(
+            told(&created).contains(r#"{\"cpu\":\"1500m\",\"memory\":\"4608Mi\"}"#),
+            "{created}"
+        );
+        created["spec"]["overhead"] = json!({"memory": "128Mi"});
+        let again = yunikorn.as_created(created.to_string().as_bytes()).unwrap();
+        let again = told(&pod(&again));
+        assert!(again.contains(r#"{\"cpu\":\"1500m\",\"memory\":\"4736Mi\"}"#), "{again}");
+        assert!(context_of(GangKind::Volcano).as_created(created.to_string().as_bytes()).is_none());
+    }
+
     /// The garbage collector deletes the PodGroup with the driver's pod.
     #[test]
     fn a_pod_group_belongs_to_the_driver() {
-        let gang = Some(PodGang { kind: GangKind::Native, min: 3, timeout_s: 1, queue: None });
+        let gang = Some(PodGang {
+            kind: GangKind::Native,
+            min: 3,
+            timeout_s: 1,
+            queue: None,
+            as_created: None,
+        });
         let owner = OwnerRef {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
