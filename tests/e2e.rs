@@ -122,12 +122,12 @@ const SCENARIOS: &[Scenario] = scenarios! {
         a_group_whose_room_is_taken, the_webhook_of_a_queue_is_away, two_applications_share_a_queue,
     };
     OwnReal queues::{gangs_of_other_schedulers};
-    Both queues::{a_call_leaves_a_gang_and_its_memory, a_group_after_one_of_a_queue_is_elastic, a_group_after_one_with_a_gang_has_none, a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
+    Both queues::{a_gang_knows_what_the_server_adds, a_call_leaves_a_gang_and_its_memory, a_group_after_one_of_a_queue_is_elastic, a_group_after_one_with_a_gang_has_none, a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
     Both check::{check_before_a_run, misspelt_field, users_of_the_host};
     Real check::{check_permissions, check_connection};
     Both refusals::{
         foreign_pod_has_the_name, foreign_pods_are_left_alone, own_terminating_pod_has_the_name, quota_then_room,
-        quota_wakes_when_a_pod_goes,
+        quota_wakes_when_a_pod_goes, creates_that_were_not_executed, too_large_templates,
     };
     Real refusals::{refused_template, stripped_labels, permissions_removed_while_running, missing_permissions};
     Both driver::{

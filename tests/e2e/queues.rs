@@ -292,6 +292,29 @@ pub fn define_pod_groups(admin: &Client, (api, version, spec): &(&str, &str, Val
     });
 }
 
+/// YuniKorn is told what a pod asks for with what the server adds to it.
+pub fn a_gang_knows_what_the_server_adds(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let limits = json!([{"type": "Container", "defaultRequest": {"memory": "64Mi"}}]);
+    let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small"},
+        "spec": {"limits": limits}});
+    scene.admin.post(&format!("/api/v1/namespaces/{}/limitranges", scene.namespace), &range).ok();
+    let mut pod = scene.template();
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "100m"}});
+    let group =
+        json!([{"group": "g", "count": 2, "pod": pod, "gang": {"kind": "yunikorn", "min": 2}}]);
+    let posse = scene.run().settings(json!({"executors": group})).start();
+    let ours = wait_value(PATIENCE, "two executors", || {
+        let ours = scene.ours();
+        if ours.len() == 2 { Ok(ours) } else { Err(describe(&ours)) }
+    });
+    let told = ours[0]["metadata"]["annotations"]["yunikorn.apache.org/task-groups"].to_string();
+    let want = r#"\"minResource\":{\"cpu\":\"100m\",\"memory\":\"64Mi\"}"#;
+    assert!(told.contains(want), "{told}");
+    posse.stop();
+    scene.finish();
+}
+
 /// Gangs of three schedulers that are not there, on a server that has the definitions of two of them: what the server has
 /// stored, and, by its audit log, in which order posse asked for it.
 pub fn gangs_of_other_schedulers() {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::access::Access;
@@ -19,6 +20,9 @@ use crate::support::real::Account;
 use crate::support::scene::{APP, GRACE_S, Scene, describe, executor_id, name_of, uid_of, up_file};
 use crate::support::server::{End, Server, Who, pods_path};
 use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
+
+/// A stop with no create of unknown outcome. One with such a create takes a minute.
+const NOTHING_OPEN: Duration = Duration::from_secs(20);
 
 /// A limit on the namespace's pods.
 struct Quota {
@@ -259,6 +263,83 @@ pub fn refused_template(server: &dyn Server) {
     assert!(n_asked <= 8, "a bad template costs a handful of requests: {tally:?}");
     let check = scene.run().executors(1).once(&["render", "--server-check"]);
     assert!(!check.status.success(), "the check accepts what the server refuses");
+    scene.finish();
+}
+
+/// Answers of etcd and of a webhook that is away, by which nothing was created: a pod that is too large is refused for
+/// good, everything else is waited for, and a stop has no create to wait for.
+pub fn creates_that_were_not_executed(server: &dyn Server) {
+    let scene = Scene::new(server);
+    for (message, is_final) in [
+        ("etcdserver: request is too large", true),
+        ("etcdserver: mvcc: database space exceeded", false),
+        ("etcdserver: no leader", false),
+        (
+            "Internal error occurred: failed calling webhook \"a.example\": connection refused",
+            false,
+        ),
+    ] {
+        let proxy = Proxy::start(&server.access(Who::Posse), move |request, _| {
+            if request.is_create() {
+                return ProxyAction::Reply(500, status(500, "InternalError", message));
+            }
+            ProxyAction::Pass
+        });
+        let posse = scene.run_with(&proxy.access()).executors(3).start();
+        if is_final {
+            posse.expect_exit(4);
+            let words = posse.stderr();
+            assert!(words.contains("too large for etcd (1.5 MiB)"), "{words}");
+            continue;
+        }
+        posse.wait_event("create_refused", |event| {
+            event["message"].as_str().is_some_and(|words| words.contains(message))
+        });
+        posse.signal(Signal::TERM);
+        let code = posse.wait_exit(NOTHING_OPEN);
+        assert_eq!(code, 0, "{message}; it said:\n{}", posse.stderr());
+    }
+    scene.finish();
+}
+
+/// Arguments that Linux does not take, and pods that etcd does not take, are refused before anything is created: in
+/// the file, and in calls.
+pub fn too_large_templates(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let pod =
+        |args: &str| format!("{{spec: {{containers: [{{name: w, image: i, args: {args}}}]}}}}");
+    let long = "a".repeat(140_000);
+    // 17 of them: below what Linux takes, and above what etcd takes.
+    let large = format!("[&a {}, {}]", "a".repeat(100_000), ["*a"; 16].join(", "));
+    for (name, text) in [("long.yaml", pod(&format!("[{long}]"))), ("large.yaml", pod(&large))] {
+        fs::write(scene.file(name), text).expect("writable");
+    }
+    let field = "spec.containers[0].args[0]: longer than Linux takes, 131,071 bytes";
+    let etcd = "too large for etcd (1.5 MiB)";
+    for (name, code, words) in [("long.yaml", 2, field), ("large.yaml", 4, etcd)] {
+        let group = json!([{"group": "default", "count": 1, "template": name}]);
+        let run = || scene.run().settings(json!({"executors": group}));
+        for command in ["run", "check"] {
+            let output = run().once(&[command]);
+            assert_eq!(output.status.code(), Some(code), "{command} {name}: {}", said(&output));
+            assert!(said(&output).contains(words), "{command} {name}: {}", said(&output));
+        }
+    }
+    let posse = scene.run().executors(1).start();
+    scene.wait_running(1);
+    let template = |args: Value| json!({"template": {"spec": {"containers": [{"name": "w", "image": "i", "args": args}]}}});
+    for (args, want) in [
+        (json!([long]), "template.spec.containers[0].args[0]"),
+        (json!(vec!["a".repeat(100_000); 17]), "template"),
+    ] {
+        let (code, answer) = posse.call("PUT", "/v1/groups/big", &template(args));
+        assert_eq!((code, &answer["field"]), (400, &json!(want)), "{answer}");
+    }
+    let task = json!({"executors": [{"key": "a", "args": [long]}]});
+    let (code, answer) = posse.call("POST", "/v1/groups/default/executors", &task);
+    assert_eq!(code, 400, "{answer}");
+    assert_eq!(scene.ours().len(), 1, "nothing else was created");
+    posse.stop();
     scene.finish();
 }
 
