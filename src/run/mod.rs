@@ -13,6 +13,7 @@ use crate::{permissions, settings};
 use posse_base::clock::Clock;
 use posse_core::machines::shutdown::ShutdownOutcome;
 use posse_core::model::action::RunVerdict;
+use posse_core::model::stop::HeldPod;
 use posse_kube::api::driver_pod::{self, Hints};
 use posse_kube::http::Http;
 use posse_run::job_pod::JobPod;
@@ -216,9 +217,7 @@ fn report(outcome: &ShutdownOutcome, as_job: bool, is_dev: bool) -> Code {
         name_pods(outcome);
     }
     let own = match &outcome.verdict {
-        Some(RunVerdict::AllEnded { n_given_up: 0 }) if outcome.stop.remaining.is_empty() => {
-            Code::Clean
-        }
+        Some(RunVerdict::AllEnded { n_given_up: 0 }) if outcome.stop.is_clean() => Code::Clean,
         Some(RunVerdict::AllEnded { n_given_up: 0 }) => Code::Remain,
         Some(RunVerdict::AllEnded { .. }) => Code::WorkGivenUp,
         Some(RunVerdict::BudgetExhausted(_)) => Code::BudgetExhausted,
@@ -232,7 +231,7 @@ fn report(outcome: &ShutdownOutcome, as_job: bool, is_dev: bool) -> Code {
         None if outcome.is_forced => return Code::Remain,
         // To a Job, any other code means that the application has to run again.
         None if as_job && outcome.driver == Some(0) => Code::Clean,
-        None if !outcome.stop.remaining.is_empty() => Code::Remain,
+        None if !outcome.stop.is_clean() => Code::Remain,
         None => Code::Clean,
     };
     let code = own.with_driver(outcome.driver.unwrap_or(0));
@@ -254,6 +253,9 @@ fn name_pods(outcome: &ShutdownOutcome) {
             pods.join(", "),
             pods.join(" ")
         );
+    }
+    for HeldPod { name, finalizers } in &outcome.stop.held {
+        error!("{name} is held by finalizer {finalizers}, which nobody here removes");
     }
     if !outcome.stop.terminating.is_empty() {
         let pods = outcome.stop.terminating.join(", ");

@@ -23,7 +23,7 @@ pub(crate) fn pod(id: u64, version: u64) -> Pod {
         is_held_by_queue: false,
         restarts_in_place: false,
         memory_limit_bytes: 0,
-        resize_problem: None,
+        rare: None,
         main_container: None,
         start_problem: None,
         ready: true,

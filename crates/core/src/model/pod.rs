@@ -160,8 +160,8 @@ pub struct Pod {
     pub restarts_in_place: bool,
     /// The memory limit of its main container, as its spec has it now; 0: none.
     pub memory_limit_bytes: u64,
-    /// Why the node has not given it the resources yet that its spec asks for since a change in place.
-    pub resize_problem: Option<Box<str>>,
+    /// What few pods have.
+    pub rare: Option<Box<Rare>>,
     /// The main container: the one named by annotation `posse.dev/container`; in pods of 0.1 without
     /// it, the first of the template. One without a status is waiting.
     pub container: ContainerState,
@@ -195,6 +195,36 @@ pub struct Pod {
     pub host_ip: Option<IpAddr>,
     /// Set if the pod or its main container ended, or a disruption is announced.
     pub end: Option<Box<End>>,
+}
+
+/// What few pods have, so that the others need no room for it. Empty: absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rare {
+    /// `metadata.finalizers` but that of the queue, with `, ` between them: they hold the pod when it is deleted.
+    pub finalizers: Box<str>,
+    /// A controller of a kind that never owns executors of posse, with its name: it has taken the pod by its labels.
+    pub adopter: Box<str>,
+    /// Why the node has not given it the resources yet that its spec asks for since a change in place.
+    pub resize_problem: Box<str>,
+}
+
+impl Pod {
+    /// The finalizers that keep this deleted pod.
+    pub fn held_by(&self) -> Option<&str> {
+        self.rare(|rare| &rare.finalizers).filter(|_| self.deleting)
+    }
+
+    pub fn adopter(&self) -> Option<&str> {
+        self.rare(|rare| &rare.adopter)
+    }
+
+    pub fn resize_problem(&self) -> Option<&str> {
+        self.rare(|rare| &rare.resize_problem)
+    }
+
+    fn rare(&self, part: impl FnOnce(&Rare) -> &str) -> Option<&str> {
+        self.rare.as_deref().map(part).filter(|text| !text.is_empty())
+    }
 }
 
 /// A pod that an owner reference names.

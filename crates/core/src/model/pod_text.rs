@@ -158,18 +158,8 @@ impl PodText {
 
     /// How many bytes the JSON has without what fills its gaps.
     pub fn n_bytes(&self) -> usize {
-        let text = |part: &Part| match part {
-            Part::Text(text) => text.len(),
-            Part::Attempt
-            | Part::AvoidedNodes
-            | Part::ExecutorId
-            | Part::MemoryLimit
-            | Part::MemoryRequest
-            | Part::PodName
-            | Part::PreferredNodes
-            | Part::Slot => 0,
-        };
-        self.parts.iter().map(text).sum()
+        let n_bytes = |part: &Part| if let Part::Text(text) = part { text.len() } else { 0 };
+        self.parts.iter().map(n_bytes).sum()
     }
 
     /// True if each slot has claims of its own.

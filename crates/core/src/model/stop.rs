@@ -9,6 +9,13 @@ pub struct StopOrder {
     pub keep_failed: bool,
 }
 
+/// A deleted pod that stays until somebody removes its finalizers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HeldPod {
+    pub name: String,
+    pub finalizers: String,
+}
+
 /// The result of a stop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopResult {
@@ -16,6 +23,15 @@ pub struct StopResult {
     pub remaining: Vec<String>,
     /// Names of pods that are being deleted and that the cluster has not ended yet.
     pub terminating: Vec<String>,
+    /// Pods that are deleted and that a finalizer holds.
+    pub held: Vec<HeldPod>,
     /// Names of retained failed pods that were left on purpose.
     pub retained: Vec<String>,
+}
+
+impl StopResult {
+    /// True if no pod is left against the order.
+    pub fn is_clean(&self) -> bool {
+        self.remaining.is_empty() && self.held.is_empty()
+    }
 }

@@ -148,8 +148,14 @@ fn of_pod_reason(reason: &str, message: &str) -> Option<LossReason> {
 /// program.
 fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
     let mut parts: Vec<String> = Vec::new();
-    if pod.deleting && end.disruption.is_empty() && end.pod_reason.is_empty() {
-        parts.push("the pod was deleted, but not by this run".to_owned());
+    let is_absent_alone = is_absent && pod.adopter().is_some() && !pod.phase.is_final();
+    if (pod.deleting || is_absent_alone) && end.disruption.is_empty() && end.pod_reason.is_empty() {
+        parts.push(match pod.adopter() {
+            Some(adopter) => format!(
+                "deleted by its new controller, {adopter}, whose selector matches the template's labels"
+            ),
+            None => "the pod was deleted, but not by this run".to_owned(),
+        });
     }
     for (name, text) in [
         ("pod", join(&end.pod_reason, &end.pod_message)),
@@ -212,6 +218,7 @@ const SIGNALS: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PI
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::pod::Rare;
     use crate::testing::pod;
 
     /// (deleting, absent, phase, container, exit code, container reason, pod reason, disruption)
@@ -307,6 +314,21 @@ mod tests {
             }));
             assert_eq!(classify(&pod, false).reason, want, "{disruption_message} {pod_reason}");
         }
+    }
+
+    #[test]
+    fn a_controller_that_took_the_pod_is_named() {
+        let mut pod = pod(1, 1);
+        let adopter = "ReplicaSet web-abc".into();
+        (pod.deleting, pod.rare) = (true, Some(Box::new(Rare { adopter, ..Rare::default() })));
+        let words = "deleted by its new controller, ReplicaSet web-abc, whose selector matches the template's labels";
+        for is_absent in [false, true] {
+            let loss = classify(&pod, is_absent);
+            assert_eq!((loss.reason, loss.message.as_str()), (LossReason::Deleted, words));
+        }
+        // Its delete was not seen.
+        pod.deleting = false;
+        assert_eq!(classify(&pod, true).message, words);
     }
 
     #[track_caller]

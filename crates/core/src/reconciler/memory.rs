@@ -4,6 +4,7 @@ use super::Reconciler;
 use crate::model::action::Action;
 use crate::model::event::ExecutorEvent;
 use crate::model::ids::{ExecutorId, Uid};
+use crate::model::pod::Pod;
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::status::State;
 use crate::state::executors::Resize;
@@ -116,8 +117,9 @@ impl Reconciler {
     pub(super) fn note_resize(&mut self, id: ExecutorId) {
         let Some(executor) = self.executors.get(id) else { return };
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let Some(problem) = pod.and_then(|pod| pod.resize_problem.clone()) else { return };
+        let Some(problem) = pod.and_then(Pod::resize_problem) else { return };
         if executor.resize.is_some() {
+            let problem = problem.to_owned();
             self.tell_not_grown(id, &problem);
         }
     }
@@ -143,7 +145,7 @@ impl Reconciler {
     pub(super) fn memory_step_of(&self, id: ExecutorId) -> Option<u32> {
         let executor = self.executors.get(id).filter(|executor| !executor.has_own_memory())?;
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let is_short = pod.is_some_and(|pod| pod.resize_problem.is_some());
+        let is_short = pod.and_then(Pod::resize_problem).is_some();
         Some(executor.memory_step.saturating_sub(u32::from(is_short)))
     }
 }

@@ -13,9 +13,10 @@ use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod::StartProblemKind;
 use crate::model::status::State;
 use crate::model::waiting::{GroupWait, RunWait, StartWait, Waiting};
-use crate::policy::loss::Loss;
+use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
 use crate::state::executors::{Group, Start};
 use crate::state::throttle::Throttle;
+use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
 /// A scheduler looks at a pod within this time. Later the group says that it does not.
@@ -235,6 +236,13 @@ impl Reconciler {
         if waiting == Waiting::Group(GroupWait::Gang) {
             return self.gang_message(group);
         }
+        let waits_for_ends =
+            [GroupWait::ReplaceGone, GroupWait::Restart, GroupWait::Slot].map(Waiting::Group);
+        if waits_for_ends.contains(&waiting)
+            && let Some(held) = self.held_message(group)
+        {
+            return Some(held);
+        }
         if waiting == Waiting::Group(GroupWait::Slot) {
             let (slot, id) = group.awaited_slot()?;
             let what = "if it has not ended a minute later, the next executor takes another slot";
@@ -244,6 +252,17 @@ impl Reconciler {
         let problem = group.problems.first().filter(|_| has_problem);
         let problem_message = || Some(self.problem_message(problem?)?.to_owned());
         group.refusal.clone().or_else(problem_message).or_else(|| self.server_message(waiting))
+    }
+
+    /// The executor of the group whose pod is deleted and does not go.
+    fn held_message(&self, group: &Group) -> Option<String> {
+        group.members.iter().find_map(|&id| {
+            let pod = self.snapshot.get(self.executors.get(id)?.uid.as_ref()?)?;
+            let finalizers = sanitize(pod.held_by()?, MESSAGE_BYTES_MAX);
+            Some(format!(
+                "executor {id} is held by finalizer {finalizers}, which posse does not remove"
+            ))
+        })
     }
 
     /// How many executors of the group may be displaced: for long enough no node was found for one

@@ -9,7 +9,7 @@ use crate::model::event::{DeleteCause, Event, RunEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::Pod;
 use crate::model::refusal::{Refusal, RefusalClass};
-use crate::model::stop::{StopOrder, StopResult};
+use crate::model::stop::{HeldPod, StopOrder, StopResult};
 use crate::state::executors::{Ending, Executors, Life};
 use crate::state::ledger::{Create, MutationKind, MutationStep};
 use posse_base::time::Millis;
@@ -169,6 +169,11 @@ impl Reconciler {
     pub fn remaining(&self) -> StopResult {
         let mut result = StopResult::default();
         for pod in self.our_pods() {
+            if let Some(finalizers) = pod.held_by() {
+                let (name, finalizers) = (pod.name.to_string(), finalizers.to_owned());
+                result.held.push(HeldPod { name, finalizers });
+                continue;
+            }
             let names = match stays_after_stop(self.stop.as_ref(), &self.executors, pod) {
                 true => &mut result.retained,
                 false if pod.deleting => &mut result.terminating,
@@ -185,8 +190,10 @@ impl Reconciler {
         result.remaining.extend(self.unresolved_creates.ids().map(|id| self.pod_name(id)));
         let unlisted = self.stop.iter().flat_map(|stop| &stop.unlisted_creates);
         result.remaining.extend(unlisted.map(|(id, _)| self.pod_name(*id)));
-        let is_seen =
-            |name: &String| result.terminating.contains(name) || result.retained.contains(name);
+        let is_held = |name: &String| result.held.iter().any(|held| held.name == *name);
+        let is_seen = |name: &String| {
+            result.terminating.contains(name) || result.retained.contains(name) || is_held(name)
+        };
         result.remaining.retain(|name| !is_seen(name));
         result.remaining.sort();
         result.remaining.dedup();
@@ -433,6 +440,7 @@ impl Reconciler {
             // Left on purpose, or because another process holds the instance.
             result.remaining.clear();
             result.terminating.clear();
+            result.held.clear();
         }
         if let Some(stop) = &mut self.stop {
             stop.result = Some(result);

@@ -9,7 +9,7 @@ use posse_core::model::command::Command;
 use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::Input;
-use posse_core::model::pod::{ContainerState, End, Phase};
+use posse_core::model::pod::{ContainerState, End, Phase, Rare};
 use posse_core::model::pod_text::PodText;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::GroupSpec;
@@ -179,7 +179,10 @@ fn a_node_that_cannot_give_it_is_told_and_the_successor_gets_it() {
     answer(&mut run, 1, Ok(()));
     told(&mut run);
     for _ in 0..2 {
-        run.watch(&[1], |pod| pod.resize_problem = Some("Infeasible, node has 1Gi".into()));
+        run.watch(&[1], |pod| {
+            let resize_problem = "Infeasible, node has 1Gi".into();
+            pod.rare = Some(Rare { resize_problem, ..Rare::default() }.into());
+        });
     }
     let why = Some("Infeasible, node has 1Gi".to_owned());
     assert_eq!(told(&mut run), [(1, "2Gi".to_owned(), why)]);

@@ -4,7 +4,8 @@
 use crate::core_run::{Run, policy, set, spec};
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command};
-use posse_core::model::settings::{Decommission, GroupSpec, Replace};
+use posse_core::model::pod::Rare;
+use posse_core::model::settings::{Decommission, GroupSpec, Replace, SlotPolicy};
 use posse_core::model::waiting::{GroupWait, Waiting};
 
 const HOUR_MS: u64 = 3_600_000;
@@ -78,4 +79,23 @@ fn a_target_that_rises_again_waits_for_the_drains() {
     let id = ending.unwrap().0.0;
     run.gone(&[id]);
     assert_eq!(creates(&mut run), 1, "the quota has room for ten");
+}
+
+#[test]
+fn a_wait_for_an_end_names_the_finalizer_that_holds_the_pod() {
+    let stable = GroupSpec { slots: SlotPolicy::Stable, ..spec("g", 2) };
+    for (spec, waiting) in [
+        (GroupSpec { replace: Replace::Gone, ..spec("g", 2) }, GroupWait::ReplaceGone),
+        (stable, GroupWait::Slot),
+    ] {
+        let mut run = Run::with_running(policy(), vec![spec]);
+        run.watch(&[2], |pod| {
+            let finalizers = "example.com/hold".into();
+            (pod.deleting, pod.rare) = (true, Some(Rare { finalizers, ..Rare::default() }.into()));
+        });
+        assert_eq!(run.waits_for("g"), Some(Waiting::Group(waiting)));
+        let words = "executor 2 is held by finalizer example.com/hold, which posse does not remove";
+        let group = run.core.status().groups.remove(0);
+        assert_eq!(group.message.as_deref(), Some(words));
+    }
 }

@@ -1,11 +1,13 @@
 //! How long a stop waits for pods whose grace period is longer than its own.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, STOP, policy, spec};
+use crate::core_run::{PREFIX, Run, STOP, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::input::Input;
+use posse_core::model::pod::Rare;
+use posse_core::model::stop::HeldPod;
 
 fn stopped_after(run: &mut Run) -> u64 {
     let began = run.now;
@@ -109,4 +111,25 @@ fn a_stop_that_is_abandoned_waits_for_nothing() {
     assert_eq!(run.core.next_deadline(), Some(Millis(run.now)));
     run.turn();
     assert_eq!(run.core.stop_result().unwrap().remaining.len(), 2);
+}
+
+/// The cluster ends no pod that a finalizer holds.
+#[test]
+fn a_pod_that_a_finalizer_holds_is_named_with_it() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 3)]);
+    run.watch(&[1, 2], |pod| {
+        let finalizers = "example.com/hold".into();
+        pod.rare = Some(Rare { finalizers, ..Rare::default() }.into());
+    });
+    run.core.begin_stop(STOP, Millis(run.now));
+    run.turn();
+    run.watch(&[1, 3], |pod| (pod.deleting, pod.deletion_grace_s) = (true, 10));
+    stopped_after(&mut run);
+    let result = run.core.stop_result().unwrap();
+    let held = HeldPod { name: format!("{PREFIX}1"), finalizers: "example.com/hold".into() };
+    assert_eq!(
+        (&result.held, result.terminating.len(), result.remaining.len()),
+        (&vec![held], 1, 1)
+    );
+    assert!(!result.is_clean());
 }

@@ -105,7 +105,7 @@ pub fn new_pod(id: u64) -> Pod {
         is_held_by_queue: false,
         restarts_in_place: false,
         memory_limit_bytes: 0,
-        resize_problem: None,
+        rare: None,
         main_container: None,
         start_problem: None,
         ready: false,

@@ -31,16 +31,11 @@ const LAST: (&str, &str) = ("kueue.x-k8s.io/retriable-in-group", "false");
 pub const OWN_KEYS: [&str; 8] =
     [QUEUE, MANAGED.0, OWN_WORKLOAD.0, POD_GROUP, POD_GROUP_COUNT, ROLE.0, SERVING.0, LAST.0];
 /// The finalizer by which Kueue keeps a pod of a group until another one has taken its place.
-const FINALIZER: &str = MANAGED.0;
+pub(crate) const FINALIZER: &str = MANAGED.0;
 /// Label of a Workload: the uid of the pod or Job that it stands for.
 pub const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
 /// The scheduling gate of a pod that waits in a queue.
 const ADMISSION_GATE: &str = "kueue.x-k8s.io/admission";
-
-/// Whether these finalizers contain Kueue's, in whatever encoding.
-pub fn has_finalizer(finalizers: &[u8]) -> bool {
-    finalizers.windows(FINALIZER.len()).any(|part| part == FINALIZER.as_bytes())
-}
 
 /// The metadata of a strategic merge patch by which a pod leaves its group. A deleted one loses Kueue's finalizer too.
 pub fn left_group(uid: &str, is_deleted: bool) -> Value {

@@ -11,7 +11,7 @@ use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version}
 use posse_core::model::input::{ForeignPod, PodAnswer};
 use posse_core::model::pod::OwnerPod;
 use posse_core::model::pod::{
-    ATTEMPT_MAX, ContainerState, End, GRACE_DEFAULT_S, InitEnd, Phase, Pod, StartProblem,
+    ATTEMPT_MAX, ContainerState, End, GRACE_DEFAULT_S, InitEnd, Phase, Pod, Rare, StartProblem,
     StartProblemKind,
 };
 use posse_core::model::settings::Restart;
@@ -205,7 +205,7 @@ impl RawPod<'_> {
             is_held_by_queue: meta.is_held_by_queue && labels.is_in_queue_group,
             restarts_in_place: spec.restarts_in_place,
             memory_limit_bytes: memory_limit(&spec.containers, main.as_ref()),
-            resize_problem: status.resize_problem(),
+            rare: rare(&meta.finalizers, &meta.owner_references, &status),
             container,
             main_container: main.as_ref().filter(|main| main.0 != only).map(Text::boxed),
             start_problem: if is_starting {
@@ -239,6 +239,28 @@ impl RawPod<'_> {
 fn main_without_annotation<'a>(containers: &[RawContainer<'a>]) -> Option<Text<'a>> {
     let first = containers.iter().find(|container| container.is_of_template);
     first.or_else(|| containers.first())?.name.clone()
+}
+
+/// What few pods have.
+fn rare(
+    finalizers: &[String],
+    owners: &[RawOwner<'_>],
+    status: &RawStatus<'_>,
+) -> Option<Box<Rare>> {
+    let rare = Rare {
+        finalizers: clipped(&finalizers.join(", "), STUCK_BYTES_MAX).into(),
+        adopter: adopter(owners).unwrap_or_default(),
+        resize_problem: status.resize_problem().unwrap_or_default(),
+    };
+    (rare != Rare::default()).then(|| Box::new(rare))
+}
+
+/// A controller that is none of posse's owners, a driver's pod or its Job.
+fn adopter(owners: &[RawOwner<'_>]) -> Option<Box<str>> {
+    let controller = owners.iter().find(|owner| owner.is_controller)?;
+    let kind = text_of(controller.kind.as_ref());
+    let name = clipped(text_of(controller.name.as_ref()), STUCK_BYTES_MAX);
+    (!matches!(kind, "" | "Job" | "Pod")).then(|| format!("{kind} {name}").into())
 }
 
 /// The memory limit of the container `main`; 0 without one.

@@ -49,6 +49,8 @@ pub(crate) struct RawMeta<'a> {
     pub(super) resource_version: Option<Text<'a>>,
     pub(super) is_deleting: bool,
     pub(super) deletion_grace_s: Option<u32>,
+    /// All but that of Kueue.
+    pub(super) finalizers: Vec<String>,
     /// It has the finalizer of Kueue.
     pub(super) is_held_by_queue: bool,
     pub(super) labels: Option<Labels<'a>>,
@@ -78,12 +80,23 @@ impl<'a> Fields<'a> for RawMeta<'a> {
             "deletionGracePeriodSeconds" => self.deletion_grace_s = seconds(value)?,
             "labels" => value.entries(&mut self.labels)?,
             "annotations" => value.entries(&mut self.annotations)?,
-            // A list of texts in JSON, one text after the other in protobuf.
-            "finalizers" => self.is_held_by_queue |= kueue::has_finalizer(value.raw()?),
+            "finalizers" => {
+                let told = finalizers(value.raw()?);
+                self.is_held_by_queue |= told.iter().any(|one| one == kueue::FINALIZER);
+                self.finalizers.extend(told.into_iter().filter(|one| one != kueue::FINALIZER));
+            }
             "ownerReferences" => value.items(&mut self.owner_references)?,
             _ => {}
         }
         Ok(())
+    }
+}
+
+/// A list of texts in JSON, one text after the other in protobuf.
+fn finalizers(raw: &[u8]) -> Vec<String> {
+    match serde_json::from_slice::<Option<Vec<String>>>(raw) {
+        Ok(list) => list.unwrap_or_default(),
+        Err(_) => vec![String::from_utf8_lossy(raw).into_owned()],
     }
 }
 

@@ -383,7 +383,7 @@ fn unusual_values_are_accepted() {
         let pending = format!(
             r#""status":{{"phase":"Running","conditions":[{{"type":"PodResizePending","status":"{status}","reason":"Deferred","message":"not enough memory"}}]}}"#
         );
-        ours(&minimal("", &pending)).resize_problem
+        ours(&minimal("", &pending)).resize_problem().map(str::to_owned)
     };
     assert_eq!(resizes("True").as_deref(), Some("Deferred, not enough memory"));
     assert_eq!(resizes("False"), None);
@@ -578,6 +578,28 @@ fn the_pods_that_a_queue_keeps_are_known() {
             r#"{{"metadata":{{"name":"p","uid":"u","finalizers":{finalizers},"labels":{{{labels}{label}}}}}}}"#
         );
         assert_eq!(ours(&json).is_held_by_queue, want, "{json}");
+    }
+}
+
+#[test]
+fn what_holds_a_pod_and_who_has_taken_it_is_read() {
+    let labels = r#""posse.dev/app":"wordcount","posse.dev/instance":"ab3de","app.kubernetes.io/component":"executor""#;
+    let owner = |kind: &str, is_controller: bool| {
+        format!(r#"[{{"kind":"{kind}","name":"web-abc","uid":"w","controller":{is_controller}}}]"#)
+    };
+    let (held, both) = (r#"["x/y"]"#, r#"["x/y","kueue.x-k8s.io/managed","a/b"]"#);
+    for (finalizers, owners, want) in [
+        ("[]", "[]".to_owned(), (None, None)),
+        ("null", owner("Pod", true), (None, None)),
+        (held, owner("Job", true), (Some("x/y"), None)),
+        (both, owner("ReplicaSet", true), (Some("x/y, a/b"), Some("ReplicaSet web-abc"))),
+        (r#"["kueue.x-k8s.io/managed"]"#, owner("ReplicaSet", false), (None, None)),
+    ] {
+        let json = format!(
+            r#"{{"metadata":{{"name":"p","uid":"u","deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":{finalizers},"ownerReferences":{owners},"labels":{{{labels}}}}}}}"#
+        );
+        let pod = ours(&json);
+        assert_eq!((pod.held_by(), pod.adopter()), want, "{json}");
     }
 }
 
