@@ -48,7 +48,7 @@ pub struct DriverPodParts {
 pub fn driver_pod(plan: &Plan) -> Result<DriverPodParts, TemplateError> {
     let template = plan.template.clone().with_shorthands(plan.pod.shorthands.clone());
     let build = Build { plan, template: &template, parts: parts() };
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<String> = template.copied_warning().into_iter().collect();
     let mut spec = template.spec.clone();
     // First, because the containers that posse adds depend on it.
     spec.entry("securityContext").or_insert_with(|| build.parts["podSecurity"].clone());

@@ -30,9 +30,6 @@ use posse_core::model::pod_text::{AffineParts, MemoryGrowth, Part, PodOverrides,
 use posse_core::model::settings::{OnLoss, Restart};
 use posse_encoding::quantity::Quantity;
 
-/// Fields of `metadata` that only a server sets. A pod printed by `kubectl get -o yaml` has them.
-const SERVER_FIELDS: [&str; 6] =
-    ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
 /// The kubelet ends a pod after this many seconds.
 const DEADLINE: &str = "activeDeadlineSeconds";
 /// The longest value of a label.
@@ -168,7 +165,7 @@ impl Template {
             context,
             memory: MemoryGrowth::default(),
             memory_field: String::new(),
-            warnings: Vec::new(),
+            warnings: self.copied_warning().into_iter().collect(),
         };
         let mut pod = build.pod()?;
         let parts = build.emit(&pod, false)?;
@@ -261,6 +258,10 @@ impl Build<'_> {
         }
         self.add_containers(&mut spec, &mut metadata)?;
         self.add_restart_policy(&mut spec);
+        if spec.get("nodeName").and_then(Value::as_str).is_some_and(|node| !node.is_empty()) {
+            let message = "puts all executors on this node, past the scheduler: a nodeSelector lets it look for room";
+            self.warn("spec.nodeName", message.to_owned());
+        }
         self.add_max_age(&mut spec);
         tolerations::add(self.template, &mut spec)?;
         self.add_metadata(&mut metadata)?;
@@ -450,9 +451,6 @@ impl Build<'_> {
     }
 
     fn add_metadata(&mut self, metadata: &mut Map<String, Value>) -> Result<(), TemplateError> {
-        for field in SERVER_FIELDS {
-            metadata.remove(field);
-        }
         for field in ["name", "generateName"] {
             if let Some(theirs) = metadata.remove(field).filter(|theirs| !theirs.is_null()) {
                 let prefix = self.context.pod_name_prefix();

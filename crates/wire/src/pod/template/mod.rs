@@ -9,6 +9,7 @@ use crate::pod::arguments::find_too_long;
 use crate::pod::slot_volume::SlotVolume;
 use posse_encoding::yaml::Node;
 
+mod copied;
 mod overlay;
 
 /// Name of the container in a pod that is built from an image alone.
@@ -24,6 +25,8 @@ pub struct Template {
     pub metadata: Map<String, Value>,
     pub spec: Map<String, Value>,
     pub(crate) shorthands: Shorthands,
+    /// What a copy of a live pod brought along. It is not in `metadata` and `spec`.
+    dropped: Vec<String>,
     /// The volumes of each slot. Their mounts are in `spec` already.
     pub(super) slot_volumes: Vec<SlotVolume>,
 }
@@ -163,17 +166,19 @@ impl Template {
             Some(Value::Object(map)) => Ok(map),
             other => Err(fail(&format!("{prefix}{field}"), expected_map(other.as_ref()))),
         };
-        let metadata = match object.remove("metadata") {
+        let mut metadata = match object.remove("metadata") {
             None | Some(Value::Null) => Map::new(),
             value => part(value, "metadata")?,
         };
-        let spec = part(object.remove("spec"), "spec")?;
+        let mut spec = part(object.remove("spec"), "spec")?;
+        let dropped = copied::remove(&mut metadata, &mut spec);
         let template = Self {
             source: source.to_owned(),
             prefix,
             metadata,
             spec,
             shorthands: Shorthands::default(),
+            dropped,
             slot_volumes: Vec::new(),
         };
         template.check_containers()?;
@@ -275,6 +280,20 @@ impl Template {
             }
             None => Ok(()),
         }
+    }
+
+    /// What to tell about a template that was copied from a live pod.
+    pub fn copied_warning(&self) -> Option<String> {
+        if self.dropped.is_empty() {
+            return None;
+        }
+        let fields: Vec<String> =
+            self.dropped.iter().map(|field| format!("{}{field}", self.prefix)).collect();
+        Some(format!(
+            "{}: {}: dropped, because they belong to one live pod",
+            self.source,
+            fields.join(", ")
+        ))
     }
 
     /// An error about a field of the pod.
