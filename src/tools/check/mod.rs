@@ -35,6 +35,7 @@ use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::preflight::{Namespace, Quota, Shortage, shortages};
 use posse_wire::time::http_date_ms;
 
+mod adopters;
 mod budgets;
 mod permissions;
 mod queues;
@@ -103,6 +104,7 @@ impl Checks {
         self.pod_security(namespace.as_ref());
         self.limits();
         self.quota(usage.as_ref());
+        self.adopters();
         self.budgets();
         self.driver_host();
     }

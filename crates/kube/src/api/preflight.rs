@@ -92,6 +92,27 @@ pub fn closed_budgets(
     read_at(http, path, Verb::List, |bytes| preflight::closed_budgets(bytes, executors))
 }
 
+/// The controllers of a namespace that would take pods with one of these sets of labels for their own, as kinds and
+/// names. Those that may not be listed are left out.
+pub fn adopters(http: &Http, namespace: &str, executors: &[Map<String, Value>]) -> Vec<String> {
+    let of_kind = |(root, resource, kind): &(&str, &str, &str)| {
+        let path = object_path(root, namespace, resource, None);
+        let names = read_at(http, path, Verb::List, |bytes| preflight::adopters(bytes, executors));
+        let names = names.unwrap_or_default().into_iter();
+        names.map(|name| format!("{kind} {name}")).collect::<Vec<String>>()
+    };
+    ADOPTERS.iter().flat_map(of_kind).collect()
+}
+
+/// The controllers of Kubernetes that take pods by their labels.
+const ADOPTERS: [(&str, &str, &str); 5] = [
+    ("/apis/apps/v1", "replicasets", "ReplicaSet"),
+    ("/apis/apps/v1", "statefulsets", "StatefulSet"),
+    ("/apis/apps/v1", "daemonsets", "DaemonSet"),
+    ("/api/v1", "replicationcontrollers", "ReplicationController"),
+    ("/apis/batch/v1", "jobs", "Job"),
+];
+
 /// The root of the paths of an API group, in the version that the server prefers. `group`: its path, with `/apis`.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! What `posse check` reads besides pods: the namespace, its quotas and limit ranges, the user's
 //! name, and whether the quotas have room for the executors.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::WireError;
 use crate::k8s::selector::selects;
@@ -71,6 +71,23 @@ pub fn closed_budgets(
         Some(ClosedBudget { name, field: format!("{field}: {value}") })
     };
     Ok(items(bytes)?.iter().filter_map(closed).collect())
+}
+
+/// The names in a list of controllers that take pods with one of these sets of labels for their own.
+pub fn adopters(bytes: &[u8], executors: &[Map<String, Value>]) -> Result<Vec<String>, WireError> {
+    let takes = |item: &Value| {
+        let selector = &item["spec"]["selector"];
+        // That of a ReplicationController is the pairs alone.
+        let is_plain =
+            ["matchLabels", "matchExpressions"].iter().all(|key| selector.get(key).is_none());
+        let plain = json!({ "matchLabels": selector });
+        let selector = if is_plain { &plain } else { selector };
+        let is_empty = selector["matchLabels"].as_object().is_none_or(Map::is_empty)
+            && selector["matchExpressions"].is_null();
+        executors.iter().find(|labels| !is_empty && selects(selector, labels))?;
+        text(item, "/metadata/name")
+    };
+    Ok(items(bytes)?.iter().filter_map(takes).collect())
 }
 
 /// Reads a namespace.
@@ -186,6 +203,26 @@ mod tests {
                 let fields: Vec<&str> = closed.iter().map(|one| one.field.as_str()).collect();
                 assert_eq!(fields, Vec::from_iter(want.filter(|_| is_ours)), "{list}");
             }
+        }
+    }
+
+    #[test]
+    fn controllers_that_select_executors_are_found() {
+        let labels = json!({"app": "web", "posse.dev/app": "a"});
+        let executors = [labels.as_object().unwrap().clone()];
+        for (selector, takes) in [
+            (json!({"matchLabels": {"app": "web"}}), true),
+            (json!({"matchLabels": {"app": "web", "pod-template-hash": "h"}}), false),
+            (json!({"matchExpressions": [{"key": "app", "operator": "Exists"}]}), true),
+            (json!({"app": "web"}), true),
+            (json!({"app": "db"}), false),
+            (json!({}), false),
+            (json!(null), false),
+        ] {
+            let list =
+                json!({"items": [{"metadata": {"name": "web"}, "spec": {"selector": selector}}]});
+            let found = adopters(list.to_string().as_bytes(), &executors).unwrap();
+            assert_eq!(found == ["web"], takes, "{list}");
         }
     }
 
