@@ -9,7 +9,7 @@ use crate::schema;
 use crate::schema::kind::{Kind, Subresource};
 use crate::schema::reviews::REVIEWS;
 
-/// A group without resources: helm, Fabric8 and others look for it before anything else.
+/// A group of which nothing is served: helm, Fabric8 and others look for it before anything else.
 const APPS: &str = "apps/v1";
 
 /// The kinds that `kubectl get all` shows.
@@ -127,8 +127,13 @@ fn resources(api_version: &str) -> Option<Value> {
     if api_version == "v1" {
         by_name.insert("bindings".to_owned(), entry("bindings", "Binding", true, &["create"]));
     }
+    if api_version == APPS {
+        // kubectl and client-go take a group without resources for a failure.
+        let nothing = entry("controllerrevisions", "ControllerRevision", true, &[]);
+        by_name.insert("controllerrevisions".to_owned(), nothing);
+    }
     let resources: Vec<Value> = by_name.into_iter().map(|(_, entry)| entry).collect();
-    if resources.is_empty() && api_version != APPS {
+    if resources.is_empty() {
         return None;
     }
     let mut list = json!({

@@ -204,6 +204,15 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_that_nothing_would_make_is_refused() {
+        let claim = json!({"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}}});
+        let pod = json!({"spec": {"containers": [{"name": "c", "image": "i"}],
+            "volumes": [{"name": "v", "ephemeral": claim}]}});
+        check_new(Kind::Pod, pod, &[("spec.volumes[0].ephemeral", "FieldValueForbidden")]);
+    }
+
+    #[test]
     fn init_containers_have_probes_if_they_run_on() {
         let invalid = "FieldValueInvalid";
         let side_car = |policy: &str| {

@@ -77,6 +77,11 @@ fn source(volume: &Value, path: &str, causes: &mut Causes) {
             causes.push(Cause::forbidden(field, detail));
         }
     }
+    if volume.get("ephemeral").is_some() {
+        // Nothing would make its claim, and the pod would wait for ever.
+        let detail = "the embedded cluster has no ephemeral volumes";
+        causes.push(Cause::forbidden(join(path, "ephemeral"), detail));
+    }
     // Any other member except the name is a source that is not checked here.
     if n_given == 0 && n_all < 2 {
         causes.push(Cause::required(path, "must specify a volume type"));
