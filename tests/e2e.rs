@@ -13,6 +13,7 @@ mod e2e {
     pub mod check;
     pub mod common_metadata;
     pub mod completions;
+    pub mod copied;
     pub mod credential_groups;
     pub mod credentials;
     pub mod draining;
@@ -60,7 +61,7 @@ mod e2e {
 use std::process::ExitCode;
 
 use e2e::{
-    apps_page, beside, check, common_metadata, completions, credential_groups, credentials,
+    apps_page, beside, check, common_metadata, completions, copied, credential_groups, credentials,
     draining, driver, exec, files, groups, harness, history, injected, kills, leaks, losses,
     node_dir, observed, openapi, outages, pod_security, protection, queues, ranks, reach,
     readiness, reasons, refusals, restarts, scaling, shared_queue, stage, stage_attacks, starts,
@@ -123,6 +124,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     OwnReal queues::{gangs_of_other_schedulers};
     Both queues::{a_gang_knows_what_the_server_adds, a_call_leaves_a_gang_and_its_memory, a_group_after_one_of_a_queue_is_elastic, a_group_after_one_with_a_gang_has_none, a_gang_is_given_back_and_tried_again, a_group_in_a_queue_leaves_nothing_behind, a_gang_without_its_scheduler_is_told_at_the_start};
+    Both copied::{copied_template, held_by_a_finalizer, taken_by_a_controller};
+    Real check::{check_labels};
     Both check::{check_before_a_run, misspelt_field, users_of_the_host};
     Real check::{check_permissions, check_connection};
     Both refusals::{

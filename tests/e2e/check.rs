@@ -215,3 +215,28 @@ pub fn users_of_the_host(server: &dyn Server) {
     }
     scene.finish();
 }
+
+/// A ReplicaSet whose selector matches the labels of the template would take the executors for its own.
+pub fn check_labels(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let make = |name: &str, labels: Value| {
+        let pod = json!({"metadata": {"labels": labels}, "spec": scene.template()["spec"]});
+        let set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name},
+            "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": pod}});
+        let path = format!("/apis/apps/v1/namespaces/{}/replicasets", scene.namespace);
+        scene.admin.post(&path, &set).ok();
+    };
+    make("other", json!({"team": "till", "pod-template-hash": "h"}));
+    let access = server.access(Who::Admin);
+    let all = |report: &Value| report["checks"].to_string();
+    let (report, _) = check(&scene, &access, 1, &[]);
+    assert!(!all(&report).contains("ReplicaSet"), "{report:#}");
+    make("web-abc", json!({"team": "till"}));
+    let (report, code) = check(&scene, &access, 1, &[]);
+    expect(&report, "labels", "warning", "ReplicaSet web-abc selects executors by their labels");
+    assert_eq!(code, 0, "{report:#}");
+    // Without the permission nothing is said.
+    let (report, _) = check(&scene, &server.access(Who::Posse), 1, &[]);
+    assert!(!all(&report).contains("ReplicaSet"), "{report:#}");
+    scene.finish();
+}

@@ -6,7 +6,7 @@ use crate::support::audit;
 use crate::support::http::Client;
 use crate::support::real::Real;
 use crate::support::runner::ASSETS;
-use crate::support::scene::{Scene, executor_id, is_running, name_of};
+use crate::support::scene::{Scene, describe, executor_id, is_running, name_of};
 use crate::support::server::{End, Server, Who, items, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
