@@ -89,11 +89,6 @@ final class SubmitTest {
         "spark.driver.host=10.0.0.9")) {
       assert confs.contains(want) : want + " in " + confs;
     }
-    // An IPv6 address, with brackets as Spark wants it.
-    for (String address : List.of("2001:db8::7", "[2001:db8::7]")) {
-      env.put("POD_IP", address);
-      assert confs(call(env, "app.py")).contains("spark.driver.host=[2001:db8::7]") : confs(call(env, "app.py"));
-    }
   }
 
   /** Kubernetes gives an IPv6 address without brackets, and Spark takes it with them. */
