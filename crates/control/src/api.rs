@@ -182,8 +182,7 @@ impl Api {
                 self.add_tasks(group_name(group)?, tasks::parse_tasks(&request.body)?, by)
             }
             ("GET", ["v1", "groups", group, "executors"]) => {
-                let show = GroupCommand::ShowTasks { key: None };
-                self.ask(Command::Group(group_name(group)?, show), by)
+                self.ask(self.all_tasks(group_name(group)?, request)?, by)
             }
             ("GET", ["v1", "groups", group, "executors", key]) => {
                 let show = GroupCommand::ShowTasks { key: Some(tasks::parse_key(key)?) };
@@ -276,6 +275,13 @@ impl Api {
     /// A call of somebody who only reads is no sign of life of the driver.
     fn observes(&self, request: &Request) -> Result<bool, Answer> {
         Ok(flag(request, "observe")? || self.door.right(request) == Some(Right::Read))
+    }
+
+    fn all_tasks(&self, group: GroupName, request: &Request) -> Result<Command, Answer> {
+        Ok(match self.observes(request)? {
+            true => Command::ViewTasks(group),
+            false => Command::Group(group, GroupCommand::ShowTasks { key: None }),
+        })
     }
 
     fn ask(&self, command: Command, by: Caller) -> Result<Answer, Answer> {

@@ -116,6 +116,7 @@ impl RunHandle for FakeCore {
                 _ => Reply::UnknownTask,
             },
             Command::TaskSecretKeys => Reply::TaskSecretKeys(self.needed.lock().unwrap().clone()),
+            Command::ViewTasks(_) => Reply::Tasks(vec![waiting("a")]),
             Command::Status | Command::View => {
                 Reply::Status(self.status.get_or_init(sample_status).clone().into())
             }

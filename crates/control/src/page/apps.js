@@ -51,7 +51,7 @@ const ORDERS = {
 // ---- the document
 
 function newRow(key) {
-  const cells = COLUMNS.map(([, name], i) => make(i ? "td" : "th", i ? {className: name} : {scope: "row"}));
+  const cells = COLUMNS.map(([title, name], i) => make(i ? "td" : "th", i ? {className: name, "data-title": title} : {scope: "row"}));
   const id = `more-${nRows++}`;
   const button = make("button", {type: "button", className: "plain", "aria-expanded": "false"});
   cells[0].append(button);

@@ -64,7 +64,7 @@ function table(titles, rows) {
   const head = titles.map(([title, name]) => make("th", {scope: "col", className: name || "", textContent: title}));
   const lines = rows.map(cells => make("tr", {}, ...cells.map((cell, i) => {
     const className = titles[i][1] || "";
-    const node = make(i ? "td" : "th", i ? {className} : {className, scope: "row"});
+    const node = make(i ? "td" : "th", {className, "data-title": titles[i][0], ...(i ? {} : {scope: "row"})});
     node.append(cell);
     return node;
   })));

@@ -116,7 +116,10 @@ impl Handler for Reader {
                 let answer = view::history(&self.subject, &request);
                 answer.unwrap_or_else(|refusal| refusal).send(responder)
             }
-            _ => Answer::error(404, "there is no such call", None).send(responder),
+            path => {
+                let answer = view::tasks(&self.subject, path);
+                answer.unwrap_or_else(|refusal| refusal).send(responder)
+            }
         }
     }
 }

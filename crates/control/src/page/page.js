@@ -10,6 +10,9 @@ const SILENCE_MS = 40000;
 const EVENTS_SHOWN = 200;
 const SAMPLES_KEPT = 4096;
 const NODES_SHOWN = 50;
+const TASKS_SHOWN = 500;
+// A run may have 20,000 tasks.
+const TASKS_MS = 5000;
 // So many bars nobody sees at once without the overview.
 const OVERVIEW_MIN = 30;
 const SVG = "http://www.w3.org/2000/svg";
@@ -19,7 +22,7 @@ let view = {text: "", state: "all", group: "", range: 0, order: "newest", active
 
 function reset() {
   run = {id: null, version: 0, seen: 0, at: Date.now(), answer: null, executors: new Map(), samples: [],
-         events: [], nEvents: 0, nLost: 0, stop: null};
+         events: [], nEvents: 0, nLost: 0, stop: null, tasks: [], tasksAt: 0};
   built = {};
 }
 
@@ -344,6 +347,41 @@ function showRow(i) {
   grid.scrollTop = Math.min(i * height, Math.max(grid.scrollTop, i * height - room));
 }
 
+// ---- tasks
+
+// Those that somebody may wait for come first.
+const TASK_STATES = ["running", "pending", "waiting", "held", "failed", "cancelled", "skipped", "succeeded"];
+
+function showTasks() {
+  const [open, ended] = [sum("open_tasks"), sum("ended_tasks")];
+  $("tasks").hidden = !open && !ended;
+  const count = `${number.format(open)} open, ${number.format(ended)} ended`;
+  if ($("task-count").textContent !== count) $("task-count").textContent = count;
+  const place = task => TASK_STATES.indexOf(task.state);
+  const shown = [...run.tasks].sort((a, b) => place(a) - place(b)).slice(0, TASKS_SHOWN);
+  const why = task => [task.reason && words(task.reason), task.exit_code === null ? "" : `exit code ${task.exit_code}`, task.message]
+    .filter(part => part).join(", ");
+  rebuild($("task-rows"), [shown, run.tasks.length], () => [
+    table([["task"], ["state"], ["group"], ["executor", "number"], ["attempts", "number"], ["result", "message"]],
+      shown.map(task => [task.key, words(task.state), task.group, task.executor ? String(task.executor) : "", number.format(task.attempts), why(task)])),
+    make("p", {className: "soft"}, run.tasks.length > shown.length ? `The first ${number.format(shown.length)} of ${number.format(run.tasks.length)}. ` : "",
+      "What a task has printed: ", make("code", {textContent: `posse task logs TASK --app ${run.answer.app}`}))]);
+}
+
+// Reads them only while somebody looks at them.
+async function readTasks() {
+  if (!$("task-list").open || document.hidden || Date.now() - run.tasksAt < TASKS_MS) return;
+  const asked = run;
+  asked.tasksAt = Date.now();
+  const groups = run.answer.groups.filter(group => group.open_tasks || group.ended_tasks);
+  const lists = await Promise.all(groups.map(async ({group}) => {
+    const answer = await call(`v1/groups/${encodeURIComponent(group)}/executors?observe=true`, AbortSignal.timeout(ANSWER_MS));
+    return (await answer.json()).executors.map(task => ({...task, group}));
+  }));
+  asked.tasks = lists.flat();
+  draw();
+}
+
 // ---- losses and events
 
 function showLosses() {
@@ -424,7 +462,7 @@ function draw() {
     isDue = false;
     if (!run.answer) return;
     $("content").hidden = false;
-    for (const show of [showNames, showWaits, showLosses, showChart, showGroups, showExecutors, showEvents]) show();
+    for (const show of [showNames, showWaits, showLosses, showChart, showGroups, showExecutors, showTasks, showEvents]) show();
   });
 }
 
@@ -451,6 +489,7 @@ async function refresh() {
   run.samples.sort((a, b) => a.at - b.at);
   if (run.samples.length > SAMPLES_KEPT) run.samples = run.samples.filter((_, i) => i % 2);
   draw();
+  await readTasks().catch(() => {});
 }
 
 let refreshTimer = null;
@@ -547,6 +586,7 @@ function begin() {
   $("group").onchange = () => { view.group = $("group").value; draw(); };
   $("find").oninput = () => { view.text = $("find").value; $("grid").scrollTop = 0; draw(); };
   $("filter").onsubmit = event => event.preventDefault();
+  $("task-list").ontoggle = () => { run.tasksAt = 0; readTasks().catch(() => {}); };
   $("grid").onkeydown = move;
   $("grid").onscroll = () => run.answer && showRows();
   $("overview").onclick = event => {

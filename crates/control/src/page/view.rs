@@ -4,8 +4,10 @@ use crate::answer::Answer;
 use crate::event_stream::{check_run, number};
 use crate::page::history::ENDED_KEPT;
 use crate::served_run::{Observed, ServedRun};
+use posse_core::model::command::{Command, Reply};
 use posse_serve::Request;
 use posse_wire::control::history_json::HistoryJson;
+use posse_wire::control::task::statuses_body;
 
 /// Answers with the state of the groups, and with the part of the history after version `since`.
 pub(crate) fn history(subject: &ServedRun, request: &Request) -> Result<Answer, Answer> {
@@ -32,4 +34,14 @@ pub(crate) fn history(subject: &ServedRun, request: &Request) -> Result<Answer, 
     });
     let what = "this version is too old, or of another run: start again without since";
     body.map(Answer::ok).ok_or_else(|| Answer::error(409, what, Some("since")))
+}
+
+/// `GET /v1/groups/{group}/executors`: the open tasks of a group, and the ended ones that the run remembers.
+pub(crate) fn tasks(subject: &ServedRun, path: &str) -> Result<Answer, Answer> {
+    let group = path.strip_prefix("/v1/groups/").and_then(|rest| rest.strip_suffix("/executors"));
+    let group = group.ok_or_else(|| Answer::error(404, "there is no such call", None))?;
+    let Reply::Tasks(tasks) = subject.core.ask(Command::ViewTasks(group.into()), None)? else {
+        return Err(Answer::error(404, "there is no such group", Some("group")));
+    };
+    Ok(Answer::ok(statuses_body(&tasks)))
 }

@@ -167,9 +167,11 @@ fn the_token_that_reads_changes_nothing() {
             assert_eq!(ask(is_tcp, "reads", "PATCH", &at), 403, "{path} {is_tcp}");
         }
         core.asked.lock().unwrap().clear();
+        assert_eq!(ask(is_tcp, "reads", "GET", "/v1/groups/g/executors"), 200);
         assert_eq!(ask(is_tcp, "reads", "GET", "/v1/status"), 200);
         let asked = std::mem::take(&mut *core.asked.lock().unwrap());
-        assert_eq!(asked, [Command::View], "no sign of life of the driver");
+        let looks = [Command::ViewTasks("g".into()), Command::View];
+        assert_eq!(asked, looks, "no sign of life of the driver");
         let by = core.caller.lock().unwrap().unwrap();
         let me = Some(rustix::process::geteuid().as_raw());
         let (key, from) = match is_tcp {

@@ -121,6 +121,9 @@ fn the_page_on_its_own_listener_only_reads() {
     page.events.end();
     let code = |line: &str, headers: &str| ask(page.address(), line, headers).0;
     assert_eq!(code("GET /v1/history", OWN), 200);
+    let line = "GET /v1/groups/default/executors?observe=true";
+    let (status, _, body) = ask(page.address(), line, OWN);
+    assert!(status == 200 && body.contains(r#""key":"a""#), "{body}");
     let (status, _, body) = ask(page.address(), "GET /v1/events?follow=true", OWN);
     assert!(status == 200 && body.contains("{\"seq\":1}"), "{body}");
     for line in ["GET /v1/status", "GET /openapi.json", "GET /healthz", "GET /page", "GET //"] {
@@ -137,7 +140,11 @@ fn the_page_on_its_own_listener_only_reads() {
     }
     assert_eq!(code("POST /v1/executors/kill", "host: localhost\r\ncontent-length: 2\r\n"), 413);
     // A page that somebody left open is no sign of life of the driver.
-    assert!(page.core.asked.lock().unwrap().iter().all(|command| *command == Command::View));
+    let tasks = Command::ViewTasks("default".into());
+    let asked = page.core.asked.lock().unwrap();
+    assert!(asked.contains(&tasks), "{asked:?}");
+    assert!(asked.iter().all(|command| [&Command::View, &tasks].contains(&command)), "{asked:?}");
+    drop(asked);
     page.server.stop();
 }
 

@@ -83,7 +83,8 @@ impl Act {
             | Command::Idle { .. }
             | Command::Status
             | Command::TaskSecretKeys
-            | Command::View => return None,
+            | Command::View
+            | Command::ViewTasks(_) => return None,
             Command::Group(group, command) => {
                 let (call, message) = match command {
                     GroupCommand::AddTasks { tasks } => (

@@ -72,8 +72,10 @@ pub enum Command {
     Status,
     /// Return the keys of the Secret that tasks still need. posse itself asks.
     TaskSecretKeys,
-    /// The same for somebody who looks on: not a sign of life of the driver.
+    /// The status for somebody who looks on: not a sign of life of the driver.
     View,
+    /// The tasks of this group for somebody who looks on.
+    ViewTasks(GroupName),
 }
 
 /// What is to be done with a group or its tasks.

@@ -29,7 +29,7 @@ impl Reconciler {
 
     /// Executes one call and returns its reply. The next turn acts on the new targets.
     pub fn command(&mut self, command: Command, now: Millis) -> Reply {
-        if !matches!(command, Command::TaskSecretKeys | Command::View) {
+        if !matches!(command, Command::TaskSecretKeys | Command::View | Command::ViewTasks(_)) {
             self.on_driver_call(now);
         }
         match command {
@@ -52,6 +52,7 @@ impl Reconciler {
             }
             Command::TaskSecretKeys => Reply::TaskSecretKeys(self.task_secret_keys()),
             Command::Status | Command::View => Reply::Status(self.status().into()),
+            Command::ViewTasks(group) => self.show_tasks(&group, None),
         }
     }
 

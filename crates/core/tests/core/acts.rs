@@ -82,6 +82,7 @@ fn what_changes_nothing_is_no_act() {
         Command::DriverReady,
         Command::Status,
         Command::View,
+        Command::ViewTasks("g".into()),
     ] {
         run.call_by(command.clone(), BY);
         assert_eq!(acts(&mut run), [], "{command:?}");

@@ -467,6 +467,7 @@ fn a_driver_without_a_call_is_lost() {
     run.wait(30_000);
     // Somebody has left a page open.
     run.call(Command::View);
+    run.call(Command::ViewTasks("g".into()));
     run.wait(29_999);
     assert_eq!(verdict(&mut run), None);
     run.wait(1);
