@@ -75,6 +75,7 @@ pub fn check_before_a_run(server: &dyn Server) {
     let (report, _) = check(&scene, &admin, 3, &[]);
     expect(&report, "quota", "ok", "room for all executors");
 
+    records(&scene, &admin);
     disruption_budgets(&scene);
     let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small"},
         "spec": {"limits": [{"type": "Container", "max": {"memory": "64Mi"},
@@ -98,6 +99,36 @@ pub fn check_before_a_run(server: &dyn Server) {
     assert_eq!(code, 3, "{report:#}");
     expect(&report, "namespace", "failed", "namespaces \"nowhere\" not found");
     scene.finish();
+}
+
+/// The pods of completed executors stay, and count where ended pods do.
+fn records(scene: &Scene<'_>, admin: &Access) {
+    let quotas = format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace);
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "records"}, "spec": {"hard": {"count/pods": "9"}}});
+    scene.admin.post(&quotas, &quota).ok();
+    wait_value(PATIENCE, "the quota to be counted", || {
+        let quota = scene.admin.get(&format!("{quotas}/records")).ok();
+        quota["status"]["used"]["count/pods"].as_str().map(drop).ok_or_else(|| quota.to_string())
+    });
+    for (completions, keep_failed, words) in [
+        (9, 0, None),
+        (10, 0, Some("with the pods that stay as records the run may hold 10")),
+        (9, 1, Some("with the pods that stay as records the run may hold 10")),
+    ] {
+        let settings = json!({
+            "executors": [{"count": 2, "completions": completions, "restart": "on-failure",
+                "template": "pod.json"}],
+            "failures": {"keep_failed": keep_failed},
+        });
+        let (report, code) = check_run(scene.run_with(admin).settings(settings), &[]);
+        assert_eq!(code, 0, "{report:#}");
+        match words {
+            None => expect(&report, "quota", "ok", "room for all executors"),
+            Some(words) => expect(&report, "quota", "warning", words),
+        }
+    }
+    scene.admin.delete(&format!("{quotas}/records"), &json!({})).ok();
 }
 
 /// A budget that asks for the executors' controller lets nobody evict them.

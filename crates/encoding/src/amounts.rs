@@ -153,6 +153,29 @@ fn of_containers(spec: &Map<String, Value>, list: List) -> Amounts {
     peak
 }
 
+/// What a pod uses of quotas on objects, as long as it is there: itself, and the claims of its ephemeral volumes.
+pub fn object_usage(pod: &Value) -> Amounts {
+    let mut used = Amounts::default();
+    used.set("count/pods", Quantity::whole(1));
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
+    for volume in volumes.into_iter().flatten() {
+        let Some(claim) = volume.pointer("/ephemeral/volumeClaimTemplate") else { continue };
+        let size = Amounts::read(claim, "/spec/resources/requests").get("storage");
+        let class = claim.pointer("/spec/storageClassName").and_then(Value::as_str);
+        let of_class = class.map(|class| format!("{class}.storageclass.storage.k8s.io/"));
+        let mut of_claim = Amounts::default();
+        of_claim.set("count/persistentvolumeclaims", Quantity::whole(1));
+        for prefix in ["", of_class.as_deref().unwrap_or_default()] {
+            of_claim.set(&format!("{prefix}persistentvolumeclaims"), Quantity::whole(1));
+            if let Some(size) = size {
+                of_claim.set(&format!("{prefix}requests.storage"), size);
+            }
+        }
+        used.add(&of_claim);
+    }
+    used
+}
+
 /// Requests and limits under the quota's resource names, and one pod.
 pub fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
     let mut used = Amounts::default();
@@ -177,6 +200,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_claims_of_ephemeral_volumes_are_there_as_long_as_the_pod() {
+        let claim = |size: &str, class: Option<&str>| {
+            json!({"ephemeral": {"volumeClaimTemplate": {"spec": {
+                "storageClassName": class, "resources": {"requests": {"storage": size}}}}}})
+        };
+        let pod = json!({"spec": {"volumes": [
+            {"emptyDir": {}}, claim("1Gi", None), claim("2Gi", Some("gold"))]}});
+        assert_eq!(
+            object_usage(&pod).text(),
+            "count/persistentvolumeclaims=2,count/pods=1,\
+             gold.storageclass.storage.k8s.io/persistentvolumeclaims=1,\
+             gold.storageclass.storage.k8s.io/requests.storage=2Gi,\
+             persistentvolumeclaims=2,requests.storage=3Gi"
+        );
+        assert_eq!(object_usage(&json!({})).text(), "count/pods=1");
+    }
 
     #[test]
     fn a_pod_uses_what_it_asks_for_as_a_whole_else_what_its_containers_do() {

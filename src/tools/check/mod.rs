@@ -21,7 +21,8 @@ use crate::tools::check::report::{Report, Status};
 use crate::world::World;
 use posse_core::model::pod_text::PodOverrides;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_encoding::amounts::{Amounts, pod_usage};
+use posse_core::model::settings::GroupSpec;
+use posse_encoding::amounts::{Amounts, object_usage, pod_usage};
 use posse_kube::api::objects::Objects;
 use posse_kube::api::pods::Pods;
 use posse_kube::api::preflight;
@@ -306,33 +307,33 @@ impl Checks {
 
     /// Sends a dry-run create of a pod of each group. Returns what all executors together use of a
     /// quota; `None` if there is no configuration.
-    fn templates(&mut self) -> Option<Amounts> {
+    fn templates(&mut self) -> Option<RunUsage> {
         let Some(mut settings) = self.settings.take() else {
             let message = "there is no ./posse.yaml; name a file with -f FILE";
             self.report.add("template", Status::Skipped, message);
             return None;
         };
         settings.namespace = Some(self.namespace.clone());
-        let mut usage = Amounts::default();
+        let (mut usage, mut kept) = (RunUsage::default(), Amounts::default());
         for group in &settings.groups {
-            let each = self.template(&settings, group);
-            let all =
-                each.0.iter().map(|(name, amount)| (name.clone(), amount.times(group.spec.target)));
-            usage.add(&Amounts(all.into_iter().collect()));
+            let (each, object) = self.template(&settings, group);
+            usage.add(&group.spec, &each, &object);
+            kept = object;
         }
+        usage.at_end.add(&times(&kept, settings.policy.keep_failed));
         self.settings = Some(settings);
         Some(usage)
     }
 
-    /// What one executor of the group uses of a quota.
-    fn template(&mut self, settings: &RunSettings, group: &GroupSettings) -> Amounts {
+    /// What one executor of the group uses of a quota while it runs, and for as long as its pod is there.
+    fn template(&mut self, settings: &RunSettings, group: &GroupSettings) -> (Amounts, Amounts) {
         let name = format!("template {}", group.spec.name);
         let run = shown_identity(settings);
         let compiled = match group.template.compile(&settings.identity(Some(group), &run)) {
             Ok(compiled) => compiled,
             Err(error) => {
                 self.report.add(&name, Status::Failed(Code::Usage), error.to_string());
-                return Amounts::default();
+                return Default::default();
             }
         };
         for warning in compiled.warnings() {
@@ -360,7 +361,7 @@ impl Checks {
             serde_json::from_slice(answer.as_deref().unwrap_or(&body)).unwrap_or_default();
         let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
         self.executors.extend(labels.cloned());
-        pod_usage(&pod)
+        (pod_usage(&pod), object_usage(&pod))
     }
 
     fn pod_security(&mut self, namespace: Option<&Namespace>) {
@@ -386,7 +387,7 @@ impl Checks {
         }
     }
 
-    fn quota(&mut self, wanted: Option<&Amounts>) {
+    fn quota(&mut self, usage: Option<&RunUsage>) {
         let quotas = match preflight::quotas(&self.connection.http, &self.namespace) {
             Ok(quotas) => quotas,
             Err(refusal) => {
@@ -397,16 +398,19 @@ impl Checks {
             let message = format!("{} has scopes and was not checked", quota.name);
             self.report.add("quota", Status::Unknown, message);
         }
-        let Some(wanted) = wanted else { return };
-        let short = shortages(&quotas, wanted);
-        let problems = short.iter().map(|Shortage { quota, resource, wanted, left, hard }| {
-            let [wanted, left, hard] = [wanted, left, hard].map(|amount| amount.canonical());
-            format!("{quota} has {left} of {hard} {resource} left, the executors need {wanted}")
-        });
-        let problems = problems.collect::<Vec<_>>().join("; ");
+        let Some(usage) = usage else { return };
+        let short = shortages(&quotas, &usage.at_a_time);
         if !short.is_empty() {
             let remedy = "posse creates what the quota allows and continues when there is room; raise \
                           the quota, request less, or lower count";
+            let problems = problems(&short, "the executors need");
+            return self.report.advise("quota", Status::Warning, problems, remedy);
+        }
+        let short = shortages(&quotas, &usage.at_end);
+        if !short.is_empty() {
+            let problems = problems(&short, "with the pods that stay as records the run may hold");
+            let remedy = "the pods of completed executors and the last failed ones (failures.keep_failed) stay until \
+                          others wait for the quota; raise it to keep them";
             return self.report.advise("quota", Status::Warning, problems, remedy);
         }
         if let Some(message) = room(&quotas) {
@@ -470,6 +474,38 @@ const REACH_REMEDY: &str = "check that the server is up, that its address is rig
                             and NO_PROXY apply";
 const HOST_REMEDY: &str = "set driver.host to a name or an address of this machine that the cluster's \
                            nodes can reach";
+
+fn times(amounts: &Amounts, n: u32) -> Amounts {
+    let all = amounts.0.iter().map(|(name, amount)| (name.clone(), amount.times(n)));
+    Amounts(all.collect())
+}
+
+/// What a run uses of quotas.
+#[derive(Default)]
+struct RunUsage {
+    /// Of all executors that run at a time.
+    at_a_time: Amounts,
+    /// With the pods that stay: the records of those that have completed, and `failures.keep_failed`.
+    at_end: Amounts,
+}
+
+impl RunUsage {
+    /// Adds a group. `each`: what one executor uses while it runs; `object`: as long as its pod is there.
+    fn add(&mut self, group: &GroupSpec, each: &Amounts, object: &Amounts) {
+        self.at_a_time.add(&times(each, group.target));
+        self.at_a_time.add(&times(object, group.target));
+        self.at_end.add(&times(object, group.completions.unwrap_or(0).max(group.target)));
+    }
+}
+
+/// What quotas have too little of. `need`: the words for the amount that they should have.
+fn problems(short: &[Shortage], need: &str) -> String {
+    let problems = short.iter().map(|Shortage { quota, resource, wanted, left, hard }| {
+        let [wanted, left, hard] = [wanted, left, hard].map(|amount| amount.canonical());
+        format!("{quota} has {left} of {hard} {resource} left, {need} {wanted}")
+    });
+    problems.collect::<Vec<_>>().join("; ")
+}
 
 /// What to say if no quota is too small; nothing if none of them was checked.
 fn room(quotas: &[Quota]) -> Option<String> {
