@@ -35,6 +35,7 @@ mod core {
     mod restarts_in_place;
     mod retained_pods;
     mod reviews;
+    mod room;
     mod rules;
     mod scale;
     mod sim;

@@ -299,8 +299,8 @@ fn body(
 /// A strategic merge patch with the uid, so that the server refuses it with 409 for a pod of another uid.
 fn patch_body(uid: &Uid, patch: &Patch) -> Vec<u8> {
     let metadata = match patch {
-        Patch::Completed => label(uid, labels::COMPLETED),
-        Patch::Counted => label(uid, labels::COUNTED),
+        Patch::Completed { .. } => label(uid, labels::COMPLETED),
+        Patch::Counted { .. } => label(uid, labels::COUNTED),
         Patch::LeftQueue { is_deleted } => kueue::left_group(&uid.to_string(), *is_deleted),
         Patch::Draining(draining, label) => {
             let value = draining::value(*draining);
@@ -313,7 +313,18 @@ fn patch_body(uid: &Uid, patch: &Patch) -> Vec<u8> {
             metadata
         }
     };
-    serde_json::json!({ "metadata": metadata }).to_string().into_bytes()
+    let mut body = serde_json::json!({ "metadata": metadata });
+    if let Patch::Completed { rest_deadline_s, folded }
+    | Patch::Counted { rest_deadline_s, folded } = patch
+    {
+        if let Some(seconds) = rest_deadline_s {
+            body["spec"] = serde_json::json!({ "activeDeadlineSeconds": seconds });
+        }
+        if let Some(indexes) = folded {
+            body["metadata"]["annotations"] = serde_json::json!({ labels::FOLDED: indexes });
+        }
+    }
+    body.to_string().into_bytes()
 }
 
 /// A patch of the annotations that autoscalers read, with the uid as `patch_body` has it.

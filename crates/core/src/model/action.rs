@@ -9,13 +9,14 @@ use crate::model::pod::Draining;
 use crate::model::pod_text::{PodOverrides, PodText};
 use crate::model::task::TaskOutput;
 
-/// A change of a pod's labels and annotations.
+/// A change of a pod's labels and annotations. `rest_deadline_s`: the pod stays as a record, and what runs on in it
+/// has to end then (`End::rest`). `folded`: it takes other records over (`End::folded`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// Label `posse.dev/completed`: it was reported that the executor's work is done.
-    Completed,
+    Completed { rest_deadline_s: Option<u32>, folded: Option<String> },
     /// Label `posse.dev/counted`: the loss was reported and charged to its budget.
-    Counted,
+    Counted { rest_deadline_s: Option<u32>, folded: Option<String> },
     /// The queue needs the pod no more: no successor takes its place in the group. `is_deleted`: the queue's
     /// finalizer is removed too, so that the pod can go.
     LeftQueue { is_deleted: bool },

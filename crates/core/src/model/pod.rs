@@ -110,6 +110,10 @@ pub struct End {
     pub init: Option<Box<InitEnd>>,
     /// posse set the deadline (`max_age`).
     pub has_max_age: bool,
+    /// The main container has ended, and others run on.
+    pub rest: Option<Rest>,
+    /// Annotation `posse.dev/folded`: the indexes of other records of the group, which are gone.
+    pub folded: Option<Box<str>>,
 }
 
 /// The content of annotation `posse.dev/draining`: an executor that posse ends, as a later run of
@@ -197,6 +201,27 @@ pub struct Pod {
     pub end: Option<Box<End>>,
 }
 
+/// What runs on in a pod after the end of its main container. Only a deadline ends it without deleting the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The earliest deadline, in seconds from the pod's start: with a lower one the main container would seem to have
+    /// ended by it.
+    pub from_s: u32,
+    /// `spec.activeDeadlineSeconds`.
+    pub deadline_s: Option<u32>,
+}
+
+/// The longest deadline that a server takes, in seconds.
+const DEADLINE_MAX_S: u32 = 0x7fff_ffff;
+
+impl Rest {
+    /// The deadline that leaves so many seconds to it; none if the pod has an earlier one.
+    pub fn deadline_after(self, grace_s: u32) -> Option<u32> {
+        let deadline_s = self.from_s.saturating_add(grace_s).min(DEADLINE_MAX_S);
+        self.deadline_s.is_none_or(|set| set > deadline_s).then_some(deadline_s)
+    }
+}
+
 /// What few pods have, so that the others need no room for it. Empty: absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rare {
@@ -224,6 +249,11 @@ impl Pod {
 
     fn rare(&self, part: impl FnOnce(&Rare) -> &str) -> Option<&str> {
         self.rare.as_deref().map(part).filter(|text| !text.is_empty())
+    }
+
+    /// The deadline that leaves so many seconds to what runs on in it, if anything does, and it has no earlier one.
+    pub fn rest_deadline_s(&self, grace_s: u32) -> Option<u32> {
+        self.end.as_ref()?.rest?.deadline_after(grace_s)
     }
 }
 

@@ -10,4 +10,5 @@ pub mod loss;
 pub mod node_fault;
 pub mod orphans;
 pub mod plan;
+pub mod room;
 pub mod victims;

@@ -146,7 +146,8 @@ impl Reconciler {
         let Some(executor) = self.executors.get(id) else { return };
         let life = executor.life;
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        if let Some(pod) = pod.filter(|pod| life == Life::Completed && !pod.completed) {
+        let is_new = |pod: &&Pod| !pod.completed || pod.rest_deadline_s(pod.grace_s).is_some();
+        if let Some(pod) = pod.filter(|_| life == Life::Completed).filter(is_new) {
             self.mutations.request(&pod.uid, &pod.name, MutationKind::LabelCompleted);
         }
         self.insert_record(id, false);

@@ -27,6 +27,7 @@ mod driver_reports;
 mod force_delete;
 mod foreign_pods;
 mod gangs;
+mod giving_way;
 mod group_restarts;
 mod groups;
 mod log_reads;

@@ -30,11 +30,17 @@ impl Reconciler {
             let name = mutation.name.to_string();
             let kind = mutation.kind;
             debug_assert!(!self.foreign_pods.contains(&uid), "pod {name} is not ours");
-            self.actions.push_back(match kind {
+            let action = match kind {
                 MutationKind::LabelCompleted => {
-                    Action::Patch { uid, name, patch: Patch::Completed }
+                    let rest_deadline_s = self.rest_deadline_s(&uid);
+                    let folded = self.fold_into(&uid);
+                    Action::Patch { uid, name, patch: Patch::Completed { rest_deadline_s, folded } }
                 }
-                MutationKind::LabelCounted => Action::Patch { uid, name, patch: Patch::Counted },
+                MutationKind::LabelCounted => {
+                    let rest_deadline_s = self.rest_deadline_s(&uid);
+                    let folded = self.fold_into(&uid);
+                    Action::Patch { uid, name, patch: Patch::Counted { rest_deadline_s, folded } }
+                }
                 MutationKind::LeaveQueue => {
                     let is_deleted = self.is_terminating(&uid);
                     Action::Patch { uid, name, patch: Patch::LeftQueue { is_deleted } }
@@ -48,8 +54,16 @@ impl Reconciler {
                     let patch = self.draining_patch(&uid);
                     Action::Patch { uid, name, patch }
                 }
-            });
+            };
+            self.actions.push_back(action);
         }
+    }
+
+    /// What runs on in a record has the pod's grace period, and no time while others wait for its room: the kubelet
+    /// leaves it the grace period again.
+    fn rest_deadline_s(&self, uid: &Uid) -> Option<u32> {
+        let pod = self.snapshot.get(uid)?;
+        pod.rest_deadline_s(if self.lacks_room() { 0 } else { pod.grace_s })
     }
 
     /// It may be time to send a mutation again.
@@ -113,6 +127,7 @@ impl Reconciler {
     }
 
     pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
+        self.on_folded(uid, answer.is_ok());
         let Some(mutation) = self.mutations.on_answered(uid) else { return };
         // Otherwise a delete was requested meanwhile.
         let is_patch = mutation.kind.is_patch();

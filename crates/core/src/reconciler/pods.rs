@@ -45,6 +45,7 @@ impl Reconciler {
             self.on_change(Some(change), now);
         }
         if is_first {
+            self.unfold(now);
             let names: Vec<GroupName> = self.executors.groups.keys().cloned().collect();
             names.iter().for_each(|name| self.restart_if_incomplete(name, now));
         }

@@ -24,7 +24,12 @@ impl Reconciler {
         let Some(executor) = self.executors.get_mut(id) else { return };
         match executor.life {
             Life::Completed => return self.keep_record(id),
-            Life::Retained => return,
+            Life::Retained => {
+                if pod.rest_deadline_s(pod.grace_s).is_some() {
+                    self.mutations.request(&uid, &pod.name, MutationKind::LabelCounted);
+                }
+                return;
+            }
             Life::Cancelled | Life::Ending(_) | Life::Gone | Life::Lost { .. } | Life::Wanted => {}
         }
         let is_retained = executor.life.is_lost()

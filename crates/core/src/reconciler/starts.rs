@@ -251,7 +251,10 @@ impl Reconciler {
         let has_problem = self.problem_waiting(group).is_some_and(|problem| problem.0 == waiting);
         let problem = group.problems.first().filter(|_| has_problem);
         let problem_message = || Some(self.problem_message(problem?)?.to_owned());
-        group.refusal.clone().or_else(problem_message).or_else(|| self.server_message(waiting))
+        let words =
+            group.refusal.clone().or_else(problem_message).or_else(|| self.server_message(waiting));
+        let parts: Vec<String> = words.into_iter().chain(self.words_about_holders(group)).collect();
+        Some(parts.join("; ")).filter(|message| !message.is_empty())
     }
 
     /// The executor of the group whose pod is deleted and does not go.

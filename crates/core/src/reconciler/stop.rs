@@ -201,6 +201,7 @@ impl Reconciler {
     }
 
     pub(super) fn turn_stop(&mut self, now: Millis) -> Option<Millis> {
+        self.release_folded();
         let stop = self.stop.as_ref()?;
         if stop.result.is_some() {
             return None;

@@ -89,6 +89,7 @@ impl Reconciler {
         }
         self.gates.expire(now);
         self.executors.groups.values_mut().for_each(|group| group.slot_waits.expire(now));
+        self.give_way(now);
         let gangs_due = self.judge_gangs(now);
         let Plan { groups, next_at } = self.plan(now);
         // The next turn gives the places of displaced executors to others.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::pod::Pod;
 use crate::model::pod_text::PreferredNode;
 use crate::model::settings::GroupSpec;
@@ -15,6 +15,7 @@ use crate::model::task::Shape;
 use crate::state::attempts::Attempts;
 use crate::state::counts::Counts;
 pub use crate::state::executor::{Executor, Resize, has_ended};
+use crate::state::folded::Folded;
 use crate::state::gang::GangState;
 use crate::state::heartbeat_losses::HeartbeatLosses;
 use crate::state::ledger::Create;
@@ -82,6 +83,12 @@ pub struct Group {
     pub work: Work,
     /// The pods that stay as the records of work that has ended.
     pub(crate) records: Records,
+    /// The work that they tell of, and whose own pods give way.
+    pub(crate) folded: Folded,
+    /// The pods that are deleted as soon as a record tells of their work, and how many of them the label tells of
+    /// that is being written to this pod.
+    pub(crate) folding: Vec<Uid>,
+    pub(crate) folding_sent: Option<(Uid, usize)>,
     pub(crate) heartbeat_losses: HeartbeatLosses,
     pub wait: PlanWait,
     /// Why the command that sets the target failed.
@@ -374,6 +381,7 @@ impl Executors {
         let Some(group) = self.groups.get_mut(name) else { return };
         group.work = Work::default();
         group.slots = Slots::default();
+        group.folded = Folded::default();
         for id in &group.members {
             let Some(executor) = self.by_id.get_mut(id).filter(|one| one.task.is_none()) else {
                 continue;

@@ -8,6 +8,7 @@ pub mod create_backoff;
 pub mod driver_reports;
 pub mod executor;
 pub mod executors;
+pub mod folded;
 pub mod gang;
 pub mod gates;
 mod group_end;

@@ -2,7 +2,7 @@
 //! consecutive ones.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// Half-open ranges that do not touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +56,11 @@ impl Ranges {
     /// How many numbers below `limit` are in the set.
     pub fn count_below(&self, limit: u64) -> u64 {
         self.ends.range(..limit).map(|(&start, &end)| end.min(limit) - start).sum()
+    }
+
+    /// The ranges, with both ends.
+    pub fn iter(&self) -> impl Iterator<Item = RangeInclusive<u64>> {
+        self.ends.iter().map(|(&start, &end)| start..=end.saturating_sub(1))
     }
 
     /// The lowest number that is not in the set.

@@ -34,6 +34,11 @@ impl Records {
         self.by_end.iter().map(|&(_, id)| id)
     }
 
+    /// The one whose work ended last.
+    pub fn newest(&self) -> Option<ExecutorId> {
+        self.by_end.last().map(|&(_, id)| id)
+    }
+
     /// The oldest ones beyond the newest `max`.
     pub fn beyond(&self, max: usize) -> impl Iterator<Item = ExecutorId> {
         self.iter().take(self.by_end.len().saturating_sub(max))

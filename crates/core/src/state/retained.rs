@@ -26,6 +26,11 @@ impl RetainedPods {
         self.ids.insert(index, id);
     }
 
+    /// All of them, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = ExecutorId> {
+        self.ids.iter().copied()
+    }
+
     /// This pod is no longer retained.
     pub fn forget(&mut self, id: ExecutorId) {
         self.ids.retain(|retained| *retained != id);

@@ -90,8 +90,9 @@ fn an_executor_that_ends_with_0_is_done_if_work_ends() {
         let got = (status.target, status.running, status.completed, status.requested);
         assert_eq!(got, want, "{how:?}");
         let actions = run.take();
-        let is_label =
-            |action: &Action| matches!(action, Action::Patch { patch: Patch::Completed, .. });
+        let is_label = |action: &Action| {
+            matches!(action, Action::Patch { patch: Patch::Completed { .. }, .. })
+        };
         let is_delete = |action: &Action| matches!(action, Action::Delete { .. });
         assert_eq!(actions.iter().any(is_label), is_done);
         assert_eq!(actions.iter().any(is_delete), !is_done);

@@ -4,8 +4,9 @@
 
 use crate::core_run::{Run, policy, spec};
 use posse_core::model::action::{Action, Patch};
-use posse_core::model::pod::{ContainerState, End, InitEnd, Phase, Pod};
-use posse_core::model::settings::Policy;
+use posse_core::model::input::Input;
+use posse_core::model::pod::{ContainerState, End, InitEnd, Phase, Pod, Rest};
+use posse_core::model::settings::{GroupSpec, Policy, Restart};
 use posse_core::model::waiting::{StartWait, Waiting};
 
 fn ended(pod: &mut Pod, phase: Phase, end: End) {
@@ -72,8 +73,9 @@ fn a_pod_is_retained_if_the_application_itself_ended_it() {
             }
             assert_eq!(run.group("g").failed, u32::from(is_retained), "{phase:?} {end:?}");
             let deletes = |action: &&Action| matches!(action, Action::Delete { .. });
-            let is_label =
-                |action: &&Action| matches!(action, Action::Patch { patch: Patch::Counted, .. });
+            let is_label = |action: &&Action| {
+                matches!(action, Action::Patch { patch: Patch::Counted { .. }, .. })
+            };
             let actions = run.take();
             assert_eq!(actions.iter().any(|a| deletes(&a)), !is_retained, "{phase:?} {end:?}");
             let is_labelled = actions.iter().any(|a| is_label(&a));
@@ -107,6 +109,53 @@ fn a_retained_pod_stays_when_its_side_car_ends_or_is_evicted() {
         run.take();
         run.watch(&[1], |pod| ended(pod, Phase::Failed, end.clone()));
         assert_eq!((run.group("g").failed, run.take()), (1, vec![]));
+    }
+}
+
+/// The containers beside the main one hold the node and the quota until they end.
+#[test]
+fn what_runs_on_in_a_record_gets_a_deadline() {
+    let runs_on = |code: i32, deadline_s: Option<u32>| {
+        move |pod: &mut Pod| {
+            ended(pod, Phase::Running, exit(code, "Error"));
+            // It was on its node for 10 s, and has a grace period of 30 s.
+            pod.end.as_mut().unwrap().rest = Some(Rest { from_s: 11, deadline_s });
+        }
+    };
+    let patches = |run: &mut Run| {
+        let actions = run.take().into_iter();
+        let patches = actions.filter_map(|action| match action {
+            Action::Patch { patch: Patch::Completed { rest_deadline_s, .. }, .. } => {
+                Some((0, rest_deadline_s))
+            }
+            Action::Patch { patch: Patch::Counted { rest_deadline_s, .. }, .. } => {
+                Some((1, rest_deadline_s))
+            }
+            _ => None,
+        });
+        patches.collect::<Vec<_>>()
+    };
+    for code in [0, 1] {
+        let group = GroupSpec { restart: Restart::OnFailure, ..spec("g", 1) };
+        let mut run = Run::with_running(policy(), vec![group.clone()]);
+        run.watch(&[1], runs_on(code, None));
+        assert_eq!(patches(&mut run), [(code, Some(41))]);
+        let label = |pod: &mut Pod| match code {
+            0 => pod.completed = true,
+            _ => pod.counted = Some(7),
+        };
+        run.tell(Input::Patched { uid: run.pods[0].uid.clone(), answer: Ok(()) });
+        run.watch(&[1], |pod| {
+            runs_on(code, Some(41))(pod);
+            label(pod);
+        });
+        assert_eq!(patches(&mut run), [], "it has its deadline");
+        // A process before this one has told the end, and was killed before it ended the rest.
+        runs_on(code, Some(900))(&mut run.pods[0]);
+        let pods = std::mem::take(&mut run.pods);
+        let mut run = Run { pods, ..Run::unlisted(policy(), vec![group]) };
+        run.list();
+        assert_eq!(patches(&mut run), [(code, Some(41))]);
     }
 }
 

@@ -407,7 +407,8 @@ fn the_last_failed_pods_are_retained_and_labelled_as_counted() {
         run.failed(&[id]);
     }
     let asked = run.take();
-    let counted = asked.iter().filter(|a| matches!(a, Action::Patch { patch: Patch::Counted, .. }));
+    let counted =
+        asked.iter().filter(|a| matches!(a, Action::Patch { patch: Patch::Counted { .. }, .. }));
     assert_eq!(counted.count(), 3);
     assert_eq!((run.group("g").failed, run.group("g").terminating), (2, 1));
     // The watch event of its label does not make the oldest pod retained again.

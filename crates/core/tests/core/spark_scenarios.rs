@@ -450,7 +450,7 @@ fn spark_c2_6_and_7_kept_pods_are_marked_and_not_deleted() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.failed(&[1]);
     let asked = run.take();
-    assert!(asked.iter().any(|a| matches!(a, Action::Patch { patch: Patch::Counted, .. })));
+    assert!(asked.iter().any(|a| matches!(a, Action::Patch { patch: Patch::Counted { .. }, .. })));
     assert!(!asked.iter().any(|a| matches!(a, Action::Delete { .. })), "{asked:?}");
     assert_eq!((run.losses().len(), run.group("g").failed), (1, 1));
 }

@@ -214,8 +214,9 @@ fn a_task_that_ends_with_0_has_succeeded_and_never_runs_again() {
         assert_eq!(state(&mut run, "a"), "running");
         run.watch(&[1], end_with(0));
         assert_eq!(ends(&mut run), [("a".to_owned(), "succeeded", Some(0), 1)]);
-        let label =
-            |action: &Action| matches!(action, Action::Patch { patch: Patch::Completed, .. });
+        let label = |action: &Action| {
+            matches!(action, Action::Patch { patch: Patch::Completed { .. }, .. })
+        };
         assert!(matches!(&run.take()[..], [one] if label(one)), "its pod is the record");
         let status = run.group("g");
         assert_eq!((status.open_tasks, status.ended_tasks, status.completed), (0, 1, 0));

@@ -23,6 +23,8 @@ pub const COUNTED: &str = "posse.dev/counted";
 pub const COMPLETED: &str = "posse.dev/completed";
 /// Label: the key of the task that the executor works on.
 pub const KEY: &str = "posse.dev/key";
+/// Annotation on the record of an index: those of its group whose pods are gone, such as `0-3,7`.
+pub const FOLDED: &str = "posse.dev/folded";
 /// Annotation: that task, and which attempt at it this is.
 pub const TASK: &str = "posse.dev/task";
 /// Annotation: what the group does when an executor ends (`on-failure` or `never`).

@@ -94,6 +94,20 @@ mod tests {
             "status":{"phase":"Running"}}"#;
         let job = JobName { name: "d".to_owned(), uid: Uid::new("j1") };
         assert_eq!(parse_owner(of_job), facts(Phase::Running, true, Some(job)));
+        // The driver has ended, and another container runs on.
+        for (code, want) in [(0, Phase::Succeeded), (3, Phase::Failed)] {
+            let behind = format!(
+                r#"{{"metadata":{{"uid":"o1","annotations":{{"posse.dev/container":"driver"}}}},
+                    "spec":{{"restartPolicy":"Never","containers":[{{"name":"proxy"}},{{"name":"driver"}}]}},
+                    "status":{{"phase":"Running","containerStatuses":[
+                        {{"name":"proxy","state":{{"running":{{}}}}}},
+                        {{"name":"driver","state":{{"terminated":{{"exitCode":{code}}}}}}}]}}}}"#
+            );
+            assert_eq!(parse_owner(behind.as_bytes()), facts(want, false, None));
+            // The kubelet starts it again.
+            let again = behind.replace("Never", "Always");
+            assert_eq!(parse_owner(again.as_bytes()), facts(Phase::Running, false, None));
+        }
         assert!(parse_owner(br#"{"metadata":{}}"#).is_err());
     }
 }

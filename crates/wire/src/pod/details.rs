@@ -1,15 +1,18 @@
 //! Reads any pod as commands show it: the facts that the reconciler has, and what only people want to know.
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
+use super::rest::rest;
 use super::{RawPod, stuck_kind};
 use crate::error::WireError;
 use crate::k8s::labels::DRIVER_DIR;
 use crate::k8s::object::{Condition, Meta, or_default};
-use posse_core::model::pod::{Phase, Pod, StartProblemKind};
+use posse_core::model::pod::{ContainerState, Phase, Pod, StartProblemKind};
 use posse_core::policy::cost::Reserved;
+use posse_core::state::executors::has_ended;
 use posse_encoding::amounts::pod_requests;
 use posse_encoding::json;
 use posse_encoding::quantity::Quantity;
@@ -30,6 +33,7 @@ pub struct PodDetails {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodSpec {
+    active_deadline_seconds: Option<u32>,
     #[serde(deserialize_with = "or_default")]
     containers: Vec<Container>,
     #[serde(deserialize_with = "or_default")]
@@ -184,9 +188,44 @@ impl PodDetails {
         self.facts.phase.is_final()
     }
 
+    /// True if its main container has ended, or the whole pod. Others may run on in it.
+    pub fn has_ended(&self) -> bool {
+        has_ended(&self.facts)
+    }
+
+    /// True if its main container has ended with 0: no phase tells that where others run on, or have failed.
+    pub fn has_succeeded(&self) -> bool {
+        match self.facts.container {
+            ContainerState::Ended => {
+                self.facts.end.as_ref().is_some_and(|end| end.exit_code == Some(0))
+            }
+            ContainerState::Running | ContainerState::Waiting => {
+                self.facts.phase == Phase::Succeeded
+            }
+        }
+    }
+
     /// True if it has not ended and is not being deleted.
     pub fn is_live(&self) -> bool {
-        !self.is_final() && !self.facts.deleting
+        !self.has_ended() && !self.facts.deleting
+    }
+
+    /// The containers beside the main one that have not ended with 0. Native side-cars, which the kubelet ends, are
+    /// none.
+    pub fn rest(&self) -> impl Iterator<Item = &ContainerStatus> {
+        let others = self.status.container_statuses.iter();
+        others.filter(|status| {
+            let end = status.state.terminated.as_ref();
+            status.name != self.main && end.is_none_or(|end| end.exit_code != Some(0))
+        })
+    }
+
+    /// The deadline for what runs on in the pod after the end of its main container, which is now. `None` if it has
+    /// an earlier one, or nothing runs on.
+    pub fn rest_deadline_s(&self, now: Timestamp) -> Option<u32> {
+        self.rest().find(|status| status.state.terminated.is_none())?;
+        let start = self.status.start_time.as_deref().and_then(|text| text.parse().ok());
+        rest(start, now, self.spec.active_deadline_seconds).deadline_after(self.facts.grace_s)
     }
 
     /// How often the main container was restarted.
@@ -243,8 +282,7 @@ impl PodSpec {
 
     /// The names of all containers.
     pub fn container_names(&self) -> Vec<&str> {
-        let Self { containers, init_containers, ephemeral_containers, volumes: _, reserved: _ } =
-            self;
+        let Self { containers, init_containers, ephemeral_containers, .. } = self;
         let all = containers.iter().chain(init_containers).chain(ephemeral_containers);
         all.map(|container| container.name.as_str()).collect()
     }

@@ -32,6 +32,7 @@ pub mod memory;
 pub mod node_affinity;
 pub mod placeholders;
 mod raw;
+mod rest;
 pub mod security;
 pub mod slot_volume;
 pub mod staged;
@@ -42,7 +43,8 @@ pub mod volumes;
 
 pub(super) use self::raw::RawPod;
 use self::raw::{
-    Labels, RawCondition, RawContainer, RawContainerStatus, RawMeta, RawOwner, RawState, RawStatus,
+    Labels, RawCondition, RawContainer, RawContainerStatus, RawMeta, RawOwner, RawSpec, RawState,
+    RawStatus,
 };
 
 /// A ReplicaSet deletes pods with a lower cost first.
@@ -134,16 +136,33 @@ impl RawPod<'_> {
         })
     }
 
+    /// The phase, or the one that the end of the main container stands for: others may run on in the pod.
+    fn phase_of_main(&self) -> Phase {
+        let (Some(meta), Some(spec), Some(status)) = (&self.metadata, &self.spec, &self.status)
+        else {
+            let status = self.status.as_ref();
+            return phase(status.and_then(|status| status.phase.as_ref()));
+        };
+        let annotations = meta.annotations.as_ref();
+        let named = annotations.and_then(|annotations| annotations.container.clone());
+        let main = named.or_else(|| main_without_annotation(&spec.containers));
+        let state = status.lasting_state_of(main.as_ref(), spec, meta.is_deleting);
+        match state.and_then(|state| state.terminated.as_ref()) {
+            Some(end) if end.exit_code == Some(0) => Phase::Succeeded,
+            Some(_) => Phase::Failed,
+            None => phase(status.phase.as_ref()),
+        }
+    }
+
     /// The facts about a pod that owns others.
     pub(super) fn owner_facts(&self) -> Result<OwnerFacts, WireError> {
         let meta = self.metadata.as_ref().ok_or(WireError::Missing("metadata"))?;
         let uid = meta.uid.as_ref().ok_or(WireError::Missing("metadata.uid"))?;
-        let text = self.status.as_ref().and_then(|status| status.phase.as_ref());
         let controller = meta.owner_references.iter().find(|owner| owner.is_controller);
         let job = controller.filter(|owner| text_of(owner.kind.as_ref()) == "Job");
         Ok(OwnerFacts {
             uid: Uid::new(&uid.0),
-            phase: phase(text),
+            phase: self.phase_of_main(),
             is_deleting: meta.is_deleting,
             job: job.map(|job| JobName {
                 name: text_of(job.name.as_ref()).to_owned(),
@@ -177,15 +196,12 @@ impl RawPod<'_> {
         let status = self.status.unwrap_or_default();
         let only = only_name(&spec.containers);
         let main = annotations.container.or_else(|| main_without_annotation(&spec.containers));
-        let mut state = status.state_of(main.as_ref());
         let phase = phase(status.phase.as_ref());
         let deleting = meta.is_deleting;
-        // The kubelet restarts what has ended, until the whole pod has ended or is deleted.
-        if spec.restarts_in_place && !phase.is_final() && !deleting {
-            state = state.filter(|state| state.terminated.is_none());
-        }
+        let state = status.lasting_state_of(main.as_ref(), &spec, deleting);
         let container = container_state(state);
-        let is_starting = container == ContainerState::Waiting && !phase.is_final() && !deleting;
+        let is_live = !phase.is_final() && !deleting;
+        let is_starting = container == ContainerState::Waiting && is_live;
         let gate = spec.scheduling_gates.first().and_then(|gate| gate.name.as_ref());
         Ok(Pod {
             uid,
@@ -228,8 +244,15 @@ impl RawPod<'_> {
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
             ip: number(status.pod_ip.as_ref()),
             host_ip: number(status.host_ip.as_ref()),
-            end: end(&status, phase, state)
-                .map(|end| Box::new(End { has_max_age: annotations.max_age.is_some(), ..*end })),
+            end: end(&status, &spec, phase, state).map(|end| {
+                let rest = status.rest(&spec, main.as_ref(), state).filter(|_| is_live);
+                Box::new(End {
+                    has_max_age: annotations.max_age.is_some(),
+                    rest,
+                    folded: annotations.folded.as_ref().map(Text::boxed),
+                    ..*end
+                })
+            }),
         })
     }
 }
@@ -315,6 +338,19 @@ impl<'a> RawStatus<'a> {
         let name = &*container?.0;
         let statuses = self.container_statuses.iter();
         statuses.into_iter().find(|status| text_of(status.name.as_ref()) == name)?.state.as_ref()
+    }
+
+    /// The same, if it stays so: the kubelet restarts what has ended, until the whole pod has ended or is deleted.
+    fn lasting_state_of(
+        &self,
+        container: Option<&Text<'_>>,
+        spec: &RawSpec<'_>,
+        is_deleting: bool,
+    ) -> Option<&RawState<'a>> {
+        let restarts =
+            spec.restarts_in_place && !phase(self.phase.as_ref()).is_final() && !is_deleting;
+        let state = self.state_of(container);
+        state.filter(|state| !restarts || state.terminated.is_none())
     }
 
     /// Why the kubelet has not given the pod the resources of its spec yet (KEP-1287): `Deferred`, as others use them,
@@ -436,7 +472,12 @@ fn container_state(state: Option<&RawState<'_>>) -> ContainerState {
     }
 }
 
-fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Option<Box<End>> {
+fn end(
+    status: &RawStatus<'_>,
+    spec: &RawSpec<'_>,
+    phase: Phase,
+    state: Option<&RawState<'_>>,
+) -> Option<Box<End>> {
     let terminated = state.and_then(|state| state.terminated.as_ref());
     let disruption = disruption(status);
     // The pod's own reason (NodeLost) may be set before the phase changes.
@@ -445,9 +486,10 @@ fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Op
         return None;
     }
     let (disruption, disruption_message) = disruption.unwrap_or_default();
+    let (pod_reason, pod_message) = status.reason_of_main(spec, state);
     Some(Box::new(End {
-        pod_reason: text_of(status.reason.as_ref()).into(),
-        pod_message: clipped(text_of(status.message.as_ref()), MESSAGE_BYTES_MAX).into(),
+        pod_reason: pod_reason.into(),
+        pod_message: clipped(pod_message, MESSAGE_BYTES_MAX).into(),
         disruption: disruption.into(),
         disruption_message: clipped(&disruption_message, MESSAGE_BYTES_MAX).into(),
         exit_code: terminated.and_then(|t| t.exit_code),
@@ -461,6 +503,8 @@ fn end(status: &RawStatus<'_>, phase: Phase, state: Option<&RawState<'_>>) -> Op
         // An init container is only the cause if no main container ended.
         init: if terminated.is_none() && phase == Phase::Failed { init_end(status) } else { None },
         has_max_age: false,
+        rest: None,
+        folded: None,
     }))
 }
 

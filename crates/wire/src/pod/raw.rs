@@ -4,7 +4,8 @@ use super::DELETION_COST;
 use crate::k8s::kueue;
 use crate::k8s::labels::{
     APP, ATTEMPT, COMPLETED, COMPONENT, CONTAINER, COUNTED, DO_NOT_DISRUPT, DRAINING, EXECUTOR_ID,
-    EXECUTOR_ID_VARIABLE, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SAFE_TO_EVICT, SLOT, TASK,
+    EXECUTOR_ID_VARIABLE, FOLDED, GROUP, INSTANCE, KEY, MAX_AGE, RESTART, SAFE_TO_EVICT, SLOT,
+    TASK,
 };
 use crate::text::Text;
 use posse_encoding::fields::{Fields, Value};
@@ -128,6 +129,7 @@ impl<'a> Fields<'a> for RawOwner<'a> {
 pub(crate) struct RawSpec<'a> {
     pub(super) node_name: Option<Text<'a>>,
     pub(super) grace_s: Option<u32>,
+    pub(super) deadline_s: Option<u32>,
     pub(super) containers: Vec<RawContainer<'a>>,
     pub(super) scheduling_gates: Vec<Named<'a>>,
     /// A container may end and be restarted in place, other than a native side-car or before the start.
@@ -139,6 +141,7 @@ impl<'a> Fields<'a> for RawSpec<'a> {
         (2, "containers"),
         (3, "restartPolicy"),
         (4, "terminationGracePeriodSeconds"),
+        (5, "activeDeadlineSeconds"),
         (10, "nodeName"),
         (20, "initContainers"),
         (38, "schedulingGates"),
@@ -148,6 +151,7 @@ impl<'a> Fields<'a> for RawSpec<'a> {
         match key {
             "nodeName" => self.node_name = Text::read(value)?,
             "terminationGracePeriodSeconds" => self.grace_s = seconds(value)?,
+            "activeDeadlineSeconds" => self.deadline_s = seconds(value)?,
             "containers" => {
                 value.items(&mut self.containers)?;
                 self.restarts_in_place |=
@@ -250,6 +254,7 @@ pub(crate) struct RawStatus<'a> {
     pub(super) message: Option<Text<'a>>,
     pub(super) pod_ip: Option<Text<'a>>,
     pub(super) host_ip: Option<Text<'a>>,
+    pub(super) start_time: Option<Text<'a>>,
     pub(super) conditions: Vec<RawCondition<'a>>,
     pub(super) container_statuses: Vec<RawContainerStatus<'a>>,
     pub(super) init_container_statuses: Vec<RawContainerStatus<'a>>,
@@ -263,6 +268,7 @@ impl<'a> Fields<'a> for RawStatus<'a> {
         (4, "reason"),
         (5, "hostIP"),
         (6, "podIP"),
+        (7, "startTime"),
         (8, "containerStatuses"),
         (10, "initContainerStatuses"),
     ];
@@ -274,6 +280,7 @@ impl<'a> Fields<'a> for RawStatus<'a> {
             "message" => self.message = Text::read(value)?,
             "podIP" => self.pod_ip = Text::read(value)?,
             "hostIP" => self.host_ip = Text::read(value)?,
+            "startTime" => self.start_time = value.time()?.map(Text),
             "conditions" => value.items(&mut self.conditions)?,
             "containerStatuses" => value.items(&mut self.container_statuses)?,
             "initContainerStatuses" => value.items(&mut self.init_container_statuses)?,
@@ -373,6 +380,7 @@ pub(crate) struct RawTerminated<'a> {
     pub(super) signal: Option<i32>,
     pub(super) reason: Option<Text<'a>>,
     pub(super) message: Option<Text<'a>>,
+    pub(super) finished_at: Option<Text<'a>>,
 }
 
 impl<'a> Fields<'a> for RawTerminated<'a> {
@@ -385,6 +393,7 @@ impl<'a> Fields<'a> for RawTerminated<'a> {
             "signal" => self.signal = code(value)?,
             "reason" => self.reason = Text::read(value)?,
             "message" => self.message = Text::read(value)?,
+            "finishedAt" => self.finished_at = value.time()?.map(Text),
             _ => {}
         }
         Ok(())
@@ -438,6 +447,7 @@ pub(crate) struct Annotations<'a> {
     pub(super) do_not_disrupt: Option<Text<'a>>,
     pub(super) safe_to_evict: Option<Text<'a>>,
     pub(super) draining: Option<Text<'a>>,
+    pub(super) folded: Option<Text<'a>>,
     pub(super) max_age: Option<Text<'a>>,
     pub(super) restart: Option<Text<'a>>,
     pub(super) task: Option<Text<'a>>,
@@ -454,6 +464,7 @@ impl<'a> Fields<'a> for Annotations<'a> {
             key if key == DO_NOT_DISRUPT.0 => self.do_not_disrupt = Text::read(value)?,
             key if key == SAFE_TO_EVICT.0 => self.safe_to_evict = Text::read(value)?,
             DRAINING => self.draining = Text::read(value)?,
+            FOLDED => self.folded = Text::read(value)?,
             MAX_AGE => self.max_age = Text::read(value)?,
             RESTART => self.restart = Text::read(value)?,
             TASK => self.task = Text::read(value)?,

@@ -10,9 +10,9 @@ use posse_core::model::task::TaskRun;
 
 use super::check::{Check, CheckResult};
 use super::cluster::{CreateError, is_over};
-use super::node::LOST_NODE;
+use super::node::{LOST_NODE, REST_MS, set_deadline};
 use super::trace::trace;
-use super::world::{Happening, PREFIX, World};
+use super::world::{Happening, PREFIX, Step, World};
 
 /// What the server or the network does to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,9 +255,21 @@ impl World {
 
     fn patch(&mut self, uid: &Uid, name: &str, patch: Patch) -> Result<(), Refusal> {
         let now_s = self.now / 1_000;
+        if let Patch::Completed { rest_deadline_s: Some(seconds), .. }
+        | Patch::Counted { rest_deadline_s: Some(seconds), .. } = patch
+        {
+            self.patch_pod(uid, name, |pod| set_deadline(pod, seconds))?;
+            self.after(REST_MS, Happening::Node(uid.clone(), Step::SideCar));
+        }
         self.patch_pod(uid, name, |pod| match patch {
-            Patch::Completed => pod.completed = true,
-            Patch::Counted => pod.counted = Some(now_s),
+            Patch::Completed { folded, .. } => {
+                pod.completed = true;
+                take_over(pod, folded);
+            }
+            Patch::Counted { folded, .. } => {
+                pod.counted = Some(now_s);
+                take_over(pod, folded);
+            }
             Patch::LeftQueue { is_deleted } => pod.is_held_by_queue &= !is_deleted,
             Patch::Draining(draining, _) => pod.draining = Some(draining.into()),
         })
@@ -340,5 +352,11 @@ pub fn refusal(class: RefusalClass, code: u16, message: &str) -> Refusal {
         reason: String::new(),
         message: message.to_owned(),
         retry_after_ms: None,
+    }
+}
+
+fn take_over(pod: &mut Pod, folded: Option<String>) {
+    if let Some(end) = pod.end.as_mut().filter(|_| folded.is_some()) {
+        end.folded = folded.map(String::into_boxed_str);
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use posse_base::rng::Rng;
 use posse_core::model::ids::Uid;
 use posse_core::model::input::PodAnswer;
-use posse_core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, StartProblemKind};
+use posse_core::model::pod::{
+    ContainerState, End, Phase, Pod, Rest, StartProblem, StartProblemKind,
+};
 
 use super::cluster::{Cause, is_over};
 use super::faults::{NodeFaults, at};
@@ -96,11 +98,7 @@ impl World {
                 }
             }
             Step::Gone => {}
-            // A retained pod's side-car ends, too.
-            Step::SideCar if !pod.deleting && pod.container == ContainerState::Ended => {
-                self.cluster.update(uid, |pod| pod.phase = Phase::Failed);
-            }
-            Step::SideCar => {}
+            Step::SideCar => self.end_side_car(uid, &pod),
             _ if is_over(&pod) => {}
             Step::Bind => {
                 let is_bound = pod.node.is_some();
@@ -268,6 +266,16 @@ impl World {
         }
     }
 
+    /// A retained pod's side-car ends, too.
+    fn end_side_car(&mut self, uid: &Uid, pod: &Pod) {
+        if !pod.deleting && pod.container == ContainerState::Ended {
+            self.cluster.update(uid, |pod| {
+                pod.phase = Phase::Failed;
+                set_rest(pod, None);
+            });
+        }
+    }
+
     /// Its command returns, or its node evicts it, as soon as it runs.
     fn end_at_once(&mut self, uid: &Uid) {
         let is_evicted = self.rng.chance(50);
@@ -302,9 +310,13 @@ impl World {
                 self.cluster.update(uid, |pod| {
                     end(pod, 1, "Error");
                     pod.phase = Phase::Running;
+                    set_rest(pod, Some(Rest { from_s: 9, deadline_s: None }));
                 });
                 let ms = 1 + self.impostors_rng.below(60_000);
-                self.after(ms, Happening::Node(uid.clone(), Step::SideCar));
+                // Another one ends only by the deadline that posse sets.
+                if ms > REST_MS {
+                    self.after(ms, Happening::Node(uid.clone(), Step::SideCar));
+                }
             }
             // A drain: the executor ends at once, its side-car ends later.
             4 => {
@@ -335,6 +347,22 @@ fn disrupt(pod: &mut Pod, reason: &str) {
     let mut end = pod.end.take().unwrap_or_default();
     end.disruption = reason.into();
     pod.end = Some(end);
+}
+
+/// How long side-cars run on after the deadline was set.
+pub const REST_MS: u64 = 30_000;
+
+/// Something runs on in the pod, or has ended.
+fn set_rest(pod: &mut Pod, rest: Option<Rest>) {
+    if let Some(end) = &mut pod.end {
+        end.rest = rest;
+    }
+}
+
+pub fn set_deadline(pod: &mut Pod, seconds: u32) {
+    if let Some(rest) = pod.end.as_mut().and_then(|end| end.rest.as_mut()) {
+        rest.deadline_s = Some(seconds);
+    }
 }
 
 pub fn end(pod: &mut Pod, code: i32, reason: &str) {

@@ -1,0 +1,243 @@
+//! Records and retained failed pods give way to the work: a quota or a node that they hold is what it waits for.
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+use std::collections::BTreeMap;
+
+use super::tasks::{say, task};
+use crate::core_run::{Run, end_with, policy, refusal, spec};
+use posse_core::model::action::{Action, Patch};
+use posse_core::model::ids::ExecutorId;
+use posse_core::model::input::Input;
+use posse_core::model::pod::{Phase, Pod, Rest};
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::model::settings::{GroupSpec, Policy, Restart};
+use posse_core::model::task::Task;
+use posse_core::model::waiting::{ServerWait, Waiting};
+
+/// What a quota counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Counts {
+    /// `count/pods`
+    Objects,
+    /// `pods`
+    Running,
+}
+
+/// The earliest deadline of what runs on, in seconds.
+const FROM_S: u32 = 8;
+
+/// A server with a quota, which answers everything at once.
+struct Server {
+    run: Run,
+    counts: Counts,
+    quota: usize,
+    /// The slots of the executors that were created, by id.
+    slots: BTreeMap<u64, u32>,
+}
+
+impl Server {
+    fn refusal(&self) -> Refusal {
+        let name = if self.counts == Counts::Objects { "count/pods" } else { "pods" };
+        let message = format!(
+            "pods \"x\" is forbidden: exceeded quota: q, requested: {name}=1, used: {name}=3, limited: {name}=3"
+        );
+        Refusal { message, ..refusal(RefusalClass::Capacity, 403) }
+    }
+
+    fn n_counted(&self) -> usize {
+        let is_counted = |pod: &&Pod| self.counts == Counts::Objects || !pod.phase.is_final();
+        self.run.pods.iter().filter(is_counted).count()
+    }
+
+    /// Carries out what was asked for, and what follows from it within `ms`.
+    fn carry_out(&mut self, ms: u64) {
+        for _ in 0..200 {
+            for action in self.run.take() {
+                self.answer(action);
+            }
+            if self.run.asked.is_empty() {
+                break;
+            }
+        }
+        if ms > 0 {
+            self.run.wait(ms);
+            self.carry_out(0);
+        }
+    }
+
+    fn answer(&mut self, action: Action) {
+        match action {
+            Action::Create { id, slot, .. } if self.n_counted() < self.quota => {
+                self.slots.insert(id.0, slot);
+                self.run.created(&[id.0]);
+                let with_slot = |pod: &mut Pod| pod.slot = pod.task.is_none().then_some(slot);
+                self.run.watch(&[id.0], with_slot);
+                self.run.running(&[id.0]);
+            }
+            Action::Create { id, .. } => {
+                let refusal = self.refusal();
+                self.run.refused(id.0, refusal);
+            }
+            Action::Patch { uid, patch, .. } => {
+                let Some(id) = self.id_of(&uid.to_string()) else { return };
+                self.run.watch(&[id], |pod| {
+                    let (folded, deadline_s) = match &patch {
+                        Patch::Completed { folded, rest_deadline_s } => {
+                            pod.completed = true;
+                            (folded, rest_deadline_s)
+                        }
+                        Patch::Counted { folded, rest_deadline_s } => {
+                            pod.counted = Some(1);
+                            (folded, rest_deadline_s)
+                        }
+                        _ => (&None, &None),
+                    };
+                    // What would end by itself later stays for so long.
+                    if *deadline_s == Some(FROM_S) {
+                        (pod.phase, pod.end.as_mut().unwrap().rest) = (Phase::Failed, None);
+                    }
+                    if let Some(folded) = folded {
+                        pod.end.as_mut().unwrap().folded = Some(folded.as_str().into());
+                    }
+                });
+                self.run.tell(Input::Patched { uid, answer: Ok(()) });
+            }
+            Action::Delete { uid, .. } => {
+                self.run.tell(Input::Deleted { uid: uid.clone(), answer: Ok(None) });
+                if let Some(id) = self.id_of(&uid.to_string()) {
+                    self.run.gone(&[id]);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn id_of(&self, uid: &str) -> Option<u64> {
+        self.run.pods.iter().find(|pod| pod.uid.to_string() == uid).map(|pod| pod.id.0)
+    }
+
+    /// The executors that run.
+    fn live(&self) -> Vec<u64> {
+        let live =
+            self.run.pods.iter().filter(|pod| pod.phase == Phase::Running && pod.end.is_none());
+        live.map(|pod| pod.id.0).collect()
+    }
+}
+
+fn server(policy: Policy, group: GroupSpec, counts: Counts, quota: usize) -> Server {
+    let run = Run::new(policy, vec![group]);
+    let mut server = Server { run, counts, quota, slots: BTreeMap::new() };
+    server.carry_out(100);
+    server
+}
+
+/// The main container has ended with this code, and another one runs on.
+fn ends_beside(code: i32) -> impl Fn(&mut Pod) {
+    move |pod| {
+        end_with(code)(pod);
+        pod.phase = Phase::Running;
+        pod.end.as_mut().unwrap().rest = Some(Rest { from_s: FROM_S, deadline_s: None });
+    }
+}
+
+/// Six parts of the work under a quota that their records hold. posse may be killed after each of them.
+#[test]
+fn no_part_of_the_work_waits_for_the_records_of_others_or_runs_twice() {
+    for (counts, quota, is_beside) in [
+        (Counts::Objects, 3, false),
+        (Counts::Objects, 2, false),
+        (Counts::Objects, 3, true),
+        (Counts::Running, 2, true),
+        (Counts::Running, 2, false),
+    ] {
+        for is_killed in [false, true] {
+            let group =
+                GroupSpec { restart: Restart::OnFailure, completions: Some(6), ..spec("g", 2) };
+            let mut server = server(policy(), group.clone(), counts, quota);
+            let mut done: Vec<u32> = Vec::new();
+            for n in 1..=6 {
+                let what = format!("{counts:?} {quota} {is_beside} {is_killed} {n}");
+                let Some(id) = server.live().first().copied() else { panic!("none runs: {what}") };
+                done.push(server.slots[&id]);
+                match is_beside {
+                    true => server.run.watch(&[id], ends_beside(0)),
+                    false => server.run.watch(&[id], end_with(0)),
+                }
+                server.carry_out(5_000);
+                if is_killed {
+                    let pods = std::mem::take(&mut server.run.pods);
+                    let (version, now) = (server.run.version, server.run.now);
+                    let run = Run::unlisted(policy(), vec![group.clone()]);
+                    server.run = Run { pods, version, now, ..run };
+                    server.run.list();
+                    server.carry_out(5_000);
+                }
+                assert_eq!(server.run.group("g").completed, n, "{what}");
+            }
+            done.sort_unstable();
+            assert_eq!(done, [0, 1, 2, 3, 4, 5], "{counts:?} {quota} {is_beside} {is_killed}");
+            assert_eq!(server.live(), [0; 0]);
+        }
+    }
+}
+
+/// Nothing is deleted that holds nothing: the records of ended pods stay under a quota on what runs.
+#[test]
+fn records_stay_that_hold_nothing() {
+    let group = GroupSpec { restart: Restart::OnFailure, completions: Some(6), ..spec("g", 2) };
+    let mut server = server(policy(), group, Counts::Running, 2);
+    let ids = server.live();
+    server.run.watch(&ids, end_with(0));
+    // Somebody else takes the room.
+    server.quota = 0;
+    server.carry_out(60_000);
+    assert_eq!(server.run.waits_for("g"), Some(Waiting::Server(ServerWait::Quota)));
+    assert_eq!((server.run.pods.len(), server.live().len()), (2, 0));
+    let message = server.run.group("g").message.unwrap();
+    assert!(!message.contains("our own"), "{message}");
+    // The last record of an index has nobody who could take it over.
+    (server.counts, server.quota) = (Counts::Objects, 1);
+    server.carry_out(120_000);
+    assert_eq!(server.run.pods.len(), 1);
+    let message = server.run.group("g").message.unwrap();
+    assert!(
+        message.contains(
+            "our own 1 completed executors, whose pods stay as records, hold a part of it"
+        ),
+        "{message}"
+    );
+}
+
+#[test]
+fn retained_failed_pods_give_way_before_a_quota_is_waited_for() {
+    let mut server = server(policy(), spec("g", 3), Counts::Objects, 3);
+    for _ in 0..4 {
+        let id = server.live()[0];
+        server.run.failed(&[id]);
+        server.carry_out(5_000);
+        assert_eq!(server.live().len(), 3);
+    }
+}
+
+#[test]
+fn the_records_of_tasks_give_way() {
+    for (counts, is_beside) in [(Counts::Objects, false), (Counts::Running, true)] {
+        let group = GroupSpec { max: Some(2), ..spec("g", 0) };
+        let mut server = server(policy(), group, counts, 2);
+        let tasks: Vec<Task> = (0..6).map(|n| task(&format!("t{n}"), 0)).collect();
+        say(&mut server.run, &tasks);
+        server.carry_out(5_000);
+        for n in 1..=6 {
+            let id = *server.live().first().expect("one runs");
+            match is_beside {
+                true => server.run.watch(&[id], ends_beside(0)),
+                false => server.run.watch(&[id], end_with(0)),
+            }
+            server.carry_out(5_000);
+            assert_eq!(server.run.group("g").ended_tasks, n, "{counts:?}");
+        }
+        // A record stays that holds nothing.
+        let is_kept = server.run.core.executors().get(ExecutorId(1)).is_some();
+        assert_eq!(is_kept, counts == Counts::Running);
+    }
+}
