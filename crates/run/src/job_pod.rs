@@ -8,7 +8,7 @@ use log::{debug, error, info, warn};
 
 use posse_core::model::refusal::Refusal;
 use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit, end_wait_ms};
-use posse_kube::api::driver_job::DriverJob;
+use posse_kube::api::driver_job::{DriverJob, PodRest};
 use posse_kube::api::retry::with_retries;
 use posse_kube::http::Http;
 use posse_wire::pod::build::OwnerRef;
@@ -96,9 +96,16 @@ impl JobPod {
         self.is_idle = true;
     }
 
-    /// Ends the Job if no other pod may follow this one.
+    /// Ends the Job if no other pod may follow this one, and the pod if others run on in it: the Job waits for its
+    /// end, and it would last for ever.
     pub fn end(&self, code: u8) {
-        let end = PodEnd { code, is_signalled: self.is_signalled, is_idle: self.is_idle };
+        let rest = self.read_rest();
+        let end = PodEnd {
+            code,
+            is_signalled: self.is_signalled,
+            is_idle: self.is_idle,
+            has_rest: rest.is_some(),
+        };
         // If the earlier pods are unknown, only the exit code can end the Job.
         let (earlier, retries) = match &self.earlier {
             Some(earlier) => (earlier.clone(), self.retries),
@@ -107,12 +114,38 @@ impl JobPod {
         if let Some(job_end) = earlier.at_end(end, retries) {
             self.end_job(job_end);
         }
+        if let Some(PodRest { containers, deadline_s: Some(deadline_s) }) = rest {
+            self.end_rest(&containers.join(", "), deadline_s);
+        }
+    }
+
+    /// What runs on in the pod after this process, or has failed in it.
+    fn read_rest(&self) -> Option<PodRest> {
+        with_retries(|| self.job.rest()).unwrap_or_else(|refusal| {
+            warn!("cannot find out what else runs in the driver's pod: {refusal}");
+            None
+        })
+    }
+
+    fn end_rest(&self, containers: &str, deadline_s: u32) {
+        match with_retries(|| self.job.end_rest(deadline_s)) {
+            Ok(()) => info!(
+                "the driver has ended, and {containers} may run on for the pod's grace period \
+                 (activeDeadlineSeconds: {deadline_s})"
+            ),
+            Err(refusal) => warn!(
+                "{containers} runs on in the driver's pod, and job {} with it: {refusal}; grant get and patch on \
+                 pods, as deploy/rbac.yaml does, or make it a native side-car",
+                self.job.name()
+            ),
+        }
     }
 
     /// Ends the Job: it then fails with the next pod that fails. False if that is not permitted.
     fn end_job(&self, job_end: JobEnd) -> bool {
         let job = self.job.name();
         let why = match job_end {
+            JobEnd::Done => "the driver has ended with 0, and its pod will not".to_owned(),
             JobEnd::Final { code } => {
                 format!("another pod would end with exit code {code} too")
             }
@@ -130,7 +163,10 @@ impl JobPod {
         thread::sleep(Duration::from_millis(end_wait_ms(lives_ms, n_failed)));
         match with_retries(|| self.job.set_backoff_limit(0, Some(job_end.code()))) {
             Ok(()) => {
-                error!("job {job} ends: {why}");
+                match job_end {
+                    JobEnd::Done => info!("job {job} ends: {why}"),
+                    JobEnd::Final { .. } | JobEnd::Spent { .. } => error!("job {job} ends: {why}"),
+                }
                 true
             }
             Err(refusal) => {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
 use crate::changes::{READ_RETRIES, WATCH_S, wait_for_change};
-use crate::give_up::{GiveUp, Start, remove, try_no_more};
+use crate::give_up::{GiveUp, Start, end_rest, remove, try_no_more};
 use crate::listener::{FollowEvent, Listener};
 use crate::logs::LogFollower;
 use crate::plan::driver_selector;
@@ -18,7 +18,6 @@ use crate::state::{
     reason_and_message, starts_since, state, volume_remedy,
 };
 use crate::workload::Workload;
-use posse_core::model::pod::Phase;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
 use posse_kube::api::retry::Retries;
@@ -275,6 +274,12 @@ impl Follower {
     ) -> Option<DriverEnd> {
         let (limits, workload) = (self.gives_up.as_ref()?, observation.workload.as_ref()?);
         let tell = |line: String| listener(FollowEvent::Line(line));
+        for pod in &observation.pods {
+            let Some(deadline_s) = start.rest_deadline_s(pod) else { continue };
+            if let Err(refusal) = end_rest(&self.objects, pod, deadline_s) {
+                tell(format!("pod {} does not end: {refusal}", pod.name()));
+            }
+        }
         if self.kind == Kind::Job
             && newest(&observation.pods).is_some_and(|pod| start.is_hopeless(pod))
         {
@@ -306,11 +311,10 @@ impl Follower {
         let code = workload.job().and_then(Job::exit_code).or(reported.code);
         let failed_code = code.filter(|code| *code != 0).unwrap_or(1);
         let (succeeded, why) = match workload {
-            Workload::Job(job) => job_end(job)?,
-            Workload::Pod(pod) if pod.is_final() => (
-                pod.facts.phase == Phase::Succeeded,
-                reason_and_message(&pod.status.reason, &pod.status.message),
-            ),
+            Workload::Job(job) => job_end(job, &observation.pods)?,
+            Workload::Pod(pod) if pod.has_ended() => {
+                (pod.has_succeeded(), reason_and_message(&pod.status.reason, &pod.status.message))
+            }
             Workload::Pod(_) => return None,
         };
         Some(DriverEnd { code: if succeeded { 0 } else { failed_code }, why })

@@ -1,5 +1,6 @@
 //! A followed driver that cannot start: the Job would try again for ever, or wait for an image for ever.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -7,6 +8,7 @@ use serde_json::json;
 use crate::state::{cannot_start, image_problem, pod_line};
 use crate::stop::StopRequest;
 use posse_core::model::refusal::Refusal;
+use posse_kube::api::driver_job::rest_patch;
 use posse_kube::api::objects::{Kind, Objects};
 use posse_kube::api::retry::with_retries;
 use posse_wire::k8s::object::Meta;
@@ -26,6 +28,8 @@ pub(super) struct Start {
     image_missing_since: Option<Instant>,
     /// The Job was told to try no more.
     is_told: bool,
+    /// The pods whose rest was told to end, by uid.
+    told_rests: BTreeSet<String>,
 }
 
 impl Start {
@@ -35,6 +39,13 @@ impl Start {
         let is_new = !self.is_told && cannot_start(newest);
         self.is_told |= is_new;
         is_new
+    }
+
+    /// The deadline of a pod in which others run on after the driver, once: posse sets it at its end, and a kernel
+    /// that killed posse with the driver left it no time.
+    pub(super) fn rest_deadline_s(&mut self, pod: &PodDetails) -> Option<u32> {
+        let deadline_s = pod.facts.rest_deadline_s(pod.facts.grace_s)?;
+        self.told_rests.insert(pod.uid().to_owned()).then_some(deadline_s)
     }
 
     /// The last words about an image that has been missing for too long.
@@ -58,6 +69,16 @@ impl Start {
 pub(super) fn try_no_more(objects: &Objects, job: &Meta) -> Result<(), Refusal> {
     let patch = json!({ "metadata": { "uid": job.uid }, "spec": { "backoffLimit": 0 } });
     with_retries(|| objects.patch(Kind::Job, &job.name, &patch))
+}
+
+/// Lets what runs on in this pod end with the deadline.
+pub(super) fn end_rest(
+    objects: &Objects,
+    pod: &PodDetails,
+    deadline_s: u32,
+) -> Result<(), Refusal> {
+    let patch = rest_patch(pod.uid(), deadline_s);
+    with_retries(|| objects.patch(Kind::Pod, pod.name(), &patch))
 }
 
 /// Removes an application whose driver has never run.
@@ -102,6 +123,26 @@ mod tests {
         assert!(line.contains("ErrImagePull: no such image"), "{line}");
         let never = GiveUp { image_timeout: Duration::ZERO };
         assert_eq!(start.missing_image(&missing, &never, at(10_000)), None);
+    }
+
+    #[test]
+    fn the_rest_of_a_killed_driver_is_told_to_end_once() {
+        let mut killed = json!({
+            "metadata": { "name": "d-1", "uid": "u" },
+            "spec": { "terminationGracePeriodSeconds": 30,
+                "containers": [{ "name": "driver" }, { "name": "proxy" }] },
+            "status": { "phase": "Running", "startTime": "2026-01-01T00:00:00Z",
+                "containerStatuses": [
+                    { "name": "driver", "state": { "terminated": { "exitCode": 137,
+                        "reason": "OOMKilled", "finishedAt": "2026-01-01T00:01:00Z" } } },
+                    { "name": "proxy", "state": { "running": {} } }] }
+        });
+        let mut start = Start::default();
+        assert_eq!(start.rest_deadline_s(&read(&killed)), Some(60 + 30 + 1));
+        assert_eq!(start.rest_deadline_s(&read(&killed)), None);
+        // posse has set it, or somebody an earlier one.
+        killed["spec"]["activeDeadlineSeconds"] = json!(91);
+        assert_eq!(Start::default().rest_deadline_s(&read(&killed)), None);
     }
 
     #[test]

@@ -46,11 +46,11 @@ impl Workload {
         }
     }
 
-    /// True if it has finished.
+    /// True if its driver has ended for good: the Job has finished, or posse has told its end in it.
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Job(job) => job.outcome().is_some(),
-            Self::Pod(pod) => pod.is_final(),
+            Self::Job(job) => job.outcome().is_some() || job.exit_code().is_some(),
+            Self::Pod(pod) => pod.has_ended(),
         }
     }
 }

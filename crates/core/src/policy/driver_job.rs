@@ -2,8 +2,9 @@
 //! and when the Job has to end. The Job's own count includes drained, evicted and lost pods.
 
 use crate::model::ids::Uid;
-use crate::model::pod::{Phase, Pod};
+use crate::model::pod::Pod;
 use crate::policy::loss::classify;
+use crate::state::executors::has_ended;
 
 /// Exit codes that another pod would end with as well: invalid input, a refused template, a spent
 /// failure budget.
@@ -34,6 +35,8 @@ pub struct PodEnd {
     pub is_signalled: bool,
     /// The run ended because it had nothing more to do: another pod would find nothing either.
     pub is_idle: bool,
+    /// Other containers of the pod have not ended with 0: the Job will see a failed pod, whatever the code.
+    pub has_rest: bool,
 }
 
 /// Why a Job must not create another pod.
@@ -43,6 +46,8 @@ pub enum JobEnd {
     Final { code: u8 },
     /// `n` pods failed, the last one with this exit code, and no retry is left.
     Spent { n: u64, code: u8 },
+    /// The driver has ended with 0, and the pod will not.
+    Done,
 }
 
 impl JobEnd {
@@ -50,17 +55,17 @@ impl JobEnd {
     pub fn code(self) -> u8 {
         match self {
             Self::Final { code } | Self::Spent { code, .. } => code,
+            Self::Done => 0,
         }
     }
 }
 
 impl FailedPods {
-    /// Counts the pods of this Job that failed, except our own pod. A pod that was evicted, drained,
+    /// Counts the pods of this Job whose driver failed, except our own pod. A pod that was evicted, drained,
     /// preempted, deleted or lost with its node did not fail by its own doing.
     pub fn of(pods: &[Pod], job: &Uid, ours: &Uid) -> Self {
-        let is_earlier = |pod: &&Pod| {
-            pod.owner.as_ref() == Some(job) && pod.uid != *ours && pod.phase == Phase::Failed
-        };
+        let is_earlier =
+            |pod: &&Pod| pod.owner.as_ref() == Some(job) && pod.uid != *ours && has_ended(pod);
         let losses = pods.iter().filter(is_earlier).map(|pod| (pod, classify(pod, false)));
         let mut failed: Vec<(&Pod, Option<i32>)> = losses
             .filter(|(_, loss)| {
@@ -86,10 +91,11 @@ impl FailedPods {
 
     /// Whether the Job has to end with this pod.
     pub fn at_end(&self, end: PodEnd, retries: u32) -> Option<JobEnd> {
-        let PodEnd { code, is_signalled, is_idle } = end;
+        let PodEnd { code, is_signalled, is_idle, has_rest } = end;
         let number = i32::from(code);
         let n = self.n.saturating_add(1);
         match code {
+            0 if has_rest && !is_signalled => Some(JobEnd::Done),
             _ if is_signalled || number == 0 || number == TAKEN_OVER_CODE => None,
             code if is_idle || FINAL_CODES.contains(&number) => Some(JobEnd::Final { code }),
             code => (n > u64::from(retries)).then_some(JobEnd::Spent { n, code }),
@@ -112,7 +118,7 @@ pub fn backoff_limit(n_failed: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::{ContainerState, End};
+    use crate::model::pod::{ContainerState, End, Phase};
     use crate::testing::pod;
 
     /// A pod of the Job that ended at `version`: exit code, the container's reason, the pod's reason.
@@ -145,7 +151,15 @@ mod tests {
             pod
         };
         let of_other_job = Pod { owner: Some(Uid::new("old")), ..ended(1, 1, "Error", "") };
+        // Its side-car runs on.
         let running = Pod { phase: Phase::Running, ..ended(1, 1, "Error", "") };
+        let alive = Pod {
+            phase: Phase::Running,
+            container: ContainerState::Running,
+            ..ended(1, 1, "", "")
+        };
+        // Its side-car failed.
+        let done = ended(1, 0, "Completed", "");
         for (pod, counts) in [
             (ended(1, 1, "Error", ""), true),
             (ended(1, 3, "Error", ""), true),
@@ -160,7 +174,9 @@ mod tests {
             (deleted, false),
             (drained(ended(1, 1, "Error", "")), false),
             (of_other_job, false),
-            (running, false),
+            (running, true),
+            (alive, false),
+            (done, false),
             (ended(9, 1, "Error", ""), false),
         ] {
             assert_eq!(failed(std::slice::from_ref(&pod)).n, u64::from(counts), "{pod:?}");
@@ -172,7 +188,7 @@ mod tests {
         let none = failed(&[]);
         let two = failed(&[ended(5, 7, "Error", ""), ended(3, 1, "Error", "")]);
         assert_eq!((two.n, two.last_code), (2, Some(7)));
-        let end = |code| PodEnd { code, is_signalled: false, is_idle: false };
+        let end = |code| PodEnd { code, is_signalled: false, is_idle: false, has_rest: false };
         let spent = |n, code| Some(JobEnd::Spent { n, code });
         for (earlier, code, retries, want) in [
             (&none, 0, 0, None),
@@ -187,7 +203,10 @@ mod tests {
             (&two, 13, 0, None),
         ] {
             assert_eq!(earlier.at_end(end(code), retries), want, "{code} of {retries}");
-            let drained = PodEnd { is_signalled: true, ..end(code) };
+            let behind = PodEnd { has_rest: true, ..end(code) };
+            let want_behind = if code == 0 { Some(JobEnd::Done) } else { want };
+            assert_eq!(earlier.at_end(behind, retries), want_behind, "{code} of {retries}");
+            let drained = PodEnd { is_signalled: true, has_rest: true, ..end(code) };
             let idle = PodEnd { is_idle: true, ..end(code) };
             let is_failed = ![0, 13].contains(&code);
             let want_idle = is_failed.then_some(JobEnd::Final { code });

@@ -1,6 +1,7 @@
 //! The Job of the driver's pod: its other pods, and its `backoffLimit`.
 
-use serde_json::json;
+use jiff::Timestamp;
+use serde_json::{Value, json};
 
 use super::objects::{Kind, Objects};
 use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, get, object_path, read};
@@ -23,8 +24,18 @@ const JOB_LABEL: &str = "job-name";
 pub struct DriverJob {
     objects: Objects,
     job: JobName,
-    /// The uid of the driver's pod.
+    /// The driver's pod.
     pod: Uid,
+    pod_name: String,
+}
+
+/// What is in a driver's pod beside the driver.
+#[derive(Clone, Debug)]
+pub struct PodRest {
+    /// The names of the containers that have not ended with 0.
+    pub containers: Vec<String>,
+    /// The deadline that ends those that run on; none if none does, or the pod has an earlier one.
+    pub deadline_s: Option<u32>,
 }
 
 impl DriverJob {
@@ -33,9 +44,10 @@ impl DriverJob {
         let path = object_path("/api/v1", namespace, "pods", Some(&pod.name));
         let request = get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX);
         let facts = read(http, &request, Verb::Get, parse_owner)?;
-        let pod = Uid::new(&pod.uid);
+        let (pod, pod_name) = (Uid::new(&pod.uid), pod.name.clone());
         let objects = Objects::new(http.clone(), Some(namespace));
-        Ok(facts.job.filter(|_| facts.uid == pod).map(|job| Self { objects, job, pod }))
+        let job = facts.job.filter(|_| facts.uid == pod);
+        Ok(job.map(|job| Self { objects, job, pod, pod_name }))
     }
 
     /// The Job's name.
@@ -65,6 +77,23 @@ impl DriverJob {
         Ok(self.objects.job(&self.job.name)?.map_or(0, |job| job.status.failed))
     }
 
+    /// What is in the driver's pod beside the driver, which ends now. `None` if it is nothing that has not ended with
+    /// 0, or if the pod is being deleted.
+    pub fn rest(&self) -> Result<Option<PodRest>, Refusal> {
+        let pod = self.objects.pod(&self.pod_name)?;
+        let pod = pod.filter(|pod| pod.facts.uid == self.pod && !pod.facts.deleting);
+        Ok(pod.filter(|pod| pod.rest().next().is_some()).map(|pod| {
+            let containers = pod.rest().map(|one| one.name.clone()).collect();
+            PodRest { containers, deadline_s: pod.rest_deadline_s(Timestamp::now()) }
+        }))
+    }
+
+    /// Ends what runs on in the driver's pod when this deadline is over.
+    pub fn end_rest(&self, deadline_s: u32) -> Result<(), Refusal> {
+        let patch = rest_patch(&self.pod.to_string(), deadline_s);
+        self.objects.patch(Kind::Pod, &self.pod_name, &patch)
+    }
+
     /// Sets the number of failed pods after which the Job fails. `exit_code`: the application's, if the
     /// Job has to end.
     pub fn set_backoff_limit(&self, limit: u64, exit_code: Option<u8>) -> Result<(), Refusal> {
@@ -75,4 +104,9 @@ impl DriverJob {
         });
         self.objects.patch(Kind::Job, &self.job.name, &patch)
     }
+}
+
+/// The patch of a pod's deadline that ends what runs on in it.
+pub fn rest_patch(uid: &str, deadline_s: u32) -> Value {
+    json!({ "metadata": { "uid": uid }, "spec": { "activeDeadlineSeconds": deadline_s } })
 }

@@ -400,7 +400,7 @@ pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, 
 pub fn unfinished_runs(http: &Http) -> Result<BTreeSet<Selection>, Refusal> {
     pods_of_posse(&Objects::new(http.clone(), None), |bytes| {
         let pod = PodDetails::parse(bytes)?;
-        let Some(app) = pod.meta.label(APP).filter(|_| !pod.is_final()) else { return Ok(None) };
+        let Some(app) = pod.meta.label(APP).filter(|_| !pod.has_ended()) else { return Ok(None) };
         // A driver's pod gives its run a name by its uid.
         let instance = match pod.meta.label(INSTANCE) {
             Some(instance) => instance.to_owned(),

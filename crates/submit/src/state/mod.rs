@@ -49,30 +49,34 @@ impl DriverState {
     }
 }
 
-/// How a Job finished: true if it succeeded, else false with reason and message.
-pub fn job_end(job: &Job) -> Option<(bool, String)> {
-    job.outcome().map(|outcome| match outcome {
-        JobOutcome::Complete => (true, String::new()),
-        JobOutcome::Failed(why) => (false, reason_and_message(&why.reason, &why.message)),
-    })
+/// How a Job finished: true if it succeeded, else false with reason and message. The code that posse has written
+/// comes before the condition: a Job fails although its driver has ended with 0, if another container runs on.
+pub fn job_end(job: &Job, pods: &[PodDetails]) -> Option<(bool, String)> {
+    let is_over = newest(pods).is_none_or(PodDetails::has_ended);
+    match (job.outcome(), job.exit_code()) {
+        (Some(JobOutcome::Complete), _) => Some((true, String::new())),
+        (Some(JobOutcome::Failed(_)), Some(0)) => Some((true, String::new())),
+        (Some(JobOutcome::Failed(why)), _) => {
+            Some((false, reason_and_message(&why.reason, &why.message)))
+        }
+        (None, code) => code.filter(|_| is_over).map(|code| (code == 0, String::new())),
+    }
 }
 
 /// The state of a driver by its pods and its Job, if it has one.
 pub fn state(job: Option<&Job>, pods: &[PodDetails]) -> DriverState {
     let newest = newest(pods);
     let by_pod = newest.map_or(DriverState::Pending, |pod| match pod.facts.phase {
-        Phase::Succeeded => DriverState::Succeeded,
-        Phase::Failed => DriverState::Failed,
-        Phase::Pending | Phase::Running | Phase::Unknown if pod.facts.deleting => {
-            DriverState::Stopping
-        }
+        _ if pod.has_succeeded() => DriverState::Succeeded,
+        _ if pod.has_ended() => DriverState::Failed,
+        _ if pod.facts.deleting => DriverState::Stopping,
         Phase::Running => DriverState::Running,
-        Phase::Pending | Phase::Unknown => DriverState::Pending,
+        Phase::Failed | Phase::Pending | Phase::Succeeded | Phase::Unknown => DriverState::Pending,
     });
     let Some(job) = job else { return by_pod };
-    match job.outcome() {
-        Some(JobOutcome::Complete) => DriverState::Succeeded,
-        Some(JobOutcome::Failed(_)) => DriverState::Failed,
+    match job_end(job, pods) {
+        Some((true, _)) => DriverState::Succeeded,
+        Some((false, _)) => DriverState::Failed,
         // `posse stop` sets parallelism to 0 before it deletes the Job.
         None if job.meta.is_deleting() || job.spec.parallelism == Some(0) => DriverState::Stopping,
         None if job.spec.suspend => DriverState::Suspended,
@@ -87,7 +91,7 @@ pub fn state(job: Option<&Job>, pods: &[PodDetails]) -> DriverState {
 pub fn newest(pods: &[PodDetails]) -> Option<&PodDetails> {
     pods.iter().max_by_key(|pod| {
         // Of two pods created in the same second, the one that has not finished is newer.
-        (&pod.meta.creation_timestamp, !pod.is_final(), pod.name())
+        (&pod.meta.creation_timestamp, !pod.has_ended(), pod.name())
     })
 }
 
@@ -115,27 +119,34 @@ pub fn pod_line(pod: &PodDetails) -> String {
         n => format!(", restarted {n} times"),
     };
     let what = match pod.facts.phase {
-        Phase::Succeeded => "has succeeded".to_owned(),
-        Phase::Failed => format!("has failed: {}", failure(pod)),
-        Phase::Pending | Phase::Running | Phase::Unknown if pod.facts.deleting => {
-            "is terminating".to_owned()
-        }
+        _ if pod.has_succeeded() => "has succeeded".to_owned(),
+        _ if pod.has_ended() => format!("has failed: {}", failure(pod)),
+        _ if pod.facts.deleting => "is terminating".to_owned(),
         Phase::Running => match &pod.facts.node {
             Some(node) => format!("runs on {node}"),
             None => "runs".to_owned(),
         },
-        Phase::Pending | Phase::Unknown => match waits_for(pod) {
-            Some(why) => format!("is waiting: {why}"),
-            None => "is pending".to_owned(),
-        },
+        Phase::Failed | Phase::Pending | Phase::Succeeded | Phase::Unknown => {
+            match waits_for(pod) {
+                Some(why) => format!("is waiting: {why}"),
+                None => "is pending".to_owned(),
+            }
+        }
     };
-    format!("pod {} {what}{again}", pod.name())
+    let rest: Vec<&str> = pod.rest().map(|one| one.name.as_str()).collect();
+    let runs_on = match pod.has_ended() && !pod.is_final() {
+        true => format!("; {} runs on in it", rest.join(", ")),
+        false => String::new(),
+    };
+    format!("pod {} {what}{again}{runs_on}", pod.name())
 }
 
 /// Why a pod failed.
 fn failure(pod: &PodDetails) -> String {
-    let by_pod = reason_and_message(&pod.status.reason, &pod.status.message);
-    let Some(end) = end(pod) else { return by_pod };
+    let Some(end) = end(pod) else {
+        return reason_and_message(&pod.status.reason, &pod.status.message);
+    };
+    let by_pod = reason_and_message(&end.pod_reason, &end.pod_message);
     match (exit_code(pod), by_pod.is_empty()) {
         (Some(code), true) if is_start_error(end) => {
             let remedy = match pod.spec.program(&pod.main) {
@@ -164,7 +175,7 @@ fn failure(pod: &PodDetails) -> String {
 
 /// The last lines of a failed driver: what it wrote to its termination message, or the end of its log.
 pub fn last_lines(pod: &PodDetails) -> Vec<String> {
-    let failed = end(pod).filter(|end| pod.facts.phase == Phase::Failed && !is_start_error(end));
+    let failed = end(pod).filter(|end| has_failed(pod) && !is_start_error(end));
     let message = failed.map_or("", |end| &*end.container_message);
     let last = message.lines().rev().filter(|line| !line.trim().is_empty()).take(LAST_LINES_MAX);
     let cut = |line: &str| line.chars().take(MESSAGE_CHARS_MAX).collect();
@@ -175,7 +186,11 @@ pub fn last_lines(pod: &PodDetails) -> Vec<String> {
 
 /// True if a pod has ended because the command of its main container cannot be started.
 pub fn cannot_start(pod: &PodDetails) -> bool {
-    pod.facts.phase == Phase::Failed && end(pod).is_some_and(is_start_error)
+    has_failed(pod) && end(pod).is_some_and(is_start_error)
+}
+
+fn has_failed(pod: &PodDetails) -> bool {
+    pod.has_ended() && !pod.has_succeeded()
 }
 
 /// The container runtime could not start the command.

@@ -25,6 +25,16 @@ fn ended(phase: &str, code: i64, reason: &str) -> Value {
         {"name": "driver", "state": {"terminated": {"exitCode": code, "reason": reason}}}]})
 }
 
+/// The driver has ended, and another container runs on or has failed.
+fn behind(phase: &str, code: i64) -> Value {
+    let mut status = ended(phase, code, if code == 0 { "Completed" } else { "Error" });
+    status["containerStatuses"][0]["state"] = match phase {
+        "Running" => json!({"running": {}}),
+        _ => json!({"terminated": {"exitCode": 137, "reason": "Error"}}),
+    };
+    status
+}
+
 #[test]
 fn a_pod_is_described_in_one_line() {
     let waiting = |list: &str, reason: &str| {
@@ -62,6 +72,9 @@ fn a_pod_is_described_in_one_line() {
         (failed_init, "has failed: init container posse ended with exit code 3"),
         (evicted, "has failed: Evicted: The node was low on memory."),
         (json!({"phase": "Failed"}), "has failed: no reason given"),
+        (behind("Running", 0), "has succeeded; proxy runs on in it"),
+        (behind("Running", 3), "has failed: exit code 3; proxy runs on in it"),
+        (behind("Failed", 0), "has succeeded"),
     ] {
         assert_eq!(pod_line(&pod("p", "t", status.clone())), format!("pod p {want}"), "{status}");
     }
@@ -90,7 +103,7 @@ fn every_reason_of_a_missing_image_is_known() {
 #[test]
 fn the_last_lines_of_a_failed_driver_are_shown() {
     let said = |phase: &str, reason: &str, message: &str| {
-        let mut status = ended(phase, 3, reason);
+        let mut status = ended(phase, if phase == "Failed" { 3 } else { 0 }, reason);
         status["containerStatuses"][1]["state"]["terminated"]["message"] = json!(message);
         last_lines(&pod("p", "t", status))
     };
@@ -109,6 +122,11 @@ fn the_state_is_derived_from_job_and_pods() {
     let over = |kind: &str, reason: &str| {
         job(json!({"conditions": [{"type": kind, "status": "True", "reason": reason}]}))
     };
+    let told = |code: &str, mut job: Value| {
+        job["metadata"]["annotations"] = json!({"posse.dev/exit-code": code});
+        job
+    };
+    let beside = |code| pod("b", "2", behind("Running", code));
     let running = || pod("b", "2", json!({"phase": "Running"}));
     let failed = || pod("a", "1", ended("Failed", 3, "Error"));
     let mut suspended = job(json!({}));
@@ -126,6 +144,15 @@ fn the_state_is_derived_from_job_and_pods() {
         (Some(job(json!({"failed": 1}))), vec![], DriverState::Retrying),
         (Some(over("Complete", "")), vec![running()], DriverState::Succeeded),
         (Some(over("Failed", "BackoffLimitExceeded")), vec![failed()], DriverState::Failed),
+        // The driver has ended, and another container runs on.
+        (Some(job(json!({}))), vec![beside(3), failed()], DriverState::Retrying),
+        (Some(told("3", job(json!({})))), vec![beside(3)], DriverState::Failed),
+        (Some(told("0", job(json!({})))), vec![beside(0)], DriverState::Succeeded),
+        (Some(told("3", job(json!({})))), vec![running()], DriverState::Running),
+        // It did not end by itself.
+        (Some(told("0", over("Failed", "BackoffLimitExceeded"))), vec![], DriverState::Succeeded),
+        (None, vec![beside(3)], DriverState::Failed),
+        (None, vec![beside(0)], DriverState::Succeeded),
         (Some(suspended), vec![], DriverState::Suspended),
         (Some(stopping), vec![running()], DriverState::Stopping),
         (None, vec![running()], DriverState::Running),
@@ -137,7 +164,7 @@ fn the_state_is_derived_from_job_and_pods() {
     }
     let ended = over("Failed", "DeadlineExceeded");
     let ended = Job::parse(ended.to_string().as_bytes()).unwrap();
-    assert_eq!(job_end(&ended), Some((false, "DeadlineExceeded".to_owned())));
+    assert_eq!(job_end(&ended, &[]), Some((false, "DeadlineExceeded".to_owned())));
 }
 
 #[test]
