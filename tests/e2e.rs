@@ -170,7 +170,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded apps_page::{apps_page_over_an_outage};
     Both submit_ends::{submit_with_a_mounted_image};
     Own submit_ends::{
-        submit_gives_up_a_missing_image, submit_says_what_is_missing, submit_shows_last_lines,
+        submit_behind_a_side_car, submit_gives_up_a_missing_image, submit_says_what_is_missing,
+        submit_shows_last_lines,
     };
     Embedded reach::{
         a_named_cluster_means_no_run_of_this_host, logs_of_all_executors, reach_that_fails,
@@ -219,7 +220,9 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both draining::{term_at_the_beginning_of_the_drain};
     Embedded draining::{a_worker_finishes_its_work_on_term};
     Both ranks::{a_loss_restarts_its_group, ranks_stay_in_range};
-    Own completions::{parts_of_work_without_a_driver, work_ends_with_its_exit_code};
+    Own completions::{
+        parts_of_work_without_a_driver, records_give_way_to_a_quota, work_ends_with_its_exit_code,
+    };
     Embedded text::{logs_on_a_terminal_are_escaped, text_of_a_server_stays_text};
     Own text::{no_log_level_shows_a_secret};
     Own harness::{harness_audit, harness_events};

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::embedded::Embedded;
 use crate::support::posse::{Posse, command};
 use crate::support::reaper::Guarded;
 use crate::support::runner::show_on_failure;
@@ -71,6 +72,36 @@ pub fn work_ends_over_kill_9(server: &dyn Server) {
     told.extend(last);
     assert_eq!((told.len(), done.len()), (N_PARTS, N_PARTS), "{told:?} {done:?}");
     scene.finish();
+}
+
+/// The quota is full of pods that have ended, or in which a side-car runs on: they give way to the work.
+pub fn records_give_way_to_a_quota() {
+    let own = Embedded::start_with(&[]);
+    for (resource, hard, beside) in
+        [("count/pods", 3, false), ("count/pods", 3, true), ("pods", 2, true)]
+    {
+        let scene = Scene::new(&own);
+        let quotas = format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace);
+        let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
+            "spec": {"hard": {resource: hard.to_string()}}});
+        scene.admin.post(&quotas, &quota).ok();
+        wait_for(PATIENCE, "the quota to be counted", || {
+            scene.admin.get(&format!("{quotas}/q")).ok()["status"]["used"][resource].is_string()
+        });
+        let mut containers =
+            vec![json!({"name": "main", "image": "busybox:1", "command": ["true"]})];
+        if beside {
+            containers
+                .push(json!({"name": "proxy", "image": "busybox:1", "command": ["sleep", "600"]}));
+        }
+        let group = json!({"count": 2, "completions": N_PARTS, "restart": "on-failure", "container": "main",
+            "pod": {"spec": {"terminationGracePeriodSeconds": 1, "containers": containers}}});
+        let posse = scene.run().settings(json!({"executors": [group]})).start();
+        posse.expect_exit(0);
+        let done: BTreeSet<String> = completed(&posse).into_iter().collect();
+        assert_eq!(done.len(), N_PARTS, "{resource} {beside}");
+        scene.finish();
+    }
 }
 
 /// Commands as people run them: no driver, no server, and the exit code says how the work ended.

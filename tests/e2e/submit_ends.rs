@@ -107,3 +107,37 @@ pub fn submit_with_a_mounted_image(server: &dyn Server) {
     }
     stop_and_finish(scene);
 }
+
+/// A container that a webhook has put beside the driver never ends: the driver's end is the application's.
+pub fn submit_behind_a_side_car() {
+    let own = Embedded::start_with(&["--rbac"]);
+    let scene = Scene::new(&own);
+    let containers = json!([{"name": "proxy", "image": "proxy:1", "command": ["sleep", "900"]},
+        {"name": "driver"}]);
+    let settings = |code: u8| {
+        json!({
+            "driver": {"command": ["sh", "-c", format!("echo work; exit {code}")], "env": [], "retries": 1,
+                "container": "driver", "pod": {"spec": {"serviceAccountName": null, "containers": containers}}},
+            "shutdown": {"grace": "1s", "timeout": "1s"},
+        })
+    };
+    let submit = |code: u8, words: &[&str]| {
+        run(&scene).settings(settings(code)).once(&[&["submit", "--create-rbac"], words].concat())
+    };
+    expect(
+        &submit(3, &[]),
+        3,
+        &["has failed: exit code 3; proxy runs on in it", "2 of its pods failed"],
+    );
+    expect(&ask(&scene, &["apps"]), 0, &["Failed"]);
+    // What has ended is replaced. The Job fails, because the pod does, and the driver has succeeded.
+    expect(&submit(0, &["--logs"]), 0, &["work\n", "application shop succeeded"]);
+    expect(&ask(&scene, &["apps"]), 0, &["Succeeded"]);
+    wait_for(PATIENCE, "the pod to end with its grace period", || {
+        let pods = pods_of(&scene, "driver");
+        pods.iter().all(|pod| pod["status"]["phase"] == "Failed") && pods.len() == 1
+    });
+    expect(&ask(&scene, &["apps"]), 0, &["Succeeded"]);
+    expect(&ask(&scene, &["logs", "shop"]), 0, &["work\n"]);
+    stop_and_finish(scene);
+}
