@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::args::submit::{NamespaceArgs, StopArgs};
+use crate::args::submit::StopArgs;
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
 use crate::settings::socket_folders;
@@ -49,7 +49,7 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
 fn local_runs(args: &StopArgs, wanted: &[String], world: &World<'_>) -> BTreeMap<PathBuf, String> {
     // In a pod, a run of this name may be the submitted driver itself, whose Job would start it again.
     let is_in_pod = (world.env)("KUBERNETES_SERVICE_HOST").is_some();
-    if is_in_pod || args.namespace != NamespaceArgs::default() {
+    if is_in_pod || args.namespace.is_given() {
         return BTreeMap::new();
     }
     let sockets = live_sockets(None, &socket_folders(world)).into_iter();

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::args::submit::{AppsArgs, NamespaceArgs};
+use crate::args::submit::AppsArgs;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::namespace::Namespace;
@@ -44,7 +44,7 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         // Without a kubeconfig there is no cluster to list.
         Err(failure)
             if failure.code == Code::Usage
-                && args.namespace == NamespaceArgs::default()
+                && !args.namespace.is_given()
                 && (world.env)("KUBECONFIG").is_none() =>
         {
             Listed::default()

@@ -95,7 +95,14 @@ pub(super) fn find_here(args: &ClientArgs, world: &World<'_>) -> Result<Client, 
 impl ClientArgs {
     /// True if a cluster or one of its namespaces is named, and no run by its address.
     pub(super) fn names_cluster(&self) -> bool {
-        self.control.is_none() && self.namespace != NamespaceArgs::default()
+        self.control.is_none() && self.namespace.is_given()
+    }
+}
+
+impl NamespaceArgs {
+    /// True if a cluster or one of its namespaces is named: then no run of this host is meant.
+    pub(super) fn is_given(&self) -> bool {
+        *self != Self::default()
     }
 }
 
