@@ -24,7 +24,7 @@ pub enum Code {
     TemplateRefused,
     /// 10: all work has ended, and executors of a group with `restart: never` failed.
     WorkGivenUp,
-    /// 11: the failure budget `app` is exhausted.
+    /// 11: a failure budget is exhausted.
     BudgetExhausted,
     /// 12: executors were not confirmed deleted; they are named.
     Remain,

@@ -37,7 +37,7 @@ Exit codes:
   2  wrong arguments, configuration, template or kubeconfig
   3  the API server does not answer or permit; another live posse holds the instance
   4  the server refuses a template
-  11 more executors were lost than a failure budget allows
+  11 more executors were lost than a failure budget allows, or a group cannot run
   12 executors were not confirmed deleted; they are named
   13 another posse took over
   14 the driver made no call for driver.silence

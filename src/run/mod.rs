@@ -220,7 +220,7 @@ fn report(outcome: &ShutdownOutcome, as_job: bool, is_dev: bool) -> Code {
         Some(RunVerdict::AllEnded { n_given_up: 0 }) if outcome.stop.is_clean() => Code::Clean,
         Some(RunVerdict::AllEnded { n_given_up: 0 }) => Code::Remain,
         Some(RunVerdict::AllEnded { .. }) => Code::WorkGivenUp,
-        Some(RunVerdict::BudgetExhausted(_)) => Code::BudgetExhausted,
+        Some(RunVerdict::BudgetExhausted { .. }) => Code::BudgetExhausted,
         Some(RunVerdict::DriverSilent { .. }) => Code::DriverSilent,
         Some(RunVerdict::DriverNotStarted { .. }) => Code::Usage,
         Some(RunVerdict::NotAllowed { .. } | RunVerdict::NotReachable { .. }) => Code::Server,

@@ -32,7 +32,11 @@ pub fn compacted_while_away(server: &dyn Server) {
     own.compact();
     proxy.up();
     let lost = posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&before[0]));
-    assert_eq!((&lost["reason"], &lost["budget"]), (&json!("deleted"), &Value::Null), "{lost}");
+    assert_eq!(
+        (&lost["reason"], &lost["budget"]),
+        (&json!("deleted"), &json!("cluster")),
+        "{lost}"
+    );
     assert_eq!(ids(&scene.wait_running(2)), [2, 3].into());
     posse.wait_event("watch_restarted", |event| {
         event["cause"].as_str().is_some_and(|cause| cause.contains("too old resource version"))

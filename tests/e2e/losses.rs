@@ -43,7 +43,7 @@ pub fn replaced_after_a_clean_end(server: &dyn Server) {
     let before = scene.wait_running(1);
     posse.wait_event("executor_running", |event| event["executor"] == 1);
     scene.end(&before[0], End::Exit(0));
-    check_loss(&posse, &before[0], "completed", &Value::Null, &json!(0));
+    check_loss(&posse, &before[0], "completed", &json!("cluster"), &json!(0));
     scene.wait_running_ids(&[2]);
     posse.stop();
     scene.finish();
@@ -56,7 +56,11 @@ pub fn replaced_after_deletion(server: &dyn Server) {
     posse.wait_event("executor_running", |event| event["executor"] == 2);
     scene.delete(&before[1]);
     let lost = posse.wait_event("executor_lost", |event| event["executor"] == 2);
-    assert_eq!((&lost["reason"], &lost["budget"]), (&json!("deleted"), &Value::Null), "{lost}");
+    assert_eq!(
+        (&lost["reason"], &lost["budget"]),
+        (&json!("deleted"), &json!("cluster")),
+        "{lost}"
+    );
     let after = scene.wait_running(2);
     assert_eq!(after.iter().map(executor_id).collect::<Vec<_>>(), [1, 3]);
     posse.stop();

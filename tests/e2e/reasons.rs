@@ -58,7 +58,7 @@ const EVERYWHERE: &[Row] = &[
         "done",
         By::End(End::Exit(0)),
         "completed",
-        None,
+        CLUSTER,
         Some(0),
         "container: exit code 0, Completed",
     ),
@@ -70,8 +70,15 @@ const EVERYWHERE: &[Row] = &[
         Some(137),
         "container: exit code 137 (SIGKILL), OOMKilled",
     ),
-    Row("deleted", By::Delete, "deleted", None, None, "the pod was deleted, but not by this run"),
-    Row("killed", By::Kill, "killed", APP_BUDGET, None, "two\\u{7} lines"),
+    Row(
+        "deleted",
+        By::Delete,
+        "deleted",
+        CLUSTER,
+        None,
+        "the pod was deleted, but not by this run",
+    ),
+    Row("killed", By::Kill, "killed", None, None, "two\\u{7} lines"),
 ];
 
 /// Ends that the processes and nodes of the embedded cluster cause.
@@ -197,7 +204,7 @@ const REAL: &[Row] = &[
         "silent",
         By::End(End::PodFailed("")),
         "unknown",
-        None,
+        CLUSTER,
         None,
         "the pod has ended, and its status does not say why",
     ),

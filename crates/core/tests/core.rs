@@ -11,6 +11,7 @@ mod core_run;
 mod core {
     mod acts;
     mod announced_ends;
+    mod bad_nodes;
     mod completions;
     mod costs;
     mod creates;

@@ -289,7 +289,13 @@ mod tests {
         let (reason, message) = (LossReason::AppError, "exit code 1".to_owned());
         Event::Executor(
             subject,
-            ExecutorEvent::Lost { node: None, reason, exit_code: Some(1), message },
+            ExecutorEvent::Lost {
+                node: None,
+                reason,
+                budget: reason.budget(),
+                exit_code: Some(1),
+                message,
+            },
         )
     }
 

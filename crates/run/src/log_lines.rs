@@ -9,11 +9,12 @@ use posse_base::text::sanitize;
 use posse_base::time::Millis;
 use posse_core::model::action::RunVerdict;
 use posse_core::model::event::{
-    ClusterEvent, Event, ExecutorEvent, GroupEvent, LossReason, RunEvent,
+    ClusterEvent, Event, ExecutorEvent, Exhaustion, GroupEvent, LossReason, RunEvent,
 };
 use posse_core::model::ids::GroupName;
 use posse_core::model::status::GroupStatus;
 use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
+use posse_wire::control::event::describe_exhaustion;
 use posse_wire::control::event_text::{log_line, wait_text};
 use posse_wire::time::Epoch;
 
@@ -256,7 +257,7 @@ fn level(event: &Event, is_quiet: bool) -> Level {
             ExecutorEvent::Lost { .. } if is_quiet => Level::Debug,
             // Somebody asked for that, or it was its own end.
             ExecutorEvent::Lost {
-                reason: LossReason::Killed | LossReason::Replaced | LossReason::Completed,
+                reason: LossReason::Killed | LossReason::Completed,
                 ..
             } => Level::Info,
             ExecutorEvent::Lost { .. } => Level::Warn,
@@ -296,8 +297,11 @@ pub fn describe_verdict(verdict: &RunVerdict) -> String {
         RunVerdict::AllEnded { n_given_up } => {
             format!("all work has ended, but {n_given_up} of it failed for good: ending")
         }
-        RunVerdict::BudgetExhausted(budget) => {
+        RunVerdict::BudgetExhausted { budget, why: Exhaustion::Losses } => {
             format!("the failure budget `{}` is exhausted: ending the application", budget.as_str())
+        }
+        RunVerdict::BudgetExhausted { budget, why } => {
+            format!("{}: ending the application", describe_exhaustion(*budget, why))
         }
         RunVerdict::DriverSilent { silence_ms } => {
             let seconds = silence_ms.div_ceil(1_000);

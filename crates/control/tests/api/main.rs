@@ -298,6 +298,7 @@ fn commands_reach_the_reconciler() {
             executors: ids,
             after: AfterKill::Target(3),
             force: true,
+            is_silent: false,
             reason: Some("slow".into()),
         },
         Command::Status,

@@ -232,7 +232,7 @@ impl Shutdown {
             matches!(
                 verdict,
                 RunVerdict::AllEnded { n_given_up: 1.. }
-                    | RunVerdict::BudgetExhausted(_)
+                    | RunVerdict::BudgetExhausted { .. }
                     | RunVerdict::DriverSilent { .. }
             )
         };
@@ -249,7 +249,7 @@ impl Shutdown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::event::Budget;
+    use crate::model::event::{Budget, Exhaustion};
 
     const STOP: ShutdownStep = ShutdownStep::Stop(StopOrder { keep: false, keep_failed: false });
     const STOP_FAILED: ShutdownStep =
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_survives_its_kill_does_not_keep_the_executors_running() {
-        let verdict = RunVerdict::BudgetExhausted(Budget::App);
+        let verdict = RunVerdict::BudgetExhausted { budget: Budget::App, why: Exhaustion::Losses };
         for (verdict, stop, code) in [(None, STOP, Some(137)), (Some(verdict), STOP_FAILED, None)] {
             let mut shutdown = shutdown(true);
             match verdict {
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn a_verdict_ends_the_driver_and_its_exit_code_is_ignored() {
         let mut shutdown = shutdown(true);
-        let verdict = RunVerdict::BudgetExhausted(Budget::App);
+        let verdict = RunVerdict::BudgetExhausted { budget: Budget::App, why: Exhaustion::Losses };
         let orders = shutdown.on_verdict(verdict.clone(), Millis(0));
         assert_eq!(orders, [ShutdownStep::StopCreates, ShutdownStep::TermDriver]);
         assert_eq!(shutdown.on_verdict(verdict.clone(), Millis(1)), []);

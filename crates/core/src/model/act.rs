@@ -104,7 +104,7 @@ impl Act {
                 };
                 (call, Some(group.clone()), message)
             }
-            Command::Kill { executors, after, force, reason } => {
+            Command::Kill { executors, after, force, is_silent, reason } => {
                 let mut message = list("executor", executors.iter().map(|id| id.0.to_string()));
                 match after {
                     AfterKill::Lower => message += ", without a successor",
@@ -113,6 +113,9 @@ impl Act {
                 }
                 if *force {
                     message += ", by force";
+                }
+                if *is_silent {
+                    message += ", without heartbeats";
                 }
                 if let Some(reason) = reason {
                     message += &format!(": {reason}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::event::Budget;
+use crate::model::event::{Budget, Exhaustion};
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::Watermark;
 use crate::model::pod::Draining;
@@ -80,7 +80,7 @@ pub enum RunVerdict {
     /// The driver cannot be started (exit 2).
     DriverNotStarted { message: String },
     /// A failure budget is exhausted (exit 11).
-    BudgetExhausted(Budget),
+    BudgetExhausted { budget: Budget, why: Exhaustion },
     /// Missing permissions or a missing namespace at start (exit 3).
     NotAllowed { message: String },
     /// The API server did not answer at start (exit 3).

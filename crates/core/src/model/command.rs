@@ -60,12 +60,14 @@ pub enum Command {
     Idle {
         executors: BTreeSet<ExecutorId>,
     },
-    /// End these executors. Without `force`, executors that the driver reports as busy are not
-    /// ended.
+    /// End these executors.
     Kill {
         executors: BTreeSet<ExecutorId>,
         after: AfterKill,
+        /// Also those that the driver reports as busy.
         force: bool,
+        /// The driver has not heard from them for too long: they have failed.
+        is_silent: bool,
         reason: Option<String>,
     },
     /// Return the status of the run.

@@ -34,7 +34,7 @@ pub enum LossReason {
     Evicted,
     /// The image could not be pulled within half of `start_timeout`.
     ImageError,
-    /// The driver received no heartbeat for longer than `heartbeat.timeout`.
+    /// The driver received no heartbeat for longer than `heartbeat.timeout`, or says so in a kill call.
     HeartbeatTimeout,
     /// The driver or a person ended it by a kill call.
     Killed,
@@ -50,8 +50,6 @@ pub enum LossReason {
     OomKilled,
     /// Preempted by a pod of higher priority.
     Preempted,
-    /// A kill call ended it and asked for another one: it had failed. Reported as `killed`.
-    Replaced,
     /// The executor was not running within `start_timeout`, and the pod's status does not tell why.
     StartTimeout,
     /// The pod's status does not tell the reason.
@@ -71,7 +69,7 @@ pub enum Budget {
 
 impl LossReason {
     /// All reasons, in the order of their names.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 19] = [
         Self::AdmissionRejected,
         Self::AppError,
         Self::Completed,
@@ -89,7 +87,6 @@ impl LossReason {
         Self::NodeShutdown,
         Self::OomKilled,
         Self::Preempted,
-        Self::Replaced,
         Self::StartTimeout,
         Self::Unknown,
     ];
@@ -108,7 +105,7 @@ impl LossReason {
             Self::Evicted => "evicted",
             Self::ImageError => "image_error",
             Self::HeartbeatTimeout => "heartbeat_timeout",
-            Self::Killed | Self::Replaced => "killed",
+            Self::Killed => "killed",
             Self::NodeLost => "node_lost",
             Self::NodeShutdown => "node_shutdown",
             Self::OomKilled => "oom_killed",
@@ -118,42 +115,47 @@ impl LossReason {
         }
     }
 
-    /// The budget that the loss is charged to, if any.
+    /// The budget that a loss for this reason is charged to, unless one node is to blame for it.
     pub fn budget(self) -> Option<Budget> {
         match self {
             Self::AppError
             | Self::DeadlineExceeded
             | Self::DiskExceeded
             | Self::HeartbeatTimeout
-            | Self::OomKilled
-            | Self::Replaced => Some(Budget::App),
+            | Self::OomKilled => Some(Budget::App),
+            // What the application did not do, may go on for ever.
             Self::AdmissionRejected
+            | Self::Completed
+            | Self::Deleted
+            | Self::Disconnected
             | Self::Evicted
             | Self::NodeLost
             | Self::NodeShutdown
-            | Self::Preempted => Some(Budget::Cluster),
+            | Self::Preempted
+            | Self::Unknown => Some(Budget::Cluster),
             Self::ConfigError | Self::ImageError | Self::StartTimeout => Some(Budget::Start),
-            Self::Completed
-            | Self::Deleted
-            | Self::Disconnected
-            | Self::Killed
-            | Self::MaxAge
-            | Self::Unknown => None,
+            // Somebody asked for it.
+            Self::Killed | Self::MaxAge => None,
         }
     }
 
     /// True if the application, its image or its configuration caused the loss.
     pub fn caused_by_app(self) -> bool {
-        matches!(self.budget(), Some(Budget::App | Budget::Start))
+        self.budget().is_some_and(Budget::is_of_app)
     }
 
     /// True if posse ended the executor, by the driver's word or by its age.
     pub fn is_by_posse(self) -> bool {
-        matches!(self, Self::Disconnected | Self::Killed | Self::MaxAge | Self::Replaced)
+        matches!(self, Self::Disconnected | Self::Killed | Self::MaxAge)
     }
 }
 
 impl Budget {
+    /// True if it counts what the application, its image or its configuration caused.
+    pub fn is_of_app(self) -> bool {
+        matches!(self, Self::App | Self::Start)
+    }
+
     /// The documented name of the budget.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -162,6 +164,17 @@ impl Budget {
             Self::Start => "start",
         }
     }
+}
+
+/// Why a failure budget ends the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exhaustion {
+    /// More executors were lost within the window than it allows.
+    Losses,
+    /// By `auto`: so many executors of the group, one after the other, failed within a minute.
+    CrashLoop { group: GroupName, n_tries: u32 },
+    /// By `auto`: executors of the group fail to start, and none has run for so long.
+    NeverStarted { group: GroupName, ms: u64 },
 }
 
 /// Why a watch was restarted, for counters: the text of the event `watch_restarted` has the details.
@@ -283,7 +296,7 @@ pub enum RunEvent {
     /// A call has changed the run.
     Acted(Act),
     /// A failure budget is exhausted; the run ends.
-    BudgetExhausted { budget: Budget },
+    BudgetExhausted { budget: Budget, why: Exhaustion },
     /// Credentials could not be renewed. The next try is at `until`.
     CredentialsFailed { name: String, message: String, until: Millis },
     /// Credentials were renewed and stored. `expires`: none if nobody knows. They are renewed again at
@@ -357,7 +370,14 @@ pub enum ExecutorEvent {
     /// `message`: why there are no lines.
     Log { lines: Vec<String>, message: Option<String> },
     /// It ended or stopped being capacity, and posse was not ending it.
-    Lost { node: Option<String>, reason: LossReason, exit_code: Option<i32>, message: String },
+    /// `budget`: the one that it was charged to, or would be if it were not the loss of a task.
+    Lost {
+        node: Option<String>,
+        reason: LossReason,
+        budget: Option<Budget>,
+        exit_code: Option<i32>,
+        message: String,
+    },
     /// It gets more memory than the template says: it replaces another one that was killed for its memory, or it runs
     /// and uses nearly all that it has. `message`: why it does not have it yet, or does not get it.
     MemoryGrown { memory: String, message: Option<String> },

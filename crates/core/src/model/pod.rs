@@ -108,6 +108,8 @@ pub struct End {
     pub container_message: Box<str>,
     /// The first init container that ended with a failure, if that ended the pod.
     pub init: Option<Box<InitEnd>>,
+    /// The pod failed before any of its containers began: its node refused it.
+    pub is_rejected: bool,
     /// posse set the deadline (`max_age`).
     pub has_max_age: bool,
     /// The main container has ended, and others run on.

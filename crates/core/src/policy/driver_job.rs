@@ -68,9 +68,7 @@ impl FailedPods {
             |pod: &&Pod| pod.owner.as_ref() == Some(job) && pod.uid != *ours && has_ended(pod);
         let losses = pods.iter().filter(is_earlier).map(|pod| (pod, classify(pod, false)));
         let mut failed: Vec<(&Pod, Option<i32>)> = losses
-            .filter(|(_, loss)| {
-                loss.reason.caused_by_app() && loss.exit_code != Some(TAKEN_OVER_CODE)
-            })
+            .filter(|(_, loss)| loss.caused_by_app() && loss.exit_code != Some(TAKEN_OVER_CODE))
             .map(|(pod, loss)| (pod, loss.exit_code))
             .collect();
         failed.sort_by_key(|(pod, _)| pod.version);

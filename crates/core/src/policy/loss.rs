@@ -2,7 +2,7 @@
 //! what no field says: whether an eviction was due to the pod's own use of disk space or memory, and what made
 //! a kubelet end a pod whose containers then ended with 0.
 
-use crate::model::event::LossReason;
+use crate::model::event::{Budget, LossReason};
 use crate::model::pod::{ContainerState, End, Phase, Pod};
 use posse_base::text::{sanitize, sanitize_end};
 
@@ -10,6 +10,8 @@ use posse_base::text::{sanitize, sanitize_end};
 pub const MESSAGE_BYTES_MAX: usize = 4_096;
 /// The condition by which Kueue announces the end of an admitted pod.
 pub const TERMINATION_TARGET: &str = "TerminationTarget";
+/// A kubelet's reason for the end of a container that it does not find any more. Its exit code, 137, is made up.
+pub const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// The part for a message of the server or a kubelet; its beginning is kept.
 const SERVER_MESSAGE_BYTES_MAX: usize = 1_024;
 /// The part for a container's termination message; its end is kept, because it is often the end of
@@ -24,17 +26,26 @@ pub struct Loss {
     pub exit_code: Option<i32>,
     /// The messages of the server and the program for a person, in one line.
     pub message: String,
+    /// The budget that it is charged to: that of its reason, unless a node is to blame.
+    pub budget: Option<Budget>,
+}
+
+impl Loss {
+    pub fn new(reason: LossReason, exit_code: Option<i32>, message: String) -> Self {
+        Self { reason, exit_code, message, budget: reason.budget() }
+    }
+
+    /// True if the application, its image or its configuration caused it.
+    pub fn caused_by_app(&self) -> bool {
+        self.budget.is_some_and(Budget::is_of_app)
+    }
 }
 
 /// Classifies the loss from the last known state of the pod. `is_absent`: the pod is gone.
 pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
     let default = End::default();
     let end = pod.end.as_deref().unwrap_or(&default);
-    Loss {
-        reason: reason(pod, end, is_absent),
-        exit_code: end.exit_code,
-        message: message(pod, end, is_absent),
-    }
+    Loss::new(reason(pod, end, is_absent), end.exit_code, message(pod, end, is_absent))
 }
 
 fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
@@ -43,7 +54,9 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
         Some(reason) => return reason,
         None => {}
     }
-    if &*end.container_reason == "OOMKilled" {
+    // A runtime says so also if the kernel has killed another process of the container. Exit code 0 is the program's
+    // own word.
+    if &*end.container_reason == "OOMKilled" && end.exit_code != Some(0) {
         return LossReason::OomKilled;
     }
     // The pod was deleted: that is the reason, whatever the container's exit code.
@@ -53,16 +66,20 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     if let Some(init) = &end.init {
         return match &*init.reason {
             "OOMKilled" => LossReason::OomKilled,
+            STATUS_UNKNOWN => LossReason::Unknown,
             _ => LossReason::ConfigError,
         };
+    }
+    // Kubelets have many words for it, and new ones in each version.
+    if end.is_rejected && pod.node.is_some() && !end.pod_reason.is_empty() {
+        return LossReason::AdmissionRejected;
     }
     match (pod.container, end.exit_code, pod.phase) {
         (ContainerState::Ended, Some(0), _) => LossReason::Completed,
         (ContainerState::Ended, Some(_), _) => match &*end.container_reason {
             // The container runtime could not start it: the command is missing or not executable.
             "StartError" | "ContainerCannotRun" => LossReason::ConfigError,
-            // The kubelet lost track of the container and set exit code 137 itself.
-            "ContainerStatusUnknown" => LossReason::Unknown,
+            STATUS_UNKNOWN => LossReason::Unknown,
             _ => LossReason::AppError,
         },
         (_, _, Phase::Succeeded) => LossReason::Completed,
@@ -134,10 +151,16 @@ fn of_pod_reason(reason: &str, message: &str) -> Option<LossReason> {
         "NodeLost" => Some(LossReason::NodeLost),
         "DeadlineExceeded" => Some(LossReason::DeadlineExceeded),
         "NodeAffinity" | "UnexpectedAdmissionError" => Some(LossReason::AdmissionRejected),
+        // The pod asks for what such nodes do not do. Of a node that is alone with it, `Places` says so.
         "AppArmor"
+        | "InitContainerRestartPolicyForbidden"
         | "InvalidNodeInfo"
+        | "PodFeatureUnsupported"
         | "PodLevelResourcesNotSupported"
-        | "SupplementalGroupsPolicyNotSupported" => Some(LossReason::ConfigError),
+        | "PodOSNotSupported"
+        | "PodOSSelectorNodeLabelDoesNotMatch"
+        | "SupplementalGroupsPolicyNotSupported"
+        | "SysctlForbidden" => Some(LossReason::ConfigError),
         // OutOfcpu, OutOfmemory, OutOfpods, and one for each extended resource.
         reason if reason.starts_with("OutOf") => Some(LossReason::AdmissionRejected),
         _ => None,

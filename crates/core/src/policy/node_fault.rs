@@ -25,8 +25,33 @@ pub fn is_node_at_fault(reason: LossReason, pod: &Pod) -> bool {
         | LossReason::NodeShutdown
         | LossReason::OomKilled
         | LossReason::Preempted
-        | LossReason::Replaced
         | LossReason::Unknown => false,
+    }
+}
+
+/// True if the place says who caused such a loss soon after the start of an executor: one node, if it happens there
+/// alone, or else who caused it by its reason. The others are decisions, or a node's fault wherever they happen.
+pub fn depends_on_place(reason: LossReason) -> bool {
+    match reason {
+        LossReason::AppError
+        | LossReason::Completed
+        | LossReason::ConfigError
+        | LossReason::DiskExceeded
+        | LossReason::ImageError
+        | LossReason::OomKilled
+        | LossReason::StartTimeout
+        | LossReason::Unknown => true,
+        LossReason::AdmissionRejected
+        | LossReason::DeadlineExceeded
+        | LossReason::Deleted
+        | LossReason::Disconnected
+        | LossReason::Evicted
+        | LossReason::HeartbeatTimeout
+        | LossReason::Killed
+        | LossReason::MaxAge
+        | LossReason::NodeLost
+        | LossReason::NodeShutdown
+        | LossReason::Preempted => false,
     }
 }
 

@@ -47,8 +47,14 @@ impl Reconciler {
                 reply
             }
             Command::Idle { executors } => self.on_idle(executors, now),
-            Command::Kill { executors, after, force, reason } => {
-                self.kill(&executors, after, force, reason.as_deref(), now)
+            Command::Kill { executors, after, force, is_silent, reason } => {
+                let reason = reason.unwrap_or_else(|| "killed by a call".to_owned());
+                // Only the driver knows whether they had failed.
+                let loss = match is_silent {
+                    true => Loss::new(LossReason::HeartbeatTimeout, None, reason),
+                    false => Loss::new(LossReason::Killed, None, reason),
+                };
+                self.kill(&executors, after, force, &loss, now)
             }
             Command::TaskSecretKeys => Reply::TaskSecretKeys(self.task_secret_keys()),
             Command::Status | Command::View => Reply::Status(self.status().into()),
@@ -87,7 +93,7 @@ impl Reconciler {
         ids: &BTreeSet<ExecutorId>,
         after: AfterKill,
         force: bool,
-        reason: Option<&str>,
+        loss: &Loss,
         now: Millis,
     ) -> Reply {
         let (known, unknown) = self.split_known(ids);
@@ -121,14 +127,11 @@ impl Reconciler {
             (AfterKill::Replace, _) | (AfterKill::Target(_), None) => {}
         }
         for &id in &killed {
-            let message = reason.unwrap_or("killed by a call").to_owned();
-            let reason = self.kill_reason(id, after);
-            let loss = Loss { reason, exit_code: None, message };
             let is_cancelled = after == AfterKill::Lower && self.has_task(id);
             if force {
-                self.lose_and_delete(id, &loss, now);
+                self.lose_and_delete(id, loss, now);
             } else {
-                self.lose(id, &loss, now);
+                self.lose(id, loss, now);
                 let cause = if is_cancelled { DeleteCause::Cancelled } else { DeleteCause::Killed };
                 self.decommission(id, cause, now);
             }
@@ -136,22 +139,6 @@ impl Reconciler {
         self.executors.groups.values_mut().for_each(Group::note_surplus);
         let target = group.and_then(|name| Some(self.executors.groups.get(&name)?.target()));
         Reply::Killed { killed, busy, unknown, target }
-    }
-
-    /// Who asks for another executor says that this one has failed. One beyond the target is not replaced: an engine
-    /// that scales itself down kills those. A task's failures are counted by its retries, and an attempt of a group
-    /// fails once.
-    fn kill_reason(&self, id: ExecutorId, after: AfterKill) -> LossReason {
-        let is_needed = self.executors.get(id).is_some_and(|executor| {
-            self.executors.groups.get(&executor.group).is_some_and(|group| {
-                let is_current = group.attempts.current() == executor.attempt;
-                is_current && group.counts.capacity() <= group.target()
-            })
-        });
-        match after {
-            AfterKill::Replace if is_needed && !self.has_task(id) => LossReason::Replaced,
-            AfterKill::Replace | AfterKill::Lower | AfterKill::Target(_) => LossReason::Killed,
-        }
     }
 
     fn is_busy(&self, id: ExecutorId, now: Millis) -> bool {

@@ -111,7 +111,7 @@ impl Reconciler {
                 throttle.backoff.discard_probe(id);
                 return;
             }
-        } else if restart == Some(Restart::Never) && loss.reason.caused_by_app() {
+        } else if restart == Some(Restart::Never) && loss.caused_by_app() {
             self.note_done(id, false, true, now);
         }
         self.update_backoff(id, lived_ms, loss, now);

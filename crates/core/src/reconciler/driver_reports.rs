@@ -135,7 +135,7 @@ impl Reconciler {
         if self.is_live(id) {
             let message =
                 "the driver lost the connection, and the pod's status does not say why".to_owned();
-            let loss = Loss { reason: LossReason::Disconnected, exit_code: None, message };
+            let loss = Loss::new(LossReason::Disconnected, None, message);
             self.lose_and_delete(id, &loss, now);
         }
     }
@@ -178,7 +178,7 @@ impl Reconciler {
                 continue;
             }
             self.driver_reports.forget(id);
-            let loss = Loss { reason: LossReason::HeartbeatTimeout, exit_code: None, message };
+            let loss = Loss::new(LossReason::HeartbeatTimeout, None, message);
             self.lose_and_delete(id, &loss, now);
         }
         self.driver_reports.set_timer(true);

@@ -4,12 +4,20 @@
 use super::Reconciler;
 use super::timers::Timer;
 use crate::model::action::RunVerdict;
-use crate::model::event::{Budget, ClusterEvent, Event, ExecutorEvent, LossReason, RunEvent};
+use crate::model::event::{
+    Budget, ClusterEvent, Event, ExecutorEvent, Exhaustion, LossReason, RunEvent,
+};
 use crate::model::ids::ExecutorId;
+use crate::model::status::State;
 use crate::model::task::Shape;
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
-use crate::policy::node_fault::is_node_at_fault;
-use crate::state::create_backoff::{BackoffCause, ExecutorEnd};
+use crate::policy::node_fault::{depends_on_place, is_node_at_fault};
+use crate::state::budgets::NO_START_MS;
+use crate::state::create_backoff::{
+    AT_ONCE_MS, BackoffCause, CRASH_LOOP_TRIES_MAX, EARLY_END_MS, ExecutorEnd,
+};
+use crate::state::executors::{Executor, Life};
+use crate::state::nodes::NodeLoss;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
@@ -25,47 +33,122 @@ impl Reconciler {
             (_, true) => Some(u64::MAX),
             (since, false) => since.map(|since| now.since(since)),
         };
+        let is_from_before = executor.is_adopted && executor.known_since == now;
+        let start_ms = executor.start.bound_since.map_or(0, |since| now.since(since));
         let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
         let is_at_fault = pod.is_some_and(|pod| is_node_at_fault(loss.reason, pod));
-        let node_at_fault = node.clone().filter(|_| is_at_fault);
-        let Loss { reason, exit_code, .. } = *loss;
+        let mut loss = loss.clone();
+        let is_alone = self.is_node_to_blame(id, &loss, node.as_deref(), lived_ms, now);
+        let is_of_task = self.has_task(id);
+        // The failures of a task are charged to its retries, wherever they happen.
+        if is_alone && !is_of_task {
+            self.blame_place(id, &mut loss);
+        } else if is_from_before && loss.reason == LossReason::Deleted {
+            // An earlier process may have asked for it.
+            loss.budget = None;
+        }
+        let Loss { reason, exit_code, budget, .. } = loss;
         if let Some(group) = self.executors.groups.get_mut(&subject.group) {
             group.n_lost += 1;
         }
         // The message comes from the driver or the server, so it is sanitized.
         let message = sanitize(&loss.message, MESSAGE_BYTES_MAX);
-        self.tell(subject, ExecutorEvent::Lost { node, reason, exit_code, message });
-        // The failures of a task are charged to its retries.
-        let is_of_task = self.has_task(id);
-        let budget = reason.budget().filter(|budget| !(is_of_task && *budget == Budget::App));
-        if let Some(budget) = budget
-            && self.budgets.charge(budget, now)
-        {
-            self.on_budget_exhausted(budget);
-        }
+        let node_at_fault = node.clone().filter(|_| is_at_fault || is_alone);
+        self.tell(subject, ExecutorEvent::Lost { node, reason, budget, exit_code, message });
+        let budget = budget.filter(|budget| !(is_of_task && *budget == Budget::App));
         if reason.budget() == Some(Budget::App) && !reason.is_by_posse() {
             self.request_log(id, now);
         }
-        self.give_up(id, loss, lived_ms, now);
-        if budget == Some(Budget::App)
-            && self.executors.throttle_of(id).is_some_and(|throttle| throttle.backoff.is_hopeless())
-            && self.budgets.exhaust(Budget::App)
-        {
-            self.on_budget_exhausted(Budget::App);
+        let is_over = budget.is_some_and(|budget| self.budgets.charge(budget, now));
+        self.give_up(id, &loss, lived_ms, now);
+        if let Some(budget) = budget {
+            self.judge_budget(id, budget, is_over, now);
         }
         if let Some(node) = node_at_fault {
-            self.blame_node(node, reason, now);
+            let places = self.executors.throttle_of(id).map(|throttle| &throttle.places);
+            let lives_elsewhere = places.is_some_and(|places| places.lives_elsewhere(&node, now));
+            self.blame_node(node, reason, NodeLoss { start_ms, lives_elsewhere }, now);
         }
         self.refresh_state(id, now);
         self.restart_group_of(id, now);
     }
 
-    fn on_budget_exhausted(&mut self, budget: Budget) {
-        if self.stop.is_none() {
-            self.events.push_back(Event::Run(RunEvent::BudgetExhausted { budget }));
-            self.end_of_run.decide(RunVerdict::BudgetExhausted(budget));
+    /// True if an executor ended early on a node, and the place shows that this node is the cause. What a task does is
+    /// its own.
+    fn is_node_to_blame(
+        &mut self,
+        id: ExecutorId,
+        loss: &Loss,
+        node: Option<&str>,
+        lived_ms: Option<u64>,
+        now: Millis,
+    ) -> bool {
+        let is_own = self.has_task(id) && loss.reason.budget() == Some(Budget::App);
+        let early_ms = if loss.caused_by_app() { EARLY_END_MS } else { AT_ONCE_MS };
+        let lived_ms = lived_ms.unwrap_or(0);
+        let Some(throttle) = self.executors.throttle_of(id) else { return false };
+        throttle.places.remove(id);
+        let Some(node) = node.filter(|_| depends_on_place(loss.reason)) else { return false };
+        let began = Millis(now.0.saturating_sub(lived_ms));
+        lived_ms < early_ms
+            && !is_own
+            && throttle.places.is_node_to_blame(loss.reason, node, began, now)
+    }
+
+    /// One node is to blame for this loss.
+    fn blame_place(&self, id: ExecutorId, loss: &mut Loss) {
+        let uid = self.executors.get(id).and_then(|executor| executor.uid.as_ref());
+        let end = uid.and_then(|uid| self.snapshot.get(uid)?.end.as_ref());
+        // Other nodes took such a pod.
+        if loss.reason == LossReason::ConfigError && end.is_some_and(|end| end.is_rejected) {
+            loss.reason = LossReason::AdmissionRejected;
         }
+        loss.budget = Some(Budget::Cluster);
+        loss.message.push_str("; on this node alone: others of the group run elsewhere");
+    }
+
+    /// Ends the run if this loss, which was charged to the budget, was one too many.
+    fn judge_budget(&mut self, id: ExecutorId, budget: Budget, is_over: bool, now: Millis) {
+        let Some(executor) = self.executors.get(id) else { return };
+        let Some(group) = self.executors.groups.get(&executor.group) else { return };
+        let is_auto = self.budgets.is_auto(budget);
+        let waited_ms = group.wanted_since.map_or(0, |since| now.since(since));
+        let throttle = group.tasks.throttles.of(executor.shape);
+        let name = || group.spec.name.clone();
+        let why = if is_auto && budget == Budget::Start {
+            let is_over = !group.has_run && waited_ms >= NO_START_MS;
+            is_over.then(|| Exhaustion::NeverStarted { group: name(), ms: NO_START_MS })
+        } else if is_auto && self.do_most_live(budget) {
+            None
+        } else if is_over {
+            Some(Exhaustion::Losses)
+        } else {
+            let is_hopeless = is_auto && budget == Budget::App && throttle.backoff.is_hopeless();
+            let n_tries = CRASH_LOOP_TRIES_MAX;
+            is_hopeless.then(|| Exhaustion::CrashLoop { group: name(), n_tries })
+        };
+        if let Some(why) = why.filter(|_| self.budgets.exhaust(budget))
+            && self.stop.is_none()
+        {
+            let event = RunEvent::BudgetExhausted { budget, why: why.clone() };
+            self.events.push_back(Event::Run(event));
+            self.end_of_run.decide(RunVerdict::BudgetExhausted { budget, why });
+        }
+    }
+
+    /// True if most executors of the run were there before the oldest loss that the budget counts, and run: they have
+    /// lived through all of them.
+    fn do_most_live(&self, budget: Budget) -> bool {
+        let Some(since) = self.budgets.oldest_loss(budget) else { return false };
+        let lives = |(_, one): &(ExecutorId, &Executor)| {
+            one.state == State::Running && one.life == Life::Wanted && one.known_since < since
+        };
+        let n_living = self.executors.iter().filter(lives).count() as u64;
+        let groups = self.executors.groups.values();
+        let n_wanted: u64 =
+            groups.map(|group| u64::from(group.wanted().max(group.counts.capacity()))).sum();
+        n_living * 2 > n_wanted
     }
 
     /// Updates the group's create backoff and memory scaling after a loss.
@@ -81,7 +164,7 @@ impl Reconciler {
         let shape = self.executors.get(id).map_or(Shape::TEMPLATE, |executor| executor.shape);
         let rng = &mut self.rng;
         let Some(group) = self.executors.group_of(id) else { return };
-        let caused_by_app = loss.reason.caused_by_app();
+        let caused_by_app = loss.caused_by_app();
         let end = ExecutorEnd { lived_ms, caused_by_app, n_wanted: group.wanted() };
         if loss.reason == LossReason::OomKilled
             && let Some(step) = step
@@ -89,13 +172,13 @@ impl Reconciler {
             group.memory_scaling.on_oom(step, group.spec.n_memory_steps());
         }
         let backoff = &mut group.tasks.throttles.of_mut(shape).backoff;
-        match BackoffCause::of_start(loss.reason) {
+        match BackoffCause::of_start(loss.reason).filter(|_| caused_by_app) {
             Some(cause) => {
                 if backoff.on_start_failed(id, cause, now, rng) {
                     group.refusal = Some(loss.message.clone());
                 }
             }
-            None if loss.reason.caused_by_app() && !loss.reason.is_by_posse() => {
+            None if caused_by_app && !loss.reason.is_by_posse() => {
                 if group.spec.restarts_whole() {
                     backoff.on_group_ended(id, n_early, now);
                 }
@@ -119,8 +202,8 @@ impl Reconciler {
         }
     }
 
-    fn blame_node(&mut self, node: String, reason: LossReason, now: Millis) {
-        if let Some(until) = self.nodes.on_loss(&node, now) {
+    fn blame_node(&mut self, node: String, reason: LossReason, loss: NodeLoss, now: Millis) {
+        if let Some(until) = self.nodes.on_loss(&node, loss, now) {
             self.timers.set(until, Timer::Node);
             self.events.push_back(Event::Cluster(ClusterEvent::NodeAvoided {
                 node,

@@ -226,7 +226,6 @@ impl Reconciler {
     fn on_running(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.running_since = Some(now);
-        self.budgets.on_running();
         let has_more_memory = executor.memory_step > 0;
         let (is_adopted, shape) = (executor.is_adopted, executor.shape);
         let requested_at = (!is_adopted).then_some(executor.known_since);
@@ -234,6 +233,7 @@ impl Reconciler {
         let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
         let (ip, host_ip) = pod.map_or((None, None), |pod| (pod.ip, pod.host_ip));
         if let Some(group) = self.executors.group_of(id) {
+            group.has_run = true;
             let backoff = &mut group.tasks.throttles.of_mut(shape).backoff;
             if !is_adopted {
                 backoff.on_started(now);

@@ -187,7 +187,7 @@ impl Reconciler {
         let problem = self.problem_message(id).unwrap_or("no reason in the pod's status");
         let seconds = ms.div_ceil(1_000);
         let message = format!("not running within {name} ({seconds}s): {problem}");
-        Loss { reason, exit_code: None, message }
+        Loss::new(reason, None, message)
     }
 
     /// The server's message about why an executor does not run.

@@ -292,7 +292,7 @@ impl Reconciler {
 
     /// The executor of a task was lost. True if the task failed with it.
     pub(super) fn lose_task(&mut self, id: ExecutorId, loss: &Loss) -> bool {
-        let Some((name, run)) = self.task_of(id).filter(|_| loss.reason.caused_by_app()) else {
+        let Some((name, run)) = self.task_of(id).filter(|_| loss.caused_by_app()) else {
             return false;
         };
         let group = self.executors.groups.get_mut(&name);

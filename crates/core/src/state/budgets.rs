@@ -7,8 +7,8 @@ use crate::model::settings::{Limit, Policy};
 use posse_base::time::Millis;
 
 const AUTO_MIN: u64 = 10;
-/// By `auto`, an application whose executors fail to start ends if none has run within this time.
-const NO_START_MS: u64 = 15 * 60_000;
+/// By `auto`, an application ends if executors of a group fail to start and none has run within this time.
+pub const NO_START_MS: u64 = 15 * 60_000;
 /// More past targets are not stored.
 const TARGETS_MAX: usize = 10_000;
 
@@ -19,10 +19,6 @@ pub struct Budgets {
     limits: BTreeMap<Budget, Limit>,
     losses: BTreeMap<Budget, VecDeque<Millis>>,
     exhausted: BTreeSet<Budget>,
-    /// When the first target was set.
-    began: Option<Millis>,
-    /// An executor has run.
-    has_run: bool,
     /// The sums of all targets that can still be the highest of the window: each is lower than the
     /// one before, and the last one holds now.
     targets: VecDeque<Target>,
@@ -48,15 +44,12 @@ impl Budgets {
             limits,
             losses: BTreeMap::new(),
             exhausted: BTreeSet::new(),
-            began: None,
-            has_run: false,
             targets: VecDeque::new(),
         }
     }
 
     /// Notes the sum of all targets from now on.
     pub fn on_target(&mut self, total: u64, now: Millis) {
-        self.began.get_or_insert(now);
         if let Some(last) = self.targets.back_mut() {
             last.until.get_or_insert(now);
         }
@@ -83,43 +76,35 @@ impl Budgets {
         target.until.is_some_and(|until| now.since(until) > self.window_ms)
     }
 
-    /// An executor runs, so executors can start.
-    pub fn on_running(&mut self) {
-        self.has_run = true;
+    /// True if the budget is `auto`: then posse judges by more than a number.
+    pub fn is_auto(&self, budget: Budget) -> bool {
+        self.limits.get(&budget) == Some(&Limit::Auto)
     }
 
-    /// Exhausts a budget, unless it is off. True only once.
+    /// Exhausts a budget. True only once.
     pub fn exhaust(&mut self, budget: Budget) -> bool {
-        self.limits.get(&budget).is_some_and(|limit| *limit != Limit::Off)
-            && self.exhausted.insert(budget)
+        self.exhausted.insert(budget)
     }
 
-    /// By `auto`, failed starts end only an application none of whose executors has ever run.
-    fn can_never_start(&self, budget: Budget, now: Millis) -> bool {
-        budget == Budget::Start
-            && self.limits.get(&budget) == Some(&Limit::Auto)
-            && !self.has_run
-            && self.began.is_some_and(|began| now.since(began) >= NO_START_MS)
+    /// When the oldest loss was that the budget counts.
+    pub fn oldest_loss(&self, budget: Budget) -> Option<Millis> {
+        self.losses.get(&budget)?.front().copied()
     }
 
-    /// Charges a loss. True if this exhausts the budget; true only once.
+    /// Charges a loss. True if there are more than the budget allows.
     pub fn charge(&mut self, budget: Budget, now: Millis) -> bool {
         self.forget_old_targets(now);
-        if self.can_never_start(budget, now) {
-            return self.exhaust(budget);
-        }
         let Some(limit) = self.limit(budget, now) else { return false };
         let losses = self.losses.entry(budget).or_default();
         losses.push_back(now);
         while losses.front().is_some_and(|&at| now.since(at) > self.window_ms) {
             losses.pop_front();
         }
-        let is_over = losses.len() as u64 > limit;
-        if is_over {
-            // One more than the limit proves that it is exceeded.
+        // One more than the limit proves that it is exceeded.
+        while losses.len() as u64 > limit.saturating_add(1) {
             losses.pop_front();
         }
-        is_over && self.exhausted.insert(budget)
+        losses.len() as u64 > limit
     }
 
     /// The most losses within the window; none: the budget is off. By `auto`, the larger of 10 and twice the
@@ -169,8 +154,9 @@ mod tests {
         let policy = Policy { failures_app: limit, failures_window_ms: 2_000, ..Policy::default() };
         let mut budgets = Budgets::new(&policy);
         budgets.on_target(target, Millis(0));
-        let exhausted: Vec<bool> =
-            losses_at.iter().map(|&at| budgets.charge(Budget::App, Millis(at))).collect();
+        let mut charge =
+            |at| budgets.charge(Budget::App, Millis(at)) && budgets.exhaust(Budget::App);
+        let exhausted: Vec<bool> = losses_at.iter().map(|&at| charge(at)).collect();
         let want: Vec<bool> = (0..losses_at.len()).map(|i| Some(i) == want_exhausted_at).collect();
         assert_eq!(exhausted, want, "{limit:?} {losses_at:?}");
     }

@@ -12,15 +12,16 @@ use posse_base::backoff::delay_ms;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
-const EARLY_END_MS: u64 = 60_000;
+/// Who ends within this time of its start has ended early.
+pub const EARLY_END_MS: u64 = 60_000;
 /// An executor that ends within this time, for whatever reason, has ended at once.
-const AT_ONCE_MS: u64 = 5_000;
+pub const AT_ONCE_MS: u64 = 5_000;
 /// A group is in a loop if within the window each of its executors ended at once so often. One mass eviction
 /// of executors that have just started is none.
 const AT_ONCE_ENDS_EACH: usize = 2;
 /// So many tries in a row that the application failed show that it cannot run. With the longest lives and
 /// delays they take nine minutes.
-const CRASH_LOOP_TRIES_MAX: u32 = 6;
+pub const CRASH_LOOP_TRIES_MAX: u32 = 6;
 const CRASH_LOOP_WINDOW_MS: u64 = 60_000;
 const CRASH_LOOP_ENDS_MIN: usize = 5;
 /// More entries are not needed to recognise a crash loop.
@@ -93,7 +94,6 @@ impl BackoffCause {
             | LossReason::NodeShutdown
             | LossReason::OomKilled
             | LossReason::Preempted
-            | LossReason::Replaced
             | LossReason::Unknown => None,
         }
     }

@@ -53,6 +53,10 @@ pub struct Group {
     pub(crate) is_known: bool,
     /// The group was deleted: it is removed once its executors are gone.
     pub(crate) is_removed: bool,
+    /// When its first executor was requested or adopted.
+    pub(crate) wanted_since: Option<Millis>,
+    /// An executor has run, so executors can start.
+    pub(crate) has_run: bool,
     /// How many of its creates the server accepted, and how many pods were adopted.
     pub(crate) n_accepted: u64,
     pub counts: Counts,
@@ -124,6 +128,22 @@ impl Group {
     fn note_start(&mut self, id: ExecutorId, shape: Shape, before: Start, after: Start) {
         self.problems.on_change(id, before, after);
         self.tasks.throttles.of_mut(shape).problems.on_change(id, before, after);
+    }
+
+    /// An executor has come into this state.
+    fn note_place(
+        &mut self,
+        id: ExecutorId,
+        shape: Shape,
+        state: State,
+        pod: Option<&Pod>,
+        now: Millis,
+    ) {
+        let places = &mut self.tasks.throttles.of_mut(shape).places;
+        match pod.and_then(|pod| pod.node.as_deref()).filter(|_| state == State::Running) {
+            Some(node) => places.add(id, node, now),
+            None => places.remove(id),
+        }
     }
 
     /// A create of something is slowed down.
@@ -250,6 +270,8 @@ impl Executors {
         let group = self.groups.get_mut(&executor.group).expect("the group exists");
         let shape = executor.task.as_ref().map_or(Shape::TEMPLATE, |run| run.task.shape());
         executor.shape = group.tasks.throttles.claim(shape);
+        group.wanted_since.get_or_insert(executor.known_since);
+        group.note_place(id, executor.shape, executor.state, pod, executor.known_since);
         executor.note_ready(pod, &mut group.n_ready);
         executor.place = executor.victim_order(id, pod, &group.spec);
         group.counts_of(&executor).for_each(|counts| counts.add(executor.state));
@@ -295,6 +317,7 @@ impl Executors {
             counts.remove(before);
             counts.add(state);
         }
+        group.note_place(id, executor.shape, state, pod, now);
         group.note_slot_wait(id, executor, before, now);
         Some(before)
     }
@@ -350,6 +373,7 @@ impl Executors {
             group.order.remove(place);
         }
         group.note_start(id, executor.shape, executor.start, Start::default());
+        group.tasks.throttles.of_mut(executor.shape).places.remove(id);
         Some(executor)
     }
 

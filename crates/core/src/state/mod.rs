@@ -20,6 +20,7 @@ pub mod life;
 pub mod memory_scaling;
 pub mod nodes;
 pub mod overdue_starts;
+pub mod places;
 pub mod plan_wait;
 pub mod protection;
 pub mod ranges;

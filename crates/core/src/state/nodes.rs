@@ -19,6 +19,15 @@ struct Node {
     losses: Vec<Millis>,
 }
 
+/// A loss that a node caused.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeLoss {
+    /// For how long the executor did not start.
+    pub start_ms: u64,
+    /// Others of its group run on other nodes, so that one node may be avoided in a small cluster, too.
+    pub lives_elsewhere: bool,
+}
+
 /// The nodes on which executors were seen, and those that are avoided.
 #[derive(Clone, Debug)]
 pub struct Nodes {
@@ -44,12 +53,13 @@ impl Nodes {
     }
 
     /// This node caused a loss. The end of the time in which it is avoided, if that starts now.
-    pub fn on_loss(&mut self, name: &str, now: Millis) -> Option<Millis> {
+    pub fn on_loss(&mut self, name: &str, loss: NodeLoss, now: Millis) -> Option<Millis> {
         let most = self.policy.losses as usize;
         if most == 0 {
             return None;
         }
-        let window_ms = self.policy.window_ms;
+        // Who is tried one after the other, is lost at most so often.
+        let window_ms = self.policy.window_ms + most as u64 * loss.start_ms;
         let index = self.find_or_add(name)?;
         let losses = &mut self.nodes[index].losses;
         losses.push(now);
@@ -64,8 +74,10 @@ impl Nodes {
             self.avoided.push((name, until));
             return None;
         }
-        let share = self.nodes.len() as u64 * u64::from(self.policy.share_permille) / 1_000;
-        if self.avoided.len() as u64 >= share {
+        let share = u64::from(self.policy.share_permille);
+        let at_least = u64::from(loss.lives_elsewhere && share > 0);
+        let most = (self.nodes.len() as u64 * share / 1_000).max(at_least);
+        if self.avoided.len() as u64 >= most {
             return None;
         }
         if self.avoided.len() == AVOIDED_MAX {
@@ -139,7 +151,7 @@ mod tests {
         let mut nodes = Nodes::new(policy);
         (0..n_seen).for_each(|i| nodes.add(&format!("n{i}")));
         for &(name, at) in losses {
-            nodes.on_loss(name, Millis(at));
+            nodes.on_loss(name, NodeLoss { start_ms: 0, lives_elsewhere: false }, Millis(at));
         }
         nodes.on_time(Millis(4_000));
         let got: Vec<(&str, u64)> =
@@ -169,12 +181,45 @@ mod tests {
     }
 
     #[test]
+    fn one_of_several_nodes_may_be_avoided_if_others_run_elsewhere() {
+        for (share_permille, n_seen, lives_elsewhere, want) in [
+            (250, 2, true, 1),
+            (250, 2, false, 0),
+            (250, 3, true, 1),
+            (0, 3, true, 0),
+            (250, 8, true, 2),
+        ] {
+            let mut nodes = Nodes::new(BadNodes { share_permille, ..POLICY });
+            (0..n_seen).for_each(|i| nodes.add(&format!("n{i}")));
+            for i in [0, 0, 1, 1, 2, 2] {
+                let loss = NodeLoss { start_ms: 0, lives_elsewhere };
+                nodes.on_loss(&format!("n{i}"), loss, Millis(i));
+            }
+            assert_eq!(nodes.avoided().len(), want, "{share_permille} of {n_seen}");
+        }
+    }
+
+    #[test]
+    fn long_starts_one_after_the_other_count_together() {
+        for (start_ms, want) in [(0, 0), (400, 0), (500, 1)] {
+            let mut nodes = Nodes::new(POLICY);
+            (0..4).for_each(|i| nodes.add(&format!("n{i}")));
+            for at in [0, 2_000] {
+                let loss = NodeLoss { start_ms, lives_elsewhere: true };
+                nodes.on_loss("n1", loss, Millis(at));
+            }
+            assert_eq!(nodes.avoided().len(), want, "{start_ms}");
+        }
+    }
+
+    #[test]
     fn the_oldest_avoided_node_is_dropped_at_the_limit() {
         let mut nodes = Nodes::new(POLICY);
         (0..100).for_each(|i| nodes.add(&format!("n{i}")));
         for i in 0..=AVOIDED_MAX as u64 {
             for _ in 0..2 {
-                nodes.on_loss(&format!("n{i}"), Millis(i));
+                let loss = NodeLoss { start_ms: 0, lives_elsewhere: false };
+                nodes.on_loss(&format!("n{i}"), loss, Millis(i));
             }
         }
         assert_eq!(nodes.names().len(), AVOIDED_MAX);

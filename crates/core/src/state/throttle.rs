@@ -8,6 +8,7 @@ use crate::model::pod::StartProblemKind;
 use crate::model::task::Shape;
 use crate::state::counts::Counts;
 use crate::state::create_backoff::CreateBackoff;
+use crate::state::places::Places;
 use crate::state::start_problems::StartProblems;
 use posse_base::time::Millis;
 
@@ -33,6 +34,7 @@ pub struct Throttle {
     pub n_in_flight: u32,
     pub counts: Counts,
     pub problems: StartProblems,
+    pub places: Places,
     /// How many pods of the group were accepted when the server first refused one of this shape; none: it has accepted
     /// one since.
     refused_at: Option<u64>,

@@ -19,7 +19,13 @@ fn scale(group: &str, target: u32) -> Command {
 }
 
 fn kill(ids: &[u64], after: AfterKill, reason: &str) -> Command {
-    Command::Kill { executors: set(ids), after, force: true, reason: Some(reason.to_owned()) }
+    Command::Kill {
+        executors: set(ids),
+        after,
+        force: true,
+        is_silent: false,
+        reason: Some(reason.to_owned()),
+    }
 }
 
 /// The acts since the last call.

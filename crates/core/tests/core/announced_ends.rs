@@ -91,7 +91,7 @@ fn the_ends_that_posse_asks_for_are_not_announced() {
     assert_eq!(run.ends(), ["u4"]);
     run.watch(&[4], deleted(30));
     let (executors, after) = (set(&[2]), AfterKill::Lower);
-    run.call(Command::Kill { executors, after, force: true, reason: None });
+    run.call(Command::Kill { executors, after, force: true, is_silent: false, reason: None });
     run.watch(&[2], deleted(30));
     run.watch(&[3], |pod| {
         let (cause, until_unix_ms) = (DeleteCause::ScaledDown, None);

@@ -135,7 +135,7 @@ fn a_budget_still_ends_a_run_whose_failures_are_given_up() {
     run.failed(&[1]);
     assert_eq!(verdict(&mut run), None);
     run.failed(&[2]);
-    assert!(matches!(run.core.poll_verdict(), Some(RunVerdict::BudgetExhausted(_))));
+    assert!(matches!(run.core.poll_verdict(), Some(RunVerdict::BudgetExhausted { .. })));
 }
 
 /// `count` is the parallelism, and slots are the indexes of the work.
@@ -358,6 +358,7 @@ fn calls_respect_what_is_left() {
         executors: [ExecutorId(1)].into(),
         after: AfterKill::Lower,
         force: true,
+        is_silent: false,
         reason: None,
     };
     let Reply::Killed { killed, .. } = run.call(kill) else { panic!("a kill is answered") };

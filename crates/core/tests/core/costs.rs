@@ -145,6 +145,7 @@ fn replace_all(run: &mut Run, n_times: u32) {
             executors: set(&ids),
             after: AfterKill::Replace,
             force: true,
+            is_silent: false,
             reason: None,
         });
         answer_all(run);

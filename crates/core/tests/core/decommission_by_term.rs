@@ -62,6 +62,7 @@ fn a_forced_kill_shortens_the_grace_period() {
         executors: set(&[2]),
         after: AfterKill::Lower,
         force,
+        is_silent: false,
         reason: None,
     };
     run.call(kill(false));

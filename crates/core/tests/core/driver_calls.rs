@@ -5,7 +5,7 @@ use crate::core_run::{PREFIX, Run, heard, policy, refusal, set, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, Reply};
-use posse_core::model::event::{DeleteCause, Event, ExecutorEvent, GroupEvent, LossReason};
+use posse_core::model::event::{Budget, DeleteCause, Event, ExecutorEvent, GroupEvent, LossReason};
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::pod::{Draining, Phase};
@@ -26,7 +26,7 @@ fn gently(name: &str, target: u32) -> GroupSpec {
 }
 
 fn kill(ids: &[u64], after: AfterKill, force: bool) -> Command {
-    Command::Kill { executors: set(ids), after, force, reason: None }
+    Command::Kill { executors: set(ids), after, force, is_silent: false, reason: None }
 }
 
 fn ids(list: &[u64]) -> Vec<ExecutorId> {
@@ -174,7 +174,7 @@ fn a_disconnect_without_a_reason_is_a_loss() {
     assert_eq!(run.call(Command::Disconnected { executor: ExecutorId(7) }), Reply::UnknownExecutor);
     run.wait(60_000);
     assert_eq!(run.losses(), []);
-    assert_eq!(LossReason::Disconnected.budget(), None);
+    assert_eq!(LossReason::Disconnected.budget(), Some(Budget::Cluster));
 }
 
 /// Without the lease the snapshot may be stale, so the wait for the reason continues.

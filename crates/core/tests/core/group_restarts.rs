@@ -119,7 +119,7 @@ fn a_kill_call_restarts_the_group_without_a_drain_period() {
     let decommission = Some(Decommission { after_ms: 600_000, label: None, by_term: false });
     let mut run = Run::with_running(policy(), vec![GroupSpec { decommission, ..gang(2) }]);
     let (after, reason) = (AfterKill::Replace, None);
-    run.call(Command::Kill { executors: set(&[1]), after, force: false, reason });
+    run.call(Command::Kill { executors: set(&[1]), after, force: false, is_silent: false, reason });
     assert_eq!(told(&mut run), ["1 lost: killed", "attempt 2"]);
     assert_eq!(deletes(&mut run), ["u1", "u2"]);
     run.gone(&[1, 2]);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use posse_core::model::action::RunVerdict;
 use posse_core::model::command::{AfterKill, Command};
-use posse_core::model::event::Budget;
+use posse_core::model::event::{Budget, Exhaustion};
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
 use posse_core::model::settings::{GroupSpec, Limit, OnLoss, Policy, Replace, ScaleDown};
@@ -59,8 +59,9 @@ fn executors_that_all_crash_end_the_run_whatever_their_number() {
         for lives_ms in [1_000, 50_000] {
             let mut run = Run::new(Policy::default(), vec![spec("g", n)]);
             let (verdict, _) = run_all(&mut run, lives_ms, &end_with(1), 60 * MINUTE_MS);
-            let want = Some(RunVerdict::BudgetExhausted(Budget::App));
-            assert_eq!(verdict, want, "{n} executors of {lives_ms} ms");
+            let is_app =
+                matches!(verdict, Some(RunVerdict::BudgetExhausted { budget: Budget::App, .. }));
+            assert!(is_app, "{n} executors of {lives_ms} ms: {verdict:?}");
             assert!(run.now <= 10 * MINUTE_MS, "{n} of {lives_ms} ms: after {} ms", run.now);
         }
     }
@@ -123,10 +124,17 @@ fn starts_that_can_never_succeed_end_the_run_after_a_quarter_of_an_hour() {
             n_started: 0,
         }));
     };
-    for (has_run, want) in [(false, Some(RunVerdict::BudgetExhausted(Budget::Start))), (true, None)]
-    {
-        let mut run =
-            Run::new(Policy::default(), vec![spec("good", u32::from(has_run)), spec("g", 2)]);
+    // Each group is judged for itself, and one that has run waits.
+    for (others, has_run) in [(0, false), (1, false), (9, false), (0, true)] {
+        let mut run = Run::new(Policy::default(), vec![spec("good", others), spec("g", 2)]);
+        if has_run {
+            let ids: Vec<u64> = run.slots_created().into_iter().map(|(id, _)| id).collect();
+            run.start(&ids);
+            run.watch(&ids, evicted);
+        }
+        let why = Exhaustion::NeverStarted { group: "g".into(), ms: 15 * MINUTE_MS };
+        let want = RunVerdict::BudgetExhausted { budget: Budget::Start, why };
+        let want = (!has_run).then_some(want);
         let mut verdict = None;
         while run.now <= 60 * MINUTE_MS && verdict.is_none() {
             for (id, _) in run.slots_created() {
@@ -143,23 +151,28 @@ fn starts_that_can_never_succeed_end_the_run_after_a_quarter_of_an_hour() {
             run.watch(&there, |_| ());
             verdict = run.core.poll_verdict();
         }
-        assert_eq!(verdict, want, "has run: {has_run}");
+        assert_eq!(verdict, want, "others: {others}, has run: {has_run}");
         if !has_run {
             assert!((15..=25).contains(&(run.now / MINUTE_MS)), "after {} ms", run.now);
         }
     }
 }
 
-/// Spark kills an executor without heartbeats, and asks for another one.
+/// Spark kills an executor without heartbeats, and asks for another one. Without this word nobody has failed.
 #[test]
-fn kills_with_replacement_are_failures_and_others_are_not() {
-    let exhausted = Some(RunVerdict::BudgetExhausted(Budget::App));
-    for (after, want) in [(AfterKill::Replace, exhausted), (AfterKill::Target(1), None)] {
+fn only_kills_for_missed_heartbeats_are_failures() {
+    let why = Exhaustion::Losses;
+    let exhausted = Some(RunVerdict::BudgetExhausted { budget: Budget::App, why });
+    for (is_silent, after, want) in [
+        (true, AfterKill::Replace, exhausted),
+        (false, AfterKill::Replace, None),
+        (false, AfterKill::Target(1), None),
+    ] {
         let mut run = Run::with_running(Policy::default(), vec![spec("g", 1)]);
         let mut verdict = None;
         for id in 1..=30 {
             let executors = BTreeSet::from([ExecutorId(id)]);
-            run.call(Command::Kill { executors, after, force: true, reason: None });
+            run.call(Command::Kill { executors, after, force: true, is_silent, reason: None });
             verdict = run.core.poll_verdict();
             if verdict.is_some() {
                 break;
@@ -167,8 +180,10 @@ fn kills_with_replacement_are_failures_and_others_are_not() {
             let ids: Vec<u64> = run.slots_created().into_iter().map(|(id, _)| id).collect();
             assert!(!ids.is_empty(), "replaced at once, for it is no crash loop");
             run.start(&ids);
+            // The driver has heard nothing for longer than that.
+            run.now += if is_silent { 2 * MINUTE_MS } else { 0 };
         }
-        assert_eq!(verdict, want, "{after:?}");
+        assert_eq!(verdict, want, "{is_silent} {after:?}");
     }
 }
 
@@ -180,7 +195,7 @@ fn kills_of_executors_beyond_the_target_are_no_failures() {
     run.target("g", 1);
     let executors: BTreeSet<ExecutorId> = (2..=40).map(ExecutorId).collect();
     let after = AfterKill::Replace;
-    run.call(Command::Kill { executors, after, force: true, reason: None });
+    run.call(Command::Kill { executors, after, force: true, is_silent: false, reason: None });
     assert_eq!(run.core.poll_verdict(), None);
     assert_eq!(run.slots_created(), [], "none is replaced");
 }

@@ -20,7 +20,7 @@ fn creates(run: &mut Run) -> usize {
 }
 
 fn kill(ids: &[u64], after: AfterKill) -> Command {
-    Command::Kill { executors: set(ids), after, force: false, reason: None }
+    Command::Kill { executors: set(ids), after, force: false, is_silent: false, reason: None }
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn a_reading_sets_the_target_within_its_limits() {
             executors: set(&[1]),
             after: AfterKill::Target(1),
             force: false,
+            is_silent: false,
             reason: None,
         },
     ] {
@@ -44,7 +45,7 @@ fn a_reading_sets_the_target_within_its_limits() {
         assert!(matches!(&reply, Reply::Refused { field: "target", .. }), "{reply:?}");
     }
     let (after, executors) = (AfterKill::Lower, set(&[1]));
-    run.call(Command::Kill { executors, after, force: false, reason: None });
+    run.call(Command::Kill { executors, after, force: false, is_silent: false, reason: None });
     assert_eq!(run.group("g").target, 3);
     read(&mut run, "g", Ok(4));
     assert_eq!(run.group("g").target, 4);

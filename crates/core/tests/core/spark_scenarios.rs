@@ -244,7 +244,7 @@ fn spark_a10_stuck_pending_image_pull() {
     let words = "container worker: ImagePullBackOff";
     let stuck = StartProblem { kind: StartProblemKind::Image, message: words.into(), n_started: 0 };
     run.watch(&[1], |pod| {
-        (pod.node, pod.start_problem) = (Some("n".into()), Some(Box::new(stuck.clone())));
+        (pod.node, pod.start_problem) = (Some("node".into()), Some(Box::new(stuck.clone())));
     });
     run.wait(300_000);
     assert!(run.take().is_empty(), "not without a word from the server");
@@ -617,5 +617,11 @@ fn gently(name: &str, target: u32) -> GroupSpec {
 }
 
 fn kill(ids: &[u64], force: bool) -> Command {
-    Command::Kill { executors: set(ids), after: AfterKill::Lower, force, reason: None }
+    Command::Kill {
+        executors: set(ids),
+        after: AfterKill::Lower,
+        force,
+        is_silent: false,
+        reason: None,
+    }
 }

@@ -98,7 +98,7 @@ fn a_lower_target_ends_the_highest_slots_and_a_higher_one_waits_for_them() {
 fn a_kill_call_that_lowers_the_target_leaves_no_gap() {
     let mut run = Run::with_running(policy(), vec![ranks(4)]);
     let (after, reason) = (AfterKill::Lower, None);
-    run.call(Command::Kill { executors: set(&[2]), after, force: true, reason });
+    run.call(Command::Kill { executors: set(&[2]), after, force: true, is_silent: false, reason });
     assert_eq!(run.group("g").target, 3);
     run.turn();
     assert_eq!(
@@ -116,7 +116,7 @@ fn a_kill_call_that_lowers_the_target_leaves_no_gap() {
 fn a_kill_of_the_highest_slot_ends_no_other_executor() {
     let mut run = Run::with_running(policy(), vec![ranks(4)]);
     let (after, reason) = (AfterKill::Lower, None);
-    run.call(Command::Kill { executors: set(&[4]), after, force: true, reason });
+    run.call(Command::Kill { executors: set(&[4]), after, force: true, is_silent: false, reason });
     run.gone(&[4]);
     assert_eq!((slots(&run), run.slots_created()), (vec![Some(0), Some(1), Some(2)], vec![]));
 }

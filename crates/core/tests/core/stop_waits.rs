@@ -54,6 +54,7 @@ fn a_stop_waits_for_a_pod_whose_delete_was_sent_just_before() {
         executors: crate::core_run::set(&[1]),
         after: AfterKill::Lower,
         force: true,
+        is_silent: false,
         reason: None,
     });
     run.core.begin_stop(STOP, Millis(run.now));

@@ -96,7 +96,13 @@ fn a_restarted_posse_starts_no_task_again_that_was_over() {
         match name {
             "forced" => {
                 let (executors, after) = (set(&[1]), AfterKill::Lower);
-                run.call(Command::Kill { executors, after, force: true, reason: None });
+                run.call(Command::Kill {
+                    executors,
+                    after,
+                    force: true,
+                    is_silent: false,
+                    reason: None,
+                });
             }
             "group deleted" => {
                 run.call(Command::Group(GroupName::from("g"), GroupCommand::Delete));
@@ -141,7 +147,7 @@ fn a_task_that_is_cancelled_while_its_executor_ends_does_not_run_again() {
         } else {
             let (executors, after) = (set(&[1]), AfterKill::Replace);
             let force = name != "draining";
-            run.call(Command::Kill { executors, after, force, reason: None });
+            run.call(Command::Kill { executors, after, force, is_silent: false, reason: None });
             let asked = run.take();
             match asked.first() {
                 Some(Action::Patch { patch: Patch::Draining(draining, _), .. }) => {

@@ -301,8 +301,13 @@ fn what_the_cluster_ends_is_replaced_when_it_can_no_longer_run() {
     run.watch(&[3], end_with(143));
     assert_eq!(settle(&mut run), [(4, "a".to_owned(), 4)]);
     // A kill call replaces it too.
-    let kill =
-        |id, after| Command::Kill { executors: set(&[id]), after, force: false, reason: None };
+    let kill = |id, after| Command::Kill {
+        executors: set(&[id]),
+        after,
+        force: false,
+        is_silent: false,
+        reason: None,
+    };
     run.call(kill(4, AfterKill::Replace));
     assert_eq!(creates(&mut run), []);
     run.gone(&[4]);

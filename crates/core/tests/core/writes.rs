@@ -4,7 +4,7 @@
 use crate::core_run::{Run, policy, set, spec};
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command, GroupCommand};
-use posse_core::model::event::LossReason;
+use posse_core::model::event::{Event, ExecutorEvent, LossReason};
 use posse_core::model::ids::{Uid, Version};
 use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, End, Phase};
@@ -13,7 +13,7 @@ use posse_core::model::settings::{Decommission, GroupSpec, Policy};
 /// Kills executor 1.
 fn kill(run: &mut Run) {
     let (executors, after) = (set(&[1]), AfterKill::Lower);
-    run.call(Command::Kill { executors, after, force: false, reason: None });
+    run.call(Command::Kill { executors, after, force: false, is_silent: false, reason: None });
 }
 
 fn scale_down(run: &mut Run) {
@@ -108,8 +108,13 @@ fn a_victim_that_terminates_during_a_restart_is_not_taken_back_and_not_charged()
         let pods = std::mem::take(&mut run.pods);
         let mut next = Run { pods, ..Run::unlisted(policy(), vec![spec("g", target)]) };
         next.list();
-        assert_eq!(next.losses(), [(1, LossReason::Deleted)]);
-        assert_eq!(LossReason::Deleted.budget(), None);
+        let lost = next.take_events().into_iter().find_map(|event| match event {
+            Event::Executor(_, ExecutorEvent::Lost { reason, budget, .. }) => {
+                Some((reason, budget))
+            }
+            _ => None,
+        });
+        assert_eq!(lost, Some((LossReason::Deleted, None)));
         assert_eq!(next.group("g").terminating, 1);
         assert_eq!(next.creates().len(), target as usize);
         assert!(next.core.snapshot().get(&Uid::new("u1")).is_some());

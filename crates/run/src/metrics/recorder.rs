@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posse_base::time::Millis;
 use posse_core::model::event::{
-    ClusterEvent, Event, ExecutorEvent, LossReason, RestartKind, RunEvent,
+    Budget, ClusterEvent, Event, ExecutorEvent, LossReason, RestartKind, RunEvent,
 };
 use posse_core::model::ids::GroupName;
 use posse_core::model::input::{Input, PodAnswer};
@@ -35,7 +35,7 @@ pub(super) struct Recorder {
 #[derive(Clone, Debug)]
 pub(super) struct Counted {
     pub groups: BTreeMap<GroupName, GroupCounts>,
-    pub losses: BTreeMap<LossReason, u64>,
+    pub losses: BTreeMap<(LossReason, Option<Budget>), u64>,
     /// The answers to creates by their outcome.
     pub creates: BTreeMap<&'static str, u64>,
     pub restarts: BTreeMap<RestartKind, u64>,
@@ -115,8 +115,8 @@ impl Recorder {
 
     pub(super) fn on_event(&mut self, event: &Event, now: Millis) {
         match event {
-            Event::Executor(subject, ExecutorEvent::Lost { reason, .. }) => {
-                *self.counted.losses.entry(*reason).or_default() += 1;
+            Event::Executor(subject, ExecutorEvent::Lost { reason, budget, .. }) => {
+                *self.counted.losses.entry((*reason, *budget)).or_default() += 1;
                 self.open_losses.entry(subject.group.clone()).or_default().push_back(now);
             }
             Event::Executor(
@@ -213,6 +213,7 @@ mod tests {
             ExecutorEvent::Lost {
                 node: None,
                 reason: LossReason::OomKilled,
+                budget: Some(Budget::App),
                 exit_code: None,
                 message: String::new(),
             },
@@ -276,7 +277,10 @@ mod tests {
         run(&mut recorder, Some(2_500), 4_000);
         run(&mut recorder, Some(2_500), 4_000);
         assert_eq!(counts(&recorder), (5, 2), "the last one is more than before");
-        assert_eq!(recorder.counted.losses, BTreeMap::from([(LossReason::OomKilled, 2)]));
+        assert_eq!(
+            recorder.counted.losses,
+            BTreeMap::from([((LossReason::OomKilled, Some(Budget::App)), 2)])
+        );
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The metrics of a scrape with their names, types and labels. `docs/MONITORING.md` lists them.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::kube_events::SentCounts;
 use crate::metrics::process::ProcessUsage;
 use crate::metrics::recorder::{CREATED, Counted, FOREIGN, GroupCounts};
 use posse_base::time::Millis;
-use posse_core::model::event::{LossReason, RestartKind};
+use posse_core::model::event::{Budget, LossReason, RestartKind};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::status::{GroupStatus, State};
 use posse_kube::http::RequestCounts;
@@ -171,9 +172,11 @@ fn write_waits(text: &mut Exposition, counted: &Counted) {
 fn write_losses(text: &mut Exposition, counted: &Counted) {
     let help = "Lost executors by reason and failure budget.";
     text.metric("posse_executors_lost_total", Counter, help);
-    for reason in LossReason::ALL {
-        let budget = reason.budget().map_or("none", |budget| budget.as_str());
-        let n = counted.losses.get(&reason).copied().unwrap_or(0);
+    let usual = LossReason::ALL.map(|reason| ((reason, reason.budget()), 0));
+    let mut losses = BTreeMap::from(usual);
+    losses.extend(counted.losses.iter().map(|(key, n)| (*key, *n)));
+    for ((reason, budget), n) in losses {
+        let budget = budget.map_or("none", Budget::as_str);
         text.count(&[("budget", budget), ("reason", reason.as_str())], n);
     }
     text.metric("posse_budget_limit", Gauge, "The most losses of a failure budget.");

@@ -8,7 +8,30 @@ use crate::time::Epoch;
 use posse_base::text::printable_json;
 use posse_base::time::Millis;
 use posse_core::model::act::Act;
-use posse_core::model::event::{ClusterEvent, Event, ExecutorEvent, GroupEvent, RunEvent};
+use posse_core::model::event::{
+    Budget, ClusterEvent, Event, ExecutorEvent, Exhaustion, GroupEvent, RunEvent,
+};
+
+/// Why a failure budget ends the run.
+pub fn describe_exhaustion(budget: Budget, why: &Exhaustion) -> String {
+    let budget = budget.as_str();
+    match why {
+        Exhaustion::Losses => {
+            format!("more executors were lost than the failure budget `{budget}` allows")
+        }
+        Exhaustion::CrashLoop { group, n_tries } => format!(
+            "group {group} cannot run: its last {n_tries} executors, one after the other, failed \
+             within a minute (failures.{budget}: auto)"
+        ),
+        Exhaustion::NeverStarted { group, ms } => {
+            let minutes = ms / 60_000;
+            format!(
+                "group {group} cannot start: no executor of it has run within {minutes} minutes \
+                 (failures.{budget}: auto)"
+            )
+        }
+    }
+}
 
 /// The line of one event, newline included. Absent facts are null.
 pub fn line(run: &str, seq: u64, at: Millis, event: &Event, epoch: Epoch) -> String {
@@ -110,7 +133,10 @@ fn write_run<M: SerializeMap>(map: &mut M, event: &RunEvent, epoch: Epoch) -> Re
             map.serialize_entry("user", &by.user)?;
             map.serialize_entry("from", &by.from)
         }
-        RunEvent::BudgetExhausted { budget } => map.serialize_entry("budget", budget.as_str()),
+        RunEvent::BudgetExhausted { budget, why } => {
+            map.serialize_entry("budget", budget.as_str())?;
+            map.serialize_entry("message", &describe_exhaustion(*budget, why))
+        }
         RunEvent::CredentialsFailed { name, message, until } => {
             map.serialize_entry("message", message)?;
             map.serialize_entry("name", name)?;
@@ -218,13 +244,13 @@ fn write_executor<M: SerializeMap>(
             map.serialize_entry("log", lines)?;
             map.serialize_entry("message", message)
         }
-        ExecutorEvent::Lost { node, reason, exit_code, message } => {
+        ExecutorEvent::Lost { node, reason, budget, exit_code, message } => {
             map.serialize_entry("node", node)?;
             map.serialize_entry("reason", reason.as_str())?;
-            map.serialize_entry("caused_by_app", &reason.caused_by_app())?;
+            map.serialize_entry("caused_by_app", &budget.is_some_and(Budget::is_of_app))?;
             map.serialize_entry("exit_code", exit_code)?;
             map.serialize_entry("message", message)?;
-            map.serialize_entry("budget", &reason.budget().map(|budget| budget.as_str()))
+            map.serialize_entry("budget", &budget.map(Budget::as_str))
         }
         ExecutorEvent::MemoryGrown { memory, message } => {
             map.serialize_entry("memory", memory)?;
@@ -261,7 +287,7 @@ mod tests {
 
     use super::*;
     use posse_core::model::act::{Call, Caller, Key};
-    use posse_core::model::event::{Budget, DeleteCause, LossReason, RestartKind, Subject};
+    use posse_core::model::event::{DeleteCause, LossReason, RestartKind, Subject};
     use posse_core::model::ids::{ExecutorId, GroupName, Uid};
     use posse_core::model::task::{TaskEnd, TaskOutcome};
     use posse_core::model::waiting::{RunWait, ServerWait, Waiting};
@@ -319,8 +345,8 @@ mod tests {
         check(Event::Run(RunEvent::Stopped), r#""stopped""#);
         check(Event::Run(RunEvent::Missed { count: 5 }), r#""missed","count":5"#);
         check(
-            Event::Run(RunEvent::BudgetExhausted { budget: Budget::App }),
-            r#""budget_exhausted","budget":"app""#,
+            Event::Run(RunEvent::BudgetExhausted { budget: Budget::App, why: Exhaustion::Losses }),
+            r#""budget_exhausted","budget":"app","message":"more executors were lost than the failure budget `app` allows""#,
         );
         check(
             Event::Group(group.clone(), GroupEvent::Restarted { attempt: 2 }),
@@ -399,6 +425,7 @@ mod tests {
                 ExecutorEvent::Lost {
                     node: None,
                     reason: LossReason::OomKilled,
+                    budget: Some(Budget::App),
                     exit_code: Some(137),
                     message: "a \"b\"\n".into(),
                 },

@@ -66,9 +66,6 @@ pub fn facts(event: &Value, now: Timestamp) -> String {
             let from = given(event, "from", |from| format!(", from {from}"));
             format!("{}{message} (by {}{user}{from})", value("call"), value("by"))
         }
-        "budget_exhausted" => {
-            format!("more executors were lost than the failure budget `{}` allows", value("budget"))
-        }
         "create_refused" => format!("{}{message}", value("cause")),
         "credentials_failed" => format!("{}{message}{again}", value("name")),
         "credentials_renewed" => match string(&event["expires"]) {
@@ -184,7 +181,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use posse_core::model::event::{ClusterEvent, ExecutorEvent, GroupEvent, LossReason, Subject};
+    use posse_core::model::event::{
+        Budget, ClusterEvent, ExecutorEvent, GroupEvent, LossReason, Subject,
+    };
     use posse_core::model::ids::ExecutorId;
     use posse_core::model::waiting::{GroupWait, ServerWait, StartWait};
 
@@ -258,8 +257,8 @@ mod tests {
             ),
             (json!({"event": "missed", "count": 5}), "5 events are no longer available"),
             (
-                json!({"event": "budget_exhausted", "budget": "app"}),
-                "more executors were lost than the failure budget `app` allows",
+                json!({"event": "budget_exhausted", "budget": "app", "message": "more were lost"}),
+                "more were lost",
             ),
             (json!({"event": "memory_grown", "memory": "2Gi"}), "2Gi"),
             (
@@ -305,6 +304,7 @@ mod tests {
             reason: LossReason::AppError,
             exit_code: Some(7),
             message: "exit code 7".to_owned(),
+            budget: Some(Budget::App),
         };
         let subject =
             Subject { group: "g".into(), id: ExecutorId(3), uid: None, pod: "w-3".to_owned() };

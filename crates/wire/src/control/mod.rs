@@ -170,7 +170,8 @@ pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, CallError> {
 /// Reads the body of `POST /v1/executors/kill`.
 pub fn parse_kill(body: &[u8]) -> Result<Command, CallError> {
     let fields = parse_object(body)?;
-    check_names(&fields, &["executors", "replace", "force", "reason", "target"])?;
+    let names = ["executors", "replace", "force", "heartbeat_timeout", "reason", "target"];
+    check_names(&fields, &names)?;
     let after = match (optional(&fields, "replace"), optional(&fields, "target")) {
         (Some(_), Some(_)) => {
             return Err(CallError::new("target", "excludes replace: give one of the two"));
@@ -179,9 +180,10 @@ pub fn parse_kill(body: &[u8]) -> Result<Command, CallError> {
         (None, Some(target)) => AfterKill::Target(count("target", target)?),
         (Some(_) | None, None) => AfterKill::Replace,
     };
-    let force = optional(&fields, "force").map(|value| flag("force", value)).transpose()?;
+    let is_set = |name| optional(&fields, name).map_or(Ok(false), |value| flag(name, value));
     let reason = optional(&fields, "reason").map(|value| text("reason", value)).transpose()?;
-    Ok(Command::Kill { executors: ids(&fields)?, after, force: force.unwrap_or(false), reason })
+    let (force, is_silent) = (is_set("force")?, is_set("heartbeat_timeout")?);
+    Ok(Command::Kill { executors: ids(&fields)?, after, force, is_silent, reason })
 }
 
 /// Reads the body of `POST /v1/executors/heartbeat`.
@@ -380,7 +382,8 @@ mod tests {
 
     fn kill(ids: &[u64], after: AfterKill, force: bool, reason: Option<&str>) -> Command {
         let executors = ids.iter().copied().map(ExecutorId).collect();
-        Command::Kill { executors, after, force, reason: reason.map(str::to_owned) }
+        let reason = reason.map(str::to_owned);
+        Command::Kill { executors, after, force, is_silent: false, reason }
     }
 
     #[test]

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::control::event::describe_exhaustion;
 use crate::k8s::common_metadata::CommonMetadata;
 use crate::pod::build::OwnerRef;
 use crate::time::Epoch;
 use posse_base::text::sanitize;
 use posse_core::machines::event_series::{EventRequest, Notice};
-use posse_core::model::event::{ClusterEvent, Event, ExecutorEvent, GroupEvent, RunEvent};
+use posse_core::model::event::{
+    ClusterEvent, Event, ExecutorEvent, GroupEvent, LossReason, RunEvent,
+};
 use posse_core::model::waiting::{ServerWait, StartWait, Waiting};
 
 /// `reportingController`: who writes these Events.
@@ -39,9 +42,10 @@ pub fn notice(event: &Event, epoch: Epoch) -> Option<Notice> {
         Some(Notice { reason, about, action, is_warning, is_urgent: false, note })
     };
     match event {
-        Event::Run(RunEvent::BudgetExhausted { budget }) => {
+        Event::Run(RunEvent::BudgetExhausted { budget, why }) => {
+            let why = describe_exhaustion(*budget, why);
             let budget = budget.as_str();
-            let note = format!("The failure budget {budget} is exhausted: the application ends.");
+            let note = format!("The application ends: {why}.");
             let notice = notice("BudgetExhausted", budget, "StopApplication", true, note)?;
             Some(Notice { is_urgent: true, ..notice })
         }
@@ -49,9 +53,10 @@ pub fn notice(event: &Event, epoch: Epoch) -> Option<Notice> {
             let note = format!("The credentials {name} could not be renewed: {message}");
             notice("CredentialsFailed", name, "RenewCredentials", true, note)
         }
-        Event::Executor(subject, ExecutorEvent::Lost { node, reason, message, .. }) => {
+        Event::Executor(subject, ExecutorEvent::Lost { node, reason, budget, message, .. }) => {
             let (group, id, word) = (&subject.group, subject.id, reason.as_str());
-            let budget = reason.budget().map_or_else(String::new, |budget| {
+            let is_warning = budget.is_some() && *reason != LossReason::Completed;
+            let budget = budget.map_or_else(String::new, |budget| {
                 format!(", charged to the failure budget {}", budget.as_str())
             });
             let node = node.as_ref().map_or_else(String::new, |node| format!(" on node {node}"));
@@ -60,7 +65,7 @@ pub fn notice(event: &Event, epoch: Epoch) -> Option<Notice> {
                  {id}{node}: {message}"
             );
             let about = format!("{group} {word}");
-            notice("ExecutorLost", &about, "ReplaceExecutor", reason.budget().is_some(), note)
+            notice("ExecutorLost", &about, "ReplaceExecutor", is_warning, note)
         }
         Event::Cluster(ClusterEvent::NodeAvoided { node, until, reason }) => {
             let note = format!(
@@ -157,7 +162,7 @@ mod tests {
 
     use super::*;
     use posse_base::time::Millis;
-    use posse_core::model::event::{Budget, LossReason, Subject};
+    use posse_core::model::event::{Budget, Exhaustion, Subject};
     use posse_core::model::ids::ExecutorId;
 
     fn epoch() -> Epoch {
@@ -172,7 +177,8 @@ mod tests {
             pod: "shop-a-exec-7".to_owned(),
         };
         let (node, message) = (Some("n3".to_owned()), message.to_owned());
-        Event::Executor(subject, ExecutorEvent::Lost { node, reason, exit_code: None, message })
+        let (budget, exit_code) = (reason.budget(), None);
+        Event::Executor(subject, ExecutorEvent::Lost { node, reason, budget, exit_code, message })
     }
 
     fn waiting(waiting: Waiting, message: Option<&str>) -> Event {
@@ -203,10 +209,13 @@ mod tests {
                  by the driver",
             ),
             (
-                Event::Run(RunEvent::BudgetExhausted { budget: Budget::App }),
+                Event::Run(RunEvent::BudgetExhausted {
+                    budget: Budget::App,
+                    why: Exhaustion::Losses,
+                }),
                 "BudgetExhausted",
                 "app",
-                "The failure budget app is exhausted: the application ends.",
+                "The application ends: more executors were lost than the failure budget `app` allows.",
             ),
             (
                 waiting(Waiting::Server(ServerWait::Quota), Some("exceeded quota: pods")),

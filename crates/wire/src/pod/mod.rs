@@ -15,7 +15,7 @@ use posse_core::model::pod::{
     StartProblemKind,
 };
 use posse_core::model::settings::Restart;
-use posse_core::policy::loss::TERMINATION_TARGET;
+use posse_core::policy::loss::{STATUS_UNKNOWN, TERMINATION_TARGET};
 use posse_core::policy::orphans::OrphanCandidate;
 use posse_encoding::json;
 use posse_encoding::protobuf::{Envelope, message};
@@ -44,7 +44,7 @@ pub mod volumes;
 pub(super) use self::raw::RawPod;
 use self::raw::{
     Labels, RawCondition, RawContainer, RawContainerStatus, RawMeta, RawOwner, RawSpec, RawState,
-    RawStatus,
+    RawStatus, RawTerminated,
 };
 
 /// A ReplicaSet deletes pods with a lower cost first.
@@ -387,7 +387,7 @@ impl<'a> RawStatus<'a> {
                 (reason, _) => stuck(StartProblemKind::Unschedulable, joined(reason, words)),
             };
         }
-        let mut creating = None;
+        let (mut creating, mut last) = (None, None);
         for status in self.init_container_statuses.iter() {
             let Some(state) = &status.state else { continue };
             let words = state.reason_and_message();
@@ -396,11 +396,20 @@ impl<'a> RawStatus<'a> {
             if kind != StartProblemKind::Creating {
                 return stuck(kind, format!("init container {name}: {}", joined(words.0, words.1)));
             }
-            if state.is_running && creating.is_none() {
-                creating = Some(format!("init container {name} runs"));
+            if let Some(ended) = &state.terminated {
+                let code = ended.exit_code.map_or_else(String::new, |code| format!(" {code}"));
+                let reason = text_of(ended.reason.as_ref());
+                let ended = joined(&format!("exit code{code}"), reason);
+                last = Some(format!("init container {name}: {ended}"));
+            } else if creating.is_none() && (state.is_running || last.is_some()) {
+                let what = if state.is_running { " runs" } else { " has not begun" };
+                creating = Some(format!("init container {name}{what}"));
             }
         }
         let (reason, message) = state.map_or(("", ""), RawState::reason_and_message);
+        // The reason does not say which of them the others wait for.
+        let last = last.filter(|_| matches!(reason, "" | "PodInitializing"));
+        let creating = creating.or(last);
         let kind = stuck_kind(reason);
         let words = format!("container {}: {}", text_of(main), joined(reason, message));
         match (kind, creating) {
@@ -487,6 +496,15 @@ fn end(
     }
     let (disruption, disruption_message) = disruption.unwrap_or_default();
     let (pod_reason, pod_message) = status.reason_of_main(spec, state);
+    // A container that never began gets a status that the kubelet makes up when its pod fails (1.22): an init
+    // container that failed says why.
+    let has_said = terminated.is_some_and(|one| !is_made_up(one));
+    let init =
+        if phase == Phase::Failed && !has_said { init_end(status, &spec.sidecars) } else { None };
+    let terminated = terminated.filter(|_| init.is_none());
+    let containers = status.container_statuses.iter().chain(&status.init_container_statuses);
+    let mut states = containers.filter_map(|container| container.state.as_ref());
+    let has_begun = states.any(|state| container_state(Some(state)) != ContainerState::Waiting);
     Some(Box::new(End {
         pod_reason: pod_reason.into(),
         pod_message: clipped(pod_message, MESSAGE_BYTES_MAX).into(),
@@ -500,12 +518,17 @@ fn end(
             MESSAGE_BYTES_MAX,
         )
         .into(),
-        // An init container is only the cause if no main container ended.
-        init: if terminated.is_none() && phase == Phase::Failed { init_end(status) } else { None },
+        init,
+        is_rejected: phase == Phase::Failed && !has_begun,
         has_max_age: false,
         rest: None,
         folded: None,
     }))
+}
+
+/// The kubelet did not find the container any more, and made its exit code up.
+fn is_made_up(terminated: &RawTerminated<'_>) -> bool {
+    text_of(terminated.reason.as_ref()) == STATUS_UNKNOWN
 }
 
 /// The condition by which somebody announces that the pod will end: its reason and message. Of Kueue's condition the
@@ -521,11 +544,16 @@ fn disruption<'a>(status: &'a RawStatus<'_>) -> Option<(&'a str, String)> {
     Some((TERMINATION_TARGET, words))
 }
 
-/// The first init container that failed.
-fn init_end(status: &RawStatus<'_>) -> Option<Box<InitEnd>> {
-    let statuses = &status.init_container_statuses;
-    let failed = |status: &RawContainerStatus<'_>| {
-        let terminated = status.state.as_ref()?.terminated.as_ref()?;
+/// The first init container that failed, or of which the kubelet does not know how it ended. A side-car fails nothing:
+/// it ends because others have.
+fn init_end(status: &RawStatus<'_>, sidecars: &[Text<'_>]) -> Option<Box<InitEnd>> {
+    let is_sidecar = |status: &&RawContainerStatus<'_>| {
+        sidecars.iter().any(|name| name.0 == text_of(status.name.as_ref()))
+    };
+    let statuses = status.init_container_statuses.iter().filter(|status| !is_sidecar(status));
+    let failed = |status: &RawContainerStatus<'_>, is_wanted: fn(&RawTerminated<'_>) -> bool| {
+        let terminated = status.state.as_ref()?.terminated.as_ref();
+        let terminated = terminated.filter(|terminated| is_wanted(terminated))?;
         let exit_code = terminated.exit_code.filter(|&code| code != 0)?;
         let message = text_of(terminated.message.as_ref());
         Some(InitEnd {
@@ -535,7 +563,9 @@ fn init_end(status: &RawStatus<'_>) -> Option<Box<InitEnd>> {
             message: clipped(message, MESSAGE_BYTES_MAX).into(),
         })
     };
-    statuses.iter().find_map(failed).map(Box::new)
+    let said = statuses.clone().find_map(|status| failed(status, |one| !is_made_up(one)));
+    let mut statuses = statuses;
+    said.or_else(|| statuses.find_map(|status| failed(status, is_made_up))).map(Box::new)
 }
 
 fn phase(text: Option<&Text<'_>>) -> Phase {
@@ -553,5 +583,7 @@ fn controller(owners: &[RawOwner<'_>]) -> Option<Uid> {
     owner.uid.as_ref().map(|uid| Uid::new(&uid.0))
 }
 
+#[cfg(test)]
+mod kubelet_ends_tests;
 #[cfg(test)]
 mod tests;

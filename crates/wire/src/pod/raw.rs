@@ -134,6 +134,8 @@ pub(crate) struct RawSpec<'a> {
     pub(super) scheduling_gates: Vec<Named<'a>>,
     /// A container may end and be restarted in place, other than a native side-car or before the start.
     pub(super) restarts_in_place: bool,
+    /// The names of native side-cars.
+    pub(super) sidecars: Vec<Text<'a>>,
 }
 
 impl<'a> Fields<'a> for RawSpec<'a> {
@@ -157,9 +159,13 @@ impl<'a> Fields<'a> for RawSpec<'a> {
                 self.restarts_in_place |=
                     self.containers.iter().any(|one| one.has_restart_policy || one.has_rules);
             }
-            "initContainers" => value.each(&mut |container: Option<RawContainer<'_>>| {
-                self.restarts_in_place |= container.is_some_and(|one| one.has_rules);
-            })?,
+            "initContainers" => {
+                let mut containers: Vec<RawContainer<'a>> = Vec::new();
+                value.items(&mut containers)?;
+                self.restarts_in_place |= containers.iter().any(|one| one.has_rules);
+                let sidecars = containers.into_iter().filter(|one| one.has_restart_policy);
+                self.sidecars.extend(sidecars.filter_map(|one| one.name));
+            }
             "restartPolicy" => self.restarts_in_place |= is_restart_policy(value)?,
             "schedulingGates" => value.items(&mut self.scheduling_gates)?,
             _ => {}

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
-use posse_core::model::event::{Event, ExecutorEvent, GroupEvent, Subject};
+use posse_core::model::event::{Budget, Event, ExecutorEvent, GroupEvent, Subject};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::status::{ExecutorStatus, State, Status};
 use posse_wire::control::history_json::{EndJson, RecordJson, SampleJson};
@@ -188,12 +188,12 @@ impl Recorded {
             ExecutorEvent::Draining { .. } => {
                 self.change(subject, at, |one| one.state = State::Draining);
             }
-            ExecutorEvent::Lost { node, reason, exit_code, message } => {
+            ExecutorEvent::Lost { node, reason, budget, exit_code, message } => {
                 let end = End {
                     at,
                     how: "lost",
                     reason: reason.as_str(),
-                    budget: reason.budget().map(|budget| budget.as_str()),
+                    budget: budget.map(Budget::as_str),
                     exit_code: *exit_code,
                     message: sanitize(message, MESSAGE_BYTES_MAX).into(),
                 };

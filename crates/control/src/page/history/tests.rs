@@ -32,6 +32,7 @@ fn lost(id: u64, message: &str) -> Event {
         ExecutorEvent::Lost {
             node: Some("n1".into()),
             reason: LossReason::OomKilled,
+            budget: LossReason::OomKilled.budget(),
             exit_code: Some(137),
             message: message.into(),
         },

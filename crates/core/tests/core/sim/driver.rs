@@ -54,6 +54,7 @@ struct Said {
     heard: BTreeMap<u64, u64>,
     lost: BTreeMap<u64, u64>,
     killed: BTreeSet<u64>,
+    silent: BTreeSet<u64>,
     idle: Option<(BTreeSet<ExecutorId>, u64)>,
     /// When an executor of the group was last lost because of missing heartbeats.
     silenced: BTreeMap<GroupName, u64>,
@@ -135,12 +136,14 @@ impl Driver {
         };
         let (id, timeout) = (subject.id.0, policy.heartbeat_timeout_ms);
         let is_meant = match reason {
-            LossReason::Killed | LossReason::Replaced => self.said.killed.contains(&id),
+            LossReason::Killed => self.said.killed.contains(&id),
             LossReason::Disconnected => {
                 let asked_at = self.said.lost.get(&id);
                 let was_shown = subject.uid.as_ref().is_some_and(|u| self.shown_over.contains(u));
                 asked_at.is_some_and(|at| now >= at + REASON_WAIT_MS) && !was_shown
             }
+            // The driver says it in a kill call.
+            LossReason::HeartbeatTimeout if self.said.silent.contains(&id) => true,
             LossReason::HeartbeatTimeout => {
                 let heard_at = self.said.heard.get(&id).copied();
                 let first = policy.heartbeat_first_ms();
@@ -296,12 +299,18 @@ impl World {
             1 => AfterKill::Replace,
             _ => AfterKill::Target(u32::try_from(driver.rng.below(9)).unwrap()),
         };
-        let fresh = Command::Kill { executors, after, force: driver.rng.chance(40), reason: None };
+        let (force, is_silent) = (driver.rng.chance(40), n == 4);
+        let fresh = Command::Kill { executors, after, force, is_silent, reason: None };
         let again = driver.last_kill.take().filter(|_| driver.rng.chance(30));
         let command = again.unwrap_or(fresh);
         self.driver.last_kill = Some(command.clone());
-        let Command::Kill { executors, after, force, .. } = &command else { return Ok(()) };
+        let Command::Kill { executors, after, force, is_silent, .. } = &command else {
+            return Ok(());
+        };
         self.driver.said.killed.extend(executors.iter().map(|id| id.0));
+        if *is_silent {
+            self.driver.said.silent.extend(executors.iter().map(|id| id.0));
+        }
         let before = self.targets_now();
         let spared = if *force { Vec::new() } else { self.busy(executors) };
         let groups_of: BTreeMap<ExecutorId, GroupName> = self

@@ -21,7 +21,7 @@ const BATCH_MS: u64 = 20;
 
 /// The driver's report need not be true.
 fn is_by_the_drivers_word(reason: LossReason) -> bool {
-    matches!(reason, LossReason::HeartbeatTimeout | LossReason::Replaced)
+    matches!(reason, LossReason::HeartbeatTimeout)
 }
 
 impl Check {
@@ -74,10 +74,10 @@ impl Check {
         now: u64,
     ) -> CheckResult {
         match event {
-            Event::Executor(subject, ExecutorEvent::Lost { reason, .. }) => {
+            Event::Executor(subject, ExecutorEvent::Lost { reason, budget, .. }) => {
                 let Some(uid) = &subject.uid else {
                     // Its create was not answered, and the driver heard from it.
-                    if reason.budget() == Some(Budget::App) {
+                    if *budget == Some(Budget::App) {
                         self.app_losses.push(now);
                     }
                     return Ok(());
@@ -86,8 +86,10 @@ impl Check {
                     return fail(format!("{event:?}, but an earlier process had counted it"));
                 }
                 self.is_blamed_right(uid, *reason, cluster)?;
-                if reason.budget() == Some(Budget::App) {
+                if *budget == Some(Budget::App) {
                     self.app_losses.push(now);
+                }
+                if reason.budget() == Some(Budget::App) {
                     // Who kills an executor knows why.
                     if policy.log_lines > 0 && !reason.is_by_posse() {
                         self.logs_due.insert(uid.clone());
@@ -100,7 +102,7 @@ impl Check {
                     return fail(format!("{event:?} without a loss, or told twice"));
                 }
             }
-            Event::Run(RunEvent::BudgetExhausted { budget: Budget::App }) => {
+            Event::Run(RunEvent::BudgetExhausted { budget: Budget::App, .. }) => {
                 let n = self.n_app_losses(policy.failures_window_ms + BATCH_MS, now);
                 let is_spent = match policy.failures_app {
                     Limit::Max(max) => n > max as usize,
@@ -130,10 +132,18 @@ impl Check {
         }
         // A restore undoes ends, so the first cause of an end is no longer the true one.
         let cause = cluster.lives.get(uid).and_then(|life| life.cause);
-        let want = match reason.budget() {
-            Some(Budget::App) => Some(Cause::App),
-            Some(Budget::Cluster) => Some(Cause::Cluster),
-            Some(Budget::Start) | None => return Ok(()),
+        let want = match (reason, reason.budget()) {
+            // Nobody knows who did it, or it was the executor's own will.
+            (
+                LossReason::Completed
+                | LossReason::Deleted
+                | LossReason::Disconnected
+                | LossReason::Unknown,
+                _,
+            ) => return Ok(()),
+            (_, Some(Budget::App)) => Some(Cause::App),
+            (_, Some(Budget::Cluster)) => Some(Cause::Cluster),
+            (_, Some(Budget::Start) | None) => return Ok(()),
         };
         if cause != want && cluster.n_restores == 0 {
             return fail(format!("{uid} was lost by {}, in truth {cause:?}", reason.as_str()));
@@ -175,7 +185,9 @@ impl Check {
         let n = overrides.avoid.len() as u64;
         // One more: the node of pods that are stuck for good.
         let n_nodes = n_nodes + 1;
-        if n > 0 && (bad.losses == 0 || n * 1_000 > n_nodes * u64::from(bad.share_permille)) {
+        // One of several may be avoided in a small cluster, too.
+        let most = (n_nodes * u64::from(bad.share_permille) / 1_000).max(1);
+        if n > 0 && (bad.losses == 0 || bad.share_permille == 0 || n > most) {
             return fail(format!("{action:?} keeps away from too many of {n_nodes} nodes"));
         }
         let n_steps = core.executors().groups.get(group).map_or(0, |g| g.spec.n_memory_steps());

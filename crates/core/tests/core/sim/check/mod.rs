@@ -349,8 +349,7 @@ impl Check {
                 ExecutorEvent::Lost {
                     reason: LossReason::Disconnected
                         | LossReason::HeartbeatTimeout
-                        | LossReason::Killed
-                        | LossReason::Replaced,
+                        | LossReason::Killed,
                     ..
                 }
             )

@@ -1,0 +1,158 @@
+//! Where the executors of one shape run, and where they ended soon: a node on which they all end, while others live
+//! on other nodes, is to blame for that, and not the application.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::model::event::LossReason;
+use crate::model::ids::ExecutorId;
+use crate::state::create_backoff::EARLY_END_MS;
+use posse_base::time::Millis;
+
+/// Ends are compared with each other for this long.
+const WINDOW_MS: u64 = 600_000;
+/// At most this many nodes are remembered for a reason; Kubernetes supports clusters of up to 5,000 nodes.
+const NODES_MAX: usize = 5_000;
+
+/// The early ends on one node for one reason.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    first: Millis,
+    last: Millis,
+}
+
+/// The lives and early ends of executors by node.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    by_id: BTreeMap<ExecutorId, (Arc<str>, Millis)>,
+    /// Since when each executor runs on a node.
+    lives: BTreeMap<Arc<str>, BTreeSet<(Millis, ExecutorId)>>,
+    ends: BTreeMap<LossReason, BTreeMap<Box<str>, Ends>>,
+}
+
+impl Places {
+    /// An executor runs since `since`.
+    pub fn add(&mut self, id: ExecutorId, node: &str, since: Millis) {
+        self.remove(id);
+        let known = self.lives.get_key_value(node).map(|(name, _)| Arc::clone(name));
+        let node = known.unwrap_or_else(|| node.into());
+        self.lives.entry(Arc::clone(&node)).or_default().insert((since, id));
+        self.by_id.insert(id, (node, since));
+    }
+
+    /// It does not run any more.
+    pub fn remove(&mut self, id: ExecutorId) {
+        let Some((node, since)) = self.by_id.remove(&id) else { return };
+        if let Some(lives) = self.lives.get_mut(&node) {
+            lives.remove(&(since, id));
+            if lives.is_empty() {
+                self.lives.remove(&node);
+            }
+        }
+    }
+
+    /// Another executor has run on another node at least since `since`.
+    pub fn lives_elsewhere(&self, node: &str, since: Millis) -> bool {
+        let others = self.lives.iter().filter(|(other, _)| ***other != *node);
+        others.filter_map(|(_, lives)| lives.first()).any(|(oldest, _)| *oldest <= since)
+    }
+
+    /// An executor ended on `node` soon after it began at `began`, and does not count as running any more. True if that
+    /// node is to blame: for this reason none has ended soon on another, where others have outlived this one. An executor
+    /// that runs there proves nothing, unless it began later than the first one that ended and has lived for long.
+    pub fn is_node_to_blame(
+        &mut self,
+        reason: LossReason,
+        node: &str,
+        began: Millis,
+        now: Millis,
+    ) -> bool {
+        let Self { lives, ends, .. } = self;
+        let ends = ends.entry(reason).or_default();
+        let is_proven = |node: &str, ends: &Ends| {
+            let later = (ends.first.after(1), ExecutorId(0));
+            let one = lives.get(node).and_then(|lives| lives.range(later..).next());
+            one.is_some_and(|(since, _)| now.since(*since) >= EARLY_END_MS)
+        };
+        ends.retain(|other, ends| {
+            now.since(ends.last) <= WINDOW_MS && (**other == *node || !is_proven(other, ends))
+        });
+        let is_alone = ends.keys().all(|other| **other == *node)
+            && !ends.get(node).is_some_and(|ends| is_proven(node, ends));
+        if let Some(ends) = ends.get_mut(node) {
+            ends.last = now;
+        } else if ends.len() < NODES_MAX {
+            ends.insert(node.into(), Ends { first: now, last: now });
+        }
+        is_alone && self.lives_elsewhere(node, began)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use LossReason::{AppError, ImageError};
+
+    /// (when, event): `+n1` an executor runs there, `-n1` the oldest one there is gone, `!n1 for 300` one ended there
+    /// after so long by an error of the application, `?n1` one did not get its image there.
+    #[track_caller]
+    fn check(events: &[(u64, &str)], want: &[&str]) {
+        let mut places = Places::default();
+        let mut blamed = Vec::new();
+        for (id, &(at, event)) in (1..).zip(events) {
+            let (kind, rest) = event.split_at(1);
+            let (node, lived) = rest.split_once(" for ").unwrap_or((rest, "0"));
+            let began = Millis(at - lived.parse::<u64>().expect("a number"));
+            let reason = if kind == "?" { ImageError } else { AppError };
+            match kind {
+                "+" => places.add(ExecutorId(id), node, Millis(at)),
+                "-" => {
+                    let oldest = places.lives.get(node).and_then(|lives| lives.first().copied());
+                    places.remove(oldest.expect("one runs there").1);
+                }
+                _ => {
+                    let is_blamed = places.is_node_to_blame(reason, node, began, Millis(at));
+                    blamed.push(if is_blamed { node } else { "" });
+                }
+            }
+        }
+        assert_eq!(blamed, want, "{events:?}");
+    }
+
+    #[test]
+    fn the_node_is_to_blame_where_all_end_and_others_live_elsewhere() {
+        // A node on which everything ends at once.
+        check(&[(0, "+a"), (0, "+b"), (900, "!x for 300"), (1_500, "!x for 300")], &["x", "x"]);
+        // Nothing has outlived it, or nothing lives elsewhere.
+        check(&[(700, "+a"), (900, "!x for 300")], &[""]);
+        check(&[(0, "+x"), (900, "!x for 300"), (1_500, "!x for 300")], &["", ""]);
+        check(&[(900, "!x for 300")], &[""]);
+        check(&[(0, "+a"), (1, "-a"), (900, "!x for 300")], &[""]);
+        // One that did not start: everything that runs elsewhere has outlived it.
+        check(&[(700, "+a"), (900, "?x")], &["x"]);
+    }
+
+    #[test]
+    fn ends_on_several_nodes_are_the_applications_own() {
+        check(
+            &[(0, "+a"), (900, "!x for 300"), (950, "!y for 300"), (990, "!x for 300")],
+            &["x", "", ""],
+        );
+        // For another reason, or long ago.
+        check(&[(0, "+a"), (900, "!x for 300"), (950, "?y")], &["x", "y"]);
+        check(&[(0, "+a"), (900, "!x for 300"), (601_000, "!y for 300")], &["x", "y"]);
+    }
+
+    #[test]
+    fn only_who_began_later_and_lived_proves_that_a_node_is_good() {
+        // It ran there when the node was still good.
+        check(&[(0, "+a"), (0, "+x"), (100_000, "!x for 300"), (200_000, "!x for 9")], &["x", "x"]);
+        // It began after the first end, and lives for a minute.
+        let later = [(0, "+a"), (900, "!x for 300"), (1_000, "+x")];
+        check(&[&later[..], &[(60_999, "!x for 300")]].concat(), &["x", "x"]);
+        check(&[&later[..], &[(61_000, "!x for 300")]].concat(), &["x", ""]);
+        // The other node is good again, so this one is alone.
+        check(&[&later[..], &[(60_999, "!y for 300")]].concat(), &["x", ""]);
+        check(&[&later[..], &[(61_000, "!y for 300")]].concat(), &["x", "y"]);
+    }
+}

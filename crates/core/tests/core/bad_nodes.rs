@@ -1,0 +1,224 @@
+//! A bad node is not a bad application: the place of a loss decides whose fault it is.
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+use posse_core::model::action::{Action, RunVerdict};
+use posse_core::model::event::{
+    Budget, ClusterEvent, Event, ExecutorEvent, Exhaustion, LossReason,
+};
+use posse_core::model::pod::ContainerState::{Ended, Running, Waiting};
+use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
+use posse_core::model::settings::{Limit, Policy};
+
+use crate::core_run::{Run, end_with, spec};
+
+const MINUTE_MS: u64 = 60_000;
+
+/// How a pod comes to its end on a node, and how long it runs before; none: it does not.
+type Way = (Option<u64>, fn(&mut Pod));
+
+fn exits(pod: &mut Pod) {
+    end_with(255)(pod);
+}
+
+fn is_rejected(pod: &mut Pod, reason: &str) {
+    (pod.phase, pod.container) = (Phase::Failed, Waiting);
+    let pod_reason = reason.into();
+    pod.end = Some(Box::new(End { pod_reason, is_rejected: true, ..End::default() }));
+}
+
+fn does_not_fit(pod: &mut Pod) {
+    is_rejected(pod, "TopologyAffinityError");
+}
+
+fn asks_for_too_much(pod: &mut Pod) {
+    is_rejected(pod, "SysctlForbidden");
+}
+
+fn cannot_begin(pod: &mut Pod) {
+    end_with(128)(pod);
+    pod.end.as_mut().unwrap().container_reason = "StartError".into();
+}
+
+fn is_killed(pod: &mut Pod) {
+    end_with(137)(pod);
+    pod.end.as_mut().unwrap().container_reason = "OOMKilled".into();
+}
+
+fn lacks_its_image(pod: &mut Pod) {
+    let (kind, message) = (StartProblemKind::Image, "no route to the registry".into());
+    pod.start_problem = Some(Box::new(StartProblem { kind, message, n_started: 0 }));
+}
+
+/// What a run told of its losses, and how it ended.
+#[derive(Debug, Default)]
+struct Told {
+    /// Node, reason and budget of each loss.
+    losses: Vec<(String, LossReason, Option<Budget>)>,
+    avoided: Vec<String>,
+    verdict: Option<RunVerdict>,
+}
+
+/// A group of `n`. Its first executors run on `good`, each on the next of these nodes; every other one is placed on the
+/// first of `bad` that it may use, and comes to its end there.
+fn play(policy: Policy, n: u32, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> Told {
+    let mut run = Run::new(policy, vec![spec("g", n)]);
+    let (mut told, mut placed, mut n_pods) = (Told::default(), Vec::new(), 0);
+    while run.now <= 60 * MINUTE_MS && told.verdict.is_none() {
+        let creates: Vec<(u64, Vec<String>)> = run
+            .take()
+            .into_iter()
+            .filter_map(|action| match action {
+                Action::Create { id, overrides, .. } => Some((id.0, overrides.avoid.to_vec())),
+                _ => None,
+            })
+            .collect();
+        for (id, avoid) in creates {
+            run.created(&[id]);
+            let is_free = |node: &&&str| !avoid.contains(&(**node).to_owned());
+            let node = good.get(n_pods).or_else(|| bad.iter().find(is_free)).copied();
+            let is_good = good.get(n_pods).is_some() || node.is_none();
+            n_pods += 1;
+            let node = node.or_else(|| good.first().copied()).unwrap_or("other");
+            run.watch(&[id], |pod| pod.node = Some(node.into()));
+            if is_good {
+                run.watch(&[id], |pod| (pod.phase, pod.container) = (Phase::Running, Running));
+                run.now += 1_000;
+                run.turn();
+                continue;
+            }
+            if lives_ms.is_some() {
+                run.watch(&[id], |pod| (pod.phase, pod.container) = (Phase::Running, Running));
+            }
+            placed.push((id, run.now + lives_ms.unwrap_or(0)));
+        }
+        let due: Vec<u64> = placed.iter().filter(|(_, at)| *at <= run.now).map(|p| p.0).collect();
+        placed.retain(|(id, _)| !due.contains(id));
+        for id in due {
+            run.watch(&[id], end);
+        }
+        let next = run.core.next_deadline().map_or(u64::MAX, |at| at.0);
+        let next = placed.iter().map(|(_, at)| *at).fold(next, u64::min);
+        run.now = next.clamp(run.now + 1, run.now + MINUTE_MS);
+        // A start is judged at a message of the server.
+        let there: Vec<u64> = run.pods.iter().map(|pod| pod.id.0).collect();
+        run.watch(&there, |_| ());
+        told.verdict = run.core.poll_verdict();
+    }
+    for event in run.take_events() {
+        match event {
+            Event::Executor(_, ExecutorEvent::Lost { node, reason, budget, .. }) => {
+                told.losses.push((node.unwrap_or_default(), reason, budget));
+            }
+            Event::Cluster(ClusterEvent::NodeAvoided { node, .. }) => told.avoided.push(node),
+            _ => {}
+        }
+    }
+    told
+}
+
+const KINDS: [(&str, Way, LossReason); 6] = [
+    ("exits", (Some(300), exits), LossReason::AppError),
+    ("killed", (Some(300), is_killed), LossReason::OomKilled),
+    ("does not start", (None, cannot_begin), LossReason::ConfigError),
+    ("is rejected", (None, does_not_fit), LossReason::AdmissionRejected),
+    ("is rejected for itself", (None, asks_for_too_much), LossReason::AdmissionRejected),
+    ("cannot pull", (None, lacks_its_image), LossReason::ImageError),
+];
+
+#[test]
+fn one_node_on_which_nothing_lives_is_avoided_whatever_the_reason() {
+    // Also in small clusters.
+    for good in [&["a", "b", "c"][..], &["a", "b"], &["a"]] {
+        for (name, way, reason) in KINDS {
+            let n = u32::try_from(good.len()).unwrap() + 1;
+            let told = play(Policy::default(), n, good, &["bad"], way);
+            let loss = ("bad".to_owned(), reason, Some(Budget::Cluster));
+            assert_eq!(told.losses, [loss.clone(), loss.clone(), loss], "{name}, {good:?}");
+            assert_eq!((told.avoided, told.verdict), (vec!["bad".to_owned()], None), "{name}");
+        }
+    }
+}
+
+/// Nodes of unknown names, and those that must not be avoided.
+#[test]
+fn a_bad_node_that_nobody_avoids_does_not_end_the_run_either() {
+    let mut policy = Policy::default();
+    policy.bad_nodes.losses = 0;
+    for (name, way, _) in KINDS {
+        let told = play(policy.clone(), 4, &["a", "b", "c"], &["bad"], way);
+        assert_eq!((told.avoided, told.verdict), (vec![], None), "{name}");
+        assert!(told.losses.len() < 100, "{name}: {} losses in an hour", told.losses.len());
+        assert!(told.losses.iter().all(|loss| loss.2 == Some(Budget::Cluster)), "{name}");
+    }
+}
+
+#[test]
+fn what_happens_on_several_nodes_is_the_applications_crash_loop() {
+    let app = |told: &Told| told.losses.iter().filter(|l| l.2 == Some(Budget::App)).count();
+    // Nothing lives anywhere.
+    for bad in [&["x"][..], &["x", "y"]] {
+        let told = play(Policy::default(), 2, &[], bad, (Some(300), exits));
+        let is_loop = matches!(
+            told.verdict,
+            Some(RunVerdict::BudgetExhausted {
+                budget: Budget::App,
+                why: Exhaustion::CrashLoop { .. } | Exhaustion::Losses
+            })
+        );
+        assert!(is_loop && told.avoided.is_empty(), "{bad:?}: {told:?}");
+    }
+    // One lives, and whoever else comes dies: after the first node nobody else is blamed.
+    let told = play(Policy::default(), 4, &["a"], &["x", "y", "z"], (Some(300), exits));
+    assert!(app(&told) >= 11 && told.avoided.len() <= 1, "{told:?}");
+    assert!(told.verdict.is_some(), "{told:?}");
+    let on_every_node = play(Policy::default(), 2, &[], &["x", "y"], (None, asks_for_too_much));
+    assert!(on_every_node.losses.iter().all(|loss| loss.1 == LossReason::ConfigError));
+}
+
+#[test]
+fn most_of_a_run_lives_so_no_budget_ends_it() {
+    // On several nodes, so the application is to blame.
+    let bad = ["v", "w", "x", "y", "z"];
+    for (policy, is_ended) in [
+        (Policy::default(), false),
+        (Policy { failures_app: Limit::Max(10), ..Policy::default() }, true),
+    ] {
+        let told = play(policy, 4, &["a", "b", "c"], &bad, (Some(300), exits));
+        assert_eq!(told.verdict.is_some(), is_ended, "{told:?}");
+        assert!(told.losses.len() > 10, "{told:?}");
+    }
+}
+
+#[test]
+fn a_number_of_the_user_is_obeyed() {
+    let policy = Policy { failures_app: Limit::Max(1_000), ..Policy::default() };
+    let told = play(policy, 2, &[], &["x"], (Some(300), |pod| end_with(3)(pod)));
+    assert_eq!(told.verdict, None, "{} losses", told.losses.len());
+    // Eighty are allowed, so it is not the number.
+    let told = play(Policy::default(), 40, &[], &["x"], (Some(300), |pod| end_with(3)(pod)));
+    let why = Exhaustion::CrashLoop { group: "g".into(), n_tries: 6 };
+    let want = RunVerdict::BudgetExhausted { budget: Budget::App, why };
+    assert_eq!((told.verdict, told.losses.len() < 80), (Some(want), true));
+}
+
+/// Ends that the application did not cause, and that go on for ever.
+#[test]
+fn what_repeats_for_ever_can_end_the_run() {
+    let deleted = |pod: &mut Pod| pod.deleting = true;
+    let unknown = |pod: &mut Pod| {
+        (pod.phase, pod.container) = (Phase::Failed, Ended);
+        pod.end = Some(Box::default());
+    };
+    let done = |pod: &mut Pod| end_with(0)(pod);
+    for (way, reason) in [
+        ((Some(2 * MINUTE_MS), done as fn(&mut Pod)), LossReason::Completed),
+        ((Some(2 * MINUTE_MS), deleted), LossReason::Deleted),
+        ((Some(2 * MINUTE_MS), unknown), LossReason::Unknown),
+    ] {
+        let policy = Policy { failures_cluster: Limit::Max(5), ..Policy::default() };
+        let told = play(policy, 1, &[], &["x"], way);
+        let want = RunVerdict::BudgetExhausted { budget: Budget::Cluster, why: Exhaustion::Losses };
+        assert_eq!(told.verdict, Some(want), "{reason:?}");
+        assert_eq!(told.losses, vec![("x".to_owned(), reason, Some(Budget::Cluster)); 6]);
+    }
+}
