@@ -114,6 +114,7 @@ class Client:
         replace: bool = True,
         target: Optional[int] = None,
         force: bool = False,
+        heartbeat_timeout: bool = False,
         reason: Optional[str] = None,
     ) -> Killed:
         """Ends these executors, by their ids.
@@ -121,6 +122,7 @@ class Client:
         `replace`: others take their places; with False the target falls by one for each of them.
         `target`: the target of their group from then on, set in the same step.
         `force`: also those that work (see `idle`), and without a drain period.
+        `heartbeat_timeout`: the driver has not heard from them for too long. They have failed, which spends a budget.
         `reason`: what the event `executor_lost` has as its message.
         """
         body: Dict[str, Any] = {"executors": list(executors), "force": force}
@@ -128,6 +130,8 @@ class Client:
             body["target"] = target
         else:
             body["replace"] = replace
+        if heartbeat_timeout:
+            body["heartbeat_timeout"] = True
         if reason is not None:
             body["reason"] = reason
         answer = self.call("POST", "/v1/executors/kill", body)

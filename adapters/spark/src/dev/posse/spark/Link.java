@@ -16,6 +16,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.stream.Collectors;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
@@ -48,6 +49,8 @@ final class Link {
   private static final int WAIT_DIVISOR = 2;
   /** How Spark's reason for a removal begins if it decommissioned the executor. */
   private static final String DECOMMISSIONED = "Executor decommission";
+  /** How Spark's reasons begin for executors whose heartbeats it has missed. */
+  private static final String SILENT = "Executor heartbeat timed out";
   /** An executor that was decommissioned ends by itself, within this time. */
   private static final long OWN_END_MILLIS = 5_000;
   /** The exit codes of a shell for a program that it cannot start. */
@@ -102,6 +105,8 @@ final class Link {
   private Map<Integer, Map<String, Integer>> nodes = Map.of();
   /** Executors that posse must end, by the time from which on it must, in nanoseconds. */
   private final Map<Long, Long> removed = new TreeMap<>();
+  /** Those of them from which Spark has not heard for too long. */
+  private final Set<Long> silent = new HashSet<>();
   private final Map<String, Boolean> ended = new LinkedHashMap<>() {
     private static final long serialVersionUID = 1L;
 
@@ -234,6 +239,9 @@ final class Link {
       // Otherwise it would count as an executor that Spark had to replace, and not as one of a node that is shut down.
       long millis = why.startsWith(DECOMMISSIONED) ? OWN_END_MILLIS : 0;
       removed.put(Long.valueOf(executor), System.nanoTime() + millis * 1_000_000);
+      if (why.startsWith(SILENT)) {
+        silent.add(Long.valueOf(executor));
+      }
     }
     LOG.info("Spark removed executor {} ({}): posse ends it", executor, why);
     ring();
@@ -487,8 +495,7 @@ final class Link {
     String reason = event.path("reason").asText();
     String why = why(event);
     boolean causedByApp = event.path("caused_by_app").asBoolean();
-    // A kill with replacement spends posse's budget. What it means for the tasks is known to Spark, which asked for it.
-    if (PLANNED.contains(reason) && (!causedByApp || reason.equals("killed"))) {
+    if (PLANNED.contains(reason) && !causedByApp) {
       engine.ended(id, why);
     } else {
       int code = event.path("exit_code").asInt(-1);
@@ -557,8 +564,11 @@ final class Link {
           sendTarget(target.getKey(), target.getValue());
         }
       }
-      if (!ends.isEmpty()) {
-        kill(ends);
+      Map<Boolean, List<Long>> bySilence = ends.stream().collect(Collectors.partitioningBy(this::isSilent));
+      for (boolean isSilent : List.of(true, false)) {
+        if (!bySilence.get(isSilent).isEmpty()) {
+          kill(bySilence.get(isSilent), isSilent);
+        }
       }
     } finally {
       sending.unlock();
@@ -605,16 +615,26 @@ final class Link {
     }
   }
 
-  private void kill(List<Long> executors) throws IOException {
+  private synchronized boolean isSilent(Long executor) {
+    return silent.contains(executor);
+  }
+
+  private void kill(List<Long> executors, boolean isSilent) throws IOException {
     ObjectNode body = Control.JSON.createObjectNode();
     ArrayNode list = body.putArray("executors");
     executors.forEach(list::add);
     // The target decides whether posse replaces them.
-    body.put("replace", true).put("force", true).put("reason", "Spark removed it");
+    body.put("replace", true).put("force", true);
+    if (isSilent) {
+      body.put("heartbeat_timeout", true).put("reason", "Spark has received no heartbeat of it");
+    } else {
+      body.put("reason", "Spark removed it");
+    }
     Control.Answer answer = control.call("POST", "/v1/executors/kill", body);
     if (answer.isOk() || answer.status() == 400) {
       synchronized (this) {
         executors.forEach(removed::remove);
+        executors.forEach(silent::remove);
       }
     }
     if (!answer.isOk()) {

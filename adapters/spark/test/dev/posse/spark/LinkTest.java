@@ -353,12 +353,16 @@ final class LinkTest {
       String kill = "POST /v1/executors/kill {\"executors\":[2],\"replace\":true,\"force\":true,\"reason\":\"Spark removed it\"}";
       Check.comes("a kill", () -> posse.calls.contains(kill));
       Check.same(link.hasEnded("2"), true);
+      link.removed("5", "Executor heartbeat timed out after 123456 ms");
+      String silent = "POST /v1/executors/kill {\"executors\":[5],\"replace\":true,\"force\":true,\"heartbeat_timeout\":true,"
+          + "\"reason\":\"Spark has received no heartbeat of it\"}";
+      Check.comes("its kill", () -> posse.calls.contains(silent));
       // Its end is not reported to Spark again.
       posse.event(lost(2, "killed", "null", false));
       posse.event(lost(3, "node_lost", "null", false));
       Check.comes("another loss", () -> link.hasEnded("3"));
       Check.comes("its news", () -> engine.lost.size() == 2);
-      Check.same(posse.calls.stream().filter(call -> call.startsWith("POST")).toList(), List.of(kill));
+      Check.same(posse.calls.stream().filter(call -> call.startsWith("POST")).toList(), List.of(kill, silent));
       // One that was decommissioned ends by itself, so that posse reads from its pod why. If it hangs, posse ends it.
       long since = System.nanoTime();
       link.removed("4", "Executor decommission: Finished decommissioning");
