@@ -8,6 +8,7 @@ use crate::model::event::{
     Budget, ClusterEvent, Event, ExecutorEvent, Exhaustion, LossReason, RunEvent,
 };
 use crate::model::ids::ExecutorId;
+use crate::model::pod::Pod;
 use crate::model::status::State;
 use crate::model::task::Shape;
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
@@ -21,9 +22,36 @@ use crate::state::nodes::NodeLoss;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
+/// What the pod of a lost executor says of its node.
+#[derive(Debug, Default)]
+pub(super) struct LostPod {
+    node: Option<String>,
+    /// By the reason of the loss the node is at fault.
+    is_at_fault: bool,
+    /// The node refused it.
+    is_rejected: bool,
+}
+
+impl LostPod {
+    pub(super) fn of(pod: &Pod, loss: &Loss) -> Self {
+        Self {
+            node: pod.node.as_deref().map(str::to_owned),
+            is_at_fault: is_node_at_fault(loss.reason, pod),
+            is_rejected: pod.end.as_ref().is_some_and(|end| end.is_rejected),
+        }
+    }
+}
+
 impl Reconciler {
     /// Reports the loss of an executor, once for each uid, and charges its budget.
     pub(super) fn lose(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
+        let uid = self.executors.get(id).and_then(|executor| executor.uid.as_ref());
+        let pod = uid.and_then(|uid| self.snapshot.get(uid)).map(|pod| LostPod::of(pod, loss));
+        self.lose_pod(id, pod.unwrap_or_default(), loss, now);
+    }
+
+    /// The same for an executor whose pod may be gone from the snapshot.
+    pub(super) fn lose_pod(&mut self, id: ExecutorId, pod: LostPod, loss: &Loss, now: Millis) {
         let Some(subject) = self.subject(id) else { return };
         let Some(executor) = self.executors.get_mut(id) else { return };
         debug_assert!(!executor.life.is_reported(), "the end of {id} is told twice");
@@ -35,15 +63,13 @@ impl Reconciler {
         };
         let is_from_before = executor.is_adopted && executor.known_since == now;
         let start_ms = executor.start.bound_since.map_or(0, |since| now.since(since));
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
-        let is_at_fault = pod.is_some_and(|pod| is_node_at_fault(loss.reason, pod));
+        let LostPod { node, is_at_fault, is_rejected } = pod;
         let mut loss = loss.clone();
         let is_alone = self.is_node_to_blame(id, &loss, node.as_deref(), lived_ms, now);
         let is_of_task = self.has_task(id);
         // The failures of a task are charged to its retries, wherever they happen.
         if is_alone && !is_of_task {
-            self.blame_place(id, &mut loss);
+            blame_place(&mut loss, is_rejected);
         } else if is_from_before && loss.reason == LossReason::Deleted {
             // An earlier process may have asked for it.
             loss.budget = None;
@@ -94,18 +120,6 @@ impl Reconciler {
         lived_ms < early_ms
             && !is_own
             && throttle.places.is_node_to_blame(loss.reason, node, began, now)
-    }
-
-    /// One node is to blame for this loss.
-    fn blame_place(&self, id: ExecutorId, loss: &mut Loss) {
-        let uid = self.executors.get(id).and_then(|executor| executor.uid.as_ref());
-        let end = uid.and_then(|uid| self.snapshot.get(uid)?.end.as_ref());
-        // Other nodes took such a pod.
-        if loss.reason == LossReason::ConfigError && end.is_some_and(|end| end.is_rejected) {
-            loss.reason = LossReason::AdmissionRejected;
-        }
-        loss.budget = Some(Budget::Cluster);
-        loss.message.push_str("; on this node alone: others of the group run elsewhere");
     }
 
     /// Ends the run if this loss, which was charged to the budget, was one too many.
@@ -212,6 +226,16 @@ impl Reconciler {
             }));
         }
     }
+}
+
+/// One node is to blame for this loss. `is_rejected`: it refused the pod.
+fn blame_place(loss: &mut Loss, is_rejected: bool) {
+    // Other nodes took such a pod.
+    if loss.reason == LossReason::ConfigError && is_rejected {
+        loss.reason = LossReason::AdmissionRejected;
+    }
+    loss.budget = Some(Budget::Cluster);
+    loss.message.push_str("; on this node alone: others of the group run elsewhere");
 }
 
 fn describe_ends_at_once(reason: LossReason) -> String {

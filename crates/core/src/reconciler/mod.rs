@@ -328,7 +328,8 @@ impl Reconciler {
 
     /// The next event to report.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front()?;
+        self.end_of_run.may_tell(&event).then_some(event)
     }
 
     /// The decision that ends the run. Returned once.

@@ -1,6 +1,7 @@
 //! What follows from a new, changed or deleted pod: adoption, running, losses, and retained pods.
 
 use super::Reconciler;
+use super::losses::LostPod;
 use super::retries::forget_refusal;
 use super::timers::Timer;
 use crate::model::event::ExecutorEvent;
@@ -299,7 +300,10 @@ impl Reconciler {
                 }
                 (Some(_), None) => {}
                 (None, _) if self.has_done_its_work(id, pod) => self.complete(id, now),
-                (None, _) => self.lose(id, &classify(pod, true), now),
+                (None, _) => {
+                    let loss = classify(pod, true);
+                    self.lose_pod(id, LostPod::of(pod, &loss), &loss, now);
+                }
             }
         }
         let Some(executor) = self.executors.get_mut(id) else { return };

@@ -2,14 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use crate::core_run::{PREFIX, Run, assert_stop_waits, policy, refusal, spec};
+use posse_base::time::Millis;
 use posse_core::model::action::Action;
-use posse_core::model::event::{Event, ExecutorEvent, LossReason, RunEvent};
+use posse_core::model::event::{Event, ExecutorEvent, LossReason, RestartKind, RunEvent};
 use posse_core::model::ids::{ExecutorId, Uid, Version};
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::ContainerState::{Ended, Running};
 use posse_core::model::pod::Phase;
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::Policy;
+use posse_core::model::stop::StopOrder;
 
 /// If one more pod fails after a restart, the pod that was counted first is deleted, whatever the
 /// order of the LIST.
@@ -239,4 +241,34 @@ fn a_spent_budget_is_reported_once() {
         .filter(|event| matches!(event, Event::Run(RunEvent::BudgetExhausted { .. })))
         .count();
     assert_eq!(n, 1);
+}
+
+/// The watch reports an end and the delete at once, or a LIST comes without the pod.
+#[test]
+fn the_loss_of_a_pod_that_is_gone_outright_names_its_node() {
+    let gone: fn(&mut Run) = |run| run.gone(&[1]);
+    let absent: fn(&mut Run) = |run| {
+        run.pods.clear();
+        run.list();
+    };
+    for way in [gone, absent] {
+        let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+        way(&mut run);
+        let node = run.events.iter().find_map(|event| match event {
+            Event::Executor(_, ExecutorEvent::Lost { node, .. }) => Some(node.as_deref()),
+            _ => None,
+        });
+        assert_eq!(node, Some(Some("node")));
+    }
+}
+
+#[test]
+fn nothing_is_told_after_the_end() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.core.begin_stop(StopOrder { keep: false, keep_failed: false }, Millis(run.now));
+    run.wait(120_000);
+    assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped)));
+    let cause = "the inbox was full".to_owned();
+    run.tell(Input::WatchRestarted { kind: RestartKind::Overrun, cause });
+    assert_eq!(run.events.last(), Some(&Event::Run(RunEvent::Stopped)));
 }

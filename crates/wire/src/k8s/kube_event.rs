@@ -193,6 +193,7 @@ mod tests {
             until: Millis(1_000),
             reason: LossReason::NodeLost,
         });
+        let exhausted = RunEvent::BudgetExhausted { budget: Budget::App, why: Exhaustion::Losses };
         for (event, reason, about, note) in [
             (
                 lost(LossReason::OomKilled, "exit code 137"),
@@ -209,10 +210,7 @@ mod tests {
                  by the driver",
             ),
             (
-                Event::Run(RunEvent::BudgetExhausted {
-                    budget: Budget::App,
-                    why: Exhaustion::Losses,
-                }),
+                Event::Run(exhausted),
                 "BudgetExhausted",
                 "app",
                 "The application ends: more executors were lost than the failure budget `app` allows.",
