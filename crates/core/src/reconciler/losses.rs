@@ -62,6 +62,7 @@ impl Reconciler {
             (since, false) => since.map(|since| now.since(since)),
         };
         let is_from_before = executor.is_adopted && executor.known_since == now;
+        let attempt = executor.attempt;
         let start_ms = executor.start.bound_since.map_or(0, |since| now.since(since));
         let LostPod { node, is_at_fault, is_rejected } = pod;
         let mut loss = loss.clone();
@@ -72,6 +73,11 @@ impl Reconciler {
             blame_place(&mut loss, is_rejected);
         } else if is_from_before && loss.reason == LossReason::Deleted {
             // An earlier process may have asked for it.
+            loss.budget = None;
+        }
+        let group = self.executors.groups.get(&subject.group);
+        if !is_of_task && group.is_some_and(|group| attempt < group.attempts.current()) {
+            // An attempt fails once, and what ends afterwards is part of it.
             loss.budget = None;
         }
         let Loss { reason, exit_code, budget, .. } = loss;

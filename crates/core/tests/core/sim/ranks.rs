@@ -38,14 +38,14 @@ impl Attempts {
 
     /// An attempt ends by one loss: what the others report afterwards is part of it.
     pub fn on_event(&mut self, event: &Event, core: &Reconciler, n_restores: u32) -> CheckResult {
-        let Event::Executor(subject, ExecutorEvent::Lost { reason, .. }) = event else {
+        let Event::Executor(subject, ExecutorEvent::Lost { budget, .. }) = event else {
             return Ok(());
         };
         let group = core.executors().groups.get(&subject.group);
         let is_whole = group.is_some_and(|group| group.spec.restarts_whole());
         let Some(&attempt) = self.of_create.get(&subject.id.0) else { return Ok(()) };
         if is_whole
-            && reason.budget().is_some()
+            && budget.is_some()
             && !self.charged.insert((subject.group.clone(), attempt))
             && n_restores == 0
         {
