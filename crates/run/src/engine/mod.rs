@@ -1,5 +1,5 @@
 //! The reconciler thread's loop: takes messages from the inbox, lets the core decide once, sends out
-//! actions and events, and controls the driver process. It blocks only while it waits for messages.
+//! actions and events, and controls the driver process. It blocks in one place, where it waits for messages.
 //!
 //! Shutdown order: no more creates; the driver, with its grace period; the executors, until a LIST
 //! shows none; the watch and the poll; the Leases; the writers, when their channel closes; last the
@@ -8,10 +8,9 @@
 mod job_control;
 
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use crossbeam_channel::{Receiver, Sender, select_biased};
+use crossbeam_channel::{Receiver, Sender, never, select_biased};
 use log::{debug, error, info, warn};
 
 use crate::driver::ready::{DriverTree, Probe, ReadyProbe};
@@ -147,6 +146,12 @@ impl EngineState {
     }
 }
 
+/// What has ended a wait without a message.
+enum Woken {
+    BySignal,
+    InTime,
+}
+
 impl<U: Upstream> Engine<'_, U> {
     /// Runs until the shutdown is complete. Also returns the signal that ended the run before its
     /// start, if one did.
@@ -175,32 +180,29 @@ impl<U: Upstream> Engine<'_, U> {
     /// Waits for a message, a signal or a deadline, and takes all waiting messages up to a limit.
     /// `turned`: when the last turn began.
     fn wait(&mut self, turned: Instant) {
-        // Before this thread waits for a message, so that the next senders need not wake it up.
+        let (inbox, nobody) = (self.inbox.clone(), never());
+        let left = || TURN_INTERVAL_MIN.saturating_sub(turned.elapsed());
+        // Before this thread listens, so that the next senders need not wake it up.
         let pauses = std::mem::take(&mut self.state.is_busy);
+        let mut woken = Err(Woken::InTime);
         if pauses {
-            thread::sleep(TURN_INTERVAL_MIN.saturating_sub(turned.elapsed()));
+            woken = self.wait_for(&nobody, left());
         }
-        let mut is_busy = pauses && !self.inbox.is_empty();
-        let now = self.clock.now();
-        let timeout = Duration::from_millis(self.next_deadline(now).since(now));
-        let (signals, inbox) = (self.signals.wake().clone(), self.inbox.clone());
+        let mut is_busy = pauses && !inbox.is_empty();
+        if matches!(woken, Err(Woken::InTime)) {
+            let now = self.clock.now();
+            let timeout = Duration::from_millis(self.next_deadline(now).since(now));
+            woken = self.wait_for(&inbox, timeout);
+        }
         let mut has_input = false;
-        // Signals and the driver's end take precedence over other messages.
-        select_biased! {
-            recv(signals) -> _ => {},
-            recv(inbox) -> message => {
-                if let Ok(message) = message {
-                    // A caller of the control API waits for its answer.
-                    has_input = matches!(message, Message::Input(_));
-                    self.take(message);
-                    let left = TURN_INTERVAL_MIN.saturating_sub(turned.elapsed());
-                    if has_input && !is_busy && !left.is_zero() {
-                        is_busy = true;
-                        thread::sleep(left);
-                    }
-                }
-            },
-            default(timeout) => {},
+        if let Ok(message) = woken {
+            // A caller of the control API waits for its answer.
+            has_input = matches!(message, Message::Input(_));
+            self.take(message);
+            if has_input && !is_busy && !left().is_zero() {
+                is_busy = true;
+                let _woken = self.wait_for(&nobody, left());
+            }
         }
         for message in inbox.try_iter().take(TURN_MESSAGES_MAX) {
             has_input |= matches!(message, Message::Input(_));
@@ -209,6 +211,16 @@ impl<U: Upstream> Engine<'_, U> {
         self.state.is_busy = is_busy && has_input;
         for signal in self.signals.take() {
             self.on_signal(signal);
+        }
+    }
+
+    /// The one place in which this thread waits: for a signal, a message, or until it is due.
+    fn wait_for(&self, messages: &Receiver<Message>, timeout: Duration) -> Result<Message, Woken> {
+        // Signals and the driver's end take precedence over other messages.
+        select_biased! {
+            recv(self.signals.wake()) -> _ => Err(Woken::BySignal),
+            recv(messages) -> message => message.map_err(|_| Woken::InTime),
+            default(timeout) => Err(Woken::InTime),
         }
     }
 
