@@ -1,5 +1,64 @@
 //! The reasons why nothing is done for a group.
 
+use posse_base::time::Millis;
+
+/// A reason to do less than is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// How many may be created, or ended, at most.
+    pub at_most: u32,
+    pub waiting: Waiting,
+    /// When it ends by itself, if it does.
+    pub until: Option<Millis>,
+}
+
+/// A limit that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub limit: Limit,
+    /// How many are wanted of what it limits.
+    pub of: u32,
+    /// Others are tighter, so it holds nothing back now.
+    pub is_loose: bool,
+}
+
+impl Held {
+    /// Only this is told.
+    fn is_told(&self) -> bool {
+        !self.is_loose && !self.limit.waiting.is_pace()
+    }
+}
+
+/// All that holds back a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// How many it would create if nothing limited it. Creates that have failed count too.
+    pub n_creates: u32,
+    /// Why it does not, the tightest first.
+    pub creates: Vec<Held>,
+    /// The same for executors that are too many.
+    pub n_ends: u32,
+    pub ends: Vec<Limit>,
+    /// Why executors do not come that were asked for. These limit nothing.
+    pub starts: Vec<Limit>,
+}
+
+impl Limits {
+    /// What is told of it: what limits most. The normal pace is told only if there is nothing else.
+    pub fn told(&self) -> Option<Limit> {
+        let told = self.creates.iter().find(|held| held.is_told()).map(|held| held.limit);
+        let pace = || self.creates.iter().find(|held| !held.is_loose).map(|held| held.limit);
+        let others = self.ends.first().or_else(|| self.starts.first()).copied();
+        told.or(others).or_else(pace)
+    }
+
+    /// When limits end by themselves.
+    pub fn untils(&self) -> impl Iterator<Item = Millis> {
+        let creates = self.creates.iter().map(|held| &held.limit);
+        creates.chain(&self.ends).chain(&self.starts).filter_map(|limit| limit.until)
+    }
+}
+
 /// Why nothing (more) is done for a group now. `as_str` has the documented names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
@@ -134,6 +193,11 @@ impl Waiting {
     pub fn describe(self) -> (&'static str, &'static str) {
         let (_, what, why) = self.words();
         (what, why)
+    }
+
+    /// A full window or group: no reason that a person could act on.
+    pub fn is_pace(self) -> bool {
+        matches!(self, Self::Group(GroupWait::Max) | Self::Server(ServerWait::InFlight))
     }
 
     fn words(self) -> Words {

@@ -62,11 +62,6 @@ impl Reconciler {
         }
     }
 
-    /// True if the group is a gang of which too few run.
-    pub(super) fn has_incomplete_gang(group: &Group) -> bool {
-        group.spec.gang.is_some() && !group.gang.is_complete()
-    }
-
     /// How far a gang has come, and what keeps the others from running.
     pub(super) fn gang_message(&self, group: &Group) -> Option<String> {
         let gang = group.spec.gang?;

@@ -11,7 +11,8 @@ use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod_text::PodOverrides;
 use crate::model::status::State;
 use crate::model::task::Shape;
-use crate::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
+use crate::model::waiting::{Held, Limit, Limits, RunWait, Waiting};
+use crate::policy::demand::Why;
 use crate::policy::plan::{GroupPlan, Plan};
 use crate::policy::victims::choose;
 use crate::state::create_backoff::CreateBackoff;
@@ -106,8 +107,8 @@ impl Reconciler {
     }
 
     fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
-        let GroupPlan { group, n_retries, n_creates, n_ends, n_displaced, mut waiting, .. } = plan;
-        let n_own = n_creates - plan.n_task_creates;
+        let GroupPlan { group, n_retries, n_creates, n_ends, n_displaced, .. } = plan;
+        let GroupPlan { mut rooms, n_without_place, mut limits, .. } = plan;
         if n_ends > 0 {
             self.end_surplus(&group, n_ends, now);
         }
@@ -118,37 +119,32 @@ impl Reconciler {
         if let Some(up_to) = self.ids.wanted(u64::from(n_creates)) {
             self.actions.push_back(Action::ReserveIds { up_to });
         }
-        let mut rooms = None;
-        for i in 0..n_creates {
-            let mut shape = None;
-            if i >= n_own {
-                let rooms = rooms.get_or_insert_with(|| self.shape_rooms(&group, now));
-                shape = self.next_shape(&group, rooms);
-                if shape.is_none() {
-                    break;
-                }
-            }
+        for n_created in 0..n_creates {
+            let Some(demand) = self.next_demand(&group, &mut rooms) else { break };
             let Some(id) = self.ids.take() else {
-                waiting = Some((Waiting::Run(RunWait::Ids), self.ids.request_again_at()));
+                let (waiting, until) = (Waiting::Run(RunWait::Ids), self.ids.request_again_at());
+                let limit = Limit { at_most: n_created, waiting, until };
+                limits.creates.insert(0, Held { limit, of: n_creates, is_loose: false });
                 break;
             };
+            let shape = (demand.why == Why::Task).then_some(demand.shape);
             self.begin_create(id, &group, shape, now);
         }
-        self.give_places(&group, plan.n_without_place, now);
-        let Some(group_state) = self.executors.groups.get_mut(&group) else { return };
-        let is_new = group_state.wait.set(waiting, now);
-        let group_state = self.executors.groups.get(&group);
-        // A full window or group is the normal pace, not a reason that a person could act on.
-        if let Some((waiting, until)) = waiting
-            && is_new
-            && !matches!(
-                waiting,
-                Waiting::Group(GroupWait::Max) | Waiting::Server(ServerWait::InFlight)
-            )
+        self.give_places(&group, n_without_place, now);
+        self.note_limits(group, limits, now);
+    }
+
+    /// Tells what the group waits for, if that has changed.
+    fn note_limits(&mut self, name: GroupName, limits: Limits, now: Millis) {
+        let told = limits.told();
+        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        if group.wait.set(limits, now)
+            && let Some(Limit { waiting, until, .. }) = told.filter(|told| !told.waiting.is_pace())
         {
-            let message = group_state.and_then(|group| self.waiting_message(group));
-            self.events
-                .push_back(Event::Group(group, GroupEvent::Waiting { waiting, until, message }));
+            let group = self.executors.groups.get(&name);
+            let message = group.and_then(|group| self.waiting_message(group));
+            let event = GroupEvent::Waiting { waiting, until, message };
+            self.events.push_back(Event::Group(name, event));
         }
     }
 

@@ -146,6 +146,11 @@ impl Group {
         }
     }
 
+    /// True if the group is a gang of which too few run.
+    pub fn has_incomplete_gang(&self) -> bool {
+        self.spec.gang.is_some() && !self.gang.is_complete()
+    }
+
     /// A create of something is slowed down.
     pub fn is_slowed_down(&self) -> bool {
         self.tasks.throttles.all().any(|throttle| throttle.backoff.cause().is_some())

@@ -1,40 +1,41 @@
 //! What the last plan of a group waits for.
 
-use crate::model::waiting::Waiting;
+use crate::model::waiting::{Limits, Waiting};
 use posse_base::time::Millis;
 
-/// The reason, until when it lasts, and since when it holds.
-#[derive(Clone, Copy, Debug, Default)]
+/// What holds the group back, and since when the reason holds that is told of it.
+#[derive(Clone, Debug, Default)]
 pub struct PlanWait {
-    reason: Option<(Waiting, Option<Millis>)>,
+    limits: Limits,
     since: Millis,
 }
 
 impl PlanWait {
-    /// The plan waits for this, or for nothing. True if the reason is another one than before.
-    pub fn set(&mut self, reason: Option<(Waiting, Option<Millis>)>, now: Millis) -> bool {
-        let is_new = self.reason.map(|(waiting, _)| waiting) != reason.map(|(waiting, _)| waiting);
+    /// The plan leaves this undone. True if the reason that is told is another one than before.
+    pub fn set(&mut self, limits: Limits, now: Millis) -> bool {
+        let before = self.waiting();
+        self.limits = limits;
+        let is_new = before != self.waiting();
         if is_new {
             self.since = now;
         }
-        self.reason = reason;
         is_new
     }
 
-    /// The reason, and until when it lasts.
-    pub fn reason(&self) -> Option<(Waiting, Option<Millis>)> {
-        self.reason
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     pub fn waiting(&self) -> Option<Waiting> {
-        self.reason.map(|(waiting, _)| waiting)
+        self.limits.told().map(|limit| limit.waiting)
     }
 
     pub fn since(&self) -> Option<Millis> {
-        self.reason.map(|_| self.since)
+        self.limits.told().map(|_| self.since)
     }
 
+    /// When the wait ends by itself, if it does.
     pub fn until(&self) -> Option<Millis> {
-        self.reason.and_then(|(_, until)| until)
+        self.limits.told().and_then(|limit| limit.until)
     }
 }

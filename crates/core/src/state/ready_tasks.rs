@@ -63,13 +63,14 @@ impl ReadyTasks {
         self.ready.len
     }
 
-    /// How many of each shape, and the order of the first one.
-    pub fn shapes(&self) -> impl Iterator<Item = (Shape, usize, u64)> {
-        let first = |tasks: &BTreeMap<u64, _>| Some(*tasks.first_key_value()?.0);
-        self.ready
-            .tasks
-            .iter()
-            .filter_map(move |(&shape, tasks)| Some((shape, tasks.len(), first(tasks)?)))
+    /// How many of each shape.
+    pub fn shapes(&self) -> impl Iterator<Item = (Shape, usize)> {
+        self.ready.tasks.iter().map(|(&shape, tasks)| (shape, tasks.len()))
+    }
+
+    /// The order of the first one of this shape.
+    pub fn first(&self, shape: Shape) -> Option<u64> {
+        Some(*self.ready.tasks.get(&shape)?.first_key_value()?.0)
     }
 
     /// How many wait until others of their array have ended.

@@ -126,10 +126,14 @@ impl Tasks {
         self.ready.n_busy_of(array)
     }
 
-    /// How many tasks of each shape need an executor, and the order of the first one.
-    pub fn ready_shapes(&self) -> impl Iterator<Item = (Shape, u32, u64)> {
-        let shapes = self.ready.shapes();
-        shapes.map(|(shape, n, first)| (shape, u32::try_from(n).unwrap_or(u32::MAX), first))
+    /// How many tasks of each shape need an executor.
+    pub fn ready_shapes(&self) -> impl Iterator<Item = (Shape, u32)> {
+        self.ready.shapes().map(|(shape, n)| (shape, u32::try_from(n).unwrap_or(u32::MAX)))
+    }
+
+    /// The place of the first task of this shape that needs an executor, in the order of the calls.
+    pub fn first_ready(&self, shape: Shape) -> Option<u64> {
+        self.ready.first(shape)
     }
 
     /// How many tasks need an executor.

@@ -15,7 +15,7 @@ use posse_core::model::pod::{ContainerState, End, Phase, StartProblem, StartProb
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Policy, ScaleDown};
 use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, StartWait, Waiting};
-use posse_core::policy::plan::share;
+use posse_core::policy::shares::share;
 
 /// The limit applies to all groups together; a pending pod frees nothing, a running one does.
 #[test]

@@ -370,7 +370,8 @@ impl World {
             let Reply::Tasks(all) = &reply else { return fail(format!("{}: {reply:?}", task.key)) };
             let key = (group.clone(), Arc::clone(&task.key));
             if !matches!(all[0].state, TaskState::Ended(_)) {
-                let waiting = core.executors().groups.get(group).map(|g| (g.wait, g.counts));
+                let waiting =
+                    core.executors().groups.get(group).map(|g| (g.wait.clone(), g.counts));
                 return fail(format!("{reply:?}: not ended, {waiting:?}"));
             }
             // All were said again after the last start.

@@ -55,7 +55,7 @@ impl Check {
                 ScaleDown::Pending => false,
             };
             if n < fewest || too_many {
-                let waiting = group.wait;
+                let waiting = &group.wait;
                 return fail(format!(
                     "{name}: {n} live of {target}, {n_going} going, {n_failed} failed, waiting \
                      {waiting:?}, {:?}, {:?}",

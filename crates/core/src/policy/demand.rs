@@ -1,0 +1,78 @@
+//! What is wanted: so many executors of a shape, and why. With the facts by which that is limited.
+
+use crate::model::ids::GroupName;
+use crate::model::task::Shape;
+use crate::model::waiting::{RunWait, Waiting};
+use crate::state::executors::Group;
+use posse_base::time::Millis;
+
+/// The facts that are the same for all groups.
+#[derive(Clone, Copy, Debug)]
+pub struct RunFacts {
+    pub now: Millis,
+    /// How many create requests may be sent.
+    pub available: u32,
+    /// Until when no create request may be sent.
+    pub closed_until: Option<Millis>,
+    /// The limit of executors that are requested or pending at a time; 0: no limit.
+    pub pending_max: u32,
+    /// Until when adopted surplus executors are kept.
+    pub adopt_hold_until: Option<Millis>,
+}
+
+/// One group, and what only the run knows of it.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupFacts<'a> {
+    pub name: &'a GroupName,
+    pub group: &'a Group,
+    /// Why it may not create executors.
+    pub gate: Option<RunWait>,
+    /// The credentials of its executors are there. Also of groups that create nothing now.
+    pub has_credentials: bool,
+    /// Why requested executors do not start, and until when that may last.
+    pub start_problem: Option<(Waiting, Option<Millis>)>,
+}
+
+/// Why an executor is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its create has failed and is due again: it was asked for already, so it only needs a request.
+    Retry,
+    /// The group's target is higher.
+    Target,
+    /// No executor works on a task yet.
+    Task,
+}
+
+/// So many executors are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    pub shape: Shape,
+    pub why: Why,
+    pub n: u32,
+}
+
+impl GroupFacts<'_> {
+    /// What the group wants, in the order in which it gets it: the target comes before the tasks.
+    pub fn demands(&self, run: &RunFacts) -> impl Iterator<Item = Demand> {
+        let of_template = |why, n| Demand { shape: Shape::TEMPLATE, why, n };
+        let n_due = self.group.retries.n_due(run.now, run.available);
+        let target = self.group.target().saturating_sub(self.group.own_capacity());
+        let tasks = self.group.tasks.ready_shapes();
+        let tasks = tasks.map(|(shape, n)| Demand { shape, why: Why::Task, n });
+        let own = [of_template(Why::Retry, n_due), of_template(Why::Target, target)];
+        own.into_iter().chain(tasks).filter(|demand| demand.n > 0)
+    }
+
+    /// How many executors are too many.
+    pub fn surplus(&self) -> u32 {
+        let own = self.group.own_capacity().saturating_sub(self.group.target());
+        own.max(self.group.n_beyond_slots())
+    }
+
+    /// The share of its executors that the group has, in thousandths.
+    pub fn fill(&self) -> u64 {
+        let wanted = u64::from(self.group.wanted().max(1));
+        u64::from(self.group.counts.capacity()) * 1_000 / wanted
+    }
+}
