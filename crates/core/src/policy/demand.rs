@@ -53,15 +53,15 @@ pub struct Demand {
 }
 
 impl GroupFacts<'_> {
-    /// What the group wants, in the order in which it gets it: the target comes before the tasks.
+    /// What the group wants, in the order in which it gets it: what was asked for, the target, the tasks. Each is by
+    /// shape.
     pub fn demands(&self, run: &RunFacts) -> impl Iterator<Item = Demand> {
-        let of_template = |why, n| Demand { shape: Shape::TEMPLATE, why, n };
-        let n_due = self.group.retries.n_due(run.now, run.available);
-        let target = self.group.target().saturating_sub(self.group.own_capacity());
-        let tasks = self.group.tasks.ready_shapes();
-        let tasks = tasks.map(|(shape, n)| Demand { shape, why: Why::Task, n });
-        let own = [of_template(Why::Retry, n_due), of_template(Why::Target, target)];
-        own.into_iter().chain(tasks).filter(|demand| demand.n > 0)
+        let by = |why| move |(shape, n)| Demand { shape, why, n };
+        let retries = self.group.retries.due(run.now, run.available).map(by(Why::Retry));
+        let n = self.group.target().saturating_sub(self.group.own_capacity());
+        let target = Demand { shape: Shape::TEMPLATE, why: Why::Target, n };
+        let tasks = self.group.tasks.ready_shapes().map(by(Why::Task));
+        retries.chain([target]).chain(tasks).filter(|demand| demand.n > 0)
     }
 
     /// How many executors are too many.
@@ -73,6 +73,6 @@ impl GroupFacts<'_> {
     /// The share of its executors that the group has, in thousandths.
     pub fn fill(&self) -> u64 {
         let wanted = u64::from(self.group.wanted().max(1));
-        u64::from(self.group.counts.capacity()) * 1_000 / wanted
+        u64::from(self.group.counts().capacity()) * 1_000 / wanted
     }
 }

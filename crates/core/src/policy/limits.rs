@@ -5,7 +5,6 @@
 //! one that comes first in the list.
 
 use crate::model::settings::{Replace, ScaleDown};
-use crate::model::task::Shape;
 use crate::model::waiting::{GroupWait, Limit, RunWait, ServerWait, StartWait, Waiting};
 use crate::policy::demand::{Demand, GroupFacts, RunFacts, Why};
 use crate::policy::shares::share_on;
@@ -167,7 +166,7 @@ fn backoff(case: &Case<'_>) -> Option<Limit> {
     match allowance {
         Allowance::Wait { waiting, until } => none(waiting, until),
         Allowance::UpTo(limit) => {
-            let n_taken = throttle.n_in_flight + case.n_retries + case.n_before;
+            let n_taken = throttle.n_in_flight() + case.n_retries + case.n_before;
             let in_flight = Waiting::Server(ServerWait::InFlight);
             let waiting = backoff.cause().map_or(in_flight, BackoffCause::waiting);
             case.up_to(limit.saturating_sub(n_taken), waiting, None)
@@ -217,8 +216,7 @@ fn only_pending(case: &Case<'_>) -> Option<Limit> {
         ScaleDown::Any => None,
         ScaleDown::Pending if group.is_removed => None,
         ScaleDown::Pending => {
-            // The executors of tasks are never too many.
-            let at_most = group.counts.not_running() - group.task_counts.not_running();
+            let at_most = group.own.not_running();
             case.up_to(at_most, Waiting::Group(GroupWait::ScaleDownPending), None)
         }
     }
@@ -253,12 +251,14 @@ impl Case<'_> {
 
 /// When the next failed create of the group can be sent again, if that is in the future.
 pub fn retry_at(facts: &GroupFacts<'_>, run: &RunFacts) -> Option<Millis> {
-    let demand = Demand { shape: Shape::TEMPLATE, why: Why::Retry, n: 1 };
-    let case = Case { run, facts, demand, n_retries: 0, n_before: 0 };
-    let due = facts.group.retries.next_at().filter(|_| gates(&case).is_none())?;
-    let limits = [server(&case), backoff(&case)].into_iter().flatten();
-    let at = limits.filter_map(|limit| limit.until).fold(due, Millis::max);
-    (at > run.now).then_some(at)
+    let retries = facts.group.retries.next_at().filter_map(|(shape, due)| {
+        let demand = Demand { shape, why: Why::Retry, n: 1 };
+        let case = Case { run, facts, demand, n_retries: 0, n_before: 0 };
+        let limits = [server(&case), backoff(&case)].into_iter().flatten();
+        let at = limits.filter_map(|limit| limit.until).fold(due, Millis::max);
+        (at > run.now && gates(&case).is_none()).then_some(at)
+    });
+    retries.min()
 }
 
 /// Nothing may be done.

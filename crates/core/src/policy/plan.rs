@@ -1,6 +1,8 @@
 //! The plan of one turn: how many executors to create and to end for each group, and why not more.
 //! Keeps no state.
 
+use std::collections::BTreeMap;
+
 use crate::model::ids::GroupName;
 use crate::model::task::Shape;
 use crate::model::waiting::{Held, Limit, Limits};
@@ -18,7 +20,7 @@ pub struct GroupPlan {
     pub n_retries: u32,
     /// How many executors to create.
     pub n_creates: u32,
-    /// For what, at most: the target comes before the tasks, and these have the order of the calls.
+    /// Of which shape and for what, at most.
     pub rooms: Vec<Demand>,
     /// How many executors to end.
     pub n_ends: u32,
@@ -86,7 +88,7 @@ impl GroupPlan {
 struct Draft<'a> {
     facts: &'a GroupFacts<'a>,
     run: &'a RunFacts,
-    /// What the demands of new executors may get, each by itself.
+    /// What each demand may get by itself.
     rooms: Vec<Demand>,
     wanted: Sums,
     left: Sums,
@@ -141,25 +143,25 @@ impl<'a> Draft<'a> {
             n_startable: 0,
             held: Vec::new(),
         };
-        let mut case = draft.case(Why::Target, 0);
+        let mut retries = BTreeMap::new();
         for demand in facts.demands(run) {
-            if demand.shape != case.demand.shape {
-                (case.n_retries, case.n_before) = (0, 0);
-            }
-            case.demand = demand;
-            let n = draft.judge(Of::Demand, &case);
-            draft.wanted.add(demand.why, demand.n);
-            draft.left.add(demand.why, n);
-            match demand.why {
-                Why::Retry => case.n_retries += n,
-                Why::Target | Why::Task => {
-                    case.n_before += n;
-                    draft.rooms.push(Demand { n, ..demand });
+            let Demand { shape, why, .. } = demand;
+            let n_retries = retries.get(&shape).copied().unwrap_or(0);
+            // The target's executors have the template's shape.
+            let is_after_target = why == Why::Task && shape == Shape::TEMPLATE;
+            let n_before = if is_after_target { draft.left.target } else { 0 };
+            let n = draft.judge(Of::Demand, &Case { run, facts, demand, n_retries, n_before });
+            draft.wanted.add(why, demand.n);
+            draft.left.add(why, n);
+            draft.rooms.push(Demand { n, ..demand });
+            match why {
+                Why::Retry => drop(retries.insert(shape, n)),
+                Why::Target => {}
+                Why::Task => {
+                    let is_stuck = facts.group.tasks.throttles.of(shape).is_stuck(run.now);
+                    let n_startable = if is_stuck { 0 } else { n };
+                    draft.n_startable = draft.n_startable.saturating_add(n_startable);
                 }
-            }
-            let throttle = facts.group.tasks.throttles.of(demand.shape);
-            if demand.why == Why::Task && !throttle.is_stuck(run.now) {
-                draft.n_startable = draft.n_startable.saturating_add(n);
             }
         }
         let n_failed = u32::try_from(facts.group.retries.count()).unwrap_or(u32::MAX);
@@ -212,11 +214,12 @@ impl<'a> Draft<'a> {
         let group = self.facts.group;
         match of {
             Of::Demand | Of::Failed | Of::Tasks | Of::New => {
-                Claim { held: group.counts.not_running(), wanted: self.n_new }
+                Claim { held: group.counts().not_running(), wanted: self.n_new }
             }
-            Of::Requests => {
-                Claim { held: group.n_in_flight, wanted: self.left.retries + self.n_new }
-            }
+            Of::Requests => Claim {
+                held: group.tasks.throttles.n_in_flight(),
+                wanted: self.left.retries + self.n_new,
+            },
         }
     }
 
@@ -298,7 +301,7 @@ fn n_displaced(drafts: &[Draft<'_>], run: &RunFacts) -> Vec<u32> {
         return vec![0; drafts.len()];
     }
     let each = |of: fn(&Draft<'_>) -> u32| -> Vec<u32> { drafts.iter().map(of).collect() };
-    let held = each(|draft| draft.facts.group.counts.not_running());
+    let held = each(|draft| draft.facts.group.counts().not_running());
     let (wanted, got) = (each(|draft| draft.n_alone), each(|draft| draft.n_new));
     let movable = each(|draft| unplaced::movable(draft.facts.group, draft.run.now));
     displaced(run.pending_max, &held, &wanted, &got, &movable)

@@ -217,7 +217,7 @@ impl Reconciler {
     /// Ends a run that has had nothing to do for `idle_end_ms`, from its first LIST on.
     pub(super) fn judge_idle(&mut self, now: Millis) {
         let has_nothing = |group: &Group| {
-            group.tasks.n_open() == 0 && group.target() == 0 && group.counts.capacity() == 0
+            group.tasks.n_open() == 0 && group.target() == 0 && group.counts().capacity() == 0
         };
         if self.policy.idle_end_ms > 0
             && self.may_have_ended()

@@ -207,7 +207,7 @@ impl Reconciler {
     /// returns when one will be.
     fn take_heartbeat_loss(&mut self, id: ExecutorId, now: Millis) -> Option<Millis> {
         let group = self.executors.group_of(id)?;
-        let n_executors = group.counts.capacity().max(group.target());
+        let n_executors = group.counts().capacity().max(group.target());
         group.heartbeat_losses.take(n_executors, self.policy.heartbeat_timeout_ms, now)
     }
 

@@ -74,7 +74,6 @@ impl Reconciler {
 
 /// The executors of tasks need no others.
 fn gang_counts(group: &Group) -> GangCounts {
-    let of = |state: State| group.counts.of(state) - group.task_counts.of(state);
-    let running = of(State::Running);
-    GangCounts { target: group.target(), running, held: running + of(State::Pending) }
+    let running = group.own.of(State::Running);
+    GangCounts { target: group.target(), running, held: running + group.own.of(State::Pending) }
 }

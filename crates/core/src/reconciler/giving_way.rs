@@ -9,6 +9,7 @@ use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::pod::StartProblemKind;
 use crate::model::status::State;
 use crate::policy::room::Holders;
+use crate::state::counts::Counts;
 use crate::state::create_backoff::BackoffCause;
 use crate::state::executors::{Group, Life};
 use crate::state::folded::Folded;
@@ -19,9 +20,9 @@ impl Reconciler {
     /// Gives up as much of what records hold as executors wait for.
     pub(super) fn give_way(&mut self, now: Millis) {
         self.fold_again();
-        let n_going =
-            |group: &Group| group.counts.of(State::Terminating) + group.counts.of(State::Draining);
-        let mut n_going: u32 = self.executors.groups.values().map(n_going).sum();
+        let n_going = |counts: Counts| counts.of(State::Terminating) + counts.of(State::Draining);
+        let counts = self.executors.groups.values().map(Group::counts);
+        let mut n_going: u32 = counts.map(n_going).sum();
         let groups = self.executors.groups.iter();
         let lacking: Vec<(GroupName, u32, Holders)> = groups
             .filter_map(|(name, group)| {
@@ -50,7 +51,7 @@ impl Reconciler {
     fn lacks(&self, group: &Group) -> Option<(u32, Holders)> {
         let mut throttles = group.tasks.throttles.all().filter(|_| !group.is_removed);
         if throttles.any(|throttle| throttle.backoff.cause() == Some(BackoffCause::Capacity)) {
-            let n_missing = group.wanted().saturating_sub(group.counts.capacity());
+            let n_missing = group.wanted().saturating_sub(group.counts().capacity());
             let words = group.refusal.as_deref().unwrap_or_default();
             return Some((n_missing, Holders::of_quota(words)));
         }

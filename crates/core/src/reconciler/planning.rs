@@ -29,10 +29,10 @@ impl Reconciler {
 
     /// It has what it should have, nothing of it is under way, and it waits for nothing: its plan would be empty.
     fn rests(&self, group: &Group) -> bool {
-        group.counts.not_running() == 0
+        group.counts().not_running() == 0
             && group.own_capacity() == group.target()
             && group.tasks.n_ready() == 0
-            && group.n_in_flight == 0
+            && group.tasks.throttles.n_in_flight() == 0
             && group.retries.count() == 0
             && group.n_beyond_slots() == 0
             && group.wait.waiting().is_none()

@@ -5,6 +5,7 @@ use super::Reconciler;
 use crate::model::event::{Event, GroupEvent};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::refusal::{Advice, Refusal, Verb};
+use crate::policy::demand::{Demand, Why};
 use crate::policy::loss::MESSAGE_BYTES_MAX;
 use crate::state::create_backoff::BackoffCause;
 use crate::state::executors::{Group, Life, has_ended};
@@ -17,13 +18,10 @@ pub(super) const RETRY_INITIAL_MS: u64 = 500;
 pub(super) const RETRY_MAX_MS: u64 = 30_000;
 
 impl Reconciler {
-    /// The create's request was answered: the group has one less in flight.
+    /// The create's request was answered: its shape has one less in flight.
     pub(super) fn on_request_answered(&mut self, id: ExecutorId) {
-        if let Some(group) = self.executors.group_of(id) {
-            group.n_in_flight = group.n_in_flight.saturating_sub(1);
-        }
-        if let Some(throttle) = self.executors.throttle_of(id) {
-            throttle.n_in_flight = throttle.n_in_flight.saturating_sub(1);
+        if let Some((throttles, shape)) = self.executors.throttles_of(id) {
+            throttles.on_answered(shape);
         }
     }
 
@@ -36,7 +34,8 @@ impl Reconciler {
         refusal: &Refusal,
         now: Millis,
     ) {
-        let n_in_flight = self.executors.throttle_of(id).map_or(0, |throttle| throttle.n_in_flight);
+        let n_in_flight =
+            self.executors.throttle_of(id).map_or(0, |throttle| throttle.n_in_flight());
         self.on_request_answered(id);
         if refusal.is_overload() {
             self.window.on_overload(sent_at, refusal, now, &mut self.rng);
@@ -117,7 +116,7 @@ impl Reconciler {
     ) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         let (is_seen, is_gone) = (executor.uid.is_some(), executor.life == Life::Gone);
-        let is_cancelled = executor.is_cancelled();
+        let (is_cancelled, shape) = (executor.is_cancelled(), executor.shape);
         let Some(create) = executor.create.as_deref_mut() else { return };
         create.unknown_since = unknown_since.or(create.unknown_since);
         create.n_unknown = create.n_unknown.saturating_add(u32::from(unknown_since.is_some()));
@@ -129,7 +128,7 @@ impl Reconciler {
         } else if is_cancelled || self.stop.is_some() {
             self.cancel_create(id, now);
         } else if let Some(group) = self.executors.group_of(id) {
-            group.retries.schedule(id, at);
+            group.retries.schedule(id, shape, at);
         }
     }
 
@@ -153,11 +152,21 @@ impl Reconciler {
         })
     }
 
-    /// Sends failed creates of a group again.
-    pub(super) fn send_retries(&mut self, name: &GroupName, n: u32, now: Millis) {
+    /// Sends failed creates of a group again: of those that have room, the one that has waited longest comes first.
+    pub(super) fn send_retries(
+        &mut self,
+        name: &GroupName,
+        rooms: &mut [Demand],
+        n: u32,
+        now: Millis,
+    ) {
         for _ in 0..n {
-            let group = self.executors.groups.get_mut(name);
-            let Some(id) = group.and_then(|group| group.retries.take_due(now)) else { return };
+            let Some(group) = self.executors.groups.get_mut(name) else { return };
+            let open = rooms.iter_mut().filter(|room| room.why == Why::Retry && room.n > 0);
+            let open = open.filter_map(|room| Some((group.retries.first(room.shape)?, room)));
+            let Some((_, room)) = open.min_by_key(|(first, _)| *first) else { return };
+            room.n -= 1;
+            let Some(id) = group.retries.take_due(room.shape, now) else { return };
             self.send_create(id, now);
         }
     }

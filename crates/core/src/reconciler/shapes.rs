@@ -17,7 +17,8 @@ impl Reconciler {
     pub(super) fn next_demand(&self, name: &GroupName, rooms: &mut [Demand]) -> Option<Demand> {
         let group = self.executors.groups.get(name)?;
         let first = |room: &&mut Demand| match room.why {
-            Why::Retry | Why::Target => Some(0),
+            Why::Retry => None,
+            Why::Target => Some(0),
             Why::Task => group.tasks.first_ready(room.shape),
         };
         let open = rooms.iter_mut().filter(|room| room.n > 0);

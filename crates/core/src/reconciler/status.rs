@@ -52,18 +52,19 @@ impl Reconciler {
 }
 
 fn group_status((name, group): (&GroupName, &Group)) -> GroupStatus {
+    let counts = group.counts();
     GroupStatus {
         group: name.clone(),
         target: group.target(),
         min: group.spec.min,
         max: group.spec.max,
-        requested: group.counts.of(State::Requested),
-        pending: group.counts.of(State::Pending),
-        running: group.counts.of(State::Running),
+        requested: counts.of(State::Requested),
+        pending: counts.of(State::Pending),
+        running: counts.of(State::Running),
         ready: group.n_ready,
-        draining: group.counts.of(State::Draining),
-        terminating: group.counts.of(State::Terminating),
-        failed: group.counts.of(State::Failed),
+        draining: counts.of(State::Draining),
+        terminating: counts.of(State::Terminating),
+        failed: counts.of(State::Failed),
         completed: group.work.n_completed(),
         completions: group.spec.completions,
         open_tasks: group.tasks.n_open(),

@@ -115,7 +115,7 @@ impl Reconciler {
         if n_displaced > 0 {
             self.displace(&group, n_displaced, now);
         }
-        self.send_retries(&group, n_retries, now);
+        self.send_retries(&group, &mut rooms, n_retries, now);
         if let Some(up_to) = self.ids.wanted(u64::from(n_creates)) {
             self.actions.push_back(Action::ReserveIds { up_to });
         }
@@ -242,11 +242,8 @@ impl Reconciler {
         }
         create.step = if is_check { CreateStep::Check } else { CreateStep::Answer };
         self.window.on_sent();
-        if let Some(group) = self.executors.group_of(id) {
-            group.n_in_flight += 1;
-        }
-        if let Some(throttle) = self.executors.throttle_of(id) {
-            throttle.n_in_flight += 1;
+        if let Some((throttles, shape)) = self.executors.throttles_of(id) {
+            throttles.on_sent(shape);
         }
         self.actions.push_back(if is_check {
             Action::Get { id, watermark }

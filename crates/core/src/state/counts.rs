@@ -24,6 +24,15 @@ impl Counts {
         self.of(State::Requested) + self.of(State::Pending)
     }
 
+    /// Both together.
+    #[must_use]
+    pub fn plus(mut self, other: &Self) -> Self {
+        for (sum, n) in self.by_state.iter_mut().zip(other.by_state) {
+            *sum += n;
+        }
+        self
+    }
+
     /// All of them.
     pub fn n(&self) -> u32 {
         self.by_state.iter().sum()

@@ -29,7 +29,7 @@ use crate::state::slots::Slots;
 use crate::state::snapshot::Snapshot;
 use crate::state::start_problems::StartProblems;
 use crate::state::tasks::Tasks;
-use crate::state::throttle::Throttle;
+use crate::state::throttle::{Throttle, Throttles};
 use crate::state::victim_order::VictimOrder;
 use crate::state::work::Work;
 use posse_base::time::Millis;
@@ -59,9 +59,8 @@ pub struct Group {
     pub(crate) has_run: bool,
     /// How many of its creates the server accepted, and how many pods were adopted.
     pub(crate) n_accepted: u64,
-    pub counts: Counts,
-    /// Those of `counts` that work on tasks.
-    pub task_counts: Counts,
+    /// The executors of its target. Those of tasks are counted with them.
+    pub own: Counts,
     pub tasks: Tasks,
     /// The running executors whose pods are ready.
     pub n_ready: u32,
@@ -72,8 +71,6 @@ pub struct Group {
     n_surplus: u32,
     /// Losses reported since the start of the run.
     pub(crate) n_lost: u64,
-    /// Create requests in flight.
-    pub n_in_flight: u32,
     /// Failed creates that are sent again.
     pub retries: Retries,
     pub slots: Slots,
@@ -117,11 +114,16 @@ impl Group {
         self.spec.completions.map_or(u32::MAX, |n| n.saturating_sub(self.work.n_ended()))
     }
 
-    /// The counts in which this executor is.
-    fn counts_of(&mut self, executor: &Executor) -> impl Iterator<Item = &mut Counts> {
-        let of_tasks = executor.task.is_some().then_some(&mut self.task_counts);
-        let of_shape = &mut self.tasks.throttles.of_mut(executor.shape).counts;
-        [&mut self.counts, of_shape].into_iter().chain(of_tasks)
+    /// All of its executors.
+    pub fn counts(&self) -> Counts {
+        self.own.plus(&self.tasks.counts)
+    }
+
+    /// The counts in which this executor is: by what it is for, and by its shape.
+    fn counts_of(&mut self, executor: &Executor) -> [&mut Counts; 2] {
+        let Tasks { counts, throttles, .. } = &mut self.tasks;
+        let by_use = if executor.task.is_some() { counts } else { &mut self.own };
+        [by_use, &mut throttles.of_mut(executor.shape).counts]
     }
 
     /// How far the start of an executor has come.
@@ -165,7 +167,7 @@ impl Group {
     /// Call it after each plan: ending members beyond the missing ones are surplus, which replacements of
     /// others must not wait for (a drain may take hours).
     pub fn note_surplus(&mut self) {
-        let missing = self.wanted().saturating_sub(self.counts.capacity());
+        let missing = self.wanted().saturating_sub(self.counts().capacity());
         let n_unneeded = self.n_ending().saturating_sub(missing);
         self.n_surplus = self.n_surplus.min(self.n_ending()).max(n_unneeded);
     }
@@ -176,7 +178,8 @@ impl Group {
     }
 
     fn n_ending(&self) -> u32 {
-        self.counts.of(State::Terminating) + self.counts.of(State::Draining)
+        let counts = self.counts();
+        counts.of(State::Terminating) + counts.of(State::Draining)
     }
 }
 
@@ -279,7 +282,7 @@ impl Executors {
         group.note_place(id, executor.shape, executor.state, pod, executor.known_since);
         executor.note_ready(pod, &mut group.n_ready);
         executor.place = executor.victim_order(id, pod, &group.spec);
-        group.counts_of(&executor).for_each(|counts| counts.add(executor.state));
+        group.counts_of(&executor).into_iter().for_each(|counts| counts.add(executor.state));
         group.members.insert(id);
         group.note_slot_wait(id, &executor, State::Requested, executor.known_since);
         group.order.extend(executor.place);
@@ -369,7 +372,7 @@ impl Executors {
         self.open_creates.remove(&id);
         let executor = self.by_id.remove(&id)?;
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
-        group.counts_of(&executor).for_each(|counts| counts.remove(executor.state));
+        group.counts_of(&executor).into_iter().for_each(|counts| counts.remove(executor.state));
         group.n_ready -= u32::from(executor.is_ready);
         group.members.remove(&id);
         group.records.remove(id);
@@ -422,9 +425,15 @@ impl Executors {
 
     /// The throttle of an executor.
     pub fn throttle_of(&mut self, id: ExecutorId) -> Option<&mut Throttle> {
+        let (throttles, shape) = self.throttles_of(id)?;
+        Some(throttles.of_mut(shape))
+    }
+
+    /// The throttles of an executor's group, and its shape.
+    pub fn throttles_of(&mut self, id: ExecutorId) -> Option<(&mut Throttles, Shape)> {
         let executor = self.by_id.get(&id)?;
         let group = self.groups.get_mut(&executor.group)?;
-        Some(group.tasks.throttles.of_mut(executor.shape))
+        Some((&mut group.tasks.throttles, executor.shape))
     }
 
     pub fn group_of(&mut self, id: ExecutorId) -> Option<&mut Group> {

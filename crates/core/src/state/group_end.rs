@@ -10,7 +10,7 @@ impl Group {
             && self.tasks.n_open() == 0
             && self.work.n_ended() > 0
             && (self.n_left() == 0 || self.spec.completions.is_none() && self.spec.target == 0)
-            && self.counts.capacity() == 0
+            && self.counts().capacity() == 0
     }
 
     /// True if it has no executors and is neither configured nor targeted, so it can be removed.

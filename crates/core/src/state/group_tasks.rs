@@ -5,14 +5,14 @@ use crate::state::executors::{Executor, Group};
 impl Group {
     /// The number of executors that count towards the target: those that work on no task.
     pub fn own_capacity(&self) -> u32 {
-        self.counts.capacity() - self.task_counts.capacity()
+        self.own.capacity()
     }
 
     /// How many executors for tasks may be created: `max` leaves them what the target does not need.
     pub fn n_missing_for_tasks(&self) -> u32 {
         let own = self.target().max(self.own_capacity());
         let room = self.spec.max.map_or(u32::MAX, |max| max.saturating_sub(own));
-        self.tasks.n_ready().min(room.saturating_sub(self.task_counts.capacity()))
+        self.tasks.n_ready().min(room.saturating_sub(self.tasks.counts.capacity()))
     }
 
     /// The group's `max`, if this target takes all of it. `max: 0` is a group that only holds its tasks.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::model::ids::ExecutorId;
 use crate::model::task::{AFTER, Shape, Task, TaskDigest, TaskEnd, TaskOutcome, TaskRun};
+use crate::state::counts::Counts;
 use crate::state::ready_tasks::{Place, ReadyTasks};
 use crate::state::records::Records;
 use crate::state::throttle::Throttles;
@@ -95,6 +96,8 @@ pub struct Tasks {
     next_order: u64,
     /// What slows down the executors of the group, by shape.
     pub throttles: Throttles,
+    /// The executors that work on tasks, also on those of a deleted group of this name.
+    pub counts: Counts,
     /// The executors of ended tasks that can still run, by the key of the task: those of a deleted group of this
     /// name, and of a task that is opened again.
     pub leaving: BTreeMap<Arc<str>, ExecutorId>,
@@ -425,9 +428,9 @@ impl Tasks {
 
     /// The group is deleted, and its tasks with it. `leaving`: the executors that can still run.
     pub fn clear(&mut self, leaving: BTreeMap<Arc<str>, ExecutorId>) {
-        let mut throttles = std::mem::take(&mut self.throttles);
+        let (mut throttles, counts) = (std::mem::take(&mut self.throttles), self.counts);
         throttles.on_no_tasks();
-        *self = Self { throttles, leaving, ..Self::default() };
+        *self = Self { throttles, counts, leaving, ..Self::default() };
     }
 
     /// A call has opened the task again after an end that is found first.

@@ -30,8 +30,8 @@ pub const OWN_PROBLEMS: [StartProblemKind; 4] = [
 #[derive(Clone, Debug, Default)]
 pub struct Throttle {
     pub backoff: CreateBackoff,
-    /// Create requests in flight.
-    pub n_in_flight: u32,
+    /// Create requests in flight. `Throttles` counts them.
+    n_in_flight: u32,
     pub counts: Counts,
     pub problems: StartProblems,
     pub places: Places,
@@ -43,6 +43,10 @@ pub struct Throttle {
 }
 
 impl Throttle {
+    pub fn n_in_flight(&self) -> u32 {
+        self.n_in_flight
+    }
+
     /// The server has accepted a create of the shape.
     pub fn on_created(&mut self, id: ExecutorId, sent_at: Millis) {
         self.refused_at = None;
@@ -79,6 +83,8 @@ impl Throttle {
 pub struct Throttles {
     template: Throttle,
     others: BTreeMap<Shape, Throttle>,
+    /// The create requests in flight of all shapes.
+    n_in_flight: u32,
 }
 
 impl Throttles {
@@ -103,6 +109,25 @@ impl Throttles {
 
     pub fn of_mut(&mut self, shape: Shape) -> &mut Throttle {
         self.others.get_mut(&shape).unwrap_or(&mut self.template)
+    }
+
+    /// A create request of this shape was sent.
+    pub fn on_sent(&mut self, shape: Shape) {
+        self.of_mut(shape).n_in_flight += 1;
+        self.n_in_flight += 1;
+    }
+
+    /// It was answered.
+    pub fn on_answered(&mut self, shape: Shape) {
+        let throttle = self.of_mut(shape);
+        debug_assert!(throttle.n_in_flight > 0, "an answer without a request");
+        throttle.n_in_flight = throttle.n_in_flight.saturating_sub(1);
+        self.n_in_flight = self.n_in_flight.saturating_sub(1);
+    }
+
+    /// The create requests in flight of all shapes.
+    pub fn n_in_flight(&self) -> u32 {
+        self.n_in_flight
     }
 
     /// The throttles that are in use.

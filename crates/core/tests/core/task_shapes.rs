@@ -226,6 +226,26 @@ fn a_group_says_what_a_shape_waits_for() {
     assert_eq!(cluster.run.group("g").message.as_deref(), Some("the server's own words (403)"));
 }
 
+/// A webhook fails for the template. A create of another shape that fails once is sent again within a second.
+#[test]
+fn a_failed_create_is_sent_again_at_the_pace_of_its_own_shape() {
+    let mut run = Run::new(policy(), vec![group(2, None)]);
+    let failure = || refusal(RefusalClass::OutcomeUnknown, 500);
+    let mut n_failures = 0;
+    while n_failures < 20 {
+        for (id, ..) in creates(&mut run) {
+            n_failures += 1;
+            run.refused(id, failure());
+        }
+        live(&mut run, SECOND);
+    }
+    say(&mut run, &[shaped("good", "good", 0)]);
+    assert_eq!(creates(&mut run), [(3, "good".to_owned(), 1)]);
+    run.refused(3, failure());
+    live(&mut run, SECOND);
+    assert!(creates(&mut run).contains(&(3, "good".to_owned(), 1)));
+}
+
 #[test]
 fn a_pending_task_says_why_it_does_not_start() {
     let mut run = Run::new(policy(), vec![group(0, None)]);

@@ -202,7 +202,7 @@ pub fn tasks_are_right(core: &Reconciler) -> CheckResult {
             let state = executors.get(**id).map(|one| one.state);
             matches!(state, Some(Pending | Requested | Running))
         });
-        let (n, known) = (u32::try_from(capacity.count()).unwrap(), group.task_counts.capacity());
+        let (n, known) = (u32::try_from(capacity.count()).unwrap(), group.tasks.counts.capacity());
         if n != known {
             return fail(format!("{name}: {known} work on tasks, a recount says {n}"));
         }
@@ -371,7 +371,7 @@ impl World {
             let key = (group.clone(), Arc::clone(&task.key));
             if !matches!(all[0].state, TaskState::Ended(_)) {
                 let waiting =
-                    core.executors().groups.get(group).map(|g| (g.wait.clone(), g.counts));
+                    core.executors().groups.get(group).map(|g| (g.wait.clone(), g.counts()));
                 return fail(format!("{reply:?}: not ended, {waiting:?}"));
             }
             // All were said again after the last start.

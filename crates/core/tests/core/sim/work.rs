@@ -61,7 +61,7 @@ impl Work {
         let Action::Create { id, group: name, slot, .. } = action else { return Ok(()) };
         let Some(group) = core.executors().groups.get(name) else { return Ok(()) };
         let Some(completions) = group.spec.completions else { return Ok(()) };
-        let n_used = group.counts.capacity() + group.work.n_completed() + group.work.n_given_up();
+        let n_used = group.counts().capacity() + group.work.n_completed() + group.work.n_given_up();
         if *slot >= completions || n_used > completions {
             return fail(format!("{action:?}: more than {completions}"));
         }
@@ -88,7 +88,11 @@ impl Work {
             let (n, failed) = (group.work.n_completed(), group.work.n_given_up());
             let said = format!("{name}: {n} completed, {failed} given up, {:?}", group.spec);
             if !group.is_finished() {
-                return fail(format!("{said}: not finished, {:?} {:?}", group.wait, group.counts));
+                return fail(format!(
+                    "{said}: not finished, {:?} {:?}",
+                    group.wait,
+                    group.counts()
+                ));
             }
             if failed > 0 && group.spec.restart != Restart::Never {
                 return fail(format!("{said}: given up"));

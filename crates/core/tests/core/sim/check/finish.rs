@@ -59,11 +59,12 @@ impl Check {
                 return fail(format!(
                     "{name}: {n} live of {target}, {n_going} going, {n_failed} failed, waiting \
                      {waiting:?}, {:?}, {:?}",
-                    group.counts, group.tasks.throttles
+                    group.counts(),
+                    group.tasks.throttles
                 ));
             }
             ranks::are_complete(group, &ours, fewest == target)?;
-            let capacity = group.counts.capacity();
+            let capacity = group.counts().capacity();
             if capacity != n && !world.profile.server_faults.is_bad(name) {
                 return fail(format!("{name}: {capacity} counted, {n} live"));
             }

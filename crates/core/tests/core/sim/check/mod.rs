@@ -530,12 +530,15 @@ impl Check {
                 State::Failed,
                 State::Completed,
             ] {
-                if group.counts.of(state) != counts.get(&state).copied().unwrap_or(0) {
-                    return fail(format!("{name}: {:?}, a recount says {counts:?}", group.counts));
+                if group.counts().of(state) != counts.get(&state).copied().unwrap_or(0) {
+                    return fail(format!(
+                        "{name}: {:?}, a recount says {counts:?}",
+                        group.counts()
+                    ));
                 }
             }
-            if group.n_in_flight != n_in_flight {
-                let said = group.n_in_flight;
+            let said = group.tasks.throttles.n_in_flight();
+            if said != n_in_flight {
                 return fail(format!("{name}: {said} in flight, a recount says {n_in_flight}"));
             }
         }
@@ -555,7 +558,7 @@ impl Check {
                 .is_some_and(|create| create.n_tries == 1);
             let Some(group) = executors.groups.get(name).filter(|_| is_fresh) else { continue };
             let (n, target) = (group.own_capacity(), group.target());
-            let n_tasks = group.task_counts.capacity();
+            let n_tasks = group.tasks.counts.capacity();
             let is_for_task = executors.get(*id).is_some_and(|one| one.task.is_some());
             let is_too_many = match is_for_task {
                 true => group.spec.max.is_some_and(|max| target.max(n) + n_tasks > max),
@@ -564,7 +567,8 @@ impl Check {
             if is_too_many {
                 return fail(format!("{action:?} makes {n} of {target}, and {n_tasks} for tasks"));
             }
-            let not_running: u32 = executors.groups.values().map(|g| g.counts.not_running()).sum();
+            let not_running: u32 =
+                executors.groups.values().map(|g| g.counts().not_running()).sum();
             if pending_max > 0 && not_running > pending_max {
                 return fail(format!("{action:?} makes {not_running} pending"));
             }
