@@ -88,6 +88,13 @@ fn group(group: &GroupJson, now: Timestamp) -> String {
         None => {}
     }
     text.push_str(&reason(group, now));
+    text.push_str(&limits("create", group.would_create, group, now));
+    text.push_str(&limits("end", group.would_end, group, now));
+    for other in group.limits.iter().filter(|one| one.what == "start") {
+        if group.waiting.as_ref() != Some(&other.waiting) {
+            text.push_str(&format!("; also waiting for {}", other.waiting));
+        }
+    }
     if let Some(message) = &group.message {
         let is_for = |waiting: Waiting| group.waiting.as_deref() == Some(waiting.as_str());
         let own = [
@@ -107,6 +114,27 @@ fn group(group: &GroupJson, now: Timestamp) -> String {
     one_line(&text).into_owned() + "\n"
 }
 
+/// All that limits what is created, or ended, for the group: the tightest first.
+fn limits(what: &str, wanted: u32, group: &GroupJson, now: Timestamp) -> String {
+    let of_what = group.limits.iter().filter(|limit| limit.what == what);
+    let each = of_what.filter_map(|limit| {
+        let mut text = format!("at most {}", limit.at_most?);
+        if let Some(of) = limit.of.filter(|&of| of != wanted) {
+            text.push_str(&format!(" of {of}"));
+        }
+        text.push_str(&format!(" by {}", limit.waiting));
+        if let Some(until) = &limit.until {
+            text.push_str(&format!(" until {}", time_of_day(until, now)));
+        }
+        Some(text)
+    });
+    let each: Vec<String> = each.collect();
+    if each.is_empty() {
+        return String::new();
+    }
+    format!("; would {what} {wanted}: {}", each.join(", "))
+}
+
 /// What the group waits for, and until when.
 fn reason(group: &GroupJson, now: Timestamp) -> String {
     let Some(name) = &group.waiting else {
@@ -124,8 +152,7 @@ fn reason(group: &GroupJson, now: Timestamp) -> String {
         .to_owned();
     };
     // The run may be of a newer version with a reason that this version does not know.
-    let (what, why) = Waiting::ALL
-        .iter()
+    let (what, why) = Waiting::all()
         .find(|waiting| waiting.as_str() == name)
         .map_or((name.as_str(), ""), |waiting| waiting.describe());
     let mut text = format!("; waiting for {what}");
@@ -147,7 +174,7 @@ fn reason(group: &GroupJson, now: Timestamp) -> String {
 mod tests {
     use super::*;
     use posse_testing::sample_status_json;
-    use posse_wire::control::status_json::RunNames;
+    use posse_wire::control::status_json::{LimitJson, RunNames};
 
     fn status() -> StatusJson {
         sample_status_json(&RunNames::default())
@@ -164,6 +191,7 @@ mod tests {
             since: waiting.map(|_| "1970-01-01T12:00:01.000Z".to_owned()),
             until: until.map(str::to_owned),
             message: message.map(str::to_owned),
+            limits: Vec::new(),
             ..status().groups[0].clone()
         };
         let until = Some("1970-01-01T12:03:04.000Z");
@@ -206,6 +234,19 @@ mod tests {
         assert!(group(&quiet, DAY_0).ends_with("; nothing to do\n"));
         let unexplained = GroupJson { requested: 0, ..with(None, None, None) };
         assert!(group(&unexplained, DAY_0).ends_with("; no reason known (please report this)\n"));
+    }
+
+    #[test]
+    fn a_group_tells_all_its_limits_the_tightest_first() {
+        let one = status().groups[0].clone();
+        let text = group(&one, DAY_0);
+        let limits = "; would create 12: at most 1 of 8 by quota until 00:00:02 UTC, at most 6 by \
+                      pending_limit; also waiting for unschedulable; the server says: exceeded quota\n";
+        assert!(text.ends_with(limits), "{text}");
+        let ends = |limit: LimitJson| LimitJson { what: "end".to_owned(), of: Some(3), ..limit };
+        let limits = one.limits[..1].iter().cloned().map(ends).collect();
+        let text = group(&GroupJson { would_end: 3, limits, ..one }, DAY_0);
+        assert!(text.contains("; would end 3: at most 1 by quota until 00:00:02 UTC;"), "{text}");
     }
 
     #[test]

@@ -315,7 +315,7 @@ fn the_calls_of_the_control_api() {
 fn what_a_group_waits_for() {
     let page = read(CONTROL_API);
     let listed = first_cells(section(&page, "What a group waits for"), "| waiting |");
-    let mut known = Waiting::ALL.map(Waiting::as_str);
+    let mut known: Vec<&str> = Waiting::all().map(Waiting::as_str).collect();
     known.sort_unstable();
     assert_eq!(listed, known);
 }

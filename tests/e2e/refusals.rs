@@ -93,6 +93,12 @@ pub fn quota_then_room(server: &dyn Server) {
     let n_asked = quota.n_creates(&scene);
     assert!(n_asked <= 12, "{n_asked} creates against a full quota");
     posse.wait_group("a wait for the quota", |group| group["waiting"] == "quota");
+    wait_value(PATIENCE, "posse to explain it", || {
+        let explained = posse.ask(&["explain"]);
+        let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+        let limits = "; would create 3: at most 0 by quota until ";
+        if explained.contains(limits) { Ok(()) } else { Err(explained) }
+    });
     Quota::raise(&scene, 4);
     scene.wait_running(4);
     Quota::raise(&scene, 5);

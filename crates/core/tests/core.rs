@@ -25,6 +25,7 @@ mod core {
     mod group_restarts;
     mod groups;
     mod idle_ends;
+    mod limits;
     mod list_pages;
     mod losses;
     mod memory_in_place;

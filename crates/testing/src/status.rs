@@ -6,7 +6,7 @@ use posse_base::time::Millis;
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::settings::ScaleDown;
 use posse_core::model::status::{DriverStatus, ExecutorStatus, GroupStatus, Outage, State, Status};
-use posse_core::model::waiting::{ServerWait, Waiting};
+use posse_core::model::waiting::{GroupWait, Held, Limit, Limits, ServerWait, StartWait, Waiting};
 use posse_wire::control::status_json::{RunNames, StatusEncoder, StatusJson};
 use posse_wire::time::Epoch;
 
@@ -38,6 +38,24 @@ fn executors() -> [ExecutorStatus; 2] {
     [running, requested]
 }
 
+fn limits() -> Limits {
+    let held = |waiting, at_most, of, until| {
+        let limit = Limit { at_most, waiting, until };
+        Held { limit, of, is_loose: false }
+    };
+    let unschedulable = Waiting::Start(StartWait::Unschedulable);
+    Limits {
+        n_creates: 12,
+        creates: vec![
+            held(Waiting::Server(ServerWait::Quota), 1, 8, Some(Millis(2_000))),
+            held(Waiting::Group(GroupWait::PendingLimit), 6, 12, None),
+        ],
+        n_ends: 0,
+        ends: Vec::new(),
+        starts: vec![Limit { at_most: 0, waiting: unschedulable, until: None }],
+    }
+}
+
 /// Two groups and two executors in very different states.
 #[must_use]
 pub fn sample_status() -> Status {
@@ -64,6 +82,7 @@ pub fn sample_status() -> Status {
         since: Some(Millis(1_000)),
         until: Some(Millis(2_000)),
         message: Some("exceeded quota".to_owned()),
+        limits: limits(),
     };
     let second = GroupStatus {
         group: GroupName::from("big"),
@@ -75,6 +94,7 @@ pub fn sample_status() -> Status {
         since: None,
         until: None,
         message: None,
+        limits: Limits::default(),
         ..group.clone()
     };
     let avoided_nodes = vec![("n9".to_owned(), Millis(3_000))];

@@ -65,7 +65,7 @@ function showWaits() {
   // A full window of requests is the normal pace, not a reason that a person could act on.
   const waiting = groups.filter(group => group.waiting && group.waiting !== "in_flight");
   const time = text => text && clock(Date.parse(text));
-  const shown = [outage, nodes, waiting.map(one => [one.group, one.waiting, one.since, one.until, one.message])];
+  const shown = [outage, nodes, waiting.map(one => [one.group, one.waiting, one.since, one.until, one.message, one.would_create, one.would_end, one.limits])];
   const changed = rebuild($("waits"), shown, () => {
     const parts = [];
     if (outage) {
@@ -78,6 +78,13 @@ function showWaits() {
       const node = make("div", {className: "wait"},
         make("strong", {textContent: `Group ${group.group} waits for ${group.waits_for || words(group.waiting)}`}),
         ` since ${time(group.since)}${until}.`, group.explanation ? ` (${group.explanation})` : "");
+      for (const [what, wanted] of [["create", group.would_create], ["end", group.would_end]]) {
+        const limits = group.limits.filter(limit => limit.what === what).map(limit => `at most ${limit.at_most}`
+          + `${limit.of === wanted ? "" : ` of ${limit.of}`} by ${limit.waiting}${limit.until ? ` until ${time(limit.until)}` : ""}`);
+        if (limits.length) node.append(` Would ${what} ${wanted}: ${limits.join(", ")}.`);
+      }
+      const others = group.limits.filter(limit => limit.what === "start" && limit.waiting !== group.waiting);
+      if (others.length) node.append(` Also waits for ${others.map(limit => words(limit.waiting)).join(", ")}.`);
       if (group.message) node.append(make("blockquote", {textContent: group.message}));
       parts.push(node);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::settings::ScaleDown;
-use crate::model::waiting::Waiting;
+use crate::model::waiting::{Limits, Waiting};
 use posse_base::time::Millis;
 
 /// The state of an executor. `as_str` has the documented names.
@@ -80,6 +80,8 @@ pub struct GroupStatus {
     pub until: Option<Millis>,
     /// The server's message about what the group waits for.
     pub message: Option<String>,
+    /// All that holds it back.
+    pub limits: Limits,
 }
 
 /// The status of one executor.

@@ -32,7 +32,7 @@ impl Held {
 /// All that holds back a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// How many it would create if nothing limited it. Creates that have failed count too.
+    /// How many it would create without these limits; 0: there are none. Creates that have failed count too.
     pub n_creates: u32,
     /// Why it does not, the tightest first.
     pub creates: Vec<Held>,
@@ -59,6 +59,28 @@ impl Limits {
     }
 }
 
+/// The documented name of a reason, what the group waits for, and an explanation, which may be empty.
+type Words = (&'static str, &'static str, &'static str);
+
+/// Reasons, each with its words.
+macro_rules! reasons {
+    ($(#[$doc:meta])* $name:ident {
+        $($(#[$of:meta])* $reason:ident: $word:literal, $what:literal, $why:literal;)+
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$of])* $reason),+ }
+
+        impl $name {
+            const ALL: &[Self] = &[$(Self::$reason),+];
+
+            fn words(self) -> Words {
+                match self { $(Self::$reason => ($word, $what, $why)),+ }
+            }
+        }
+    };
+}
+
 /// Why nothing (more) is done for a group now. `as_str` has the documented names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
@@ -68,120 +90,113 @@ pub enum Waiting {
     Group(GroupWait),
 }
 
-/// What this run lacks itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunWait {
-    /// Credentials are not there yet, or have expired.
-    Credentials,
-    /// The driver is not ready yet.
-    DriverReady,
-    /// The first LIST is not complete.
-    FirstList,
-    /// The next block of ids is not reserved yet.
-    Ids,
-    /// The instance's Lease is not held.
-    Lease,
-    /// The snapshot is invalid until the next LIST.
-    StaleSnapshot,
-    /// The run is ending.
-    Stopping,
+reasons! {
+    /// What this run lacks itself.
+    RunWait {
+        /// Credentials are not there yet, or have expired.
+        Credentials: "credentials", "valid credentials",
+            "they are not there yet, or have expired and cannot be renewed now";
+        /// The driver is not ready yet.
+        DriverReady: "driver_ready", "the driver", "it has not reported that it is ready";
+        /// The first LIST is not complete.
+        FirstList: "first_list", "the first list", "the existing pods are not known yet";
+        /// The next block of ids is not reserved yet.
+        Ids: "ids", "executor ids", "the next block of ids is not reserved yet";
+        /// The instance's Lease is not held.
+        Lease: "lease", "the lease", "this run does not hold it now";
+        /// The snapshot is invalid until the next LIST.
+        StaleSnapshot: "stale_snapshot", "a new list", "the known state is outdated";
+        /// The run is ending.
+        Stopping: "stopping", "nothing", "the run is ending";
+    }
 }
 
-/// How creates fare with the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerWait {
-    /// The server fails, or is overloaded or unreachable: creates are sent again.
-    Failing,
-    /// The create window is full.
-    InFlight,
-    /// The server refuses the template, or a permission is missing. Retried rarely.
-    Permanent,
-    /// A quota is full.
-    Quota,
+reasons! {
+    /// How creates fare with the server.
+    ServerWait {
+        /// The server fails, or is overloaded or unreachable: creates are sent again.
+        Failing: "server", "the API server",
+            "creates fail, or the server is overloaded or unreachable";
+        /// The create window is full.
+        InFlight: "in_flight", "answers", "the limit of concurrent requests is reached";
+        /// The server refuses the template, or a permission is missing. Retried rarely.
+        Permanent: "permanent", "a valid template or the permissions",
+            "the server refuses the pods; retried from time to time";
+        /// A quota is full.
+        Quota: "quota", "quota", "";
+    }
 }
 
-/// Why executors that were requested do not run, or not for long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartWait {
-    /// Containers cannot be created or started as specified.
-    ConfigError,
-    /// Crash loop: one executor is created as a probe.
-    CrashLoop,
-    /// The pods have scheduling gates.
-    Gated,
-    /// Images cannot be pulled.
-    ImageError,
-    /// A queue has not admitted the pods.
-    Queue,
-    /// An executor was not running within `start_timeout`; one is created as a probe.
-    Timeout,
-    /// The scheduler finds no node.
-    Unschedulable,
+reasons! {
+    /// Why executors that were requested do not run, or not for long.
+    StartWait {
+        /// Containers cannot be created or started as specified.
+        ConfigError: "config_error", "a valid container configuration",
+            "containers cannot be started as configured; one executor is tried at a time";
+        /// Crash loop: one executor is created as a probe.
+        CrashLoop: "backoff", "a backoff",
+            "its executors crashed soon after the start; one is tried at a time";
+        /// The pods have scheduling gates.
+        Gated: "gated", "scheduling gates to be removed",
+            "another component added them to the pods";
+        /// Images cannot be pulled.
+        ImageError: "image_error", "an image that can be pulled", "one executor is tried at a time";
+        /// A queue has not admitted the pods.
+        Queue: "queue", "its queue", "the queue has not admitted some pods";
+        /// An executor was not running within `start_timeout`; one is created as a probe.
+        Timeout: "start_timeout", "executors that start in time",
+            "allocation.start_timeout was exceeded; one executor is tried at a time";
+        /// The scheduler finds no node.
+        Unschedulable: "unschedulable", "the scheduler", "it finds no node for some pods";
+    }
 }
 
-/// What settings of the group or the run ask for, or what only the driver or a person can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupWait {
-    /// Adopted executors are kept until the group's target was set in this run, or `adopt_hold` is
-    /// over.
-    AdoptHold,
-    /// Fewer executors than `gang.min` run together, or posse has given them back and tries again later.
-    Gang,
-    /// Tasks wait for others to end: the group's `max` is reached.
-    Max,
-    /// `allocation.pending_max` is reached.
-    PendingLimit,
-    /// The replacement waits until the pod of the lost executor is gone (`replace: gone`).
-    ReplaceGone,
-    /// The next attempt waits until all executors of the one before have ended (`on_loss: group`).
-    Restart,
-    /// The command that sets the target fails; the last target stays.
-    ScaleCommand,
-    /// More executors run than the target, and the driver chooses which to end (`scale_down:
-    /// pending`).
-    ScaleDownPending,
-    /// The replacement waits until the executor that has its slot has ended (`slots: stable`).
-    Slot,
-    /// The group's template is not known: its pods were adopted, and the group was not PUT in this
-    /// run.
-    Template,
+reasons! {
+    /// What settings of the group or the run ask for, or what only the driver or a person can do.
+    GroupWait {
+        /// Adopted executors are kept until the group's target was set in this run, or `adopt_hold` is
+        /// over.
+        AdoptHold: "adopt_hold", "its target to be set again",
+            "until then, adopted executors are kept";
+        /// Fewer executors than `gang.min` run together, or posse has given them back and tries again later.
+        Gang: "gang", "its gang",
+            "fewer executors than gang.min run together, and fewer are of no use";
+        /// Tasks wait for others to end: the group's `max` is reached.
+        Max: "max", "a lower target or other tasks to end",
+            "its target and tasks reach the group's max";
+        /// `allocation.pending_max` is reached.
+        PendingLimit: "pending_limit", "pending executors to run",
+            "allocation.pending_max is reached";
+        /// The replacement waits until the pod of the lost executor is gone (`replace: gone`).
+        ReplaceGone: "replace_gone", "lost executors to be deleted", "replace: gone";
+        /// The next attempt waits until all executors of the one before have ended (`on_loss: group`).
+        Restart: "group_restart", "the executors of the attempt before to end",
+            "a loss restarts the whole group (on_loss: group)";
+        /// The command that sets the target fails; the last target stays.
+        ScaleCommand: "scale_command", "the command that sets its target",
+            "it fails, and the last target stays";
+        /// More executors run than the target, and the driver chooses which to end (`scale_down:
+        /// pending`).
+        ScaleDownPending: "scale_down_pending", "the driver to end executors",
+            "with scale_down: pending, posse deletes no running executors";
+        /// The replacement waits until the executor that has its slot has ended (`slots: stable`).
+        Slot: "slot", "a slot", "the executor that has it has not ended yet";
+        /// The group's template is not known: its pods were adopted, and the group was not PUT in this
+        /// run.
+        Template: "template", "its template",
+            "the group is not in this run's file: PUT it again by the control API";
+    }
 }
-
-/// The documented name of a reason, what the group waits for, and an explanation, which may be empty.
-type Words = (&'static str, &'static str, &'static str);
 
 impl Waiting {
     /// All reasons.
-    pub const ALL: [Self; 28] = [
-        Self::Run(RunWait::Credentials),
-        Self::Run(RunWait::DriverReady),
-        Self::Run(RunWait::FirstList),
-        Self::Run(RunWait::Ids),
-        Self::Run(RunWait::Lease),
-        Self::Run(RunWait::StaleSnapshot),
-        Self::Run(RunWait::Stopping),
-        Self::Server(ServerWait::Failing),
-        Self::Server(ServerWait::InFlight),
-        Self::Server(ServerWait::Permanent),
-        Self::Server(ServerWait::Quota),
-        Self::Start(StartWait::ConfigError),
-        Self::Start(StartWait::CrashLoop),
-        Self::Start(StartWait::Gated),
-        Self::Start(StartWait::ImageError),
-        Self::Start(StartWait::Queue),
-        Self::Start(StartWait::Timeout),
-        Self::Start(StartWait::Unschedulable),
-        Self::Group(GroupWait::AdoptHold),
-        Self::Group(GroupWait::Gang),
-        Self::Group(GroupWait::Max),
-        Self::Group(GroupWait::PendingLimit),
-        Self::Group(GroupWait::ReplaceGone),
-        Self::Group(GroupWait::Restart),
-        Self::Group(GroupWait::ScaleCommand),
-        Self::Group(GroupWait::ScaleDownPending),
-        Self::Group(GroupWait::Slot),
-        Self::Group(GroupWait::Template),
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        let run = RunWait::ALL.iter().map(|&wait| Self::Run(wait));
+        let server = ServerWait::ALL.iter().map(|&wait| Self::Server(wait));
+        let start = StartWait::ALL.iter().map(|&wait| Self::Start(wait));
+        let group = GroupWait::ALL.iter().map(|&wait| Self::Group(wait));
+        run.chain(server).chain(start).chain(group)
+    }
 
     /// The documented name.
     pub fn as_str(self) -> &'static str {
@@ -206,130 +221,6 @@ impl Waiting {
             Self::Server(wait) => wait.words(),
             Self::Start(wait) => wait.words(),
             Self::Group(wait) => wait.words(),
-        }
-    }
-}
-
-impl RunWait {
-    fn words(self) -> Words {
-        match self {
-            Self::Credentials => (
-                "credentials",
-                "valid credentials",
-                "they are not there yet, or have expired and cannot be renewed now",
-            ),
-            Self::DriverReady => {
-                ("driver_ready", "the driver", "it has not reported that it is ready")
-            }
-            Self::FirstList => {
-                ("first_list", "the first list", "the existing pods are not known yet")
-            }
-            Self::Ids => ("ids", "executor ids", "the next block of ids is not reserved yet"),
-            Self::Lease => ("lease", "the lease", "this run does not hold it now"),
-            Self::StaleSnapshot => ("stale_snapshot", "a new list", "the known state is outdated"),
-            Self::Stopping => ("stopping", "nothing", "the run is ending"),
-        }
-    }
-}
-
-impl ServerWait {
-    fn words(self) -> Words {
-        match self {
-            Self::Failing => (
-                "server",
-                "the API server",
-                "creates fail, or the server is overloaded or unreachable",
-            ),
-            Self::InFlight => {
-                ("in_flight", "answers", "the limit of concurrent requests is reached")
-            }
-            Self::Permanent => (
-                "permanent",
-                "a valid template or the permissions",
-                "the server refuses the pods; retried from time to time",
-            ),
-            Self::Quota => ("quota", "quota", ""),
-        }
-    }
-}
-
-impl StartWait {
-    fn words(self) -> Words {
-        match self {
-            Self::ConfigError => (
-                "config_error",
-                "a valid container configuration",
-                "containers cannot be started as configured; one executor is tried at a time",
-            ),
-            Self::CrashLoop => (
-                "backoff",
-                "a backoff",
-                "its executors crashed soon after the start; one is tried at a time",
-            ),
-            Self::Gated => (
-                "gated",
-                "scheduling gates to be removed",
-                "another component added them to the pods",
-            ),
-            Self::ImageError => {
-                ("image_error", "an image that can be pulled", "one executor is tried at a time")
-            }
-            Self::Queue => ("queue", "its queue", "the queue has not admitted some pods"),
-            Self::Timeout => (
-                "start_timeout",
-                "executors that start in time",
-                "allocation.start_timeout was exceeded; one executor is tried at a time",
-            ),
-            Self::Unschedulable => {
-                ("unschedulable", "the scheduler", "it finds no node for some pods")
-            }
-        }
-    }
-}
-
-impl GroupWait {
-    fn words(self) -> Words {
-        match self {
-            Self::AdoptHold => (
-                "adopt_hold",
-                "its target to be set again",
-                "until then, adopted executors are kept",
-            ),
-            Self::Gang => (
-                "gang",
-                "its gang",
-                "fewer executors than gang.min run together, and fewer are of no use",
-            ),
-            Self::Max => (
-                "max",
-                "a lower target or other tasks to end",
-                "its target and tasks reach the group's max",
-            ),
-            Self::PendingLimit => {
-                ("pending_limit", "pending executors to run", "allocation.pending_max is reached")
-            }
-            Self::ReplaceGone => ("replace_gone", "lost executors to be deleted", "replace: gone"),
-            Self::Restart => (
-                "group_restart",
-                "the executors of the attempt before to end",
-                "a loss restarts the whole group (on_loss: group)",
-            ),
-            Self::ScaleCommand => (
-                "scale_command",
-                "the command that sets its target",
-                "it fails, and the last target stays",
-            ),
-            Self::ScaleDownPending => (
-                "scale_down_pending",
-                "the driver to end executors",
-                "with scale_down: pending, posse deletes no running executors",
-            ),
-            Self::Slot => ("slot", "a slot", "the executor that has it has not ended yet"),
-            Self::Template => (
-                "template",
-                "its template",
-                "the group is not in this run's file: PUT it again by the control API",
-            ),
         }
     }
 }

@@ -50,12 +50,19 @@ pub enum Of {
     Tasks,
     /// The new executors, together.
     New,
-    /// The requests: for new executors, and for creates that are sent again.
+}
+
+/// What all groups share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// Executors that do not run.
+    Pending,
+    /// Requests in flight: for new executors, and for creates that are sent again.
     Requests,
 }
 
 /// Why fewer executors are created for a group.
-pub const CREATES: [(Of, Judge); 11] = [
+pub const CREATES: &[(Of, Judge)] = &[
     (Of::Demand, gates),
     (Of::Demand, template),
     (Of::Demand, restart),
@@ -70,16 +77,16 @@ pub const CREATES: [(Of, Judge); 11] = [
 ];
 
 /// The same, of what all groups share. They divide what the others have left.
-pub const SHARED: [(Of, Waiting, Divide); 2] = [
-    (Of::New, Waiting::Group(GroupWait::PendingLimit), pending),
-    (Of::Requests, Waiting::Server(ServerWait::InFlight), window),
+pub const SHARED: &[(Pool, Waiting, Divide)] = &[
+    (Pool::Pending, Waiting::Group(GroupWait::PendingLimit), pending),
+    (Pool::Requests, Waiting::Server(ServerWait::InFlight), window),
 ];
 
 /// Why fewer executors are ended than are too many.
-pub const ENDS: [Judge; 3] = [gates_of_ends, adopted, only_pending];
+pub const ENDS: &[Judge] = &[gates_of_ends, adopted, only_pending];
 
 /// Why executors do not come that were asked for, or will not be asked for.
-pub const STARTS: [Judge; 3] = [credentials, start_problem, scale_command];
+pub const STARTS: &[Judge] = &[credentials, start_problem, scale_command];
 
 /// The run's gates: what it lacks itself.
 fn gates(case: &Case<'_>) -> Option<Limit> {

@@ -7,7 +7,7 @@ use crate::model::ids::GroupName;
 use crate::model::task::Shape;
 use crate::model::waiting::{Held, Limit, Limits};
 use crate::policy::demand::{Demand, GroupFacts, RunFacts, Why};
-use crate::policy::limits::{CREATES, Case, Claim, ENDS, Of, SHARED, STARTS, retry_at};
+use crate::policy::limits::{CREATES, Case, Claim, ENDS, Of, Pool, SHARED, STARTS, retry_at};
 use crate::policy::shares::displaced;
 use crate::policy::unplaced;
 use posse_base::time::Millis;
@@ -49,11 +49,11 @@ pub fn plan(groups: &[GroupFacts<'_>], run: &RunFacts) -> Plan {
     groups.sort_by_cached_key(|group| group.fill());
     let mut drafts: Vec<Draft<'_>> =
         groups.into_iter().map(|facts| Draft::new(facts, run)).collect();
-    for (i, (of, waiting, divide)) in SHARED.into_iter().enumerate() {
-        let claims: Vec<Claim> = drafts.iter().map(|draft| draft.claim(of)).collect();
+    for (i, &(pool, waiting, divide)) in SHARED.iter().enumerate() {
+        let claims: Vec<Claim> = drafts.iter().map(|draft| draft.claim(pool)).collect();
         for (draft, at_most) in drafts.iter_mut().zip(divide(run, &claims)) {
             let limit = Limit { at_most, waiting, until: None };
-            draft.share(CREATES.len() + i, of, limit);
+            draft.share(CREATES.len() + i, pool, limit);
         }
     }
     let n_displaced = n_displaced(&drafts, run);
@@ -210,13 +210,11 @@ impl<'a> Draft<'a> {
     }
 
     /// What it claims of what all groups share.
-    fn claim(&self, of: Of) -> Claim {
+    fn claim(&self, pool: Pool) -> Claim {
         let group = self.facts.group;
-        match of {
-            Of::Demand | Of::Failed | Of::Tasks | Of::New => {
-                Claim { held: group.counts().not_running(), wanted: self.n_new }
-            }
-            Of::Requests => Claim {
+        match pool {
+            Pool::Pending => Claim { held: group.counts().not_running(), wanted: self.n_new },
+            Pool::Requests => Claim {
                 held: group.tasks.throttles.n_in_flight(),
                 wanted: self.left.retries + self.n_new,
             },
@@ -224,15 +222,15 @@ impl<'a> Draft<'a> {
     }
 
     /// It gets at most so many of what all groups share.
-    fn share(&mut self, order: usize, of: Of, limit: Limit) {
-        let is_loose = limit.at_most >= self.claim(of).wanted;
-        let wanted = match of {
-            Of::Demand | Of::Failed | Of::Tasks | Of::New => {
+    fn share(&mut self, order: usize, pool: Pool, limit: Limit) {
+        let is_loose = limit.at_most >= self.claim(pool).wanted;
+        let wanted = match pool {
+            Pool::Pending => {
                 self.n_new = self.n_new.min(limit.at_most);
                 self.n_requests = self.left.retries + self.n_new;
                 self.n_under_max
             }
-            Of::Requests => {
+            Pool::Requests => {
                 self.n_requests = self.n_requests.min(limit.at_most);
                 self.wanted.retries.saturating_add(self.n_under_max)
             }
@@ -277,9 +275,11 @@ impl<'a> Draft<'a> {
         let n_retries = self.n_requests.min(self.left.retries);
         let n_beyond = self.n_alone - self.n_new;
         let n_without_place = self.n_startable.saturating_sub(group.n_missing_for_tasks());
-        let n_creates = self.wanted.n_new().saturating_add(self.wanted.retries);
+        let wanted = self.wanted.n_new().saturating_add(self.wanted.retries);
         let creates = self.creates();
+        let n_limited = if creates.is_empty() { 0 } else { wanted };
         let (n_ends, ends) = self.ends();
+        let n_ends_limited = if ends.is_empty() { 0 } else { self.facts.surplus() };
         let case = self.case(Why::Target, 0);
         let starts = STARTS.iter().filter_map(|judge| judge(&case)).collect();
         GroupPlan {
@@ -290,7 +290,7 @@ impl<'a> Draft<'a> {
             n_ends,
             n_displaced,
             n_without_place: n_without_place.saturating_add(n_beyond).min(self.n_startable),
-            limits: Limits { n_creates, creates, n_ends: self.facts.surplus(), ends, starts },
+            limits: Limits { n_creates: n_limited, creates, n_ends: n_ends_limited, ends, starts },
         }
     }
 }

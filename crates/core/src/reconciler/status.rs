@@ -3,6 +3,7 @@
 use super::Reconciler;
 use crate::model::ids::GroupName;
 use crate::model::status::{GroupStatus, State, Status};
+use crate::model::waiting::Limits;
 use crate::state::budgets::BudgetStatus;
 use crate::state::executors::Group;
 use posse_base::time::Millis;
@@ -25,6 +26,7 @@ impl Reconciler {
         let groups = self.executors.groups.iter();
         let status = |(name, group)| GroupStatus {
             message: self.waiting_message(group),
+            limits: group.wait.limits().clone(),
             ..group_status((name, group))
         };
         groups.map(status).collect()
@@ -76,5 +78,6 @@ fn group_status((name, group): (&GroupName, &Group)) -> GroupStatus {
         since: group.wait.since(),
         until: group.wait.until(),
         message: None,
+        limits: Limits::default(),
     }
 }

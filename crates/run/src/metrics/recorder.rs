@@ -202,6 +202,7 @@ mod tests {
     use posse_core::model::event::Subject;
     use posse_core::model::ids::ExecutorId;
     use posse_core::model::settings::ScaleDown;
+    use posse_core::model::waiting::Limits;
 
     fn subject(group: &str) -> Subject {
         Subject { group: group.into(), id: ExecutorId(1), uid: None, pod: "p".to_owned() }
@@ -254,6 +255,7 @@ mod tests {
             since: None,
             until: None,
             message: None,
+            limits: Limits::default(),
         }
     }
 

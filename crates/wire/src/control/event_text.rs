@@ -98,8 +98,8 @@ pub fn facts(event: &Value, now: Timestamp) -> String {
         "target_changed" => format!("target {}", event["target"]),
         "waiting" => {
             let name = value("for");
-            let known = Waiting::ALL.iter().find(|waiting| waiting.as_str() == name);
-            format!("for {}{until}{message}", known.map_or(name, |known| wait_text(*known)))
+            let known = Waiting::all().find(|waiting| waiting.as_str() == name);
+            format!("for {}{until}{message}", known.map_or(name, wait_text))
         }
         "watch_restarted" => value("cause"),
         _ => executor_facts(event, &message, &until, now),

@@ -11,6 +11,7 @@ use crate::time::Epoch;
 use posse_core::model::status::{
     DriverStatus, ExecutorBlock, ExecutorStatus, GroupStatus, Outage, Status,
 };
+use posse_core::model::waiting::{Limit, Limits};
 
 /// Names of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +113,26 @@ pub struct GroupJson {
     pub until: Option<String>,
     /// The server's message about what delays the group.
     pub message: Option<String>,
+    /// How many executors it would create and end if nothing limited that.
+    #[serde(default)]
+    pub would_create: u32,
+    #[serde(default)]
+    pub would_end: u32,
+    /// All that holds it back, the tightest first.
+    #[serde(default)]
+    pub limits: Vec<LimitJson>,
+}
+
+/// What holds a group back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitJson {
+    /// `create`, `end` or `start`.
+    pub what: String,
+    pub waiting: String,
+    /// How many at most, and of how many that are wanted; null for `start`, which limits nothing.
+    pub at_most: Option<u32>,
+    pub of: Option<u32>,
+    pub until: Option<String>,
 }
 
 /// One executor.
@@ -295,7 +316,24 @@ pub(super) fn group_json(group: &GroupStatus, epoch: Epoch) -> GroupJson {
         since: group.since.map(|at| epoch.rfc3339(at)),
         until: group.until.map(|at| epoch.rfc3339(at)),
         message: group.message.clone(),
+        would_create: group.limits.n_creates,
+        would_end: group.limits.n_ends,
+        limits: limits_json(&group.limits, epoch),
     }
+}
+
+fn limits_json(limits: &Limits, epoch: Epoch) -> Vec<LimitJson> {
+    let json = |what: &str, limit: &Limit, of: Option<u32>| LimitJson {
+        what: what.to_owned(),
+        waiting: limit.waiting.as_str().to_owned(),
+        at_most: of.map(|_| limit.at_most),
+        of,
+        until: limit.until.map(|at| epoch.rfc3339(at)),
+    };
+    let creates = limits.creates.iter().map(|held| json("create", &held.limit, Some(held.of)));
+    let ends = limits.ends.iter().map(|limit| json("end", limit, Some(limits.n_ends)));
+    let starts = limits.starts.iter().map(|limit| json("start", limit, None));
+    creates.chain(ends).chain(starts).collect()
 }
 
 fn executor_json(pod_prefix: &str, executor: &ExecutorStatus, epoch: Epoch) -> ExecutorJson {
@@ -340,9 +378,9 @@ mod tests {
         let bytes = StatusEncoder::default().encode(&identity, &sample_status(), epoch).concat();
         let text = str::from_utf8(&bytes).unwrap();
         for part in [
-            r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","groups":[{"group":"default","target":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"ready":6,"draining":0,"terminating":1,"failed":3,"open_tasks":0,"ended_tasks":2,"lost":5,"scale_down":"any","completed":57,"completions":100,"attempt":2,"waiting":"quota","since":"1970-01-01T00:00:01.000Z","until":"1970-01-01T00:00:02.000Z","message":"exceeded quota"}"#,
+            r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","groups":[{"group":"default","target":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"ready":6,"draining":0,"terminating":1,"failed":3,"open_tasks":0,"ended_tasks":2,"lost":5,"scale_down":"any","completed":57,"completions":100,"attempt":2,"waiting":"quota","since":"1970-01-01T00:00:01.000Z","until":"1970-01-01T00:00:02.000Z","message":"exceeded quota","would_create":12,"would_end":0,"limits":[{"what":"create","waiting":"quota","at_most":1,"of":8,"until":"1970-01-01T00:00:02.000Z"},{"what":"create","waiting":"pending_limit","at_most":6,"of":12,"until":null},{"what":"start","waiting":"unschedulable","at_most":null,"of":null,"until":null}]}"#,
             r#"{"group":"big","target":10,"min":0,"max":null,"#,
-            r#""completed":0,"completions":null,"attempt":null,"waiting":null,"since":null,"until":null,"message":null}"#,
+            r#""completed":0,"completions":null,"attempt":null,"waiting":null,"since":null,"until":null,"message":null,"would_create":0,"would_end":0,"limits":[]}"#,
             r#""executors":[{"id":1,"group":"default","slot":0,"pod":"w-a1b2c-exec-1","uid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301","state":"running","ready":true,"node":"n1","ip":"10.0.0.1","host_ip":"192.168.0.1","since":"1970-01-01T00:00:01.000Z"}"#,
             r#""uid":null,"state":"requested","ready":false,"node":null,"ip":null,"host_ip":null,"#,
             r#""avoided_nodes":{"n9":"1970-01-01T00:00:03.000Z"}"#,
