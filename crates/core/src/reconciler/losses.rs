@@ -167,7 +167,7 @@ impl Reconciler {
         let n_living = self.executors.iter().filter(lives).count() as u64;
         let groups = self.executors.groups.values();
         let n_wanted: u64 =
-            groups.map(|group| u64::from(group.wanted().max(group.counts.capacity()))).sum();
+            groups.map(|group| u64::from(group.wanted().max(group.counts().capacity()))).sum();
         n_living * 2 > n_wanted
     }
 
