@@ -297,6 +297,7 @@ impl Api {
             }
             reply @ (Reply::Done
             | Reply::Killed { .. }
+            | Reply::NotRecorded { .. }
             | Reply::Noted { .. }
             | Reply::Refused { .. }
             | Reply::Status(_)
@@ -316,6 +317,7 @@ impl Api {
             Reply::Killed { killed, busy, unknown, target } => {
                 Ok(Answer::ok(calls::killed_body(&killed, &busy, &unknown, target)))
             }
+            Reply::NotRecorded { what } => Err(Answer::error(503, &what, None)),
             Reply::Noted { unknown } => Ok(Answer::ok(calls::unknown_body(&unknown))),
             Reply::Refused { what, field } => Err(Answer::error(400, &what, Some(field))),
             Reply::Status(status) => Ok(Answer::ok_in_parts(self.encode(&status))),

@@ -33,6 +33,7 @@ mod core {
     mod protection;
     mod queue_groups;
     mod readiness;
+    mod record;
     mod replace_gone;
     mod restarts_in_place;
     mod retained_pods;

@@ -155,6 +155,7 @@ impl Writers {
             | Action::ReadPod { .. }
             | Action::Relist
             | Action::Resize { .. }
+            | Action::Record { .. }
             | Action::ReserveIds { .. } => &self.mutations,
         };
         pool.send(action, &self.requests, &self.inbox);
@@ -264,7 +265,9 @@ impl Requests {
                 Input::OutputKept { uid: output.uid }
             }
             // Performed by other threads: the poller, the watcher and the lease thread.
-            Action::Poll | Action::Relist | Action::ReserveIds { .. } => return None,
+            Action::Poll | Action::Record { .. } | Action::Relist | Action::ReserveIds { .. } => {
+                return None;
+            }
         })
     }
 }

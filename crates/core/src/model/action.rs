@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::event::{Budget, Exhaustion};
+use crate::model::fact::Fact;
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::Watermark;
 use crate::model::pod::Draining;
@@ -62,6 +63,8 @@ pub enum Action {
     /// PATCH the annotations that keep autoscalers from ending this pod, or remove them, with its uid as a
     /// precondition.
     Protect { id: ExecutorId, uid: Uid, name: String, is_protected: bool },
+    /// Write these facts into the record.
+    Record { facts: Vec<Fact> },
     /// The snapshot is invalid: the watcher must LIST and then watch from that version.
     Relist,
     /// PATCH the main container's memory to this step of `pod`, in place, with the pod's uid as a precondition.

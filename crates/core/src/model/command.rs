@@ -80,6 +80,32 @@ pub enum Command {
     ViewTasks(GroupName),
 }
 
+impl Command {
+    /// A good reply to this call promises that the next process of the run still knows of it.
+    pub fn is_recorded(&self) -> bool {
+        match self {
+            Self::Group(_, command) => match command {
+                GroupCommand::AddTasks { .. }
+                | GroupCommand::CancelTask { .. }
+                | GroupCommand::Delete
+                | GroupCommand::Put { .. }
+                | GroupCommand::RetryTask { .. }
+                | GroupCommand::SetTarget { .. } => true,
+                GroupCommand::Prefer { .. } | GroupCommand::ShowTasks { .. } => false,
+            },
+            Self::Disconnected { .. }
+            | Self::DriverReady
+            | Self::Heartbeat { .. }
+            | Self::Idle { .. }
+            | Self::Kill { .. }
+            | Self::Status
+            | Self::TaskSecretKeys
+            | Self::View
+            | Self::ViewTasks(_) => false,
+        }
+    }
+}
+
 /// What is to be done with a group or its tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupCommand {
@@ -114,6 +140,8 @@ pub enum Reply {
         /// The target now in force; none if the ids belong to no known group.
         target: Option<u32>,
     },
+    /// The call was carried out, and is not in the record yet: it may be lost. Why, and what to do.
+    NotRecorded { what: String },
     /// Reply to `Heartbeat` and `Idle`. `unknown`: ids without an executor.
     Noted { unknown: Vec<ExecutorId> },
     /// The call is invalid: the error message and the field of the call that it is about.
@@ -149,7 +177,8 @@ impl Reply {
             | Self::Tasks(_)
             | Self::TaskSecretKeys(_)
             | Self::Target(_) => true,
-            Self::Refused { .. }
+            Self::NotRecorded { .. }
+            | Self::Refused { .. }
             | Self::TaskDiffers { .. }
             | Self::TooMany { .. }
             | Self::UnknownExecutor

@@ -95,6 +95,10 @@ pub enum PodAnswer {
     Ours(Pod),
 }
 
+/// Why the record was not written; in words, with what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordError(pub String);
+
 /// The end of one run of the command that renews credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewal {
@@ -154,6 +158,8 @@ pub enum Input {
     PodRead { id: ExecutorId, watermark: Watermark, answer: Result<PodAnswer, Refusal> },
     /// The answer to an `Action::Protect`.
     Protected { id: ExecutorId, uid: Uid, answer: Result<(), Refusal> },
+    /// The answer to an `Action::Record`.
+    Recorded { answer: Result<(), RecordError> },
     /// The answer to an `Action::Resize`.
     Resized { id: ExecutorId, uid: Uid, answer: Result<(), Refusal> },
     /// A LIST or WATCH request of the watch or the poll failed.

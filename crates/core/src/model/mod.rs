@@ -4,6 +4,7 @@ pub mod act;
 pub mod action;
 pub mod command;
 pub mod event;
+pub mod fact;
 pub mod hash;
 pub mod ids;
 pub mod input;

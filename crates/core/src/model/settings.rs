@@ -322,6 +322,7 @@ pub struct Policy {
     pub log_lines: u32,
     /// The output of ended tasks is kept.
     pub keeps_task_output: bool,
+    pub record: RecordUse,
     /// The grace period of the executors at stop.
     pub stop_timeout_ms: u64,
     /// An executor without a heartbeat for this long is lost; 0: never.
@@ -334,6 +335,16 @@ pub struct Policy {
     pub idle_end_ms: u64,
     /// The names of the credentials that executors need.
     pub credentials: Vec<String>,
+}
+
+/// Whether the run has a record of what it was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordUse {
+    /// Nothing is recorded: tasks end with posse.
+    Off,
+    On,
+    /// It is wanted and cannot be written, so no task is accepted. Why, and what to do.
+    Missing(String),
 }
 
 impl Default for Policy {
@@ -351,6 +362,7 @@ impl Default for Policy {
             keep_failed: 5,
             log_lines: 0,
             keeps_task_output: false,
+            record: RecordUse::Off,
             stop_timeout_ms: 10_000,
             heartbeat_timeout_ms: 0,
             driver_silence_ms: 0,

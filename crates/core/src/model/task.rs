@@ -174,6 +174,8 @@ const N_FIELDS: usize = 14;
 /// It says when a task starts, and so nothing about one that has started. It is the last field, so that a
 /// difference in it is the only one.
 pub const AFTER: &str = "after";
+/// The reason for the end of a task whose pod the server refuses.
+pub const REFUSED: &str = "refused";
 
 /// One hash for each field of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,7 +283,7 @@ impl TaskEnd {
 
     /// The server refuses the pod of the task alone.
     pub fn refused(message: &str) -> Self {
-        Self::failed(None, "refused", message)
+        Self::failed(None, REFUSED, message)
     }
 
     pub fn failed(exit_code: Option<i32>, reason: &'static str, message: &str) -> Self {

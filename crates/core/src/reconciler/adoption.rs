@@ -43,7 +43,13 @@ impl Reconciler {
         }
         executor.life = life;
         executor.is_done = is_done;
-        executor.slot = pod.slot.filter(|&slot| adoption.claims_slot && group.slots.claim(slot));
+        // The record has this end already, and the slot with it.
+        let is_known_end = is_done
+            && pod.task.is_none()
+            && pod.slot.is_some_and(|slot| group.ended.contains(slot));
+        executor.slot = pod
+            .slot
+            .filter(|&slot| is_known_end || adoption.claims_slot && group.slots.claim(slot));
         let taken = pod.slot.filter(|_| adoption.needs_slot && executor.slot.is_none());
         if let Some(slot) = taken {
             group.slots.note_late(slot, id);
@@ -62,6 +68,8 @@ impl Reconciler {
         }
         if has_task {
             self.adopt_task(id, now);
+        } else if is_known_end {
+            debug_assert!(taken.is_none(), "its slot is its own");
         } else if is_done {
             self.note_done(id, life == Life::Completed, false, now);
         } else if taken.is_some() {
@@ -91,8 +99,11 @@ impl Reconciler {
         if matches!(adopted, Adopted::Ended | Adopted::Recorded) {
             self.keep_output(id, true);
         }
-        let Some(group) = self.executors.groups.get_mut(&name) else { return };
         let key = &run.task.key;
+        if !matches!(adopted, Adopted::Known | Adopted::Second) {
+            self.note_task(&name, key);
+        }
+        let Some(group) = self.executors.groups.get_mut(&name) else { return };
         match adopted {
             Adopted::Current if was_counted => {
                 // The earlier process has charged this failure to the retries.

@@ -1,10 +1,13 @@
 //! Work that ends (`restart: on-failure` or `never`): executors that have completed or were given up,
 //! the pods that stay as their records, and the end of the run after the last one.
 
+use std::sync::Arc;
+
 use super::Reconciler;
 use super::retries::forget_refusal;
 use crate::model::action::RunVerdict;
 use crate::model::event::{ExecutorEvent, LossReason};
+use crate::model::fact::Topic;
 use crate::model::ids::ExecutorId;
 use crate::model::pod::Pod;
 use crate::model::settings::Restart;
@@ -16,6 +19,8 @@ use posse_base::time::Millis;
 /// How many records of tasks a group keeps, and how many of its other executors without
 /// `completions`. With it, all of these are kept: each is an index.
 const RECORDS_MAX: usize = 1_000;
+/// The same in a run with a record of its own, where nothing but a person needs these pods.
+const RECORDS_TO_LOOK_AT_MAX: usize = 50;
 /// How long the last pods stay after the end of all work, for those who follow their logs.
 const LAST_LOGS_MS: u64 = 2_000;
 
@@ -54,7 +59,10 @@ impl Reconciler {
             && executor.task.is_none()
             && executor.slot.is_none();
         let mut others = group.members.iter().filter_map(|&id| self.executors.get(id));
-        may_repeat && pod.slot.is_some() && others.any(|other| other.slot == pod.slot)
+        let is_recorded = pod.slot.is_some_and(|slot| group.ended.contains(slot));
+        may_repeat
+            && pod.slot.is_some()
+            && (is_recorded || others.any(|other| other.slot == pod.slot))
     }
 
     /// The same for a pod that is gone, and that posse was not ending.
@@ -128,14 +136,22 @@ impl Reconciler {
     ) {
         let Some(executor) = self.executors.get_mut(id) else { return };
         executor.is_done = true;
+        let index = executor.slot;
         let Some(group) = self.executors.group_of(id) else { return };
         let before = group.target();
         group.work.on_end(is_completed);
+        if let Some(index) = index.filter(|_| group.spec.completions.is_some()) {
+            group.ended.insert(index, is_completed);
+        }
         if group.spec.completions.is_none() && (is_new || !group.is_target_set) {
             group.spec.target = group.spec.target.saturating_sub(1);
             group.spec.min = group.spec.min.min(group.spec.target);
         }
         let (name, target) = (group.spec.name.clone(), group.target());
+        match group.spec.completions {
+            Some(_) => self.note_fact(Topic::Work(name.clone())),
+            None => self.note_target(&name),
+        }
         if target != before {
             self.on_target_changed(name, target, now);
         }
@@ -173,16 +189,32 @@ impl Reconciler {
 
     /// Deletes the oldest records of groups that have too many.
     pub(super) fn trim_records(&mut self, now: Millis) {
+        let (max_of_others, max_of_indexes) = match self.has_record() {
+            true => (RECORDS_TO_LOOK_AT_MAX, RECORDS_TO_LOOK_AT_MAX),
+            false => (RECORDS_MAX, usize::MAX),
+        };
         let oldest = |group: &Group| {
-            let max = group.spec.completions.map_or(RECORDS_MAX, |_| usize::MAX);
-            let of_tasks = group.tasks.records.beyond(RECORDS_MAX);
-            group.records.beyond(max).chain(of_tasks).collect::<Vec<ExecutorId>>()
+            let max = group.spec.completions.map_or(max_of_others, |_| max_of_indexes);
+            let of_tasks = group.tasks.records.beyond(max_of_others);
+            let surplus = group.records.beyond(max).chain(of_tasks);
+            surplus.filter(|&id| self.is_end_recorded(id)).collect::<Vec<ExecutorId>>()
         };
         let surplus: Vec<ExecutorId> = self.executors.groups.values().flat_map(oldest).collect();
         for id in surplus {
             self.delete_pod_of(id);
             self.refresh_state(id, now);
         }
+    }
+
+    /// The record, if there is one, has the end of this executor's work: without its pod nobody else knows of it.
+    fn is_end_recorded(&self, id: ExecutorId) -> bool {
+        let Some(executor) = self.executors.get(id) else { return true };
+        let name = executor.group.clone();
+        let topic = match &executor.task {
+            Some(run) => Topic::Progress(name, Arc::clone(&run.task.key)),
+            None => Topic::Work(name),
+        };
+        !self.unrecorded.has(&topic)
     }
 
     /// At the stop of a run that failed, the last failed pods stay: those of work that was given up are

@@ -4,6 +4,7 @@
 
 use super::Reconciler;
 use crate::model::event::{DeleteCause, Event, GroupEvent};
+use crate::model::fact::Topic;
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::status::State;
 use crate::state::create_backoff::CreateBackoff;
@@ -37,6 +38,7 @@ impl Reconciler {
         self.events.push_back(Event::Group(name.clone(), GroupEvent::Restarted { attempt }));
         // What some executors have completed is worth nothing without the others.
         self.executors.forget_work(name);
+        self.note_fact(Topic::Work(name.clone()));
         for id in members {
             self.end_earlier_attempt(id, now);
         }

@@ -7,6 +7,7 @@ use super::Reconciler;
 use super::tasks::needs_slots;
 use crate::model::command::{GroupChange, Reply};
 use crate::model::event::DeleteCause;
+use crate::model::fact::Topic;
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod_text::PreferredNode;
 use crate::model::settings::{GroupSpec, Restart, completions_error};
@@ -87,6 +88,7 @@ impl Reconciler {
             self.restart_if_incomplete(&name, now);
         }
         if target != old_target {
+            self.note_target(&name);
             self.on_target_changed(name, target, now);
         }
         Reply::Target(target)
@@ -131,6 +133,8 @@ impl Reconciler {
         (group.spec.target, group.spec.min) = (0, 0);
         let members: Vec<ExecutorId> = group.members.iter().copied().collect();
         self.executors.forget_work(name);
+        self.note_fact(Topic::Work(name.clone()));
+        self.note_target(name);
         self.cancel_all_tasks(name);
         if had_target {
             self.on_target_changed(name.clone(), 0, now);

@@ -13,7 +13,7 @@
 //!    before a LIST or create is sent. Then wait for an input until `next_deadline`.
 //! 4. *Getters*: they change nothing that a decision sees, and may be called at any time: `status`,
 //!    `group_statuses`, `brief_group_statuses`, `budgets`, `outage`, `server_heard_at`,
-//!    `n_avoided_nodes`, `had_first_list`, `has_credentials`, `has_foreign_pods`, `our_pods`,
+//!    `n_avoided_nodes`, `had_first_list`, `recorded`, `has_credentials`, `has_foreign_pods`, `our_pods`,
 //!    `n_our_pods`, `executors`, `snapshot`, `stop_result`, `remaining`.
 //!
 //! It ends with `begin_stop`: turn and poll until `stop_result` returns the result.
@@ -39,6 +39,7 @@ mod pod_reads;
 mod pods;
 mod protection;
 mod queue_groups;
+mod record;
 mod retained;
 mod retries;
 mod scale;
@@ -88,6 +89,7 @@ use crate::state::run_end::RunEnd;
 use crate::state::server_health::ServerHealth;
 use crate::state::snapshot::Snapshot;
 use crate::state::stored_credentials::Credentials;
+use crate::state::unrecorded::Unrecorded;
 use crate::state::window::Window;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
@@ -134,6 +136,7 @@ pub struct Reconciler {
     pod_reads: PodReads,
     retained: RetainedPods,
     ended_tasks: EndedTasks,
+    unrecorded: Unrecorded,
 
     // What the driver says of its executors.
     driver_reports: DriverReports,
@@ -194,6 +197,7 @@ impl Reconciler {
             pod_reads: PodReads::default(),
             retained: RetainedPods::default(),
             ended_tasks: EndedTasks::default(),
+            unrecorded: Unrecorded::default(),
             timers: Timers::default(),
             overdue: OverdueStarts::default(),
             stop: None,
@@ -263,6 +267,7 @@ impl Reconciler {
                 self.on_pod_read(id, watermark, answer, now);
             }
             Input::Protected { id, uid, answer } => self.on_protected(id, &uid, answer, now),
+            Input::Recorded { answer } => self.on_recorded(answer, now),
             Input::Resized { id, uid, answer } => {
                 self.note_answer(&answer, None, now);
                 self.on_resized(id, &uid, answer, now);
@@ -319,6 +324,7 @@ impl Reconciler {
         self.send_output_reads();
         self.send_pod_reads();
         self.send_mutations(now);
+        self.send_facts(now);
     }
 
     /// The next action to carry out.
@@ -370,6 +376,7 @@ impl Reconciler {
         let target = group.target();
         if target != before {
             group.on_target_raised(target.saturating_sub(before));
+            self.note_target(name);
             self.on_target_changed(name.clone(), target, now);
         }
         Some(target)
@@ -440,6 +447,7 @@ impl Reconciler {
     /// been undone.
     fn on_rollback(&mut self) {
         self.mutations.on_rollback();
+        self.note_everything();
         self.forget_left_queues();
         self.actions.push_back(Action::Relist);
         if let Some(up_to) = self.ids.reserved() {

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use super::Reconciler;
 use crate::model::command::Reply;
 use crate::model::event::{DeleteCause, Event, GroupEvent};
+use crate::model::fact::Topic;
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod::Pod;
 use crate::model::pod_text::ETCD_BYTES_MAX;
 use crate::model::refusal::Refusal;
-use crate::model::settings::GroupSpec;
+use crate::model::settings::{GroupSpec, RecordUse};
 use crate::model::status::State;
 use crate::model::task::{
     OPEN_TASKS_MAX, Shape, TASK_IN_POD_BYTES_MAX, TASK_MESSAGE_BYTES_MAX, Task, TaskEnd,
@@ -31,6 +32,10 @@ impl Reconciler {
         if let Some((_, key)) = needs_slots(&group.spec) {
             let what =
                 format!("group {name} has {key}, and tasks have no slot: use a group without it");
+            return Reply::Refused { what, field: "executors" };
+        }
+        if let RecordUse::Missing(why) = &self.policy.record {
+            let what = format!("cannot be recorded, and would be lost with posse: {why}");
             return Reply::Refused { what, field: "executors" };
         }
         let mut new = match new_tasks(name, &group.tasks, &tasks) {
@@ -54,6 +59,7 @@ impl Reconciler {
         for task in &tasks {
             let Some(task) = new.remove(&task.key) else { continue };
             let key = Arc::clone(&task.key);
+            self.note_fact(Topic::Task(name.clone(), Arc::clone(&key)));
             let group = self.executors.groups.get_mut(name);
             if let Some(end) = group.and_then(|group| group.tasks.add(task)) {
                 self.end_task(name, &key, end);
@@ -157,7 +163,9 @@ impl Reconciler {
             }
             let leaving = self.executor_of_ended(name, key);
             let group = self.executors.groups.get_mut(name);
-            if let Some(Some(end)) = group.and_then(|group| group.tasks.reopen(key, leaving)) {
+            let end = group.and_then(|group| group.tasks.reopen(key, leaving));
+            self.note_task(name, &Arc::from(key));
+            if let Some(Some(end)) = end {
                 self.end_task(name, key, end);
             }
         }
@@ -225,6 +233,7 @@ impl Reconciler {
             let end = ended.end.clone();
             ends.extend(group.tasks.free_next(&key, &end));
             self.events.push_back(event);
+            self.note_progress(name, &key);
             self.note_ended_task(name, key);
         }
     }
@@ -243,6 +252,7 @@ impl Reconciler {
             && let Some(group) = self.executors.groups.get_mut(&name)
         {
             group.tasks.forget(&key);
+            self.note_task(&name, &key);
         }
     }
 
@@ -297,6 +307,7 @@ impl Reconciler {
         };
         let group = self.executors.groups.get_mut(&name);
         if group.is_none_or(|group| group.tasks.take_retry(&run, id)) {
+            self.note_progress(&name, &run.task.key);
             return false;
         }
         self.end_task_of(id, failed(loss));
@@ -337,6 +348,7 @@ impl Reconciler {
         let had_pod = self.executors.get(id).is_some_and(|executor| executor.uid.is_some());
         if let Some(group) = self.executors.groups.get_mut(&name) {
             group.tasks.release(&run.task.key, id, had_pod);
+            self.note_progress(&name, &run.task.key);
         }
     }
 
@@ -344,6 +356,7 @@ impl Reconciler {
     pub(super) fn cancel_all_tasks(&mut self, name: &GroupName) {
         let Some(group) = self.executors.groups.get_mut(name) else { return };
         let keys: Vec<Arc<str>> = group.tasks.open_keys().cloned().collect();
+        let all: Vec<Arc<str>> = group.tasks.keys().cloned().collect();
         for key in keys {
             // Nobody can ask for it any more, so it takes no place among the remembered ones.
             if let Some((key, ended)) = group.tasks.end(&key, TaskEnd::CANCELLED) {
@@ -360,6 +373,7 @@ impl Reconciler {
         if let Some(group) = self.executors.groups.get_mut(name) {
             group.tasks.clear(leaving);
         }
+        all.iter().for_each(|key| self.note_task(name, key));
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::model::fact::EndedWork;
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::pod::Pod;
 use crate::model::pod_text::PreferredNode;
@@ -46,6 +47,8 @@ const BLOCK_IDS: u64 = 64;
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     pub spec: GroupSpec,
+    /// The target that the configuration has.
+    pub(crate) of_file: u32,
     /// The target was set in this run, so surplus executors may be ended.
     pub(crate) is_target_set: bool,
     /// The group comes from the file or was created in this run; false: it is known only from
@@ -82,6 +85,8 @@ pub struct Group {
     pub problems: StartProblems,
     pub(crate) memory_scaling: MemoryScaling,
     pub work: Work,
+    /// With `completions`: the indexes whose work has ended.
+    pub(crate) ended: EndedWork,
     /// The pods that stay as the records of work that has ended.
     pub(crate) records: Records,
     /// The work that they tell of, and whose own pods give way.
@@ -101,7 +106,7 @@ pub struct Group {
 impl Group {
     /// A group without executors.
     pub fn new(spec: GroupSpec, is_known: bool) -> Self {
-        Self { spec, is_known, ..Self::default() }
+        Self { of_file: spec.target, spec, is_known, ..Self::default() }
     }
 
     /// The target in force; 0 for a deleted group, and never more than the work that is left.
@@ -412,6 +417,7 @@ impl Executors {
     pub fn forget_work(&mut self, name: &GroupName) {
         let Some(group) = self.groups.get_mut(name) else { return };
         group.work = Work::default();
+        group.ended = EndedWork::default();
         group.slots = Slots::default();
         group.folded = Folded::default();
         for id in &group.members {

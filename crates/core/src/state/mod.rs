@@ -38,6 +38,7 @@ pub mod start_problems;
 pub mod stored_credentials;
 pub mod tasks;
 pub mod throttle;
+pub mod unrecorded;
 pub mod victim_order;
 pub mod window;
 pub mod work;

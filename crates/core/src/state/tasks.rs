@@ -4,8 +4,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::model::fact::Progress;
 use crate::model::ids::ExecutorId;
-use crate::model::task::{AFTER, Shape, Task, TaskDigest, TaskEnd, TaskOutcome, TaskRun};
+use crate::model::task::{AFTER, Shape, Task, TaskEnd, TaskOutcome, TaskRun};
 use crate::state::counts::Counts;
 use crate::state::ready_tasks::{Place, ReadyTasks};
 use crate::state::records::Records;
@@ -29,6 +30,8 @@ pub struct OpenTask {
     round: u32,
     /// Its place in the order in which executors are created.
     place: Place,
+    /// The place that it had first: what it comes after has a lower one.
+    first_order: u64,
     /// Its own pod was refused.
     refused: Option<Refused>,
     /// The open tasks that it comes after.
@@ -55,14 +58,12 @@ pub struct Refused {
 /// A task that is over.
 #[derive(Clone, Debug)]
 pub struct EndedTask {
-    /// For another try. The contents of one that has succeeded are forgotten.
-    task: Option<Arc<Task>>,
-    digest: TaskDigest,
+    task: Arc<Task>,
     pub end: TaskEnd,
     pub executor: Option<ExecutorId>,
     pub attempts: u32,
     round: u32,
-    /// This process has reported the end.
+    /// This process has reported the end, or the record says that an earlier one has.
     is_reported: bool,
 }
 
@@ -159,7 +160,8 @@ impl Tasks {
 
     /// The tasks that are open or that a call can open again.
     pub fn all_that_may_run(&self) -> impl Iterator<Item = &Arc<Task>> {
-        let ended = self.ended.values().filter_map(|ended| ended.task.as_ref());
+        let may_run = |ended: &&EndedTask| ended.end.outcome != TaskOutcome::Succeeded;
+        let ended = self.ended.values().filter(may_run).map(|ended| &ended.task);
         self.open.values().map(|open| &open.task).chain(ended)
     }
 
@@ -170,10 +172,10 @@ impl Tasks {
     /// The first field in which this task differs from what its key was given with before.
     pub fn difference(&self, task: &Task) -> Option<&'static str> {
         let (before, attempts) = match self.ended.get(&task.key) {
-            Some(ended) => (ended.digest, ended.attempts),
-            None => self.open.get(&task.key).map(|open| (open.task.digest(), open.attempts))?,
+            Some(ended) => (&ended.task, ended.attempts),
+            None => self.open.get(&task.key).map(|open| (&open.task, open.attempts))?,
         };
-        let field = before.difference(&task.digest());
+        let field = before.digest().difference(&task.digest());
         field.filter(|&field| field != AFTER || attempts == 0)
     }
 
@@ -213,11 +215,59 @@ impl Tasks {
             retries_left,
             round: 0,
             place,
+            first_order: place.order,
             refused: None,
             held,
         };
         self.open.insert(key, open);
         end
+    }
+
+    /// A task whose end an earlier process has recorded.
+    pub fn restore_ended(
+        &mut self,
+        task: &Arc<Task>,
+        (end, executor): (TaskEnd, Option<ExecutorId>),
+        (attempts, round): (u32, u32),
+    ) {
+        self.n_failed = self.n_failed.saturating_add(end.outcome.is_failure().into());
+        let ended = EndedTask::new(task, executor, attempts, end);
+        let ended = EndedTask { round, is_reported: true, ..ended };
+        self.ended.insert(Arc::clone(&task.key), ended);
+    }
+
+    /// The next task comes at this place in the order, as it did in an earlier process, or behind the last one.
+    pub fn resume_order(&mut self, order: u64) {
+        self.next_order = self.next_order.max(order.saturating_sub(1));
+    }
+
+    /// How far a task has come. An attempt that is under way shows in its pod.
+    pub fn progress(&self, key: &str) -> Option<Progress> {
+        if let Some(ended) = self.ended.get(key) {
+            let EndedTask { end, executor, attempts, round, .. } = ended;
+            let end = Some((end.clone(), *executor));
+            return Some(Progress { attempts: *attempts, retries_left: 0, round: *round, end });
+        }
+        let open = self.open.get(key)?;
+        let attempts = open.attempts.saturating_sub(u32::from(open.executor.is_some()));
+        let (retries_left, round) = (open.retries_left, open.round);
+        Some(Progress { attempts, retries_left, round, end: None })
+    }
+
+    /// A task and the place in the order that it had first. Those that have ended have no place any more.
+    pub fn recorded(&self, key: &str) -> Option<(u64, Arc<Task>)> {
+        match self.open.get(key) {
+            Some(open) => Some((open.first_order, Arc::clone(&open.task))),
+            None => self.ended.get(key).map(|ended| (0, Arc::clone(&ended.task))),
+        }
+    }
+
+    /// An open task is as far as an earlier process has recorded.
+    pub fn restore_progress(&mut self, key: &str, progress: &Progress) {
+        if let Some(open) = self.open.get_mut(key) {
+            open.attempts = progress.attempts;
+            (open.retries_left, open.round) = (progress.retries_left, progress.round);
+        }
     }
 
     /// Frees the tasks that come after this one, which has ended. Gives those that are over with it, which the caller
@@ -353,7 +403,7 @@ impl Tasks {
     /// Opens a task again that has ended without success, and gives its end as `add` does. None if there is no such task.
     /// `leaving`: its last executor, which can still run: the task waits for its end.
     pub fn reopen(&mut self, key: &str, leaving: Option<ExecutorId>) -> Option<Option<TaskEnd>> {
-        let task = self.ended.get(key)?.task.clone()?;
+        let task = Arc::clone(&self.ended.get(key)?.task);
         if let Some(id) = leaving {
             self.leaving.insert(Arc::clone(&task.key), id);
         }
@@ -446,8 +496,7 @@ impl Tasks {
 
 impl EndedTask {
     fn new(task: &Arc<Task>, executor: Option<ExecutorId>, attempts: u32, end: TaskEnd) -> Self {
-        let digest = task.digest();
-        let task = (end.outcome != TaskOutcome::Succeeded).then(|| Arc::clone(task));
-        Self { task, digest, end, executor, attempts, round: 0, is_reported: false }
+        let task = Arc::clone(task);
+        Self { task, end, executor, attempts, round: 0, is_reported: false }
     }
 }

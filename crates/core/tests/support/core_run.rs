@@ -10,8 +10,9 @@ use posse_core::model::act::Caller;
 use posse_core::model::action::Action;
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
+use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid, Version};
-use posse_core::model::input::{Input, List, ListSource, PodAnswer, PodEvent};
+use posse_core::model::input::{Input, List, ListSource, PodAnswer, PodEvent, RecordError};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod};
 use posse_core::model::pod_text::{MemoryGrowth, MemoryStep, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
@@ -142,6 +143,10 @@ pub struct Run {
     pub asked: Vec<Action>,
     /// Requested LISTs beside the watch; they change nothing.
     pub n_polls: u32,
+    /// What the record has.
+    pub record: BTreeMap<Topic, Knowledge>,
+    /// Writes of the record fail.
+    pub is_record_broken: bool,
 }
 
 impl Run {
@@ -169,7 +174,17 @@ impl Run {
         groups: Vec<GroupSpec>,
     ) -> Self {
         let core = Reconciler::new(identity, policy, groups, 1, Millis(0));
-        Self { core, now: 0, version: 10, pods: vec![], events: vec![], asked: vec![], n_polls: 0 }
+        Self {
+            core,
+            now: 0,
+            version: 10,
+            pods: vec![],
+            events: vec![],
+            asked: vec![],
+            n_polls: 0,
+            record: BTreeMap::new(),
+            is_record_broken: false,
+        }
     }
 
     /// A run whose first LIST was empty.
@@ -190,12 +205,34 @@ impl Run {
             self.events.push(event);
         }
         while let Some(action) = self.core.poll_action() {
-            if action == Action::Poll {
-                self.n_polls += 1;
-            } else {
-                self.asked.push(action);
+            match action {
+                Action::Poll => self.n_polls += 1,
+                Action::Record { facts } => {
+                    let answer = self.write(facts);
+                    self.core.handle(Input::Recorded { answer }, Millis(self.now));
+                }
+                other => self.asked.push(other),
             }
         }
+    }
+
+    fn write(&mut self, facts: Vec<Fact>) -> Result<(), RecordError> {
+        if self.is_record_broken {
+            return Err(RecordError("the disk is full".to_owned()));
+        }
+        for Fact { topic, knowledge } in facts {
+            match knowledge {
+                Some(knowledge) => self.record.insert(topic, knowledge),
+                None => self.record.remove(&topic),
+            };
+        }
+        Ok(())
+    }
+
+    /// The facts of the record.
+    pub fn facts(&self) -> Vec<Fact> {
+        let facts = self.record.clone().into_iter();
+        facts.map(|(topic, known)| Fact { topic, knowledge: Some(known) }).collect()
     }
 
     /// Lets time pass, with a turn at every deadline.

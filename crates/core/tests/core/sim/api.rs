@@ -3,7 +3,7 @@
 
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::ids::{ExecutorId, Uid};
-use posse_core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer};
+use posse_core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer, RecordError};
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::task::TaskRun;
@@ -127,6 +127,7 @@ impl World {
             Action::Protect { id, uid, .. } => Input::Protected { id, uid, answer: Err(refusal) },
             Action::Resize { id, uid, .. } => Input::Resized { id, uid, answer: Err(refusal) },
             Action::List { .. } => Input::ListRefused { refusal },
+            Action::Record { .. } => Input::Recorded { answer: Err(RecordError(refusal.message)) },
             Action::ReserveIds { up_to } => Input::IdsReserved { up_to },
             Action::Poll | Action::Relist => return,
         };
@@ -210,6 +211,10 @@ impl World {
             Action::List { watermark } => {
                 let (pods, version) = self.cluster.list();
                 Input::List(List::whole(ListSource::Stop, pods, Some(version), watermark))
+            }
+            Action::Record { facts } => {
+                self.cluster.record(facts);
+                Input::Recorded { answer: Ok(()) }
             }
             Action::ReserveIds { up_to } => {
                 self.cluster.high_water = self.cluster.high_water.max(up_to.0);

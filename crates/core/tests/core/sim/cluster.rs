@@ -2,8 +2,10 @@
 //! watches, and the true history of every uid. Requests and faults are in `api`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use posse_core::model::event::DeleteCause;
+use posse_core::model::fact::{Fact, Knowledge, Progress, Topic};
 use posse_core::model::ids::{GroupName, Uid, Version};
 use posse_core::model::input::PodEvent;
 use posse_core::model::pod::{ContainerState, Draining, Pod};
@@ -73,9 +75,12 @@ pub enum CreateError {
 }
 
 type Pods = BTreeMap<Box<str>, Stored>;
+type Facts = BTreeMap<Topic, Knowledge>;
 
 #[derive(Debug, Default)]
 pub struct Cluster {
+    /// What the record of the run has.
+    record: Facts,
     pub version: u64,
     pub pods: Pods,
     pub lives: BTreeMap<Uid, Life>,
@@ -87,11 +92,40 @@ pub struct Cluster {
     log: VecDeque<(u64, PodEvent)>,
     compacted: u64,
     n_uids: u64,
-    backup: Option<(u64, Pods, u64)>,
+    backup: Option<(u64, Pods, u64, Facts)>,
     pub n_restores: u32,
 }
 
 impl Cluster {
+    /// Writes the record.
+    pub fn record(&mut self, facts: Vec<Fact>) {
+        for Fact { topic, knowledge } in facts {
+            match knowledge {
+                Some(knowledge) => self.record.insert(topic, knowledge),
+                None => self.record.remove(&topic),
+            };
+        }
+    }
+
+    /// The record has the end of this task.
+    pub fn has_recorded_end(&self, group: &GroupName, key: &Arc<str>) -> bool {
+        let topic = Topic::Progress(group.clone(), Arc::clone(key));
+        let known = self.record.get(&topic);
+        matches!(known, Some(Knowledge::Progress(Progress { end: Some(_), .. })))
+    }
+
+    /// The record has the end of this part of a group's work.
+    pub fn has_recorded_work(&self, group: &GroupName, index: u32) -> bool {
+        let known = self.record.get(&Topic::Work(group.clone()));
+        matches!(known, Some(Knowledge::Work(ended)) if ended.contains(index))
+    }
+
+    /// What the next process finds in the record.
+    pub fn facts(&self) -> Vec<Fact> {
+        let facts = self.record.clone().into_iter();
+        facts.map(|(topic, known)| Fact { topic, knowledge: Some(known) }).collect()
+    }
+
     /// The next version. Versions are unique across restores; otherwise the core could not tell
     /// them apart.
     fn step(&mut self) {
@@ -233,12 +267,13 @@ impl Cluster {
     }
 
     pub fn back_up(&mut self) {
-        self.backup = Some((self.version, self.pods.clone(), self.high_water));
+        self.backup = Some((self.version, self.pods.clone(), self.high_water, self.record.clone()));
     }
 
     /// Restores the backup; false if there is none.
     pub fn restore(&mut self) -> bool {
-        let Some((version, pods, high_water)) = self.backup.take() else { return false };
+        let Some((version, pods, high_water, record)) = self.backup.take() else { return false };
+        self.record = record;
         for (uid, life) in &mut self.lives {
             let is_back = pods.values().any(|s| s.pod.uid == *uid);
             if is_back {

@@ -203,6 +203,17 @@ fn tasks_end_once() {
     play_each(20, |seed| World::with_tasks(seed).run_tasks().map(drop));
 }
 
+/// What was acknowledged is known for ever, and what is done is never begun again, also without the driver's pod.
+#[test]
+fn recorded_tasks_end_once() {
+    play_each(20, |seed| World::with_recorded_tasks(seed).run_tasks().map(drop));
+}
+
+#[test]
+fn recorded_work_ends() {
+    play_each(8, |seed| World::with_recorded_work(seed).run_work().map(drop));
+}
+
 /// A world without faults: one group `g`, the default policy.
 fn quiet_world(seed: u64, target: u32, change: impl FnOnce(&mut Profile)) -> World {
     let policy = Policy { log_lines: 3, failures_start: Limit::Off, ..Policy::default() };

@@ -12,7 +12,7 @@ use posse_core::model::event::{Event, GroupEvent};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, Pod};
-use posse_core::model::settings::{GroupSpec, Limit};
+use posse_core::model::settings::{GroupSpec, Limit, RecordUse};
 use posse_core::model::task::{After, Task, TaskArray, TaskOutcome, TaskState};
 use posse_core::reconciler::Reconciler;
 use posse_core::state::executors::{Executor, has_ended};
@@ -46,6 +46,10 @@ pub struct TaskDriver {
     kept: BTreeSet<ExecutorId>,
     /// Outputs that are being read, by the pod.
     read: BTreeMap<Uid, ExecutorId>,
+    /// The new tasks of calls of this process, by the change after which they are in the record.
+    unrecorded: Vec<(u64, Vec<Key>)>,
+    /// The tasks that a call has added and the record has. Nobody says them again.
+    recorded: BTreeSet<Key>,
     /// How tasks have ended, as any process has told it last.
     outcomes: BTreeMap<Key, TaskOutcome>,
 }
@@ -57,6 +61,24 @@ impl TaskDriver {
         self.unkept.clear();
         self.kept.clear();
         self.read.clear();
+    }
+
+    /// The process ends: what it had acknowledged by then stays known.
+    pub fn on_kill(&mut self, core: &Reconciler) {
+        let (_, n_recorded) = core.recorded();
+        for (n, keys) in std::mem::take(&mut self.unrecorded) {
+            self.recorded.extend(keys.into_iter().filter(|_| n <= n_recorded));
+        }
+    }
+
+    /// A process knows what an earlier one had acknowledged, and which of it had ended.
+    pub fn are_restored(&self, core: &Reconciler, cluster: &Cluster) {
+        for (name, key) in self.recorded.iter().filter(|_| cluster.n_restores == 0) {
+            let tasks = &core.executors().groups[name].tasks;
+            assert!(tasks.is_known(key), "{key} was acknowledged, and is not known");
+            let has_ended = cluster.has_recorded_end(name, key);
+            assert!(!has_ended || tasks.ended(key).is_some(), "{key} had ended");
+        }
     }
 
     pub fn on_input(&mut self, input: &Input) {
@@ -259,6 +281,14 @@ impl World {
         world
     }
 
+    /// The same with a record, so that nobody says a task again that was acknowledged. Half of the kills take the driver's
+    /// pod, and all executors with it.
+    pub fn with_recorded_tasks(seed: u64) -> Self {
+        let mut world = Self::with_tasks(seed);
+        world.policy.record = RecordUse::On;
+        world
+    }
+
     /// The driver says some new keys, and all that it has said before. Now and then it cancels one.
     pub fn say_tasks(&mut self, n_new: u64) -> CheckResult {
         let rng = &mut self.calls_rng;
@@ -293,11 +323,23 @@ impl World {
         let cancelled = (n_new > 0 && n_said > 0 && rng.chance(20)).then(|| at(rng, n_said as u64));
         let Some(core) = &mut self.core else { return Ok(()) };
         let now = Millis(self.now);
+        let is_recorded = self.policy.record == RecordUse::On && self.cluster.n_restores == 0;
         for spec in &self.groups {
-            let of_group = self.tasks.said.iter().filter(|(name, _)| *name == spec.name);
+            let is_told = |name: &GroupName, task: &Task| {
+                let of_task = (name.clone(), Arc::clone(&task.key));
+                is_recorded && self.tasks.recorded.contains(&of_task)
+            };
+            let of_group = self.tasks.said.iter();
+            let of_group =
+                of_group.filter(|(name, task)| *name == spec.name && !is_told(name, task));
             let tasks: Vec<Arc<Task>> = of_group.map(|(_, task)| Arc::clone(task)).collect();
+            let keys: Vec<Key> =
+                tasks.iter().map(|task| (spec.name.clone(), Arc::clone(&task.key))).collect();
             let reply = core
                 .command(Command::Group(spec.name.clone(), GroupCommand::AddTasks { tasks }), now);
+            if is_recorded && matches!(reply, Reply::Tasks(_)) {
+                self.tasks.unrecorded.push((core.recorded().0, keys));
+            }
             let group = core.executors().groups.get(&spec.name);
             let is_full =
                 group.is_some_and(|group| group.spec.max.is_some_and(|max| group.target() >= max));
@@ -374,8 +416,8 @@ impl World {
                     core.executors().groups.get(group).map(|g| (g.wait.clone(), g.counts()));
                 return fail(format!("{reply:?}: not ended, {waiting:?}"));
             }
-            // All were said again after the last start.
-            if !self.tasks.told.contains_key(&key) {
+            // All were said again after the last start, but for those in the record.
+            if !self.tasks.told.contains_key(&key) && !self.tasks.recorded.contains(&key) {
                 return fail(format!("{reply:?}: the end was not told"));
             }
         }

@@ -8,7 +8,7 @@ use posse_core::model::action::Action;
 use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::pod::Pod;
-use posse_core::model::settings::{Decommission, GroupSpec, Restart};
+use posse_core::model::settings::{Decommission, GroupSpec, RecordUse, Restart};
 use posse_core::reconciler::Reconciler;
 use posse_core::state::executors::has_ended;
 
@@ -26,10 +26,11 @@ pub struct Work {
 }
 
 impl Work {
-    /// What the next process can know: the records that are there.
+    /// What the next process can know: the pods that are there, and what the record has.
     pub fn of_next_process(mut self, cluster: &Cluster) -> Self {
         let is_record = |uid: &Uid| cluster.pods.values().any(|s| s.pod.uid == *uid);
-        self.done.retain(|_, uid| is_record(uid));
+        self.done
+            .retain(|(name, index), uid| is_record(uid) || cluster.has_recorded_work(name, *index));
         self
     }
 
@@ -142,6 +143,13 @@ impl World {
         let groups = (0..profile.n_groups).map(|i| work_group(&format!("g{i}"), &mut rng));
         let groups = groups.collect();
         Self::with(rng, profile, policy, groups)
+    }
+
+    /// The same with a record. Half of the kills take the driver's pod, and all executors with it.
+    pub fn with_recorded_work(seed: u64) -> Self {
+        let mut world = Self::with_work(seed);
+        world.policy.record = RecordUse::On;
+        world
     }
 
     /// Faults, and then time for all of the work.

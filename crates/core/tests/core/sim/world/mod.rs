@@ -12,7 +12,7 @@ use posse_core::model::action::Action;
 use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::{Input, List, ListSource, Watermark};
-use posse_core::model::settings::{GroupSpec, Policy};
+use posse_core::model::settings::{GroupSpec, Policy, RecordUse};
 use posse_core::model::stop::StopOrder;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
 
@@ -390,6 +390,9 @@ impl World {
             Happening::Kill => {
                 if self.core.is_some() {
                     self.kill();
+                    if self.policy.record == RecordUse::On && self.calls_rng.chance(50) {
+                        self.lose_driver_pod();
+                    }
                     let ms = self.rng.below(5_000);
                     self.after(ms, Happening::Start);
                 }
@@ -482,8 +485,11 @@ impl World {
         let seed = self.rng.next_u64();
         let groups = self.groups.clone();
         trace(|| format!("{:>9} process {} starts", self.now, self.gen_));
-        self.core =
-            Some(Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now)));
+        let mut core =
+            Reconciler::new(identity, self.policy.clone(), groups, seed, Millis(self.now));
+        core.restore(self.cluster.facts(), Millis(self.now));
+        self.tasks.are_restored(&core, &self.cluster);
+        self.core = Some(core);
         self.check.on_start(self.is_held, &self.cluster, &self.groups);
         self.driver.on_start();
         self.tasks.on_start();
@@ -493,11 +499,23 @@ impl World {
     }
 
     fn kill(&mut self) {
+        if let Some(core) = &self.core {
+            self.tasks.on_kill(core);
+        }
         self.core = None;
         self.gen_ += 1;
         self.stream = None;
         self.turn_at = None;
         self.outstanding.clear();
+    }
+
+    /// The garbage collector deletes the executors of a driver's pod that is gone.
+    fn lose_driver_pod(&mut self) {
+        let ours = self.cluster.pods.values().filter(|stored| stored.is_ours());
+        let uids: Vec<Uid> = ours.map(|stored| stored.pod.uid.clone()).collect();
+        for uid in uids {
+            self.delete_pod(&uid);
+        }
     }
 
     fn lease(&mut self, held: bool) -> CheckResult {

@@ -1,0 +1,85 @@
+//! Facts that a run was told, or has found out, and that nobody can read from its pods: what its record keeps.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::model::event::LossReason;
+use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::task::{AFTER, REFUSED, Task, TaskEnd};
+
+/// What a fact is about. The record keeps the last fact about each topic.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// How far a task has come.
+    Progress(GroupName, Arc<str>),
+    /// The target that a call has set.
+    Target(GroupName),
+    /// A task, as the call gave it.
+    Task(GroupName, Arc<str>),
+    /// The indexes of a group with `completions` whose work has ended.
+    Work(GroupName),
+}
+
+/// What is known about a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    Progress(Progress),
+    /// `of_file`: the target that the configuration had then.
+    Target {
+        target: u32,
+        of_file: u32,
+    },
+    /// `order`: tasks are begun in this order.
+    Task {
+        order: u64,
+        task: Arc<Task>,
+    },
+    Work(EndedWork),
+}
+
+/// How far a task has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The attempts that are over; of an ended task all.
+    pub attempts: u32,
+    pub retries_left: u32,
+    /// How often a call has opened it again.
+    pub round: u32,
+    /// Set if it has ended: how, and its last executor.
+    pub end: Option<(TaskEnd, Option<ExecutorId>)>,
+}
+
+/// The indexes of a group whose work has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndedWork {
+    pub completed: BTreeSet<u32>,
+    /// They failed, and nothing takes their place.
+    pub given_up: BTreeSet<u32>,
+}
+
+/// What the record is to keep about a topic from now on. Without knowledge: it is forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    pub topic: Topic,
+    pub knowledge: Option<Knowledge>,
+}
+
+/// The reason for the end of a task that has this documented name.
+pub fn end_reason(name: &str) -> Option<&'static str> {
+    let losses = LossReason::ALL.into_iter().map(LossReason::as_str);
+    losses.chain([REFUSED, AFTER]).find(|reason| *reason == name)
+}
+
+impl EndedWork {
+    pub fn contains(&self, index: u32) -> bool {
+        self.completed.contains(&index) || self.given_up.contains(&index)
+    }
+
+    /// The work of an index has ended. False if it had ended before.
+    pub fn insert(&mut self, index: u32, is_completed: bool) -> bool {
+        if self.contains(index) {
+            return false;
+        }
+        if is_completed { self.completed.insert(index) } else { self.given_up.insert(index) }
+    }
+}

@@ -1,0 +1,199 @@
+//! The record of the run: what it was told and its pods do not show. A change is noted where it happens. The turn
+//! sends what has changed, as it is then.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Reconciler;
+use crate::model::action::Action;
+use crate::model::fact::{EndedWork, Fact, Knowledge, Progress, Topic};
+use crate::model::ids::GroupName;
+use crate::model::input::RecordError;
+use crate::model::settings::{GroupSpec, RecordUse};
+use crate::model::task::Task;
+use crate::state::executors::Group;
+use posse_base::time::Millis;
+
+/// What a record says about the tasks of a group, by key.
+type Tasks = BTreeMap<(GroupName, Arc<str>), (u64, Arc<Task>)>;
+
+impl Reconciler {
+    pub fn has_record(&self) -> bool {
+        self.policy.record == RecordUse::On
+    }
+
+    /// How many changes there were that belong into the record, and how many of them are in it.
+    pub fn recorded(&self) -> (u64, u64) {
+        (self.unrecorded.n_changes(), self.unrecorded.n_recorded())
+    }
+
+    /// Something about this topic has changed. What a stop does to the run changes nothing of what is left to do.
+    pub(super) fn note_fact(&mut self, topic: Topic) {
+        if self.has_record() && self.stop.is_none() {
+            self.unrecorded.note(topic);
+        }
+    }
+
+    pub(super) fn note_task(&mut self, group: &GroupName, key: &Arc<str>) {
+        self.note_fact(Topic::Task(group.clone(), Arc::clone(key)));
+        self.note_progress(group, key);
+    }
+
+    pub(super) fn note_progress(&mut self, group: &GroupName, key: &Arc<str>) {
+        self.note_fact(Topic::Progress(group.clone(), Arc::clone(key)));
+    }
+
+    /// Without a driver nobody sets the target again.
+    pub(super) fn note_target(&mut self, group: &GroupName) {
+        if self.policy.ends_with_work {
+            self.note_fact(Topic::Target(group.clone()));
+        }
+    }
+
+    /// The record may have lost its last writes, so it gets all that is known.
+    pub(super) fn note_everything(&mut self) {
+        if !self.has_record() {
+            return;
+        }
+        let mut topics = Vec::new();
+        for (name, group) in &self.executors.groups {
+            topics.extend([Topic::Target(name.clone()), Topic::Work(name.clone())]);
+            for key in group.tasks.keys() {
+                topics.push(Topic::Task(name.clone(), Arc::clone(key)));
+                topics.push(Topic::Progress(name.clone(), Arc::clone(key)));
+            }
+        }
+        topics.into_iter().for_each(|topic| self.note_fact(topic));
+    }
+
+    /// Sends what has changed, unless a write is under way. Without the Lease another process may write the record.
+    pub(super) fn send_facts(&mut self, now: Millis) {
+        if !self.gates.is_lease_held() {
+            return;
+        }
+        if let Some(topics) = self.unrecorded.begin(now) {
+            let facts = topics.into_iter().map(|topic| self.fact(topic)).collect();
+            self.actions.push_back(Action::Record { facts });
+        } else if let Some(at) = self.unrecorded.due() {
+            self.timers.add_turn(at);
+        }
+    }
+
+    pub(super) fn on_recorded(&mut self, answer: Result<(), RecordError>, now: Millis) {
+        self.unrecorded.end(answer.is_ok(), now);
+    }
+
+    /// What is not known to be in the record, for a last write at the end of the run.
+    pub fn take_unrecorded(&mut self) -> Vec<Fact> {
+        self.unrecorded.take_all().into_iter().map(|topic| self.fact(topic)).collect()
+    }
+
+    fn fact(&self, topic: Topic) -> Fact {
+        let knowledge = self.knowledge(&topic);
+        Fact { topic, knowledge }
+    }
+
+    fn knowledge(&self, topic: &Topic) -> Option<Knowledge> {
+        let live =
+            |name: &GroupName| self.executors.groups.get(name).filter(|group| !group.is_removed);
+        match topic {
+            Topic::Progress(name, key) => {
+                let tasks = &live(name)?.tasks;
+                tasks.progress(key).map(Knowledge::Progress)
+            }
+            Topic::Target(name) => {
+                let Group { spec, of_file, .. } = live(name)?;
+                Some(Knowledge::Target { target: spec.target, of_file: *of_file })
+            }
+            Topic::Task(name, key) => {
+                let (order, task) = live(name)?.tasks.recorded(key)?;
+                Some(Knowledge::Task { order, task })
+            }
+            Topic::Work(name) => {
+                let ended = &live(name)?.ended;
+                (*ended != EndedWork::default()).then(|| Knowledge::Work(ended.clone()))
+            }
+        }
+    }
+
+    /// Takes over what an earlier process has recorded. Called before the first input.
+    pub fn restore(&mut self, facts: Vec<Fact>, now: Millis) {
+        debug_assert!(!self.had_first_list(), "the record is restored first");
+        let mut tasks = Tasks::new();
+        let mut progress = BTreeMap::new();
+        for Fact { topic, knowledge } in facts {
+            match (topic, knowledge) {
+                (Topic::Task(name, key), Some(Knowledge::Task { order, task })) => {
+                    tasks.insert((name, key), (order, task));
+                }
+                (Topic::Progress(name, key), Some(Knowledge::Progress(known))) => {
+                    progress.insert((name, key), known);
+                }
+                (Topic::Target(name), Some(Knowledge::Target { target, of_file })) => {
+                    let group = self.executors.groups.get(&name);
+                    if group.is_some_and(|group| group.of_file == of_file) {
+                        self.set_target(&name, target, now);
+                    }
+                }
+                (Topic::Work(name), Some(Knowledge::Work(ended))) => {
+                    self.restore_work(&name, &ended)
+                }
+                (
+                    Topic::Progress(..) | Topic::Target(_) | Topic::Task(..) | Topic::Work(_),
+                    None | Some(_),
+                ) => {}
+            }
+        }
+        self.restore_tasks(tasks, &progress);
+    }
+
+    fn restore_work(&mut self, name: &GroupName, ended: &EndedWork) {
+        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        if group.spec.completions.is_none() {
+            return;
+        }
+        for (indexes, is_completed) in [(&ended.completed, true), (&ended.given_up, false)] {
+            for &index in indexes {
+                if group.slots.claim(index) && group.ended.insert(index, is_completed) {
+                    group.work.on_end(is_completed);
+                }
+            }
+        }
+    }
+
+    fn restore_tasks(
+        &mut self,
+        tasks: Tasks,
+        progress: &BTreeMap<(GroupName, Arc<str>), Progress>,
+    ) {
+        let mut open = Vec::new();
+        // First those that have ended: the others may come after them.
+        let mut tasks: Vec<_> = tasks.into_iter().collect();
+        tasks.sort_by_key(|(_, (order, _))| *order);
+        for ((name, key), (order, task)) in tasks {
+            let known = progress.get(&(name.clone(), Arc::clone(&key)));
+            let group = self.executors.groups.entry(name.clone());
+            let group = group.or_insert_with(|| Group::new(GroupSpec::bare(name.clone()), false));
+            if group.tasks.is_known(&key) {
+                continue;
+            }
+            let Some(Progress { end: Some(end), attempts, round, .. }) = known else {
+                open.push((name, key, order, task));
+                continue;
+            };
+            group.tasks.restore_ended(&task, end.clone(), (*attempts, *round));
+            self.note_ended_task(&name, key);
+        }
+        for (name, key, order, task) in open {
+            let Some(group) = self.executors.groups.get_mut(&name) else { continue };
+            group.tasks.resume_order(order);
+            let end = group.tasks.add(task);
+            if let Some(known) = progress.get(&(name.clone(), Arc::clone(&key))) {
+                group.tasks.restore_progress(&key, known);
+            }
+            if let Some(end) = end {
+                self.end_task(&name, &key, end);
+            }
+        }
+    }
+}

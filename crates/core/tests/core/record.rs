@@ -1,0 +1,226 @@
+//! What a run was told outlives its process and its pods.
+#![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
+
+use super::tasks::{creates, ends, group, say, settle, show, state, task};
+use crate::core_run::{Run, end_with, policy, spec};
+use posse_base::time::Millis;
+use posse_core::model::action::{Action, RunVerdict};
+use posse_core::model::command::{Command, GroupCommand, Reply};
+use posse_core::model::ids::{GroupName, Uid};
+use posse_core::model::input::Input;
+use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
+use posse_core::model::task::{After, Task};
+
+fn recorded() -> Policy {
+    Policy { record: RecordUse::On, ends_with_work: true, ..policy() }
+}
+
+/// The next process. `pods`: whether those of the one before are there; else its driver's pod is gone, and they
+/// with it.
+fn restart(before: Run, group: GroupSpec, has_pods: bool) -> Run {
+    let facts = before.facts();
+    let Run { pods, version, now, record, .. } = before;
+    let pods = if has_pods { pods } else { vec![] };
+    let mut run = Run { pods, version, now, record, ..Run::unlisted(recorded(), vec![group]) };
+    run.core.restore(facts, Millis(now));
+    run.list();
+    run
+}
+
+fn call(run: &mut Run, command: GroupCommand) -> Reply {
+    run.call(Command::Group(GroupName::from("g"), command))
+}
+
+#[test]
+fn tasks_are_there_when_the_drivers_pod_is_not() {
+    let mut run = Run::new(recorded(), vec![group(0, Some(2))]);
+    let after = Task { after: [("done".into(), After::Ok)].into(), ..task("after", 0) };
+    let skipped = Task { after: [("failed".into(), After::Ok)].into(), ..task("skipped", 0) };
+    let tasks =
+        ["done", "failed", "again", "lost"].map(|key| task(key, u32::from(key == "again") * 3));
+    say(&mut run, &tasks);
+    say(&mut run, &[after, skipped, task("last", 0), task("cancelled", 0)]);
+    settle(&mut run);
+    call(&mut run, GroupCommand::CancelTask { key: "cancelled".into() });
+    run.watch(&[1], end_with(0));
+    run.watch(&[2], end_with(1));
+    assert_eq!(settle(&mut run), [(3, "again".to_owned(), 1), (4, "lost".to_owned(), 1)]);
+    run.watch(&[3], end_with(1));
+    assert_eq!(settle(&mut run), [(5, "again".to_owned(), 2)]);
+    assert_eq!(ends(&mut run).len(), 4);
+    let mut run = restart(run, group(0, Some(2)), false);
+    let keys = ["done", "failed", "skipped", "cancelled", "again", "lost", "after", "last"];
+    let states: Vec<&str> = keys.iter().map(|key| state(&mut run, key)).collect();
+    let want =
+        ["succeeded", "failed", "skipped", "cancelled", "pending", "pending", "waiting", "waiting"];
+    assert_eq!(states, want);
+    assert_eq!(ends(&mut run), [], "each end was told");
+    assert_eq!((show(&mut run, "failed").unwrap().end.unwrap().exit_code), Some(1));
+    // In the old order, and each in its next attempt.
+    let begun = settle(&mut run);
+    let begun: Vec<(&str, u32)> = begun.iter().map(|(_, key, n)| (key.as_str(), *n)).collect();
+    assert_eq!(begun, [("again", 2), ("lost", 1)]);
+    // Two of three retries are left.
+    for n in [3, 4] {
+        let id = run.core.executors().iter().map(|(id, _)| id.0).min().unwrap();
+        let at = run.core.executors().iter().find(|(_, e)| {
+            e.task.as_ref().is_some_and(|run| &*run.task.key == "again" && run.attempt == n - 1)
+        });
+        let id = at.map_or(id, |(id, _)| id.0);
+        run.watch(&[id], end_with(1));
+        assert!(settle(&mut run).iter().any(|(_, key, of)| key == "again" && *of == n));
+    }
+}
+
+#[test]
+fn a_kill_alone_changes_nothing() {
+    let mut run = Run::new(recorded(), vec![group(0, Some(2))]);
+    say(&mut run, &["a", "b", "c"].map(|key| task(key, 0)));
+    assert_eq!(settle(&mut run).len(), 2);
+    let mut run = restart(run, group(0, Some(2)), true);
+    let states = ["a", "b", "c"].map(|key| state(&mut run, key));
+    assert_eq!(states, ["running", "running", "waiting"]);
+    assert_eq!(creates(&mut run), []);
+    // The same call again.
+    let said = say(&mut run, &["a", "b", "c", "d"].map(|key| task(key, 0)));
+    assert!(matches!(said, Reply::Tasks(all) if all.len() == 4));
+    run.watch(&[1], end_with(0));
+    assert_eq!(settle(&mut run), [(1_001, "c".to_owned(), 1)]);
+}
+
+#[test]
+fn a_call_opens_a_recorded_task_again() {
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    settle(&mut run);
+    run.watch(&[1], end_with(1));
+    let mut run = restart(run, group(0, None), false);
+    assert_eq!((state(&mut run, "a"), creates(&mut run)), ("failed", vec![]));
+    call(&mut run, GroupCommand::RetryTask { key: "a".into() });
+    let mut run = restart(run, group(0, None), false);
+    assert_eq!(settle(&mut run), [(1, "a".to_owned(), 2)]);
+}
+
+fn work(n: u32) -> GroupSpec {
+    GroupSpec { restart: Restart::OnFailure, completions: Some(n), ..spec("g", 2) }
+}
+
+#[test]
+fn an_index_that_is_done_is_never_begun_again() {
+    for has_pods in [false, true] {
+        let mut run = Run::new(recorded(), vec![work(4)]);
+        let first = run.slots_created();
+        assert_eq!(first, [(1, 0), (2, 1)]);
+        let with_slot = |run: &mut Run, all: &[(u64, u32)]| {
+            for &(id, slot) in all {
+                run.created(&[id]);
+                run.watch(&[id], |pod| {
+                    (pod.slot, pod.restart) = (Some(slot), Restart::OnFailure);
+                });
+                run.running(&[id]);
+            }
+        };
+        with_slot(&mut run, &first);
+        run.watch(&[2], end_with(0));
+        run.watch(&[2], |pod| pod.completed = true);
+        let next = run.slots_created();
+        assert_eq!(next, [(3, 2)]);
+        with_slot(&mut run, &next);
+        let mut run = restart(run, work(4), has_pods);
+        assert_eq!(run.group("g").completed, 1, "with pods: {has_pods}");
+        // Without pods 0 and 2 begin again, and never 1.
+        let slots: Vec<u32> = run.slots_created().into_iter().map(|(_, slot)| slot).collect();
+        assert_eq!(slots, if has_pods { vec![] } else { vec![0, 2] });
+    }
+}
+
+#[test]
+fn a_run_whose_work_was_done_ends_without_another_pod() {
+    let mut run = Run::new(recorded(), vec![work(1)]);
+    let all = run.slots_created();
+    assert_eq!(all, [(1, 0)]);
+    run.start(&[1]);
+    run.watch(&[1], |pod| pod.slot = Some(0));
+    run.watch(&[1], end_with(0));
+    let mut run = restart(run, work(1), false);
+    run.wait(2_000);
+    assert_eq!(run.core.poll_verdict(), Some(RunVerdict::AllEnded { n_given_up: 0 }));
+    assert_eq!(run.slots_created(), []);
+}
+
+#[test]
+fn a_target_of_a_call_stays_unless_the_file_has_changed() {
+    for (of_file, want) in [(3, 5), (4, 4)] {
+        let mut run = Run::new(recorded(), vec![spec("g", 3)]);
+        call(&mut run, GroupCommand::SetTarget { target: 5 });
+        let run = restart(run, spec("g", of_file), false);
+        assert_eq!(run.group("g").target, want);
+    }
+    // A driver sets its targets itself.
+    let with_driver = Policy { ends_with_work: false, ..recorded() };
+    let mut run = Run::new(with_driver, vec![spec("g", 3)]);
+    call(&mut run, GroupCommand::SetTarget { target: 5 });
+    assert_eq!(run.facts(), []);
+}
+
+#[test]
+fn a_deleted_group_takes_its_facts_along() {
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0), task("b", 0)]);
+    settle(&mut run);
+    run.watch(&[1], end_with(0));
+    assert_eq!(run.facts().len(), 3);
+    call(&mut run, GroupCommand::Delete);
+    assert_eq!(run.facts(), []);
+}
+
+#[test]
+fn the_pod_of_an_ended_task_stays_until_its_end_is_recorded() {
+    let mut run = Run::new(recorded(), vec![group(0, Some(1))]);
+    let tasks: Vec<Task> = (0..53).map(|i| task(&format!("t{i}"), 0)).collect();
+    say(&mut run, &tasks);
+    let deletes = |run: &mut Run| {
+        run.turn();
+        let all = run.take().into_iter();
+        all.filter(|action| matches!(action, Action::Delete { .. })).count()
+    };
+    for id in 1..=52 {
+        run.created(&[id]);
+        run.running(&[id]);
+        run.is_record_broken = id > 50;
+        run.watch(&[id], end_with(0));
+        run.watch(&[id], |pod| pod.completed = true);
+        run.tell(Input::Patched { uid: Uid::new(&format!("u{id}")), answer: Ok(()) });
+    }
+    // Two are beyond the fifty that stay to be looked at, and the oldest are recorded.
+    assert_eq!(deletes(&mut run), 2);
+    let (n_changes, n_recorded) = run.core.recorded();
+    assert!(n_recorded < n_changes);
+    run.is_record_broken = false;
+    run.wait(31_000);
+    let (n_changes, n_recorded) = run.core.recorded();
+    assert_eq!(n_recorded, n_changes);
+}
+
+#[test]
+fn a_run_that_cannot_record_takes_no_task() {
+    let why = "the right to create configmaps is missing".to_owned();
+    let policy = Policy { record: RecordUse::Missing(why), ..recorded() };
+    let mut run = Run::new(policy, vec![group(0, None)]);
+    let Reply::Refused { what, .. } = say(&mut run, &[task("a", 0)]) else { panic!() };
+    assert!(what.contains("right to create configmaps"), "{what}");
+    assert_eq!(creates(&mut run), []);
+}
+
+#[test]
+fn a_stop_changes_nothing_of_what_is_left_to_do() {
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    settle(&mut run);
+    run.core.begin_stop(crate::core_run::STOP, Millis(run.now));
+    run.turn();
+    run.watch(&[1], end_with(143));
+    run.gone(&[1]);
+    let mut run = restart(run, group(0, None), false);
+    assert_eq!(settle(&mut run), [(1, "a".to_owned(), 1)]);
+}
