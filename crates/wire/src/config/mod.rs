@@ -71,6 +71,10 @@ const TOP: &[Key] = &[
               else off", "/data/output"),
         "The folder in which posse keeps the last MiB of the output of each [task](TASKS.md#output) that has ended. A \
          relative path begins at the folder in which posse runs. Needs the permission to get `pods/log`.").beta(),
+    key("record", RECORD,
+        told("`cluster` for a driver in a pod; with `--instance` a file in the user's state folder; else off", "/data/my-app.record"),
+        "Where posse keeps [what a run was told](TASKS.md#the-record) and its pods do not show: tasks and their ends, completions, targets. \
+         `cluster`: in ConfigMaps that the driver's Job owns. A path: in this file. `off`: tasks end with posse.").beta(),
     key("task_secrets", Boolean, Is("false"),
         "Tasks have [secret variables](TASKS.md#secrets) or [files](TASKS.md#files): `posse submit --create-rbac` grants the permissions for the \
          Secret `APP-tasks`, and `posse check` looks whether they are there. A run that has them needs no key.").beta(),
@@ -139,6 +143,10 @@ const CONTROL: Type =
     Type::Own { page: "address or `off`", expected: "unix:PATH or a loopback HOST:PORT" };
 const LISTEN: Type = Type::Own { page: "address or `off`", expected: "HOST:PORT, :PORT or off" };
 const OUTPUT: Type = Type::Own { page: "folder or `off`", expected: "a folder or off" };
+const RECORD: Type = Type::Own {
+    page: "`auto`, `off`, `cluster` or path",
+    expected: "auto, off, cluster or a path",
+};
 const LIMIT: Type =
     Type::Own { page: "`auto`, `off` or integer", expected: "auto, off or a whole number" };
 
@@ -170,6 +178,7 @@ pub struct Config {
     pub control: Control,
     pub metrics: Metrics,
     pub task_output: TaskOutput,
+    pub record: Record,
     /// Tasks have secret variables.
     pub task_secrets: bool,
     /// Where the page is served. None: nowhere but on a control address HOST:PORT.
@@ -195,6 +204,16 @@ pub enum TaskOutput {
     /// Nothing is configured: beside the file of events, or in a folder of the driver's pod.
     #[default]
     Default,
+    Off,
+}
+
+/// Where a run keeps what it was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Record {
+    #[default]
+    Auto,
+    Cluster,
+    File(PathBuf),
     Off,
 }
 
@@ -240,6 +259,7 @@ impl Default for Config {
             control: Control::Default,
             metrics: Metrics::Default,
             task_output: TaskOutput::Default,
+            record: Record::Auto,
             task_secrets: false,
             page: None,
         }
@@ -272,6 +292,7 @@ impl Config {
             control: control(&top)?,
             metrics: metrics(&top)?,
             task_output: task_output(&top)?,
+            record: record(&top)?,
             task_secrets: top.flag("task_secrets", false)?,
             page: page(&top)?,
             ..Self::default()
@@ -396,6 +417,18 @@ fn task_output(top: &Section<'_>) -> Result<TaskOutput, ConfigError> {
         (_, Some(text)) if text == "off" => Ok(TaskOutput::Off),
         (_, Some(text)) if !text.is_empty() => Ok(TaskOutput::At(PathBuf::from(text))),
         (_, Some(_) | None) => Err(top.expected("task_output", node, OUTPUT)),
+    }
+}
+
+fn record(top: &Section<'_>) -> Result<Record, ConfigError> {
+    let Some(node) = top.get("record") else { return Ok(Record::Auto) };
+    match (&node.kind, node.scalar().as_deref()) {
+        // YAML 1.1 reads a bare `off` as false.
+        (Kind::Bool(false), _) | (_, Some("off")) => Ok(Record::Off),
+        (_, Some("auto")) => Ok(Record::Auto),
+        (_, Some("cluster")) => Ok(Record::Cluster),
+        (_, Some(path)) if !path.is_empty() => Ok(Record::File(PathBuf::from(path))),
+        (_, Some(_) | None) => Err(top.expected("record", node, RECORD)),
     }
 }
 

@@ -25,6 +25,7 @@ pub mod event_text;
 pub mod exposition;
 pub mod history_json;
 pub mod prefer;
+pub mod record;
 pub mod status_json;
 pub mod task;
 mod task_fields;

@@ -50,6 +50,8 @@ pub const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "executor");
 pub const VOLUME: (&str, &str) = ("app.kubernetes.io/component", "volume");
 /// The same label on everything that belongs to a driver.
 pub const DRIVER: (&str, &str) = ("app.kubernetes.io/component", "driver");
+/// The same label on the ConfigMaps of the run's record.
+pub const RECORD: (&str, &str) = ("app.kubernetes.io/component", "record");
 /// The same label on the Secrets of `credentials`.
 pub const CREDENTIALS: (&str, &str) = ("app.kubernetes.io/component", "credentials");
 /// Annotation on the objects of `posse submit`: which call created them.

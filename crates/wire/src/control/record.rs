@@ -1,0 +1,281 @@
+//! The lines of a run's record: one fact each, as JSON. `{"task":["GROUP","KEY"],"is":{...}}` says what is known about
+//! a topic from now on, and without `is` that nothing is.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::control::task::TaskJson;
+use posse_core::model::fact::{EndedWork, Fact, Knowledge, Progress, Topic, end_reason};
+use posse_core::model::ids::{ExecutorId, GroupName};
+use posse_core::model::task::{After, Task, TaskEnd, TaskOutcome};
+
+/// The version of these lines. A posse that knows only older ones refuses a record instead of misreading it.
+pub const RECORD_FORMAT: u32 = 1;
+
+/// Which run a file is the record of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordOwner {
+    pub app: String,
+    pub instance: String,
+    pub namespace: String,
+    /// The URL of the API server.
+    pub server: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    posse_record: u32,
+    #[serde(flatten)]
+    owner: RecordOwner,
+}
+
+/// The first line of a file, without its end.
+pub fn header(owner: &RecordOwner) -> String {
+    json!(Header { posse_record: RECORD_FORMAT, owner: owner.clone() }).to_string()
+}
+
+/// Reads the first line of a file: the version of its lines, and whose it is. `None`: it is no record.
+pub fn parse_header(line: &str) -> Option<(u32, RecordOwner)> {
+    let Header { posse_record, owner } = serde_json::from_str(line).ok()?;
+    Some((posse_record, owner))
+}
+
+/// A line that is none of this format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotAFact;
+
+impl fmt::Display for NotAFact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it is no line of a record")
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    #[serde(flatten)]
+    topic: TopicJson,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    is: Option<Value>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum TopicJson {
+    Progress(String, String),
+    Target(String),
+    Task(String, String),
+    Work(String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct ProgressJson {
+    attempts: u32,
+    retries_left: u32,
+    #[serde(default)]
+    round: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    end: Option<EndJson>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EndJson {
+    outcome: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    executor: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TargetJson {
+    target: u32,
+    of_file: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OrderedTaskJson {
+    order: u64,
+    #[serde(flatten)]
+    task: TaskJson,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WorkJson {
+    #[serde(default)]
+    completed: BTreeSet<u32>,
+    #[serde(default)]
+    given_up: BTreeSet<u32>,
+}
+
+/// The line of a fact, without its end.
+pub fn line(fact: &Fact) -> String {
+    let topic = match &fact.topic {
+        Topic::Progress(group, key) => TopicJson::Progress(group.to_string(), key.to_string()),
+        Topic::Target(group) => TopicJson::Target(group.to_string()),
+        Topic::Task(group, key) => TopicJson::Task(group.to_string(), key.to_string()),
+        Topic::Work(group) => TopicJson::Work(group.to_string()),
+    };
+    let is = fact.knowledge.as_ref().map(|knowledge| match knowledge {
+        Knowledge::Progress(progress) => json!(progress_json(progress)),
+        Knowledge::Target { target, of_file } => {
+            json!(TargetJson { target: *target, of_file: *of_file })
+        }
+        Knowledge::Task { order, task } => {
+            let task = TaskJson { key: String::new(), ..TaskJson::from(Task::clone(task)) };
+            json!(OrderedTaskJson { order: *order, task })
+        }
+        Knowledge::Work(EndedWork { completed, given_up }) => {
+            json!(WorkJson { completed: completed.clone(), given_up: given_up.clone() })
+        }
+    });
+    json!(Line { topic, is }).to_string()
+}
+
+fn progress_json(progress: &Progress) -> ProgressJson {
+    let Progress { attempts, retries_left, round, end } = progress;
+    let end = end.as_ref().map(|(end, executor)| EndJson {
+        outcome: end.outcome.as_str().to_owned(),
+        executor: executor.map(|id| id.0),
+        exit_code: end.exit_code,
+        reason: end.reason.map(str::to_owned),
+        message: end.message.as_deref().map(str::to_owned),
+    });
+    ProgressJson { attempts: *attempts, retries_left: *retries_left, round: *round, end }
+}
+
+/// Reads a line.
+///
+/// # Errors
+/// It is no line of this format.
+pub fn parse(line: &str) -> Result<Fact, NotAFact> {
+    let Line { topic, is } = serde_json::from_str(line).map_err(|_| NotAFact)?;
+    let group = |name: String| GroupName::from(name.as_str());
+    let topic = match topic {
+        TopicJson::Progress(name, key) => Topic::Progress(group(name), key.into()),
+        TopicJson::Target(name) => Topic::Target(group(name)),
+        TopicJson::Task(name, key) => Topic::Task(group(name), key.into()),
+        TopicJson::Work(name) => Topic::Work(group(name)),
+    };
+    let knowledge = is.map(|is| knowledge(&topic, is)).transpose()?;
+    Ok(Fact { topic, knowledge })
+}
+
+fn knowledge(topic: &Topic, is: Value) -> Result<Knowledge, NotAFact> {
+    fn read<T: for<'de> Deserialize<'de>>(is: Value) -> Result<T, NotAFact> {
+        serde_json::from_value(is).map_err(|_| NotAFact)
+    }
+    Ok(match topic {
+        Topic::Progress(..) => Knowledge::Progress(progress(read(is)?)?),
+        Topic::Target(_) => {
+            let TargetJson { target, of_file } = read(is)?;
+            Knowledge::Target { target, of_file }
+        }
+        Topic::Task(_, key) => {
+            let OrderedTaskJson { order, task } = read(is)?;
+            let after = task.after.iter().map(|(other, after)| {
+                Ok((Arc::from(other.as_str()), After::parse(after).ok_or(NotAFact)?))
+            });
+            let after = after.collect::<Result<_, NotAFact>>()?;
+            let task = Task { key: Arc::clone(key), after, ..Task::from(task) };
+            Knowledge::Task { order, task: Arc::new(task) }
+        }
+        Topic::Work(_) => {
+            let WorkJson { completed, given_up } = read(is)?;
+            Knowledge::Work(EndedWork { completed, given_up })
+        }
+    })
+}
+
+fn progress(json: ProgressJson) -> Result<Progress, NotAFact> {
+    let ProgressJson { attempts, retries_left, round, end } = json;
+    let end = end.map(|end| {
+        let EndJson { outcome, executor, exit_code, reason, message } = end;
+        let outcome = TaskOutcome::ALL.into_iter().find(|one| one.as_str() == outcome);
+        let reason = reason.map(|name| end_reason(&name).ok_or(NotAFact)).transpose()?;
+        let message = message.map(Arc::from);
+        let end = TaskEnd { outcome: outcome.ok_or(NotAFact)?, exit_code, reason, message };
+        Ok((end, executor.map(ExecutorId)))
+    });
+    Ok(Progress { attempts, retries_left, round, end: end.transpose()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posse_core::model::task::TaskArray;
+
+    fn facts() -> Vec<Fact> {
+        let (group, key): (GroupName, Arc<str>) = (GroupName::from("g"), "t".into());
+        let task = Task {
+            key: Arc::clone(&key),
+            env: [("A".to_owned(), "x \"y\"\n".to_owned())].into(),
+            secret_env: [("TOKEN".to_owned(), "i.0af3".into())].into(),
+            args: Some(vec!["-c".to_owned()]),
+            retries: 2,
+            deadline_s: Some(90),
+            array: Some(TaskArray { name: "t".into(), index: 7, max: Some(3) }),
+            after: [("a".into(), After::Ok), ("b".into(), After::Any)].into(),
+            ..Task::default()
+        };
+        let progress = |end| Progress { attempts: 2, retries_left: 1, round: 3, end };
+        let failed = TaskEnd {
+            outcome: TaskOutcome::Failed,
+            exit_code: Some(3),
+            reason: end_reason("app_error"),
+            message: Some("container: exit code 3".into()),
+        };
+        let work = EndedWork { completed: [0, 2].into(), given_up: [1].into() };
+        let known = [
+            (
+                Topic::Task(group.clone(), Arc::clone(&key)),
+                Knowledge::Task { order: 7, task: Arc::new(task) },
+            ),
+            (Topic::Progress(group.clone(), Arc::clone(&key)), Knowledge::Progress(progress(None))),
+            (
+                Topic::Progress(group.clone(), "u".into()),
+                Knowledge::Progress(progress(Some((failed, Some(ExecutorId(9)))))),
+            ),
+            (Topic::Target(group.clone()), Knowledge::Target { target: 5, of_file: 3 }),
+            (Topic::Work(group.clone()), Knowledge::Work(work)),
+        ];
+        let known = known.map(|(topic, known)| Fact { topic, knowledge: Some(known) });
+        known.into_iter().chain([Fact { topic: Topic::Work(group), knowledge: None }]).collect()
+    }
+
+    #[test]
+    fn facts_are_read_back() {
+        for fact in facts() {
+            let line = line(&fact);
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(parse(&line), Ok(fact), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_fact_is_refused() {
+        for line in [
+            "",
+            "{",
+            "{}",
+            "[1]",
+            r#"{"is":{}}"#,
+            r#"{"riddle":["g"],"is":1}"#,
+            r#"{"task":["g"],"is":{"order":1}}"#,
+            r#"{"task":["g","k"],"is":{}}"#,
+            r#"{"target":"g","is":{"target":-1,"of_file":1}}"#,
+            r#"{"progress":["g","k"],"is":{"attempts":1,"retries_left":0,"end":{"outcome":"lost"}}}"#,
+            r#"{"progress":["g","k"],"is":{"attempts":1,"retries_left":0,
+                "end":{"outcome":"failed","reason":"mood"}}}"#,
+        ] {
+            assert_eq!(parse(line), Err(NotAFact), "{line}");
+        }
+    }
+}
