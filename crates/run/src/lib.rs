@@ -18,6 +18,7 @@ pub mod pod_groups;
 pub mod polled;
 pub mod progress;
 pub mod random;
+pub mod record;
 pub mod run;
 pub mod scale;
 pub mod signals;

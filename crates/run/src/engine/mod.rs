@@ -6,6 +6,7 @@
 //! events and the control API, so that every event has been delivered.
 
 mod job_control;
+mod promises;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -22,6 +23,7 @@ use crate::leases::{holder, scope_name};
 use crate::log_lines::{EventLogger, describe_verdict};
 use crate::metrics::RunMetrics;
 use crate::progress::{Facts, Progress, Stopping};
+use crate::record::{RecordEnd, RecordThread};
 use crate::signals::{Signal, Signals};
 use crate::watermark::SharedWatermark;
 use crate::writers::Writers;
@@ -39,6 +41,8 @@ use posse_core::model::input::Input;
 use posse_core::model::status::{DriverStatus, GroupStatus};
 use posse_core::reconciler::Reconciler;
 use posse_wire::time;
+
+use self::promises::Promises;
 
 /// The longest time between two turns, so that the liveness stays fresh.
 const IDLE_TURN_MS: u64 = 15_000;
@@ -95,6 +99,8 @@ pub struct Engine<'a, U> {
     /// None: it is not shown.
     pub progress: Option<Progress>,
     pub driver_plan: DriverPlan,
+    /// None: the run has no record.
+    pub record: Option<RecordThread>,
     pub state: EngineState,
 }
 
@@ -112,6 +118,7 @@ pub struct EngineState {
     /// The signal that ended the run before its start.
     interrupted_by: Option<Signal>,
     leases: HeldLeases,
+    promises: Promises,
     progress_at: Option<Millis>,
     n_lost: u64,
     /// The last inputs came within `TURN_INTERVAL_MIN` after the turn before them.
@@ -136,6 +143,7 @@ impl EngineState {
             logger,
             interrupted_by: None,
             leases: HeldLeases::default(),
+            promises: Promises::default(),
             progress_at: None,
             n_lost: 0,
             is_busy: false,
@@ -166,15 +174,28 @@ impl<U: Upstream> Engine<'_, U> {
             if let Some(metrics) = &self.metrics {
                 metrics.on_turn(&self.core, took, self.inbox.len(), self.clock.now());
             }
-            if let Some(outcome) = self.finish.outcome() {
-                return (outcome.clone(), self.state.interrupted_by);
+            if let Some(outcome) = self.finish.outcome().cloned() {
+                return self.end(outcome);
             }
             self.wait(began);
             // A message may have completed the shutdown; no further turn is needed.
-            if let Some(outcome) = self.finish.outcome() {
-                return (outcome.clone(), self.state.interrupted_by);
+            if let Some(outcome) = self.finish.outcome().cloned() {
+                return self.end(outcome);
             }
         }
+    }
+
+    /// Ends the record while the Leases are held.
+    fn end(mut self, outcome: ShutdownOutcome) -> (ShutdownOutcome, Option<Signal>) {
+        if let Some(record) = self.record.take() {
+            let has_done_all =
+                matches!(outcome.verdict, Some(RunVerdict::AllEnded { n_given_up: 0 }));
+            record.stop(match has_done_all && !outcome.is_signalled {
+                true => RecordEnd::Remove,
+                false => RecordEnd::Keep(self.core.take_unrecorded()),
+            });
+        }
+        (outcome, self.state.interrupted_by)
     }
 
     /// Waits for a message, a signal or a deadline, and takes all waiting messages up to a limit.
@@ -231,6 +252,7 @@ impl<U: Upstream> Engine<'_, U> {
             self.state.reap_at,
             self.state.progress_at,
             self.state.foreground_check_at,
+            self.state.promises.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -246,6 +268,7 @@ impl<U: Upstream> Engine<'_, U> {
         match message {
             Message::Command { command, by, reply } => {
                 debug!("call: {command:?}");
+                let is_recorded = command.is_recorded();
                 let mut answer = match by {
                     Some(by) => self.core.call(command, by, now),
                     None => self.core.command(command, now),
@@ -253,8 +276,13 @@ impl<U: Upstream> Engine<'_, U> {
                 if let Reply::Status(status) = &mut answer {
                     status.driver = self.state.driver_status;
                 }
-                // The send fails if the caller has timed out.
-                let _ = reply.try_send(answer);
+                let (n_changes, n_recorded) = self.core.recorded();
+                if is_recorded && answer.has_effect() && n_changes > n_recorded {
+                    self.state.promises.hold(n_changes, answer, reply, now);
+                } else {
+                    // The send fails if the caller has timed out.
+                    let _ = reply.try_send(answer);
+                }
             }
             Message::Lease(scope, update) => self.on_lease(scope, update, now),
             Message::Input(input) => {
@@ -311,6 +339,7 @@ impl<U: Upstream> Engine<'_, U> {
         self.start(now);
         self.core.turn(now);
         self.watermark.publish(self.core.watermark());
+        self.state.promises.keep(self.core.recorded().1, now);
         // Events go out before the pods are marked as counted or deleted, so that after a kill in
         // between, the next run reports them again.
         self.publish_events(now);
@@ -378,6 +407,11 @@ impl<U: Upstream> Engine<'_, U> {
         match action {
             Action::Poll => self.upstream.poll(),
             Action::Relist => self.upstream.relist(),
+            Action::Record { facts } => {
+                if let Some(record) = &self.record {
+                    record.write(facts);
+                }
+            }
             Action::ReserveIds { up_to } => {
                 if !self.upstream.reserve_ids(up_to) {
                     self.core.handle(Input::IdsNotReserved { up_to }, self.clock.now());

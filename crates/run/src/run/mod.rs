@@ -5,10 +5,12 @@ pub mod context;
 pub mod error;
 pub mod settings;
 
+mod driver_plan;
 mod instance;
 mod interfaces;
+mod recorded;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,9 +22,8 @@ use crate::claims::SlotClaims;
 use crate::credentials::{CredentialContext, CredentialThreads, SecretRelease};
 use crate::driver::DriverEnv;
 use crate::driver::port::DriverPort;
-use crate::driver::ready::Probe;
 use crate::dry_run::{TemplateDryRun, with_what_is_added};
-use crate::engine::{DriverPlan, Engine, EngineState};
+use crate::engine::{Engine, EngineState};
 use crate::events::EventLog;
 use crate::idle;
 use crate::inbox::{ControlHandle, Liveness, Message, inbox};
@@ -34,10 +35,12 @@ use crate::pod_groups::{PodGroups, check_pod_group};
 use crate::polled::PolledCommands;
 use crate::progress::Progress;
 use crate::random::random_bits;
+use crate::record::RecordThread;
 use crate::run::context::{ApiServer, EnvLookup, RunContext};
 use crate::run::error::RunError;
 use crate::run::instance::{AcquiredInstance, InstanceRequest};
 use crate::run::interfaces::{Interfaces, open_outputs};
+use crate::run::recorded::FoundRecord;
 use crate::run::settings::{RunIdentity, RunSettings};
 use crate::scale;
 use crate::signals::Signals;
@@ -60,7 +63,7 @@ use posse_core::machines::startup::Startup;
 use posse_core::model::action::RunVerdict;
 use posse_core::model::ids::Uid;
 use posse_core::model::pod_text::PodOverrides;
-use posse_core::model::settings::GroupSpec;
+use posse_core::model::settings::{GroupSpec, RecordUse};
 use posse_core::model::stop::StopResult;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
 use posse_kube::api::driver_pod::DriverPod;
@@ -68,8 +71,7 @@ use posse_kube::api::objects::Objects;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::pods::Pods;
 use posse_kube::http::WriteLimit;
-use posse_wire::config::control_addr::ControlAddr;
-use posse_wire::config::{Control, PortChoice, Ready};
+use posse_wire::config::{Control, PortChoice};
 use posse_wire::control::status_json;
 use posse_wire::k8s::kube_event::Regarding;
 use posse_wire::k8s::labels::Selection;
@@ -387,6 +389,13 @@ impl Run<'_> {
         rng: &mut Rng,
     ) -> Result<ShutdownOutcome, RunError> {
         let (settings, Opened { interfaces, identity: run, .. }) = (self.settings, opened);
+        let found = match self.open_record(&acquired) {
+            Ok(found) => found,
+            Err(error) => {
+                acquired.leases.release(LeaseRelease::Delete);
+                return Err(error);
+            }
+        };
         let AcquiredInstance { selection, leases, id_high_water, is_new } = acquired;
         let write_limit = leases.write_limit(self.clock);
         let prepared = self.groups(&selection, run).and_then(|groups| {
@@ -399,7 +408,14 @@ impl Run<'_> {
                 return Err(error);
             }
         };
-        let core = self.core(&selection, groups, &leases.ids, id_high_water, rng);
+        let FoundRecord { usage, opened: record } = found;
+        let mut core = self.core(&selection, groups, usage, (&leases.ids, id_high_water), rng);
+        let record = record.map(|(record, facts)| {
+            core.restore(facts, self.clock.now());
+            RecordThread::start(record, sender.clone())
+        });
+        let record =
+            record.transpose().map_err(|error| RunError::System(format!("threads: {error}")))?;
         let pods = self.pods(&selection);
         let watermark = Arc::new(SharedWatermark::default());
         let (watch, orphans) = (self.watch_settings(rng.next_u64()), Some(self.orphans()));
@@ -426,6 +442,7 @@ impl Run<'_> {
             metrics,
             progress: self.shows_progress.then(|| Progress::new(&settings.app)),
             driver_plan,
+            record,
             state: EngineState::new(self.logger()),
         };
         let (outcome, interrupted_by) = engine.run();
@@ -465,8 +482,8 @@ impl Run<'_> {
         &self,
         selection: &Selection,
         groups: Vec<GroupSpec>,
-        ids: &IdStore,
-        id_high_water: u64,
+        record: RecordUse,
+        (ids, id_high_water): (&IdStore, u64),
         rng: &mut Rng,
     ) -> Reconciler {
         let settings = self.settings;
@@ -486,6 +503,7 @@ impl Run<'_> {
         }
         policy.credentials = settings.credentials.iter().map(|entry| entry.name.clone()).collect();
         policy.keeps_task_output = self.outputs.is_some();
+        policy.record = record;
         policy.ends_with_work = settings.driver.command.is_empty();
         Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
     }
@@ -617,51 +635,4 @@ impl Run<'_> {
         }
         Ok(threads)
     }
-
-    fn driver_plan(
-        &self,
-        run: &RunIdentity,
-        control: Option<&ControlAddr>,
-        credentials: &CredentialThreads,
-    ) -> DriverPlan {
-        let driver = &self.settings.driver;
-        let host = names::host_in_url(&run.driver_host);
-        // The settings have a port if a probe needs one.
-        let address =
-            |port: Option<u16>| format!("{host}:{}", port.or(run.driver_port).unwrap_or_default());
-        DriverPlan {
-            command: driver.command.clone(),
-            env: DriverEnv {
-                app: self.settings.app.clone(),
-                instance: run.instance.clone(),
-                namespace: run.namespace.clone(),
-                // Absolute paths, because the driver may change its working directory.
-                control: control.map(|address| match address {
-                    ControlAddr::Unix(path) => ControlAddr::Unix(absolute(path)).to_string(),
-                    tcp @ ControlAddr::Tcp(_) => tcp.to_string(),
-                }),
-                control_token_file: self.settings.control_token_file.as_deref().map(absolute),
-                host: run.driver_host.clone(),
-                port: run.driver_port,
-                socket: (driver.ready == Ready::Socket).then(|| address(None)),
-                credentials: credentials.driver_env(&self.settings.credentials),
-                kubeconfig: self.driver_kubeconfig.map(Path::to_path_buf),
-            },
-            probe: match &driver.ready {
-                Ready::Tcp(port) => Some(Probe::Tcp(address(*port))),
-                Ready::Socket => Some(Probe::Tcp(address(None))),
-                Ready::Http(port, path) => {
-                    Some(Probe::Http { address: address(*port), path: path.clone() })
-                }
-                Ready::File(path) => Some(Probe::File(absolute(path))),
-                Ready::Control | Ready::None => None,
-            },
-            is_ready_by_call: driver.ready == Ready::Control,
-        }
-    }
-}
-
-/// The absolute path; unchanged if the working directory is unknown.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -58,12 +58,25 @@ pub struct RunSettings {
     pub events: Option<EventTarget>,
     /// Where the output of ended tasks is kept.
     pub task_output: Option<OutputFolder>,
+    /// Where the run keeps what it was told.
+    pub record: RecordSetting,
     /// Tasks have secret variables, says the configuration.
     pub task_secrets: bool,
     /// Where scrapes and probes are served.
     pub metrics: Option<ListenAddr>,
     /// Leave the executors running at the end.
     pub keep: bool,
+}
+
+/// Where a run keeps what it was told and its pods do not show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordSetting {
+    Off,
+    /// In the cluster if the driver has a pod there; else, if the instance has a name, in a file of this folder; else
+    /// nowhere.
+    Auto(Option<PathBuf>),
+    Cluster,
+    File(PathBuf),
 }
 
 /// A folder for the output of ended tasks.

@@ -1,0 +1,85 @@
+//! Calls whose good reply promises that the next process of the run still knows of them: they are answered when the
+//! record has what they have changed.
+
+use std::collections::VecDeque;
+
+use crossbeam_channel::Sender;
+
+use posse_base::time::Millis;
+use posse_core::model::command::Reply;
+
+/// How long a call waits for the record. Its caller waits for ten seconds.
+const WAIT_MS: u64 = 8_000;
+
+/// The replies that wait, in the order of their calls.
+#[derive(Debug, Default)]
+pub(super) struct Promises {
+    waiting: VecDeque<Promise>,
+}
+
+#[derive(Debug)]
+struct Promise {
+    /// The change that the record must have.
+    change: u64,
+    until: Millis,
+    answer: Reply,
+    reply: Sender<Reply>,
+}
+
+impl Promises {
+    /// Holds a reply until the record has this change.
+    pub(super) fn hold(&mut self, change: u64, answer: Reply, reply: Sender<Reply>, now: Millis) {
+        self.waiting.push_back(Promise { change, until: now.after(WAIT_MS), answer, reply });
+    }
+
+    /// Sends the replies whose changes the record has, and gives up those that have waited for too long.
+    pub(super) fn keep(&mut self, n_recorded: u64, now: Millis) {
+        while let Some(first) = self.waiting.front()
+            && (first.change <= n_recorded || first.until <= now)
+        {
+            let Some(Promise { change, answer, reply, .. }) = self.waiting.pop_front() else {
+                return;
+            };
+            let answer = if change <= n_recorded { answer } else { not_recorded() };
+            // The send fails if the caller has gone.
+            let _ = reply.try_send(answer);
+        }
+    }
+
+    /// When the first one has waited for too long.
+    pub(super) fn next_deadline(&self) -> Option<Millis> {
+        self.waiting.front().map(|first| first.until)
+    }
+}
+
+fn not_recorded() -> Reply {
+    let what = "the call was carried out, and is not in the record of the run yet, so a restart may forget it: see the log \
+                of posse, and repeat the call";
+    Reply::NotRecorded { what: what.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::bounded;
+
+    #[test]
+    fn a_reply_waits_for_the_record_and_not_for_ever() {
+        let mut promises = Promises::default();
+        let calls: Vec<_> = (1..=3).map(|change| (change, bounded(1))).collect();
+        for (change, (reply, _)) in &calls {
+            promises.hold(*change, Reply::Done, reply.clone(), Millis(0));
+        }
+        let answers =
+            || calls.iter().map(|(_, (_, answer))| answer.try_recv().ok()).collect::<Vec<_>>();
+        promises.keep(0, Millis(1));
+        assert_eq!(answers(), [None, None, None]);
+        promises.keep(2, Millis(2));
+        assert_eq!(answers(), [Some(Reply::Done), Some(Reply::Done), None]);
+        assert_eq!(promises.next_deadline(), Some(Millis(WAIT_MS)));
+        promises.keep(2, Millis(WAIT_MS));
+        let late = answers();
+        assert!(matches!(late[2], Some(Reply::NotRecorded { .. })), "{late:?}");
+        assert_eq!(promises.next_deadline(), None);
+    }
+}

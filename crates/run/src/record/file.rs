@@ -1,0 +1,285 @@
+//! A record in a file: lines are appended and synced before a call is answered. The last line may be torn by a power
+//! failure; it is cut off, because nobody was told that it is there.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use log::warn;
+use rustix::fs::{FlockOperation, flock};
+
+use posse_base::files;
+use posse_core::model::fact::{Fact, Topic};
+use posse_wire::control::record::{RECORD_FORMAT, RecordOwner, header, line, parse, parse_header};
+
+/// The largest file that is read, bytes: ten times what a run may have open and remember.
+const FILE_BYTES_MAX: u64 = 512 << 20;
+/// Below this size a file is not written anew, bytes.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct FileRecord {
+    path: PathBuf,
+    file: File,
+    owner: RecordOwner,
+    /// How long the file is.
+    n_bytes: u64,
+    /// The last line about each topic.
+    lines: BTreeMap<Topic, String>,
+    n_live_bytes: u64,
+}
+
+impl FileRecord {
+    pub(super) fn open(path: PathBuf, owner: &RecordOwner) -> Result<(Self, Vec<Fact>), String> {
+        let name = path.display().to_string();
+        let failed = |error: io::Error| format!("record {name}: {error}");
+        let mut file = files::open_own(&path).map_err(failed)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            format!("record {name}: another posse has it open: end that one, or name another file")
+        })?;
+        let n_bytes = file.metadata().map_err(failed)?.len();
+        if n_bytes > FILE_BYTES_MAX {
+            return Err(format!(
+                "record {name} has {n_bytes} bytes, and the maximum is {FILE_BYTES_MAX}: it is no record of posse"
+            ));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(failed)?;
+        let n_whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let text = std::str::from_utf8(bytes.get(..n_whole).unwrap_or_default()).map_err(|_| {
+            format!("record {name} is no text, so it is no record of posse: name another file")
+        })?;
+        let facts = read(text, owner, &name)?;
+        if n_whole < bytes.len() {
+            warn!(
+                "record {name}: its last line is torn ({} bytes): it is cut off, and was never acknowledged",
+                bytes.len() - n_whole
+            );
+            file.set_len(n_whole as u64).map_err(failed)?;
+        }
+        let lines: BTreeMap<Topic, String> =
+            facts.iter().map(|fact| (fact.topic.clone(), line(fact))).collect();
+        let n_live_bytes = lines.values().map(|line| line.len() as u64 + 1).sum();
+        let n_bytes = n_whole as u64;
+        let mut record = Self { path, file, owner: owner.clone(), n_bytes, lines, n_live_bytes };
+        if n_whole == 0 {
+            record.write(&(header(owner) + "\n")).map_err(failed)?;
+            sync_folder(&record.path);
+        }
+        Ok((record, facts))
+    }
+
+    pub(super) fn append(&mut self, facts: &[Fact]) -> Result<(), String> {
+        let mut text = String::new();
+        for fact in facts {
+            let line = line(fact);
+            text.push_str(&line);
+            text.push('\n');
+            self.note(fact, line);
+        }
+        let is_wasteful = self.n_bytes > SMALL_BYTES.max(self.n_live_bytes.saturating_mul(2));
+        let written = if is_wasteful { self.rewrite() } else { self.write(&text) };
+        written.map_err(|error| format!("record {}: {error}", self.path.display()))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    pub(super) fn remove(&mut self) -> Result<(), String> {
+        fs::remove_file(&self.path).map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+
+    fn note(&mut self, fact: &Fact, line: String) {
+        let n = line.len() as u64 + 1;
+        let before = match fact.knowledge {
+            Some(_) => {
+                self.n_live_bytes += n;
+                self.lines.insert(fact.topic.clone(), line)
+            }
+            None => self.lines.remove(&fact.topic),
+        };
+        self.n_live_bytes -= before.map_or(0, |line| line.len() as u64 + 1);
+    }
+
+    /// Appends and syncs. A part of it, from a full disk, is taken back.
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
+        match written {
+            Ok(()) => self.n_bytes += text.len() as u64,
+            Err(_) => {
+                self.file.set_len(self.n_bytes)?;
+                self.file.seek(SeekFrom::End(0))?;
+            }
+        }
+        written
+    }
+
+    /// Replaces the file by one that has only the last line about each topic.
+    fn rewrite(&mut self) -> io::Result<()> {
+        let mut text = header(&self.owner) + "\n";
+        for line in self.lines.values() {
+            text.push_str(line);
+            text.push('\n');
+        }
+        files::replace(&self.path, text.as_bytes())?;
+        let file = files::open_own(&self.path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        file.sync_data()?;
+        sync_folder(&self.path);
+        (self.file, self.n_bytes) = (file, text.len() as u64);
+        Ok(())
+    }
+}
+
+/// Without it the name of a new file may be lost with the power.
+fn sync_folder(path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+    if let Err(error) = synced {
+        warn!("record {}: its folder cannot be synced: {error}", path.display());
+    }
+}
+
+/// The facts in a file.
+fn read(text: &str, owner: &RecordOwner, name: &str) -> Result<Vec<Fact>, String> {
+    let mut lines = text.lines().enumerate();
+    let Some((_, first)) = lines.next() else { return Ok(Vec::new()) };
+    let Some((format, found)) = parse_header(first) else {
+        return Err(format!("record {name}, line 1: it is no record of posse: name another file"));
+    };
+    if format > RECORD_FORMAT {
+        return Err(format!(
+            "record {name} has format {format}, and this posse knows {RECORD_FORMAT}: use the posse that wrote it, or \
+             a newer one"
+        ));
+    }
+    if found != *owner {
+        return Err(format!(
+            "record {name} is of application {}, instance {}, namespace {} at {}: name another file",
+            found.app, found.instance, found.namespace, found.server
+        ));
+    }
+    let mut known = BTreeMap::new();
+    for (i, line) in lines {
+        let fact = parse(line).map_err(|error| {
+            format!("record {name}, line {}: {error}: mend or delete the line", i + 1)
+        })?;
+        match fact.knowledge {
+            Some(_) => known.insert(fact.topic.clone(), fact),
+            None => known.remove(&fact.topic),
+        };
+    }
+    Ok(known.into_values().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posse_core::model::fact::Knowledge;
+    use posse_core::model::ids::GroupName;
+    use posse_testing::Folder;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn owner() -> RecordOwner {
+        let [app, instance, namespace, server] = ["a", "i", "n", "s"].map(str::to_owned);
+        RecordOwner { app, instance, namespace, server }
+    }
+
+    fn target(group: &str, target: u32) -> Fact {
+        let topic = Topic::Target(GroupName::from(group));
+        Fact { topic, knowledge: Some(Knowledge::Target { target, of_file: 1 }) }
+    }
+
+    fn open(path: &Path) -> Result<(FileRecord, Vec<Fact>), String> {
+        FileRecord::open(path.to_owned(), &owner())
+    }
+
+    #[test]
+    fn the_last_fact_about_each_topic_is_found_again() {
+        let folder = Folder::new();
+        let path = folder.path().join("r");
+        let (mut record, facts) = open(&path).unwrap();
+        assert_eq!(facts, []);
+        record.append(&[target("g", 1), target("h", 2)]).unwrap();
+        let gone = Fact { knowledge: None, ..target("h", 2) };
+        record.append(&[target("g", 3), gone]).unwrap();
+        let second = open(&path).unwrap_err();
+        assert!(second.contains("another posse has it open"), "{second}");
+        drop(record);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (mut record, facts) = open(&path).unwrap();
+        assert_eq!(facts, [target("g", 3)]);
+        record.remove().unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_torn_line_is_cut_off() {
+        let folder = Folder::new();
+        let path = folder.path().join("r");
+        let (mut record, _) = open(&path).unwrap();
+        record.append(&[target("g", 1)]).unwrap();
+        drop(record);
+        let whole = fs::read(&path).unwrap();
+        for n in 1..40 {
+            let more = line(&target("h", 2));
+            let torn = [&whole[..], &more.as_bytes()[..n]].concat();
+            fs::write(&path, torn).unwrap();
+            let (mut record, facts) = open(&path).unwrap();
+            assert_eq!(facts, [target("g", 1)]);
+            record.append(&[target("i", 3)]).unwrap();
+            drop(record);
+            assert_eq!(open(&path).unwrap().1.len(), 2);
+        }
+        // Of a file that was torn in its first line nothing was acknowledged.
+        fs::write(&path, &whole[..9]).unwrap();
+        assert_eq!(open(&path).unwrap().1, []);
+    }
+
+    #[test]
+    fn a_file_with_much_that_is_old_is_written_anew() {
+        let folder = Folder::new();
+        let path = folder.path().join("r");
+        let (mut record, _) = open(&path).unwrap();
+        let many: Vec<Fact> = (0..40_000).map(|i| target("g", i)).collect();
+        record.append(&many).unwrap();
+        assert!(fs::metadata(&path).unwrap().len() > SMALL_BYTES);
+        record.append(&[target("h", 2)]).unwrap();
+        assert!(fs::metadata(&path).unwrap().len() < 1_000);
+        record.append(&[target("i", 3)]).unwrap();
+        drop(record);
+        assert_eq!(open(&path).unwrap().1, [target("g", 39_999), target("h", 2), target("i", 3)]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_record_of_this_run_is_refused() {
+        let folder = Folder::new();
+        let path = folder.path().join("r");
+        let header = |format: u32, app: &str| {
+            format!(
+                r#"{{"posse_record":{format},"app":"{app}","instance":"i","namespace":"n","server":"s"}}"#
+            )
+        };
+        for (text, part) in [
+            ("hello\n".to_owned(), "line 1: it is no record"),
+            ("\u{fffd}\n".to_owned(), "line 1: it is no record"),
+            (header(2, "a") + "\n", "has format 2, and this posse knows 1"),
+            (header(1, "b") + "\n", "is of application b, instance i, namespace n at s"),
+            (header(1, "a") + "\n{}\n", "line 2: it is no line of a record"),
+        ] {
+            fs::write(&path, &text).unwrap();
+            let error = open(&path).unwrap_err();
+            assert!(error.contains(part), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text, "it stays as it is");
+        }
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        assert!(open(&path).is_err());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(open(&path).is_err());
+    }
+}

@@ -1,0 +1,201 @@
+//! The record of a run: where it is, how it is opened, and the thread that writes it. It holds the last fact about each
+//! topic (`posse_core::model::fact`), as lines of JSON.
+
+mod cluster;
+mod file;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, bounded};
+use log::{info, warn};
+
+use crate::inbox::Message;
+use crate::worker::Worker;
+use posse_core::model::fact::Fact;
+use posse_core::model::input::{Input, RecordError};
+use posse_kube::api::objects::Objects;
+use posse_wire::control::record::RecordOwner;
+use posse_wire::k8s::common_metadata::CommonMetadata;
+use posse_wire::pod::build::OwnerRef;
+
+use self::cluster::ClusterRecord;
+use self::file::FileRecord;
+
+/// Between two writes, so that a record costs etcd at most five a second.
+const WRITE_INTERVAL: Duration = Duration::from_millis(200);
+/// The stack of the thread that writes, bytes.
+const STACK_BYTES: usize = 256 << 10;
+/// How long the end of a run waits for a write that is under way.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where a run keeps its record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordPlace {
+    /// ConfigMaps, which the Job of the driver owns, or else the driver's pod.
+    Cluster,
+    File(PathBuf),
+}
+
+/// What a record in the cluster is made with.
+#[derive(Clone, Debug)]
+pub struct ClusterPlace {
+    pub objects: Objects,
+    pub app: String,
+    /// The Job, or the driver's pod.
+    pub owner: OwnerRef,
+    pub common: Arc<CommonMetadata>,
+}
+
+/// Why a record cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// The server does not permit it. What to do.
+    Forbidden(String),
+    /// What is wrong, and what to do.
+    Unusable(String),
+}
+
+/// An open record.
+#[derive(Debug)]
+pub struct Record {
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    Cluster(ClusterRecord),
+    File(FileRecord),
+}
+
+impl Record {
+    /// Opens the record in the cluster, and takes it over from an earlier process: its writes are refused from now on.
+    pub fn in_cluster(place: ClusterPlace) -> Result<(Self, Vec<Fact>), OpenError> {
+        let (record, facts) = ClusterRecord::open(place)?;
+        Ok((Self { store: Store::Cluster(record) }, facts))
+    }
+
+    /// Opens the record in this file, or creates it.
+    pub fn in_file(path: PathBuf, owner: &RecordOwner) -> Result<(Self, Vec<Fact>), OpenError> {
+        let (record, facts) = FileRecord::open(path, owner).map_err(OpenError::Unusable)?;
+        Ok((Self { store: Store::File(record) }, facts))
+    }
+
+    fn append(&mut self, facts: Vec<Fact>) -> Result<(), String> {
+        match &mut self.store {
+            Store::Cluster(record) => record.append(facts),
+            Store::File(record) => record.append(&facts),
+        }
+    }
+
+    /// Writes these last facts. A record without any is removed.
+    fn keep(&mut self, facts: Vec<Fact>) -> Result<(), String> {
+        if !facts.is_empty() {
+            self.append(facts)?;
+        }
+        let is_empty = match &self.store {
+            Store::Cluster(record) => record.is_empty(),
+            Store::File(record) => record.is_empty(),
+        };
+        if is_empty { self.remove() } else { Ok(()) }
+    }
+
+    /// The run has nothing left to do, and nobody needs the record.
+    fn remove(&mut self) -> Result<(), String> {
+        match &mut self.store {
+            Store::Cluster(record) => record.remove(),
+            Store::File(record) => record.remove(),
+        }
+    }
+}
+
+/// What becomes of the record at the end of the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordEnd {
+    /// It gets these last facts, and the next process of the run goes on from it.
+    Keep(Vec<Fact>),
+    /// All work is done.
+    Remove,
+}
+
+enum Order {
+    Write(Vec<Fact>),
+    End(RecordEnd),
+}
+
+/// The thread that writes the record.
+#[derive(Debug)]
+pub struct RecordThread {
+    orders: Sender<Order>,
+    worker: Worker,
+}
+
+impl RecordThread {
+    pub fn start(mut record: Record, inbox: Sender<Message>) -> std::io::Result<Self> {
+        // One write is under way at a time, and then there is the end.
+        let (orders, received) = bounded(2);
+        let body = move || {
+            let mut is_failing = false;
+            for order in received {
+                match order {
+                    Order::Write(facts) => {
+                        let began = Instant::now();
+                        let written = record.append(facts);
+                        tell(&mut is_failing, written.as_ref().err());
+                        // Others that come meanwhile are written with the next one.
+                        std::thread::sleep(WRITE_INTERVAL.saturating_sub(began.elapsed()));
+                        let answer = written.map_err(RecordError);
+                        if inbox.send(Input::Recorded { answer }.into()).is_err() {
+                            return;
+                        }
+                    }
+                    Order::End(end) => return finish(&mut record, end),
+                }
+            }
+        };
+        let worker = Worker::start("record", STACK_BYTES, body)?;
+        Ok(Self { orders, worker })
+    }
+
+    /// Writes these facts. `Input::Recorded` answers.
+    pub fn write(&self, facts: Vec<Fact>) {
+        // The core asks for one write at a time, so there is room.
+        let sent = self.orders.try_send(Order::Write(facts));
+        debug_assert!(sent.is_ok(), "a write is under way");
+    }
+
+    pub fn stop(self, end: RecordEnd) {
+        let Self { orders, worker } = self;
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        let sent = orders.send_deadline(Order::End(end), deadline);
+        drop(orders);
+        if sent.is_err() || !worker.join_by(deadline) {
+            warn!("the record was not written to its end: the server or the disk does not answer");
+        }
+    }
+}
+
+fn finish(record: &mut Record, end: RecordEnd) {
+    let (done, what) = match end {
+        RecordEnd::Keep(facts) => (record.keep(facts), "not written to its end"),
+        RecordEnd::Remove => (record.remove(), "not removed"),
+    };
+    if let Err(why) = done {
+        warn!("the record was {what}: {why}");
+    }
+}
+
+/// Says once that writes fail, and once that they succeed again.
+fn tell(is_failing: &mut bool, error: Option<&String>) {
+    match (error, *is_failing) {
+        (Some(why), false) => {
+            warn!(
+                "the record cannot be written, so calls that add something are not answered: {why}"
+            );
+        }
+        (None, true) => info!("the record is written again"),
+        (None, false) | (Some(_), true) => {}
+    }
+    *is_failing = error.is_some();
+}

@@ -1,0 +1,146 @@
+//! Where this run's record is, and how it is opened.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use log::{debug, info, warn};
+
+use super::Run;
+use crate::record::{ClusterPlace, OpenError, Record, RecordPlace};
+use crate::run::error::RunError;
+use crate::run::instance::AcquiredInstance;
+use crate::run::settings::RecordSetting;
+use posse_base::files;
+use posse_core::model::fact::Fact;
+use posse_core::model::settings::RecordUse;
+use posse_kube::api::driver_job::DriverJob;
+use posse_kube::api::retry::with_retries;
+use posse_wire::control::record::RecordOwner;
+use posse_wire::k8s::labels::Selection;
+use posse_wire::pod::build::OwnerRef;
+
+/// The record of a run as its start finds it.
+pub(super) struct FoundRecord {
+    pub usage: RecordUse,
+    /// With what an earlier process has recorded.
+    pub opened: Option<(Record, Vec<Fact>)>,
+}
+
+impl FoundRecord {
+    fn none(usage: RecordUse) -> Self {
+        Self { usage, opened: None }
+    }
+}
+
+impl Run<'_> {
+    /// Opens the record, if the run has one. Called with the Leases held.
+    pub(super) fn open_record(&self, acquired: &AcquiredInstance) -> Result<FoundRecord, RunError> {
+        let (place, is_named) = match &self.settings.record {
+            RecordSetting::Off => return Ok(FoundRecord::none(RecordUse::Off)),
+            RecordSetting::Cluster => (RecordPlace::Cluster, true),
+            RecordSetting::File(path) => (RecordPlace::File(path.clone()), true),
+            RecordSetting::Auto(_) if self.context.owner.is_some() => (RecordPlace::Cluster, false),
+            RecordSetting::Auto(Some(folder)) if self.settings.instance.is_some() => {
+                (RecordPlace::File(folder.join(self.file_name(&acquired.selection))), false)
+            }
+            RecordSetting::Auto(_) => {
+                debug!("nothing is recorded: tasks end with this process");
+                return Ok(FoundRecord::none(RecordUse::Off));
+            }
+        };
+        let opened = match place {
+            RecordPlace::Cluster => self.open_in_cluster(acquired)?,
+            RecordPlace::File(path) => self.open_in_file(path, is_named, acquired),
+        };
+        match opened {
+            Ok((record, facts)) => {
+                if !facts.is_empty() {
+                    info!("the record has {} facts of an earlier process", facts.len());
+                }
+                let opened = Some((record, facts));
+                Ok(FoundRecord { usage: RecordUse::On, opened })
+            }
+            // A driver that adds no tasks needs none.
+            Err(OpenError::Forbidden(why)) if !is_named => {
+                let has_driver = !self.settings.driver.command.is_empty();
+                match has_driver {
+                    true => debug!("there is no record: {why}"),
+                    false => warn!("there is no record, so tasks are refused: {why}"),
+                }
+                Ok(FoundRecord::none(RecordUse::Missing(why)))
+            }
+            Err(OpenError::Forbidden(why) | OpenError::Unusable(why)) => {
+                Err(RunError::Settings(why))
+            }
+        }
+    }
+
+    fn open_in_cluster(
+        &self,
+        acquired: &AcquiredInstance,
+    ) -> Result<Result<(Record, Vec<Fact>), OpenError>, RunError> {
+        let Some(pod) = &self.context.owner else {
+            let what =
+                "record: cluster needs a driver in a pod, which posse submit makes: name a file";
+            return Err(RunError::Settings(what.to_owned()));
+        };
+        let (http, namespace) = (&self.server.http, &self.context.namespace);
+        // The Job outlives its pods.
+        let job = with_retries(|| DriverJob::find(http, namespace, pod))
+            .map_err(|refusal| RunError::Server(format!("the driver's pod: {refusal}")))?;
+        let owner = job.map_or_else(|| pod.clone(), |job| job_ref(&job));
+        Ok(Record::in_cluster(ClusterPlace {
+            objects: self.objects(acquired.leases.write_limit(self.clock)),
+            app: acquired.selection.app.clone(),
+            owner,
+            common: Arc::clone(&self.settings.common),
+        }))
+    }
+
+    /// One name for each instance of each cluster.
+    fn file_name(&self, selection: &Selection) -> String {
+        let Selection { app, instance } = selection;
+        let server = self.server.http.server();
+        let server = server.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "_");
+        format!("{app}-{instance}-{}-{server}.record", self.context.namespace)
+    }
+
+    fn open_in_file(
+        &self,
+        path: PathBuf,
+        is_named: bool,
+        acquired: &AcquiredInstance,
+    ) -> Result<(Record, Vec<Fact>), OpenError> {
+        if !is_named && let Some(folder) = path.parent() {
+            make_folder(folder)?;
+        }
+        let owner = RecordOwner {
+            app: acquired.selection.app.clone(),
+            instance: acquired.selection.instance.clone(),
+            namespace: self.context.namespace.clone(),
+            server: self.server.http.server().to_owned(),
+        };
+        Record::in_file(path, &owner)
+    }
+}
+
+/// The folder of the user's own records.
+fn make_folder(folder: &Path) -> Result<(), OpenError> {
+    let above = folder.parent().map_or(Ok(()), std::fs::create_dir_all);
+    above.and_then(|()| files::own_folder(folder)).map_err(|error| {
+        // Not what the user has asked for, so the run goes on.
+        OpenError::Forbidden(format!(
+            "the folder {}: {error}: name a file by --record FILE, or set `record: off`",
+            folder.display()
+        ))
+    })
+}
+
+fn job_ref(job: &DriverJob) -> OwnerRef {
+    OwnerRef {
+        api_version: "batch/v1".to_owned(),
+        kind: "Job".to_owned(),
+        name: job.name().to_owned(),
+        uid: job.uid().to_string(),
+    }
+}
