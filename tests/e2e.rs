@@ -38,6 +38,7 @@ mod e2e {
     pub mod reach;
     pub mod readiness;
     pub mod reasons;
+    pub mod record;
     pub mod refusals;
     pub mod restarts;
     pub mod scaling;
@@ -64,9 +65,9 @@ use e2e::{
     apps_page, beside, check, common_metadata, completions, copied, credential_groups, credentials,
     draining, driver, exec, files, groups, harness, history, injected, kills, leaks, losses,
     node_dir, observed, openapi, outages, pod_security, protection, queues, ranks, reach,
-    readiness, reasons, refusals, restarts, scaling, shared_queue, stage, stage_attacks, starts,
-    submit, submit_ends, submit_permissions, task_secrets, task_shapes, tasks, text, upgrade,
-    volume_waits, volumes, volumes_by_calls,
+    readiness, reasons, record, refusals, restarts, scaling, shared_queue, stage, stage_attacks,
+    starts, submit, submit_ends, submit_permissions, task_secrets, task_shapes, tasks, text,
+    upgrade, volume_waits, volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -87,6 +88,8 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded tasks::{output_of_tasks_beside_events};
     Both task_secrets::{files_of_tasks, secret_env_of_tasks};
     Embedded task_secrets::{values_of_a_submitted_queue};
+    Embedded record::{tasks_outlive_the_drivers_pod, work_outlives_the_drivers_pod};
+    Both record::{a_killed_posse_forgets_no_task};
     Real task_secrets::{secret_env_without_permission};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};

@@ -12,11 +12,11 @@ use posse_control::address::default_folders;
 use posse_core::model::settings::GroupSpec;
 use posse_run::credentials::folder::candidates;
 use posse_run::events::EventTarget;
-use posse_run::run::settings::{GroupSettings, OutputFolder, RunSettings};
+use posse_run::run::settings::{GroupSettings, OutputFolder, RecordSetting, RunSettings};
 use posse_wire::config::control_addr::ControlAddr;
 use posse_wire::config::listen_addr::ListenAddr;
 use posse_wire::config::{
-    self, Config, Control, Driver, Group, Metrics, PodSource, Ready, TaskOutput,
+    self, Config, Control, Driver, Group, Metrics, PodSource, Ready, Record, TaskOutput,
 };
 use posse_wire::control::task_secrets::secret_name;
 use posse_wire::names;
@@ -77,6 +77,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
     let events = events(args, &driver, world)?;
     let metrics = metrics(&config, args)?;
     let task_output = task_output(&config, events.as_ref(), args, world);
+    let record = record(&config, args, world);
     Ok(RunSettings {
         app,
         namespace: args.file.namespace.clone().or(config.namespace),
@@ -101,6 +102,7 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
         page_token_file: args.page_token_file.clone(),
         events,
         task_output,
+        record,
         task_secrets: config.task_secrets,
         metrics,
         keep: args.keep,
@@ -553,6 +555,28 @@ fn task_output(
             (is_in_cluster && folder.is_dir()).then(|| folder.join("output")).and_then(found)
         }
     }
+}
+
+/// Where the run keeps what it was told. The embedded cluster ends with the run, and so do its tasks.
+fn record(config: &Config, args: &RunArgs, world: &World<'_>) -> RecordSetting {
+    if let Some(path) = &args.record {
+        return RecordSetting::File(world.dir.join(path));
+    }
+    match &config.record {
+        Record::Auto if args.embedded.dev => RecordSetting::Off,
+        Record::Auto => RecordSetting::Auto(records_folder(world.env)),
+        Record::Cluster => RecordSetting::Cluster,
+        Record::File(path) => RecordSetting::File(world.dir.join(path)),
+        Record::Off => RecordSetting::Off,
+    }
+}
+
+/// The folder of this user's records.
+fn records_folder(env: Env<'_>) -> Option<PathBuf> {
+    let state = env("XDG_STATE_HOME").filter(|path| path.starts_with('/')).map(PathBuf::from);
+    let home =
+        || Some(Path::new(&env("HOME").filter(|home| !home.is_empty())?).join(".local/state"));
+    Some(state.or_else(home)?.join("posse"))
 }
 
 /// The folder with the output of the tasks whose ends are in this file of events.

@@ -35,7 +35,7 @@ use posse_submit::manifests::manifests;
 use posse_submit::plan::{Plan, ScrapePort};
 use posse_submit::pod_files::PodFiles;
 use posse_submit::submission::{Submission, SubmitError};
-use posse_wire::config::{DriverPod, PodSource, PosseImage, TaskOutput};
+use posse_wire::config::{DriverPod, PodSource, PosseImage, Record, TaskOutput};
 use posse_wire::k8s::object::Meta;
 use posse_wire::names;
 use posse_wire::pod::template::Template;
@@ -222,6 +222,11 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         credential_secrets: settings.credentials.iter().map(|one| one.secret.clone()).collect(),
         task_secrets: config.task_secrets,
         reads_logs: keeps_output || settings.policy.log_lines > 0,
+        has_record: match config.record {
+            Record::Auto => driver.command.is_empty(),
+            Record::Cluster => true,
+            Record::File(_) | Record::Off => false,
+        },
         has_volumes: settings.groups.iter().any(|group| !group.volumes.is_empty()),
         pod_files: PodFiles::None,
     })

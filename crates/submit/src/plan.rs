@@ -56,6 +56,8 @@ pub struct Plan {
     pub credential_secrets: Vec<String>,
     /// The tasks of the run have secret variables.
     pub task_secrets: bool,
+    /// The run keeps its record in ConfigMaps.
+    pub has_record: bool,
     /// A group has `volumes_per_slot`.
     pub has_volumes: bool,
     /// The run reads logs of executors: for its events, or to keep the output of tasks.

@@ -6,9 +6,17 @@ use crate::permissions::{COORDINATION, FOR_PODS, Permission};
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::reviews::access_review;
 use posse_kube::http::Http;
-use posse_run::run::settings::{GroupSettings, RunSettings};
+use posse_run::run::settings::{GroupSettings, RecordSetting, RunSettings};
 use posse_wire::k8s::review::Access;
 
+/// Required for a record in ConfigMaps.
+const FOR_RECORD: [Permission; 5] = [
+    Permission::new("", "configmaps", "create"),
+    Permission::new("", "configmaps", "delete"),
+    Permission::new("", "configmaps", "get"),
+    Permission::new("", "configmaps", "list"),
+    Permission::new("", "configmaps", "update"),
+];
 /// Required for `failures.log_lines` and `task_output`.
 pub const FOR_LOGS: Permission =
     Permission { subresource: "log", ..Permission::new("", "pods", "get") };
@@ -54,6 +62,22 @@ const OPTIONAL: [(Permission, &str); 5] = [
     ),
 ];
 
+/// Whether the run keeps its record in ConfigMaps: none, only if it may, or in any case.
+fn record_in_cluster(settings: &RunSettings) -> Option<RecordNeed> {
+    match &settings.record {
+        RecordSetting::Cluster => Some(RecordNeed::InAnyCase),
+        // Outside of a cluster it is another file, and a driver's own run needs none.
+        RecordSetting::Auto(_) if settings.driver.command.is_empty() => Some(RecordNeed::IfItMay),
+        RecordSetting::Auto(_) | RecordSetting::File(_) | RecordSetting::Off => None,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RecordNeed {
+    IfItMay,
+    InAnyCase,
+}
+
 /// The optional permissions with these settings, and what happens without each.
 pub fn optional(settings: Option<&RunSettings>) -> Vec<(Permission, &'static str)> {
     let grows = |group: &GroupSettings| {
@@ -67,7 +91,12 @@ pub fn optional(settings: Option<&RunSettings>) -> Vec<(Permission, &'static str
             "the output of ended tasks is not kept (task_output), only that of pods that are there",
         )
     });
-    OPTIONAL.into_iter().chain(in_place.then_some(FOR_RESIZE)).chain(outputs).collect()
+    let record = settings.and_then(record_in_cluster).filter(|need| *need == RecordNeed::IfItMay);
+    let record = record.into_iter().flat_map(|_| {
+        FOR_RECORD.map(|one| (one, "a run in a pod takes no tasks, unless it has `record: off`"))
+    });
+    let known = OPTIONAL.into_iter().chain(in_place.then_some(FOR_RESIZE)).chain(outputs);
+    known.chain(record).collect()
 }
 
 /// The permissions that these settings require.
@@ -79,6 +108,8 @@ pub fn needed(settings: Option<&RunSettings>) -> Vec<Permission> {
     let has_volumes =
         |settings: &RunSettings| settings.groups.iter().any(|one| !one.volumes.is_empty());
     let volumes = settings.is_some_and(has_volumes).then_some(FOR_VOLUMES);
+    let record = settings.and_then(record_in_cluster);
+    let record = record.filter(|need| *need == RecordNeed::InAnyCase).map(|_| FOR_RECORD);
     let gangs = settings.into_iter().flat_map(|settings| &settings.groups);
     let apis: BTreeSet<&str> =
         gangs.filter_map(|group| group.pod.gang.as_ref()?.kind.pod_group_api()).collect();
@@ -89,6 +120,7 @@ pub fn needed(settings: Option<&RunSettings>) -> Vec<Permission> {
         .into_iter()
         .chain(pod_groups)
         .chain(logs.then_some(FOR_LOGS))
+        .chain(record.into_iter().flatten())
         .chain(volumes.into_iter().flatten())
         .collect()
 }

@@ -133,6 +133,12 @@ fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
                     "verbs": ["create", "delete", "get", "list"],
                 }));
             }
+            if let Some(rules) = object["rules"].as_array_mut().filter(|_| plan.has_record) {
+                rules.push(json!({
+                    "apiGroups": [""], "resources": ["configmaps"],
+                    "verbs": ["create", "delete", "get", "list", "update"],
+                }));
+            }
             if let Some(rules) = object["rules"].as_array_mut().filter(|_| plan.reads_logs) {
                 rules.push(
                     json!({ "apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"] }),

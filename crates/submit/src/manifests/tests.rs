@@ -44,6 +44,7 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         reads_logs: false,
         credential_secrets: Vec::new(),
         task_secrets: false,
+        has_record: false,
         has_volumes: false,
         pod_files: PodFiles::None,
     };
@@ -89,6 +90,11 @@ fn parts_come_before_the_job_and_all_is_labelled() {
     assert_eq!(*create, json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}));
     assert_eq!(change["resourceNames"], json!(["wc-hdfs"]));
     assert_eq!(change["verbs"], json!(["delete", "get", "update"]));
+    let with_record = |plan: &mut Plan| (plan.create_rbac, plan.has_record) = (true, true);
+    let rules = manifests(&plan("{image: i}", with_record)).unwrap().parts[1]["rules"].clone();
+    let verbs = ["create", "delete", "get", "list", "update"];
+    let of_record = json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs});
+    assert!(rules.as_array().unwrap().contains(&of_record), "{rules}");
     let with_tasks = |plan: &mut Plan| (plan.create_rbac, plan.task_secrets) = (true, true);
     let rules = manifests(&plan("{image: i}", with_tasks)).unwrap().parts[1]["rules"].clone();
     let [.., create, change] = rules.as_array().unwrap().as_slice() else { panic!("{rules}") };

@@ -1,0 +1,168 @@
+//! The record of a run: what was acknowledged is known to the next process, in the next pod of the driver's Job or on the
+//! same host, and what is done is not done again.
+
+use serde_json::{Value, json};
+
+use super::submit;
+use crate::support::posse::{Run, said};
+use crate::support::scene::{APP, Scene, is_running, name_of, uid_of};
+use crate::support::server::{End, Server};
+use crate::support::wait::{PATIENCE, wait_value};
+
+fn queue(scene: &Scene<'_>) -> Value {
+    let group = json!({"group": "default", "count": 0, "max": 1, "pod": scene.template()});
+    json!({ "executors": [group] })
+}
+
+/// The running pod of this task.
+fn wait_task(scene: &Scene<'_>, key: &str, other_than: &str) -> Value {
+    wait_value(PATIENCE, &format!("task {key} to run"), || {
+        let of_it = |pod: &Value| {
+            pod["metadata"]["labels"]["posse.dev/key"] == key && uid_of(pod) != other_than
+        };
+        scene.ours().into_iter().find(|pod| of_it(pod) && is_running(pod)).ok_or("not yet")
+    })
+}
+
+/// The words of this task's line in a list.
+fn line_of(list: &str, key: &str) -> String {
+    let line = list.lines().find(|line| line.split_whitespace().next() == Some(key));
+    line.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn records(scene: &Scene<'_>) -> Vec<Value> {
+    let path = format!("/api/v1/namespaces/{}/configmaps", scene.namespace);
+    let selector = "?labelSelector=app.kubernetes.io/component%3Drecord";
+    scene.admin.get(&format!("{path}{selector}")).ok()["items"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// The Job's next pod has all tasks: what has ended is not begun again, what waited waits, what ran runs again.
+pub fn tasks_outlive_the_drivers_pod(server: &dyn Server) {
+    let scene = Scene::new(server);
+    submit::expect(
+        &submit::run(&scene).settings(queue(&scene)).once(&["submit", "--no-wait"]),
+        0,
+        &["submitted"],
+    );
+    let first = submit::wait_driver(&scene, "");
+    let task = |words: &[&str]| submit::ask(&scene, &[&["task"], words].concat());
+    let list = || said(&task(&["list", "--app", APP]));
+    wait_value(PATIENCE, "the driver to take a task", || {
+        let output = task(&["add", "--app", APP, "--name", "a"]);
+        if output.status.success() { Ok(()) } else { Err(said(&output)) }
+    });
+    submit::expect(&task(&["add", "--app", APP, "--name", "b"]), 0, &["b"]);
+    submit::expect(&task(&["add", "--app", APP, "--name", "c", "--after", "b"]), 0, &["c"]);
+    let pod = wait_task(&scene, "a", "");
+    scene.end(&pod, End::Exit(0));
+    let before = wait_task(&scene, "b", "");
+    // Not in the pod, whose end it outlives.
+    let owner = &records(&scene)[0]["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["kind"], &owner["name"]), (&json!("Job"), &json!("shop-driver")));
+    scene.delete(&first);
+    submit::wait_driver(&scene, uid_of(&first));
+    wait_value(PATIENCE, "the next pod to know all tasks", || {
+        let list = list();
+        let is_there = line_of(&list, "a") == "a succeeded 1 1 0 -"
+            && !line_of(&list, "b").is_empty()
+            && line_of(&list, "c").starts_with("c held - 0");
+        if is_there { Ok(()) } else { Err(list) }
+    });
+    let again = wait_task(&scene, "b", uid_of(&before));
+    scene.end(&again, End::Exit(0));
+    scene.end(&wait_task(&scene, "c", ""), End::Exit(0));
+    submit::expect(&task(&["wait", "--app", APP]), 0, &[]);
+    assert!(list().contains("a    succeeded  1"), "{}", list());
+    submit::stop_and_finish(scene);
+}
+
+fn work(scene: &Scene<'_>, n: u32) -> Value {
+    let pod = scene.template();
+    let group = json!({
+        "group": "default", "count": 1, "completions": n, "restart": "on-failure", "pod": pod,
+    });
+    json!({ "executors": [group] })
+}
+
+fn slot(pod: &Value) -> &str {
+    pod["metadata"]["labels"]["posse.dev/slot"].as_str().unwrap_or_default()
+}
+
+/// An index that is done is not begun again by the Job's next pod.
+pub fn work_outlives_the_drivers_pod(server: &dyn Server) {
+    let scene = Scene::new(server);
+    submit::expect(
+        &submit::run(&scene).settings(work(&scene, 3)).once(&["submit", "--no-wait"]),
+        0,
+        &["submitted"],
+    );
+    let mut driver = submit::wait_driver(&scene, "");
+    let wait_index = |index: &str, other_than: &str| {
+        wait_value(PATIENCE, &format!("index {index} to run"), || {
+            let pods = submit::pods_of(&scene, "executor");
+            let mut up = pods.iter().filter(|pod| is_running(pod) && uid_of(pod) != other_than);
+            let found = up.find(|pod| slot(pod) == index).cloned();
+            found.ok_or_else(|| crate::support::scene::describe(&pods))
+        })
+    };
+    for index in ["0", "1"] {
+        let pod = wait_index(index, "");
+        scene.end(&pod, End::Exit(0));
+        let next = wait_index(if index == "0" { "1" } else { "2" }, "");
+        wait_value(PATIENCE, "the end to be in the record", || {
+            let records = records(&scene);
+            let text = records.iter().map(|one| one["data"]["lines"].as_str().unwrap_or_default());
+            let want = if index == "0" { "\"completed\":[0]" } else { "\"completed\":[0,1]" };
+            if text.collect::<String>().contains(want) { Ok(()) } else { Err(json!(records)) }
+        });
+        scene.delete(&driver);
+        driver = submit::wait_driver(&scene, uid_of(&driver));
+        let again = wait_index(slot(&next), uid_of(&next));
+        assert_ne!(name_of(&again), name_of(&next));
+        let begun: Vec<String> = submit::pods_of(&scene, "executor")
+            .iter()
+            .filter(|pod| pod["metadata"]["ownerReferences"][0]["uid"] == driver["metadata"]["uid"])
+            .map(|pod| slot(pod).to_owned())
+            .collect();
+        assert_eq!(begun, [slot(&next)], "what is done is not begun again");
+    }
+    submit::stop_and_finish(scene);
+}
+
+fn run(scene: &Scene<'_>) -> Run {
+    scene.run().settings(queue(scene)).instance("i")
+}
+
+/// On a host the record is a file: a `kill -9` forgets no task.
+pub fn a_killed_posse_forgets_no_task(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let record = scene.file("record");
+    let path = record.display().to_string();
+    let posse = run(&scene).arg("--record").arg(&path).start();
+    posse.wait_ready();
+    for key in ["a", "b", "c"] {
+        let output = posse.ask(&["task", "add", "--name", key]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
+    let pod = wait_task(&scene, "a", "");
+    posse.kill();
+    scene.end(&pod, End::Exit(0));
+    let posse = run(&scene).arg("--record").arg(&path).start();
+    posse.wait_ready();
+    // Nobody says them again.
+    scene.end(&wait_task(&scene, "b", ""), End::Exit(0));
+    scene.end(&wait_task(&scene, "c", ""), End::Exit(0));
+    let output = posse.ask(&["task", "wait"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    posse.stop();
+    assert!(record.exists(), "a later run of the instance may go on");
+    // Of another application, and of a newer posse.
+    let other = run(&scene).settings(json!({"app": "other"})).arg("--record").arg(&path);
+    let output = other.once(&["run"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("is of application shop"), "{}", said(&output));
+    scene.finish();
+}
