@@ -217,9 +217,7 @@ fn scale_and_kill_say_what_they_did() {
     assert_eq!(status["groups"][0]["target"], 2, "{status}");
     let (code, words) = said(&["kill", "1"]);
     assert_eq!((code, words.as_str()), (Some(0), "killed: 1 (posse replaces them)\n"));
-    wait_for("the loss", || {
-        run.folder.printed(&["events"]).contains("(budget app): killed by a call")
-    });
+    wait_for("the loss", || run.folder.printed(&["events"]).contains("killed by a call"));
 }
 
 #[test]
@@ -404,7 +402,7 @@ fn a_watched_status_follows_the_run_and_gives_the_terminal_back() {
     assert!(!screen.is_as_before() && screen.written().starts_with("\x1b[?1049h\x1b[?25l\x1b[?7l"));
     assert_eq!(screen.lines().len(), 30);
     run.folder.printed(&["kill", "2"]);
-    screen.wait_line("(budget app): killed by a call");
+    screen.wait_line("killed by a call");
     screen.wait_counts(begun, "last minute: 4 started, 1 lost");
     screen.resize(40, 10);
     wait_for("a drawing of the new size", || screen.lines().len() == 10);

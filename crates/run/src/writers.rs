@@ -18,6 +18,7 @@ use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::{Input, List, ListSource, Watermark};
 use posse_core::model::pod_text::{PodOverrides, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::model::task::TaskOutput;
 use posse_core::reconciler::{
     LOG_READS_IN_FLIGHT_MAX, OUTPUTS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX, RESIZES_IN_FLIGHT_MAX,
 };
@@ -197,7 +198,7 @@ impl Requests {
 
     /// Sends the request of one action. `None`: the action is not an API request.
     fn perform(&self, action: Action) -> Option<Input> {
-        let Self { pods, claims, pod_groups, outputs, .. } = self;
+        let Self { pods, claims, pod_groups, .. } = self;
         if matches!(action, Action::Delete { .. } | Action::Patch { .. }) {
             self.log.wait_written(EVENT_WAIT);
         }
@@ -257,18 +258,22 @@ impl Requests {
                 Input::LogRead { uid, answer }
             }
             Action::KeepOutput { output, n_skipped } => {
-                if let Some(outputs) = outputs {
-                    let container = output.container.as_deref();
-                    let read = || pods.log_end(&output.pod, container, OUTPUT_BYTES_MAX);
-                    outputs.keep(&output, n_skipped, read);
-                }
+                self.keep_output(&output, n_skipped);
                 Input::OutputKept { uid: output.uid }
             }
-            // Performed by other threads: the poller, the watcher and the lease thread.
+            // Performed by other threads: the poller, the watcher, those of the Lease and the record.
             Action::Poll | Action::Record { .. } | Action::Relist | Action::ReserveIds { .. } => {
                 return None;
             }
         })
+    }
+
+    fn keep_output(&self, output: &TaskOutput, n_skipped: u32) {
+        if let Some(outputs) = &self.outputs {
+            let container = output.container.as_deref();
+            let read = || self.pods.log_end(&output.pod, container, OUTPUT_BYTES_MAX);
+            outputs.keep(output, n_skipped, read);
+        }
     }
 }
 

@@ -82,6 +82,13 @@ const KILLED_MS: u64 = 5_000;
 /// What a shell reports for a process that SIGKILL ended.
 const KILLED_CODE: u8 = 128 + 9;
 
+impl ShutdownOutcome {
+    /// All work has ended well, so the next process of the run would have nothing to do.
+    pub fn has_done_all(&self) -> bool {
+        !self.is_signalled && self.verdict == Some(RunVerdict::AllEnded { n_given_up: 0 })
+    }
+}
+
 impl Shutdown {
     /// A run that has not begun to end. `keep`: executors are left running at the end.
     pub fn new(startup: Startup, grace_ms: u64, keep: bool) -> Self {

@@ -188,9 +188,7 @@ impl<U: Upstream> Engine<'_, U> {
     /// Ends the record while the Leases are held.
     fn end(mut self, outcome: ShutdownOutcome) -> (ShutdownOutcome, Option<Signal>) {
         if let Some(record) = self.record.take() {
-            let has_done_all =
-                matches!(outcome.verdict, Some(RunVerdict::AllEnded { n_given_up: 0 }));
-            record.stop(match has_done_all && !outcome.is_signalled {
+            record.stop(match outcome.has_done_all() {
                 true => RecordEnd::Remove,
                 false => RecordEnd::Keep(self.core.take_unrecorded()),
             });

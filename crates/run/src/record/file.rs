@@ -137,7 +137,8 @@ impl FileRecord {
 /// Without it the name of a new file may be lost with the power.
 fn sync_folder(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+    let synced =
+        File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
     if let Err(error) = synced {
         warn!("record {}: its folder cannot be synced: {error}", path.display());
     }

@@ -35,12 +35,10 @@ use crate::pod_groups::{PodGroups, check_pod_group};
 use crate::polled::PolledCommands;
 use crate::progress::Progress;
 use crate::random::random_bits;
-use crate::record::RecordThread;
 use crate::run::context::{ApiServer, EnvLookup, RunContext};
 use crate::run::error::RunError;
 use crate::run::instance::{AcquiredInstance, InstanceRequest};
 use crate::run::interfaces::{Interfaces, open_outputs};
-use crate::run::recorded::FoundRecord;
 use crate::run::settings::{RunIdentity, RunSettings};
 use crate::scale;
 use crate::signals::Signals;
@@ -310,7 +308,7 @@ impl Run<'_> {
         let secrets = Arc::new(TaskSecrets::new(TaskSecret::new(
             objects,
             selection.clone(),
-            self.context.owner.clone(),
+            self.owner_of_tasks()?,
             Arc::clone(&self.settings.common),
             Arc::new(self.handle(sender, &liveness)),
         )));
@@ -389,33 +387,24 @@ impl Run<'_> {
         rng: &mut Rng,
     ) -> Result<ShutdownOutcome, RunError> {
         let (settings, Opened { interfaces, identity: run, .. }) = (self.settings, opened);
-        let found = match self.open_record(&acquired) {
-            Ok(found) => found,
-            Err(error) => {
-                acquired.leases.release(LeaseRelease::Delete);
-                return Err(error);
-            }
-        };
-        let AcquiredInstance { selection, leases, id_high_water, is_new } = acquired;
-        let write_limit = leases.write_limit(self.clock);
-        let prepared = self.groups(&selection, run).and_then(|groups| {
-            Ok((groups, self.credentials(&selection, write_limit.clone(), &sender, rng)?))
+        let write_limit = acquired.leases.write_limit(self.clock);
+        let prepared = self.open_record(&acquired).and_then(|found| {
+            let groups = self.groups(&acquired.selection, run)?;
+            let limit = write_limit.clone();
+            Ok((found, groups, self.credentials(&acquired.selection, limit, &sender, rng)?))
         });
-        let (groups, credentials) = match prepared {
+        let AcquiredInstance { selection, leases, id_high_water, is_new } = acquired;
+        let (found, groups, credentials) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
                 leases.release(LeaseRelease::Delete);
                 return Err(error);
             }
         };
-        let FoundRecord { usage, opened: record } = found;
-        let mut core = self.core(&selection, groups, usage, (&leases.ids, id_high_water), rng);
-        let record = record.map(|(record, facts)| {
-            core.restore(facts, self.clock.now());
-            RecordThread::start(record, sender.clone())
-        });
-        let record =
-            record.transpose().map_err(|error| RunError::System(format!("threads: {error}")))?;
+        let mut core =
+            self.core(&selection, groups, found.usage.clone(), (&leases.ids, id_high_water), rng);
+        let keeps_tasks = found.opened.is_some();
+        let record = self.restore(&mut core, found, &sender)?;
         let pods = self.pods(&selection);
         let watermark = Arc::new(SharedWatermark::default());
         let (watch, orphans) = (self.watch_settings(rng.next_u64()), Some(self.orphans()));
@@ -453,7 +442,9 @@ impl Run<'_> {
         let keeps_secrets = leaves || outcome.is_taken_over;
         let release = SecretRelease::of(keeps_secrets);
         credentials.stop(release);
-        opened.secrets.stop(release, is_new);
+        // The next process of the run needs them for the tasks that are left.
+        let keeps_tasks = keeps_secrets || keeps_tasks && !outcome.has_done_all();
+        opened.secrets.stop(SecretRelease::of(keeps_tasks), is_new);
         if is_clear && !keeps_secrets {
             opened.remove_objects();
         }

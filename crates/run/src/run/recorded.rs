@@ -3,16 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crossbeam_channel::Sender;
 use log::{debug, info, warn};
 
 use super::Run;
-use crate::record::{ClusterPlace, OpenError, Record, RecordPlace};
+use crate::inbox::Message;
+use crate::record::{ClusterPlace, OpenError, Record, RecordPlace, RecordThread};
 use crate::run::error::RunError;
 use crate::run::instance::AcquiredInstance;
 use crate::run::settings::RecordSetting;
 use posse_base::files;
 use posse_core::model::fact::Fact;
 use posse_core::model::settings::RecordUse;
+use posse_core::reconciler::Reconciler;
 use posse_kube::api::driver_job::DriverJob;
 use posse_kube::api::retry::with_retries;
 use posse_wire::control::record::RecordOwner;
@@ -75,6 +78,38 @@ impl Run<'_> {
         }
     }
 
+    /// Gives the core what an earlier process has recorded, and starts the thread that writes.
+    pub(super) fn restore(
+        &self,
+        core: &mut Reconciler,
+        found: FoundRecord,
+        inbox: &Sender<Message>,
+    ) -> Result<Option<RecordThread>, RunError> {
+        let Some((record, facts)) = found.opened else { return Ok(None) };
+        core.restore(facts, self.clock.now());
+        let thread = RecordThread::start(record, inbox.clone());
+        thread.map(Some).map_err(|error| RunError::System(format!("threads: {error}")))
+    }
+
+    /// Who owns what the tasks need: the Job, whose next pod has the same tasks, or the driver's pod.
+    pub(super) fn owner_of_tasks(&self) -> Result<Option<OwnerRef>, RunError> {
+        match (&self.settings.record, &self.context.owner) {
+            (RecordSetting::Auto(_) | RecordSetting::Cluster, Some(pod)) => {
+                self.job_or(pod).map(Some)
+            }
+            (RecordSetting::File(_) | RecordSetting::Off, owner) => Ok(owner.clone()),
+            (RecordSetting::Auto(_) | RecordSetting::Cluster, None) => Ok(None),
+        }
+    }
+
+    /// The Job of the driver's pod, which outlives it; else the pod.
+    fn job_or(&self, pod: &OwnerRef) -> Result<OwnerRef, RunError> {
+        let (http, namespace) = (&self.server.http, &self.context.namespace);
+        let job = with_retries(|| DriverJob::find(http, namespace, pod))
+            .map_err(|refusal| RunError::Server(format!("the driver's pod: {refusal}")))?;
+        Ok(job.map_or_else(|| pod.clone(), |job| job_ref(&job)))
+    }
+
     fn open_in_cluster(
         &self,
         acquired: &AcquiredInstance,
@@ -84,11 +119,7 @@ impl Run<'_> {
                 "record: cluster needs a driver in a pod, which posse submit makes: name a file";
             return Err(RunError::Settings(what.to_owned()));
         };
-        let (http, namespace) = (&self.server.http, &self.context.namespace);
-        // The Job outlives its pods.
-        let job = with_retries(|| DriverJob::find(http, namespace, pod))
-            .map_err(|refusal| RunError::Server(format!("the driver's pod: {refusal}")))?;
-        let owner = job.map_or_else(|| pod.clone(), |job| job_ref(&job));
+        let owner = self.job_or(pod)?;
         Ok(Record::in_cluster(ClusterPlace {
             objects: self.objects(acquired.leases.write_limit(self.clock)),
             app: acquired.selection.app.clone(),

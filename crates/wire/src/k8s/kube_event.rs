@@ -255,6 +255,10 @@ mod tests {
             let notice = notice(&event, epoch()).unwrap();
             assert_eq!((notice.reason, &*notice.about, &*notice.note), (reason, about, note));
         }
+    }
+
+    #[test]
+    fn most_events_are_no_event_of_kubernetes_and_none_is_too_long() {
         assert_eq!(notice(&waiting(Waiting::Server(ServerWait::InFlight), None), epoch()), None);
         assert_eq!(notice(&Event::Run(RunEvent::Started), epoch()), None);
         let long = notice(&lost(LossReason::AppError, &"x".repeat(5_000)), epoch()).unwrap();

@@ -390,9 +390,7 @@ impl World {
             Happening::Kill => {
                 if self.core.is_some() {
                     self.kill();
-                    if self.policy.record == RecordUse::On && self.calls_rng.chance(50) {
-                        self.lose_driver_pod();
-                    }
+                    self.lose_driver_pod();
                     let ms = self.rng.below(5_000);
                     self.after(ms, Happening::Start);
                 }
@@ -509,8 +507,11 @@ impl World {
         self.outstanding.clear();
     }
 
-    /// The garbage collector deletes the executors of a driver's pod that is gone.
+    /// Half of the kills of a run with a record take the driver's pod: the garbage collector deletes its executors.
     fn lose_driver_pod(&mut self) {
+        if self.policy.record != RecordUse::On || !self.calls_rng.chance(50) {
+            return;
+        }
         let ours = self.cluster.pods.values().filter(|stored| stored.is_ours());
         let uids: Vec<Uid> = ours.map(|stored| stored.pod.uid.clone()).collect();
         for uid in uids {
