@@ -278,7 +278,6 @@ impl Reconciler {
                 self.on_read(now);
                 // Otherwise the events are from before a resourceVersion rollback.
                 if epoch == epoch_before {
-                    self.overdue.on_update(now);
                     for event in events {
                         let change = self.snapshot.apply(event);
                         self.on_change(change, now);

@@ -135,7 +135,7 @@ impl Reconciler {
         self.lose_and_delete(id, &loss, now);
     }
 
-    /// Requests a LIST: without changes a watch sends only a bookmark each minute.
+    /// Requests a LIST.
     fn ask_for_server_update(&mut self, id: ExecutorId, now: Millis) {
         if !self.snapshot.is_synced() || !self.gates.is_lease_held() || self.stop.is_some() {
             return;
@@ -155,7 +155,7 @@ impl Reconciler {
         next
     }
 
-    /// Judges the starts whose time was up before the last input from the server.
+    /// Judges the starts whose time was up before the last LIST.
     pub(super) fn judge_overdue(&mut self, now: Millis) {
         for id in self.overdue.take_due() {
             self.on_start_due(id, now);

@@ -1,5 +1,5 @@
-//! Starts whose time is up. They are judged by what the server shows after that time, so this also knows
-//! when it last showed something, and when it was asked to.
+//! Starts whose time is up. They are judged by a LIST that was begun after that time: events of a watch may be of any
+//! age.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use posse_base::time::Millis;
 /// The shortest time between two LISTs that are requested because a decision needs one.
 const ASKED_EVERY_MS: u64 = 5_000;
 
-/// The starts that wait for an input from the server.
+/// The starts that wait for a LIST.
 #[derive(Clone, Debug, Default)]
 pub struct OverdueStarts {
     ids: BTreeSet<ExecutorId>,
-    /// When the last watch event or LIST was applied.
+    /// When the last LIST was begun that is applied.
     updated_at: Option<Millis>,
     /// One was applied since the starts were last judged.
     has_update: bool,
@@ -22,22 +22,22 @@ pub struct OverdueStarts {
 }
 
 impl OverdueStarts {
-    /// A watch event or LIST was applied that the server had begun to send at that time.
+    /// A LIST was applied that was begun at that time.
     pub fn on_update(&mut self, at: Millis) {
         (self.updated_at, self.has_update) = (self.updated_at.max(Some(at)), true);
     }
 
-    /// True if a watch event or LIST was applied at that time or later.
+    /// True if a LIST was applied that was begun at that time or later.
     pub fn is_updated_since(&self, at: Millis) -> bool {
         self.updated_at.is_some_and(|updated_at| updated_at >= at)
     }
 
-    /// The start of this executor is judged after the next input from the server.
+    /// The start of this executor is judged after the next LIST.
     pub fn postpone(&mut self, id: ExecutorId) {
         self.ids.insert(id);
     }
 
-    /// The starts to judge now: all of them after an input from the server.
+    /// The starts to judge now: all of them after a LIST.
     pub fn take_due(&mut self) -> BTreeSet<ExecutorId> {
         match std::mem::take(&mut self.has_update) {
             true => std::mem::take(&mut self.ids),

@@ -76,8 +76,12 @@ fn bookmark(run: &mut Run) {
 /// Lets time pass; the server sends an event each second.
 pub(super) fn live(run: &mut Run, ms: u64) {
     for _ in 0..ms / SECOND {
+        let n_polls = run.n_polls;
         run.wait(SECOND);
         bookmark(run);
+        if run.n_polls > n_polls {
+            run.list();
+        }
     }
 }
 
