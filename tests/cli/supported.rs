@@ -34,7 +34,11 @@ fn what_is_supported_is_tested_by_something() {
         assert!(is_there, "SUPPORT.md names {by}");
         let day = cells[2].trim_end_matches(", by hand");
         let is_day = day.len() == 10 && day.bytes().all(|b| b == b'-' || b.is_ascii_digit());
-        assert!(is_day || day == "not recorded", "SUPPORT.md says that {} was tested on {day}", cells[0]);
+        assert!(
+            is_day || day == "not recorded",
+            "SUPPORT.md says that {} was tested on {day}",
+            cells[0]
+        );
     }
 }
 

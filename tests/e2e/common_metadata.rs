@@ -130,7 +130,8 @@ pub fn all_of_a_run_has_the_labels(server: &dyn Server) {
     scene.wait_running(n + 1);
     posse.kill();
     let before = taken();
-    let mut want = vec!["events", "leases", "persistentvolumeclaims", "pods", "secrets"];
+    let mut want =
+        vec!["configmaps", "events", "leases", "persistentvolumeclaims", "pods", "secrets"];
     want.extend(has_pod_groups.then_some("podgroups"));
     assert_eq!(check(&before, "first"), want.iter().map(|one| (*one).to_owned()).collect());
 

@@ -55,7 +55,10 @@ pub fn tasks_outlive_the_drivers_pod(server: &dyn Server) {
         if output.status.success() { Ok(()) } else { Err(said(&output)) }
     });
     submit::expect(&task(&["add", "--app", APP, "--name", "b"]), 0, &["b"]);
-    submit::expect(&task(&["add", "--app", APP, "--name", "c", "--after", "b"]), 0, &["c"]);
+    std::fs::write(scene.file("one"), "canary").unwrap();
+    let with_secret =
+        ["add", "--app", APP, "--name", "c", "--after", "b", "--secret-env", "TOKEN=@one"];
+    submit::expect(&task(&with_secret), 0, &["c"]);
     let pod = wait_task(&scene, "a", "");
     scene.end(&pod, End::Exit(0));
     let before = wait_task(&scene, "b", "");
@@ -73,7 +76,15 @@ pub fn tasks_outlive_the_drivers_pod(server: &dyn Server) {
     });
     let again = wait_task(&scene, "b", uid_of(&before));
     scene.end(&again, End::Exit(0));
-    scene.end(&wait_task(&scene, "c", ""), End::Exit(0));
+    let pod = wait_task(&scene, "c", "");
+    let env = pod["spec"]["containers"][0]["env"].as_array().unwrap();
+    let token = env.iter().find(|one| one["name"] == "TOKEN").expect("the variable");
+    let path = format!("/api/v1/namespaces/{}/secrets/shop-tasks", scene.namespace);
+    let secret = scene.admin.get(&path).ok();
+    let key = token["valueFrom"]["secretKeyRef"]["key"].as_str().unwrap();
+    assert!(secret["data"][key].is_string(), "{secret}");
+    assert_eq!(secret["metadata"]["ownerReferences"][0]["kind"], "Job", "{secret}");
+    scene.end(&pod, End::Exit(0));
     submit::expect(&task(&["wait", "--app", APP]), 0, &[]);
     assert!(list().contains("a    succeeded  1"), "{}", list());
     submit::stop_and_finish(scene);

@@ -37,11 +37,11 @@ pub fn submit_gives_up_a_missing_image() {
     // The embedded node pulls no image, which it says of a container without a command.
     let containers = json!([{"name": "driver"}, {"name": "side", "image": "nowhere/none:1"}]);
     let settings = json!({
-        "driver": {"command": ["true"], "env": [],
+        "driver": {"command": ["sleep", "60"], "env": [],
             "pod": {"spec": {"containers": containers}}},
         "allocation": {"start_timeout": "2s"},
     });
-    let output = run(&scene).settings(settings).once(&["submit"]);
+    let output = run(&scene).settings(settings).once(&["submit", "--create-rbac"]);
     expect(&output, 1, &["ErrImagePull", "no image for 1 s; the application is removed"]);
     expect(&ask(&scene, &["stop", "shop"]), 1, &["there is no application shop"]);
     scene.finish();

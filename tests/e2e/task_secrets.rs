@@ -27,7 +27,9 @@ fn run(scene: &Scene<'_>) -> Run {
     pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
     pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data/"}]);
     let group = json!({"group": "default", "count": 0, "max": 1, "pod": pod});
-    scene.run().settings(json!({"executors": [group]})).instance("i")
+    // With a record the values stay for the tasks that are left.
+    let settings = json!({"executors": [group], "record": "off"});
+    scene.run().settings(settings).instance("i")
 }
 
 /// Adds a task with the value of this file of the scene.

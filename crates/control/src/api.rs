@@ -285,7 +285,9 @@ impl Api {
     }
 
     fn ask(&self, command: Command, by: Caller) -> Result<Answer, Answer> {
-        self.reply(self.subject.core.ask(command, Some(by))?)
+        // Read before, so that no event is missed by who reads those behind it.
+        let seq = self.subject.events.newest();
+        self.reply(self.subject.core.ask(command, Some(by))?, seq)
     }
 
     /// Asks about one task.
@@ -307,11 +309,12 @@ impl Api {
             | Reply::TooMany { .. }
             | Reply::UnknownExecutor
             | Reply::UnknownGroup
-            | Reply::UnknownTask) => self.reply(reply),
+            | Reply::UnknownTask) => self.reply(reply, 0),
         }
     }
 
-    fn reply(&self, reply: Reply) -> Result<Answer, Answer> {
+    /// `seq`: the newest event before the call.
+    fn reply(&self, reply: Reply, seq: u64) -> Result<Answer, Answer> {
         match reply {
             Reply::Done => Ok(Answer::ok(b"{}".to_vec())),
             Reply::Killed { killed, busy, unknown, target } => {
@@ -320,7 +323,7 @@ impl Api {
             Reply::NotRecorded { what } => Err(Answer::error(503, &what, None)),
             Reply::Noted { unknown } => Ok(Answer::ok(calls::unknown_body(&unknown))),
             Reply::Refused { what, field } => Err(Answer::error(400, &what, Some(field))),
-            Reply::Status(status) => Ok(Answer::ok_in_parts(self.encode(&status))),
+            Reply::Status(status) => Ok(Answer::ok_in_parts(self.encode(seq, &status))),
             Reply::Target(target) => Ok(Answer::ok(calls::target_body(target))),
             Reply::TaskDiffers { key, field } => {
                 let what = format!("the key {key} was given before with another {field}");
@@ -338,11 +341,11 @@ impl Api {
         }
     }
 
-    fn encode(&self, status: &Status) -> Body {
+    fn encode(&self, seq: u64, status: &Status) -> Body {
         let ServedRun { identity, epoch, .. } = &self.subject;
         // A panic leaves it empty.
         let mut encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
-        encoder.encode(identity, status, epoch())
+        encoder.encode(identity, seq, status, epoch())
     }
 }
 

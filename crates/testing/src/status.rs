@@ -117,6 +117,6 @@ pub fn sample_status() -> Status {
 #[must_use]
 pub fn sample_status_json(names: &RunNames) -> StatusJson {
     let epoch = Epoch(SystemTime::UNIX_EPOCH);
-    let body = StatusEncoder::default().encode(names, &sample_status(), epoch);
+    let body = StatusEncoder::default().encode(names, 7, &sample_status(), epoch);
     StatusJson::parse(&body.concat()).unwrap()
 }

@@ -34,7 +34,7 @@ use posse_core::machines::lease::{LeaseScope, LeaseUpdate};
 use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
 use posse_core::machines::startup::StartStep;
 use posse_core::model::action::{Action, RunVerdict};
-use posse_core::model::command::Reply;
+use posse_core::model::command::{Command, Reply};
 use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
@@ -78,6 +78,16 @@ pub struct DriverPlan {
     pub probe: Option<Probe>,
     /// The driver reports readiness by the control API.
     pub is_ready_by_call: bool,
+}
+
+/// The end of the engine.
+#[derive(Debug)]
+pub struct Ended {
+    pub outcome: ShutdownOutcome,
+    /// The signal that ended the run before its start.
+    pub interrupted_by: Option<Signal>,
+    /// The next process of the run has tasks to do whose values are in the Secret.
+    pub leaves_secret_tasks: bool,
 }
 
 /// The reconciler thread.
@@ -161,9 +171,8 @@ enum Woken {
 }
 
 impl<U: Upstream> Engine<'_, U> {
-    /// Runs until the shutdown is complete. Also returns the signal that ended the run before its
-    /// start, if one did.
-    pub fn run(mut self) -> (ShutdownOutcome, Option<Signal>) {
+    /// Runs until the shutdown is complete.
+    pub fn run(mut self) -> Ended {
         loop {
             let began = Instant::now();
             self.turn();
@@ -186,14 +195,18 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     /// Ends the record while the Leases are held.
-    fn end(mut self, outcome: ShutdownOutcome) -> (ShutdownOutcome, Option<Signal>) {
+    fn end(mut self, outcome: ShutdownOutcome) -> Ended {
+        let mut leaves_secret_tasks = false;
         if let Some(record) = self.record.take() {
+            let keys = self.core.command(Command::TaskSecretKeys, self.clock.now());
+            leaves_secret_tasks = !outcome.has_done_all()
+                && matches!(keys, Reply::TaskSecretKeys(keys) if !keys.is_empty());
             record.stop(match outcome.has_done_all() {
                 true => RecordEnd::Remove,
                 false => RecordEnd::Keep(self.core.take_unrecorded()),
             });
         }
-        (outcome, self.state.interrupted_by)
+        Ended { outcome, interrupted_by: self.state.interrupted_by, leaves_secret_tasks }
     }
 
     /// Waits for a message, a signal or a deadline, and takes all waiting messages up to a limit.

@@ -23,7 +23,7 @@ use crate::credentials::{CredentialContext, CredentialThreads, SecretRelease};
 use crate::driver::DriverEnv;
 use crate::driver::port::DriverPort;
 use crate::dry_run::{TemplateDryRun, with_what_is_added};
-use crate::engine::{Engine, EngineState};
+use crate::engine::{Ended, Engine, EngineState};
 use crate::events::EventLog;
 use crate::idle;
 use crate::inbox::{ControlHandle, Liveness, Message, inbox};
@@ -403,7 +403,6 @@ impl Run<'_> {
         };
         let mut core =
             self.core(&selection, groups, found.usage.clone(), (&leases.ids, id_high_water), rng);
-        let keeps_tasks = found.opened.is_some();
         let record = self.restore(&mut core, found, &sender)?;
         let pods = self.pods(&selection);
         let watermark = Arc::new(SharedWatermark::default());
@@ -434,7 +433,7 @@ impl Run<'_> {
             record,
             state: EngineState::new(self.logger()),
         };
-        let (outcome, interrupted_by) = engine.run();
+        let Ended { outcome, interrupted_by, leaves_secret_tasks } = engine.run();
         polled.stop();
         let is_clear = outcome.stop == StopResult::default();
         let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
@@ -442,9 +441,7 @@ impl Run<'_> {
         let keeps_secrets = leaves || outcome.is_taken_over;
         let release = SecretRelease::of(keeps_secrets);
         credentials.stop(release);
-        // The next process of the run needs them for the tasks that are left.
-        let keeps_tasks = keeps_secrets || keeps_tasks && !outcome.has_done_all();
-        opened.secrets.stop(SecretRelease::of(keeps_tasks), is_new);
+        opened.secrets.stop(SecretRelease::of(keeps_secrets || leaves_secret_tasks), is_new);
         if is_clear && !keeps_secrets {
             opened.remove_objects();
         }

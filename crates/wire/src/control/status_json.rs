@@ -37,6 +37,9 @@ pub struct RunNames {
 pub struct StatusJson {
     #[serde(flatten)]
     pub identity: RunNames,
+    /// The newest event that this status surely has: who reads the events behind it misses none. 0: an older posse.
+    #[serde(default)]
+    pub seq: u64,
     pub groups: Vec<GroupJson>,
     pub executors: Vec<ExecutorJson>,
     /// Nodes that new executors avoid, and until when.
@@ -204,12 +207,14 @@ const CLOCK_STEP: Duration = Duration::from_secs(1);
 
 impl StatusEncoder {
     /// The answer's body: the last one, if nothing has changed.
-    pub fn encode(&mut self, names: &RunNames, status: &Status, epoch: Epoch) -> Body {
+    /// `seq`: the newest event before the status was asked for.
+    pub fn encode(&mut self, names: &RunNames, seq: u64, status: &Status, epoch: Epoch) -> Body {
         let is_same_clock = |last: &EncodedStatus| last.epoch.abs_diff(epoch) < CLOCK_STEP;
         let before = self.last.take().filter(is_same_clock);
         let epoch = before.as_ref().map_or(epoch, |last| last.epoch);
         let rest = StatusJson {
             identity: names.clone(),
+            seq,
             groups: status.groups.iter().map(|group| group_json(group, epoch)).collect(),
             executors: Vec::new(),
             avoided_nodes: (status.avoided_nodes.iter())
@@ -375,7 +380,7 @@ mod tests {
             ..RunNames::default()
         };
         let epoch = Epoch(SystemTime::UNIX_EPOCH);
-        let bytes = StatusEncoder::default().encode(&identity, &sample_status(), epoch).concat();
+        let bytes = StatusEncoder::default().encode(&identity, 7, &sample_status(), epoch).concat();
         let text = str::from_utf8(&bytes).unwrap();
         for part in [
             r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","groups":[{"group":"default","target":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"ready":6,"draining":0,"terminating":1,"failed":3,"open_tasks":0,"ended_tasks":2,"lost":5,"scale_down":"any","completed":57,"completions":100,"attempt":2,"waiting":"quota","since":"1970-01-01T00:00:01.000Z","until":"1970-01-01T00:00:02.000Z","message":"exceeded quota","would_create":12,"would_end":0,"limits":[{"what":"create","waiting":"quota","at_most":1,"of":8,"until":"1970-01-01T00:00:02.000Z"},{"what":"create","waiting":"pending_limit","at_most":6,"of":12,"until":null},{"what":"start","waiting":"unschedulable","at_most":null,"of":null,"until":null}]}"#,
@@ -408,8 +413,8 @@ mod tests {
             Status { executors, ..sample_status() }
         };
         let mut check = |blocks: &[&ExecutorBlock], epoch: Epoch| {
-            let body = encoder.encode(&names, &status(blocks), epoch);
-            let new = StatusEncoder::default().encode(&names, &status(blocks), epoch);
+            let body = encoder.encode(&names, 7, &status(blocks), epoch);
+            let new = StatusEncoder::default().encode(&names, 7, &status(blocks), epoch);
             assert_eq!(body.concat(), new.concat());
             StatusJson::parse(&body.concat()).unwrap();
             body
