@@ -32,7 +32,7 @@ pub fn submit_shows_last_lines() {
 
 /// An image that does not come is waited for for half of `start_timeout`; then nothing stays behind.
 pub fn submit_gives_up_a_missing_image() {
-    let own = Embedded::start_with(&["--rbac"]);
+    let own = Embedded::start_with(&[]);
     let scene = Scene::new(&own);
     // The embedded node pulls no image, which it says of a container without a command.
     let containers = json!([{"name": "driver"}, {"name": "side", "image": "nowhere/none:1"}]);
@@ -41,7 +41,7 @@ pub fn submit_gives_up_a_missing_image() {
             "pod": {"spec": {"containers": containers}}},
         "allocation": {"start_timeout": "2s"},
     });
-    let output = run(&scene).settings(settings).once(&["submit", "--create-rbac"]);
+    let output = run(&scene).settings(settings).once(&["submit"]);
     expect(&output, 1, &["ErrImagePull", "no image for 1 s; the application is removed"]);
     expect(&ask(&scene, &["stop", "shop"]), 1, &["there is no application shop"]);
     scene.finish();

@@ -19,6 +19,7 @@ use crate::state::create_backoff::{
 };
 use crate::state::executors::{Executor, Life};
 use crate::state::nodes::NodeLoss;
+use crate::state::places::Blame;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
@@ -66,10 +67,10 @@ impl Reconciler {
         let start_ms = executor.start.bound_since.map_or(0, |since| now.since(since));
         let LostPod { node, is_at_fault, is_rejected } = pod;
         let mut loss = loss.clone();
-        let is_alone = self.is_node_to_blame(id, &loss, node.as_deref(), lived_ms, now);
+        let blame = self.blame(id, &loss, node.as_deref(), lived_ms, now);
         let is_of_task = self.has_task(id);
         // The failures of a task are charged to its retries, wherever they happen.
-        if is_alone && !is_of_task {
+        if blame == Blame::Node && !is_of_task {
             blame_place(&mut loss, is_rejected);
         } else if is_from_before && loss.reason == LossReason::Deleted {
             // An earlier process may have asked for it.
@@ -86,7 +87,7 @@ impl Reconciler {
         }
         // The message comes from the driver or the server, so it is sanitized.
         let message = sanitize(&loss.message, MESSAGE_BYTES_MAX);
-        let node_at_fault = node.clone().filter(|_| is_at_fault || is_alone);
+        let node_at_fault = node.clone().filter(|_| is_at_fault || blame != Blame::Application);
         self.tell(subject, ExecutorEvent::Lost { node, reason, budget, exit_code, message });
         let budget = budget.filter(|budget| !(is_of_task && *budget == Budget::App));
         if reason.budget() == Some(Budget::App) && !reason.is_by_posse() {
@@ -106,26 +107,28 @@ impl Reconciler {
         self.restart_group_of(id, now);
     }
 
-    /// True if an executor ended early on a node, and the place shows that this node is the cause. What a task does is
-    /// its own.
-    fn is_node_to_blame(
+    /// Whom the place shows to be the cause of an early end. What a task does is its own.
+    fn blame(
         &mut self,
         id: ExecutorId,
         loss: &Loss,
         node: Option<&str>,
         lived_ms: Option<u64>,
         now: Millis,
-    ) -> bool {
+    ) -> Blame {
         let is_own = self.has_task(id) && loss.reason.budget() == Some(Budget::App);
         let early_ms = if loss.caused_by_app() { EARLY_END_MS } else { AT_ONCE_MS };
         let lived_ms = lived_ms.unwrap_or(0);
-        let Some(throttle) = self.executors.throttle_of(id) else { return false };
+        let Some(throttle) = self.executors.throttle_of(id) else { return Blame::Application };
         throttle.places.remove(id);
-        let Some(node) = node.filter(|_| depends_on_place(loss.reason)) else { return false };
+        let Some(node) = node.filter(|_| depends_on_place(loss.reason)) else {
+            return Blame::Application;
+        };
         let began = Millis(now.0.saturating_sub(lived_ms));
-        lived_ms < early_ms
-            && !is_own
-            && throttle.places.is_node_to_blame(loss.reason, node, began, now)
+        match lived_ms < early_ms && !is_own {
+            true => throttle.places.blame(loss.reason, node, began, now),
+            false => Blame::Application,
+        }
     }
 
     /// Ends the run if this loss, which was charged to the budget, was one too many.

@@ -14,6 +14,15 @@ const WINDOW_MS: u64 = 600_000;
 /// At most this many nodes are remembered for a reason; Kubernetes supports clusters of up to 5,000 nodes.
 const NODES_MAX: usize = 5_000;
 
+/// Who is to blame for an early end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    Application,
+    Node,
+    /// The first one on a node, while others live elsewhere: it counts against the node, and is charged by its reason.
+    Unclear,
+}
+
 /// The early ends on one node for one reason.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
@@ -59,14 +68,9 @@ impl Places {
 
     /// An executor ended on `node` soon after it began at `began`, and does not count as running any more. True if that
     /// node is to blame: for this reason none has ended soon on another, where others have outlived this one. An executor
-    /// that runs there proves nothing, unless it began later than the first one that ended and has lived for long.
-    pub fn is_node_to_blame(
-        &mut self,
-        reason: LossReason,
-        node: &str,
-        began: Millis,
-        now: Millis,
-    ) -> bool {
+    /// that runs there proves nothing, unless it began later than the first one that ended and has lived for long. One
+    /// end alone is no pattern yet.
+    pub fn blame(&mut self, reason: LossReason, node: &str, began: Millis, now: Millis) -> Blame {
         let Self { lives, ends, .. } = self;
         let ends = ends.entry(reason).or_default();
         let is_proven = |node: &str, ends: &Ends| {
@@ -79,12 +83,17 @@ impl Places {
         });
         let is_alone = ends.keys().all(|other| **other == *node)
             && !ends.get(node).is_some_and(|ends| is_proven(node, ends));
+        let is_first = !ends.contains_key(node);
         if let Some(ends) = ends.get_mut(node) {
             ends.last = now;
         } else if ends.len() < NODES_MAX {
             ends.insert(node.into(), Ends { first: now, last: now });
         }
-        is_alone && self.lives_elsewhere(node, began)
+        match is_alone && self.lives_elsewhere(node, began) {
+            false => Blame::Application,
+            true if is_first => Blame::Unclear,
+            true => Blame::Node,
+        }
     }
 }
 
@@ -111,8 +120,8 @@ mod tests {
                     places.remove(oldest.expect("one runs there").1);
                 }
                 _ => {
-                    let is_blamed = places.is_node_to_blame(reason, node, began, Millis(at));
-                    blamed.push(if is_blamed { node } else { "" });
+                    let blame = places.blame(reason, node, began, Millis(at));
+                    blamed.push(if blame == Blame::Application { "" } else { node });
                 }
             }
         }

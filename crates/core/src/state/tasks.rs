@@ -63,7 +63,7 @@ pub struct EndedTask {
     pub executor: Option<ExecutorId>,
     pub attempts: u32,
     round: u32,
-    /// This process has reported the end, or the record says that an earlier one has.
+    /// This process has reported the end.
     is_reported: bool,
 }
 
@@ -232,7 +232,7 @@ impl Tasks {
     ) {
         self.n_failed = self.n_failed.saturating_add(end.outcome.is_failure().into());
         let ended = EndedTask::new(task, executor, attempts, end);
-        let ended = EndedTask { round, is_reported: true, ..ended };
+        let ended = EndedTask { round, ..ended };
         self.ended.insert(Arc::clone(&task.key), ended);
     }
 

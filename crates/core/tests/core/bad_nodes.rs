@@ -99,9 +99,8 @@ fn play(policy: Policy, n: u32, good: &[&str], bad: &[&str], (lives_ms, end): Wa
         let next = run.core.next_deadline().map_or(u64::MAX, |at| at.0);
         let next = placed.iter().map(|(_, at)| *at).fold(next, u64::min);
         run.now = next.clamp(run.now + 1, run.now + MINUTE_MS);
-        // A start is judged at a message of the server.
-        let there: Vec<u64> = run.pods.iter().map(|pod| pod.id.0).collect();
-        run.watch(&there, |_| ());
+        // A start is judged by a LIST.
+        run.list();
         told.verdict = run.core.poll_verdict();
     }
     for event in run.take_events() {
@@ -132,8 +131,15 @@ fn one_node_on_which_nothing_lives_is_avoided_whatever_the_reason() {
         for (name, way, reason) in KINDS {
             let n = u32::try_from(good.len()).unwrap() + 1;
             let told = play(Policy::default(), n, good, &["bad"], way);
-            let loss = ("bad".to_owned(), reason, Some(Budget::Cluster));
-            assert_eq!(told.losses, [loss.clone(), loss.clone(), loss], "{name}, {good:?}");
+            // One end alone is no pattern yet.
+            let first = match name {
+                "is rejected for itself" => LossReason::ConfigError,
+                _ => reason,
+            };
+            let later = (reason, Some(Budget::Cluster));
+            let losses = [(first, first.budget()), later, later];
+            let losses = losses.map(|(reason, budget)| ("bad".to_owned(), reason, budget));
+            assert_eq!(told.losses, losses, "{name}, {good:?}");
             assert_eq!((told.avoided, told.verdict), (vec!["bad".to_owned()], None), "{name}");
         }
     }
@@ -148,7 +154,8 @@ fn a_bad_node_that_nobody_avoids_does_not_end_the_run_either() {
         let told = play(policy.clone(), 4, &["a", "b", "c"], &["bad"], way);
         assert_eq!((told.avoided, told.verdict), (vec![], None), "{name}");
         assert!(told.losses.len() < 100, "{name}: {} losses in an hour", told.losses.len());
-        assert!(told.losses.iter().all(|loss| loss.2 == Some(Budget::Cluster)), "{name}");
+        let others = told.losses.iter().filter(|loss| loss.2 != Some(Budget::Cluster));
+        assert!(others.count() <= 1, "{name}: {:?}", told.losses);
     }
 }
 

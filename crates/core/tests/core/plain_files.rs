@@ -146,9 +146,8 @@ fn starts_that_can_never_succeed_end_the_run_after_a_quarter_of_an_hour() {
             }
             let next = run.core.next_deadline().map_or(u64::MAX, |at| at.0);
             run.now = next.clamp(run.now, run.now + MINUTE_MS);
-            // A start is judged at a message of the server.
-            let there: Vec<u64> = run.pods.iter().map(|pod| pod.id.0).collect();
-            run.watch(&there, |_| ());
+            // A start is judged by a LIST.
+            run.list();
             verdict = run.core.poll_verdict();
         }
         assert_eq!(verdict, want, "others: {others}, has run: {has_run}");

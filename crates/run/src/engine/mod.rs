@@ -80,16 +80,6 @@ pub struct DriverPlan {
     pub is_ready_by_call: bool,
 }
 
-/// The end of the engine.
-#[derive(Debug)]
-pub struct Ended {
-    pub outcome: ShutdownOutcome,
-    /// The signal that ended the run before its start.
-    pub interrupted_by: Option<Signal>,
-    /// The next process of the run has tasks to do whose values are in the Secret.
-    pub leaves_secret_tasks: bool,
-}
-
 /// The reconciler thread.
 #[derive(Debug)]
 pub struct Engine<'a, U> {
@@ -168,6 +158,16 @@ impl EngineState {
 enum Woken {
     BySignal,
     InTime,
+}
+
+/// The end of the engine.
+#[derive(Debug)]
+pub struct Ended {
+    pub outcome: ShutdownOutcome,
+    /// The signal that ended the run before its start.
+    pub interrupted_by: Option<Signal>,
+    /// The next process of the run has tasks to do whose values are in the Secret.
+    pub leaves_secret_tasks: bool,
 }
 
 impl<U: Upstream> Engine<'_, U> {

@@ -137,14 +137,16 @@ impl RecordThread {
         let (orders, received) = bounded(2);
         let body = move || {
             let mut is_failing = false;
+            let mut last: Option<Instant> = None;
             for order in received {
                 match order {
                     Order::Write(facts) => {
-                        let began = Instant::now();
+                        // What changes meanwhile is written with the next one.
+                        let rest = last.map(|last| WRITE_INTERVAL.saturating_sub(last.elapsed()));
+                        std::thread::sleep(rest.unwrap_or_default());
+                        last = Some(Instant::now());
                         let written = record.append(facts);
                         tell(&mut is_failing, written.as_ref().err());
-                        // Others that come meanwhile are written with the next one.
-                        std::thread::sleep(WRITE_INTERVAL.saturating_sub(began.elapsed()));
                         let answer = written.map_err(RecordError);
                         if inbox.send(Input::Recorded { answer }.into()).is_err() {
                             return;

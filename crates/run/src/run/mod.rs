@@ -433,10 +433,23 @@ impl Run<'_> {
             record,
             state: EngineState::new(self.logger()),
         };
-        let Ended { outcome, interrupted_by, leaves_secret_tasks } = engine.run();
+        let ended = engine.run();
         polled.stop();
+        self.conclude(ended, opened, (credentials, threads), is_new)
+    }
+
+    /// Ends the threads of a run, and what it has made in the cluster beside its pods.
+    fn conclude(
+        &self,
+        ended: Ended,
+        opened: &Opened,
+        (credentials, threads): (CredentialThreads, Threads<'_>),
+        is_new: bool,
+    ) -> Result<ShutdownOutcome, RunError> {
+        let Ended { outcome, interrupted_by, leaves_secret_tasks } = ended;
         let is_clear = outcome.stop == StopResult::default();
-        let leaves = settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
+        let leaves =
+            self.settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
         // Before the Leases, so that the next driver does not store its own meanwhile.
         let keeps_secrets = leaves || outcome.is_taken_over;
         let release = SecretRelease::of(keeps_secrets);

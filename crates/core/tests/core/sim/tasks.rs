@@ -251,6 +251,10 @@ pub fn tasks_are_right(core: &Reconciler) -> CheckResult {
     Ok(())
 }
 
+fn keys_of(name: &GroupName, tasks: &[Arc<Task>]) -> Vec<Key> {
+    tasks.iter().map(|task| (name.clone(), Arc::clone(&task.key))).collect()
+}
+
 fn is_running(pod: &Pod) -> bool {
     pod.container == ContainerState::Running && !has_ended(pod)
 }
@@ -333,8 +337,7 @@ impl World {
             let of_group =
                 of_group.filter(|(name, task)| *name == spec.name && !is_told(name, task));
             let tasks: Vec<Arc<Task>> = of_group.map(|(_, task)| Arc::clone(task)).collect();
-            let keys: Vec<Key> =
-                tasks.iter().map(|task| (spec.name.clone(), Arc::clone(&task.key))).collect();
+            let keys = keys_of(&spec.name, &tasks);
             let reply = core
                 .command(Command::Group(spec.name.clone(), GroupCommand::AddTasks { tasks }), now);
             if is_recorded && matches!(reply, Reply::Tasks(_)) {

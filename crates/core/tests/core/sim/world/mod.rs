@@ -390,7 +390,6 @@ impl World {
             Happening::Kill => {
                 if self.core.is_some() {
                     self.kill();
-                    self.lose_driver_pod();
                     let ms = self.rng.below(5_000);
                     self.after(ms, Happening::Start);
                 }
@@ -505,6 +504,7 @@ impl World {
         self.stream = None;
         self.turn_at = None;
         self.outstanding.clear();
+        self.lose_driver_pod();
     }
 
     /// Half of the kills of a run with a record take the driver's pod: the garbage collector deletes its executors.
