@@ -63,13 +63,15 @@ impl Run<'_> {
                 let opened = Some((record, facts));
                 Ok(FoundRecord { usage: RecordUse::On, opened })
             }
-            // A driver that adds no tasks needs none.
+            // A driver's program adds its tasks again when it is started again, and many add none.
+            Err(OpenError::Forbidden(why))
+                if !is_named && !self.settings.driver.command.is_empty() =>
+            {
+                debug!("there is no record, so tasks end with this process: {why}");
+                Ok(FoundRecord::none(RecordUse::Off))
+            }
             Err(OpenError::Forbidden(why)) if !is_named => {
-                let has_driver = !self.settings.driver.command.is_empty();
-                match has_driver {
-                    true => debug!("there is no record: {why}"),
-                    false => warn!("there is no record, so tasks are refused: {why}"),
-                }
+                warn!("there is no record, so tasks are refused: {why}");
                 Ok(FoundRecord::none(RecordUse::Missing(why)))
             }
             Err(OpenError::Forbidden(why) | OpenError::Unusable(why)) => {
