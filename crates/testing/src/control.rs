@@ -306,6 +306,6 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn encoded_status(epoch_ms: u64) -> String {
     let body =
-        StatusEncoder::default().encode(&identity(), 7, &sample_status(), epoch_of(epoch_ms));
+        StatusEncoder::default().encode(&identity(), 0, &sample_status(), epoch_of(epoch_ms));
     String::from_utf8(body.concat()).unwrap()
 }
