@@ -96,7 +96,12 @@ impl Reconciler {
         } else {
             group.tasks.adopt(&run, id, is_live)
         };
-        if matches!(adopted, Adopted::Ended | Adopted::Recorded) {
+        // The record of the run has its end, and nobody may have kept its output.
+        let ended = group.tasks.ended(&run.task.key);
+        let is_last = ended.is_some_and(|ended| ended.executor == Some(id));
+        if matches!(adopted, Adopted::Ended | Adopted::Recorded)
+            || adopted == Adopted::Known && is_last
+        {
             self.keep_output(id, true);
         }
         let key = &run.task.key;
