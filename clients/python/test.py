@@ -304,7 +304,7 @@ class Runs(unittest.TestCase):
                 self.assertEqual(losses.take([1, 2, 3]), [])
                 client.kill([2])
                 [loss] = until("a loss", lambda: losses.take([1, 2, 3]))
-                self.assertEqual((loss.executor, loss.reason, loss.caused_by_app), (2, "killed", True))
+                self.assertEqual((loss.executor, loss.reason, loss.caused_by_app), (2, "killed", False))
                 client.wait_running(3)
                 started[1].kill()
                 started[1].wait()
