@@ -495,7 +495,8 @@ pub fn output_of_tasks_is_kept(server: &dyn Server) {
         );
     }
     let group = json!({"count": 0, "template": "pod.json"});
-    let settings = json!({"executors": [group], "task_output": "kept"});
+    let record = scene.file("record");
+    let settings = json!({"executors": [group], "task_output": "kept", "record": record});
     let run = || scene.run().settings(settings.clone()).instance("outputs").start();
     let posse = run();
     posse.wait_ready();
@@ -513,6 +514,10 @@ pub fn output_of_tasks_is_kept(server: &dyn Server) {
     }
     assert_eq!(posse.ask(&["task", "wait"]).status.code(), Some(3));
     wait_kept(&scene);
+    wait_for(PATIENCE, "both ends to be in the record", || {
+        let text = fs::read_to_string(&record).unwrap_or_default();
+        ["\"succeeded\"", "\"failed\""].iter().all(|outcome| text.contains(outcome))
+    });
     let pods = scene.ours();
     assert_eq!(pods.len(), 2, "the pods of ended tasks stay");
     pods.iter().for_each(|pod| scene.delete(pod));
@@ -535,7 +540,7 @@ pub fn output_of_tasks_is_kept(server: &dyn Server) {
     assert!(said(&unknown).contains("has no task nobody"), "{}", said(&unknown));
     posse.signal(Signal::KILL);
     wait_for(PATIENCE, "posse to end", || posse.is_over());
-    // With their pods the run has forgotten the tasks, but not their output.
+    // Their pods are gone. The record has the tasks, and the folder their output.
     let posse = run();
     posse.wait_ready();
     if has_logs {

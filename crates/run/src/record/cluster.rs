@@ -7,11 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use log::{debug, warn};
 use serde_json::{Value, json};
 
-use super::{ClusterPlace, OpenError, WRITE_INTERVAL};
+use super::{ClusterPlace, OpenError};
 use posse_core::model::fact::{Fact, Topic};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::Kind;
@@ -24,6 +25,8 @@ use posse_wire::k8s::labels::{APP, MANAGED_BY, RECORD};
 const CHUNK_BYTES_MAX: usize = 256 << 10;
 /// Up to this size the last ConfigMap gets more lines, bytes: each write sends all of it.
 const TAIL_BYTES_MAX: usize = 32 << 10;
+/// Between two writes, so that a record costs etcd at most five a second. What changes meanwhile is written together.
+const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a number is tried that is taken.
 const TRIES_MAX: u32 = 10;
 
@@ -41,6 +44,7 @@ pub(super) struct ClusterRecord {
     chunks: BTreeMap<u64, Chunk>,
     /// In which ConfigMaps a topic has a line.
     places: BTreeMap<Topic, BTreeSet<u64>>,
+    last_write: Option<Instant>,
 }
 
 /// One ConfigMap.
@@ -86,6 +90,7 @@ impl ClusterRecord {
                 epoch,
                 chunks: BTreeMap::new(),
                 places: BTreeMap::new(),
+                last_write: None,
             };
             let facts = record.load(found);
             match record.fence() {
@@ -183,15 +188,15 @@ impl ClusterRecord {
             }
             let number = self.chunks.last_key_value().map_or(1, |(&number, _)| number + 1);
             self.save(number, chunk)?;
-            if lines.peek().is_some() {
-                thread::sleep(WRITE_INTERVAL);
-            }
         }
         Ok(())
     }
 
     /// Stores a ConfigMap, whatever others have done to it.
     fn save(&mut self, mut number: u64, mut chunk: Chunk) -> Result<(), String> {
+        let rest = self.last_write.map(|last| WRITE_INTERVAL.saturating_sub(last.elapsed()));
+        thread::sleep(rest.unwrap_or_default());
+        self.last_write = Some(Instant::now());
         for _ in 0..TRIES_MAX {
             let is_new = chunk.uid.is_empty();
             let saved = match is_new {

@@ -23,8 +23,6 @@ use posse_wire::pod::build::OwnerRef;
 use self::cluster::ClusterRecord;
 use self::file::FileRecord;
 
-/// Between two writes, so that a record costs etcd at most five a second.
-const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 /// The stack of the thread that writes, bytes.
 const STACK_BYTES: usize = 256 << 10;
 /// How long the end of a run waits for a write that is under way.
@@ -137,14 +135,9 @@ impl RecordThread {
         let (orders, received) = bounded(2);
         let body = move || {
             let mut is_failing = false;
-            let mut last: Option<Instant> = None;
             for order in received {
                 match order {
                     Order::Write(facts) => {
-                        // What changes meanwhile is written with the next one.
-                        let rest = last.map(|last| WRITE_INTERVAL.saturating_sub(last.elapsed()));
-                        std::thread::sleep(rest.unwrap_or_default());
-                        last = Some(Instant::now());
                         let written = record.append(facts);
                         tell(&mut is_failing, written.as_ref().err());
                         let answer = written.map_err(RecordError);
