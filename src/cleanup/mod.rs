@@ -26,7 +26,7 @@ use posse_control::client::ClientError;
 use posse_core::machines::lease::LeaseScope;
 use posse_core::model::ids::Uid;
 use posse_core::model::lease::Record;
-use posse_core::model::pod::OwnerPod;
+use posse_core::model::pod::Owner;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::orphans::{
     LeaseAge, OrphanCandidate, OrphanFacts, OrphanVerdict, OwnerState, judge,
@@ -126,7 +126,7 @@ fn conclude(output: FormatArgs, text: &str, out: &mut dyn Write) -> Result<Code,
 #[derive(Debug)]
 struct Batch {
     instance: InstanceLabels,
-    owner: Option<OwnerPod>,
+    owner: Option<Owner>,
     state: OwnerState,
     pods: Vec<OrphanCandidate>,
     lease: Option<NamedLease>,
@@ -267,13 +267,13 @@ impl Cleanup<'_> {
             .list()
             .map_err(|refusal| self.connection.failure("cannot list the executors", &refusal))?;
         // By application and instance, owner, and whether the names are those of executors.
-        let mut sorted: BTreeMap<(String, Option<OwnerPod>, bool), Vec<OrphanCandidate>> =
+        let mut sorted: BTreeMap<(String, Option<Owner>, bool), Vec<OrphanCandidate>> =
             BTreeMap::new();
         for pod in pods {
             let key = format!("{} {}", text(pod.app.as_ref()), text(pod.instance.as_ref()));
             sorted.entry((key, pod.owner.clone(), pod.has_executor_name)).or_default().push(pod);
         }
-        let mut states: BTreeMap<OwnerPod, OwnerState> = BTreeMap::new();
+        let mut states: BTreeMap<Owner, OwnerState> = BTreeMap::new();
         let mut found = Vec::new();
         for ((_, owner, have_executor_names), pods) in sorted {
             let first = &pods[0];
@@ -311,11 +311,7 @@ impl Cleanup<'_> {
         Ok(batches)
     }
 
-    fn state(
-        &self,
-        owner: Option<&OwnerPod>,
-        known: &mut BTreeMap<OwnerPod, OwnerState>,
-    ) -> OwnerState {
+    fn state(&self, owner: Option<&Owner>, known: &mut BTreeMap<Owner, OwnerState>) -> OwnerState {
         owner.map_or(OwnerState::None, |owner| {
             known.entry(owner.clone()).or_insert_with(|| self.pods.owner(owner)).clone()
         })

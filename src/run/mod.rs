@@ -68,7 +68,12 @@ fn run_once(
     if args.as_job {
         let retries = settings.driver.pod.retries;
         *job_pod = find_job_pod(&connection, settings.namespace.as_deref(), retries, world);
-        if let Some(job_end) = job_pod.as_mut().and_then(JobPod::begin) {
+        if let Some(job_pod) = job_pod
+            && let Some(job_end) = job_pod.begin()
+        {
+            if settings.keeps_executors() {
+                job_pod.end_executors(&settings.app);
+            }
             return Ok(Code::Driver(job_end.code()));
         }
     }
@@ -90,6 +95,7 @@ fn run_once(
         clock,
         signals: &signals,
         shows_progress: shows_progress(args.progress, world),
+        job: job_pod.as_ref().map(JobPod::job),
     };
     let result = run_application(inputs);
     if let Some(executor_logs) = executor_logs {

@@ -34,6 +34,8 @@ pub enum Message {
     Input(Input),
     /// From the lease thread of this scope.
     Lease(LeaseScope, LeaseUpdate),
+    /// Whether the Job of this pod makes another one after it.
+    Job { goes_on: bool },
     /// A LIST or a WATCH failed. Only a failure of the first LIST may end the run.
     ReadRefused(Refusal),
 }

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use log::{debug, error, info, warn};
 
-use posse_core::model::refusal::Refusal;
+use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit, end_wait_ms};
 use posse_kube::api::driver_job::{DriverJob, PodRest};
 use posse_kube::api::retry::with_retries;
 use posse_kube::http::Http;
+use posse_wire::names;
 use posse_wire::pod::build::OwnerRef;
 
 /// The pod of a Job in which this process runs.
@@ -55,6 +56,11 @@ impl JobPod {
         }
     }
 
+    /// The Job.
+    pub fn job(&self) -> &DriverJob {
+        &self.job
+    }
+
     /// Counts the earlier pods. Returns why the driver must not start, after it has ended the Job.
     pub fn begin(&mut self) -> Option<JobEnd> {
         let job = self.job.name().to_owned();
@@ -84,6 +90,25 @@ impl JobPod {
             self.warn_not_permitted(&refusal);
         }
         None
+    }
+
+    /// Ends the executors that an earlier pod has left to this one, which does not start its driver.
+    pub fn end_executors(&self, app: &str) {
+        let instance = names::instance_from_uid(&self.job.uid().to_string());
+        let executors = self.job.executors(app);
+        let ended = with_retries(|| executors.list()).and_then(|pods| {
+            let left = pods.into_iter().filter(|pod| pod.instance.as_ref() == Some(&instance));
+            left.map(|pod| with_retries(|| executors.delete(&pod)))
+                .filter(|answer| !is_gone(answer))
+                .collect()
+        });
+        let ended: Result<(), Refusal> = ended;
+        if let Err(refusal) = ended {
+            warn!(
+                "executors of the earlier pod remain until job {} is deleted: {refusal}",
+                self.job.name()
+            );
+        }
     }
 
     /// A signal was the first reason for the end.
@@ -186,4 +211,8 @@ impl JobPod {
             self.retries
         );
     }
+}
+
+fn is_gone(answer: &Result<(), Refusal>) -> bool {
+    answer.as_ref().is_err_and(|refusal| refusal.class == RefusalClass::NotFound)
 }

@@ -243,6 +243,11 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
     let workload = job.as_ref().map(|job| &job.meta).or_else(|| Some(&driver?.meta));
     let wanted = workload.and_then(|meta| meta.annotation(EXECUTORS));
     let by_executor = executors.iter().find_map(|pod| pod.instance.clone());
+    // The pod's own name, or its Job's, whose executors outlive it.
+    let uids =
+        driver.map(|pod| pod.uid()).into_iter().chain(job.as_ref().map(|job| &*job.meta.uid));
+    let names: Vec<String> = uids.map(names::instance_from_uid).collect();
+    let shown = names.iter().find(|name| by_executor.as_ref() == Some(name)).or(names.first());
     App {
         namespace,
         server: None,
@@ -255,7 +260,7 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
         n_wanted: wanted.and_then(|text| text.parse().ok()),
         driver: driver.map(|pod| pod.name().to_owned()),
         node: driver.and_then(|pod| pod.facts.node.as_deref()).map(str::to_owned),
-        instance: driver.map(|pod| names::instance_from_uid(pod.uid())).or(by_executor),
+        instance: shown.cloned().or(by_executor),
         exit_code: driver.and_then(exit_code),
         n_failed: match &job {
             Some(job) => job.status.failed,

@@ -138,7 +138,7 @@ impl Build<'_> {
         Ok(name)
     }
 
-    /// Adds the variables by which posse knows its pod, which owns the executors, and its address.
+    /// Adds the variables by which posse knows its pod, and its address.
     fn add_pod_variables(
         &self,
         container: &mut Map<String, Value>,

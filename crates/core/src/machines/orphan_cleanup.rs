@@ -14,7 +14,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::model::ids::Uid;
-use crate::model::pod::OwnerPod;
+use crate::model::pod::Owner;
 use crate::model::pod::Phase;
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::policy::orphans::{
@@ -47,7 +47,7 @@ pub enum CleanupStep {
     /// List the executors of all other instances; then call `on_listed`.
     List,
     /// Look up this owner pod; then call `on_owner`.
-    LookUp(OwnerPod),
+    LookUp(Owner),
     /// Wait until then; then call `next` again.
     Wait { until: Millis },
 }
@@ -269,12 +269,13 @@ impl OrphanCleanup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::pod::OwnerKind;
 
-    fn owner(name: &str) -> OwnerPod {
-        OwnerPod { name: name.to_owned(), uid: Uid::new(&format!("uid-{name}")) }
+    fn owner(name: &str) -> Owner {
+        Owner { kind: OwnerKind::Pod, name: name.to_owned(), uid: Uid::new(&format!("uid-{name}")) }
     }
 
-    fn pod(instance: &str, id: u32, owner: Option<OwnerPod>, phase: Phase) -> OrphanCandidate {
+    fn pod(instance: &str, id: u32, owner: Option<Owner>, phase: Phase) -> OrphanCandidate {
         OrphanCandidate {
             name: format!("a-{instance}-exec-{id}"),
             uid: Uid::new(&format!("{instance}-{id}")),
@@ -297,7 +298,7 @@ mod tests {
         cleanup: &mut OrphanCleanup,
         now: Millis,
         pods: &[OrphanCandidate],
-        state: impl Fn(&OwnerPod) -> OwnerState,
+        state: impl Fn(&Owner) -> OwnerState,
         answer: impl Fn(&OrphanCandidate) -> Result<(), Refusal>,
     ) -> Vec<String> {
         assert_eq!(cleanup.next(now), CleanupStep::List);
@@ -345,7 +346,7 @@ mod tests {
                 ..pod("old", 4, Some(owner("gone")), Phase::Running)
             },
         ];
-        let state = |owner: &OwnerPod| match owner.name.as_str() {
+        let state = |owner: &Owner| match owner.name.as_str() {
             "gone" => OwnerState::Absent,
             "failed" => OwnerState::Found(Phase::Failed),
             _ => OwnerState::Found(Phase::Running),
@@ -394,13 +395,13 @@ mod tests {
         for (is_exclusive, n_rounds) in [(false, ROUNDS_MAX), (true, 50)] {
             let mut cleanup = OrphanCleanup::new("new", is_exclusive, Rng::new(1));
             let pods = [pod("old", 1, Some(owner("lives")), Phase::Running)];
-            let lives = |_: &OwnerPod| OwnerState::Found(Phase::Running);
+            let lives = |_: &Owner| OwnerState::Found(Phase::Running);
             let mut now = Millis::ZERO;
             for n in 1..n_rounds {
                 assert_eq!(round(&mut cleanup, now, &pods, lives, accept), [""; 0], "{n}");
                 now = next_round(&mut cleanup, now);
             }
-            let over = |_: &OwnerPod| OwnerState::Found(Phase::Failed);
+            let over = |_: &Owner| OwnerState::Found(Phase::Failed);
             assert_eq!(round(&mut cleanup, now, &pods, over, accept), ["a-old-exec-1"]);
             assert_eq!(cleanup.next(now), CleanupStep::Done, "no orphan is left");
         }
@@ -409,7 +410,7 @@ mod tests {
     #[test]
     fn a_cleanup_begins_again_with_the_lease() {
         let pods = [pod("between", 1, Some(owner("between")), Phase::Running)];
-        let gone = |_: &OwnerPod| OwnerState::Absent;
+        let gone = |_: &Owner| OwnerState::Absent;
         let mut cleanup = OrphanCleanup::new("new", true, Rng::new(1));
         assert!(round(&mut cleanup, Millis(1), &[], gone, accept).is_empty());
         let late = Millis(1).after(LATE_CREATE_MS);
@@ -441,7 +442,7 @@ mod tests {
             pod("old", 1, Some(owner("gone")), Phase::Running),
             pod("old", 2, Some(owner("gone")), Phase::Running),
         ];
-        let gone = |_: &OwnerPod| OwnerState::Absent;
+        let gone = |_: &Owner| OwnerState::Absent;
         let mut cleanup = OrphanCleanup::new("new", false, Rng::new(1));
         cleanup.on_listed(Err(refusal(RefusalClass::Forbidden)), Millis(1));
         assert_eq!(cleanup.next(Millis(1)), CleanupStep::Done);

@@ -1,6 +1,8 @@
 //! The state machine of a run's end: first the driver, with its grace period, then the executors.
 //! Sends no signals and deletes nothing itself. A stop that cannot see the executors waits for
 //! nothing, so it asks the start (`startup`) how far that has come.
+//!
+//! Executors that a Job owns outlive the driver's pod: a signal to the pod ends them only if the Job has no next pod.
 
 use crate::machines::startup::{StartStep, Startup};
 use crate::model::action::RunVerdict;
@@ -11,6 +13,8 @@ use posse_base::time::Millis;
 /// The next step of the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownStep {
+    /// Ask whether the Job goes on with another pod; then call `on_job`.
+    AskJob,
     /// Create no more executors.
     StopCreates,
     /// Send SIGKILL to the driver's process group: by a second signal, or because its grace period is over.
@@ -36,6 +40,8 @@ pub struct ShutdownOutcome {
     pub is_forced: bool,
     /// A signal was the first reason for the end.
     pub is_signalled: bool,
+    /// The executors were left running.
+    pub is_kept: bool,
     pub stop: StopResult,
 }
 
@@ -51,10 +57,28 @@ enum Phase {
     DriverKilled {
         stop_at: Millis,
     },
+    /// The driver has ended, and the server is asked about the Job until then.
+    AskingJob {
+        until: Millis,
+    },
     /// The executors are being ended. `is_forced`: in a hurry, by a second signal.
     Stopping {
         is_forced: bool,
     },
+}
+
+/// The Job that owns the executors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Job {
+    /// They are no Job's: they end with the driver.
+    None,
+    Unasked,
+    Asked {
+        until: Millis,
+    },
+    /// It has another pod, or nobody could say: the executors are the Job's, and end with it.
+    GoesOn,
+    Ends,
 }
 
 /// The state machine of a run's end.
@@ -64,6 +88,7 @@ pub struct Shutdown {
     phase: Phase,
     grace_ms: u64,
     keep: bool,
+    job: Job,
     has_driver: bool,
     driver_code: Option<u8>,
     /// posse ended the driver, so the driver's exit code means nothing.
@@ -79,6 +104,8 @@ pub struct Shutdown {
 const SAME_SIGNAL_MS: u64 = 200;
 /// How long the end of a killed driver is awaited before the executors are stopped.
 const KILLED_MS: u64 = 5_000;
+/// How long the server may take to say whether the Job goes on.
+const JOB_MS: u64 = 5_000;
 /// What a shell reports for a process that SIGKILL ended.
 const KILLED_CODE: u8 = 128 + 9;
 
@@ -97,6 +124,7 @@ impl Shutdown {
             phase: Phase::Running,
             grace_ms,
             keep,
+            job: Job::None,
             has_driver: false,
             driver_code: None,
             is_driver_ended_by_us: false,
@@ -105,6 +133,12 @@ impl Shutdown {
             is_signalled: false,
             outcome: None,
         }
+    }
+
+    /// The same run, whose executors are a Job's and outlive the driver's pod.
+    #[must_use]
+    pub fn of_job(self) -> Self {
+        Self { job: Job::Unasked, ..self }
     }
 
     /// The first LIST is applied.
@@ -146,11 +180,18 @@ impl Shutdown {
             _ if is_same => Vec::new(),
             Phase::Running if self.has_driver => {
                 self.phase = Phase::DriverEnding { kill_at: now.after(self.grace_ms) };
-                vec![ShutdownStep::StopCreates]
+                let ask = self.ask_job(now);
+                [ShutdownStep::StopCreates].into_iter().chain(ask).collect()
             }
-            Phase::Running => self.begin_stop(),
+            Phase::Running => {
+                let ask = self.ask_job(now).map(|ask| [ShutdownStep::StopCreates, ask]);
+                ask.into_iter().flatten().chain(self.begin_stop()).collect()
+            }
             Phase::Stopping { is_forced: true } => Vec::new(),
-            Phase::DriverEnding { .. } | Phase::DriverKilled { .. } | Phase::Stopping { .. } => {
+            Phase::AskingJob { .. }
+            | Phase::DriverEnding { .. }
+            | Phase::DriverKilled { .. }
+            | Phase::Stopping { .. } => {
                 self.phase = Phase::Stopping { is_forced: true };
                 self.is_driver_ended_by_us |= self.has_driver;
                 let kill = self.has_driver.then_some(ShutdownStep::KillDriver { is_forced: true });
@@ -158,6 +199,29 @@ impl Shutdown {
                 kill.into_iter().chain([hurry]).collect()
             }
         }
+    }
+
+    /// Whether the Job has another pod after this one.
+    pub fn on_job(&mut self, goes_on: bool) -> Vec<ShutdownStep> {
+        if !matches!(self.job, Job::Asked { .. }) {
+            return Vec::new();
+        }
+        self.job = if goes_on { Job::GoesOn } else { Job::Ends };
+        match self.phase {
+            Phase::AskingJob { .. } => self.begin_stop(),
+            Phase::Running
+            | Phase::DriverEnding { .. }
+            | Phase::DriverKilled { .. }
+            | Phase::Stopping { .. } => Vec::new(),
+        }
+    }
+
+    fn ask_job(&mut self, now: Millis) -> Option<ShutdownStep> {
+        if self.job != Job::Unasked {
+            return None;
+        }
+        self.job = Job::Asked { until: now.after(JOB_MS) };
+        Some(ShutdownStep::AskJob)
     }
 
     /// The driver has ended with this exit code.
@@ -168,7 +232,7 @@ impl Shutdown {
             Phase::Running | Phase::DriverEnding { .. } | Phase::DriverKilled { .. } => {
                 self.begin_stop()
             }
-            Phase::Stopping { .. } => Vec::new(),
+            Phase::AskingJob { .. } | Phase::Stopping { .. } => Vec::new(),
         }
     }
 
@@ -190,9 +254,16 @@ impl Shutdown {
         let driver = self.driver_code.filter(|_| !self.is_driver_ended_by_us);
         let verdict = self.verdict.clone();
         let is_forced = self.phase == Phase::Stopping { is_forced: true };
-        let is_signalled = self.is_signalled;
-        self.outcome =
-            Some(ShutdownOutcome { driver, verdict, is_taken_over, is_forced, is_signalled, stop });
+        let (is_signalled, is_kept) = (self.is_signalled, self.keeps_executors());
+        self.outcome = Some(ShutdownOutcome {
+            driver,
+            verdict,
+            is_taken_over,
+            is_forced,
+            is_signalled,
+            is_kept,
+            stop,
+        });
     }
 
     /// Does what is due.
@@ -206,7 +277,9 @@ impl Shutdown {
                 self.driver_code = Some(KILLED_CODE);
                 self.begin_stop()
             }
-            Phase::DriverEnding { .. }
+            Phase::AskingJob { until } if until <= now => self.on_job(true),
+            Phase::AskingJob { .. }
+            | Phase::DriverEnding { .. }
             | Phase::DriverKilled { .. }
             | Phase::Running
             | Phase::Stopping { .. } => Vec::new(),
@@ -216,7 +289,9 @@ impl Shutdown {
     /// The time at which `on_time` or `next_start_step` has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         match self.phase {
-            Phase::DriverEnding { kill_at: at } | Phase::DriverKilled { stop_at: at } => Some(at),
+            Phase::AskingJob { until: at }
+            | Phase::DriverEnding { kill_at: at }
+            | Phase::DriverKilled { stop_at: at } => Some(at),
             Phase::Running => self.startup.next_deadline(),
             Phase::Stopping { .. } => None,
         }
@@ -224,7 +299,10 @@ impl Shutdown {
 
     /// True if the executors are left running at the end.
     fn keeps_executors(&self) -> bool {
-        self.keep || matches!(self.verdict, Some(RunVerdict::TakenOver { .. }))
+        let has_next = matches!(self.job, Job::Asked { .. } | Job::GoesOn);
+        self.keep
+            || self.is_signalled && has_next
+            || matches!(self.verdict, Some(RunVerdict::TakenOver { .. }))
     }
 
     /// The outcome; none before the end.
@@ -233,6 +311,10 @@ impl Shutdown {
     }
 
     fn begin_stop(&mut self) -> Vec<ShutdownStep> {
+        if let Job::Asked { until } = self.job {
+            self.phase = Phase::AskingJob { until };
+            return Vec::new();
+        }
         self.phase = Phase::Stopping { is_forced: false };
         // A driver's exit code after a signal is not a failure of the application.
         let is_failure = |verdict: &RunVerdict| {
@@ -290,6 +372,48 @@ mod tests {
         assert_eq!(shutdown.on_signal(Millis(5)), [STOP]);
         shutdown.on_stopped(nothing_left(), false);
         assert_eq!(shutdown.outcome().expect("it is over").driver, None);
+    }
+
+    #[test]
+    fn a_signal_leaves_the_executors_of_a_job_that_goes_on() {
+        let keep = |keep| ShutdownStep::Stop(StopOrder { keep, keep_failed: false });
+        for goes_on in [true, false] {
+            let mut shutdown = shutdown(false).of_job();
+            assert_eq!(
+                shutdown.on_signal(Millis(5)),
+                [ShutdownStep::StopCreates, ShutdownStep::AskJob]
+            );
+            assert_eq!(shutdown.on_job(goes_on), [keep(goes_on)]);
+            assert_eq!(shutdown.on_job(!goes_on), [], "an answer counts once");
+            shutdown.on_stopped(nothing_left(), false);
+            assert_eq!(shutdown.outcome().map(|outcome| outcome.is_kept), Some(goes_on));
+        }
+        // The server does not answer: the Job deletes its executors when it ends.
+        let mut shutdown = self::shutdown(false).of_job();
+        shutdown.on_signal(Millis(5));
+        assert_eq!(shutdown.next_deadline(), Some(Millis(5_005)));
+        assert_eq!(
+            (shutdown.on_time(Millis(5_004)), shutdown.on_time(Millis(5_005))),
+            (vec![], vec![keep(true)])
+        );
+        // The driver's program ends before the answer, or after it.
+        for is_late in [true, false] {
+            let mut shutdown = self::shutdown(true).of_job();
+            assert_eq!(
+                shutdown.on_signal(Millis(5)),
+                [ShutdownStep::StopCreates, ShutdownStep::AskJob]
+            );
+            let steps = match is_late {
+                true => [shutdown.on_driver_ended(143), shutdown.on_job(true)],
+                false => [shutdown.on_job(true), shutdown.on_driver_ended(143)],
+            };
+            assert_eq!(steps, [vec![], vec![keep(true)]]);
+        }
+        // Nobody asks when the run ends by itself.
+        assert_eq!(self::shutdown(true).of_job().on_driver_ended(0), [keep(false)]);
+        let mut impatient = self::shutdown(false).of_job();
+        impatient.on_signal(Millis(5));
+        assert_eq!(impatient.on_signal(Millis(1_000)), [ShutdownStep::HurryStop { keep: true }]);
     }
 
     #[test]

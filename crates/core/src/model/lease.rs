@@ -1,7 +1,7 @@
 //! A Lease.
 
 use crate::model::ids::{ExecutorId, Uid};
-use crate::model::pod::OwnerPod;
+use crate::model::pod::Owner;
 
 /// The Lease as it is stored or to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Record {
     /// Annotation `posse.dev/id-high-water`: ids up to this one may have been used.
     pub id_high_water: Option<ExecutorId>,
     /// The owner pod as it was read. A write sets our own owner.
-    pub owner: Option<OwnerPod>,
+    pub owner: Option<Owner>,
     /// It has posse's labels for this instance or application. Another program's Lease may have our
     /// name; it is never changed.
     pub is_ours: bool,

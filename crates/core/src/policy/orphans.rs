@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::model::ids::Uid;
 use crate::model::lease::Record;
-use crate::model::pod::{OwnerPod, Phase};
+use crate::model::pod::{Owner, Phase};
 
 /// The fields of an executor's pod that this decision needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct OrphanCandidate {
     pub app: Option<String>,
     pub instance: Option<String>,
     /// The pod that owns it (owner reference with `controller: true`).
-    pub owner: Option<OwnerPod>,
+    pub owner: Option<Owner>,
     pub phase: Phase,
     /// It belongs to a group of a queue (Kueue), which keeps it and its quota until another pod takes its place.
     pub is_held_by_queue: bool,

@@ -99,7 +99,7 @@ use posse_base::time::Millis;
 pub struct InstanceIdentity {
     /// A pod's name is this prefix followed by the executor's id.
     pub pod_prefix: String,
-    /// The uid of the driver's pod, which owns the executors; none outside a cluster.
+    /// The uid of what owns the executors, the driver's pod or its Job; none outside a cluster.
     pub owner: Option<Uid>,
     /// The highest id that an earlier run of this instance may have used, as stored on the server.
     pub id_high_water: u64,

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::objects::{Kind, Objects};
+use super::orphans::AppExecutors;
 use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, get, object_path, read};
 use crate::http::Http;
 use posse_core::model::ids::Uid;
@@ -22,6 +23,8 @@ const JOB_LABEL: &str = "job-name";
 /// The Job that controls the driver's pod.
 #[derive(Clone, Debug)]
 pub struct DriverJob {
+    http: Http,
+    namespace: String,
     objects: Objects,
     job: JobName,
     /// The driver's pod.
@@ -47,7 +50,8 @@ impl DriverJob {
         let (pod, pod_name) = (Uid::new(&pod.uid), pod.name.clone());
         let objects = Objects::new(http.clone(), Some(namespace));
         let job = facts.job.filter(|_| facts.uid == pod);
-        Ok(job.map(|job| Self { objects, job, pod, pod_name }))
+        let (http, namespace) = (http.clone(), namespace.to_owned());
+        Ok(job.map(|job| Self { http, namespace, objects, job, pod, pod_name }))
     }
 
     /// The Job's name.
@@ -58,6 +62,28 @@ impl DriverJob {
     /// The Job's uid.
     pub fn uid(&self) -> &Uid {
         &self.job.uid
+    }
+
+    /// As the owner of what outlives the driver's pod.
+    pub fn owner_ref(&self) -> OwnerRef {
+        OwnerRef {
+            api_version: "batch/v1".to_owned(),
+            kind: "Job".to_owned(),
+            name: self.job.name.clone(),
+            uid: self.job.uid.to_string(),
+        }
+    }
+
+    /// The executors of its application.
+    pub fn executors(&self, app: &str) -> AppExecutors {
+        AppExecutors::new(self.http.clone(), &self.namespace, Some(app))
+    }
+
+    /// Whether it makes another pod after this one. False if it is gone.
+    pub fn goes_on(&self) -> Result<bool, Refusal> {
+        let job = self.objects.job(&self.job.name)?;
+        let ours = job.filter(|job| job.meta.uid == self.job.uid.to_string());
+        Ok(ours.is_some_and(|job| job.goes_on(Timestamp::now())))
     }
 
     /// The uid of the driver's pod.

@@ -389,7 +389,7 @@ pub fn owned_by(kind: Kind, owner: &Meta, uid: &str) -> Value {
 /// The server's refusal, or an answer that is no list.
 pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, Refusal> {
     pods_of_posse(&Objects::new(http.clone(), Some(namespace)), |bytes| {
-        Ok(Meta::parse(bytes)?.label(APP).map(str::to_owned))
+        Ok(Meta::parse(bytes)?.label(APP).map(str::to_owned).into_iter().collect())
     })
 }
 
@@ -400,20 +400,30 @@ pub fn apps_with_pods(http: &Http, namespace: &str) -> Result<BTreeSet<String>, 
 pub fn unfinished_runs(http: &Http) -> Result<BTreeSet<Selection>, Refusal> {
     pods_of_posse(&Objects::new(http.clone(), None), |bytes| {
         let pod = PodDetails::parse(bytes)?;
-        let Some(app) = pod.meta.label(APP).filter(|_| !pod.has_ended()) else { return Ok(None) };
-        // A driver's pod gives its run a name by its uid.
-        let instance = match pod.meta.label(INSTANCE) {
-            Some(instance) => instance.to_owned(),
-            None => names::instance_from_uid(&pod.meta.uid),
+        let Some(app) = pod.meta.label(APP).filter(|_| !pod.has_ended()) else {
+            return Ok(Vec::new());
         };
-        Ok(Some(Selection { app: app.to_owned(), instance }))
+        let instances = match pod.meta.label(INSTANCE) {
+            Some(instance) => vec![instance.to_owned()],
+            // A driver's pod gives its run a name by its uid, or by that of its Job.
+            None => {
+                let owners = pod.meta.owner_references.iter().map(|owner| &owner.uid);
+                [&pod.meta.uid]
+                    .into_iter()
+                    .chain(owners)
+                    .map(|uid| names::instance_from_uid(uid))
+                    .collect()
+            }
+        };
+        let of = |instance| Selection { app: app.to_owned(), instance };
+        Ok(instances.into_iter().map(of).collect())
     })
 }
 
 /// What `parse` reads of each pod that is of an application.
 fn pods_of_posse<T: Ord>(
     objects: &Objects,
-    parse: impl Fn(&[u8]) -> Result<Option<T>, WireError>,
+    parse: impl Fn(&[u8]) -> Result<Vec<T>, WireError>,
 ) -> Result<BTreeSet<T>, Refusal> {
     let (found, version) = objects.list(Kind::Pod, APP, &parse)?;
     if version.is_empty() {

@@ -9,7 +9,7 @@ use super::{
 use serde_json::json;
 
 use crate::http::{Http, Method};
-use posse_core::model::pod::OwnerPod;
+use posse_core::model::pod::{Owner, OwnerKind};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::orphans::{OrphanCandidate, OwnerState};
 use posse_wire::k8s::kueue;
@@ -57,14 +57,24 @@ impl AppExecutors {
         call(&self.http, &request, Verb::Delete).map(drop)
     }
 
-    /// The state of a pod that executors name as their owner.
-    pub fn owner(&self, named: &OwnerPod) -> OwnerState {
-        let path = object_path("/api/v1", &self.namespace, "pods", Some(&named.name));
+    /// The state of what executors name as their owner.
+    pub fn owner(&self, named: &Owner) -> OwnerState {
+        let (root, resource) = match named.kind {
+            OwnerKind::Pod => ("/api/v1", "pods"),
+            OwnerKind::Job => ("/apis/batch/v1", "jobs"),
+        };
+        let parse = |answer: &[u8]| match named.kind {
+            OwnerKind::Pod => orphan::parse_owner(answer),
+            OwnerKind::Job => orphan::parse_job(answer),
+        };
+        let path = object_path(root, &self.namespace, resource, Some(&named.name));
         match call(&self.http, &get(path, CALL_TIMEOUT, OBJECT_BYTES_MAX), Verb::Get) {
-            Ok((_, answer)) => match orphan::parse_owner(&answer) {
-                Ok(pod) if pod.uid != named.uid => OwnerState::Replaced,
-                Ok(pod) if pod.is_deleting && !pod.phase.is_final() => OwnerState::Terminating,
-                Ok(pod) => OwnerState::Found(pod.phase),
+            Ok((_, answer)) => match parse(&answer) {
+                Ok(owner) if owner.uid != named.uid => OwnerState::Replaced,
+                Ok(owner) if owner.is_deleting && !owner.phase.is_final() => {
+                    OwnerState::Terminating
+                }
+                Ok(owner) => OwnerState::Found(owner.phase),
                 Err(problem) => OwnerState::Unknown(problem.to_string()),
             },
             Err(refusal) if refusal.class == RefusalClass::NotFound => OwnerState::Absent,

@@ -26,6 +26,7 @@ use crate::progress::{Facts, Progress, Stopping};
 use crate::record::{RecordEnd, RecordThread};
 use crate::signals::{Signal, Signals};
 use crate::watermark::SharedWatermark;
+use crate::worker::Worker;
 use crate::writers::Writers;
 use posse_base::clock::Clock;
 use posse_base::time::Millis;
@@ -40,6 +41,7 @@ use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
 use posse_core::model::status::{DriverStatus, GroupStatus};
 use posse_core::reconciler::Reconciler;
+use posse_kube::api::driver_job::DriverJob;
 use posse_wire::time;
 
 use self::promises::Promises;
@@ -101,8 +103,13 @@ pub struct Engine<'a, U> {
     pub driver_plan: DriverPlan,
     /// None: the run has no record.
     pub record: Option<RecordThread>,
+    /// The Job that owns the executors, if they outlive the driver's pod.
+    pub job: Option<DriverJob>,
     pub state: EngineState,
 }
+
+/// The stack of the thread that asks for the Job, bytes.
+const JOB_STACK_BYTES: usize = 256 << 10;
 
 /// The engine's own state between turns.
 #[derive(Debug)]
@@ -301,6 +308,14 @@ impl<U: Upstream> Engine<'_, U> {
                 if self.core.had_first_list() {
                     self.finish.on_first_list();
                 }
+            }
+            Message::Job { goes_on } => {
+                match goes_on {
+                    true => info!("the job goes on: its next pod takes the executors over"),
+                    false => info!("the job ends, and the executors with it"),
+                }
+                let orders = self.finish.on_job(goes_on);
+                self.obey(orders, now);
             }
             Message::ReadRefused(refusal) => {
                 self.finish.on_list_refused(refusal.clone());
@@ -568,10 +583,25 @@ impl<U: Upstream> Engine<'_, U> {
         self.obey(orders, now);
     }
 
+    /// Asks on a thread of its own whether the Job has another pod after this one.
+    fn ask_job(&mut self) {
+        let Some(job) = self.job.take() else { return };
+        let inbox = self.sender.clone();
+        let body = move || match job.goes_on() {
+            // The engine has ended if the send fails.
+            Ok(goes_on) => drop(inbox.send(Message::Job { goes_on })),
+            Err(refusal) => debug!("nobody says whether the job goes on: {refusal}"),
+        };
+        if let Err(error) = Worker::start("job", JOB_STACK_BYTES, body) {
+            debug!("cannot start a thread to ask for the job: {error}");
+        }
+    }
+
     fn obey(&mut self, orders: Vec<ShutdownStep>, now: Millis) {
         for order in orders {
             debug!("order: {order:?}");
             match order {
+                ShutdownStep::AskJob => self.ask_job(),
                 ShutdownStep::StopCreates => self.core.stop_creates(),
                 ShutdownStep::KillDriver { is_forced } => {
                     if let Some(driver) = &self.state.driver {

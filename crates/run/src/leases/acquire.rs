@@ -73,6 +73,7 @@ pub fn await_lease(
             Message::Lease(..)
             | Message::Command { .. }
             | Message::Input(_)
+            | Message::Job { .. }
             | Message::ReadRefused(_) => continue,
         };
         match update {

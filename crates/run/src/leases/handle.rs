@@ -55,7 +55,7 @@ impl LeaseHandle {
             waits_for_holder: lease.waits_for_holder,
             namespace: lease.namespace,
             selection: lease.selection,
-            owner: lease.owner,
+            owners: lease.owners,
             common: lease.common,
             identity: lease.identity,
             inbox,
@@ -118,8 +118,8 @@ pub struct LeaseSettings {
     pub waits_for_holder: bool,
     pub namespace: String,
     pub selection: Selection,
-    /// The Lease's owner reference.
-    pub owner: Option<OwnerRef>,
+    /// The Lease's owner references: the holder's pod, if there is one, and what the Lease lasts as long as.
+    pub owners: Vec<OwnerRef>,
     /// Labels and annotations beside posse's own.
     pub common: Arc<CommonMetadata>,
     pub identity: LeaseIdentity,

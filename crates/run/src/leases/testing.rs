@@ -16,7 +16,7 @@ pub(super) fn settings(server: &TestServer) -> LeaseSettings {
         waits_for_holder: false,
         namespace: "ns".to_owned(),
         selection: Selection { app: "w".to_owned(), instance: "a1b2c".to_owned() },
-        owner: None,
+        owners: Vec::new(),
         common: Arc::default(),
         identity: holder::identity(None, 1),
     }

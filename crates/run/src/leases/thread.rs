@@ -47,8 +47,8 @@ pub struct LeaseThread<M> {
     pub waits_for_holder: bool,
     pub namespace: String,
     pub selection: Selection,
-    /// The Lease's owner reference.
-    pub owner: Option<OwnerRef>,
+    /// The Lease's owner references: the holder's pod, if there is one, and what the Lease lasts as long as.
+    pub owners: Vec<OwnerRef>,
     /// Labels and annotations beside posse's own.
     pub common: Arc<CommonMetadata>,
     pub identity: LeaseIdentity,
@@ -148,7 +148,7 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
             name,
             namespace: &self.namespace,
             selection: &self.selection,
-            owner: self.owner.as_ref(),
+            owners: &self.owners,
             common: &self.common,
             record,
         };
@@ -280,7 +280,7 @@ mod tests {
             waits_for_holder: false,
             namespace: "n".to_owned(),
             selection: Selection { app: "a".to_owned(), instance: "b".to_owned() },
-            owner: None,
+            owners: Vec::new(),
             common: Arc::default(),
             identity,
             inbox,

@@ -50,7 +50,10 @@ impl RunMetrics {
     pub fn on_message(&self, message: &Message) {
         let input = match message {
             Message::Input(input) => Some(input),
-            Message::Command { .. } | Message::Lease(..) | Message::ReadRefused(_) => None,
+            Message::Command { .. }
+            | Message::Job { .. }
+            | Message::Lease(..)
+            | Message::ReadRefused(_) => None,
         };
         self.lock().on_message(input);
     }

@@ -7,6 +7,7 @@ use log::warn;
 use crate::run::error::RunError;
 use crate::run::settings::RunSettings;
 use posse_core::policy::address_check::{AddressProblem, find_problem};
+use posse_kube::api::driver_job::DriverJob;
 use posse_kube::api::driver_pod::{self, Hints};
 use posse_kube::config::Home;
 use posse_kube::http::Http;
@@ -31,7 +32,9 @@ pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 #[derive(Debug)]
 pub(super) struct RunContext {
     pub namespace: String,
-    /// The driver's pod, which owns the executors.
+    /// The driver's pod.
+    pub pod: Option<OwnerRef>,
+    /// What owns the executors: the pod, or its Job if they outlive it.
     pub owner: Option<OwnerRef>,
     pub driver_host: String,
 }
@@ -41,14 +44,20 @@ impl RunContext {
         settings: &RunSettings,
         env: EnvLookup<'_>,
         server: &ApiServer,
+        job: Option<&DriverJob>,
     ) -> Result<Self, RunError> {
         let namespace = settings.namespace.clone().unwrap_or_else(|| server.namespace.clone());
         let hints = Hints { env, home: server.home.as_ref(), namespace: &namespace };
-        let owner = driver_pod::find(hints, &server.http);
-        let driver_host = match &settings.driver.host {
-            Some(host) => host.clone(),
-            None => local_address(&server.http)?.to_string(),
+        let pod = driver_pod::find(hints, &server.http);
+        let outlived = job.filter(|_| settings.keeps_executors() && pod.is_some());
+        let has_program = !settings.driver.command.is_empty();
+        let driver_host = match (&settings.driver.host, outlived.filter(|_| has_program)) {
+            (Some(host), _) => host.clone(),
+            // The name of the Service that `posse submit` creates: the next pod has another address.
+            (None, Some(job)) => format!("{}.{namespace}.svc", job.name()),
+            (None, None) => local_address(&server.http)?.to_string(),
         };
+        let owner = outlived.map(DriverJob::owner_ref).or_else(|| pod.clone());
         if !server.is_embedded
             && let Some(problem) =
                 driver_host_problem(&driver_host, &server.http, server.home.is_some())
@@ -59,7 +68,17 @@ impl RunContext {
                  of this machine that the cluster's nodes can reach"
             );
         }
-        Ok(Self { namespace, owner, driver_host })
+        Ok(Self { namespace, pod, owner, driver_host })
+    }
+
+    /// The executors are the Job's, and outlive the driver's pod.
+    pub(super) fn is_outlived(&self) -> bool {
+        self.owner != self.pod
+    }
+
+    /// Without a Lease nobody could say which of two pods may act, so the executors end with theirs.
+    pub(super) fn end_with_pod(&mut self) {
+        self.owner.clone_from(&self.pod);
     }
 }
 

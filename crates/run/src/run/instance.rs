@@ -140,16 +140,19 @@ impl InstanceRequest<'_> {
         selection: &Selection,
         rng: &mut Rng,
     ) -> Result<Result<(LeaseHandle, u64), String>, RunError> {
-        let owner = self.context.owner.clone();
-        let uid = owner.as_ref().map(|owner| owner.uid.as_str());
-        let identity = holder::identity(uid, rng.next_u64());
+        let pod = self.context.pod.as_ref();
+        let identity = holder::identity(pod.map(|pod| pod.uid.as_str()), rng.next_u64());
+        // The Lease names the holder's pod, and lasts as long as the instance.
+        let job = self.context.owner.as_ref().filter(|_| self.context.is_outlived());
+        let is_jobs = job.is_some() && scope == LeaseScope::Instance;
+        let owners = pod.into_iter().chain(job.filter(|_| is_jobs)).cloned().collect();
         let lease = LeaseSettings {
             http: self.http.clone(),
             scope,
-            waits_for_holder: self.settings.exclusive,
+            waits_for_holder: self.settings.exclusive || is_jobs,
             namespace: self.context.namespace.clone(),
             selection: selection.clone(),
-            owner,
+            owners,
             common: Arc::clone(&self.settings.common),
             identity,
         };
@@ -194,8 +197,14 @@ impl InstanceRequest<'_> {
         selection: Selection,
         rng: &mut Rng,
     ) -> Result<Instance, RunError> {
-        let owner = self.context.owner.as_ref();
+        let owner = self.context.pod.as_ref();
         let is_init = std::process::id() == 1;
+        let selection = match (&self.settings.instance, owner) {
+            (None, Some(pod)) => {
+                Selection { instance: names::instance_from_uid(&pod.uid), ..selection }
+            }
+            (Some(_), _) | (None, None) => selection,
+        };
         let can_adopt = self.settings.instance.is_some() || (owner.is_some() && is_init);
         if !can_adopt {
             let instance = names::instance_from_bits(rng.next_u64());

@@ -10,6 +10,7 @@ mod instance;
 mod interfaces;
 mod recorded;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -54,26 +55,30 @@ use posse_base::time::Millis;
 use posse_control::metrics::{Metrics, MetricsServer};
 use posse_control::served_run::ServedRun;
 use posse_control::{DryRuns, Events, RunHandle};
-use posse_core::machines::lease::LeaseRelease;
+use posse_core::machines::lease::{LeaseRelease, LeaseScope};
 use posse_core::machines::own_deletion::OwnDeletion;
 use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome};
 use posse_core::machines::startup::Startup;
-use posse_core::model::action::RunVerdict;
 use posse_core::model::ids::Uid;
 use posse_core::model::pod_text::PodOverrides;
 use posse_core::model::settings::{GroupSpec, RecordUse};
 use posse_core::model::stop::StopResult;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
+use posse_kube::api::driver_job::DriverJob;
 use posse_kube::api::driver_pod::DriverPod;
+use posse_kube::api::leases::Leases;
 use posse_kube::api::objects::Objects;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::pods::Pods;
+use posse_kube::api::retry::with_retries;
 use posse_kube::http::WriteLimit;
 use posse_wire::config::{Control, PortChoice};
 use posse_wire::control::status_json;
 use posse_wire::k8s::kube_event::Regarding;
 use posse_wire::k8s::labels::Selection;
+use posse_wire::k8s::lease;
 use posse_wire::names;
+use posse_wire::pod::build::OwnerRef;
 use posse_wire::time::{self, Epoch};
 
 /// How often the driver's pod is read, to notice its deletion.
@@ -92,6 +97,8 @@ pub struct RunInputs<'a> {
     pub clock: Clock,
     pub signals: &'a Signals,
     pub shows_progress: bool,
+    /// The Job of this process's pod.
+    pub job: Option<&'a DriverJob>,
 }
 
 /// How a run ended.
@@ -106,11 +113,11 @@ pub struct RunResult {
 /// # Errors
 /// The run could not start. After the start every end is a `ShutdownOutcome`.
 pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
-    let RunInputs { settings, server, driver_kubeconfig, env, clock, signals, shows_progress } =
+    let RunInputs { settings, server, driver_kubeconfig, env, clock, signals, shows_progress, job } =
         inputs;
-    let context = RunContext::find(settings, env, &server)?;
+    let context = RunContext::find(settings, env, &server, job)?;
     let outputs = open_outputs(settings)?;
-    let run = Run {
+    let mut run = Run {
         settings,
         driver_kubeconfig,
         clock,
@@ -118,6 +125,7 @@ pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
         shows_progress,
         server,
         context,
+        job,
         outputs,
     };
     let outcome = run.run()?;
@@ -132,6 +140,7 @@ struct Run<'a> {
     shows_progress: bool,
     server: ApiServer,
     context: RunContext,
+    job: Option<&'a DriverJob>,
     /// The output of ended tasks.
     outputs: Option<Arc<TaskOutputs>>,
 }
@@ -156,7 +165,7 @@ impl Opened {
 }
 
 impl Run<'_> {
-    fn run(&self) -> Result<ShutdownOutcome, RunError> {
+    fn run(&mut self) -> Result<ShutdownOutcome, RunError> {
         let (sender, receiver) = inbox();
         // The seed only spreads retries: two runs should not use the same.
         let mut rng = Rng::new(random_bits());
@@ -175,6 +184,9 @@ impl Run<'_> {
         // First, so that a run that waits for its Lease can be watched, too.
         let observed = self.observe(&sender, &liveness, &sent)?;
         let acquired = request.acquire(&mut rng)?;
+        if !matches!(acquired.leases.ids, IdStore::Lease(_)) {
+            self.context.end_with_pod();
+        }
         let selection = acquired.selection.clone();
         info!(
             "application {} instance {} namespace {} at {}",
@@ -203,8 +215,8 @@ impl Run<'_> {
     /// Checks the driver's pod on a thread of its own, and then looks for its deletion until the returned
     /// sender is dropped.
     fn watch_driver_pod(&self) -> Option<Sender<()>> {
-        let owner = self.context.owner.as_ref()?;
-        let pod = DriverPod::new(self.server.http.clone(), &self.context.namespace, owner);
+        let pod = self.context.pod.as_ref()?;
+        let pod = DriverPod::new(self.server.http.clone(), &self.context.namespace, pod);
         let has_driver = !self.settings.driver.command.is_empty();
         let grace_ms = if has_driver { self.settings.grace_ms } else { 0 };
         let needed_s = (grace_ms + self.settings.policy.stop_timeout_ms).div_ceil(1_000);
@@ -282,7 +294,7 @@ impl Run<'_> {
         log: &Arc<EventLog>,
         sent: Arc<SentCounts>,
     ) -> Option<KubeEventWriter> {
-        let pod = self.context.owner.clone()?;
+        let pod = self.context.pod.clone()?;
         let namespace = self.context.namespace.clone();
         let api = Objects::new(self.server.http.clone(), Some(&namespace));
         let regarding = Regarding { namespace, pod, common: Arc::clone(&self.settings.common) };
@@ -308,12 +320,12 @@ impl Run<'_> {
         let secrets = Arc::new(TaskSecrets::new(TaskSecret::new(
             objects,
             selection.clone(),
-            self.owner_of_tasks()?,
+            self.owner_of_tasks(),
             Arc::clone(&self.settings.common),
             Arc::new(self.handle(sender, &liveness)),
         )));
         let port = self.driver_port(acquired)?;
-        let identity = self.identity(selection, port.as_ref());
+        let identity = self.identity(selection, port.as_ref())?;
         let pod_groups = Arc::new(self.pod_groups(&identity));
         let interfaces = self.open_interfaces(
             selection,
@@ -417,7 +429,11 @@ impl Run<'_> {
         let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now());
         let engine = Engine {
             core,
-            finish: Shutdown::new(startup, settings.grace_ms, settings.keep),
+            finish: match self.context.is_outlived() {
+                true => Shutdown::new(startup, settings.grace_ms, settings.keep).of_job(),
+                false => Shutdown::new(startup, settings.grace_ms, settings.keep),
+            },
+            job: self.job.filter(|_| self.context.is_outlived()).cloned(),
             clock: self.clock,
             inbox: receiver,
             sender: sender.clone(),
@@ -448,8 +464,7 @@ impl Run<'_> {
     ) -> Result<ShutdownOutcome, RunError> {
         let Ended { outcome, interrupted_by, leaves_secret_tasks } = ended;
         let is_clear = outcome.stop == StopResult::default();
-        let leaves =
-            self.settings.keep || matches!(outcome.verdict, Some(RunVerdict::TakenOver { .. }));
+        let leaves = outcome.is_kept;
         // Before the Leases, so that the next driver does not store its own meanwhile.
         let keeps_secrets = leaves || outcome.is_taken_over;
         let release = SecretRelease::of(keeps_secrets);
@@ -458,7 +473,7 @@ impl Run<'_> {
         if is_clear && !keeps_secrets {
             opened.remove_objects();
         }
-        let is_over = is_clear && !leaves && self.context.owner.is_none();
+        let is_over = is_clear && !leaves && self.context.pod.is_none();
         let running = threads.stop(if is_over { LeaseRelease::Delete } else { LeaseRelease::Keep });
         if !running.is_empty() {
             debug!("threads that did not end in time: {}", running.join(" "));
@@ -547,14 +562,34 @@ impl Run<'_> {
         port.transpose().map_err(RunError::Settings)
     }
 
-    fn identity(&self, selection: &Selection, port: Option<&DriverPort>) -> RunIdentity {
-        RunIdentity {
+    fn identity(
+        &self,
+        selection: &Selection,
+        port: Option<&DriverPort>,
+    ) -> Result<RunIdentity, RunError> {
+        let controller = match self.context.is_outlived() {
+            true => Some(self.lease_ref(selection)?),
+            false => None,
+        };
+        Ok(RunIdentity {
             instance: selection.instance.clone(),
             namespace: self.context.namespace.clone(),
             owner: self.context.owner.clone(),
+            controller,
             driver_host: self.context.driver_host.clone(),
             driver_port: port.map(|port| port.number),
-        }
+        })
+    }
+
+    /// The instance's Lease, as an owner.
+    fn lease_ref(&self, selection: &Selection) -> Result<OwnerRef, RunError> {
+        let name = lease::name_of(LeaseScope::Instance, selection);
+        let leases = Leases::new(self.server.http.clone(), self.context.namespace.as_str());
+        let refused = |what: &dyn fmt::Display| RunError::Server(format!("lease {name}: {what}"));
+        let found = with_retries(|| leases.get(&name)).map_err(|refusal| refused(&refusal))?;
+        let uid = found.ok_or_else(|| refused(&"it was deleted"))?.uid.to_string();
+        let (api_version, kind) = ("coordination.k8s.io/v1".to_owned(), "Lease".to_owned());
+        Ok(OwnerRef { api_version, kind, name, uid })
     }
 
     fn pods(&self, selection: &Selection) -> Pods {

@@ -17,7 +17,6 @@ use posse_core::model::fact::Fact;
 use posse_core::model::settings::RecordUse;
 use posse_core::reconciler::Reconciler;
 use posse_kube::api::driver_job::DriverJob;
-use posse_kube::api::retry::with_retries;
 use posse_wire::control::record::RecordOwner;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::pod::build::OwnerRef;
@@ -42,7 +41,7 @@ impl Run<'_> {
             RecordSetting::Off => return Ok(FoundRecord::none(RecordUse::Off)),
             RecordSetting::Cluster => (RecordPlace::Cluster, true),
             RecordSetting::File(path) => (RecordPlace::File(path.clone()), true),
-            RecordSetting::Auto(_) if self.context.owner.is_some() => (RecordPlace::Cluster, false),
+            RecordSetting::Auto(_) if self.context.pod.is_some() => (RecordPlace::Cluster, false),
             RecordSetting::Auto(Some(folder)) if self.settings.instance.is_some() => {
                 (RecordPlace::File(folder.join(self.file_name(&acquired.selection))), false)
             }
@@ -94,34 +93,28 @@ impl Run<'_> {
     }
 
     /// Who owns what the tasks need: the Job, whose next pod has the same tasks, or the driver's pod.
-    pub(super) fn owner_of_tasks(&self) -> Result<Option<OwnerRef>, RunError> {
-        match (&self.settings.record, &self.context.owner) {
-            (RecordSetting::Auto(_) | RecordSetting::Cluster, Some(pod)) => {
-                self.job_or(pod).map(Some)
-            }
-            (RecordSetting::File(_) | RecordSetting::Off, owner) => Ok(owner.clone()),
-            (RecordSetting::Auto(_) | RecordSetting::Cluster, None) => Ok(None),
+    pub(super) fn owner_of_tasks(&self) -> Option<OwnerRef> {
+        match &self.settings.record {
+            RecordSetting::Auto(_) | RecordSetting::Cluster => self.job_or_pod(),
+            RecordSetting::File(_) | RecordSetting::Off => self.context.owner.clone(),
         }
     }
 
     /// The Job of the driver's pod, which outlives it; else the pod.
-    fn job_or(&self, pod: &OwnerRef) -> Result<OwnerRef, RunError> {
-        let (http, namespace) = (&self.server.http, &self.context.namespace);
-        let job = with_retries(|| DriverJob::find(http, namespace, pod))
-            .map_err(|refusal| RunError::Server(format!("the driver's pod: {refusal}")))?;
-        Ok(job.map_or_else(|| pod.clone(), |job| job_ref(&job)))
+    fn job_or_pod(&self) -> Option<OwnerRef> {
+        let pod = self.context.pod.clone()?;
+        Some(self.job.map_or(pod, DriverJob::owner_ref))
     }
 
     fn open_in_cluster(
         &self,
         acquired: &AcquiredInstance,
     ) -> Result<Result<(Record, Vec<Fact>), OpenError>, RunError> {
-        let Some(pod) = &self.context.owner else {
+        let Some(owner) = self.job_or_pod() else {
             let what =
                 "record: cluster needs a driver in a pod, which posse submit makes: name a file";
             return Err(RunError::Settings(what.to_owned()));
         };
-        let owner = self.job_or(pod)?;
         Ok(Record::in_cluster(ClusterPlace {
             objects: self.objects(acquired.leases.write_limit(self.clock)),
             app: acquired.selection.app.clone(),
@@ -167,13 +160,4 @@ fn make_folder(folder: &Path) -> Result<(), OpenError> {
             folder.display()
         ))
     })
-}
-
-fn job_ref(job: &DriverJob) -> OwnerRef {
-    OwnerRef {
-        api_version: "batch/v1".to_owned(),
-        kind: "Job".to_owned(),
-        name: job.name().to_owned(),
-        uid: job.uid().to_string(),
-    }
 }

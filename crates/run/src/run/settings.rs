@@ -106,12 +106,19 @@ pub struct RunIdentity {
     pub instance: String,
     pub namespace: String,
     pub owner: Option<OwnerRef>,
+    /// The Lease that is the executors' controller, if a Job owns them.
+    pub controller: Option<OwnerRef>,
     pub driver_host: String,
     /// The driver's port, if the configuration has `driver.port`.
     pub driver_port: Option<u16>,
 }
 
 impl RunSettings {
+    /// In a Job the executors outlive the driver's pod: no program of it is theirs, or it says so.
+    pub fn keeps_executors(&self) -> bool {
+        self.lease && self.driver.keep_executors.unwrap_or(self.driver.command.is_empty())
+    }
+
     /// The credentials of the executors of a group; without a group, all.
     fn credentials_of(&self, group: Option<&GroupSettings>) -> Arc<[Credentials]> {
         match group.and_then(|group| group.spec.credentials.as_ref()) {
@@ -131,6 +138,7 @@ impl RunSettings {
             namespace: run.namespace.clone(),
             group: group.map_or_else(String::new, |group| group.spec.name.to_string()),
             owner: run.owner.clone(),
+            controller: run.controller.clone(),
             driver_host: run.driver_host.clone(),
             driver_port: run.driver_port,
             staged: self.staged.clone(),

@@ -8,7 +8,7 @@ use crate::config::dev::driver_dev;
 use crate::config::group::{self, CPU, ENV_KEY, MEMORY, PodSource};
 use crate::config::idle::idle;
 use crate::config::key::Preset::Is;
-use crate::config::key::Type::{self, Duration, Integer, List, Map, Path, Text, Words};
+use crate::config::key::Type::{self, Boolean, Duration, Integer, List, Map, Path, Text, Words};
 use crate::config::key::{Key, key, none, told, words};
 use crate::config::polled::PolledCommand;
 use crate::config::section::{ConfigError, Section};
@@ -60,6 +60,9 @@ pub(super) const KEYS: &[Key] = &[
     key("container", Text, told("the first container", "driver"),
         "The container of the template in which the driver runs."),
     ENV_KEY, CPU, MEMORY,
+    key("keep_executors", Boolean, told("`true` without a `command`", "true"),
+        "The executors are the Job's, so the driver's next pod goes on with [those that live](SUBMIT.md#the-next-pod). `true` is for \
+         drivers whose executors connect again, under the same name. `posse run` reads this key and the next one in a Job alone."),
     key("retries", Integer, Is("3"), "How often the Job starts a failed driver again."),
     key("deadline", Duration, Is("0s"), "When the whole application must be over. `0s`: never."),
 ];
@@ -88,6 +91,8 @@ pub struct Driver {
     pub idle: Option<PolledCommand>,
     /// Program and arguments under `posse run --dev`, if they are others.
     pub dev_command: Option<Vec<String>>,
+    /// The executors outlive the driver's pod. None: if no program depends on them.
+    pub keep_executors: Option<bool>,
     /// Only used by `posse submit`.
     pub pod: DriverPod,
 }
@@ -248,7 +253,16 @@ pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
     let dev_command = driver_dev(section)?.command.map(|words| [&words[..], &args].concat());
     command.extend(args);
     let idle = idle(section)?;
-    Ok(Driver { command, host, port, ready, idle, dev_command, pod: pod(section, shorthands)? })
+    let keep_executors = match section.get("keep_executors") {
+        Some(_) => Some(section.flag("keep_executors", false)?),
+        None => None,
+    };
+    let pod = pod(section, shorthands)?;
+    if pod.kind == DriverKind::Pod && keep_executors == Some(true) {
+        let message = "a bare pod has no successor, so its executors end with it; set kind: job";
+        return Err(section.error("keep_executors", message));
+    }
+    Ok(Driver { command, host, port, ready, idle, dev_command, keep_executors, pod })
 }
 
 fn parse_ready(text: &str) -> Option<Ready> {

@@ -25,6 +25,7 @@ fn the_documented_example_contains_the_defaults() {
             idle: None,
             ready: Ready::None,
             dev_command: None,
+            keep_executors: None,
             pod: DriverPod::default(),
         },
         executors: vec![Group {
@@ -120,6 +121,7 @@ driver:
   command: [python, driver.py]
   args: [--fast]
   kind: job
+  keep_executors: true
   image: my/driver:1
   env: {A: b}
   cpu: 1
@@ -131,6 +133,7 @@ driver:
   deadline: 2h";
     let driver = Config::parse("posse.yaml", text).unwrap().driver;
     assert_eq!(driver.command, ["python", "driver.py", "--fast"]);
+    assert_eq!(driver.keep_executors, Some(true));
     let want = DriverPod {
         kind: DriverKind::Job,
         source: PodSource::File("driver.yaml".to_owned()),

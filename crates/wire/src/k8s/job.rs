@@ -1,10 +1,14 @@
 //! Reads a Job: the one that runs a driver.
 
+use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::error::WireError;
 use crate::k8s::labels::EXIT_CODE;
 use crate::k8s::object::{Condition, Meta, or_default};
+
+/// Clocks differ: the Job's deadline may be over for its controller, and not for us.
+const DEADLINE_SLACK_S: u64 = 5;
 
 /// A Job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -25,11 +29,16 @@ pub struct JobSpec {
     pub parallelism: Option<u64>,
     #[serde(deserialize_with = "or_default")]
     pub suspend: bool,
+    /// How long the Job may take, in seconds from its start.
+    #[serde(rename = "activeDeadlineSeconds")]
+    pub deadline_s: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct JobStatus {
+    #[serde(rename = "startTime")]
+    pub start_time: Option<String>,
     /// How many of its pods have failed.
     #[serde(deserialize_with = "or_default")]
     pub failed: u64,
@@ -64,6 +73,23 @@ impl Job {
         })
     }
 
+    /// True if it makes another pod after one that is deleted now. `now`: for its deadline, which it finds out at
+    /// about the time at which it deletes its pods.
+    pub fn goes_on(&self, now: Timestamp) -> bool {
+        let may_have_pods = self.spec.parallelism != Some(0) && !self.spec.suspend;
+        let start = self.status.start_time.as_ref().and_then(|text| text.parse::<Timestamp>().ok());
+        let is_late = start.zip(self.spec.deadline_s).is_some_and(|(start, deadline_s)| {
+            let lasts_s = u64::try_from(now.as_second() - start.as_second()).unwrap_or(0);
+            lasts_s + DEADLINE_SLACK_S >= deadline_s
+        });
+        let conditions = self.status.conditions.iter().filter(|condition| condition.is_true());
+        let mut kinds = conditions.map(|condition| condition.kind.as_str());
+        let is_ending = kinds.any(|kind| {
+            matches!(kind, "Complete" | "Failed" | "FailureTarget" | "SuccessCriteriaMet")
+        });
+        may_have_pods && self.meta.deletion_timestamp.is_none() && !is_late && !is_ending
+    }
+
     /// The application's exit code, if posse has ended the Job.
     pub fn exit_code(&self) -> Option<u8> {
         self.meta.annotation(EXIT_CODE)?.parse().ok()
@@ -73,6 +99,29 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_goes_on_until_it_ends_or_is_stopped() {
+        let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
+        for (rest, goes_on) in [
+            ("{}", true),
+            (
+                r#"{"spec":{"parallelism":2,"activeDeadlineSeconds":606},"status":{"startTime":"2026-01-01T00:00:00Z"}}"#,
+                true,
+            ),
+            (
+                r#"{"spec":{"activeDeadlineSeconds":605},"status":{"startTime":"2026-01-01T00:00:00Z"}}"#,
+                false,
+            ),
+            (r#"{"spec":{"parallelism":0}}"#, false),
+            (r#"{"spec":{"suspend":true}}"#, false),
+            (r#"{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"}}"#, false),
+            (r#"{"status":{"conditions":[{"type":"FailureTarget","status":"True"}]}}"#, false),
+            (r#"{"status":{"conditions":[{"type":"Failed","status":"False"}]}}"#, true),
+        ] {
+            assert_eq!(Job::parse(rest.as_bytes()).unwrap().goes_on(now), goes_on, "{rest}");
+        }
+    }
 
     #[test]
     fn a_job_ends_with_a_true_condition() {

@@ -14,7 +14,7 @@ use posse_base::text::sanitize;
 use posse_core::machines::lease::LeaseScope;
 use posse_core::model::ids::{ExecutorId, STORED_ID_MAX, Uid};
 use posse_core::model::lease::Record;
-use posse_core::model::pod::OwnerPod;
+use posse_core::model::pod::{Owner, OwnerKind};
 
 /// Value of the component label. It differs from an executor's, so that no pod selector matches a
 /// Lease.
@@ -32,7 +32,8 @@ pub struct LeaseObject<'a> {
     pub name: &'a str,
     pub namespace: &'a str,
     pub selection: &'a Selection,
-    pub owner: Option<&'a OwnerRef>,
+    /// The holder's pod, and the Job whose run the Lease is of.
+    pub owners: &'a [OwnerRef],
     /// Labels and annotations beside posse's own.
     pub common: &'a CommonMetadata,
     /// Content of the Lease. If `version_text` is not empty, the write replaces only that version.
@@ -57,8 +58,8 @@ struct JsonMeta<'a> {
     resource_version: Option<&'a str>,
     labels: BTreeMap<&'a str, &'a str>,
     annotations: BTreeMap<&'a str, &'a str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    owner_references: Vec<&'a OwnerRef>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    owner_references: &'a [OwnerRef],
 }
 
 #[derive(Serialize)]
@@ -185,11 +186,11 @@ fn record(lease: &Value) -> Result<Record, WireError> {
     })
 }
 
-fn owner_pod(owner: &Value) -> Option<OwnerPod> {
+fn owner_pod(owner: &Value) -> Option<Owner> {
     let text = |key: &str| owner.get(key)?.as_str();
     let is_pod = text("kind") == Some("Pod");
     let (name, uid) = (text("name")?, text("uid")?);
-    is_pod.then(|| OwnerPod { name: name.to_owned(), uid: Uid::new(uid) })
+    is_pod.then(|| Owner { kind: OwnerKind::Pod, name: name.to_owned(), uid: Uid::new(uid) })
 }
 
 impl LeaseObject<'_> {
@@ -214,7 +215,7 @@ impl LeaseObject<'_> {
                 resource_version: (!version.is_empty()).then_some(version),
                 labels: texts(&self.common.labels).chain(ours).collect(),
                 annotations: texts(&self.common.annotations).chain(high_water).collect(),
-                owner_references: self.owner.into_iter().collect(),
+                owner_references: self.owners,
             },
             spec: JsonSpec {
                 holder_identity: &record.holder,
@@ -261,7 +262,11 @@ mod tests {
             renewed_ms: Some(1_767_225_601_500),
             transitions: 3,
             id_high_water: Some(ExecutorId(2_000)),
-            owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("d") }),
+            owner: Some(Owner {
+                kind: OwnerKind::Pod,
+                name: "driver".to_owned(),
+                uid: Uid::new("d"),
+            }),
             is_ours: true,
         };
         let selection = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
@@ -276,7 +281,7 @@ mod tests {
             name: &name_of(LeaseScope::Instance, &selection),
             namespace: "analytics",
             selection: &selection,
-            owner: Some(&owner),
+            owners: &[owner],
             common: &CommonMetadata::default(),
             record: &record,
         };

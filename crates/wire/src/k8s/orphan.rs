@@ -3,8 +3,11 @@
 use std::io::BufRead;
 
 use crate::error::WireError;
+use crate::k8s::job::{Job, JobOutcome};
 use crate::k8s::list::read_pods;
 use crate::pod::{OwnerFacts, read_pod};
+use posse_core::model::ids::Uid;
+use posse_core::model::pod::Phase;
 use posse_core::policy::orphans::OrphanCandidate;
 
 /// One page of a list.
@@ -36,15 +39,32 @@ pub fn parse_owner(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
     read_pod(bytes)?.unwrap_or_default().owner_facts()
 }
 
+/// Reads the same of a Job.
+///
+/// # Errors
+/// The bytes are not a Job with a uid.
+pub fn parse_job(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
+    let job = Job::parse(bytes)?;
+    if job.meta.uid.is_empty() {
+        return Err(WireError::Missing("metadata.uid"));
+    }
+    let phase = match job.outcome() {
+        Some(JobOutcome::Complete) => Phase::Succeeded,
+        Some(JobOutcome::Failed(_)) => Phase::Failed,
+        None => Phase::Running,
+    };
+    let is_deleting = job.meta.deletion_timestamp.is_some();
+    Ok(OwnerFacts { uid: Uid::new(&job.meta.uid), phase, is_deleting, job: None })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pod::JobName;
-    use posse_core::model::ids::Uid;
-    use posse_core::model::pod::{OwnerPod, Phase};
+    use posse_core::model::pod::{Owner, OwnerKind};
 
     #[test]
-    fn reads_pages_and_owners() {
+    fn reads_pages() {
         let page =
             br#"{"kind":"PodList","metadata":{"resourceVersion":"7","continue":"t"},"items":[
             {"metadata":{"name":"a-k-exec-1","uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"k","x":"y",
@@ -53,14 +73,21 @@ mod tests {
                                 {"kind":"Pod","name":"driver","uid":"o1","controller":true}]},
              "status":{"phase":"Running"}},
             {"metadata":{"name":"b","uid":"u2","ownerReferences":
-              [{"kind":"Job","name":"driver","uid":"o1","controller":true}]},"status":null}]}"#;
+              [{"kind":"Job","name":"driver","uid":"o1"},
+               {"kind":"Lease","name":"l","uid":"o2","controller":true}]},"status":null},
+            {"metadata":{"name":"c","uid":"u3","ownerReferences":
+              [{"kind":"ReplicaSet","name":"r","uid":"o3","controller":true}]},"status":null}]}"#;
         let first = OrphanCandidate {
             name: "a-k-exec-1".to_owned(),
             uid: Uid::new("u1"),
             has_executor_name: true,
             app: Some("a".to_owned()),
             instance: Some("k".to_owned()),
-            owner: Some(OwnerPod { name: "driver".to_owned(), uid: Uid::new("o1") }),
+            owner: Some(Owner {
+                kind: OwnerKind::Pod,
+                name: "driver".to_owned(),
+                uid: Uid::new("o1"),
+            }),
             phase: Phase::Running,
             is_held_by_queue: true,
         };
@@ -71,18 +98,37 @@ mod tests {
             has_executor_name: false,
             app: None,
             instance: None,
-            owner: None,
+            owner: Some(Owner {
+                kind: OwnerKind::Job,
+                name: "driver".to_owned(),
+                uid: Uid::new("o1"),
+            }),
             phase: Phase::Pending,
         };
-        let want = Page { pods: vec![first, second], next: Some("t".to_owned()) };
+        let third = OrphanCandidate {
+            name: "c".to_owned(),
+            uid: Uid::new("u3"),
+            owner: None,
+            ..second.clone()
+        };
+        let want = Page { pods: vec![first, second, third], next: Some("t".to_owned()) };
         assert_eq!(read_page(&mut &page[..]), Ok(want));
         assert_eq!(read_page(&mut &br#"{"metadata":{},"items":null}"#[..]), Ok(Page::default()));
         for bad in [&b"[]"[..], b"{}", br#"{"metadata":{},"items":[{"metadata":{"name":"a"}}]}"#] {
             assert!(read_page(&mut &bad[..]).is_err());
         }
-        let facts = |phase, is_deleting, job| {
-            Ok(OwnerFacts { uid: Uid::new("o1"), phase, is_deleting, job })
-        };
+    }
+
+    fn facts(
+        phase: Phase,
+        is_deleting: bool,
+        job: Option<JobName>,
+    ) -> Result<OwnerFacts, WireError> {
+        Ok(OwnerFacts { uid: Uid::new("o1"), phase, is_deleting, job })
+    }
+
+    #[test]
+    fn reads_owners() {
         let driver = br#"{"metadata":{"uid":"o1","deletionTimestamp":null},
             "status":{"phase":"Succeeded"}}"#;
         assert_eq!(parse_owner(driver), facts(Phase::Succeeded, false, None));
@@ -109,5 +155,14 @@ mod tests {
             assert_eq!(parse_owner(again.as_bytes()), facts(Phase::Running, false, None));
         }
         assert!(parse_owner(br#"{"metadata":{}}"#).is_err());
+        for (status, want) in [
+            ("{}", Phase::Running),
+            (r#"{"conditions":[{"type":"Complete","status":"True"}]}"#, Phase::Succeeded),
+            (r#"{"conditions":[{"type":"Failed","status":"True"}]}"#, Phase::Failed),
+        ] {
+            let job = format!(r#"{{"metadata":{{"uid":"o1"}},"status":{status}}}"#);
+            assert_eq!(parse_job(job.as_bytes()), facts(want, false, None));
+        }
+        assert!(parse_job(br#"{"metadata":{}}"#).is_err());
     }
 }

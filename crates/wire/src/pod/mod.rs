@@ -9,10 +9,9 @@ use crate::k8s::labels::{COMPONENT, DO_NOT_DISRUPT, SAFE_TO_EVICT, Selection};
 use crate::text::{Text, clipped, number, text_of};
 use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version};
 use posse_core::model::input::{ForeignPod, PodAnswer};
-use posse_core::model::pod::OwnerPod;
 use posse_core::model::pod::{
-    ATTEMPT_MAX, ContainerState, End, GRACE_DEFAULT_S, InitEnd, Phase, Pod, Rare, StartProblem,
-    StartProblemKind,
+    ATTEMPT_MAX, ContainerState, End, GRACE_DEFAULT_S, InitEnd, Owner, OwnerKind, Phase, Pod, Rare,
+    StartProblem, StartProblemKind,
 };
 use posse_core::model::settings::Restart;
 use posse_core::policy::loss::{STATUS_UNKNOWN, TERMINATION_TARGET};
@@ -119,8 +118,7 @@ impl RawPod<'_> {
         let selection = app.clone().zip(instance.clone());
         let selection = selection.map(|(app, instance)| Selection { app, instance });
         let id = selection.and_then(|selection| selection.id_of(&name.0));
-        let owner = meta.owner_references.into_iter().find(|owner| owner.is_controller);
-        let owner = owner.filter(|owner| text_of(owner.kind.as_ref()) == "Pod");
+        let owner = owner(&meta.owner_references).and_then(named_owner);
         let phase = phase(self.status.as_ref().and_then(|status| status.phase.as_ref()));
         Ok(OrphanCandidate {
             phase,
@@ -130,9 +128,7 @@ impl RawPod<'_> {
             uid: Uid::new(&uid.0),
             app,
             instance,
-            owner: owner.and_then(|owner| {
-                Some(OwnerPod { name: owner.name?.0.into_owned(), uid: Uid::new(&owner.uid?.0) })
-            }),
+            owner,
         })
     }
 
@@ -213,7 +209,9 @@ impl RawPod<'_> {
             attempt: number(labels.attempt.as_ref())
                 .filter(|attempt| (1..=ATTEMPT_MAX).contains(attempt))
                 .unwrap_or(1),
-            owner: controller(&meta.owner_references),
+            owner: owner(&meta.owner_references)
+                .and_then(|owner| owner.uid.as_ref())
+                .map(|uid| Uid::new(&uid.0)),
             phase,
             deleting,
             grace_s: spec.grace_s.unwrap_or(GRACE_DEFAULT_S),
@@ -278,12 +276,12 @@ fn rare(
     (rare != Rare::default()).then(|| Box::new(rare))
 }
 
-/// A controller that is none of posse's owners, a driver's pod or its Job.
+/// A controller that is none of posse's owners, a driver's pod, its Job or the Lease of a Job's run.
 fn adopter(owners: &[RawOwner<'_>]) -> Option<Box<str>> {
     let controller = owners.iter().find(|owner| owner.is_controller)?;
     let kind = text_of(controller.kind.as_ref());
     let name = clipped(text_of(controller.name.as_ref()), STUCK_BYTES_MAX);
-    (!matches!(kind, "" | "Job" | "Pod")).then(|| format!("{kind} {name}").into())
+    (!matches!(kind, "" | "Job" | "Lease" | "Pod")).then(|| format!("{kind} {name}").into())
 }
 
 /// The memory limit of the container `main`; 0 without one.
@@ -578,9 +576,23 @@ fn phase(text: Option<&Text<'_>>) -> Phase {
     }
 }
 
-fn controller(owners: &[RawOwner<'_>]) -> Option<Uid> {
-    let owner = owners.iter().find(|owner| owner.is_controller)?;
-    owner.uid.as_ref().map(|uid| Uid::new(&uid.0))
+/// The owner by its name, if it is a driver's.
+fn named_owner(owner: &RawOwner<'_>) -> Option<Owner> {
+    let kind = match text_of(owner.kind.as_ref()) {
+        "Pod" => OwnerKind::Pod,
+        "Job" => OwnerKind::Job,
+        _ => return None,
+    };
+    let name = owner.name.as_ref()?.0.as_ref().to_owned();
+    Some(Owner { kind, name, uid: Uid::new(&owner.uid.as_ref()?.0) })
+}
+
+/// What a pod ends with: its controller, or the Job beside the Lease of a run.
+fn owner<'a, 'b>(owners: &'b [RawOwner<'a>]) -> Option<&'b RawOwner<'a>> {
+    let kind = |owner: &RawOwner<'_>, kind: &str| text_of(owner.kind.as_ref()) == kind;
+    let controller = owners.iter().find(|owner| owner.is_controller)?;
+    let of_lease = || owners.iter().find(|owner| kind(owner, "Job"));
+    if kind(controller, "Lease") { of_lease() } else { Some(controller) }
 }
 
 #[cfg(test)]

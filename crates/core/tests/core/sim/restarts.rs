@@ -9,8 +9,7 @@ use posse_core::machines::lease::{self, HolderState, LeaseIdentity, LeaseMachine
 use posse_core::machines::orphan_cleanup::{self, OrphanCleanup};
 use posse_core::model::ids::Uid;
 use posse_core::model::lease::Record;
-use posse_core::model::pod::OwnerPod;
-use posse_core::model::pod::Phase;
+use posse_core::model::pod::{Owner, OwnerKind, Phase};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::orphans::{OrphanCandidate, OwnerState};
 
@@ -138,7 +137,7 @@ impl World {
             self.n_pods += 1;
             let n = self.n_pods;
             let DriverPod { name, uid, .. } = &self.drivers[driver];
-            let owner = OwnerPod { name: name.clone(), uid: uid.clone() };
+            let owner = Owner { kind: OwnerKind::Pod, name: name.clone(), uid: uid.clone() };
             let instance = if is_owned { format!("i{driver}") } else { "away".to_owned() };
             let phase = phases[usize::try_from(self.rng.below(4)).unwrap()];
             self.pods.push(OrphanCandidate {
@@ -165,7 +164,7 @@ impl World {
             has_executor_name: true,
             app: Some("a".to_owned()),
             instance: Some(self.processes[i].instance.clone()),
-            owner: Some(OwnerPod { name: name.clone(), uid: uid.clone() }),
+            owner: Some(Owner { kind: OwnerKind::Pod, name: name.clone(), uid: uid.clone() }),
             phase: Phase::Running,
         });
     }

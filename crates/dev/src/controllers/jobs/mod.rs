@@ -97,6 +97,11 @@ impl Jobs {
     }
 }
 
+fn is_controlled(pod: &Value, uid: &str) -> bool {
+    let owners = array_at(pod, "/metadata/ownerReferences");
+    owners.iter().any(|owner| owner["controller"] == true && text_at(owner, "/uid") == uid)
+}
+
 impl TrackedJob {
     fn sync(&mut self, api: &Api, uid: &str) -> Option<Millis> {
         let (job, pods, now_text) = {
@@ -105,6 +110,8 @@ impl TrackedJob {
             let pods = state.store.dependents(uid).into_iter();
             let pods = pods.filter(|key| key.kind == Kind::Pod);
             let pods = pods.filter_map(|key| state.store.get(&key).cloned());
+            // What the Job owns without being its controller is none of its pods.
+            let pods = pods.filter(|pod| is_controlled(&pod.value(), uid));
             (job, pods.collect::<Vec<_>>(), state.now.clone())
         };
         let value = job.value();

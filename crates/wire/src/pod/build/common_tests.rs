@@ -128,8 +128,8 @@ fn leases_secrets_and_events_have_them() {
     };
     for scope in [LeaseScope::Application, LeaseScope::Instance] {
         let (name, namespace, selection) = ("l", "n", &selection);
-        let (owner, record, common) = (None, &record, &common);
-        let object = LeaseObject { scope, name, namespace, selection, owner, common, record };
+        let (owners, record, common) = (&[][..], &record, &common);
+        let object = LeaseObject { scope, name, namespace, selection, owners, common, record };
         let lease: Value = serde_json::from_slice(&object.to_json()).unwrap();
         assert_eq!(found(&lease), ALL);
         let metadata = &lease["metadata"];

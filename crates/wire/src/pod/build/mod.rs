@@ -46,8 +46,11 @@ pub struct PodContext {
     pub instance: String,
     pub namespace: String,
     pub group: String,
-    /// The driver pod, if there is one.
+    /// The driver's pod, or its Job if the executors outlive the pod. None: the driver is outside of the cluster.
     pub owner: Option<OwnerRef>,
+    /// What else owns the executors of a Job, and is their controller: `kubectl drain` leaves pods without one, and the
+    /// Job's controller would take itself off pods that its selector does not match.
+    pub controller: Option<OwnerRef>,
     /// Host that executors connect to. An IPv6 address may come without brackets.
     pub driver_host: String,
     /// The driver's port, if the configuration has `driver.port`.
@@ -143,6 +146,7 @@ impl Template {
             namespace: any(),
             group: any(),
             owner,
+            controller: None,
             driver_host: any(),
             driver_port: has_driver_port.then_some(u16::MAX),
             staged: None,
@@ -514,24 +518,24 @@ impl Build<'_> {
         if list.iter().any(other) {
             let message = match &self.context.owner {
                 Some(owner) => format!(
-                    "names another owner than the driver pod, {}; leave the owner out",
+                    "names another owner than the driver, {}; leave the owner out",
                     owner.name
                 ),
-                None => "names an owner; leave it out, posse sets the driver pod".to_owned(),
+                None => "names an owner; leave it out, posse sets the driver's".to_owned(),
             };
             return Err(self.fail(field, message));
         }
         list.clear();
-        match &self.context.owner {
-            None => {
-                metadata.remove("ownerReferences");
-            }
-            Some(owner) => {
-                let mut owner = json!(owner);
-                owner["controller"] = json!(true);
-                owner["blockOwnerDeletion"] = json!(false);
-                list.push(owner);
-            }
+        let PodContext { owner, controller, .. } = self.context;
+        for (one, is_controller) in [(owner, controller.is_none()), (controller, true)] {
+            let Some(one) = one else { continue };
+            let mut one = json!(one);
+            one["controller"] = json!(is_controller);
+            one["blockOwnerDeletion"] = json!(false);
+            list.push(one);
+        }
+        if list.is_empty() {
+            metadata.remove("ownerReferences");
         }
         Ok(())
     }

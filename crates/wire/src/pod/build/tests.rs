@@ -21,6 +21,7 @@ pub(crate) fn context() -> PodContext {
         instance: "k3f9x".to_owned(),
         namespace: "analytics".to_owned(),
         group: "default".to_owned(),
+        controller: None,
         owner: None,
         driver_host: "10.1.2.3".to_owned(),
         driver_port: None,
@@ -296,7 +297,7 @@ fn errors_about_placeholders_and_metadata_name_the_field() {
     );
     fails(
         "{metadata: {ownerReferences: [{uid: a}, {uid: b}]}, spec: {containers: [{name: b}]}}",
-        "t.yaml: metadata.ownerReferences: names another owner than the driver pod",
+        "t.yaml: metadata.ownerReferences: names another owner than the driver",
     );
 }
 
@@ -328,7 +329,7 @@ fn another_owner_than_the_driver_pod_is_an_error() {
     assert!(error.starts_with("t.yaml: metadata.ownerReferences: names an owner"), "{error}");
     let owned = PodContext { owner: Some(driver_pod()), ..context() };
     let error = template.compile(&owned).unwrap_err().to_string();
-    assert!(error.contains("names another owner than the driver pod, driver;"), "{error}");
+    assert!(error.contains("names another owner than the driver, driver;"), "{error}");
     let owned =
         PodContext { owner: Some(OwnerRef { uid: "a".to_owned(), ..driver_pod() }), ..context() };
     template.compile(&owned).unwrap();
