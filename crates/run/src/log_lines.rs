@@ -233,7 +233,9 @@ fn level(event: &Event, is_quiet: bool) -> Level {
             RunEvent::BudgetExhausted { .. }
             | RunEvent::CredentialsFailed { .. }
             | RunEvent::Missed { .. } => Level::Warn,
-            RunEvent::CredentialsRenewed { .. } | RunEvent::Stopped => Level::Info,
+            RunEvent::Adopted { .. } | RunEvent::CredentialsRenewed { .. } | RunEvent::Stopped => {
+                Level::Info
+            }
             RunEvent::Acted(_) | RunEvent::Started | RunEvent::Stopping => Level::Debug,
         },
         Event::Cluster(event) => match event {

@@ -302,6 +302,8 @@ pub enum RunEvent {
     /// Credentials were renewed and stored. `expires`: none if nobody knows. They are renewed again at
     /// `until`.
     CredentialsRenewed { name: String, expires: Option<Millis>, until: Millis },
+    /// The run goes on with executors of an earlier process: the first of them by id, and how many there are.
+    Adopted { executors: Vec<ExecutorId>, count: usize },
     /// Events were dropped because the reader was too slow.
     Missed { count: u64 },
     /// The run starts.
@@ -406,7 +408,8 @@ impl Event {
             Self::Run(event) => match event {
                 RunEvent::Acted(act) => act.message.len(),
                 RunEvent::CredentialsFailed { message, .. } => message.len(),
-                RunEvent::BudgetExhausted { .. }
+                RunEvent::Adopted { .. }
+                | RunEvent::BudgetExhausted { .. }
                 | RunEvent::CredentialsRenewed { .. }
                 | RunEvent::Missed { .. }
                 | RunEvent::Started

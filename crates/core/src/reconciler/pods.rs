@@ -4,7 +4,7 @@ use super::Reconciler;
 use super::losses::LostPod;
 use super::retries::forget_refusal;
 use super::timers::Timer;
-use crate::model::event::ExecutorEvent;
+use crate::model::event::{Event, ExecutorEvent, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{List, ListSource};
 use crate::model::pod::{ContainerState, Pod};
@@ -15,6 +15,9 @@ use crate::state::ledger::MutationKind;
 use crate::state::memory_scaling::MEMORY_PROVEN_MS;
 use crate::state::snapshot::{Change, Listed};
 use posse_base::time::Millis;
+
+/// The most executors that the event about adopted ones names.
+const ADOPTED_IDS_MAX: usize = 1_000;
 
 impl Reconciler {
     pub(super) fn on_list(&mut self, list: List, now: Millis) {
@@ -49,8 +52,19 @@ impl Reconciler {
             self.unfold(now);
             let names: Vec<GroupName> = self.executors.groups.keys().cloned().collect();
             names.iter().for_each(|name| self.restart_if_incomplete(name, now));
+            self.tell_adopted();
         }
         self.forget_empty_groups();
+    }
+
+    fn tell_adopted(&mut self) {
+        let live = self.executors.iter().filter(|(_, executor)| executor.life == Life::Wanted);
+        let mut executors: Vec<ExecutorId> = live.map(|(id, _)| id).collect();
+        let count = executors.len();
+        executors.truncate(ADOPTED_IDS_MAX);
+        if count > 0 {
+            self.events.push_back(Event::Run(RunEvent::Adopted { executors, count }));
+        }
     }
 
     /// First what was told as done, then what has ended, then what runs.

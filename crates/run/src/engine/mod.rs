@@ -54,6 +54,9 @@ const TURN_INTERVAL_MIN: Duration = Duration::from_millis(4);
 /// Turns longer than this are logged.
 const TURN_SLOW: Duration = Duration::from_millis(100);
 
+/// The stack of the thread that asks for the Job, bytes.
+const JOB_STACK_BYTES: usize = 256 << 10;
+
 /// Requests of the engine to the threads that talk to the API server.
 pub trait Upstream {
     /// Send a LIST now, in addition to the watch.
@@ -107,9 +110,6 @@ pub struct Engine<'a, U> {
     pub job: Option<DriverJob>,
     pub state: EngineState,
 }
-
-/// The stack of the thread that asks for the Job, bytes.
-const JOB_STACK_BYTES: usize = 256 << 10;
 
 /// The engine's own state between turns.
 #[derive(Debug)]
@@ -462,13 +462,7 @@ impl<U: Upstream> Engine<'_, U> {
     fn start(&mut self, now: Millis) {
         while let Some(step) = self.finish.next_start_step(self.core.has_credentials(), now) {
             match step {
-                StartStep::Listed => {
-                    self.upstream.start_orphan_cleanup();
-                    let n_found = self.core.executors().iter().count();
-                    if n_found > 0 {
-                        info!("adopted {n_found} executors of an earlier run");
-                    }
-                }
+                StartStep::Listed => self.upstream.start_orphan_cleanup(),
                 StartStep::StartDriver => self.start_driver(now),
                 StartStep::End(verdict) => self.on_verdict(verdict, now),
             }

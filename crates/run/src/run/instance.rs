@@ -1,12 +1,14 @@
 //! Chooses the run's instance, and acquires the Leases of the instance and the application. Without
 //! permission for Leases, the run continues only if that is safe.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use log::{debug, warn};
 
+use super::Run;
 use crate::inbox::Message;
 use crate::leases::acquire::{LeaseAcquisition, await_lease};
 use crate::leases::handle::{LeaseHandle, LeaseSettings};
@@ -22,10 +24,13 @@ use posse_core::machines::startup::START_TIMEOUT_MS;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::refusal::RefusalClass;
 use posse_kube::api::driver_pod::DriverPod;
+use posse_kube::api::leases::Leases;
+use posse_kube::api::retry::with_retries;
 use posse_kube::http::Http;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::lease;
 use posse_wire::names;
+use posse_wire::pod::build::OwnerRef;
 
 /// If the run cannot start, how long it waits for the release of a Lease.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(1);
@@ -238,6 +243,19 @@ impl InstanceRequest<'_> {
                 Ok(Instance::without_ids(selection))
             }
         }
+    }
+}
+
+impl Run<'_> {
+    /// The instance's Lease, as an owner.
+    pub(super) fn lease_ref(&self, selection: &Selection) -> Result<OwnerRef, RunError> {
+        let name = lease::name_of(LeaseScope::Instance, selection);
+        let leases = Leases::new(self.server.http.clone(), self.context.namespace.as_str());
+        let refused = |what: &dyn fmt::Display| RunError::Server(format!("lease {name}: {what}"));
+        let found = with_retries(|| leases.get(&name)).map_err(|refusal| refused(&refusal))?;
+        let uid = found.ok_or_else(|| refused(&"it was deleted"))?.uid.to_string();
+        let (api_version, kind) = ("coordination.k8s.io/v1".to_owned(), "Lease".to_owned());
+        Ok(OwnerRef { api_version, kind, name, uid })
     }
 }
 

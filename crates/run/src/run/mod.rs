@@ -10,7 +10,6 @@ mod instance;
 mod interfaces;
 mod recorded;
 
-use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -55,7 +54,7 @@ use posse_base::time::Millis;
 use posse_control::metrics::{Metrics, MetricsServer};
 use posse_control::served_run::ServedRun;
 use posse_control::{DryRuns, Events, RunHandle};
-use posse_core::machines::lease::{LeaseRelease, LeaseScope};
+use posse_core::machines::lease::LeaseRelease;
 use posse_core::machines::own_deletion::OwnDeletion;
 use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome};
 use posse_core::machines::startup::Startup;
@@ -66,19 +65,15 @@ use posse_core::model::stop::StopResult;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
 use posse_kube::api::driver_job::DriverJob;
 use posse_kube::api::driver_pod::DriverPod;
-use posse_kube::api::leases::Leases;
 use posse_kube::api::objects::Objects;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::pods::Pods;
-use posse_kube::api::retry::with_retries;
 use posse_kube::http::WriteLimit;
 use posse_wire::config::{Control, PortChoice};
 use posse_wire::control::status_json;
 use posse_wire::k8s::kube_event::Regarding;
 use posse_wire::k8s::labels::Selection;
-use posse_wire::k8s::lease;
 use posse_wire::names;
-use posse_wire::pod::build::OwnerRef;
 use posse_wire::time::{self, Epoch};
 
 /// How often the driver's pod is read, to notice its deletion.
@@ -579,17 +574,6 @@ impl Run<'_> {
             driver_host: self.context.driver_host.clone(),
             driver_port: port.map(|port| port.number),
         })
-    }
-
-    /// The instance's Lease, as an owner.
-    fn lease_ref(&self, selection: &Selection) -> Result<OwnerRef, RunError> {
-        let name = lease::name_of(LeaseScope::Instance, selection);
-        let leases = Leases::new(self.server.http.clone(), self.context.namespace.as_str());
-        let refused = |what: &dyn fmt::Display| RunError::Server(format!("lease {name}: {what}"));
-        let found = with_retries(|| leases.get(&name)).map_err(|refusal| refused(&refusal))?;
-        let uid = found.ok_or_else(|| refused(&"it was deleted"))?.uid.to_string();
-        let (api_version, kind) = ("coordination.k8s.io/v1".to_owned(), "Lease".to_owned());
-        Ok(OwnerRef { api_version, kind, name, uid })
     }
 
     fn pods(&self, selection: &Selection) -> Pods {

@@ -62,6 +62,7 @@ fn name(event: &Event) -> &'static str {
     match event {
         Event::Run(event) => match event {
             RunEvent::Acted(_) => ACTED,
+            RunEvent::Adopted { .. } => "adopted",
             RunEvent::BudgetExhausted { .. } => "budget_exhausted",
             RunEvent::CredentialsFailed { .. } => "credentials_failed",
             RunEvent::CredentialsRenewed { .. } => "credentials_renewed",
@@ -132,6 +133,11 @@ fn write_run<M: SerializeMap>(map: &mut M, event: &RunEvent, epoch: Epoch) -> Re
             map.serialize_entry("by", by.key.as_str())?;
             map.serialize_entry("user", &by.user)?;
             map.serialize_entry("from", &by.from)
+        }
+        RunEvent::Adopted { executors, count } => {
+            let ids: Vec<u64> = executors.iter().map(|id| id.0).collect();
+            map.serialize_entry("executors", &ids)?;
+            map.serialize_entry("count", count)
         }
         RunEvent::BudgetExhausted { budget, why } => {
             map.serialize_entry("budget", budget.as_str())?;
@@ -372,6 +378,13 @@ mod tests {
         check(
             Event::Group(group, GroupEvent::TargetChanged { target: 4 }),
             r#""target_changed","group":"default","target":4"#,
+        );
+        check(
+            Event::Run(RunEvent::Adopted {
+                executors: vec![ExecutorId(3), ExecutorId(1_001)],
+                count: 2,
+            }),
+            r#""adopted","executors":[3,1001],"count":2"#,
         );
         check(
             Event::Cluster(ClusterEvent::ForeignPod {

@@ -66,6 +66,7 @@ pub fn facts(event: &Value, now: Timestamp) -> String {
             let from = given(event, "from", |from| format!(", from {from}"));
             format!("{}{message} (by {}{user}{from})", value("call"), value("by"))
         }
+        "adopted" => format!("{} executors of an earlier process", event["count"]),
         "create_refused" => format!("{}{message}", value("cause")),
         "credentials_failed" => format!("{}{message}{again}", value("name")),
         "credentials_renewed" => match string(&event["expires"]) {
