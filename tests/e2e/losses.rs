@@ -79,6 +79,11 @@ pub fn told_before_the_end(server: &dyn Server) {
         {"name": name, "namespace": scene.namespace}, "deleteOptions": {"gracePeriodSeconds": 20}});
     let path = format!("{}/{name}/eviction", pods_path(&scene.namespace));
     scene.admin.post(&path, &eviction).ok();
+    // A server that knows this condition says why the pod ends.
+    let pod = scene.admin.get(path.trim_end_matches("/eviction")).ok();
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let is_told = conditions.into_iter().any(|condition| condition["type"] == "DisruptionTarget");
+    let reason = if is_told { "evicted" } else { "deleted" };
     let ending = posse.wait_event("executor_ending", |_| true);
     let lost = posse.wait_event("executor_lost", |_| true);
     assert!(ending["seq"].as_u64() < lost["seq"].as_u64(), "{ending} {lost}");
@@ -87,9 +92,6 @@ pub fn told_before_the_end(server: &dyn Server) {
     }
     let left = moment(&ending["deadline"]).duration_since(moment(&ending["time"])).as_secs();
     assert!((1..=30).contains(&left), "{ending}");
-    // Servers from 1.25 on say why.
-    let minor = scene.admin.get("/version").ok()["minor"].as_str().and_then(|s| s.parse().ok());
-    let reason = if minor.is_some_and(|minor: u32| minor > 24) { "evicted" } else { "deleted" };
     assert_eq!(ending["reason"], reason, "{ending}");
     wait_value(PATIENCE, "a successor beside the old one", || {
         let pods = scene.ours();
