@@ -311,9 +311,7 @@ impl Reconciler {
     pub fn turn(&mut self, now: Millis) {
         self.fire_timers(now);
         self.judge_overdue(now);
-        for id in self.unresolved_creates.remove_expired(now) {
-            self.note_unlisted(id, now);
-        }
+        self.unresolved_creates.expire(now);
         self.trim_records(now);
         let until = if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
         self.timers.set_turn(until);

@@ -11,7 +11,7 @@ use crate::model::pod::{ContainerState, Pod};
 use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::CreateBackoff;
 use crate::state::executors::{Executor, Life, has_ended};
-use crate::state::ledger::MutationKind;
+use crate::state::ledger::{CREATE_OPEN_MS, MutationKind};
 use crate::state::memory_scaling::MEMORY_PROVEN_MS;
 use crate::state::snapshot::{Change, Listed};
 use posse_base::time::Millis;
@@ -31,6 +31,7 @@ impl Reconciler {
             return changes.into_iter().for_each(|change| self.on_change(Some(change), now));
         }
         self.overdue.on_update(begun_at);
+        self.unresolved_creates.on_listed(Millis(begun_at.0.saturating_sub(CREATE_OPEN_MS)));
         let is_first = !self.had_first_list();
         if is_first {
             self.gates.on_first_list(now);

@@ -62,9 +62,6 @@ pub(super) struct Stop {
     list_sent_at: Millis,
     /// The last time at which a create was open, so that a pod may have appeared.
     open_create_seen_at: Millis,
-    /// Creates of unknown outcome that can no longer take effect, and since when. Their pods may exist
-    /// until a LIST that was sent later is answered.
-    unlisted_creates: Vec<(ExecutorId, Millis)>,
     /// When the last answered LIST was sent.
     listed_at: Option<Millis>,
     result: Option<StopResult>,
@@ -74,8 +71,7 @@ impl Stop {
     /// When the cluster must have reported that all pods are gone.
     fn pods_gone_by(&self) -> Millis {
         let longest = self.long_graces.last().map(|(until, _)| *until);
-        let listed_by = self.unlisted_creates.iter().map(|(_, at)| at.after(GONE_MARGIN_MS)).max();
-        longest.into_iter().chain(listed_by).fold(self.deadline, Millis::max)
+        longest.into_iter().fold(self.deadline, Millis::max)
     }
 }
 
@@ -90,6 +86,7 @@ impl Reconciler {
         let had_any = !self.had_first_list()
             || !self.executors.is_empty()
             || self.our_pods().next().is_some()
+            || self.unresolved_creates.ids().next().is_some()
             || !self.mutations.is_empty();
         self.stop = Some(Stop {
             order,
@@ -106,7 +103,6 @@ impl Reconciler {
             n_left: self.n_our_pods(),
             list_sent_at: now,
             open_create_seen_at: now,
-            unlisted_creates: Vec::new(),
             listed_at: None,
             result: None,
         });
@@ -188,8 +184,6 @@ impl Reconciler {
         }
         result.remaining.extend(self.mutations.names_not_in(&self.snapshot).map(str::to_owned));
         result.remaining.extend(self.unresolved_creates.ids().map(|id| self.pod_name(id)));
-        let unlisted = self.stop.iter().flat_map(|stop| &stop.unlisted_creates);
-        result.remaining.extend(unlisted.map(|(id, _)| self.pod_name(*id)));
         let is_held = |name: &String| result.held.iter().any(|held| held.name == *name);
         let is_seen = |name: &String| {
             result.terminating.contains(name) || result.retained.contains(name) || is_held(name)
@@ -281,7 +275,7 @@ impl Reconciler {
         stop.is_list_new = true;
         if is_applied {
             stop.listed_at = Some(stop.list_sent_at);
-            stop.unlisted_creates.retain(|(_, closed_at)| *closed_at > stop.list_sent_at);
+            self.unresolved_creates.on_listed(stop.list_sent_at);
         }
         let delay = LIST_DELAY_INITIAL_MS << stop.n_lists.min(5);
         stop.step = StopStep::ListAt(now.after(delay.min(LIST_DELAY_MAX_MS)));
@@ -344,13 +338,6 @@ impl Reconciler {
         }
     }
 
-    /// A create of unknown outcome can no longer take effect, and its pod was not seen.
-    pub(super) fn note_unlisted(&mut self, id: ExecutorId, now: Millis) {
-        if let Some(stop) = &mut self.stop {
-            stop.unlisted_creates.push((id, now));
-        }
-    }
-
     /// A retry delay that leaves time for the retry in a stop.
     pub(super) fn within_stop(&self, delay_ms: u64, now: Millis) -> u64 {
         let left_ms = self.stop.as_ref().map(|stop| stop.deadline.since(now));
@@ -393,7 +380,12 @@ impl Reconciler {
         let stop = self.stop.as_ref()?;
         let end = match stop.order.keep {
             true => stop.deadline,
-            false => self.open_until().into_iter().fold(stop.pods_gone_by(), Millis::max),
+            false => {
+                let unlisted = self.unresolved_creates.last_unlisted();
+                let listed_by = unlisted.map(|at| at.after(GONE_MARGIN_MS));
+                let waits = self.open_until().into_iter().chain(listed_by);
+                waits.fold(stop.pods_gone_by(), Millis::max)
+            }
         };
         stop.hurry_until.into_iter().chain([end]).min()
     }

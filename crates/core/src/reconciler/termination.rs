@@ -102,7 +102,7 @@ impl Reconciler {
             self.refresh_state(id, now);
         } else {
             if is_unknown {
-                self.note_unlisted(id, now);
+                self.unresolved_creates.note_unlisted(id, now);
             }
             self.drop_executor(id);
         }

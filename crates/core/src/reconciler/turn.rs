@@ -61,7 +61,7 @@ impl Reconciler {
     fn on_create_due(&mut self, id: ExecutorId, now: Millis) {
         let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else { return };
         if matches!(create.step, CreateStep::AwaitLateEffect(until) if until <= now) {
-            self.note_unlisted(id, now);
+            self.unresolved_creates.note_unlisted(id, now);
             self.drop_executor(id);
         }
     }

@@ -10,8 +10,8 @@ use crate::model::pod_text::PodText;
 use crate::state::snapshot::Snapshot;
 use posse_base::time::Millis;
 
-/// How long after it was sent a create of unknown outcome can still take effect: the API server's
-/// request timeout.
+/// How long after it was sent a create of unknown outcome can still take effect, and a LIST be answered: the API
+/// server's request timeout.
 pub const CREATE_OPEN_MS: u64 = 60_000;
 /// How long after an accepted delete the pod must be terminating; otherwise the delete is sent
 /// again.
@@ -78,6 +78,9 @@ impl Create {
 #[derive(Clone, Debug, Default)]
 pub struct UnresolvedCreates {
     open_until: BTreeMap<ExecutorId, Millis>,
+    /// Those that can no longer take effect, and since when. Their pods may exist until a LIST that was
+    /// sent later is answered.
+    unlisted: BTreeMap<ExecutorId, Millis>,
 }
 
 impl UnresolvedCreates {
@@ -97,13 +100,30 @@ impl UnresolvedCreates {
         self.open_until.values().copied().max()
     }
 
-    /// Removes and returns those that can no longer take effect.
-    pub fn remove_expired(&mut self, now: Millis) -> Vec<ExecutorId> {
-        self.open_until.extract_if(.., |_, until| *until <= now).map(|(id, _)| id).collect()
+    /// Some of them can no longer take effect.
+    pub fn expire(&mut self, now: Millis) {
+        let expired = self.open_until.extract_if(.., |_, until| *until <= now);
+        self.unlisted.extend(expired.map(|(id, _)| (id, now)));
     }
 
+    /// A create of unknown outcome was given up. It can no longer take effect, and its pod was not seen.
+    pub fn note_unlisted(&mut self, id: ExecutorId, now: Millis) {
+        self.unlisted.insert(id, now);
+    }
+
+    /// A LIST that was sent then showed every pod that there was.
+    pub fn on_listed(&mut self, sent_at: Millis) {
+        self.unlisted.retain(|_, closed_at| *closed_at > sent_at);
+    }
+
+    /// When the last of those that no LIST has shown was closed.
+    pub fn last_unlisted(&self) -> Option<Millis> {
+        self.unlisted.values().copied().max()
+    }
+
+    /// Those whose pods may exist.
     pub fn ids(&self) -> impl Iterator<Item = ExecutorId> {
-        self.open_until.keys().copied()
+        self.open_until.keys().chain(self.unlisted.keys()).copied()
     }
 }
 

@@ -1,12 +1,13 @@
 //! How long a stop waits for pods whose grace period is longer than its own.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, STOP, policy, spec};
+use crate::core_run::{PREFIX, Run, STOP, policy, refusal, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::command::{AfterKill, Command};
-use posse_core::model::input::Input;
+use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod::Rare;
+use posse_core::model::refusal::RefusalClass;
 use posse_core::model::stop::HeldPod;
 
 fn stopped_after(run: &mut Run) -> u64 {
@@ -133,4 +134,40 @@ fn a_pod_that_a_finalizer_holds_is_named_with_it() {
         (&vec![held], 1, 1)
     );
     assert!(!result.is_clean());
+}
+
+/// A create of unknown outcome was given up long before the stop, and the server answers no LIST since: its pod may
+/// be there.
+#[test]
+fn a_create_that_was_given_up_is_named_unless_a_list_shows_that_there_is_no_pod() {
+    let unknown = || refusal(RefusalClass::OutcomeUnknown, 0);
+    for (is_listed, want) in [(false, vec![format!("{PREFIX}1")]), (true, vec![])] {
+        let mut run = Run::new(policy(), vec![spec("g", 1)]);
+        assert_eq!(run.creates(), [1]);
+        run.refused(1, unknown());
+        run.target("g", 0);
+        run.wait(120_000);
+        assert_eq!(run.core.executors().iter().count(), 0, "it is forgotten");
+        run.take();
+        run.core.begin_stop(STOP, Millis(run.now));
+        run.turn();
+        for _ in 0..100 {
+            for action in run.take() {
+                match action {
+                    Action::List { watermark } if is_listed => {
+                        let version = watermark.position;
+                        let list = List::whole(ListSource::Stop, vec![], version, watermark);
+                        run.tell(Input::List(list));
+                    }
+                    Action::List { .. } => run.tell(Input::ListRefused { refusal: unknown() }),
+                    Action::DeleteAll { .. } => {
+                        run.tell(Input::DeletedAll { answer: Err(unknown()) });
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            run.wait(1_000);
+        }
+        assert_eq!(run.core.stop_result().unwrap().remaining, want);
+    }
 }
