@@ -102,6 +102,9 @@ pub fn disconnect_without_a_reason(server: &dyn Server) {
     let call = |id: &str| disconnected(&posse, id);
     assert_eq!((call("2"), call("2")), (200, 200));
     assert_eq!((call("77"), call("x"), call("0")), (404, 400, 400));
+    // Its replacement does not wait for the reason.
+    scene.wait_running_ids(&[1, 2, 3]);
+    assert_eq!(posse.events_of("executor_lost").len(), 0);
     let lost = posse.wait_event("executor_lost", |event| event["executor"] == 2);
     assert_eq!((&lost["reason"], &lost["budget"]), (&json!("disconnected"), &json!("cluster")));
     scene.wait_running_ids(&[1, 3]);

@@ -17,7 +17,7 @@ pub enum State {
     Pending,
     /// The main container runs.
     Running,
-    /// posse ends it; not deleted yet. Not capacity.
+    /// posse ends it, or will do so because its driver has lost it; not deleted yet. Not capacity.
     Draining,
     /// The pod has a deletionTimestamp, or has ended and is being deleted. Not capacity.
     Terminating,

@@ -12,6 +12,7 @@ use crate::model::ids::ExecutorId;
 use crate::model::status::State;
 use crate::policy::loss::Loss;
 use crate::state::driver_reports::{IDLE_VALID_MS, Silent};
+use crate::state::executors::Life;
 use posse_base::time::Millis;
 
 /// A timer that fires later than this shows that posse was suspended. Calls that were made
@@ -99,11 +100,19 @@ impl Reconciler {
         if self.is_live(id) {
             if self.driver_reports.on_disconnected(id, until) {
                 self.timers.set(until, Timer::Disconnected(id));
+                self.on_lost_by_driver(id, now);
             }
         } else if self.executors.get(id).is_none() && !self.ids.is_retired(id) {
             return Reply::UnknownExecutor;
         }
         Reply::Done
+    }
+
+    /// It works for nobody any more, so the next one does not wait for the reason.
+    fn on_lost_by_driver(&mut self, id: ExecutorId, now: Millis) {
+        let Some(executor) = self.executors.get_mut(id) else { return };
+        executor.is_disconnected = true;
+        self.refresh_state(id, now);
     }
 
     pub(super) fn on_reason_wait_over(&mut self, id: ExecutorId, now: Millis) {
@@ -217,11 +226,10 @@ impl Reconciler {
         self.gates.is_lease_held() && self.snapshot.is_synced()
     }
 
-    /// True if the executor counts as capacity: neither lost nor ending.
+    /// True if the executor is neither lost nor ending.
     pub(super) fn is_live(&self, id: ExecutorId) -> bool {
-        self.executors.get(id).is_some_and(|executor| match executor.state {
-            State::Requested | State::Pending | State::Running => true,
-            State::Completed | State::Draining | State::Failed | State::Terminating => false,
+        self.executors.get(id).is_some_and(|executor| {
+            executor.life == Life::Wanted && executor.state != State::Terminating
         })
     }
 

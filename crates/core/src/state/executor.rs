@@ -50,6 +50,8 @@ pub struct Executor {
     pub state: State,
     /// The driver is to report it, and has not done so yet. Until then it is not ready.
     pub awaits_heartbeat: bool,
+    /// Its driver has lost the connection to it. Its pod is looked at for the reason, and then it ends.
+    pub is_disconnected: bool,
     /// It runs, its pod is ready, and no heartbeat is awaited.
     pub is_ready: bool,
     /// It was reported as ready.
@@ -99,6 +101,7 @@ impl Executor {
             resize: None,
             state: State::Requested,
             awaits_heartbeat: false,
+            is_disconnected: false,
             is_ready: false,
             was_ready: false,
             is_end_told: false,
@@ -119,6 +122,7 @@ impl Executor {
                 State::Draining
             }
             (Life::Wanted, None) => State::Requested,
+            (Life::Wanted, Some(_)) if self.is_disconnected => State::Draining,
             (Life::Wanted, Some(pod)) => match pod.container {
                 ContainerState::Running => State::Running,
                 ContainerState::Ended | ContainerState::Waiting => State::Pending,

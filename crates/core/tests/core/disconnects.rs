@@ -1,15 +1,17 @@
 //! An executor that the driver has lost: before it is told as disconnected, its pod is read.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{Run, policy, refusal, spec};
+use crate::core_run::{Run, policy, refusal, set, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
-use posse_core::model::command::Command;
+use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::event::LossReason;
 use posse_core::model::ids::{ExecutorId, Version};
 use posse_core::model::input::{Input, PodAnswer};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod};
 use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::model::settings::{GroupSpec, Replace, SlotPolicy};
+use posse_core::model::status::State;
 use posse_core::model::stop::StopOrder;
 
 const REASON_WAIT_MS: u64 = 30_000;
@@ -18,6 +20,7 @@ const REASON_WAIT_MS: u64 = 30_000;
 fn disconnected() -> Run {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     run.call(Command::Disconnected { executor: ExecutorId(1) });
+    assert_eq!(run.creates(), [2], "its replacement does not wait for the reason");
     run.wait(REASON_WAIT_MS - 1);
     assert_eq!(run.take(), []);
     run.wait(1);
@@ -159,4 +162,61 @@ fn few_pods_are_read_at_a_time() {
         lost.extend(run.losses());
     }
     assert_eq!((n_reads, lost.len()), (20, 20));
+}
+
+/// Which executors are created when executor 1 of 2 is disconnected, and when its pod is gone.
+#[test]
+fn a_disconnected_executor_is_no_capacity_while_the_reason_is_looked_for() {
+    let stable = GroupSpec { slots: SlotPolicy::Stable, ..spec("g", 2) };
+    let cases = [
+        ("at once", spec("g", 2), vec![3], vec![]),
+        ("replace: gone", GroupSpec { replace: Replace::Gone, ..spec("g", 2) }, vec![], vec![3]),
+        ("its slot is held", stable, vec![], vec![3]),
+    ];
+    for (what, spec, at_once, when_gone) in cases {
+        let mut run = Run::with_running(policy(), vec![spec]);
+        run.call(Command::Disconnected { executor: ExecutorId(1) });
+        run.call(Command::Disconnected { executor: ExecutorId(1) });
+        assert_eq!(run.creates(), at_once, "{what}");
+        let state = |run: &Run| run.core.executors().get(ExecutorId(1)).map(|one| one.state);
+        assert_eq!(state(&run), Some(State::Draining), "{what}");
+        // Its end is a loss like any other, and nobody takes its place twice.
+        run.failed(&[1]);
+        assert_eq!(run.losses(), [(1, LossReason::AppError)], "{what}");
+        run.gone(&[1]);
+        run.wait(2 * REASON_WAIT_MS);
+        let created: Vec<u64> = run.slots_created().into_iter().map(|(id, _)| id).collect();
+        assert_eq!((run.losses(), created), (vec![], when_gone), "{what}");
+    }
+}
+
+fn disconnected_of_two() -> Run {
+    let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
+    run.call(Command::Disconnected { executor: ExecutorId(1) });
+    assert_eq!(run.creates(), [3]);
+    run
+}
+
+/// The driver may end it before the reason is known, and a lower target does not end another one for it.
+#[test]
+fn a_disconnected_executor_is_killed_and_is_no_victim() {
+    let mut run = disconnected_of_two();
+    let executors = set(&[1]);
+    let after = AfterKill::Replace;
+    run.call(Command::Kill { executors, after, force: true, is_silent: false, reason: None });
+    assert_eq!((run.losses(), run.ends()), (vec![(1, LossReason::Killed)], vec!["u1".to_owned()]));
+    let mut run = disconnected_of_two();
+    run.target("g", 1);
+    assert_eq!(run.ends(), Vec::<String>::new(), "its replacement, which has no pod yet, is");
+}
+
+/// The report comes before the pod was seen: it counts from there on.
+#[test]
+fn an_executor_that_is_disconnected_before_its_pod_is_seen_is_replaced_when_it_is() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    assert_eq!(run.creates(), [1]);
+    run.call(Command::Disconnected { executor: ExecutorId(1) });
+    assert_eq!(run.creates(), Vec::<u64>::new(), "it may never have been created");
+    run.created(&[1]);
+    assert_eq!(run.creates(), [2]);
 }

@@ -482,8 +482,8 @@ fn spark_c7_4_stop_all_components() {
 fn spark_c7_5_remove_executor() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
     let lost = |run: &mut Run, id| run.call(Command::Disconnected { executor: ExecutorId(id) });
-    assert_eq!(lost(&mut run, 1), Reply::Done);
     assert_eq!(lost(&mut run, 2), Reply::UnknownExecutor);
+    assert_eq!(lost(&mut run, 1), Reply::Done);
     run.failed(&[1]);
     assert_eq!(lost(&mut run, 1), Reply::Done, "it was one");
 }
