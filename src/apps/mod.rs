@@ -143,14 +143,15 @@ fn local_app(status: &StatusJson) -> App {
         state: Some(DriverState::Local),
         n_running: sum(|group| group.running),
         n_pending: sum(|group| group.requested + group.pending),
+        n_failed: sum(|group| group.failed),
         groups: BTreeMap::new(),
         waiting: status.groups.iter().find_map(|group| group.waiting.clone()),
-        n_wanted: Some(sum(|group| group.target)),
+        n_wanted: Some(sum(GroupJson::wanted)),
         driver: None,
         node: None,
         instance: Some(status.identity.instance.clone()),
         exit_code: None,
-        n_failed: 0,
+        n_failed_drivers: 0,
         created_s: None,
     }
 }
@@ -202,7 +203,7 @@ impl Listing for Apps {
             return table(&WIDE_HEADS.map(str::to_owned), all.map(|(_, cells)| cells).collect());
         }
         let heads = ["NAME", "STATE", "EXECUTORS", "AGE", "DRIVER"].map(str::to_owned);
-        let rows = all.map(|(app, [_, _, state, executors, age, driver, ..])| {
+        let rows = all.map(|(app, [_, _, state, executors, _, age, driver, ..])| {
             [self.name(app), state, executors, age, driver]
         });
         table(&heads, rows.collect())
@@ -218,23 +219,24 @@ impl Listing for Apps {
     }
 }
 
-const WIDE_HEADS: [&str; 13] = [
+const WIDE_HEADS: [&str; 14] = [
     "NAMESPACE",
     "NAME",
     "STATE",
     "EXECUTORS",
+    "FAILED",
     "AGE",
     "DRIVER",
     "NODE",
     "INSTANCE",
-    "FAILED",
+    "FAILED DRIVERS",
     "EXIT",
     "WAITING",
     "CPU H",
     "GIB H",
 ];
 
-fn cells(app: &App, now_s: i64) -> [String; 13] {
+fn cells(app: &App, now_s: i64) -> [String; 14] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     [
         app.namespace.clone(),
@@ -244,11 +246,12 @@ fn cells(app: &App, now_s: i64) -> [String; 13] {
             None => state.as_str().to_owned(),
         })),
         app.executors(),
+        app.n_failed.to_string(),
         or_dash(app.created_s.map(|created_s| age(now_s - created_s))),
         or_dash(app.driver.clone()),
         or_dash(app.node.clone()),
         or_dash(app.instance.clone()),
-        app.n_failed.to_string(),
+        app.n_failed_drivers.to_string(),
         or_dash(app.exit_code.map(|code| code.to_string())),
         or_dash(app.waiting.clone()),
         format!("{:.2}", app.cost().cpu_hours()),

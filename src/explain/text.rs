@@ -67,18 +67,21 @@ pub fn executor(one: &ExecutorJson, now: Timestamp) -> String {
 }
 
 fn group(group: &GroupJson, now: Timestamp) -> String {
-    let mut text = format!("group {}: {} of {} running", group.group, group.running, group.target);
-    let others: Vec<String> = [
+    let mut text =
+        format!("group {}: {} of {} running", group.group, group.running, group.wanted());
+    let for_tasks = group.for_tasks();
+    let wanted = (for_tasks > 0).then(|| format!("target {}, {for_tasks} for tasks", group.target));
+    let others = [
         (group.requested, "requested"),
         (group.pending, "pending"),
         (group.draining, "draining"),
         (group.terminating, "terminating"),
         (group.failed, "failed and retained"),
     ]
-    .iter()
+    .into_iter()
     .filter(|(n, _)| *n > 0)
-    .map(|(n, what)| format!("{n} {what}"))
-    .collect();
+    .map(|(n, what)| format!("{n} {what}"));
+    let others: Vec<String> = wanted.into_iter().chain(others).collect();
     if !others.is_empty() {
         text.push_str(&format!(" ({})", others.join(", ")));
     }
@@ -139,11 +142,11 @@ fn limits(what: &str, wanted: u32, group: &GroupJson, now: Timestamp) -> String 
 fn reason(group: &GroupJson, now: Timestamp) -> String {
     let Some(name) = &group.waiting else {
         let n_starting = group.requested.saturating_add(group.pending);
-        return match group.running.cmp(&group.target) {
+        return match group.running.cmp(&group.wanted()) {
             std::cmp::Ordering::Equal => "; nothing to do",
             std::cmp::Ordering::Greater => "; executors above the target are being deleted",
             std::cmp::Ordering::Less
-                if group.running.saturating_add(n_starting) >= group.target =>
+                if group.running.saturating_add(n_starting) >= group.wanted() =>
             {
                 "; the others are starting"
             }
@@ -230,6 +233,10 @@ mod tests {
         ] {
             assert_eq!(group(&one, DAY_0), format!("{head}{want}"));
         }
+        let with_tasks = GroupJson { running: 13, wanted: 13, ..with(None, None, None) };
+        let text = group(&with_tasks, DAY_0);
+        let want = "group default: 13 of 13 running (target 10, 3 for tasks, 1 requested, ";
+        assert!(text.starts_with(want) && text.ends_with("; nothing to do\n"), "{text}");
         let quiet = GroupJson { running: 10, requested: 0, ..with(None, None, None) };
         assert!(group(&quiet, DAY_0).ends_with("; nothing to do\n"));
         let unexplained = GroupJson { requested: 0, ..with(None, None, None) };

@@ -128,11 +128,14 @@ fn group_row(group: &GroupJson, now: Timestamp) -> [String; 8] {
     }
     let until: Option<Timestamp> = group.until.as_ref().and_then(|until| until.parse().ok());
     if let Some(until) = until.filter(|until| *until > now) {
-        waiting.push_str(&format!(", until in {}", age(until.as_second() - now.as_second())));
+        waiting.push_str(&format!(", for another {}", age(until.as_second() - now.as_second())));
     }
     [
         group.group.clone(),
-        group.target.to_string(),
+        match group.for_tasks() {
+            0 => group.target.to_string(),
+            n => format!("{}+{n}", group.target),
+        },
         group.running.to_string(),
         group.requested.saturating_add(group.pending).to_string(),
         group.draining.saturating_add(group.terminating).to_string(),
@@ -215,7 +218,11 @@ ID  GROUP    SLOT  STATE      AGE   NODE
 2   default  -     requested  5m0s  -
 ";
         assert_eq!(listed(sample(), 301, false), want);
-        assert!(listed(sample(), 1, false).contains("quota, 0s so far, until in 1s\n"));
+        assert!(listed(sample(), 1, false).contains("quota, 0s so far, for another 1s\n"));
+        let mut with_tasks = sample();
+        with_tasks.groups[0].wanted = 13;
+        let text = listed(with_tasks, 301, false);
+        assert!(text.contains("\ndefault  10+3    7  "), "{text}");
     }
 
     #[test]

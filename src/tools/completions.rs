@@ -24,7 +24,7 @@ use crate::settings::socket_folders;
 use crate::terminal::print;
 use crate::world::World;
 use posse_control::address::live_apps;
-use posse_wire::control::status_json::StatusJson;
+use posse_wire::control::status_json::{GroupJson, StatusJson};
 
 /// The variable with the shell that asks.
 const VARIABLE: &str = "COMPLETE";
@@ -85,8 +85,8 @@ fn apps() -> Vec<CompletionCandidate> {
 fn groups() -> Vec<CompletionCandidate> {
     let facts = |status: StatusJson| {
         let groups = status.groups.into_iter();
-        let help = |running, target| format!("{running} of {target} running");
-        groups.map(move |one| (one.group, help(one.running, one.target))).collect()
+        let help = |one: &GroupJson| format!("{} of {} running", one.running, one.wanted());
+        groups.map(|one| (one.group.clone(), help(&one))).collect()
     };
     of_run(facts)
 }

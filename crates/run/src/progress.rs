@@ -24,7 +24,8 @@ pub struct Progress {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     pub running: u32,
-    pub target: u32,
+    /// How many executors there should be: the targets, and those for tasks.
+    pub wanted: u32,
     /// Requested or pending.
     pub pending: u32,
     /// Since the start.
@@ -80,7 +81,7 @@ impl Facts {
         };
         Self {
             running: sum(|group| group.running),
-            target: sum(|group| group.target),
+            wanted: sum(|group| group.wanted),
             pending: sum(|group| group.requested.saturating_add(group.pending)),
             lost,
             completed: sum(|group| group.completed),
@@ -92,10 +93,10 @@ impl Facts {
     }
 
     fn words(&self) -> Vec<String> {
-        let Self { running, target, pending, lost, completed, completions, .. } = self;
+        let Self { running, wanted, pending, lost, completed, completions, .. } = self;
         let mut words = vec![match self.stopping {
-            None if running > target => format!("running {running}, target {target}"),
-            None => format!("running {running}/{target}"),
+            None if running > wanted => format!("running {running}, target {wanted}"),
+            None => format!("running {running}/{wanted}"),
             Some(Stopping::Driver) => "stopping: waits for the driver".to_owned(),
             Some(Stopping::Executors { remaining: 1 }) => {
                 "stopping: waits for 1 executor".to_owned()
@@ -131,7 +132,8 @@ impl Facts {
 fn waiting(groups: &[GroupStatus]) -> Option<String> {
     let mut by_reason: BTreeMap<&str, Vec<&GroupStatus>> = BTreeMap::new();
     for group in groups {
-        if let Some(waiting) = group.waiting {
+        // The normal pace is nothing that a person could wait for.
+        if let Some(waiting) = group.waiting.filter(|waiting| !waiting.is_pace()) {
             by_reason.entry(waiting.describe().0).or_default().push(group);
         }
     }
@@ -153,7 +155,7 @@ mod tests {
     #[test]
     fn only_changes_are_logged_and_at_most_one_a_second() {
         let mut progress = Progress::new("w");
-        let facts = |running| Facts { running, target: 9, ..Facts::default() };
+        let facts = |running| Facts { running, wanted: 9, ..Facts::default() };
         assert_eq!(progress.show(|| facts(1), Millis(50)), None);
         assert_eq!(
             (progress.line.as_str(), progress.logged_at),
@@ -173,7 +175,7 @@ mod tests {
         let both = Facts::new(&status.groups, 4, false);
         let want = Facts {
             running: 14,
-            target: 20,
+            wanted: 20,
             pending: 6,
             lost: 4,
             completed: 57,
@@ -198,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_line_has_what_matters_now() {
-        let idle = Facts { running: 10, target: 10, ..Facts::default() };
+        let idle = Facts { running: 10, wanted: 10, ..Facts::default() };
         let waiting = Some("backoff (2 groups), quota (big)".to_owned());
         let busy = Facts { running: 8, pending: 2, lost: 13, waiting, ..idle.clone() };
         let stop = |stopping| Facts { stopping: Some(stopping), ..busy.clone() };
@@ -209,7 +211,7 @@ mod tests {
                 "running 10/10  completed 57/100",
             ),
             (Facts { completed: 5, ..idle.clone() }, "running 10/10  completed 5"),
-            (Facts { running: 6, target: 1, ..idle }, "running 6, target 1"),
+            (Facts { running: 6, wanted: 1, ..idle }, "running 6, target 1"),
             (
                 busy.clone(),
                 "running 8/10  pending 2  lost 13  waiting: backoff (2 groups), quota (big)",

@@ -31,6 +31,8 @@ pub struct App {
     /// Executors that are running, and those that are not running yet. Terminating ones do not count.
     pub n_running: u64,
     pub n_pending: u64,
+    /// Executors that have failed and whose pods are still there.
+    pub n_failed: u64,
     /// The executors that the server has, by group. Those of a run on this host are not known to it with another cluster.
     pub groups: BTreeMap<String, GroupUse>,
     /// Why most of the pending ones do not run, in the word of the scheduler or the kubelet.
@@ -43,7 +45,7 @@ pub struct App {
     pub instance: Option<String>,
     pub exit_code: Option<u8>,
     /// How many of the driver's pods have failed.
-    pub n_failed: u64,
+    pub n_failed_drivers: u64,
     /// The time of creation, in seconds since 1970.
     pub created_s: Option<i64>,
 }
@@ -84,11 +86,11 @@ impl App {
             "app": self.name,
             "state": self.state.map(DriverState::as_str),
             "executors": { "running": self.n_running, "pending": self.n_pending,
-                           "wanted": self.n_wanted },
+                           "failed": self.n_failed, "wanted": self.n_wanted },
             "waiting": self.waiting,
             "groups": groups,
             "driver": { "pod": self.driver, "node": self.node, "instance": self.instance,
-                        "exit_code": self.exit_code, "failed": self.n_failed },
+                        "exit_code": self.exit_code, "failed": self.n_failed_drivers },
             "age_seconds": self.created_s.map(|created| (now_s - created).max(0)),
         })
     }
@@ -255,6 +257,7 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
         state: workload.map(|_| state(job.as_ref(), drivers)),
         n_running,
         n_pending: live.len() as u64 - n_running,
+        n_failed: executors.iter().filter(|pod| pod.phase == Phase::Failed).count() as u64,
         groups: groups(&executors, now_s),
         waiting: waiting(&live),
         n_wanted: wanted.and_then(|text| text.parse().ok()),
@@ -262,7 +265,7 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
         node: driver.and_then(|pod| pod.facts.node.as_deref()).map(str::to_owned),
         instance: shown.cloned().or(by_executor),
         exit_code: driver.and_then(exit_code),
-        n_failed: match &job {
+        n_failed_drivers: match &job {
             Some(job) => job.status.failed,
             None => driver.map_or(0, PodDetails::restarts),
         },
@@ -335,7 +338,7 @@ mod tests {
             "wc",
             "driver",
             json!({"metadata": {"creationTimestamp": made, "uid": "j",
-            "annotations": {EXECUTORS: "3"}}, "status": {"failed": 1}}),
+            "annotations": {EXECUTORS: "3"}}, "status": {"failed": 2}}),
         );
         let driver = labelled(
             "wc",
@@ -393,7 +396,8 @@ mod tests {
         assert_eq!((outside.state, outside.executors().as_str()), (None, "1"));
         assert_eq!(outside.instance.as_deref(), Some("k3f9x"));
         assert_eq!((wc.state, wc.executors().as_str()), (Some(DriverState::Running), "1/3"));
-        assert_eq!((wc.n_pending, wc.n_failed, wc.node.as_deref()), (1, 1, Some("n1")));
+        assert_eq!((wc.n_pending, wc.n_failed, wc.n_failed_drivers), (1, 1, 2));
+        assert_eq!(wc.node.as_deref(), Some("n1"));
         let shown = wc.to_json(1_767_225_600 + 5);
         assert_eq!(shown["age_seconds"], 5);
         assert_eq!(shown["waiting"], "Unschedulable");

@@ -62,6 +62,7 @@ pub fn sample_status() -> Status {
     let group = GroupStatus {
         group: GroupName::from("default"),
         target: 10,
+        wanted: 10,
         min: 0,
         max: Some(20),
         requested: 1,

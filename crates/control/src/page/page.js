@@ -52,10 +52,10 @@ function label(one) {
 
 function showNames() {
   const {app, instance, namespace} = run.answer;
-  const [running, target] = [sum("running"), sum("target")];
+  const [running, wanted] = [sum("running"), sum("wanted")];
   $("app").textContent = app;
   $("names").textContent = `namespace ${namespace}, instance ${instance}, run ${run.id}`;
-  document.title = `${running}/${target} ${app} - posse`;
+  document.title = `${running}/${wanted} ${app} - posse`;
 }
 
 const sum = name => run.answer.groups.reduce((n, group) => n + group[name], 0);
@@ -102,7 +102,7 @@ function showWaits() {
 
 function showGroups() {
   const always = ["group", "target", "running"];
-  const others = ["requested", "pending", "draining", "terminating", "failed", "completed"].filter(sum);
+  const others = ["wanted", "requested", "pending", "draining", "terminating", "failed", "completed"].filter(name => name === "wanted" ? sum(name) > sum("target") : sum(name));
   const columns = [...always, ...others];
   const rows = run.answer.groups.map(group => columns.map(name => group[name]));
   rebuild($("groups"), [columns, rows], () => [table(
@@ -170,7 +170,7 @@ function showChart() {
   };
   const starting = sum("requested") + sum("pending");
   const isAll = run.answer.ended <= run.answer.ended_kept;
-  $("summary").textContent = `${number.format(sum("running"))} of ${number.format(sum("target"))} running` +
+  $("summary").textContent = `${number.format(sum("running"))} of ${number.format(sum("wanted"))} running` +
     `${starting ? `, ${number.format(starting)} starting` : ""}. Lost since ${clock(run.answer.start)}: ` +
     `${isAll ? "" : "at least "}${number.format(run.nLost)}.`;
 }

@@ -48,6 +48,8 @@ impl State {
 pub struct GroupStatus {
     pub group: GroupName,
     pub target: u32,
+    /// How many executors it should have: the target, and one for each task that may run, up to `max`.
+    pub wanted: u32,
     pub min: u32,
     /// None: no maximum.
     pub max: Option<u32>,

@@ -58,6 +58,7 @@ fn group_status((name, group): (&GroupName, &Group)) -> GroupStatus {
     GroupStatus {
         group: name.clone(),
         target: group.target(),
+        wanted: group.wanted(),
         min: group.spec.min,
         max: group.spec.max,
         requested: counts.of(State::Requested),

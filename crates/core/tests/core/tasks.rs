@@ -106,7 +106,8 @@ fn tasks_run_beside_the_target_and_within_max() {
         let n_tasks = new.iter().filter(|(_, key, _)| !key.is_empty()).count();
         assert_eq!((new.len() - n_tasks, n_tasks), (want_own, want_tasks), "{target} {max:?}");
         let status = run.group("g");
-        assert_eq!((status.target, status.open_tasks), (target, 5));
+        let wanted = target + u32::try_from(want_tasks).unwrap();
+        assert_eq!((status.target, status.wanted, status.open_tasks), (target, wanted, 5));
         let waiting = (want_tasks < 5).then_some(Waiting::Group(GroupWait::Max));
         assert_eq!(status.waiting, waiting);
         // A task has no slot, and the target's own executors have the first ones.

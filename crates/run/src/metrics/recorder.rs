@@ -170,7 +170,7 @@ impl Recorder {
             n_groups += 1;
             if let Some(losses) = self.open_losses.get_mut(&status.group) {
                 // A loss that is not replaced, because the target fell, waits for nothing.
-                losses.truncate(status.target.saturating_sub(status.running) as usize);
+                losses.truncate(status.wanted.saturating_sub(status.running) as usize);
             }
             let counts = self.group(&status.group);
             counts.status = Some(status);
@@ -235,6 +235,7 @@ mod tests {
         GroupStatus {
             group: group.into(),
             target,
+            wanted: target,
             min: 0,
             max: None,
             requested: 0,

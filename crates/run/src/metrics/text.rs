@@ -128,6 +128,11 @@ fn write_groups(text: &mut Exposition, counted: &Counted) {
     for group in groups() {
         text.count(&[("group", group.group.as_str())], group.target.into());
     }
+    let help = "How many executors each group should have: the target, and one for each task that may run.";
+    text.metric("posse_wanted_executors", Gauge, help);
+    for group in groups() {
+        text.count(&[("group", group.group.as_str())], group.wanted.into());
+    }
     let help = "Seconds from the request of an executor until its main container runs.";
     text.metric("posse_executor_start_seconds", Histogram, help);
     write_histograms(text, counted, |group| &group.starts);

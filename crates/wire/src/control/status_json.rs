@@ -77,6 +77,9 @@ pub struct OutageJson {
 pub struct GroupJson {
     pub group: String,
     pub target: u32,
+    /// The target, and one for each task that may run. 0: an older posse, which does not tell it.
+    #[serde(default)]
+    pub wanted: u32,
     pub min: u32,
     pub max: Option<u32>,
     pub requested: u32,
@@ -159,6 +162,18 @@ pub struct ExecutorJson {
     #[serde(default)]
     pub host_ip: Option<IpAddr>,
     pub since: String,
+}
+
+impl GroupJson {
+    /// How many executors it should have.
+    pub fn wanted(&self) -> u32 {
+        self.wanted.max(self.target)
+    }
+
+    /// How many of them are for tasks.
+    pub fn for_tasks(&self) -> u32 {
+        self.wanted() - self.target
+    }
 }
 
 impl StatusJson {
@@ -301,6 +316,7 @@ pub(super) fn group_json(group: &GroupStatus, epoch: Epoch) -> GroupJson {
     GroupJson {
         group: group.group.to_string(),
         target: group.target,
+        wanted: group.wanted,
         min: group.min,
         max: group.max,
         requested: group.requested,
@@ -383,8 +399,8 @@ mod tests {
         let bytes = StatusEncoder::default().encode(&identity, 7, &sample_status(), epoch).concat();
         let text = str::from_utf8(&bytes).unwrap();
         for part in [
-            r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","seq":7,"groups":[{"group":"default","target":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"ready":6,"draining":0,"terminating":1,"failed":3,"open_tasks":0,"ended_tasks":2,"lost":5,"scale_down":"any","completed":57,"completions":100,"attempt":2,"waiting":"quota","since":"1970-01-01T00:00:01.000Z","until":"1970-01-01T00:00:02.000Z","message":"exceeded quota","would_create":12,"would_end":0,"limits":[{"what":"create","waiting":"quota","at_most":1,"of":8,"until":"1970-01-01T00:00:02.000Z"},{"what":"create","waiting":"pending_limit","at_most":6,"of":12,"until":null},{"what":"start","waiting":"unschedulable","at_most":null,"of":null,"until":null}]}"#,
-            r#"{"group":"big","target":10,"min":0,"max":null,"#,
+            r#"{"run":"k3f9","app":"w","instance":"a1b2c","namespace":"ns","seq":7,"groups":[{"group":"default","target":10,"wanted":10,"min":0,"max":20,"requested":1,"pending":2,"running":7,"ready":6,"draining":0,"terminating":1,"failed":3,"open_tasks":0,"ended_tasks":2,"lost":5,"scale_down":"any","completed":57,"completions":100,"attempt":2,"waiting":"quota","since":"1970-01-01T00:00:01.000Z","until":"1970-01-01T00:00:02.000Z","message":"exceeded quota","would_create":12,"would_end":0,"limits":[{"what":"create","waiting":"quota","at_most":1,"of":8,"until":"1970-01-01T00:00:02.000Z"},{"what":"create","waiting":"pending_limit","at_most":6,"of":12,"until":null},{"what":"start","waiting":"unschedulable","at_most":null,"of":null,"until":null}]}"#,
+            r#"{"group":"big","target":10,"wanted":10,"min":0,"max":null,"#,
             r#""completed":0,"completions":null,"attempt":null,"waiting":null,"since":null,"until":null,"message":null,"would_create":0,"would_end":0,"limits":[]}"#,
             r#""executors":[{"id":1,"group":"default","slot":0,"pod":"w-a1b2c-exec-1","uid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301","state":"running","ready":true,"node":"n1","ip":"10.0.0.1","host_ip":"192.168.0.1","since":"1970-01-01T00:00:01.000Z"}"#,
             r#""uid":null,"state":"requested","ready":false,"node":null,"ip":null,"host_ip":null,"#,
