@@ -13,7 +13,7 @@ use posse_core::model::event::{
 };
 use posse_core::model::ids::GroupName;
 use posse_core::model::status::GroupStatus;
-use posse_core::model::waiting::{GroupWait, RunWait, ServerWait, Waiting};
+use posse_core::model::waiting::{GroupWait, RESUMED_MS, RunWait, ServerWait, Waiting};
 use posse_wire::control::event::describe_exhaustion;
 use posse_wire::control::event_text::{log_line, wait_text};
 use posse_wire::time::Epoch;
@@ -63,6 +63,8 @@ struct Wait {
     since: Millis,
     /// When it was logged last.
     told: Millis,
+    /// When it was over, if it is.
+    over: Option<Millis>,
 }
 
 impl EventLogger {
@@ -166,15 +168,15 @@ impl EventLogger {
     }
 
     fn log_reached(&mut self, status: &GroupStatus) {
-        let GroupStatus { group, target, running, .. } = status;
-        if running != target || self.reached.get(group) == Some(target) {
+        let GroupStatus { group, target, wanted, running, .. } = status;
+        if running != wanted || self.reached.get(group) == Some(target) {
             return;
         }
         self.reached.insert(group.clone(), *target);
-        match target {
+        match wanted {
             0 => {}
             1 => info!("group {group}: its executor is running"),
-            _ => info!("group {group}: all {target} executors are running"),
+            _ => info!("group {group}: all {wanted} executors are running"),
         }
     }
 
@@ -184,6 +186,7 @@ impl EventLogger {
         let waits = waiting.filter(|waiting| !is_brief(*waiting)).zip(*since);
         match (self.waits.get_mut(group), waits) {
             (Some(wait), Some(waits)) if (wait.waiting, wait.since) == waits => {
+                wait.over = None;
                 if now.since(wait.told) < WAIT_TOLD_AGAIN_MS {
                     return None;
                 }
@@ -193,12 +196,16 @@ impl EventLogger {
                 Some(format!("group {group}: still waiting for {what}, after {minutes} min"))
             }
             (_, Some((waiting, since))) => {
-                self.waits.insert(group.clone(), Wait { waiting, since, told: now });
+                self.waits.insert(group.clone(), Wait { waiting, since, told: now, over: None });
                 None
             }
-            (_, None) => {
+            (wait, None) => {
+                let over = *wait?.over.get_or_insert(now);
+                if now.since(over) < RESUMED_MS {
+                    return None;
+                }
                 let Wait { waiting, since, .. } = self.waits.remove(group)?;
-                let (what, s) = (wait_text(waiting), now.since(since).div_ceil(1_000));
+                let (what, s) = (wait_text(waiting), over.since(since).div_ceil(1_000));
                 Some(format!("group {group}: no longer waiting for {what}, after {s} s"))
             }
         }
@@ -369,7 +376,7 @@ mod tests {
         (group.target, group.running) = (3, 2);
         let mut logger = EventLogger::default();
         let mut logged = |running, target| {
-            (group.running, group.target) = (running, target);
+            (group.running, group.target, group.wanted) = (running, target, target);
             logger.log_groups(std::iter::once(group.clone()), Millis(0));
             logger.reached.get(&group.group).copied()
         };
@@ -401,8 +408,11 @@ mod tests {
                 unschedulable,
                 Some("still waiting for the scheduler (unschedulable), after 11 min"),
             ),
-            (12, None, Some("no longer waiting for the scheduler (unschedulable), after 720 s")),
-            (13, None, None),
+            (12, None, None),
+            (12, unschedulable, None),
+            (12, None, None),
+            (13, None, Some("no longer waiting for the scheduler (unschedulable), after 720 s")),
+            (14, None, None),
         ] {
             (group.waiting, group.since) = (waiting, waiting.map(|_| Millis(0)));
             let line = logger.wait_line(&group, Millis(minute * 60_000));

@@ -59,6 +59,10 @@ impl Limits {
     }
 }
 
+/// A reason that comes back within this time has gone on: while a probe of a quota is under way, or for the moment in
+/// which a pod that ended has left room for one other, nothing is waited for.
+pub const RESUMED_MS: u64 = 10_000;
+
 /// The documented name of a reason, what the group waits for, and an explanation, which may be empty.
 type Words = (&'static str, &'static str, &'static str);
 
@@ -213,6 +217,11 @@ impl Waiting {
     /// A full window or group: no reason that a person could act on.
     pub fn is_pace(self) -> bool {
         matches!(self, Self::Group(GroupWait::Max) | Self::Server(ServerWait::InFlight))
+    }
+
+    /// posse tries whether it still holds.
+    pub fn is_probed(self) -> bool {
+        matches!(self, Self::Server(_) | Self::Start(_)) && !self.is_pace()
     }
 
     fn words(self) -> Words {

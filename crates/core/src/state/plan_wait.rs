@@ -1,6 +1,6 @@
 //! What the last plan of a group waits for.
 
-use crate::model::waiting::{Limits, Waiting};
+use crate::model::waiting::{Limits, RESUMED_MS, Waiting};
 use posse_base::time::Millis;
 
 /// What holds the group back, and since when the reason holds that is told of it.
@@ -8,6 +8,16 @@ use posse_base::time::Millis;
 pub struct PlanWait {
     limits: Limits,
     since: Millis,
+    /// The reason before, of those that a probe ends for a moment.
+    last: Option<Told>,
+}
+
+/// A reason that was told, and from when to when it held.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    waiting: Waiting,
+    since: Millis,
+    until: Millis,
 }
 
 impl PlanWait {
@@ -15,11 +25,18 @@ impl PlanWait {
     pub fn set(&mut self, limits: Limits, now: Millis) -> bool {
         let before = self.waiting();
         self.limits = limits;
-        let is_new = before != self.waiting();
-        if is_new {
-            self.since = now;
+        let after = self.waiting();
+        if before == after {
+            return false;
         }
-        is_new
+        let goes_on =
+            |last: &Told| Some(last.waiting) == after && now.since(last.until) < RESUMED_MS;
+        let resumed = self.last.filter(goes_on);
+        if let Some(waiting) = before.filter(|waiting| waiting.is_probed()) {
+            self.last = Some(Told { waiting, since: self.since, until: now });
+        }
+        self.since = resumed.map_or(now, |last| last.since);
+        resumed.is_none() && after.is_some()
     }
 
     pub fn limits(&self) -> &Limits {

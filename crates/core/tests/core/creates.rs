@@ -407,3 +407,14 @@ fn a_pod_whose_life_a_list_has_overtaken_was_there() {
     run.wait(MINUTE_MS);
     assert_eq!((run.losses(), run.creates()), (vec![], vec![]));
 }
+
+/// Each probe ends the wait for a moment.
+#[test]
+fn a_quota_that_refuses_every_probe_is_told_once() {
+    let mut run = Run::new(policy(), vec![spec("g", 1)]);
+    serve(&mut run, MINUTE_MS, "g", (RefusalClass::Capacity, 403), 5);
+    let is_wait = |event: &&Event| matches!(event, Event::Group(_, GroupEvent::Waiting { .. }));
+    assert_eq!(run.events.iter().filter(is_wait).count(), 1, "{:?}", run.events);
+    let since = run.group("g").since.unwrap();
+    assert!(since < Millis(1_000), "{since:?}");
+}
