@@ -84,8 +84,8 @@ impl Reconciler {
     /// A pod of an earlier process has a task.
     fn adopt_task(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
-        let (Some(run), Some(uid)) = (executor.task.as_deref(), &executor.uid) else { return };
-        let Some(pod) = self.snapshot.get(uid) else { return };
+        let Some(run) = executor.task.as_deref() else { return };
+        let Some(pod) = executor.pod(&self.snapshot) else { return };
         let (run, name) = (run.clone(), executor.group.clone());
         let is_live = executor.life == Life::Wanted && !has_ended(pod);
         let (end, is_record) = (end_of_record(pod), executor.is_done);
@@ -115,7 +115,7 @@ impl Reconciler {
                 if group.tasks.take_retry(&run, id) {
                     group.tasks.release(key, id, true);
                 } else {
-                    self.end_task_of(id, end);
+                    self.end_task_of(id, end, now);
                 }
             }
             Adopted::Ended => self.end_task(&name, key, end),

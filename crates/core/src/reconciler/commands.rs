@@ -119,7 +119,7 @@ impl Reconciler {
         match (after, &group) {
             (AfterKill::Lower, _) => {
                 self.lower_by(&killed, now);
-                killed.iter().for_each(|&id| self.cancel_task_of(id));
+                killed.iter().for_each(|&id| self.cancel_task_of(id, now));
             }
             (AfterKill::Target(target), Some(group)) => {
                 self.set_target(group, target, now);

@@ -73,13 +73,12 @@ impl Reconciler {
 
     /// Reports that the work of an executor is done, once for each uid.
     pub(super) fn complete(&mut self, id: ExecutorId, now: Millis) {
-        let Some(subject) = self.subject(id) else { return };
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.life = Life::Completed;
-        let is_first_sight = executor.running_since.is_none() && !executor.is_adopted;
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
-        self.tell(subject, ExecutorEvent::Completed { node });
+        let is_first_sight = self.change(id, now, |executor| {
+            executor.life = Life::Completed;
+            executor.running_since.is_none() && !executor.is_adopted
+        });
+        let node = self.seen(id).and_then(|(_, pod)| Some(pod.node.as_deref()?.to_owned()));
+        self.tell(id, ExecutorEvent::Completed { node });
         if let Some(throttle) = self.executors.throttle_of(id) {
             if is_first_sight {
                 throttle.backoff.on_started(now);
@@ -95,11 +94,10 @@ impl Reconciler {
             forget_refusal(group);
         }
         if self.has_task(id) {
-            self.complete_task(id);
+            self.complete_task(id, now);
         } else {
             self.note_done(id, true, true, now);
         }
-        self.refresh_state(id, now);
     }
 
     /// An executor was lost: gives its work up if its group or its task says so.
@@ -113,11 +111,8 @@ impl Reconciler {
         let restart = self.executors.group_of(id).map(|group| group.spec.restart);
         if self.has_task(id) {
             // A task that has failed is not started again, so its failure is no crash loop.
-            if self.lose_task(id, loss)
-                && let Some(throttle) = self.executors.throttle_of(id)
-            {
-                throttle.backoff.discard_probe(id);
-                return;
+            if self.lose_task(id, loss, now) {
+                return self.executors.discard_probe(id);
             }
         } else if restart == Some(Restart::Never) && loss.caused_by_app() {
             self.note_done(id, false, true, now);
@@ -134,9 +129,10 @@ impl Reconciler {
         is_new: bool,
         now: Millis,
     ) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.is_done = true;
-        let index = executor.slot;
+        let index = self.change(id, now, |executor| {
+            executor.is_done = true;
+            executor.slot
+        });
         let Some(group) = self.executors.group_of(id) else { return };
         let before = group.target();
         group.work.on_end(is_completed);
@@ -159,12 +155,10 @@ impl Reconciler {
 
     /// Keeps the pod of an executor whose work is done or given up.
     pub(super) fn keep_record(&mut self, id: ExecutorId) {
-        let Some(executor) = self.executors.get(id) else { return };
-        let life = executor.life;
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let is_new = |pod: &&Pod| !pod.completed || pod.rest_deadline_s(pod.grace_s).is_some();
-        if let Some(pod) = pod.filter(|_| life == Life::Completed).filter(is_new) {
-            self.mutations.request(&pod.uid, &pod.name, MutationKind::LabelCompleted);
+        let is_new = |pod: &Pod| !pod.completed || pod.rest_deadline_s(pod.grace_s).is_some();
+        let seen = self.seen(id).filter(|(executor, _)| executor.life == Life::Completed);
+        if let Some(uid) = seen.filter(|(_, pod)| is_new(pod)).map(|(_, pod)| pod.uid.clone()) {
+            self.request(&uid, MutationKind::LabelCompleted);
         }
         self.insert_record(id, false);
     }
@@ -201,8 +195,7 @@ impl Reconciler {
         };
         let surplus: Vec<ExecutorId> = self.executors.groups.values().flat_map(oldest).collect();
         for id in surplus {
-            self.delete_pod_of(id);
-            self.refresh_state(id, now);
+            self.delete_pod_of(id, now);
         }
     }
 

@@ -80,7 +80,7 @@ impl Reconciler {
         is_acknowledged: bool,
         now: Millis,
     ) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(executor) = self.executors.get(id) else { return };
         let (is_gone, has_no_pod_yet) = (executor.life == Life::Gone, executor.uid.is_none());
         let is_cancelled = executor.is_cancelled();
         if has_no_pod_yet {
@@ -145,12 +145,11 @@ impl Reconciler {
     ) {
         if refusal.class == RefusalClass::Exists {
             let watermark = self.watermark();
-            if let Some(create) = self.executors.get_mut(id).and_then(|e| e.create.as_deref_mut()) {
-                // The GET uses the create's slot in the window.
+            // The GET uses the create's slot in the window.
+            self.change_create(id, now, |create| {
                 (create.step, create.watermark) = (CreateStep::Check, watermark);
-                self.actions.push_back(Action::Get { id, watermark });
-            }
-            return;
+            });
+            return self.actions.push_back(Action::Get { id, watermark });
         }
         self.on_request_refused(id, sent_at, refusal, now);
         let cause = match refusal.class {
@@ -240,13 +239,13 @@ impl Reconciler {
 
     /// The last request of this id had no effect; an earlier one still may have.
     fn retire(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(executor) = self.executors.get(id) else { return };
         if executor.life == Life::Gone {
             self.drop_executor(id);
         } else if executor.uid.is_some() {
             self.close_create_entry(id, false);
-        } else if let Some(create) = &mut executor.create {
-            create.step = CreateStep::CheckAt(now);
+        } else if executor.create.is_some() {
+            self.change_create(id, now, |create| create.step = CreateStep::CheckAt(now));
             self.cancel_create(id, now);
         }
     }

@@ -77,10 +77,9 @@ impl Reconciler {
         {
             throttle.backoff.on_probe_proven();
         }
-        if is_awaited && let Some(executor) = self.executors.get_mut(id) {
-            executor.awaits_heartbeat = false;
-            self.refresh_state(id, now);
-            self.report_ready(id);
+        if is_awaited {
+            self.change(id, now, |executor| executor.awaits_heartbeat = false);
+            self.report_ready(id, now);
         }
     }
 

@@ -75,8 +75,7 @@ impl Reconciler {
     }
 
     fn holds(&self, id: ExecutorId, holders: Holders) -> bool {
-        let uid = self.executors.get(id).and_then(|executor| executor.uid.as_ref());
-        let pod = uid.and_then(|uid| self.snapshot.get(uid)).filter(|pod| !pod.deleting);
+        let pod = self.seen(id).map(|(_, pod)| pod).filter(|pod| !pod.deleting);
         pod.is_some_and(|pod| holders == Holders::All || !pod.phase.is_final())
     }
 
@@ -106,12 +105,10 @@ impl Reconciler {
 
     /// Ends at once what runs on in the pod of a record, which stays. True: it ends.
     fn end_rest(&mut self, id: ExecutorId) -> bool {
-        let uid = self.executors.get(id).and_then(|executor| executor.uid.as_ref());
-        let pod = uid.and_then(|uid| self.snapshot.get(uid));
-        if let Some(pod) = pod.filter(|pod| pod.rest_deadline_s(0).is_some()) {
-            let (uid, name) = (pod.uid.clone(), pod.name.clone());
-            let kind = self.label_of(id);
-            self.mutations.request(&uid, &name, kind);
+        let pod = self.seen(id).map(|(_, pod)| pod);
+        let uid = pod.filter(|pod| pod.rest_deadline_s(0).is_some()).map(|pod| pod.uid.clone());
+        if let Some(uid) = uid {
+            self.request(&uid, self.label_of(id));
         }
         true
     }
@@ -147,12 +144,11 @@ impl Reconciler {
             group.folding.push(uid.clone());
             let name = group.spec.name.clone();
             self.mutations.hold_delete(&uid);
-            self.delete_pod_of(id);
+            self.delete_pod_of(id, now);
             self.request_fold(&name);
         } else {
-            self.delete_pod_of(id);
+            self.delete_pod_of(id, now);
         }
-        self.refresh_state(id, now);
         true
     }
 
@@ -160,11 +156,9 @@ impl Reconciler {
     fn request_fold(&mut self, name: &GroupName) {
         let Some(group) = self.executors.groups.get(name) else { return };
         let Some(id) = group.records.newest() else { return };
-        let Some(executor) = self.executors.get(id) else { return };
-        let kind = self.label_of(id);
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        if let Some(pod) = pod.filter(|pod| self.mutations.get(&pod.uid).is_none()) {
-            self.mutations.request(&pod.uid, &pod.name, kind);
+        let uid = self.seen(id).map(|(_, pod)| pod.uid.clone());
+        if let Some(uid) = uid.filter(|uid| self.mutations.get(uid).is_none()) {
+            self.request(&uid, self.label_of(id));
         }
     }
 
@@ -220,10 +214,8 @@ impl Reconciler {
         for name in names {
             let Some(group) = self.executors.groups.get(&name) else { continue };
             let Some(completions) = group.spec.completions else { continue };
-            let told = group.records.iter().filter_map(|id| {
-                let pod = self.snapshot.get(self.executors.get(id)?.uid.as_ref()?)?;
-                pod.end.as_ref()?.folded.clone()
-            });
+            let told = group.records.iter();
+            let told = told.filter_map(|id| self.seen(id)?.1.end.as_ref()?.folded.clone());
             let told: Vec<Folded> = told.filter_map(|text| text.parse().ok()).collect();
             let Some(group) = self.executors.groups.get_mut(&name) else { continue };
             let before = group.target();

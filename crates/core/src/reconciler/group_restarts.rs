@@ -58,8 +58,7 @@ impl Reconciler {
         match life {
             Life::Completed => {
                 self.executors.release_slot(id);
-                self.delete_pod_of(id);
-                self.refresh_state(id, now);
+                self.delete_pod_of(id, now);
             }
             Life::Wanted => self.end(id, DeleteCause::GroupRestarted, now),
             Life::Ending(Ending { drain_until: Some(_), .. })
@@ -81,8 +80,9 @@ impl Reconciler {
 
     /// True if the main container runs or may still begin to run.
     pub(super) fn can_run(&self, executor: &Executor) -> bool {
-        let pod = executor.uid.as_ref().map(|uid| self.snapshot.get(uid));
-        executor.life != Life::Gone && pod.is_none_or(|pod| pod.is_some_and(|pod| !has_ended(pod)))
+        let pod = executor.pod(&self.snapshot);
+        executor.life != Life::Gone
+            && pod.map_or_else(|| executor.uid.is_none(), |pod| !has_ended(pod))
     }
 
     /// Before the first pods are adopted: the attempt of each group is the latest that a pod shows.

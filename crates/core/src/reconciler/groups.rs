@@ -157,8 +157,7 @@ impl Reconciler {
             }
             return;
         }
-        self.delete_pod_of(id);
-        self.refresh_state(id, now);
+        self.delete_pod_of(id, now);
     }
 
     /// Removes groups that are over. Not called before the first LIST, whose pods may belong to

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Reconciler;
 use crate::model::action::Action;
-use crate::model::event::{ExecutorEvent, Subject};
+use crate::model::event::{Event, ExecutorEvent, Subject};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::refusal::Refusal;
 use posse_base::text::sanitize;
@@ -113,6 +113,6 @@ impl Reconciler {
             Ok(lines) => (lines, None),
             Err(why) => (Vec::new(), Some(why.to_owned())),
         };
-        self.tell(subject, ExecutorEvent::Log { lines, message });
+        self.events.push_back(Event::Executor(subject, ExecutorEvent::Log { lines, message }));
     }
 }

@@ -46,17 +46,14 @@ impl LostPod {
 impl Reconciler {
     /// Reports the loss of an executor, once for each uid, and charges its budget.
     pub(super) fn lose(&mut self, id: ExecutorId, loss: &Loss, now: Millis) {
-        let uid = self.executors.get(id).and_then(|executor| executor.uid.as_ref());
-        let pod = uid.and_then(|uid| self.snapshot.get(uid)).map(|pod| LostPod::of(pod, loss));
+        let pod = self.seen(id).map(|(_, pod)| LostPod::of(pod, loss));
         self.lose_pod(id, pod.unwrap_or_default(), loss, now);
     }
 
     /// The same for an executor whose pod may be gone from the snapshot.
     pub(super) fn lose_pod(&mut self, id: ExecutorId, pod: LostPod, loss: &Loss, now: Millis) {
-        let Some(subject) = self.subject(id) else { return };
-        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(executor) = self.executors.get(id) else { return };
         debug_assert!(!executor.life.is_reported(), "the end of {id} is told twice");
-        executor.life = executor.life.lost();
         // An adopted executor ran before posse was restarted, so its end is not an early one.
         let lived_ms = match (executor.running_since, executor.is_adopted) {
             (_, true) => Some(u64::MAX),
@@ -65,6 +62,7 @@ impl Reconciler {
         let is_from_before = executor.is_adopted && executor.known_since == now;
         let attempt = executor.attempt;
         let start_ms = executor.start.bound_since.map_or(0, |since| now.since(since));
+        self.change(id, now, |executor| executor.life = executor.life.lost());
         let LostPod { node, is_at_fault, is_rejected } = pod;
         let mut loss = loss.clone();
         let blame = self.blame(id, &loss, node.as_deref(), lived_ms, now);
@@ -76,19 +74,18 @@ impl Reconciler {
             // An earlier process may have asked for it.
             loss.budget = None;
         }
-        let group = self.executors.groups.get(&subject.group);
-        if !is_of_task && group.is_some_and(|group| attempt < group.attempts.current()) {
-            // An attempt fails once, and what ends afterwards is part of it.
-            loss.budget = None;
+        if let Some(group) = self.executors.group_of(id) {
+            group.n_lost += 1;
+            if !is_of_task && attempt < group.attempts.current() {
+                // An attempt fails once, and what ends afterwards is part of it.
+                loss.budget = None;
+            }
         }
         let Loss { reason, exit_code, budget, .. } = loss;
-        if let Some(group) = self.executors.groups.get_mut(&subject.group) {
-            group.n_lost += 1;
-        }
         // The message comes from the driver or the server, so it is sanitized.
         let message = sanitize(&loss.message, MESSAGE_BYTES_MAX);
         let node_at_fault = node.clone().filter(|_| is_at_fault || blame != Blame::Application);
-        self.tell(subject, ExecutorEvent::Lost { node, reason, budget, exit_code, message });
+        self.tell(id, ExecutorEvent::Lost { node, reason, budget, exit_code, message });
         let budget = budget.filter(|budget| !(is_of_task && *budget == Budget::App));
         if reason.budget() == Some(Budget::App) && !reason.is_by_posse() {
             self.request_log(id, now);
@@ -103,7 +100,6 @@ impl Reconciler {
             let lives_elsewhere = places.is_some_and(|places| places.lives_elsewhere(&node, now));
             self.blame_node(node, reason, NodeLoss { start_ms, lives_elsewhere }, now);
         }
-        self.refresh_state(id, now);
         self.restart_group_of(id, now);
     }
 
@@ -120,7 +116,6 @@ impl Reconciler {
         let early_ms = if loss.caused_by_app() { EARLY_END_MS } else { AT_ONCE_MS };
         let lived_ms = lived_ms.unwrap_or(0);
         let Some(throttle) = self.executors.throttle_of(id) else { return Blame::Application };
-        throttle.places.remove(id);
         let Some(node) = node.filter(|_| depends_on_place(loss.reason)) else {
             return Blame::Application;
         };

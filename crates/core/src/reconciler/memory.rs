@@ -51,13 +51,13 @@ impl Reconciler {
         let (Some(uid), Some(pod)) = (uid, pod) else { return };
         let Some((step, memory)) = pod.step_for(used_bytes, limit_bytes) else { return };
         let (limit, limit_bytes) = (memory.limit.clone(), memory.limit_bytes);
-        if let Some(executor) = self.executors.get_mut(id) {
+        self.change(id, now, |executor| {
             let last = executor.resize.take().map(|resize| (resize.n_refused, resize.told));
             let (n_refused, told) = last.unwrap_or_default();
             let not_before = now.after(RESIZE_EVERY_MS);
             let resize = Resize { not_before, n_refused, step, limit, limit_bytes, told };
             executor.resize = Some(Box::new(resize));
-        }
+        });
         self.resizes.n_in_flight += 1;
         let name = self.pod_name(id);
         self.actions.push_back(Action::Resize { id, uid, name, step, pod });
@@ -72,18 +72,21 @@ impl Reconciler {
     ) {
         self.resizes.n_in_flight = self.resizes.n_in_flight.saturating_sub(1);
         let is_there = self.snapshot.get(uid).is_some_and(|pod| !pod.deleting);
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        let Some(resize) = executor.resize.as_deref_mut() else { return };
-        if executor.uid.as_ref() != Some(uid) || !is_there {
+        let executor = self.executors.get(id).filter(|one| one.uid.as_ref() == Some(uid));
+        if !is_there || executor.is_none_or(|executor| executor.resize.is_none()) {
             return;
         }
         let refusal = match answer {
             Ok(()) => {
-                (resize.n_refused, resize.told) = (0, None);
-                (executor.memory_step, executor.memory_limit_bytes) =
-                    (resize.step, resize.limit_bytes);
-                let memory = resize.limit.clone();
-                return self.tell_of(id, ExecutorEvent::MemoryGrown { memory, message: None });
+                let memory = self.change(id, now, |executor| {
+                    let resize = executor.resize.as_deref_mut()?;
+                    (resize.n_refused, resize.told) = (0, None);
+                    (executor.memory_step, executor.memory_limit_bytes) =
+                        (resize.step, resize.limit_bytes);
+                    Some(resize.limit.clone())
+                });
+                let memory = memory.unwrap_or_default();
+                return self.tell(id, ExecutorEvent::MemoryGrown { memory, message: None });
             }
             Err(refusal) => refusal,
         };
@@ -95,9 +98,12 @@ impl Reconciler {
             }
             // A 403 may also say that this node is too small.
             RefusalClass::Capacity | RefusalClass::Forbidden | RefusalClass::Invalid => {
-                resize.n_refused = resize.n_refused.saturating_add(1);
-                let factor = 1_u64 << resize.n_refused.min(RESIZE_DOUBLINGS_MAX);
-                resize.not_before = now.after(RESIZE_EVERY_MS * factor);
+                self.change(id, now, |executor| {
+                    let Some(resize) = executor.resize.as_deref_mut() else { return };
+                    resize.n_refused = resize.n_refused.saturating_add(1);
+                    let factor = 1_u64 << resize.n_refused.min(RESIZE_DOUBLINGS_MAX);
+                    resize.not_before = now.after(RESIZE_EVERY_MS * factor);
+                });
             }
             // The next report asks again.
             RefusalClass::Conflict
@@ -110,42 +116,35 @@ impl Reconciler {
             | RefusalClass::Unauthorized
             | RefusalClass::WebhookBusy => return,
         }
-        self.tell_not_grown(id, &format!("the server refuses it: {refusal}"));
+        self.tell_not_grown(id, &format!("the server refuses it: {refusal}"), now);
     }
 
     /// The node tells why it has not given a pod the memory yet.
-    pub(super) fn note_resize(&mut self, id: ExecutorId) {
-        let Some(executor) = self.executors.get(id) else { return };
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let Some(problem) = pod.and_then(Pod::resize_problem) else { return };
-        if executor.resize.is_some() {
-            let problem = problem.to_owned();
-            self.tell_not_grown(id, &problem);
+    pub(super) fn note_resize(&mut self, id: ExecutorId, now: Millis) {
+        let seen = self.seen(id).filter(|(executor, _)| executor.resize.is_some());
+        if let Some(problem) = seen.and_then(|(_, pod)| pod.resize_problem()).map(str::to_owned) {
+            self.tell_not_grown(id, &problem, now);
         }
     }
 
     /// Once for each message.
-    fn tell_not_grown(&mut self, id: ExecutorId, message: &str) {
-        let resize = self.executors.get_mut(id).and_then(|executor| executor.resize.as_deref_mut());
-        let Some(resize) = resize.filter(|resize| resize.told.as_deref() != Some(message)) else {
-            return;
-        };
-        resize.told = Some(message.into());
-        let memory = resize.limit.clone();
-        self.tell_of(id, ExecutorEvent::MemoryGrown { memory, message: Some(message.to_owned()) });
-    }
-
-    fn tell_of(&mut self, id: ExecutorId, event: ExecutorEvent) {
-        if let Some(subject) = self.subject(id) {
-            self.tell(subject, event);
+    fn tell_not_grown(&mut self, id: ExecutorId, message: &str, now: Millis) {
+        let memory = self.change(id, now, |executor| {
+            let resize = executor.resize.as_deref_mut();
+            let resize = resize.filter(|resize| resize.told.as_deref() != Some(message))?;
+            resize.told = Some(message.into());
+            Some(resize.limit.clone())
+        });
+        if let Some(memory) = memory {
+            let message = Some(message.to_owned());
+            self.tell(id, ExecutorEvent::MemoryGrown { memory, message });
         }
     }
 
     /// The memory step that an executor really has: a node that could not give it more has left it the step before.
     pub(super) fn memory_step_of(&self, id: ExecutorId) -> Option<u32> {
         let executor = self.executors.get(id).filter(|executor| !executor.has_own_memory())?;
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let is_short = pod.and_then(Pod::resize_problem).is_some();
+        let is_short = executor.pod(&self.snapshot).and_then(Pod::resize_problem).is_some();
         Some(executor.memory_step.saturating_sub(u32::from(is_short)))
     }
 }

@@ -74,13 +74,14 @@ use crate::model::event::{
 };
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{Input, Watermark};
+use crate::model::pod::Pod;
 use crate::model::settings::{GroupSpec, Policy};
 use crate::state::budgets::Budgets;
 use crate::state::driver_reports::DriverReports;
-use crate::state::executors::{Executors, Group};
+use crate::state::executors::{Executor, Executors, Group};
 use crate::state::gates::Gates;
 use crate::state::id_allocator::IdAllocator;
-use crate::state::ledger::{Mutations, UnresolvedCreates};
+use crate::state::ledger::{Create, MutationKind, Mutations, UnresolvedCreates};
 use crate::state::nodes::Nodes;
 use crate::state::overdue_starts::OverdueStarts;
 use crate::state::protection::Protection;
@@ -385,8 +386,12 @@ impl Reconciler {
         }
     }
 
-    fn tell(&mut self, subject: Subject, event: ExecutorEvent) {
-        self.events.push_back(Event::Executor(subject, event));
+    /// Tells something of an executor, which must be in the table.
+    fn tell(&mut self, id: ExecutorId, event: ExecutorEvent) {
+        match self.subject(id) {
+            Some(subject) => self.events.push_back(Event::Executor(subject, event)),
+            None => self.executors.note_missing(id),
+        }
     }
 
     fn on_target_changed(&mut self, group: GroupName, target: u32, now: Millis) {
@@ -409,11 +414,32 @@ impl Reconciler {
         Some(Subject { group: executor.group.clone(), id, uid, pod: self.pod_name(id) })
     }
 
-    /// Updates an executor's state from its pod.
-    fn refresh_state(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get(id) else { return };
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        self.executors.refresh_state(id, pod, now);
+    /// Changes an executor, which must be in the table.
+    fn change<T: Default>(
+        &mut self,
+        id: ExecutorId,
+        now: Millis,
+        change: impl FnOnce(&mut Executor) -> T,
+    ) -> T {
+        self.executors.change(id, &self.snapshot, now, change)
+    }
+
+    /// Changes the create of an executor that has one.
+    fn change_create(&mut self, id: ExecutorId, now: Millis, change: impl FnOnce(&mut Create)) {
+        self.change(id, now, |executor| executor.create.as_deref_mut().map(change));
+    }
+
+    /// An executor and its pod.
+    fn seen(&self, id: ExecutorId) -> Option<(&Executor, &Pod)> {
+        let executor = self.executors.get(id)?;
+        Some((executor, executor.pod(&self.snapshot)?))
+    }
+
+    /// Requests a mutation of a pod, if the snapshot has it.
+    fn request(&mut self, uid: &Uid, kind: MutationKind) {
+        if let Some(pod) = self.snapshot.get(uid) {
+            self.mutations.request(uid, &pod.name, kind);
+        }
     }
 
     /// Closes the create of this executor. `is_acknowledged`: by the answer to its last POST.
@@ -428,9 +454,7 @@ impl Reconciler {
     fn drop_executor(&mut self, id: ExecutorId) {
         self.close_create_entry(id, false);
         self.release_task(id);
-        if let Some(throttle) = self.executors.throttle_of(id) {
-            throttle.backoff.discard_probe(id);
-        }
+        self.executors.discard_probe(id);
         let Some(executor) = self.executors.remove(id) else { return };
         self.ids.retire(id);
         self.driver_reports.forget(id);

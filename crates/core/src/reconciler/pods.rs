@@ -96,7 +96,7 @@ impl Reconciler {
             self.note_foreign(uid);
             return;
         }
-        let (id, name) = (pod.id, pod.name.clone());
+        let id = pod.id;
         self.ids.on_seen(id);
         self.note_terminating(uid, now);
         self.note_grace_in_stop(uid, now);
@@ -113,8 +113,7 @@ impl Reconciler {
         if is_second {
             // An id has at most one pod. This second one is deleted in any state.
             self.late_pods.insert(uid.clone());
-            self.mutations.request(uid, &name, MutationKind::Delete);
-            return;
+            return self.request(uid, MutationKind::Delete);
         }
         if self.executors.get(id).is_none() {
             self.adopt(id, uid, now);
@@ -138,9 +137,11 @@ impl Reconciler {
         now: Millis,
     ) {
         self.on_create_accepted(id);
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.uid = Some(uid.clone());
-        if executor.create.as_ref().is_some_and(|create| !create.is_in_flight()) {
+        let is_answered = self.change(id, now, |executor| {
+            executor.uid = Some(uid.clone());
+            executor.create.as_ref().is_some_and(|create| !create.is_in_flight())
+        });
+        if is_answered {
             self.close_create_entry(id, false);
         }
         if is_cancelled {
@@ -150,10 +151,7 @@ impl Reconciler {
 
     /// Reacts to the current state of an executor's pod.
     fn observe(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get(id) else { return };
-        let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
-            return;
-        };
+        let Some((executor, pod)) = self.seen(id) else { return };
         let due = self.start_deadline(id);
         let can_no_longer_run = self.may_be_succeeded(executor, pod);
         let is_over = pod.deleting || has_ended(pod);
@@ -182,30 +180,23 @@ impl Reconciler {
             self.executors.release_slot(id);
             self.release_task(id);
         }
+        // What the pod shows is part of the executor's state.
+        self.change(id, now, |_| ());
         if is_over {
-            self.refresh_state(id, now);
             self.retain_or_delete(id, now);
         } else {
             self.ensure_deleted(id, now);
-            self.refresh_state(id, now);
         }
-        self.report_ready(id);
-        self.note_resize(id);
+        self.report_ready(id, now);
+        self.note_resize(id, now);
         self.note_start(id, due, now);
     }
 
     /// Reports once that an executor is ready. That does not end a crash loop: without a probe, a pod
     /// is ready as soon as it runs. A heartbeat ends it.
-    pub(super) fn report_ready(&mut self, id: ExecutorId) {
-        let Some(executor) = self.executors.get(id) else { return };
-        if !executor.is_ready || executor.was_ready {
-            return;
-        }
-        if let Some(executor) = self.executors.get_mut(id) {
-            executor.was_ready = true;
-        }
-        if let Some(subject) = self.subject(id) {
-            self.tell(subject, ExecutorEvent::Ready);
+    pub(super) fn report_ready(&mut self, id: ExecutorId, now: Millis) {
+        if self.change(id, now, Executor::take_ready) {
+            self.tell(id, ExecutorEvent::Ready);
         }
     }
 
@@ -213,12 +204,8 @@ impl Reconciler {
     /// that it will. The time that is left counts from now, so the clocks of others do not matter. A pod that
     /// gets no time to end is only lost.
     fn announce_end(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get(id).filter(|executor| !executor.is_end_told) else {
-            return;
-        };
-        let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
-            return;
-        };
+        let seen = self.seen(id).filter(|(executor, _)| !executor.is_end_told);
+        let Some((_, pod)) = seen else { return };
         let is_disrupted = pod.end.as_ref().is_some_and(|end| !end.disruption.is_empty());
         let grace_s = match pod.deleting {
             true => pod.deletion_grace_s,
@@ -231,23 +218,18 @@ impl Reconciler {
         let Loss { reason, message, .. } = classify(pod, false);
         let node = pod.node.as_deref().map(str::to_owned);
         let deadline = now.after(u64::from(grace_s) * 1_000);
-        if let Some(executor) = self.executors.get_mut(id) {
-            executor.is_end_told = true;
-        }
-        if let Some(subject) = self.subject(id) {
-            self.tell(subject, ExecutorEvent::Ending { node, reason, message, deadline });
-        }
+        self.change(id, now, |executor| executor.is_end_told = true);
+        self.tell(id, ExecutorEvent::Ending { node, reason, message, deadline });
     }
 
     fn on_running(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.running_since = Some(now);
+        let Some((executor, pod)) = self.seen(id) else { return };
         let has_more_memory = executor.memory_step > 0;
         let (is_adopted, shape) = (executor.is_adopted, executor.shape);
         let requested_at = (!is_adopted).then_some(executor.known_since);
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let node = pod.and_then(|pod| pod.node.as_deref()).map(str::to_owned);
-        let (ip, host_ip) = pod.map_or((None, None), |pod| (pod.ip, pod.host_ip));
+        let node = pod.node.as_deref().map(str::to_owned);
+        let (ip, host_ip) = (pod.ip, pod.host_ip);
+        self.change(id, now, |executor| executor.running_since = Some(now));
         if let Some(group) = self.executors.group_of(id) {
             group.has_run = true;
             let backoff = &mut group.tasks.throttles.of_mut(shape).backoff;
@@ -268,9 +250,7 @@ impl Reconciler {
         if has_more_memory {
             self.timers.set(now.after(MEMORY_PROVEN_MS), Timer::MemoryProven(id));
         }
-        if let Some(subject) = self.subject(id) {
-            self.tell(subject, ExecutorEvent::Running { node, ip, host_ip, requested_at });
-        }
+        self.tell(id, ExecutorEvent::Running { node, ip, host_ip, requested_at });
     }
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
@@ -300,35 +280,32 @@ impl Reconciler {
     pub(super) fn on_pod_over(&mut self, pod: &Pod, is_cancelled: bool, now: Millis) {
         let id = pod.id;
         let cancel_cause = self.cancel_cause(id);
-        if self.executors.get(id).is_some_and(|executor| executor.uid.is_none()) {
+        let Some(Executor { life, uid, .. }) = self.executors.get(id) else { return };
+        let (life, has_no_pod_yet) = (*life, uid.is_none());
+        if has_no_pod_yet {
             self.on_create_accepted(id);
+            self.change(id, now, |executor| executor.uid = Some(pod.uid.clone()));
         }
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.uid = Some(pod.uid.clone());
         let was_draining = pod.draining.as_ref().map(|draining| draining.cause);
-        let ending = executor.life.ending().map(|ending| ending.cause);
+        let ending = life.ending().map(|ending| ending.cause);
         let cause = ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));
-        if !executor.life.is_reported() {
-            match (cause, self.subject(id)) {
-                (Some(cause), Some(subject)) => {
-                    self.tell(subject, ExecutorEvent::Deleted { cause });
-                }
-                (Some(_), None) => {}
-                (None, _) if self.has_done_its_work(id, pod) => self.complete(id, now),
-                (None, _) => {
+        if !life.is_reported() {
+            match cause {
+                Some(cause) => self.tell(id, ExecutorEvent::Deleted { cause }),
+                None if self.has_done_its_work(id, pod) => self.complete(id, now),
+                None => {
                     let loss = classify(pod, true);
                     self.lose_pod(id, LostPod::of(pod, &loss), &loss, now);
                 }
             }
         }
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        if executor.create.as_ref().is_some_and(|create| create.is_in_flight()) {
+        let create = self.executors.get(id).and_then(|executor| executor.create.as_ref());
+        if create.is_some_and(|create| create.is_in_flight()) {
             // The entry stays until the create is answered, because a second pod may come from it.
-            executor.life = Life::Gone;
             self.executors.release_slot(id);
             self.release_task(id);
             self.forget_record(id);
-            self.refresh_state(id, now);
+            self.change(id, now, |executor| executor.life = Life::Gone);
         } else {
             self.drop_executor(id);
         }

@@ -43,13 +43,7 @@ impl Reconciler {
 
     fn protect_if_busy(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
-        let Some(group) = self.executors.groups.get(&executor.group) else { return };
-        if !group.spec.protects_busy() {
-            return;
-        }
-        let Some(pod) = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid)) else {
-            return;
-        };
+        let Some(pod) = executor.pod(&self.snapshot) else { return };
         let is_idle = self.driver_reports.is_idle(id, now);
         let look = self.protection.look(id, is_idle, now);
         if look.is_newly_over {

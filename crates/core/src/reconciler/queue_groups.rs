@@ -33,8 +33,9 @@ impl Reconciler {
         let members = groups.flat_map(|group| group.members.iter());
         let executors = members.filter_map(|&id| self.executors.get(id));
         for executor in executors.filter(|executor| executor.life == Life::Retained) {
-            let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-            let Some(pod) = pod.filter(|pod| !pod.deleting) else { continue };
+            let Some(pod) = executor.pod(&self.snapshot).filter(|pod| !pod.deleting) else {
+                continue;
+            };
             if self.mutations.get(&pod.uid).is_none() && stop.left_queues.insert(pod.uid.clone()) {
                 self.mutations.request(&pod.uid, &pod.name, MutationKind::LeaveQueue);
             }

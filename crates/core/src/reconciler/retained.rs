@@ -21,12 +21,12 @@ impl Reconciler {
         let Some(uid) = self.executors.get(id).and_then(|e| e.uid.clone()) else { return };
         self.on_capacity_freed(now);
         let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
-        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(executor) = self.executors.get(id) else { return };
         match executor.life {
             Life::Completed => return self.keep_record(id),
             Life::Retained => {
                 if pod.rest_deadline_s(pod.grace_s).is_some() {
-                    self.mutations.request(&uid, &pod.name, MutationKind::LabelCounted);
+                    self.request(&uid, MutationKind::LabelCounted);
                 }
                 return;
             }
@@ -36,10 +36,9 @@ impl Reconciler {
             && executor.life.ending().is_none()
             && (self.policy.keep_failed > 0 || executor.is_done)
             && failed_by_itself(pod);
-        let name = pod.name.clone();
+        let is_done = executor.is_done;
         if !is_retained {
-            self.mutations.request(&uid, &name, MutationKind::Delete);
-            return;
+            return self.request(&uid, MutationKind::Delete);
         }
         let is_going = self
             .mutations
@@ -48,14 +47,13 @@ impl Reconciler {
         if is_going {
             return;
         }
-        executor.life = Life::Retained;
-        if executor.is_done {
+        self.change(id, now, |executor| executor.life = Life::Retained);
+        if is_done {
             self.keep_record(id);
         } else {
             self.retained.push(id);
         }
-        self.mutations.request(&uid, &name, MutationKind::LabelCounted);
-        self.refresh_state(id, now);
+        self.request(&uid, MutationKind::LabelCounted);
         self.trim_retained(now);
     }
 
@@ -63,8 +61,7 @@ impl Reconciler {
     /// first.
     pub(super) fn insert_retained(&mut self, id: ExecutorId, at: u64) {
         let is_later = |other_id: &ExecutorId| {
-            let pod =
-                self.executors.get(*other_id).and_then(|e| self.snapshot.get(e.uid.as_ref()?));
+            let pod = self.executors.get(*other_id).and_then(|other| other.pod(&self.snapshot));
             pod.and_then(|pod| pod.counted).is_none_or(|other| (other, *other_id) > (at, id))
         };
         self.retained.insert(id, is_later);
@@ -73,8 +70,7 @@ impl Reconciler {
     /// Deletes the oldest retained pods while there are more than `keep_failed`.
     pub(super) fn trim_retained(&mut self, now: Millis) {
         while let Some(id) = self.retained.pop_beyond(self.policy.keep_failed as usize) {
-            self.delete_pod_of(id);
-            self.refresh_state(id, now);
+            self.delete_pod_of(id, now);
         }
     }
 }

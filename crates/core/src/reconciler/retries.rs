@@ -114,13 +114,17 @@ impl Reconciler {
         at: Millis,
         now: Millis,
     ) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(executor) = self.executors.get(id) else { return };
         let (is_seen, is_gone) = (executor.uid.is_some(), executor.life == Life::Gone);
         let (is_cancelled, shape) = (executor.is_cancelled(), executor.shape);
-        let Some(create) = executor.create.as_deref_mut() else { return };
-        create.unknown_since = unknown_since.or(create.unknown_since);
-        create.n_unknown = create.n_unknown.saturating_add(u32::from(unknown_since.is_some()));
-        create.step = step;
+        if executor.create.is_none() {
+            return;
+        }
+        self.change_create(id, now, |create| {
+            create.unknown_since = unknown_since.or(create.unknown_since);
+            create.n_unknown = create.n_unknown.saturating_add(u32::from(unknown_since.is_some()));
+            create.step = step;
+        });
         if is_gone {
             self.drop_executor(id);
         } else if is_seen {

@@ -35,7 +35,7 @@ impl Reconciler {
     pub(super) fn note_start(&mut self, id: ExecutorId, due: Option<Millis>, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let before = executor.start;
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
+        let pod = executor.pod(&self.snapshot);
         let start = match pod.filter(|_| executor.state == State::Pending) {
             None => Start::default(),
             Some(pod) => {
@@ -68,7 +68,7 @@ impl Reconciler {
             }
         };
         if start != before {
-            self.executors.set_start(id, start);
+            self.change(id, now, |executor| executor.start = start);
         }
         let next = self.start_deadline(id);
         if next != due {
@@ -177,8 +177,7 @@ impl Reconciler {
         if executor.start.ignored_since.is_some() {
             return Some(IGNORED);
         }
-        let uid = executor.uid.as_ref()?;
-        Some(&self.snapshot.get(uid)?.start_problem.as_ref()?.message)
+        Some(&executor.pod(&self.snapshot)?.start_problem.as_ref()?.message)
     }
 
     /// What a group waits for if all its executors are requested and some do not start.
@@ -241,8 +240,7 @@ impl Reconciler {
     /// The executor of the group whose pod is deleted and does not go.
     fn held_message(&self, group: &Group) -> Option<String> {
         group.members.iter().find_map(|&id| {
-            let pod = self.snapshot.get(self.executors.get(id)?.uid.as_ref()?)?;
-            let finalizers = sanitize(pod.held_by()?, MESSAGE_BYTES_MAX);
+            let finalizers = sanitize(self.seen(id)?.1.held_by()?, MESSAGE_BYTES_MAX);
             Some(format!(
                 "executor {id} is held by finalizer {finalizers}, which posse does not remove"
             ))
@@ -262,11 +260,11 @@ impl Reconciler {
     }
 
     /// Notes that no scheduler looks at an executor.
-    pub(super) fn on_ignored(&mut self, id: ExecutorId) {
+    pub(super) fn on_ignored(&mut self, id: ExecutorId, now: Millis) {
         let Some(start) = self.executors.get(id).map(|executor| executor.start) else { return };
         if let Some(since) = start.ignored_since {
             let problem = Some((StartProblemKind::Ignored, since));
-            self.executors.set_start(id, Start { problem, ..start });
+            self.change(id, now, |executor| executor.start = Start { problem, ..start });
         }
     }
 }

@@ -111,7 +111,8 @@ impl Reconciler {
         }
         let ids: Vec<ExecutorId> = self.executors.iter().map(|(id, _)| id).collect();
         for id in ids {
-            let Some(executor) = self.executors.get_mut(id) else { continue };
+            // Another executor's end may have removed it.
+            let Some(executor) = self.executors.get(id) else { continue };
             if executor.uid.is_none() {
                 // If executors are kept, a pod may still come from this create.
                 let is_awaited =
@@ -120,8 +121,8 @@ impl Reconciler {
                     self.cancel_create(id, now);
                 }
             } else if !order.keep && executor.life == Life::Wanted {
-                executor.life = Life::Ending(Ending::now(DeleteCause::Stopped));
-                self.refresh_state(id, now);
+                let life = Life::Ending(Ending::now(DeleteCause::Stopped));
+                self.change(id, now, |executor| executor.life = life);
             }
         }
         let pods: Vec<Uid> = self.snapshot.pods().map(|pod| pod.uid.clone()).collect();

@@ -187,7 +187,7 @@ impl Reconciler {
         let tasks = &self.executors.groups.get(name)?.tasks;
         if let Some(open) = tasks.open(key) {
             let executor = open.executor.and_then(|id| self.executors.get(id));
-            let pod = executor.and_then(|executor| self.snapshot.get(executor.uid.as_ref()?));
+            let pod = executor.and_then(|executor| executor.pod(&self.snapshot));
             let problem = pod.and_then(|pod| pod.start_problem.as_ref());
             let state = match executor.map(|executor| executor.state) {
                 Some(State::Requested | State::Pending) => TaskState::Pending,
@@ -276,7 +276,7 @@ impl Reconciler {
 
     /// Ends the task that this executor works on, and keeps the executor's pod as the record. The
     /// executor of another attempt changes nothing.
-    pub(super) fn end_task_of(&mut self, id: ExecutorId, end: TaskEnd) {
+    pub(super) fn end_task_of(&mut self, id: ExecutorId, end: TaskEnd, now: Millis) {
         let Some((name, run)) = self.task_of(id) else { return };
         let group = self.executors.groups.get(&name);
         if group.is_some_and(|group| group.tasks.is_current(&run, id)) {
@@ -285,23 +285,21 @@ impl Reconciler {
                 self.keep_output(id, false);
             }
             self.end_task(&name, &run.task.key, end);
-            if let Some(executor) = self.executors.get_mut(id) {
-                executor.is_done = is_done;
-            }
+            self.change(id, now, |executor| executor.is_done = is_done);
         }
     }
 
-    pub(super) fn complete_task(&mut self, id: ExecutorId) {
-        self.end_task_of(id, TaskEnd::SUCCEEDED);
+    pub(super) fn complete_task(&mut self, id: ExecutorId, now: Millis) {
+        self.end_task_of(id, TaskEnd::SUCCEEDED, now);
     }
 
     /// A call or a drain of an earlier process cancels the task of this executor.
-    pub(super) fn cancel_task_of(&mut self, id: ExecutorId) {
-        self.end_task_of(id, TaskEnd::CANCELLED);
+    pub(super) fn cancel_task_of(&mut self, id: ExecutorId, now: Millis) {
+        self.end_task_of(id, TaskEnd::CANCELLED, now);
     }
 
     /// The executor of a task was lost. True if the task failed with it.
-    pub(super) fn lose_task(&mut self, id: ExecutorId, loss: &Loss) -> bool {
+    pub(super) fn lose_task(&mut self, id: ExecutorId, loss: &Loss, now: Millis) -> bool {
         let Some((name, run)) = self.task_of(id).filter(|_| loss.caused_by_app()) else {
             return false;
         };
@@ -310,7 +308,7 @@ impl Reconciler {
             self.note_progress(&name, &run.task.key);
             return false;
         }
-        self.end_task_of(id, failed(loss));
+        self.end_task_of(id, failed(loss), now);
         true
     }
 

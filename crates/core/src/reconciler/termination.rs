@@ -5,7 +5,7 @@ use super::timers::Timer;
 use crate::model::action::Patch;
 use crate::model::event::{DeleteCause, ExecutorEvent};
 use crate::model::ids::{ExecutorId, Uid};
-use crate::model::pod::{ContainerState, Draining, Pod};
+use crate::model::pod::{ContainerState, Draining};
 use crate::policy::loss::Loss;
 use crate::state::executors::{Ending, Life, has_ended};
 use crate::state::ledger::{CreateStep, MutationKind};
@@ -50,16 +50,12 @@ impl Reconciler {
             }
             Some(_) | None => ending,
         };
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.life = executor.life.ended_by(ending);
+        self.change(id, now, |executor| executor.life = executor.life.ended_by(ending));
         match ending.drain_until {
             Some(until) => self.begin_drain(id, ending.cause, until, now),
-            None => self.delete_pod_of(id),
+            None => self.delete_pod_of(id, now),
         }
-        if let Some(throttle) = self.executors.throttle_of(id) {
-            throttle.backoff.discard_probe(id);
-        }
-        self.refresh_state(id, now);
+        self.executors.discard_probe(id);
     }
 
     /// The task of this executor is cancelled, and the executor ends already for another reason: its pod has to say
@@ -67,40 +63,42 @@ impl Reconciler {
     fn note_cancelled(&mut self, id: ExecutorId, before: Ending, now: Millis) {
         let until = before.drain_until.unwrap_or_else(|| now.after(CANCEL_NOTE_MS));
         let ending = Ending { cause: DeleteCause::Cancelled, drain_until: Some(until) };
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.life = executor.life.ended_by(ending);
-        if let Some(uid) = &executor.uid {
-            self.mutations.remove(uid);
+        let uid = self.change(id, now, |executor| {
+            executor.life = executor.life.ended_by(ending);
+            executor.uid.clone()
+        });
+        if let Some(uid) = uid {
+            self.mutations.remove(&uid);
         }
         self.begin_drain(id, ending.cause, until, now);
-        self.refresh_state(id, now);
     }
 
     /// Cancels a create whose pod was not seen.
     pub(super) fn cancel_create(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        let Some(create) = &mut executor.create else { return };
-        if executor.life == Life::Wanted {
-            executor.life = Life::Cancelled;
-        }
-        let unused_step = std::mem::take(&mut executor.memory_step);
+        let create = self.executors.get(id).and_then(|executor| executor.create.as_deref());
+        let Some(create) = create else { return };
         let (is_in_flight, open_until) = (create.is_in_flight(), create.open_until());
         let is_unknown = create.unknown_since.is_some();
         let open_until = open_until.filter(|&until| until > now);
-        if let Some(until) = open_until.filter(|_| !is_in_flight) {
-            create.step = CreateStep::AwaitLateEffect(until);
+        let late_until = open_until.filter(|_| !is_in_flight);
+        let unused_step = self.change(id, now, |executor| {
+            if executor.life == Life::Wanted {
+                executor.life = Life::Cancelled;
+            }
+            if let Some((until, create)) = late_until.zip(executor.create.as_deref_mut()) {
+                create.step = CreateStep::AwaitLateEffect(until);
+            }
+            std::mem::take(&mut executor.memory_step)
+        });
+        if let Some(until) = late_until {
             self.timers.set(until, Timer::Create(id));
         }
         self.resolve_retry(id);
-        if let Some(throttle) = self.executors.throttle_of(id) {
-            throttle.backoff.discard_probe(id);
-        }
+        self.executors.discard_probe(id);
         if let Some(group) = self.executors.group_of(id) {
             group.memory_scaling.on_unused(unused_step);
         }
-        if is_in_flight || open_until.is_some() {
-            self.refresh_state(id, now);
-        } else {
+        if !is_in_flight && open_until.is_none() {
             if is_unknown {
                 self.unresolved_creates.note_unlisted(id, now);
             }
@@ -125,9 +123,8 @@ impl Reconciler {
 
     /// Ends an executor with the drain period of its group, if it runs.
     pub(super) fn decommission(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
-        let drain_until = self.executors.get(id).and_then(|executor| {
+        let drain_until = self.seen(id).and_then(|(executor, pod)| {
             let group = self.executors.groups.get(&executor.group)?;
-            let pod = self.snapshot.get(executor.uid.as_ref()?)?;
             // An executor that does not run needs no drain period.
             let runs = pod.container == ContainerState::Running && !pod.deleting && !has_ended(pod);
             // The next attempt would wait for the drain.
@@ -140,37 +137,34 @@ impl Reconciler {
     }
 
     fn begin_drain(&mut self, id: ExecutorId, cause: DeleteCause, until: Millis, now: Millis) {
-        let Some(subject) = self.subject(id) else { return };
         self.timers.set(until, Timer::Drain(id));
-        let pod = subject.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let is_told = |pod: &Pod| pod.draining.as_ref().is_some_and(|told| told.cause == cause);
-        if let Some(pod) = pod.filter(|pod| !is_told(pod)) {
-            self.mutations.request(&pod.uid, &pod.name, MutationKind::Annotate);
-        } else if let Some(uid) = &subject.uid {
-            self.begin_term(uid, now);
+        if let Some((_, pod)) = self.seen(id) {
+            let is_told = pod.draining.as_ref().is_some_and(|told| told.cause == cause);
+            let uid = pod.uid.clone();
+            match is_told {
+                true => self.begin_term(&uid, now),
+                false => self.request(&uid, MutationKind::Annotate),
+            }
         }
-        self.tell(subject, ExecutorEvent::Draining { cause, until });
+        self.tell(id, ExecutorEvent::Draining { cause, until });
     }
 
     /// Continues an end that an earlier run began, as recorded in the pod's annotation.
     pub(super) fn resume_end(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get(id) else { return };
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        let Some(pod) = pod else { return };
+        let Some((_, pod)) = self.seen(id) else { return };
         let is_over = pod.deleting || has_ended(pod);
         let Some(Draining { cause, until_unix_ms }) = pod.draining.as_deref().copied() else {
             return;
         };
         if cause == DeleteCause::Cancelled {
-            self.cancel_task_of(id);
+            self.cancel_task_of(id, now);
         }
         // The loss was reported when the kill was decided.
-        if let Some(executor) = self.executors.get_mut(id)
-            && executor.is_adopted
-            && cause == DeleteCause::Killed
-        {
-            executor.life = executor.life.lost();
-        }
+        self.change(id, now, |executor| {
+            if executor.is_adopted && cause == DeleteCause::Killed {
+                executor.life = executor.life.lost();
+            }
+        });
         let until = until_unix_ms.map(|ms| Millis(ms.saturating_sub(self.identity.start_unix_ms)));
         let drain_until = until.filter(|&until| until > now && !is_over);
         self.begin_end(id, Ending { cause, drain_until }, now);
@@ -178,10 +172,10 @@ impl Reconciler {
 
     /// Ends the drain period now.
     pub(super) fn end_drain(&mut self, id: ExecutorId, now: Millis) {
-        if let Some(executor) = self.executors.get_mut(id)
-            && let Some(ending @ Ending { drain_until: Some(_), .. }) = executor.life.ending()
-        {
-            executor.life = executor.life.ended_by(Ending { drain_until: None, ..ending });
+        let ending = self.executors.get(id).and_then(|executor| executor.life.ending());
+        if let Some(Ending { cause, drain_until: Some(_) }) = ending {
+            let ending = Ending::now(cause);
+            self.change(id, now, |executor| executor.life = executor.life.ended_by(ending));
             self.shorten_grace(id);
             self.ensure_deleted(id, now);
         }
@@ -190,9 +184,9 @@ impl Reconciler {
     /// The pod is marked as draining. With `signal: TERM` it is deleted now, and its grace period is the
     /// drain period: Kubernetes sends SIGTERM at the beginning and SIGKILL at the end.
     pub(super) fn begin_term(&mut self, uid: &Uid, now: Millis) {
-        let Some(pod) = self.snapshot.get(uid).filter(|pod| !pod.deleting) else { return };
-        if self.term_grace_s(uid, now).is_some() {
-            self.mutations.request(uid, &pod.name, MutationKind::Delete);
+        let is_alive = self.snapshot.get(uid).is_some_and(|pod| !pod.deleting);
+        if is_alive && self.term_grace_s(uid, now).is_some() {
+            self.request(uid, MutationKind::Delete);
         }
     }
 
@@ -228,12 +222,11 @@ impl Reconciler {
     /// The drain period of this executor is over early. If it was the grace period of a delete, the pod is
     /// deleted again with a shorter one.
     fn shorten_grace(&mut self, id: ExecutorId) {
-        let uid = self.executors.get(id).and_then(|executor| executor.uid.as_ref());
-        let pod = uid.and_then(|uid| self.snapshot.get(uid));
-        if let Some(pod) = pod.filter(|_| self.is_ended_by_term(id)) {
+        if let Some((_, pod)) = self.seen(id).filter(|_| self.is_ended_by_term(id)) {
+            let uid = pod.uid.clone();
             // The delete that was sent before has the long one.
-            self.mutations.remove(&pod.uid);
-            self.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
+            self.mutations.remove(&uid);
+            self.request(&uid, MutationKind::Delete);
         }
     }
 
@@ -262,26 +255,27 @@ impl Reconciler {
     /// Deletes an executor that is lost or ending, unless it is draining. A resourceVersion
     /// rollback may have undone its end.
     pub(super) fn ensure_deleted(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(executor) = self.executors.get(id) else { return };
         let ending = executor.life.ending();
         let is_draining = ending.and_then(|e| e.drain_until).is_some_and(|until| until > now);
         if is_draining || (!executor.life.is_reported() && ending.is_none()) {
             return;
         }
-        self.delete_pod_of(id);
+        self.delete_pod_of(id, now);
     }
 
     /// Deletes the pod of an executor, even if it was retained or is a record.
-    pub(super) fn delete_pod_of(&mut self, id: ExecutorId) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        if matches!(executor.life, Life::Completed | Life::Retained) {
-            executor.life = Life::Lost { ending: None };
-        }
+    pub(super) fn delete_pod_of(&mut self, id: ExecutorId, now: Millis) {
+        let uid = self.change(id, now, |executor| {
+            if matches!(executor.life, Life::Completed | Life::Retained) {
+                executor.life = Life::Lost { ending: None };
+            }
+            executor.uid.clone()
+        });
         self.forget_record(id);
-        let Some(executor) = self.executors.get(id) else { return };
-        let pod = executor.uid.as_ref().and_then(|uid| self.snapshot.get(uid));
-        if let Some(pod) = pod.filter(|pod| !pod.deleting) {
-            self.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
+        if let Some(uid) = uid.filter(|uid| self.snapshot.get(uid).is_some_and(|pod| !pod.deleting))
+        {
+            self.request(&uid, MutationKind::Delete);
         }
     }
 }

@@ -43,7 +43,7 @@ impl Reconciler {
                 Timer::Start(id) => self.on_start_due(id, now),
                 Timer::Silence => self.on_silence_due(at, now),
                 Timer::Terminating(uid) => self.on_terminating_due(uid, now),
-                Timer::Ignored(id) => self.on_ignored(id),
+                Timer::Ignored(id) => self.on_ignored(id, now),
                 Timer::Unplaced => {}
             }
         }
@@ -192,15 +192,12 @@ impl Reconciler {
             pod: None,
         }));
         self.executors.insert(id, executor, None);
-        if let Some(subject) = self.subject(id) {
-            self.tell(subject.clone(), ExecutorEvent::Requested);
-            if let Some((slot, (skipped, held_by))) = skipped {
-                let subject = subject.clone();
-                self.tell(subject, ExecutorEvent::SlotSkipped { slot, skipped, held_by });
-            }
-            if let Some(memory) = memory {
-                self.tell(subject, ExecutorEvent::MemoryGrown { memory, message: None });
-            }
+        self.tell(id, ExecutorEvent::Requested);
+        if let Some((slot, (skipped, held_by))) = skipped {
+            self.tell(id, ExecutorEvent::SlotSkipped { slot, skipped, held_by });
+        }
+        if let Some(memory) = memory {
+            self.tell(id, ExecutorEvent::MemoryGrown { memory, message: None });
         }
         self.send_create(id, now);
     }
@@ -220,27 +217,32 @@ impl Reconciler {
         let Some(its_group) = self.executors.group_of(id) else { return };
         let prefer = self.nodes.without_avoided(&its_group.preferred);
         let (pod, n_steps) = (its_group.spec.pod.clone(), its_group.spec.n_memory_steps());
-        let Some(executor) = self.executors.get_mut(id) else { return };
+        let Some(executor) = self.executors.get(id) else { return };
+        debug_assert!(executor.uid.is_none(), "{id} has a pod already");
         let (group, slot) = (executor.group.clone(), executor.slot.unwrap_or(0));
-        executor.avoids_until = self.nodes.next_expiry();
         // The template may have changed, and have fewer memory steps.
-        executor.memory_step = executor.memory_step.min(n_steps);
-        let (memory_step, attempt) = (executor.memory_step, executor.attempt);
-        let has_own_memory = executor.has_own_memory();
-        let task = executor.task.clone();
+        let memory_step = executor.memory_step.min(n_steps);
+        let (attempt, task) = (executor.attempt, executor.task.clone());
         let overrides =
             PodOverrides { avoid: self.nodes.names(), prefer, memory_step, attempt, task };
-        debug_assert!(executor.uid.is_none(), "{id} has a pod already");
-        let Some(create) = executor.create.as_deref_mut() else { return };
+        let Some(create) = executor.create.as_deref() else { return };
         let Some(pod) = pod.or_else(|| create.pod.clone()) else { return };
-        (create.watermark, create.sent_at) = (watermark, now);
-        create.n_tries = create.n_tries.saturating_add(1);
-        if !is_check {
-            let limit = pod.memory_at(memory_step).filter(|_| !has_own_memory);
-            executor.memory_limit_bytes = limit.map_or(0, |step| step.limit_bytes);
-            create.pod = Some(Arc::clone(&pod));
-        }
-        create.step = if is_check { CreateStep::Check } else { CreateStep::Answer };
+        let avoids_until = self.nodes.next_expiry();
+        self.change(id, now, |executor| {
+            (executor.avoids_until, executor.memory_step) = (avoids_until, memory_step);
+            if !is_check {
+                let limit = pod.memory_at(memory_step).filter(|_| !executor.has_own_memory());
+                executor.memory_limit_bytes = limit.map_or(0, |step| step.limit_bytes);
+            }
+        });
+        self.change_create(id, now, |create| {
+            (create.watermark, create.sent_at) = (watermark, now);
+            create.n_tries = create.n_tries.saturating_add(1);
+            create.step = if is_check { CreateStep::Check } else { CreateStep::Answer };
+            if !is_check {
+                create.pod = Some(Arc::clone(&pod));
+            }
+        });
         self.window.on_sent();
         if let Some((throttles, shape)) = self.executors.throttles_of(id) {
             throttles.on_sent(shape);

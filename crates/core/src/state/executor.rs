@@ -9,6 +9,7 @@ use crate::model::status::{ExecutorStatus, State};
 use crate::model::task::{Shape, TaskRun};
 use crate::state::ledger::Create;
 use crate::state::life::{Life, Start};
+use crate::state::snapshot::Snapshot;
 use crate::state::victim_order::VictimOrder;
 use posse_base::time::Millis;
 
@@ -128,6 +129,21 @@ impl Executor {
                 ContainerState::Ended | ContainerState::Waiting => State::Pending,
             },
         }
+    }
+
+    /// Its pod, as the snapshot has it.
+    pub fn pod<'a>(&self, pods: &'a Snapshot) -> Option<&'a Pod> {
+        pods.get(self.uid.as_ref()?)
+    }
+
+    /// It ends, and its slot is worth to wait for.
+    pub(super) fn is_awaited_in_slot(&self) -> bool {
+        matches!(self.state, State::Draining | State::Terminating) && !self.is_done
+    }
+
+    /// It is ready, which was not told yet.
+    pub fn take_ready(&mut self) -> bool {
+        self.is_ready && !std::mem::replace(&mut self.was_ready, true)
     }
 
     pub(super) fn note_ready(&mut self, pod: Option<&Pod>, n_ready: &mut u32) {

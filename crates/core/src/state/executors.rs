@@ -196,6 +196,7 @@ pub struct Executors {
     open_creates: BTreeSet<ExecutorId>,
     /// How many executors were given out: tests check that a turn does not visit all.
     n_visits: Cell<u64>,
+    n_missing: u64,
     /// The blocks of the status in which nothing has changed, by the highest id that belongs to each.
     status_blocks: BTreeMap<ExecutorId, ExecutorBlock>,
     pub groups: BTreeMap<GroupName, Group>,
@@ -207,10 +208,57 @@ impl Executors {
         self.by_id.get(&id)
     }
 
-    /// The executor, to be changed. Call `refresh_state` afterwards if its state may change.
-    pub fn get_mut(&mut self, id: ExecutorId) -> Option<&mut Executor> {
+    /// Changes an executor, which must be in the table. What follows is derived when `change` returns: its state, the
+    /// counts, its place among the victims, and what the status shows.
+    pub fn change<T: Default>(
+        &mut self,
+        id: ExecutorId,
+        pods: &Snapshot,
+        now: Millis,
+        change: impl FnOnce(&mut Executor) -> T,
+    ) -> T {
         self.on_change(id);
-        self.by_id.get_mut(&id)
+        let Some(executor) = self.by_id.get_mut(&id) else {
+            self.note_missing(id);
+            return T::default();
+        };
+        let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
+        let (before, start) = (executor.state, executor.start);
+        let was_awaited = executor.is_awaited_in_slot();
+        let result = change(executor);
+        let pod = executor.pod(pods);
+        executor.state = executor.derive_state(pod);
+        executor.note_ready(pod, &mut group.n_ready);
+        let place = executor.victim_order(id, pod, &group.spec);
+        if executor.place != place {
+            if let Some(place) = std::mem::replace(&mut executor.place, place) {
+                group.order.remove(&place);
+            }
+            group.order.extend(place);
+        }
+        let is_new_state = executor.state != before;
+        if is_new_state {
+            (executor.since, executor.start) = (now, Start::default());
+            for counts in group.counts_of(executor) {
+                counts.remove(before);
+                counts.add(executor.state);
+            }
+            group.note_place(id, executor.shape, executor.state, pod, now);
+        }
+        group.note_start(id, executor.shape, start, executor.start);
+        group.note_slot_wait(id, executor, was_awaited, now);
+        result
+    }
+
+    /// An executor that must be in the table is not: posse has a defect, and goes on without it.
+    pub fn note_missing(&mut self, id: ExecutorId) {
+        self.n_missing += 1;
+        debug_assert!(self.by_id.contains_key(&id), "executor {id} is not in the table");
+    }
+
+    /// How often an executor was missing that must be in the table.
+    pub fn n_missing(&self) -> u64 {
+        self.n_missing
     }
 
     /// Every executor, by id.
@@ -266,7 +314,7 @@ impl Executors {
             let build = || {
                 let block = by_id.range(first..=last).map(|(&id, executor)| {
                     n_visits.set(n_visits.get() + 1);
-                    executor.status(id, executor.uid.as_ref().and_then(|uid| snapshot.get(uid)))
+                    executor.status(id, executor.pod(snapshot))
                 });
                 block.collect()
             };
@@ -289,59 +337,13 @@ impl Executors {
         executor.place = executor.victim_order(id, pod, &group.spec);
         group.counts_of(&executor).into_iter().for_each(|counts| counts.add(executor.state));
         group.members.insert(id);
-        group.note_slot_wait(id, &executor, State::Requested, executor.known_since);
+        group.note_slot_wait(id, &executor, false, executor.known_since);
         group.order.extend(executor.place);
         if executor.create.is_some() {
             self.open_creates.insert(id);
         }
         let before = self.by_id.insert(id, executor);
         debug_assert!(before.is_none(), "executor {id} is in the table already");
-    }
-
-    /// Updates the executor's state and the counts after a change of the executor or its pod.
-    /// Returns the previous state if it changed.
-    pub fn refresh_state(
-        &mut self,
-        id: ExecutorId,
-        pod: Option<&Pod>,
-        now: Millis,
-    ) -> Option<State> {
-        let executor = self.by_id.get_mut(&id)?;
-        let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
-        let (before, state) = (executor.state, executor.derive_state(pod));
-        executor.state = state;
-        executor.note_ready(pod, &mut group.n_ready);
-        let place = executor.victim_order(id, pod, &group.spec);
-        if before == state && executor.place == place {
-            return None;
-        }
-        if let Some(place) = std::mem::replace(&mut executor.place, place) {
-            group.order.remove(&place);
-        }
-        group.order.extend(place);
-        if before == state {
-            return None;
-        }
-        self.status_blocks.remove(&highest_in_block(id));
-        executor.since = now;
-        let start = std::mem::take(&mut executor.start);
-        group.note_start(id, executor.shape, start, Start::default());
-        for counts in group.counts_of(executor) {
-            counts.remove(before);
-            counts.add(state);
-        }
-        group.note_place(id, executor.shape, state, pod, now);
-        group.note_slot_wait(id, executor, before, now);
-        Some(before)
-    }
-
-    /// Updates how far a pending executor has come.
-    pub fn set_start(&mut self, id: ExecutorId, start: Start) {
-        let Some(executor) = self.by_id.get_mut(&id) else { return };
-        let before = std::mem::replace(&mut executor.start, start);
-        if let Some(group) = self.groups.get_mut(&executor.group) {
-            group.note_start(id, executor.shape, before, start);
-        }
     }
 
     /// Frees the slot of an executor that has ended, unless its work is done: its successor has the
@@ -396,8 +398,7 @@ impl Executors {
         group.order.clear();
         for id in &group.members {
             let Some(executor) = self.by_id.get_mut(id) else { continue };
-            let pod = executor.uid.as_ref().and_then(|uid| snapshot.get(uid));
-            executor.place = executor.victim_order(*id, pod, &group.spec);
+            executor.place = executor.victim_order(*id, executor.pod(snapshot), &group.spec);
             group.order.extend(executor.place);
         }
     }
@@ -433,6 +434,13 @@ impl Executors {
     pub fn throttle_of(&mut self, id: ExecutorId) -> Option<&mut Throttle> {
         let (throttles, shape) = self.throttles_of(id)?;
         Some(throttles.of_mut(shape))
+    }
+
+    /// This executor says nothing about a crash loop.
+    pub fn discard_probe(&mut self, id: ExecutorId) {
+        if let Some(throttle) = self.throttle_of(id) {
+            throttle.backoff.discard_probe(id);
+        }
     }
 
     /// The throttles of an executor's group, and its shape.

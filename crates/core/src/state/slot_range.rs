@@ -1,7 +1,6 @@
 //! Which slots the executors of a group may have, and for which ones new executors wait.
 
 use crate::model::ids::ExecutorId;
-use crate::model::status::State;
 use crate::state::executors::{Executor, Group};
 use posse_base::time::Millis;
 
@@ -75,15 +74,11 @@ impl Group {
         &mut self,
         id: ExecutorId,
         executor: &Executor,
-        before: State,
+        was_awaited: bool,
         now: Millis,
     ) {
-        let is_ending = |state| matches!(state, State::Draining | State::Terminating);
-        let Some(slot) = executor.slot.filter(|_| self.waits_for_slots() && !executor.is_done)
-        else {
-            return;
-        };
-        match (is_ending(before), is_ending(executor.state)) {
+        let Some(slot) = executor.slot.filter(|_| self.waits_for_slots()) else { return };
+        match (was_awaited, executor.is_awaited_in_slot()) {
             (false, true) => self.slot_waits.begin(slot, id, now.after(SLOT_WAIT_MS)),
             (true, false) => self.slot_waits.end(slot),
             (false, false) | (true, true) => {}

@@ -104,6 +104,14 @@ fn slots_are_held(core: &Reconciler, name: &GroupName, group: &Group) -> CheckRe
     Ok(())
 }
 
+/// No executor was changed or told of that is not in the table.
+fn none_is_missing(core: &Reconciler) -> CheckResult {
+    match core.executors().n_missing() {
+        0 => Ok(()),
+        n => Err(format!("{n} executors were missing in the table")),
+    }
+}
+
 impl Check {
     pub fn new(is_kept: bool) -> Self {
         Self { is_kept, ..Self::default() }
@@ -266,6 +274,7 @@ impl Check {
         let Some(core) = &world.core else { return Ok(()) };
         let check = &mut world.check;
         check.had_list |= core.had_first_list();
+        none_is_missing(core)?;
         if check.doubt.is_some_and(|epoch| core.watermark().epoch != epoch)
             && core.snapshot().is_synced()
         {
