@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 use std::{env, fs, thread};
@@ -514,10 +515,7 @@ pub fn output_of_tasks_is_kept(server: &dyn Server) {
     }
     assert_eq!(posse.ask(&["task", "wait"]).status.code(), Some(3));
     wait_kept(&scene);
-    wait_for(PATIENCE, "both ends to be in the record", || {
-        let text = fs::read_to_string(&record).unwrap_or_default();
-        ["\"succeeded\"", "\"failed\""].iter().all(|outcome| text.contains(outcome))
-    });
+    wait_recorded(&record);
     let pods = scene.ours();
     assert_eq!(pods.len(), 2, "the pods of ended tasks stay");
     pods.iter().for_each(|pod| scene.delete(pod));
@@ -588,6 +586,14 @@ pub fn output_of_tasks_beside_events(server: &dyn Server) {
 }
 
 /// Waits for the output of two tasks.
+/// A succeeded and a failed task are in this record.
+fn wait_recorded(record: &Path) {
+    wait_for(PATIENCE, "both ends to be in the record", || {
+        let text = fs::read_to_string(record).unwrap_or_default();
+        ["\"succeeded\"", "\"failed\""].iter().all(|outcome| text.contains(outcome))
+    });
+}
+
 fn wait_kept(scene: &Scene<'_>) {
     let kept = || {
         let entries = fs::read_dir(scene.file("kept/default")).into_iter().flatten().flatten();

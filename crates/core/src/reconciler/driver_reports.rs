@@ -99,19 +99,13 @@ impl Reconciler {
         if self.is_live(id) {
             if self.driver_reports.on_disconnected(id, until) {
                 self.timers.set(until, Timer::Disconnected(id));
-                self.on_lost_by_driver(id, now);
+                // It works for nobody any more, so the next one does not wait for the reason.
+                self.change(id, now, |executor| executor.is_disconnected = true);
             }
         } else if self.executors.get(id).is_none() && !self.ids.is_retired(id) {
             return Reply::UnknownExecutor;
         }
         Reply::Done
-    }
-
-    /// It works for nobody any more, so the next one does not wait for the reason.
-    fn on_lost_by_driver(&mut self, id: ExecutorId, now: Millis) {
-        let Some(executor) = self.executors.get_mut(id) else { return };
-        executor.is_disconnected = true;
-        self.refresh_state(id, now);
     }
 
     pub(super) fn on_reason_wait_over(&mut self, id: ExecutorId, now: Millis) {

@@ -209,9 +209,7 @@ impl RawPod<'_> {
             attempt: number(labels.attempt.as_ref())
                 .filter(|attempt| (1..=ATTEMPT_MAX).contains(attempt))
                 .unwrap_or(1),
-            owner: owner(&meta.owner_references)
-                .and_then(|owner| owner.uid.as_ref())
-                .map(|uid| Uid::new(&uid.0)),
+            owner: owner_uid(&meta.owner_references),
             phase,
             deleting,
             grace_s: spec.grace_s.unwrap_or(GRACE_DEFAULT_S),
@@ -574,6 +572,10 @@ fn phase(text: Option<&Text<'_>>) -> Phase {
         "Unknown" => Phase::Unknown,
         _ => Phase::Pending,
     }
+}
+
+fn owner_uid(owners: &[RawOwner<'_>]) -> Option<Uid> {
+    owner(owners)?.uid.as_ref().map(|uid| Uid::new(&uid.0))
 }
 
 /// The owner by its name, if it is a driver's.
