@@ -323,12 +323,8 @@ impl Check {
             }
         }
         let most = world.policy.in_flight_max;
-        if n_creates > most
-            || n_mutations > 16
-            || n_logs > 4
-            || n_protects > 16
-            || n_all > most + 46
-        {
+        let is_over = n_mutations > 16 || n_logs > 4 || n_protects > 16;
+        if is_over || n_creates > most || n_all > most + 46 {
             let what =
                 format!("{n_creates} creates, {n_mutations} deletes and patches, {n_logs} logs");
             return fail(format!("{what}, {n_all} requests"));
