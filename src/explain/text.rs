@@ -211,8 +211,8 @@ mod tests {
             ),
             (
                 with(Some("server"), until, Some("time-out")),
-                "; waiting for the API server since 12:00:01 UTC, trying again at 12:03:04 UTC \
-                 (creates fail, or the server is overloaded or unreachable); the last failure: \
+                "; waiting for the API server to accept its pods since 12:00:01 UTC, trying again at \
+                 12:03:04 UTC (creates fail, or the server is overloaded or unreachable); the last failure: \
                  time-out\n",
             ),
             (

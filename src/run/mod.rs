@@ -107,7 +107,9 @@ fn run_once(
             if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
                 permissions::log_missing(&http, &namespace);
             }
-            let code = report(&outcome, args.as_job, args.embedded.dev);
+            let is_kept = args.events.is_some() || args.jobs.is_some();
+            let hint = if is_kept { "" } else { " (--events FILE keeps why)" };
+            let code = report(&outcome, args.as_job, args.embedded.dev.then_some(hint));
             Ok(signalled_code(code, is_signalled, args.as_job))
         }
         Err(error) => Err(failure(&error, &http, args.as_job)),
@@ -211,13 +213,13 @@ fn signalled_code(code: Code, is_signalled: bool, as_job: bool) -> Code {
     }
 }
 
-/// Logs how the run ended, and returns its exit code. `is_dev`: the cluster and all of its pods end
-/// with the run.
-fn report(outcome: &ShutdownOutcome, as_job: bool, is_dev: bool) -> Code {
-    if is_dev {
+/// Logs how the run ended, and returns its exit code. `dev_hint`: the cluster and all of its pods end with the run, and
+/// this is said of failed ones.
+fn report(outcome: &ShutdownOutcome, as_job: bool, dev_hint: Option<&str>) -> Code {
+    if let Some(hint) = dev_hint {
         if !outcome.stop.retained.is_empty() {
             let pods = outcome.stop.retained.join(", ");
-            info!("failed pods, gone with the embedded cluster: {pods} (--events FILE keeps why)");
+            info!("failed pods, gone with the embedded cluster: {pods}{hint}");
         }
     } else {
         name_pods(outcome);

@@ -42,6 +42,8 @@ const POD_FOLDER: &str = "/run/posse";
 /// What to do if executors in a cluster have no image.
 const NO_IMAGE: &str =
     "--command: give --image IMAGE or --template FILE too; only `run --dev` needs no image";
+const NO_IMAGE_OF_LINES: &str =
+    "the lines have no image to run in: give --image IMAGE, --template FILE or --dev";
 /// The most bytes read from a file; the parsers have lower limits.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
@@ -361,7 +363,8 @@ fn group_settings(
             let image = group.shorthands.image.as_deref();
             let is_local = run.embedded.dev && group.shorthands.command.is_some();
             if image.is_none() && !is_local && args.command.is_some() {
-                return Err(Failure::usage(NO_IMAGE));
+                let is_map = run.jobs.is_some();
+                return Err(Failure::usage(if is_map { NO_IMAGE_OF_LINES } else { NO_IMAGE }));
             }
             let local = is_local.then_some(LOCAL_IMAGE);
             Template::from_image(&place, image.or(local))?

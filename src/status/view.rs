@@ -131,9 +131,13 @@ fn groups(status: &StatusJson, now: Timestamp, n_max: usize) -> Vec<String> {
     let all = groups_table(&status.groups, now, false);
     let mut lines: Vec<String> = all.lines().map(str::to_owned).collect();
     if lines.len() > n_max {
-        let n_hidden = lines.len() - n_max.saturating_sub(1);
-        lines.truncate(n_max.saturating_sub(1));
-        lines.push(format!("... and {n_hidden} more groups"));
+        // The heads are no group.
+        let n_shown = n_max.saturating_sub(1).max(1);
+        let n_hidden = lines.len() - n_shown;
+        let groups = if n_hidden == 1 { "group" } else { "groups" };
+        lines.truncate(n_shown);
+        lines.push(format!("... and {n_hidden} more {groups}"));
+        lines.truncate(n_max);
         return lines;
     }
     let says = status.groups.iter().filter_map(|group| {
@@ -227,6 +231,16 @@ mod tests {
             let lines = view.lines(at(45), (80, 24));
             let line = lines.iter().find(|line| line.contains("title")).unwrap();
             assert!(line.ends_with("gave \\u{1b}]0;title\\u{7}\\u{1b}[31mred line"), "{line}");
+        }
+    }
+
+    #[test]
+    fn groups_that_do_not_fit_are_counted() {
+        let status = view().status.unwrap();
+        for (n_max, want) in [(1, None), (2, Some("... and 2 more groups")), (3, None)] {
+            let lines = groups(&status, at(45), n_max);
+            let last = lines.last().filter(|line| line.starts_with("...")).map(String::as_str);
+            assert_eq!((lines.len(), last), (n_max, want), "{lines:?}");
         }
     }
 

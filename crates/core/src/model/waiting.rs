@@ -119,7 +119,7 @@ reasons! {
     /// How creates fare with the server.
     ServerWait {
         /// The server fails, or is overloaded or unreachable: creates are sent again.
-        Failing: "server", "the API server",
+        Failing: "server", "the API server to accept its pods",
             "creates fail, or the server is overloaded or unreachable";
         /// The create window is full.
         InFlight: "in_flight", "answers", "the limit of concurrent requests is reached";

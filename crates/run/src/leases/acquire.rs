@@ -138,9 +138,11 @@ fn remedy(refusal: &Refusal, n_not_found: u32) -> Option<&'static str> {
     if refusal.class == RefusalClass::Unauthorized {
         return Some("renew the token or the client certificate");
     }
-    // The first 404 is for the Lease itself, which is then created. A 404 for the create means that
+    // The first 404 may be for the Lease itself, which is then created. A 404 for the create means that
     // the namespace does not exist.
-    (n_not_found > 1).then_some("create the namespace, or choose another with --namespace")
+    let is_of_namespace = refusal.message.starts_with("namespaces \"");
+    let is_gone = n_not_found > 1 || (n_not_found == 1 && is_of_namespace);
+    is_gone.then_some("create the namespace, or choose another with --namespace")
 }
 
 #[cfg(test)]

@@ -109,7 +109,8 @@ impl<M: From<Input> + From<Refusal>, F: Fn() -> Watermark> Watcher<'_, M, F> {
             }
         };
         self.lister.control.disarm();
-        if self.lister.control.is_stopped() {
+        // Behind the end of the run nothing is restarted.
+        if self.lister.control.is_stopped() || self.is_inbox_closed {
             return;
         }
         if self.lister.control.take_request().is_some() {
