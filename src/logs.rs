@@ -42,8 +42,8 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let (app, is_local) = (location.app.clone().unwrap_or_default(), location.run.is_some());
     let (app, namespace) = (app.as_str(), location.namespace);
     let objects = namespace.objects();
+    let local_folders = is_local.then(|| socket_folders(world));
     if args.executors {
-        let local_folders = is_local.then(|| socket_folders(world));
         return executor_logs(args, app, &namespace, local_folders, out);
     }
     if id.is_none() && is_local {
@@ -75,10 +75,14 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     };
     let pod_name = pod.name().to_owned();
     if args.follow {
-        let tail = args.tail;
+        let (tail, app) = (args.tail, app.to_owned());
         let read = move |say: Listener<'_>| {
             let is_ended = &AtomicBool::new(false);
-            LogFollower { objects, listener: say, tail, is_ended }.follow(&pod_name);
+            let is_over = &|| {
+                let folders = local_folders.as_ref();
+                folders.is_some_and(|folders| live_sockets(Some(&app), folders).is_empty())
+            };
+            LogFollower { objects, listener: say, tail, is_ended, is_over }.follow(&pod_name);
         };
         let is_whole = with_log_output(out, args.raw, |out| {
             follow::pump(Box::new(read), &start_signals()?, &mut || true, out)

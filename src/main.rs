@@ -30,6 +30,7 @@ mod permissions;
 mod pod_dialer;
 mod pod_files;
 mod program;
+mod progress;
 mod ready;
 mod run;
 mod scale;

@@ -90,9 +90,6 @@ pub struct MapArgs {
     pub jobs: u32,
     #[command(flatten)]
     pub line: LineArgs,
-    /// When to log the progress, a line for each change
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    pub progress: ShowProgress,
 }
 
 /// How the lines run.
@@ -105,6 +102,9 @@ pub struct LineArgs {
     /// Write the lines that have succeeded into this file, and leave out those that it has
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
+    /// When to log how many lines are done
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub progress: ShowProgress,
 }
 
 /// `posse map-feed`.

@@ -109,6 +109,18 @@ fn a_line_runs_as_it_is_written() {
     check(&output, 0, "1 were done before");
 }
 
+/// A blank line is none, and keeps its number.
+#[test]
+fn the_progress_is_that_of_the_lines() {
+    let folder = Folder::new();
+    let input = b"sleep 3\n\n  \nexit 1\nsleep 3\n";
+    let output = folder.map(&["-j", "2", "--progress", "plain"], input);
+    check(&output, 10, "2 lines succeeded, 1 failed: line 4");
+    let said = text(&output.stderr);
+    assert!(said.contains(" of 3 lines done, 1 failed, 2 running"), "{said}");
+    assert!(!said.contains("target"), "{said}");
+}
+
 #[test]
 fn a_line_that_fails_is_tried_again() {
     let folder = Folder::new();
@@ -120,7 +132,7 @@ fn a_line_that_fails_is_tried_again() {
 
 #[test]
 fn a_wrong_line_is_named_after_the_lines_before_it_have_run() {
-    for (wrong, part) in [(&b"\xff"[..], "line 2 is not UTF-8"), (b"", "line 2 is empty")] {
+    for (wrong, part) in [(&b"\xff"[..], "line 2 is not UTF-8"), (b"a\0", "line 2 has a NUL")] {
         let folder = Folder::new();
         let output = folder.map(&[], &[b"echo ok\n", wrong, b"\necho no\n"].concat());
         check(&output, 2, part);

@@ -20,15 +20,20 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// Waits until a pod that the selector matches may have changed since `version`, for about `watch_s`
-/// seconds at most.
-pub(super) fn wait_for_change(objects: &Objects, selector: &str, version: &str, watch_s: u32) {
+/// seconds at most. True unless nothing has changed.
+pub(super) fn wait_for_change(
+    objects: &Objects,
+    selector: &str,
+    version: &str,
+    watch_s: u32,
+) -> bool {
     let watched_at = Instant::now();
     let is_changed = objects.watch(Kind::Pod, selector, version, watch_s).map(|mut stream| {
         let mut line = Vec::new();
         let mut reader = stream.reader().take(LINE_BYTES_MAX);
         reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0)
     });
-    match is_changed {
+    match &is_changed {
         Ok(true) => thread::park_timeout(BATCH_TIME),
         // The watch ended without a change. If it ends at once, avoid a busy loop.
         Ok(false) => thread::park_timeout(PAUSE.saturating_sub(watched_at.elapsed())),
@@ -37,4 +42,5 @@ pub(super) fn wait_for_change(objects: &Objects, selector: &str, version: &str, 
             thread::park_timeout(PAUSE);
         }
     }
+    !matches!(is_changed, Ok(false))
 }

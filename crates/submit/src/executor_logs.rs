@@ -16,6 +16,8 @@ use posse_wire::pod::details::PodDetails;
 
 /// Logs that are read at the same time; each has a thread and a connection.
 const READERS_MAX: usize = 200;
+/// How long the end of the run may be missed, in seconds.
+const END_S: u32 = 2;
 const STACK_BYTES: usize = 256 << 10;
 
 /// Which logs to read.
@@ -48,13 +50,12 @@ impl ExecutorLogs {
                 break;
             }
             let listener = &|event| source.report(event, listener, &is_ended);
-            self.log_follower(listener, &is_ended).read_once(&source.pod);
+            self.log_follower(listener, &is_ended, &|| false).read_once(&source.pod);
         }
         Ok(sources.len())
     }
 
-    /// Reads the logs, and those of new executors, side by side until `is_over` and no executor is
-    /// left.
+    /// Reads the logs, and those of new executors, side by side until `is_over` and all are read.
     ///
     /// # Errors
     /// We are not permitted to list the executors.
@@ -74,6 +75,7 @@ impl ExecutorLogs {
                         is_ended.store(true, Ordering::Release);
                         return Err(refusal);
                     }
+                    Err(_) if is_over() => return Ok(()),
                     Err(refusal) => {
                         log::debug!("the executors cannot be listed: {refusal}");
                         retries.wait(refusal.retry_after_ms);
@@ -81,7 +83,10 @@ impl ExecutorLogs {
                     }
                 };
                 retries.on_success();
-                if sources.is_empty() && n_readers.load(Ordering::Acquire) == 0 && is_over() {
+                // Pods that stay behind were read to their end.
+                let is_read = sources.iter().all(|source| known.contains(&source.uid));
+                let is_idle = is_read && n_readers.load(Ordering::Acquire) == 0;
+                if is_idle && is_over() {
                     return Ok(());
                 }
                 for source in sources {
@@ -101,7 +106,7 @@ impl ExecutorLogs {
                     n_readers.fetch_add(1, Ordering::AcqRel);
                     let read = move || {
                         let listener = &|event| source.report(event, listener, is_ended);
-                        self.log_follower(listener, is_ended).follow(&source.pod);
+                        self.log_follower(listener, is_ended, is_over).follow(&source.pod);
                         n_readers.fetch_sub(1, Ordering::AcqRel);
                     };
                     let builder = thread::Builder::new().name("log".to_owned());
@@ -110,18 +115,28 @@ impl ExecutorLogs {
                         log::warn!("an executor's log is not shown: {error}");
                     }
                 }
-                wait_for_change(&self.objects, &self.selector(), &version, WATCH_S);
+                self.wait(&version, &|| n_readers.load(Ordering::Acquire) == 0 && is_over());
             }
             Ok(())
         })
+    }
+
+    /// Waits for a change of the pods, or for the end, which changes none.
+    fn wait(&self, version: &str, is_over: &dyn Fn() -> bool) {
+        for _ in 0..WATCH_S / END_S {
+            if wait_for_change(&self.objects, &self.selector(), version, END_S) || is_over() {
+                return;
+            }
+        }
     }
 
     fn log_follower<'a>(
         &self,
         listener: Listener<'a>,
         is_ended: &'a AtomicBool,
+        is_over: &'a (dyn Fn() -> bool + Sync),
     ) -> LogFollower<'a> {
-        LogFollower { objects: self.objects.clone(), listener, tail: self.tail, is_ended }
+        LogFollower { objects: self.objects.clone(), listener, tail: self.tail, is_ended, is_over }
     }
 
     /// The executors that have started, and the version of the list.

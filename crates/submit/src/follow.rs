@@ -93,7 +93,13 @@ impl Follower {
         thread::scope(|scope| {
             if self.logs {
                 let (tail, is_ended) = (self.tail, &is_ended);
-                let mut reader = LogFollower { objects: log_objects, listener, tail, is_ended };
+                let mut reader = LogFollower {
+                    objects: log_objects,
+                    listener,
+                    tail,
+                    is_ended,
+                    is_over: &|| false,
+                };
                 let read = move || {
                     for pod in &pods {
                         reader.follow(&pod);

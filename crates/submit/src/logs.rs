@@ -38,6 +38,8 @@ pub struct LogFollower<'a> {
     pub tail: Option<u32>,
     /// Set to end the follower.
     pub is_ended: &'a AtomicBool,
+    /// The run is over, so a server that does not answer has ended with it.
+    pub is_over: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// Which lines of a log have been read.
@@ -73,6 +75,7 @@ impl LogFollower<'_> {
             let container = match &seen {
                 Ok(Some(pod)) => Some(pod.main.clone()),
                 Ok(None) => return,
+                Err(_) if (self.is_over)() => return,
                 Err(_) => None,
             };
             let query = LogQuery {

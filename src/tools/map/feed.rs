@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded, never, select};
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 use log::{info, warn};
 use serde_json::Value;
 
@@ -15,7 +15,8 @@ use crate::args::tools::FeedArgs;
 use crate::control_client::find_here;
 use crate::exit::{Code, Failure};
 use crate::location::connect_as;
-use crate::tools::map::input::{Line, read_lines};
+use crate::progress::{Far, Progress};
+use crate::tools::map::input::{Line, n_lines, read_lines};
 use crate::tools::map::output::Printer;
 use crate::tools::map::resume::Done;
 use crate::world::World;
@@ -44,8 +45,6 @@ const CALL_RULE: RetryRule =
     RetryRule { delay_ms: 200, delay_ms_max: 1_000, limit: RetryLimit::TimeMs(60_000) };
 /// The pause before the events are followed again.
 const FOLLOW_AGAIN: Duration = Duration::from_millis(200);
-/// How often the progress is logged.
-const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 /// Before the number of the line, in a task's key.
 const KEY_PREFIX: &str = "line-";
 
@@ -60,6 +59,8 @@ struct Ended {
 /// What the feed learns of the run.
 enum News {
     Ended(Ended),
+    /// This executor works on a line now, or no longer.
+    Works(u64, bool),
     /// Events were missed, so the states have to be asked for.
     Missed,
     /// The server refuses the template, and no executor has run.
@@ -102,6 +103,8 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
     let follower = find_here(&run, world)?;
     spawn("events", move || follow_ends(&follower, &news))?;
     let retries = args.line.retries;
+    let progress = Progress::new(args.line.progress, world.is_terminal, "lines");
+    let total = n_lines(&io::stdin());
     let mut feed = Feed {
         client,
         group,
@@ -111,6 +114,9 @@ pub fn feed(args: &FeedArgs, world: &World<'_>) -> Result<Code, Failure> {
         outputs,
         broken,
         open: BTreeSet::new(),
+        working: BTreeSet::new(),
+        progress,
+        total,
         counts: Counts::default(),
         wrong: None,
         signals,
@@ -227,6 +233,11 @@ struct Feed {
     broken: Receiver<io::Error>,
     /// The lines that were handed on and have not ended.
     open: BTreeSet<u64>,
+    /// The executors that work on lines.
+    working: BTreeSet<u64>,
+    progress: Progress,
+    /// All lines, if they can be counted before they are read.
+    total: Option<u64>,
     counts: Counts,
     /// The line that ended the input before its end.
     wrong: Option<String>,
@@ -237,7 +248,7 @@ struct Feed {
 
 impl Feed {
     fn hand_on(&mut self, input: &Receiver<Line>, learned: &Receiver<News>) -> Result<(), Failure> {
-        let (mut is_read, mut told_at) = (false, Instant::now());
+        let mut is_read = false;
         while !is_read || !self.open.is_empty() {
             let is_full = is_read || self.open.len() >= OPEN_MAX;
             let closed = never();
@@ -259,6 +270,8 @@ impl Feed {
                 },
                 recv(learned) -> news => match news {
                     Ok(News::Ended(ended)) => self.on_ended(ended)?,
+                    Ok(News::Works(id, true)) => drop(self.working.insert(id)),
+                    Ok(News::Works(id, false)) => drop(self.working.remove(&id)),
                     Ok(News::Missed) => self.ask_all()?,
                     Ok(News::Refused(why)) => return Err(Failure::new(Code::TemplateRefused, why)),
                     Err(_) => return Err(Failure::new(Code::Failed, "the run has ended")),
@@ -268,17 +281,22 @@ impl Feed {
                     let error = error.unwrap_or_else(|_| io::Error::other("the threads have failed"));
                     return Err(Failure::output(error));
                 },
+                recv(self.progress.pause().map_or_else(never, after)) -> _ => {}
             }
             self.add(batch)?;
-            if told_at.elapsed() >= PROGRESS_EVERY {
-                told_at = Instant::now();
-                let Counts { n_succeeded, n_failed, .. } = self.counts;
-                let n_open = self.open.len();
-                info!("{n_succeeded} lines succeeded, {n_failed} failed, {n_open} are open");
-            }
+            self.show_progress(is_read);
         }
         // The lines before it have had their time.
         self.wrong.take().map_or(Ok(()), |wrong| Err(Failure::usage(wrong)))
+    }
+
+    fn show_progress(&mut self, is_read: bool) {
+        let Counts { n_succeeded, n_skipped, n_failed, .. } = self.counts;
+        let n_done = n_succeeded + n_skipped;
+        let n_running = self.working.len().min(self.open.len());
+        let n_read = is_read.then(|| n_done + n_failed + self.open.len() as u64);
+        let far = Far { n_done, n_before: n_skipped, n_failed, n_running };
+        self.progress.show(far, n_read.or(self.total));
     }
 
     fn add(&mut self, lines: Vec<Line>) -> Result<(), Failure> {
@@ -337,6 +355,8 @@ impl Feed {
 
     fn ask_all(&mut self) -> Result<(), Failure> {
         let states = patiently(|| self.client.tasks(&self.group))?;
+        let working = states.iter().filter(|state| state.state == "running");
+        self.working = working.filter_map(|state| state.executor).collect();
         self.on_states(&states)
     }
 
@@ -420,9 +440,11 @@ fn follow_ends(client: &Client, news: &Sender<News>) {
             let Ok(event) = serde_json::from_str::<Value>(line) else { return Ok(()) };
             seq = event["seq"].as_u64().unwrap_or(seq);
             match event["event"].as_str() {
-                Some("executor_completed" | "executor_lost" | "executor_running") => {
+                Some(name @ ("executor_completed" | "executor_lost" | "executor_running")) => {
                     has_run = true;
-                    Ok(())
+                    let works = |id| News::Works(id, name == "executor_running");
+                    let id = event["executor"].as_u64();
+                    id.map_or(Ok(()), |id| news.send(works(id)).map_err(gone))
                 }
                 Some("create_refused") if !has_run && event["cause"] == "permanent" => {
                     let text = |name: &str| printable(event[name].as_str().unwrap_or_default());

@@ -8,7 +8,7 @@ use clap::ValueEnum as _;
 
 use crate::args::output::OutputArgs;
 use crate::args::tools::MapArgs;
-use crate::args::{EmbeddedArgs, RunArgs};
+use crate::args::{EmbeddedArgs, RunArgs, ShowProgress};
 use crate::exit::{Code, Failure};
 use crate::world::World;
 
@@ -48,6 +48,8 @@ fn run_args(args: &MapArgs, world: &World<'_>) -> Result<RunArgs, Failure> {
     let mut driver = vec![program.display().to_string(), "map-feed".to_owned()];
     driver.extend(output_flags(world.output));
     driver.push(format!("--retries={}", args.line.retries));
+    let progress = args.line.progress.to_possible_value();
+    driver.extend(progress.map(|value| format!("--progress={}", value.get_name())));
     if let Some(path) = &args.line.resume {
         driver.push(format!("--resume={}", world.dir.join(path).display()));
     }
@@ -61,7 +63,8 @@ fn run_args(args: &MapArgs, world: &World<'_>) -> Result<RunArgs, Failure> {
         file,
         server: args.server.clone(),
         embedded: EmbeddedArgs { dev: args.dev, ..EmbeddedArgs::default() },
-        progress: args.progress,
+        // That of the lines is told instead.
+        progress: ShowProgress::Off,
         jobs: Some(args.jobs),
         driver,
         ..RunArgs::default()
@@ -143,5 +146,7 @@ mod tests {
             let failure = settings(file, "").unwrap_err();
             assert_eq!((failure.code, failure.message.as_str()), (Code::Usage, want));
         }
+        let failure = settings("executors: [{group: g}]", "").unwrap_err();
+        assert!(!failure.message.contains("--command"), "{}", failure.message);
     }
 }

@@ -39,7 +39,8 @@ impl Printer {
         let objects = objects.clone();
         let is_ended = &AtomicBool::new(false);
         let is_read =
-            LogFollower { objects, listener: &print, tail: None, is_ended }.read_once(pod);
+            LogFollower { objects, listener: &print, tail: None, is_ended, is_over: &|| false }
+                .read_once(pod);
         if !self.is_at_line_start(line) {
             print(FollowEvent::Log(b"\n".to_vec()));
         }
