@@ -1,22 +1,25 @@
 //! `posse task`: adds tasks to a run, lists them, waits for them, prints their output and cancels them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::slice;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::args::ClientArgs;
+use serde::Serialize;
+
 use crate::args::submit::LogsArgs;
 use crate::args::task::{
     ArrayArg, TaskAddArgs, TaskArgs, TaskCommand, TaskGroupArgs, TaskKeysArgs, TaskListArgs,
     TaskLogsArgs, TaskWaitArgs, by_name,
 };
 use crate::args::words::Word;
+use crate::args::{ClientArgs, ShowProgress};
 use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::logs::logs;
+use crate::progress::{Far, Progress};
 use crate::scale::only_group;
 use crate::settings::output_beside;
 use crate::table::table;
@@ -24,6 +27,7 @@ use crate::task_record::read_record;
 use crate::task_values::TaskValues;
 use crate::terminal::with_log_output;
 use crate::world::World;
+use posse_base::text::sanitize;
 use posse_control::client::{Client, ClientError, OneTask};
 use posse_core::model::task::TaskOutcome;
 use posse_run::random::random_bits;
@@ -32,6 +36,11 @@ use posse_wire::control::task::{ArrayJson, TaskJson, TaskStatusJson, tasks_body}
 
 /// The time between two looks at the tasks.
 const INTERVAL: Duration = Duration::from_millis(500);
+
+/// The most failed tasks that are named.
+const TOLD_MAX: usize = 20;
+/// The longest line about one, in bytes.
+const TOLD_BYTES_MAX: usize = 2 << 10;
 
 /// A call has at most 3 MiB.
 const CALL_BYTES_MAX: usize = 3 << 20;
@@ -53,16 +62,28 @@ pub fn task(args: &TaskArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     }
 }
 
-/// A run that can be called, and the group's name.
+/// A run that can be called, and the groups that are meant.
 struct Tasked {
     client: Client,
-    group: String,
+    groups: Vec<String>,
 }
 
+/// The run, and the named group or all.
 fn find(of: &TaskGroupArgs, world: &World<'_>) -> Result<Tasked, Failure> {
     let client = find_run(&of.client, world)?.client;
-    let group = of.group.clone().map_or_else(|| only_group(&client), Ok)?;
-    Ok(Tasked { client, group })
+    let groups = match &of.group {
+        Some(group) => vec![group.clone()],
+        None => client.observe()?.groups.into_iter().map(|one| one.group).collect(),
+    };
+    Ok(Tasked { client, groups })
+}
+
+/// A task and its group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupTask {
+    pub group: String,
+    #[serde(flatten)]
+    pub task: TaskStatusJson,
 }
 
 /// A key that no other call has chosen.
@@ -73,7 +94,9 @@ fn random_key() -> String {
 fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let key = args.name.clone().unwrap_or_else(random_key);
     let values = TaskValues::read(&args.secret_env, &args.file, world)?;
-    let run = find(&args.of, world)?;
+    let client = find_run(&args.of.client, world)?.client;
+    let group = args.of.group.clone().map_or_else(|| only_group(&client), Ok)?;
+    let after = with_arrays(by_name(&args.after), || Ok(client.tasks(&group)?))?;
     let has_words = !args.words.is_empty();
     let task = TaskJson {
         key,
@@ -91,7 +114,7 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         retries: args.retries,
         deadline: args.deadline.map(|ms| format!("{ms}ms")),
         array: None,
-        after: by_name(&args.after),
+        after,
     };
     let tasks = match &args.array {
         None => vec![task],
@@ -104,9 +127,36 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     };
     let mut added = Vec::with_capacity(tasks.len());
     for some in tasks.chunks(n_a_call(&tasks)) {
-        added.extend(run.client.add_tasks(&run.group, some)?);
+        added.extend(client.add_tasks(&group, some)?);
     }
     print_listing(&Added(added), args.output, out)
+}
+
+/// An array's name stands for all of its tasks, unless a task has this key.
+fn with_arrays(
+    after: BTreeMap<String, String>,
+    known: impl FnOnce() -> Result<Vec<TaskStatusJson>, Failure>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    if after.is_empty() {
+        return Ok(after);
+    }
+    let known = known()?;
+    let mut all = BTreeMap::new();
+    for (name, how) in after {
+        let is_of_array = |key: &&str| {
+            let index = key.strip_prefix(name.as_str()).and_then(|rest| rest.strip_prefix('-'));
+            index.is_some_and(|index| index.parse::<u32>().is_ok())
+        };
+        let is_task = known.iter().any(|task| task.key == name);
+        let keys = known.iter().map(|task| task.key.as_str()).filter(|_| !is_task);
+        let of_array: Vec<&str> = keys.filter(is_of_array).collect();
+        if of_array.is_empty() {
+            all.insert(name, how);
+        } else {
+            all.extend(of_array.into_iter().map(|key| (key.to_owned(), how.clone())));
+        }
+    }
+    Ok(all)
 }
 
 /// How many of these tasks, which differ in their indexes alone, fit into a call.
@@ -120,8 +170,7 @@ fn list(args: &TaskListArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         let tasks = read_record(path, args.of.group.as_deref())?;
         return print_listing(&Tasks(tasks), args.output, out);
     }
-    let run = find(&args.of, world)?;
-    let tasks = run.client.tasks(&run.group)?;
+    let tasks = find(&args.of, world)?.wanted(&[])?;
     print_listing(&Tasks(tasks), args.output, out)
 }
 
@@ -130,14 +179,20 @@ fn wait(args: &TaskWaitArgs, world: &World<'_>) -> Result<Code, Failure> {
     let run = find(&args.of, world)?;
     let begin = Instant::now();
     let until = args.timeout.map(|ms| begin + Duration::from_millis(ms));
+    let is_shown = world.is_terminal && !world.output.quiet;
+    let shown = if is_shown { ShowProgress::Auto } else { ShowProgress::Off };
+    let mut progress = Progress::new(shown, is_shown, "tasks");
+    let mut n_before = None;
     loop {
         let tasks = run.wanted(&args.keys)?;
-        let open: Vec<&str> =
-            tasks.iter().filter(|task| !is_over(task)).map(|task| task.key.as_str()).collect();
+        let is_open = |one: &&GroupTask| !is_over(&one.task);
+        let open: Vec<&str> = tasks.iter().filter(is_open).map(|one| &*one.task.key).collect();
         if open.is_empty() {
+            tell_failures(&tasks, args.of.client.app.as_deref());
             return Ok(end_of(&tasks));
         }
         if until.is_some_and(|until| Instant::now() >= until) {
+            tell_failures(&tasks, args.of.client.app.as_deref());
             let seconds = begin.elapsed().as_secs();
             let message = format!(
                 "{} of {} tasks have not ended after {seconds} s, first {}",
@@ -147,7 +202,38 @@ fn wait(args: &TaskWaitArgs, world: &World<'_>) -> Result<Code, Failure> {
             );
             return Err(Failure::new(Code::Failed, message));
         }
+        let mut far = how_far(&tasks);
+        let n_ended = far.n_done.saturating_add(far.n_failed);
+        far.n_before = *n_before.get_or_insert(n_ended);
+        progress.show(far, Some(tasks.len() as u64));
         thread::sleep(INTERVAL);
+    }
+}
+
+fn how_far(tasks: &[GroupTask]) -> Far {
+    let n = |is: fn(&TaskStatusJson) -> bool| tasks.iter().filter(|one| is(&one.task)).count();
+    let (n_done, n_bad) = (n(is_good), n(|task| is_over(task) && !is_good(task)));
+    let n_running = n(|task| task.state == "running");
+    Far { n_done: n_done as u64, n_before: 0, n_failed: n_bad as u64, n_running }
+}
+
+/// Which tasks did not succeed, why, and what shows more.
+fn tell_failures(tasks: &[GroupTask], app: Option<&str>) {
+    let bad = || tasks.iter().filter(|one| is_over(&one.task) && !is_good(&one.task));
+    for GroupTask { task, .. } in bad().take(TOLD_MAX) {
+        let code =
+            task.exit_code.map_or_else(String::new, |code| format!(" with exit code {code}"));
+        let why = why(task).map_or_else(String::new, |why| format!(": {why}"));
+        let line = format!("task {} {}{code}{why}", task.key, task.state);
+        log::warn!("{}", sanitize(&line, TOLD_BYTES_MAX));
+    }
+    let n_more = bad().count().saturating_sub(TOLD_MAX);
+    if n_more > 0 {
+        log::warn!("{n_more} more did not succeed: `posse task list` names them");
+    }
+    if let Some(one) = bad().find(|one| one.task.executor.is_some()) {
+        let app = app.map_or_else(String::new, |app| format!(" --app {app}"));
+        log::info!("`posse task logs{app} {}` prints what it wrote", one.task.key);
     }
 }
 
@@ -164,19 +250,22 @@ fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Res
         return print_output(&bytes, out);
     }
     let run = find(&args.of, world)?;
-    let task = match run.one(&args.key, OneTask::Look) {
+    let GroupTask { group, task } = match run.one(&args.key, OneTask::Look) {
         Ok(task) => task,
         // The run may have kept more than it remembers.
-        Err(unknown) => match run.client.task_output(&run.group, &args.key) {
-            Ok(bytes) => return print_output(&bytes, out),
-            Err(_) => return Err(unknown),
-        },
+        Err(unknown) => {
+            let kept = |group: &String| run.client.task_output(group, &args.key).ok();
+            match run.groups.iter().find_map(kept) {
+                Some(bytes) => return print_output(&bytes, out),
+                None => return Err(unknown),
+            }
+        }
     };
     let mut out = Counted { out, n_bytes: 0 };
     match pod_logs(&run, &task, args, world, &mut out) {
         // Half of it may be printed, and what is kept has the same begin.
         Err(of_pod) if is_over(&task) && out.n_bytes == 0 => {
-            match run.client.task_output(&run.group, &args.key) {
+            match run.client.task_output(&group, &args.key) {
                 Ok(bytes) => print_output(&bytes, out.out),
                 Err(ClientError::Refused { what, .. }) => {
                     let message = format!("{what}; its pod: {of_pod}");
@@ -246,44 +335,73 @@ fn each(args: &TaskKeysArgs, what: OneTask, world: &World<'_>) -> Result<Code, F
 }
 
 impl Tasked {
-    fn one(&self, key: &str, what: OneTask) -> Result<TaskStatusJson, Failure> {
-        self.client.task(&self.group, key, what).map_err(|error| self.failure(key, error))
+    /// Does this with a task: with the only one of this key, if no group was named.
+    fn one(&self, key: &str, what: OneTask) -> Result<GroupTask, Failure> {
+        let ask = |group: &String, what| match self.client.task(group, key, what) {
+            Ok(task) => Ok(Some(GroupTask { group: group.clone(), task })),
+            Err(error) if error.status() == Some(404) => Ok(None),
+            Err(error) => Err(Failure::from(error)),
+        };
+        let mut having: Vec<&String> = self.groups.iter().collect();
+        if having.len() != 1 {
+            having.clear();
+            for group in &self.groups {
+                having.extend(ask(group, OneTask::Look)?.map(|_| group));
+            }
+        }
+        let group = match having.as_slice() {
+            [] => return Err(self.no_such_task(key)),
+            [group] => *group,
+            several => {
+                let several: Vec<&str> = several.iter().map(|group| group.as_str()).collect();
+                let several = several.join(", ");
+                let message = format!("--group: several groups have a task {key}: {several}");
+                return Err(Failure::usage(message));
+            }
+        };
+        ask(group, what)?.ok_or_else(|| self.no_such_task(key))
     }
 
     /// The tasks with these keys, or all.
-    fn wanted(&self, keys: &[String]) -> Result<Vec<TaskStatusJson>, Failure> {
+    fn wanted(&self, keys: &[String]) -> Result<Vec<GroupTask>, Failure> {
         if let [key] = keys {
             return Ok(vec![self.one(key, OneTask::Look)?]);
         }
-        let all = self.client.tasks(&self.group)?;
-        let known: BTreeSet<&str> = all.iter().map(|task| task.key.as_str()).collect();
+        let mut all = Vec::new();
+        for group in &self.groups {
+            let tasks = self.client.tasks(group)?.into_iter();
+            all.extend(tasks.map(|task| GroupTask { group: group.clone(), task }));
+        }
+        let known: BTreeSet<&str> = all.iter().map(|one| one.task.key.as_str()).collect();
         if let Some(key) = keys.iter().find(|key| !known.contains(key.as_str())) {
             return Err(self.no_such_task(key));
         }
         let wanted: BTreeSet<&String> = keys.iter().collect();
-        Ok(all.into_iter().filter(|task| keys.is_empty() || wanted.contains(&task.key)).collect())
-    }
-
-    fn failure(&self, key: &str, error: ClientError) -> Failure {
-        match error.status() {
-            Some(404) => self.no_such_task(key),
-            Some(_) | None => error.into(),
-        }
+        let is_wanted = |one: &GroupTask| keys.is_empty() || wanted.contains(&one.task.key);
+        Ok(all.into_iter().filter(is_wanted).collect())
     }
 
     fn no_such_task(&self, key: &str) -> Failure {
-        let group = &self.group;
-        Failure::new(Code::Failed, format!("group {group} has no task {key}, or has forgotten it"))
+        let what = match self.groups.as_slice() {
+            [group] => format!("group {group} has no task {key}, or has forgotten it"),
+            _ => format!("no group has a task {key}, or it is forgotten"),
+        };
+        Failure::new(Code::Failed, what)
     }
+}
+
+fn is_good(task: &TaskStatusJson) -> bool {
+    task.state == TaskOutcome::Succeeded.as_str()
 }
 
 fn is_over(task: &TaskStatusJson) -> bool {
     TaskOutcome::ALL.iter().any(|end| task.state == end.as_str())
 }
 
-fn end_of(tasks: &[TaskStatusJson]) -> Code {
-    let succeeded = TaskOutcome::Succeeded.as_str();
-    let Some(bad) = tasks.iter().find(|task| task.state != succeeded) else { return Code::Clean };
+fn end_of(tasks: &[GroupTask]) -> Code {
+    let Some(bad) = tasks.iter().map(|one| &one.task).find(|task| !is_good(task)) else {
+        return Code::Clean;
+    };
     let code = bad.exit_code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
     code.map_or(Code::Failed, Code::Driver)
 }
@@ -294,7 +412,7 @@ struct Added(Vec<TaskStatusJson>);
 impl Listing for Added {
     fn table(&self, is_wide: bool) -> String {
         if is_wide {
-            return rows(&self.0, true);
+            return rows(self.0.iter(), true);
         }
         self.0.iter().map(|task| format!("{}\n", task.key)).collect()
     }
@@ -304,18 +422,28 @@ impl Listing for Added {
     }
 
     fn names(&self) -> Vec<String> {
-        names(&self.0)
+        self.0.iter().map(|task| task.key.clone()).collect()
     }
 }
 
-/// The tasks of a group.
-struct Tasks(Vec<TaskStatusJson>);
+/// Tasks of one group or of several.
+struct Tasks(Vec<GroupTask>);
 
 impl Listing for Tasks {
     fn table(&self, is_wide: bool) -> String {
         match self.0.is_empty() {
             true => "there are no tasks\n".to_owned(),
-            false => rows(&self.0, is_wide),
+            false if self.has_groups() => {
+                let heads = HEADS.map(str::to_owned);
+                let [key, state, executor, attempts, exit, reason] = heads;
+                let heads = ["GROUP".to_owned(), key, state, executor, attempts, exit, reason];
+                let all = self.0.iter().map(|GroupTask { group, task }| {
+                    let [key, state, executor, attempts, exit, reason] = row(task, is_wide);
+                    [group.clone(), key, state, executor, attempts, exit, reason]
+                });
+                table(&heads, all.collect())
+            }
+            false => rows(self.0.iter().map(|one| &one.task), is_wide),
         }
     }
 
@@ -324,24 +452,33 @@ impl Listing for Tasks {
     }
 
     fn names(&self) -> Vec<String> {
-        names(&self.0)
+        self.0.iter().map(|one| one.task.key.clone()).collect()
     }
 }
 
-fn rows(tasks: &[TaskStatusJson], is_wide: bool) -> String {
-    let heads = ["KEY", "STATE", "EXECUTOR", "ATTEMPTS", "EXIT", "REASON"].map(str::to_owned);
+impl Tasks {
+    fn has_groups(&self) -> bool {
+        self.0.first().is_some_and(|first| self.0.iter().any(|one| one.group != first.group))
+    }
+}
+
+const HEADS: [&str; 6] = ["KEY", "STATE", "EXECUTOR", "ATTEMPTS", "EXIT", "REASON"];
+
+fn rows<'a>(tasks: impl Iterator<Item = &'a TaskStatusJson>, is_wide: bool) -> String {
+    let rows = tasks.map(|task| row(task, is_wide)).collect();
+    table(&HEADS.map(str::to_owned), rows)
+}
+
+fn row(task: &TaskStatusJson, is_wide: bool) -> [String; 6] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let row = |task: &TaskStatusJson| {
-        [
-            task.key.clone(),
-            task.state.clone(),
-            or_dash(task.executor.map(|id| id.to_string())),
-            task.attempts.to_string(),
-            or_dash(task.exit_code.map(|code| code.to_string())),
-            or_dash(if is_wide { why(task) } else { task.reason.clone() }),
-        ]
-    };
-    table(&heads, tasks.iter().map(row).collect())
+    [
+        task.key.clone(),
+        task.state.clone(),
+        or_dash(task.executor.map(|id| id.to_string())),
+        task.attempts.to_string(),
+        or_dash(task.exit_code.map(|code| code.to_string())),
+        or_dash(if is_wide { why(task) } else { task.reason.clone() }),
+    ]
 }
 
 /// Why it failed, or what holds it.
@@ -351,17 +488,17 @@ fn why(task: &TaskStatusJson) -> Option<String> {
     (!words.is_empty()).then(|| words.join(": "))
 }
 
-fn json(tasks: &[TaskStatusJson]) -> String {
+fn json(tasks: &[impl Serialize]) -> String {
     serde_json::to_string_pretty(tasks).expect("texts and numbers can be written to memory")
-}
-
-fn names(tasks: &[TaskStatusJson]) -> Vec<String> {
-    tasks.iter().map(|task| task.key.clone()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of(group: &str, task: TaskStatusJson) -> GroupTask {
+        GroupTask { group: group.to_owned(), task }
+    }
 
     fn task(state: &str, exit_code: Option<i32>) -> TaskStatusJson {
         let (key, reason) = (format!("{state}-1"), exit_code.map(|_| "app_error".to_owned()));
@@ -394,6 +531,24 @@ mod tests {
     }
 
     #[test]
+    fn an_array_is_named_as_one_task() {
+        let keys = ["sim-1", "sim-2", "sim-x", "simple-1", "one", "one-1"];
+        let known = keys.map(|key| TaskStatusJson { key: key.to_owned(), ..task("running", None) });
+        for (name, want) in [
+            ("sim", &["sim-1", "sim-2"][..]),
+            ("one", &["one"]),
+            ("sim-1", &["sim-1"]),
+            // The run says that there is none.
+            ("nosuch", &["nosuch"]),
+        ] {
+            let after = BTreeMap::from([(name.to_owned(), "any".to_owned())]);
+            let all = with_arrays(after, || Ok(known.to_vec())).unwrap();
+            assert_eq!(all.keys().collect::<Vec<_>>(), want, "{name}");
+            assert!(all.values().all(|how| how == "any"));
+        }
+    }
+
+    #[test]
     fn a_wait_ends_as_the_first_bad_task() {
         let good = task("succeeded", Some(0));
         for (tasks, want) in [
@@ -405,6 +560,7 @@ mod tests {
             (vec![task("failed", Some(300))], Code::Failed),
             (vec![], Code::Clean),
         ] {
+            let tasks: Vec<GroupTask> = tasks.into_iter().map(|task| of("g", task)).collect();
             assert_eq!(end_of(&tasks), want, "{tasks:?}");
         }
         for (state, want) in
@@ -421,8 +577,16 @@ KEY        STATE    EXECUTOR  ATTEMPTS  EXIT  REASON
 failed-1   failed   7         1         3     app_error
 waiting-1  waiting  7         1         -     -
 ";
-        let tasks = Tasks(vec![task("failed", Some(3)), task("waiting", None)]);
-        assert_eq!(tasks.table(false), want);
+        let of_group =
+            |group| vec![of("g", task("failed", Some(3))), of(group, task("waiting", None))];
+        assert_eq!(Tasks(of_group("g")).table(false), want);
+        let of_groups = Tasks(of_group("h"));
+        assert!(of_groups.table(false).starts_with("GROUP  KEY        STATE    "));
+        assert!(
+            of_groups.json().contains("\"group\": \"h\",\n    \"key\""),
+            "{}",
+            of_groups.json()
+        );
         let message = Some("task a failed".to_owned());
         let mut skipped = TaskStatusJson { message, ..task("skipped", None) };
         assert_eq!(why(&skipped).as_deref(), Some("task a failed"));

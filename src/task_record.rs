@@ -8,7 +8,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::exit::{Code, Failure};
-use posse_base::text::{one_line, sanitize};
+use crate::task::GroupTask;
+use posse_base::text::one_line;
 use posse_wire::control::event::TASK_ENDED;
 use posse_wire::control::task::TaskStatusJson;
 
@@ -18,17 +19,12 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 const TASKS_MAX: usize = 1_000_000;
 /// So many wrong lines are told one by one; further ones are counted.
 const TOLD_MAX: u64 = 10;
-/// The longest name of a group or message in an error, in bytes.
-const SHOWN_BYTES_MAX: usize = 512;
 
-/// The ended tasks of a group, by key. A wrong line is told and left out.
+/// The ended tasks, by group and key. A wrong line is told and left out.
 ///
 /// # Errors
-/// The file cannot be read, has too many tasks, or those of several groups and `group` names none.
-pub(super) fn read_record(
-    path: &Path,
-    group: Option<&str>,
-) -> Result<Vec<TaskStatusJson>, Failure> {
+/// The file cannot be read, or has too many tasks.
+pub(super) fn read_record(path: &Path, group: Option<&str>) -> Result<Vec<GroupTask>, Failure> {
     let shown = path.display();
     let failure = |what: String| Failure::new(Code::Failed, format!("{shown}: {what}"));
     let file = File::open(path).map_err(|error| failure(format!("cannot be read: {error}")))?;
@@ -53,7 +49,7 @@ fn read(
     mut input: impl BufRead,
     group: Option<&str>,
     tell: &mut dyn FnMut(u64, &str),
-) -> Result<Vec<TaskStatusJson>, String> {
+) -> Result<Vec<GroupTask>, String> {
     let mut ended = Ended::new();
     let mut n_tasks = 0;
     for n in 1.. {
@@ -79,12 +75,10 @@ fn read(
             return Err(format!("line {n}: more than {TASKS_MAX} tasks"));
         }
     }
-    if ended.len() > 1 {
-        let names: Vec<&str> = ended.keys().map(String::as_str).collect();
-        let names = sanitize(&names.join(", "), SHOWN_BYTES_MAX);
-        return Err(format!("it has the tasks of several groups, so use --group: {names}"));
-    }
-    Ok(ended.into_values().next().unwrap_or_default().into_values().collect())
+    let of_group = |(group, tasks): (String, BTreeMap<String, TaskStatusJson>)| {
+        tasks.into_values().map(move |task| GroupTask { group: group.clone(), task })
+    };
+    Ok(ended.into_iter().flat_map(of_group).collect())
 }
 
 /// One line of the file, without its end.
@@ -168,7 +162,7 @@ mod tests {
     fn check(text: &[u8], group: Option<&str>) -> (Result<Vec<TaskStatusJson>, String>, Told) {
         let mut told = Vec::new();
         let tasks = read(text, group, &mut |line, what| told.push((line, what.to_owned())));
-        (tasks, told)
+        (tasks.map(|all| all.into_iter().map(|one| one.task).collect()), told)
     }
 
     #[test]
@@ -203,10 +197,10 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_named_if_there_are_several() {
+    fn all_groups_are_listed_or_the_named_one() {
         let text = [ended("a", "g", "failed"), ended("a", "h", "failed")].join("\n");
-        let error = check(text.as_bytes(), None).0.unwrap_err();
-        assert!(error.contains("--group") && error.contains("g, h"), "{error}");
+        let all = read(text.as_bytes(), None, &mut |_, _| ()).unwrap();
+        assert_eq!(all.iter().map(|one| &*one.group).collect::<Vec<_>>(), ["g", "h"]);
         assert_eq!(check(text.as_bytes(), Some("h")).0.unwrap().len(), 1);
         assert_eq!(check(text.as_bytes(), Some("i")).0.unwrap().len(), 0);
     }

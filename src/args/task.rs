@@ -41,7 +41,7 @@ pub enum TaskCommand {
 pub struct TaskGroupArgs {
     #[command(flatten)]
     pub client: ClientArgs,
-    /// The group; not needed if there is only one
+    /// The group [default: all; to add a task, the only one]
     #[arg(long, value_name = "GROUP", value_parser = named(names::group_name_error))]
     pub group: Option<String>,
 }
@@ -90,7 +90,7 @@ pub struct TaskAddArgs {
     /// A task for each index, with the key KEY-INDEX and the index in POSSE_TASK_INDEX; `%MAX`: so many at a time
     #[arg(long, value_name = "FIRST-LAST[%MAX]", value_parser = array)]
     pub array: Option<ArrayArg>,
-    /// A task that must have ended before, well or, with `:any`, in any way; may be repeated
+    /// A task, or an array, that must have ended before, well or, with `:any`, in any way; may be repeated
     #[arg(long, value_name = "KEY[:ok|:any]", value_parser = after)]
     pub after: Vec<(String, String)>,
     /// The command and its arguments [default: those of the group]

@@ -17,6 +17,7 @@ use crate::args::submit::NamespaceArgs;
 use crate::args::tools::Shell;
 use crate::args::words::Word;
 use crate::args::{ClientArgs, CommandLine, ServerArgs};
+use crate::connection::sources;
 use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
@@ -24,7 +25,10 @@ use crate::settings::socket_folders;
 use crate::terminal::print;
 use crate::world::World;
 use posse_control::address::live_apps;
+use posse_kube::api::objects::{Kind, Objects};
 use posse_wire::control::status_json::{GroupJson, StatusJson};
+use posse_wire::control::task::TaskStatusJson;
+use posse_wire::k8s::object::Meta;
 
 /// The variable with the shell that asks.
 const VARIABLE: &str = "COMPLETE";
@@ -62,6 +66,9 @@ fn with_names(command: clap::Command) -> clap::Command {
             ("words", Some("TARGET")) => apps,
             ("words", Some("ID")) => executors,
             ("group", Some("GROUP")) => groups,
+            ("key" | "keys", Some("KEY")) => tasks,
+            ("namespace", _) => namespaces,
+            ("context", _) => contexts,
             _ => return arg,
         };
         arg.add(ArgValueCandidates::new(candidates))
@@ -102,6 +109,43 @@ fn executors() -> Vec<CompletionCandidate> {
         all.extend(apps());
     }
     all
+}
+
+/// The tasks of all groups.
+fn tasks() -> Vec<CompletionCandidate> {
+    let tasks = with_typed(|typed, world| {
+        let client = find_run(typed, world)?.client;
+        let mut all = Vec::new();
+        for group in client.observe()?.groups {
+            all.extend(client.tasks(&group.group)?);
+        }
+        Ok::<_, Failure>(all)
+    });
+    let candidate =
+        |task: TaskStatusJson| CompletionCandidate::new(task.key).help(Some(task.state.into()));
+    tasks.unwrap_or_default().into_iter().map(candidate).collect()
+}
+
+fn namespaces() -> Vec<CompletionCandidate> {
+    with_typed(|typed, _| {
+        let all = in_time(typed.namespace.clone(), |namespace| {
+            let objects = Objects::new(namespace.connection.http.clone(), None);
+            let all = objects.list(Kind::Namespace, "", &Meta::parse);
+            all.map_or_else(
+                |_| Vec::new(),
+                |(all, _)| all.into_iter().map(|one| one.name).collect(),
+            )
+        });
+        all.into_iter().map(CompletionCandidate::new).collect()
+    })
+}
+
+fn contexts() -> Vec<CompletionCandidate> {
+    with_typed(|typed, world| {
+        let env = |name: &str| (world.env)(name).map(OsString::from);
+        let all = sources(typed.namespace.server.kubeconfig.as_deref(), None, &env).contexts();
+        all.into_iter().map(CompletionCandidate::new).collect()
+    })
 }
 
 fn of_run(facts: fn(StatusJson) -> Vec<(String, String)>) -> Vec<CompletionCandidate> {
@@ -198,7 +242,11 @@ mod tests {
             ("stop", "names", true),
             ("cleanup", "app", true),
             ("task logs", "app", true),
-            ("task wait", "keys", false),
+            ("task wait", "keys", true),
+            ("task logs", "key", true),
+            ("task add", "name", false),
+            ("status", "namespace", true),
+            ("run", "context", true),
             ("run", "instance", false),
         ] {
             assert_eq!(has_names(path, id), want, "{path} {id}");

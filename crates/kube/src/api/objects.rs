@@ -35,6 +35,7 @@ pub enum Kind {
     ConfigMap,
     Event,
     Job,
+    Namespace,
     PersistentVolumeClaim,
     Pod,
     Role,
@@ -46,10 +47,11 @@ pub enum Kind {
 
 impl Kind {
     /// Kind, its name in manifests, the root of its path, and its resource name.
-    const ALL: [(Self, &'static str, &'static str, &'static str); 10] = [
+    const ALL: [(Self, &'static str, &'static str, &'static str); 11] = [
         (Self::ConfigMap, "ConfigMap", "/api/v1", "configmaps"),
         (Self::Event, "Event", "/apis/events.k8s.io/v1", "events"),
         (Self::Job, "Job", "/apis/batch/v1", "jobs"),
+        (Self::Namespace, "Namespace", "/api/v1", "namespaces"),
         (Self::PersistentVolumeClaim, "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims"),
         (Self::Pod, "Pod", "/api/v1", "pods"),
         (Self::Role, "Role", "/apis/rbac.authorization.k8s.io/v1", "roles"),

@@ -110,6 +110,11 @@ impl<'a> Sources<'a> {
         }
     }
 
+    /// The names of the contexts that `--context` can choose.
+    pub fn contexts(&self) -> Vec<String> {
+        kubeconfig::contexts(self)
+    }
+
     /// An environment variable; `None` if it is empty or not UTF-8.
     pub(crate) fn var(&self, name: &str) -> Option<String> {
         (self.env)(name)?.into_string().ok().filter(|value| !value.is_empty())

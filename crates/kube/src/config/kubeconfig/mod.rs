@@ -297,12 +297,16 @@ fn chosen_context<'a>(
     }
 }
 
+/// The names of all contexts. None if a file cannot be read.
+pub(super) fn contexts(sources: &Sources<'_>) -> Vec<String> {
+    let files = load(sources).unwrap_or_default();
+    let all = files.iter().flat_map(|file| file.entries("contexts"));
+    all.map(|(_, name, _)| name.to_owned()).collect()
+}
+
 fn context_names(files: &[Loaded]) -> String {
-    let names: Vec<_> = files
-        .iter()
-        .flat_map(|file| file.entries("contexts"))
-        .map(|(_, name, _)| format!("{name:?}"))
-        .collect();
+    let all = files.iter().flat_map(|file| file.entries("contexts"));
+    let names: Vec<_> = all.map(|(_, name, _)| format!("{name:?}")).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
