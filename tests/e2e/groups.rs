@@ -19,7 +19,12 @@ use crate::support::wait::{PATIENCE, stays_true, wait_for};
 
 /// No group in the file.
 fn bare(scene: &Scene<'_>) -> Posse {
-    let posse = scene.run().settings(json!({"executors": []})).instance("calls").start();
+    bare_with(scene, "auto")
+}
+
+fn bare_with(scene: &Scene<'_>, record: &str) -> Posse {
+    let settings = json!({"executors": [], "record": record});
+    let posse = scene.run().settings(settings).instance("calls").start();
     posse.wait_ready();
     posse
 }
@@ -219,15 +224,15 @@ pub fn group_deleted_and_created_again(server: &dyn Server) {
     scene.finish();
 }
 
-/// After a restart the group is unknown: it is kept until it is put again.
+/// Without a record the group is unknown after a restart: it is kept until it is put again.
 pub fn group_of_an_earlier_run(server: &dyn Server) {
     let scene = Scene::new(server);
-    let first = bare(&scene);
+    let first = bare_with(&scene, "off");
     first.control().put("0", &json!({"template": tagged(&scene, 1), "target": 2})).ok();
     first.control().put("1", &json!({"template": tagged(&scene, 9), "target": 1})).ok();
     let before = scene.wait_running(3);
     first.kill();
-    let posse = bare(&scene);
+    let posse = bare_with(&scene, "off");
     let control = posse.control();
     wait_for(PATIENCE, "the group to be found", || {
         control.group("0").is_some_and(|group| group["running"] == 2)

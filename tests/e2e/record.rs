@@ -7,7 +7,7 @@ use super::submit;
 use crate::support::posse::{Run, said};
 use crate::support::scene::{APP, Scene, is_running, uid_of};
 use crate::support::server::{End, Server};
-use crate::support::wait::{PATIENCE, wait_value};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 fn queue(scene: &Scene<'_>) -> Value {
     let group = json!({"group": "default", "count": 0, "max": 1, "pod": scene.template()});
@@ -165,10 +165,20 @@ pub fn a_killed_posse_forgets_no_task(server: &dyn Server) {
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     }
     let pod = wait_task(&scene, "a");
+    let called = json!({"template": scene.template(), "target": 1});
+    assert_eq!(posse.control().put("called", &called).ok()["target"], 1);
+    let of_call = || {
+        let pods = scene.ours().into_iter();
+        pods.filter(|pod| pod["metadata"]["labels"]["posse.dev/group"] == "called")
+            .collect::<Vec<_>>()
+    };
+    wait_for(PATIENCE, "the group of the call", || of_call().iter().any(is_running));
     posse.kill();
     scene.end(&pod, End::Exit(0));
+    of_call().iter().for_each(|pod| scene.delete(pod));
     let posse = run(&scene).arg("--record").arg(&path).start();
     posse.wait_ready();
+    wait_for(PATIENCE, "the group again", || of_call().iter().any(is_running));
     // Nobody says them again.
     scene.end(&wait_task(&scene, "b"), End::Exit(0));
     scene.end(&wait_task(&scene, "c"), End::Exit(0));

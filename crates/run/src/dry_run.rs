@@ -17,7 +17,7 @@ use posse_wire::control::{CallError, NewGroup, TEMPLATE, VOLUMES};
 use posse_wire::pod::build::gang::PodGang;
 use posse_wire::pod::build::{Compiled, PodContext, PodSettings};
 use posse_wire::pod::slot_volume::{KeepVolume, NEEDS_EXCLUSIVE, SlotVolume};
-use posse_wire::pod::template::{Template, TemplateError};
+use posse_wire::pod::template::Template;
 
 /// The dry run uses the longest possible id, so that a pod name that is too long is found.
 const DRY_RUN_ID: ExecutorId = ExecutorId(9_999_999_999);
@@ -47,19 +47,31 @@ impl TemplateDryRun {
     }
 }
 
-impl DryRuns for TemplateDryRun {
-    fn dry_run(
+impl TemplateDryRun {
+    /// The pods of a group that a call has made, without asking the server.
+    pub fn compile(
+        &self,
+        group: &GroupName,
+        new: &mut NewGroup,
+    ) -> Result<Arc<PodText>, CallError> {
+        let template = std::mem::take(&mut new.template);
+        let (.., compiled) = self.compiled(group, template, new)?;
+        self.claims.note(&new.volumes);
+        Ok(compiled.pod)
+    }
+
+    fn compiled(
         &self,
         group: &GroupName,
         template: Value,
         new: &NewGroup,
-    ) -> Result<Arc<PodText>, DryRunError> {
+    ) -> Result<(Template, PodContext, Compiled), CallError> {
         let NewGroup { container, volumes, .. } = new;
         let keeps = |volume: &&SlotVolume| volume.keep == KeepVolume::Application;
         if let Some(volume) = volumes.iter().find(keeps).filter(|_| !self.is_exclusive) {
             let message =
                 format!("{} has `keep: application`, which {}", volume.name, NEEDS_EXCLUSIVE);
-            return Err(DryRunError::Invalid(CallError::new(VOLUMES, message)));
+            return Err(CallError::new(VOLUMES, message));
         }
         let pods = self.pods_of(group);
         let identity = PodContext {
@@ -74,9 +86,23 @@ impl DryRuns for TemplateDryRun {
             on_loss: new.change.on_loss.unwrap_or(pods.on_loss),
             ..pods
         };
-        let mut template = Template::from_json(TEMPLATE, template).map_err(invalid)?;
-        template.mount_slot_volumes(container.as_deref(), volumes).map_err(invalid)?;
-        let compiled = template.compile(&identity).map_err(invalid)?;
+        let mut template = Template::from_json(TEMPLATE, template)?;
+        template.mount_slot_volumes(container.as_deref(), volumes)?;
+        let compiled = template.compile(&identity)?;
+        Ok((template, identity, compiled))
+    }
+}
+
+impl DryRuns for TemplateDryRun {
+    fn dry_run(
+        &self,
+        group: &GroupName,
+        template: Value,
+        new: &NewGroup,
+    ) -> Result<Arc<PodText>, DryRunError> {
+        let (template, identity, compiled) =
+            self.compiled(group, template, new).map_err(DryRunError::Invalid)?;
+        let volumes = &new.volumes;
         let overrides = PodOverrides::default();
         for claim in compiled.pod.render_claims(DRY_RUN_ID, 0, &overrides) {
             self.claims.check(&claim).or_else(|refusal| check_refusal(VOLUMES, &refusal))?;
@@ -129,10 +155,6 @@ fn told_what_is_added(
 ) -> Compiled {
     let again = pods.as_created(created).and_then(|pods| template.compile(&pods).ok());
     again.unwrap_or(compiled)
-}
-
-fn invalid(error: TemplateError) -> DryRunError {
-    DryRunError::Invalid(CallError::from(error))
 }
 
 /// Whether a refused dry run means that this field of the call is invalid.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod_text::{PodText, PreferredNode};
+use crate::model::settings::CallFields;
 use crate::model::settings::{Decommission, OnLoss, Replace, Restart, ScaleDown, SlotPolicy};
 use crate::model::status::Status;
 use crate::model::task::{Task, TaskStatus};
@@ -38,6 +39,8 @@ pub struct GroupChange {
     pub restart: Option<Restart>,
     pub completions: Option<u32>,
     pub decommission: Option<Decommission>,
+    /// The call itself, for the record.
+    pub call: CallFields,
 }
 
 /// One call of the control API.

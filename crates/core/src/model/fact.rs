@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use crate::model::event::LossReason;
 use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::settings::CallFields;
 use crate::model::task::{AFTER, REFUSED, Task, TaskEnd};
 
 /// What a fact is about. The record keeps the last fact about each topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
+    /// What calls have said about a group.
+    Group(GroupName),
     /// How far a task has come.
     Progress(GroupName, Arc<str>),
     /// The target that a call has set.
@@ -23,6 +26,7 @@ pub enum Topic {
 /// What is known about a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Knowledge {
+    Group(CallFields),
     Progress(Progress),
     /// `of_file`: the target that the configuration had then.
     Target {

@@ -1,9 +1,13 @@
 //! The settings that decisions depend on. `wire/` reads and checks them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::ids::GroupName;
 use crate::model::pod_text::PodText;
+
+/// The fields of a call as it was sent: JSON by name.
+pub type CallFields = BTreeMap<Box<str>, Arc<str>>;
 
 /// The largest number of executors that a group may have as its target, minimum or maximum. A cluster
 /// has at most 150,000 pods (Kubernetes' documented limit), so a larger number is a mistake.
@@ -329,6 +333,8 @@ pub struct Policy {
     pub heartbeat_timeout_ms: u64,
     /// A driver that makes no call for this long is gone; 0: no limit.
     pub driver_silence_ms: u64,
+    /// Executors, groups and targets outlive the driver: it has no program, or one that finds them again.
+    pub outlives_driver: bool,
     /// The run ends when the work of all groups has ended, because no driver decides.
     pub ends_with_work: bool,
     /// The run ends when it has had nothing to do for so long: no open task and no executor of its own; 0: never.
@@ -366,6 +372,7 @@ impl Default for Policy {
             stop_timeout_ms: 10_000,
             heartbeat_timeout_ms: 0,
             driver_silence_ms: 0,
+            outlives_driver: false,
             ends_with_work: false,
             idle_end_ms: 0,
             credentials: Vec::new(),

@@ -25,7 +25,7 @@ impl Reconciler {
     /// created again beside its old executors.
     pub(super) fn put_group(&mut self, name: GroupName, change: GroupChange, now: Millis) -> Reply {
         let GroupChange { pod, target, min, max, scale_down, replace, slots, .. } = change;
-        let GroupChange { on_loss, restart, completions, decommission, .. } = change;
+        let GroupChange { on_loss, restart, completions, decommission, call, .. } = change;
         let before = self.executors.groups.get(&name).filter(|group| !group.is_removed);
         let old = before.map_or_else(|| GroupSpec::bare(name.clone()), |group| group.spec.clone());
         if before.is_none() && self.executors.groups.len() >= GROUPS_MAX {
@@ -77,6 +77,7 @@ impl Reconciler {
             return Reply::Refused { what, field };
         }
         let group = self.put_spec(spec, is_new_pod);
+        group.calls.extend(call);
         let was_found = !std::mem::replace(&mut group.is_known, true);
         group.is_target_set |= target.is_some();
         let target = group.target();
@@ -87,6 +88,7 @@ impl Reconciler {
         if was_found {
             self.restart_if_incomplete(&name, now);
         }
+        self.note_group(&name);
         if target != old_target {
             self.note_target(&name);
             self.on_target_changed(name, target, now);
@@ -114,6 +116,7 @@ impl Reconciler {
         let group = self.executors.groups.entry(spec.name.clone()).or_insert_with(new);
         if group.is_removed {
             (group.is_removed, group.is_target_set, group.n_accepted) = (false, false, 0);
+            group.calls.clear();
             group.preferred = Arc::default();
         }
         accept_pod(group, is_new_pod);
@@ -133,6 +136,7 @@ impl Reconciler {
         (group.spec.target, group.spec.min) = (0, 0);
         let members: Vec<ExecutorId> = group.members.iter().copied().collect();
         self.executors.forget_work(name);
+        self.note_group(name);
         self.note_fact(Topic::Work(name.clone()));
         self.note_target(name);
         self.cancel_all_tasks(name);

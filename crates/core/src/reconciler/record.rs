@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Reconciler;
 use crate::model::action::Action;
+use crate::model::command::{GroupChange, Reply};
 use crate::model::fact::{EndedWork, Fact, Knowledge, Progress, Topic};
 use crate::model::ids::GroupName;
 use crate::model::input::RecordError;
@@ -43,10 +44,17 @@ impl Reconciler {
         self.note_fact(Topic::Progress(group.clone(), Arc::clone(key)));
     }
 
-    /// Without a driver nobody sets the target again.
+    /// A driver that begins anew sets its targets itself.
     pub(super) fn note_target(&mut self, group: &GroupName) {
-        if self.policy.ends_with_work {
+        if self.policy.outlives_driver {
             self.note_fact(Topic::Target(group.clone()));
+        }
+    }
+
+    /// The same of its groups.
+    pub(super) fn note_group(&mut self, group: &GroupName) {
+        if self.policy.outlives_driver {
+            self.note_fact(Topic::Group(group.clone()));
         }
     }
 
@@ -57,7 +65,8 @@ impl Reconciler {
         }
         let mut topics = Vec::new();
         for (name, group) in &self.executors.groups {
-            topics.extend([Topic::Target(name.clone()), Topic::Work(name.clone())]);
+            let of_group = [Topic::Group, Topic::Target, Topic::Work];
+            topics.extend(of_group.map(|topic| topic(name.clone())));
             for key in group.tasks.keys() {
                 topics.push(Topic::Task(name.clone(), Arc::clone(key)));
                 topics.push(Topic::Progress(name.clone(), Arc::clone(key)));
@@ -97,6 +106,10 @@ impl Reconciler {
         let live =
             |name: &GroupName| self.executors.groups.get(name).filter(|group| !group.is_removed);
         match topic {
+            Topic::Group(name) => {
+                let calls = &live(name)?.calls;
+                (!calls.is_empty()).then(|| Knowledge::Group(calls.clone()))
+            }
             Topic::Progress(name, key) => {
                 let tasks = &live(name)?.tasks;
                 tasks.progress(key).map(Knowledge::Progress)
@@ -116,7 +129,13 @@ impl Reconciler {
         }
     }
 
-    /// Takes over what an earlier process has recorded. Called before the first input.
+    /// Takes over what calls have said about a group to an earlier process. Called before `restore`.
+    pub fn restore_group(&mut self, name: GroupName, change: GroupChange, now: Millis) -> Reply {
+        debug_assert!(!self.had_first_list(), "the record is restored first");
+        self.put_group(name, change, now)
+    }
+
+    /// Takes over the rest of what an earlier process has recorded. Called before the first input.
     pub fn restore(&mut self, facts: Vec<Fact>, now: Millis) {
         debug_assert!(!self.had_first_list(), "the record is restored first");
         let mut tasks = Tasks::new();
@@ -139,7 +158,11 @@ impl Reconciler {
                     self.restore_work(&name, &ended)
                 }
                 (
-                    Topic::Progress(..) | Topic::Target(_) | Topic::Task(..) | Topic::Work(_),
+                    Topic::Group(_)
+                    | Topic::Progress(..)
+                    | Topic::Target(_)
+                    | Topic::Task(..)
+                    | Topic::Work(_),
                     None | Some(_),
                 ) => {}
             }

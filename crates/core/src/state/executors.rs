@@ -10,6 +10,7 @@ use crate::model::fact::EndedWork;
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::pod::Pod;
 use crate::model::pod_text::PreferredNode;
+use crate::model::settings::CallFields;
 use crate::model::settings::GroupSpec;
 use crate::model::status::{ExecutorBlock, State};
 use crate::model::task::Shape;
@@ -56,6 +57,8 @@ pub struct Group {
     pub(crate) is_known: bool,
     /// The group was deleted: it is removed once its executors are gone.
     pub(crate) is_removed: bool,
+    /// What calls have said about it.
+    pub(crate) calls: CallFields,
     /// When its first executor was requested or adopted.
     pub(crate) wanted_since: Option<Millis>,
     /// An executor has run, so executors can start.

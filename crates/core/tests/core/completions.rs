@@ -13,6 +13,7 @@ use posse_core::model::event::{Event, ExecutorEvent, LossReason};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::RefusalClass;
+use posse_core::model::settings::CallFields;
 use posse_core::model::settings::{Decommission, GroupSpec, Limit, Policy, Restart};
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, Waiting};
@@ -318,6 +319,7 @@ fn pods_of_a_group_that_is_not_known_yet_say_whether_their_work_ends() {
             GroupName::from("g"),
             GroupCommand::Put {
                 change: GroupChange {
+                    call: CallFields::new(),
                     pod: Arc::default(),
                     target: Some(3),
                     min: None,

@@ -1,18 +1,21 @@
 //! What a run was told outlives its process and its pods.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
+use std::sync::Arc;
+
 use super::tasks::{creates, ends, group, say, settle, show, state, task};
 use crate::core_run::{Run, end_with, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
-use posse_core::model::command::{Command, GroupCommand, Reply};
+use posse_core::model::command::{Command, GroupChange, GroupCommand, Reply};
+use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
 use posse_core::model::task::{After, Task};
 
 fn recorded() -> Policy {
-    Policy { record: RecordUse::On, ends_with_work: true, ..policy() }
+    Policy { record: RecordUse::On, ends_with_work: true, outlives_driver: true, ..policy() }
 }
 
 /// The next process. `pods`: whether those of the one before are there; else its driver's pod is gone, and they
@@ -157,9 +160,32 @@ fn a_target_of_a_call_stays_unless_the_file_has_changed() {
         assert_eq!(run.group("g").target, want);
     }
     // A driver sets its targets itself.
-    let with_driver = Policy { ends_with_work: false, ..recorded() };
+    let with_driver = Policy { outlives_driver: false, ..recorded() };
     let mut run = Run::new(with_driver, vec![spec("g", 3)]);
     call(&mut run, GroupCommand::SetTarget { target: 5 });
+    assert_eq!(run.facts(), []);
+}
+
+#[test]
+fn a_group_of_calls_is_there_again_as_all_of_them_made_it() {
+    let field = |name: &str, text: &str| (Box::from(name), Arc::from(text));
+    let put = |fields: &[(&str, &str)]| GroupCommand::Put {
+        change: GroupChange {
+            call: fields.iter().map(|(name, text)| field(name, text)).collect(),
+            ..GroupChange::default()
+        },
+    };
+    let mut run = Run::new(recorded(), vec![spec("g", 0)]);
+    call(&mut run, put(&[("template", "1"), ("max", "3")]));
+    call(&mut run, put(&[("template", "2")]));
+    let topic = Topic::Group(GroupName::from("g"));
+    let want = Knowledge::Group([field("max", "3"), field("template", "2")].into());
+    assert_eq!(run.facts(), [Fact { topic, knowledge: Some(want) }]);
+    call(&mut run, GroupCommand::Delete);
+    assert_eq!(run.facts(), []);
+    // A driver that begins anew makes its groups itself.
+    let mut run = Run::new(Policy { outlives_driver: false, ..recorded() }, vec![spec("g", 0)]);
+    call(&mut run, put(&[("template", "1")]));
     assert_eq!(run.facts(), []);
 }
 

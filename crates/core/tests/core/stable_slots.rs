@@ -9,6 +9,7 @@ use posse_core::model::event::{DeleteCause, Event, ExecutorEvent};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::pod::{ContainerState, Phase};
 use posse_core::model::pod_text::PodText;
+use posse_core::model::settings::CallFields;
 use posse_core::model::settings::{
     Decommission, GroupSpec, Policy, Replace, Restart, ScaleDown, SlotPolicy,
 };
@@ -162,6 +163,7 @@ fn with_replace_gone_the_successor_waits_for_the_pod() {
 
 fn change(n: u32) -> GroupChange {
     GroupChange {
+        call: CallFields::new(),
         pod: Arc::<PodText>::default(),
         target: Some(n),
         min: None,

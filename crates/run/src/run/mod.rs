@@ -147,6 +147,7 @@ struct Opened {
     claims: SlotClaims,
     pod_groups: Arc<PodGroups>,
     secrets: Arc<TaskSecrets>,
+    templates: Arc<TemplateDryRun>,
     /// Kept until the end of the run.
     _port: Option<DriverPort>,
 }
@@ -322,43 +323,48 @@ impl Run<'_> {
         let port = self.driver_port(acquired)?;
         let identity = self.identity(selection, port.as_ref())?;
         let pod_groups = Arc::new(self.pod_groups(&identity));
-        let interfaces = self.open_interfaces(
-            selection,
-            &identity,
-            (&claims, &secrets, &pod_groups),
-            sender,
-            liveness,
-            sent,
-        )?;
-        Ok(Opened { interfaces, identity, claims, pod_groups, secrets, _port: port })
+        let templates = Arc::new(self.templates(selection, &identity, &claims, &pod_groups));
+        let interfaces =
+            self.open_interfaces(selection, (&secrets, &templates), sender, liveness, sent)?;
+        Ok(Opened { interfaces, identity, claims, pod_groups, secrets, templates, _port: port })
+    }
+
+    fn templates(
+        &self,
+        selection: &Selection,
+        run: &RunIdentity,
+        claims: &SlotClaims,
+        pod_groups: &Arc<PodGroups>,
+    ) -> TemplateDryRun {
+        let of_file = self.settings.groups.iter();
+        let of_file =
+            of_file.map(|one| (one.spec.name.clone(), self.settings.identity(Some(one), run)));
+        TemplateDryRun {
+            pods: self.pods(selection),
+            claims: claims.clone(),
+            is_exclusive: self.settings.exclusive,
+            identity: self.settings.identity(None, run),
+            of_file: Mutex::new(of_file.collect()),
+            pod_groups: Arc::clone(pod_groups),
+        }
     }
 
     fn open_interfaces(
         &self,
         selection: &Selection,
-        run: &RunIdentity,
-        (claims, secrets, pod_groups): (&SlotClaims, &Arc<TaskSecrets>, &Arc<PodGroups>),
+        (secrets, templates): (&Arc<TaskSecrets>, &Arc<TemplateDryRun>),
         sender: &Sender<Message>,
         liveness: Arc<Liveness>,
         sent: Arc<SentCounts>,
     ) -> Result<Interfaces, RunError> {
-        let identity = self.settings.identity(None, run);
-        let of_file = self.settings.groups.iter();
-        let of_file =
-            of_file.map(|one| (one.spec.name.clone(), self.settings.identity(Some(one), run)));
-        let of_file = Mutex::new(of_file.collect());
         let run = names::instance_from_bits(random_bits());
         let log = Arc::new(EventLog::new(&run, self.clock));
         let handle = self.handle(sender, &liveness);
         let kube_events = self.write_kube_events(&run, &log, sent);
         let clock = self.clock;
-        let is_exclusive = self.settings.exclusive;
-        let (pods, claims) = (self.pods(selection), claims.clone());
-        let pod_groups = Arc::clone(pod_groups);
-        let dry_run = TemplateDryRun { pods, claims, is_exclusive, identity, of_file, pod_groups };
         let subject = ServedRun {
             core: Arc::new(handle) as Arc<dyn RunHandle>,
-            dry_runs: Arc::new(dry_run) as Arc<dyn DryRuns>,
+            dry_runs: Arc::clone(templates) as Arc<dyn DryRuns>,
             events: Arc::clone(&log) as Arc<dyn Events>,
             outputs: self
                 .outputs
@@ -410,7 +416,7 @@ impl Run<'_> {
         };
         let mut core =
             self.core(&selection, groups, found.usage.clone(), (&leases.ids, id_high_water), rng);
-        let record = self.restore(&mut core, found, &sender)?;
+        let record = self.restore(&mut core, found, &opened.templates, &sender)?;
         let pods = self.pods(&selection);
         let watermark = Arc::new(SharedWatermark::default());
         let (watch, orphans) = (self.watch_settings(rng.next_u64()), Some(self.orphans()));
@@ -516,6 +522,7 @@ impl Run<'_> {
         policy.keeps_task_output = self.outputs.is_some();
         policy.record = record;
         policy.ends_with_work = settings.driver.command.is_empty();
+        policy.outlives_driver = policy.ends_with_work || self.context.is_outlived();
         Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
     }
 

@@ -7,17 +7,21 @@ use crossbeam_channel::Sender;
 use log::{debug, info, warn};
 
 use super::Run;
+use crate::dry_run::TemplateDryRun;
 use crate::inbox::Message;
 use crate::record::{ClusterPlace, OpenError, Record, RecordPlace, RecordThread};
 use crate::run::error::RunError;
 use crate::run::instance::AcquiredInstance;
 use crate::run::settings::RecordSetting;
 use posse_base::files;
-use posse_core::model::fact::Fact;
-use posse_core::model::settings::RecordUse;
+use posse_core::model::command::{GroupChange, Reply};
+use posse_core::model::fact::{Fact, Knowledge, Topic};
+use posse_core::model::ids::GroupName;
+use posse_core::model::settings::{CallFields, RecordUse};
 use posse_core::reconciler::Reconciler;
 use posse_kube::api::driver_job::DriverJob;
 use posse_wire::control::record::RecordOwner;
+use posse_wire::control::{CallError, PutGroup, parse_put_fields};
 use posse_wire::k8s::labels::Selection;
 use posse_wire::pod::build::OwnerRef;
 
@@ -84,12 +88,43 @@ impl Run<'_> {
         &self,
         core: &mut Reconciler,
         found: FoundRecord,
+        templates: &TemplateDryRun,
         inbox: &Sender<Message>,
     ) -> Result<Option<RecordThread>, RunError> {
         let Some((record, facts)) = found.opened else { return Ok(None) };
+        for fact in &facts {
+            if let Fact { topic: Topic::Group(name), knowledge: Some(Knowledge::Group(call)) } =
+                fact
+                && let Err(why) = self.restore_group(core, name, call, templates)
+            {
+                warn!("group {name} of the record cannot be made again: {why}");
+            }
+        }
         core.restore(facts, self.clock.now());
         let thread = RecordThread::start(record, inbox.clone());
         thread.map(Some).map_err(|error| RunError::System(format!("threads: {error}")))
+    }
+
+    fn restore_group(
+        &self,
+        core: &mut Reconciler,
+        name: &GroupName,
+        call: &CallFields,
+        templates: &TemplateDryRun,
+    ) -> Result<(), String> {
+        let refused = |CallError { error, field }: CallError| match field {
+            Some(field) => format!("{field}: {error}"),
+            None => error,
+        };
+        let PutGroup::Whole(mut new) = parse_put_fields(call).map_err(refused)? else {
+            return Err("it has no template".to_owned());
+        };
+        let pod = templates.compile(name, &mut new).map_err(refused)?;
+        let change = GroupChange { pod, ..new.change };
+        match core.restore_group(name.clone(), change, self.clock.now()) {
+            Reply::Target(_) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     }
 
     /// Who owns what the tasks need: the Job, whose next pod has the same tasks, or the driver's pod.

@@ -1,5 +1,6 @@
 //! The keys of `executors`: groups, where their pods come from, and the shorthands.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -296,6 +297,7 @@ pub(crate) fn of_call(
 ) -> Result<(GroupChange, Option<Beside>, Vec<SlotVolume>), ConfigError> {
     let number = |key: &str| section.number_up_to(key, EXECUTORS_MAX);
     let change = GroupChange {
+        call: BTreeMap::new(),
         pod: Arc::default(),
         target: number("target")?,
         min: number("min")?,

@@ -14,6 +14,7 @@ use crate::pod::template::TemplateError;
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::pod_text::PodText;
+use posse_core::model::settings::CallFields;
 use posse_core::model::settings::EXECUTORS_MAX;
 use posse_encoding::json::check_size;
 use posse_encoding::strict_json;
@@ -157,15 +158,33 @@ pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, CallError> {
         let target = fields.get("target").ok_or_else(|| CallError::new("target", "is missing"))?;
         return Ok(PutGroup::Target(count("target", target)?));
     };
+    let call = call_fields(&fields, &template);
     let container = optional(&fields, "container").map(|value| text("container", value));
     let container = container.transpose()?;
     let fields = Node::from(Value::Object(fields));
-    let (change, beside, volumes) = config::of_call(&Section::new("", String::new(), &fields)?)?;
+    let (mut change, beside, volumes) =
+        config::of_call(&Section::new("", String::new(), &fields)?)?;
+    change.call = call;
     let template = match beside {
         Some(beside) => beside::place(template, &beside)?,
         None => template,
     };
     Ok(PutGroup::Whole(Box::new(NewGroup { template, container, change, volumes })))
+}
+
+fn call_fields(fields: &Map<String, Value>, template: &Value) -> CallFields {
+    let fields = fields.iter().map(|(name, value)| (name.as_str(), value));
+    let all = fields.chain([(TEMPLATE, template)]);
+    all.map(|(name, value)| (name.into(), value.to_string().into())).collect()
+}
+
+/// The call that has these fields, as one body.
+///
+/// # Errors
+/// They are not the fields of such a call.
+pub fn parse_put_fields(fields: &CallFields) -> Result<PutGroup, CallError> {
+    let fields = fields.iter().map(|(name, text)| format!("{}:{text}", Value::from(&**name)));
+    parse_put_group(format!("{{{}}}", fields.collect::<Vec<_>>().join(",")).as_bytes())
 }
 
 /// Reads the body of `POST /v1/executors/kill`.
@@ -467,17 +486,30 @@ mod tests {
                 restart: Some(Restart::Never),
                 completions: Some(7),
                 decommission: Some(Decommission { after_ms: 30_000, label: None, by_term: true }),
+                call: CallFields::new(),
             },
             volumes: Vec::new(),
         };
-        assert!(parse_put_group(body.as_bytes()) == Ok(PutGroup::Whole(Box::new(want))));
+        assert!(whole(body) == want);
         let body = r#"{"template":{"spec":1},"max":null,"scale_down":"any"}"#;
         let want = NewGroup {
             template: json!({"spec": 1}),
             change: GroupChange { scale_down: Some(ScaleDown::Any), ..GroupChange::default() },
             ..NewGroup::default()
         };
-        assert!(parse_put_group(body.as_bytes()) == Ok(PutGroup::Whole(Box::new(want))));
+        assert!(whole(body) == want);
+    }
+
+    /// The group of this body, without the call, which is the same group.
+    fn whole(body: &str) -> NewGroup {
+        let read = |group| match group {
+            Ok(PutGroup::Whole(group)) => *group,
+            other => panic!("{other:?}"),
+        };
+        let mut group = read(parse_put_group(body.as_bytes()));
+        assert!(read(parse_put_fields(&group.change.call)) == group);
+        group.change.call.clear();
+        group
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The lines of a run's record: one fact each, as JSON. `{"task":["GROUP","KEY"],"is":{...}}` says what is known about
 //! a topic from now on, and without `is` that nothing is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -65,6 +65,7 @@ struct Line {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum TopicJson {
+    Group(String),
     Progress(String, String),
     Target(String),
     Task(String, String),
@@ -118,12 +119,16 @@ struct WorkJson {
 /// The line of a fact, without its end.
 pub fn line(fact: &Fact) -> String {
     let topic = match &fact.topic {
+        Topic::Group(group) => TopicJson::Group(group.to_string()),
         Topic::Progress(group, key) => TopicJson::Progress(group.to_string(), key.to_string()),
         Topic::Target(group) => TopicJson::Target(group.to_string()),
         Topic::Task(group, key) => TopicJson::Task(group.to_string(), key.to_string()),
         Topic::Work(group) => TopicJson::Work(group.to_string()),
     };
     let is = fact.knowledge.as_ref().map(|knowledge| match knowledge {
+        Knowledge::Group(fields) => {
+            json!(fields.iter().map(|(name, text)| (&**name, &**text)).collect::<BTreeMap<_, _>>())
+        }
         Knowledge::Progress(progress) => json!(progress_json(progress)),
         Knowledge::Target { target, of_file } => {
             json!(TargetJson { target: *target, of_file: *of_file })
@@ -159,6 +164,7 @@ pub fn parse(line: &str) -> Result<Fact, NotAFact> {
     let Line { topic, is } = serde_json::from_str(line).map_err(|_| NotAFact)?;
     let group = |name: String| GroupName::from(name.as_str());
     let topic = match topic {
+        TopicJson::Group(name) => Topic::Group(group(name)),
         TopicJson::Progress(name, key) => Topic::Progress(group(name), key.into()),
         TopicJson::Target(name) => Topic::Target(group(name)),
         TopicJson::Task(name, key) => Topic::Task(group(name), key.into()),
@@ -173,6 +179,11 @@ fn knowledge(topic: &Topic, is: Value) -> Result<Knowledge, NotAFact> {
         serde_json::from_value(is).map_err(|_| NotAFact)
     }
     Ok(match topic {
+        Topic::Group(_) => {
+            let fields: BTreeMap<String, String> = read(is)?;
+            let fields = fields.into_iter().map(|(name, text)| (name.into(), text.into()));
+            Knowledge::Group(fields.collect())
+        }
         Topic::Progress(..) => Knowledge::Progress(progress(read(is)?)?),
         Topic::Target(_) => {
             let TargetJson { target, of_file } = read(is)?;
@@ -243,6 +254,7 @@ mod tests {
                 Topic::Progress(group.clone(), "u".into()),
                 Knowledge::Progress(progress(Some((failed, Some(ExecutorId(9)))))),
             ),
+            (Topic::Group(group.clone()), Knowledge::Group([("target".into(), "5".into())].into())),
             (Topic::Target(group.clone()), Knowledge::Target { target: 5, of_file: 3 }),
             (Topic::Work(group.clone()), Knowledge::Work(work)),
         ];
@@ -268,6 +280,7 @@ mod tests {
             "[1]",
             r#"{"is":{}}"#,
             r#"{"riddle":["g"],"is":1}"#,
+            r#"{"group":"g","is":{"target":5}}"#,
             r#"{"task":["g"],"is":{"order":1}}"#,
             r#"{"task":["g","k"],"is":{}}"#,
             r#"{"target":"g","is":{"target":-1,"of_file":1}}"#,

@@ -8,6 +8,7 @@ use posse_base::time::Millis;
 use posse_core::model::command::{Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::pod_text::{Part, PodText};
+use posse_core::model::settings::CallFields;
 use posse_core::model::settings::{
     Decommission, GroupSpec, OnLoss, Protect, Replace, Restart, ScaleDown, SlotPolicy,
 };
@@ -114,6 +115,7 @@ impl World {
             1 => Command::Group(name, GroupCommand::SetTarget { target: number(rng) }),
             _ => {
                 let change = GroupChange {
+                    call: CallFields::new(),
                     pod: pod_text(&format!("{name} by call {}", self.n_calls)),
                     target: rng.chance(70).then(|| number(rng)),
                     min: rng.chance(10).then_some(1),

@@ -33,6 +33,7 @@ use posse_base::rng::Rng;
 use posse_base::time::Millis;
 use posse_core::model::command::{Command, GroupChange, GroupCommand};
 use posse_core::model::ids::GroupName;
+use posse_core::model::settings::CallFields;
 use posse_core::model::settings::{GroupSpec, Limit, Policy};
 
 const SEEDS: u64 = 100;
@@ -377,6 +378,7 @@ fn a_group_created_again_after_its_deletion_gets_new_executors() {
         let name = GroupName::from("g");
         world.group_call(Command::Group(name.clone(), GroupCommand::Delete)).unwrap();
         let change = GroupChange {
+            call: CallFields::new(),
             pod: Arc::default(),
             target: Some(5),
             min: None,
