@@ -2,8 +2,8 @@
 //! actions and events, and controls the driver process. It blocks in one place, where it waits for messages.
 //!
 //! Shutdown order: no more creates; the driver, with its grace period; the executors, until a LIST
-//! shows none; the watch and the poll; the Leases; the writers, when their channel closes; last the
-//! events and the control API, so that every event has been delivered.
+//! shows none; the inbox; the record; the writers, when their channels close; the watch and the poll; the
+//! Leases; last the events and the control API, so that every event has been delivered.
 
 mod job_control;
 mod promises;
@@ -202,18 +202,21 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     /// Ends the record while the Leases are held.
-    fn end(mut self, outcome: ShutdownOutcome) -> Ended {
+    fn end(self, outcome: ShutdownOutcome) -> Ended {
+        let Self { mut core, inbox, record, clock, state, .. } = self;
+        // Nobody reads it any more, and the record's thread may wait for room in it.
+        drop(inbox);
         let mut leaves_secret_tasks = false;
-        if let Some(record) = self.record.take() {
-            let keys = self.core.command(Command::TaskSecretKeys, self.clock.now());
+        if let Some(record) = record {
+            let keys = core.command(Command::TaskSecretKeys, clock.now());
             leaves_secret_tasks = !outcome.has_done_all()
                 && matches!(keys, Reply::TaskSecretKeys(keys) if !keys.is_empty());
             record.stop(match outcome.has_done_all() {
                 true => RecordEnd::Remove,
-                false => RecordEnd::Keep(self.core.take_unrecorded()),
+                false => RecordEnd::Keep(core.take_unrecorded()),
             });
         }
-        Ended { outcome, interrupted_by: self.state.interrupted_by, leaves_secret_tasks }
+        Ended { outcome, interrupted_by: state.interrupted_by, leaves_secret_tasks }
     }
 
     /// Waits for a message, a signal or a deadline, and takes all waiting messages up to a limit.

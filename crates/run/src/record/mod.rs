@@ -141,9 +141,8 @@ impl RecordThread {
                         let written = record.append(facts);
                         tell(&mut is_failing, written.as_ref().err());
                         let answer = written.map_err(RecordError);
-                        if inbox.send(Input::Recorded { answer }.into()).is_err() {
-                            return;
-                        }
+                        // The send fails if the run has ended: then the end of the record comes next.
+                        let _ = inbox.send(Input::Recorded { answer }.into());
                     }
                     Order::End(end) => return finish(&mut record, end),
                 }
