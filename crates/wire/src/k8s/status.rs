@@ -218,6 +218,11 @@ const TABLE: &[Row] = &[
     row(403, "", "cannot set blockOwnerDeletion", RefusalClass::Invalid),
     row(403, "", "violates PodSecurity", RefusalClass::Invalid),
     row(403, "", "error looking up service account", RefusalClass::Transient),
+    // Until 1.23 a new account waits for its token; and after the start of an API server its admission plugins wait for
+    // their caches.
+    row(403, "", "API token found for service account", RefusalClass::Transient),
+    row(403, "", "not yet ready to handle request", RefusalClass::Transient),
+    row(403, "", "caches not synchronized", RefusalClass::Transient),
     row(403, "", "forbidden: User \"", RefusalClass::Forbidden),
     // LimitRange, "must specify", PriorityClass, webhooks.
     on_create(403, "", RefusalClass::Invalid),
@@ -237,6 +242,7 @@ const TABLE: &[Row] = &[
     // Before anything is stored: admission (apiserver, `admission/plugin/webhook` and `plugin/resourcequota`).
     row(500, "", "failed calling webhook \"", RefusalClass::WebhookBusy),
     on_create(500, "resource quota evaluation timed out", RefusalClass::Transient),
+    on_create(500, "API token found for service account", RefusalClass::Transient),
     // What etcd and its client answer instead of a write (etcd, `server/etcdserver/v3_server.go`, `apply/`). After the
     // first two the API server itself tries again with less (apiserver, `handlers/create.go`). Time-outs of etcd, a
     // change of its leader or its end leave the outcome open.
@@ -388,6 +394,30 @@ mod tests {
         (
             403,
             "Forbidden",
+            "pods \"x\" is forbidden: no API token found for service account a/b, retry after the token is automatically created and added to the service account",
+            RefusalClass::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: not yet ready to handle request",
+            RefusalClass::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: management.example.com/Override node and namespace caches not synchronized",
+            RefusalClass::Transient,
+        ),
+        (
+            403,
+            "Forbidden",
+            "pods \"x\" is forbidden: pod rejected: RuntimeClass \"gvisor\" not found",
+            RefusalClass::Invalid,
+        ),
+        (
+            403,
+            "Forbidden",
             "pods \"x\" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: User \"x\" cannot update resource",
             RefusalClass::Invalid,
         ),
@@ -419,6 +449,12 @@ mod tests {
             500,
             "InternalError",
             "Internal error occurred: resource quota evaluation timed out",
+            RefusalClass::Transient,
+        ),
+        (
+            500,
+            "ServerTimeout",
+            "No API token found for service account \"b\", retry after the token is automatically created and added to the service account",
             RefusalClass::Transient,
         ),
         (500, "", "etcdserver: mvcc: database space exceeded", RefusalClass::Transient),
