@@ -55,6 +55,8 @@ def metadata(name: str) -> str:
 def main() -> None:
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
+    if not Path(sys.argv[2]).is_dir():
+        sys.exit(f"wheel: there is no folder {sys.argv[2]}: make it first")
     program, name = Path(sys.argv[1]).read_bytes(), version()
     platforms = PLATFORMS.format(machine(program))
     tags = "".join(f"Tag: py3-none-{platform}\n" for platform in platforms.split("."))

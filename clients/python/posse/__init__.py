@@ -13,10 +13,17 @@
 The module needs only the standard library, Python 3.9 or newer.
 """
 
+from importlib.metadata import PackageNotFoundError, version
+
 from ._client import Client, Executors, Losses
 from ._http import Error, Refused, Unreachable
 from ._run import Run, find_posse, run
 from ._types import Event, Executor, Group, Killed, Loss, Status, Task
+
+try:
+    __version__ = version("posse")
+except PackageNotFoundError:  # not installed: this is a folder of sources
+    __version__ = "0"
 
 __all__ = [
     "Client",

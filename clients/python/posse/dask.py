@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, TypeVar, Union
 
@@ -214,6 +215,7 @@ class PosseCluster(Cluster):
         self._scheduler_options = {"dashboard": False, "dashboard_address": web, **scheduler}
         self._folder: Optional[tempfile.TemporaryDirectory[str]] = None
         self._run: Optional[Run] = None
+        self._quiet = ExitStack()
         self._ids: Set[str] = set()
         super().__init__(asynchronous=asynchronous, loop=loop, name=name)
         if not self.asynchronous:
@@ -233,6 +235,8 @@ class PosseCluster(Cluster):
         return start().__await__()
 
     async def _start(self) -> None:
+        # As Dask's own LocalCluster: that workers come and leave is no news.
+        self._quiet.enter_context(silence_logging_cmgr(logging.WARNING))
         protocol = "tls://" if self._has_tls else "tcp://"
         self.scheduler = await Scheduler(
             host=self._host, port=0, protocol=protocol, security=self.security, **self._scheduler_options
@@ -324,8 +328,7 @@ class PosseCluster(Cluster):
         return super().adapt(Adaptive=Adaptive, **settings)
 
     async def _close(self) -> None:
-        # Dask's own LocalCluster does so, too: that workers leave is no news here.
-        with silence_logging_cmgr(logging.WARNING):
+        with self._quiet:
             await self._end_all()
 
     async def _end_all(self) -> None:

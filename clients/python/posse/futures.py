@@ -27,7 +27,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import TypeVar
 
 from ._channel import FRAME_BYTES_MAX, HELLO_BYTES_MAX, HELLO_SECONDS, Channel, ChannelError
 from ._client import Client
@@ -35,6 +36,12 @@ from ._configuration import write_configuration
 from ._http import Error, Refused, Unreachable
 from ._run import Run, run
 from ._types import Loss
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+T = TypeVar("T")
 
 pickler: Any = pickle
 try:
@@ -213,7 +220,7 @@ class PosseExecutor(Executor):
             raise Error(f"the key in {os.environ[KEY_FILE_VARIABLE]} is too short: it has less than 16 bytes")
         self._listen(os.environ["POSSE_DRIVER_HOST"].strip("[]"), int(os.environ["POSSE_DRIVER_PORT"]))
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Makes a call in a worker. A call that cannot be pickled fails as its future's exception."""
         if os.getpid() != self._pid:
             raise RuntimeError("this process was forked from the executor's one: make an executor of its own")
@@ -222,7 +229,7 @@ class PosseExecutor(Executor):
             if len(payload) > FRAME_BYTES_MAX:
                 raise ValueError(f"the call has {len(payload)} bytes, more than {FRAME_BYTES_MAX}")
         except Exception as error:
-            failed = Future[Any]()
+            failed = Future[T]()
             failed.set_exception(error)
             return failed
         call = _Call(payload)
