@@ -57,6 +57,17 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     };
     add_local(&mut apps, local, &server);
     let now_s = Timestamp::now().as_second();
+    // A pattern may match nothing; who names an application means one.
+    let is_missing =
+        |name: &&String| !name.contains(['*', '?']) && !apps.iter().any(|app| app.name == **name);
+    if let Some(name) = args.names.iter().find(is_missing) {
+        let place = match args.all_namespaces {
+            true => String::new(),
+            false => format!(" in namespace {namespace}"),
+        };
+        let message = format!("there is no application {name}{place}; `posse apps` lists all");
+        return Err(Failure::new(Code::Failed, message));
+    }
     if apps.is_empty() && !args.output.is_for_programs() {
         let text = match args.all_namespaces {
             true => "there are no applications\n".to_owned(),

@@ -4,6 +4,7 @@
 pub mod report;
 pub mod text;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use jiff::Timestamp;
@@ -20,12 +21,15 @@ use crate::world::World;
 use posse_base::text::one_line;
 use posse_core::model::pod::StartProblemKind;
 use posse_core::model::refusal::Refusal;
+use posse_core::model::waiting::{StartWait, Waiting};
 use posse_core::policy::loss::classify;
 use posse_kube::api::CALL_TIMEOUT;
 use posse_kube::api::objects::Objects;
 use posse_kube::api::pods::Pods;
 use posse_kube::api::queues;
 use posse_kube::http::Http;
+use posse_submit::apps::App;
+use posse_wire::control::event_text::{fact, facts, string};
 use posse_wire::control::status_json::{GroupJson, RunNames, StatusJson};
 use posse_wire::k8s::labels::{EXECUTOR_ID, INSTANCE, Selection};
 use posse_wire::pod::details::PodDetails;
@@ -70,7 +74,8 @@ pub fn explain(
         }
         None => {
             // Fails if there is no such group.
-            let text = text::groups(&status, args.group.as_deref(), now).map_err(failed)?;
+            let mut text = text::groups(&status, args.group.as_deref(), now).map_err(failed)?;
+            text.push_str(&last_losses(&run, &status, args.group.as_deref())?);
             let groups = status.groups.iter();
             let shown = groups.filter(|one| args.group.as_ref().is_none_or(|g| *g == one.group));
             let groups: Vec<&GroupJson> = shown.collect();
@@ -82,6 +87,46 @@ pub fn explain(
         }
     };
     print_listing(&listing, args.output, out)
+}
+
+/// What the last executor of each group died of that slows down for it, and how to read more. Nothing of others.
+fn last_losses(run: &FoundRun, status: &StatusJson, only: Option<&str>) -> Result<String, Failure> {
+    let words =
+        [StartWait::CrashLoop, StartWait::ConfigError, StartWait::ImageError, StartWait::Timeout];
+    let words = words.map(|wait| Waiting::Start(wait).as_str());
+    let is_meant = |group: &&GroupJson| {
+        let is_slow = group.waiting.as_deref().is_some_and(|waiting| words.contains(&waiting));
+        is_slow && only.is_none_or(|only| only == group.group)
+    };
+    let groups: Vec<&str> = status.groups.iter().filter(is_meant).map(|one| &*one.group).collect();
+    if groups.is_empty() {
+        return Ok(String::new());
+    }
+    let (mut losses, mut logs) = (BTreeMap::new(), BTreeMap::new());
+    let mut each = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap_or_default();
+        let group = string(&event["group"]).to_owned();
+        match string(&event["event"]) {
+            "executor_lost" => drop(losses.insert(group, event)),
+            "executor_log" => drop(logs.insert(event["executor"].as_u64(), event)),
+            _ => {}
+        }
+        Ok(())
+    };
+    run.client.events(0, Some(&status.identity.run), false, &mut each)?;
+    let app = &status.identity.app;
+    let line = |group: &str| {
+        let event = losses.get(group)?;
+        let id = event["executor"].as_u64()?;
+        let log = logs.get(&Some(id)).and_then(|log| log["log"].as_array()?.last());
+        let wrote = log.map_or_else(String::new, |line| format!("; its last line: {}", fact(line)));
+        let why = facts(event, Timestamp::now());
+        let text = format!(
+            "the last loss of group {group}: executor {id}: {why}{wrote}; `posse explain {app} {id} --logs 20` shows more"
+        );
+        Some(one_line(&text).into_owned() + "\n")
+    };
+    Ok(groups.into_iter().filter_map(line).collect())
 }
 
 /// What is printed, in all formats.
@@ -169,6 +214,14 @@ fn explain_ended_run(
     let pods = Objects::new(server.http.clone(), Some(&namespace))
         .executors(app, id)
         .map_err(|refusal| nothing(&server.failure("its executors", &refusal).to_string()))?;
+    let apps = Objects::new(server.http.clone(), Some(&namespace));
+    let apps = posse_submit::apps::find(&apps, &[app.to_owned()]).unwrap_or_default();
+    let ended = apps.iter().find_map(|app| Some((app, ended_line(app)?)));
+    if let (true, None, Some((ended, line))) = (pods.is_empty(), id, &ended) {
+        let application = ended.to_json(Timestamp::now().as_second());
+        let (text, json) = (line.clone(), json!({"application": application, "executors": []}));
+        return print_listing(&Explanation { text, json, names: Vec::new() }, args.output, out);
+    }
     if pods.is_empty() {
         return Err(nothing(&format!("namespace {namespace} has no executors of it")));
     }
@@ -194,7 +247,10 @@ fn explain_ended_run(
         cluster.add_pod(pod, args.logs, &mut report);
         reports.push((report.text(now), report));
     }
-    let head = format!("{}; in namespace {namespace}:\n", one_line(why));
+    let head = match &ended {
+        Some((_, line)) => line.clone(),
+        None => format!("{}; in namespace {namespace}:\n", one_line(why)),
+    };
     let all: Vec<Value> = reports.iter().map(|(_, report)| report.json()).collect();
     let listing = Explanation {
         text: reports.iter().fold(head, |text, (line, _)| text + line),
@@ -202,6 +258,18 @@ fn explain_ended_run(
         json: json!({"executors": all}),
     };
     print_listing(&listing, args.output, out)
+}
+
+/// How a submitted application ended, and what shows more; none if it has not ended.
+fn ended_line(app: &App) -> Option<String> {
+    let state = app.state.filter(|state| state.is_over())?;
+    let code = app.exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
+    let pod = app.driver.as_ref().map_or_else(String::new, |pod| format!(", driver pod {pod}"));
+    let (name, state) = (&app.name, state.as_str());
+    let line = format!(
+        "application {name} has ended: {state}{code}{pod}; `posse logs {name}` prints its log"
+    );
+    Some(one_line(&line).into_owned() + "\n")
 }
 
 /// Reads pods, events and logs of one instance from the cluster.

@@ -514,7 +514,7 @@ pub fn submit_stopped(server: &dyn Server) {
     assert_eq!(describe(&scene.ours()), "0 pods: ");
     wait_nothing_made(&scene);
     // Runs of others on this host are listed, too.
-    expect(&ask(&scene, &["apps", APP]), 0, &["there are no applications"]);
+    expect(&ask(&scene, &["apps", APP]), 1, &["there is no application shop"]);
     expect(&ask(&scene, &["logs", APP]), 1, &["there is no application shop"]);
     scene.finish();
 }

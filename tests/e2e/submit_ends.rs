@@ -108,6 +108,31 @@ pub fn submit_with_a_mounted_image(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
+/// The pod of the attempt that decides stays, with its log; `explain` says how the application ended.
+pub fn submit_keeps_the_last_log() {
+    let own = Embedded::start_with(&["--rbac"]);
+    let scene = Scene::new(&own);
+    let driver = json!({"driver": {"command": ["sh", "-c", "echo work; sleep 3; exit 3"], "env": [], "retries": 1,
+        "pod": {"spec": {"serviceAccountName": null}}}});
+    expect(
+        &run(&scene).settings(driver).once(&["submit", "--create-rbac"]),
+        3,
+        &["2 of its pods failed"],
+    );
+    let pods = pods_of(&scene, "driver");
+    assert_eq!(pods.len(), 2, "{pods:?}");
+    expect(&ask(&scene, &["apps", "-o", "wide"]), 0, &["Failed", "  3  "]);
+    expect(
+        &ask(&scene, &["logs", "shop"]),
+        0,
+        &["work\n", "job shop-driver ends: 2 of 2 pods failed"],
+    );
+    let ended = ["application shop has ended: Failed, exit code 3", "`posse logs shop`"];
+    expect(&ask(&scene, &["explain", "shop"]), 0, &ended);
+    expect(&ask(&scene, &["apps", "nosuch"]), 1, &["there is no application nosuch"]);
+    stop_and_finish(scene);
+}
+
 /// A container that a webhook has put beside the driver never ends: the driver's end is the application's.
 pub fn submit_behind_a_side_car() {
     let own = Embedded::start_with(&["--rbac"]);
@@ -127,7 +152,10 @@ pub fn submit_behind_a_side_car() {
     expect(
         &submit(3, &[]),
         3,
-        &["has failed: exit code 3; proxy runs on in it", "2 of its pods failed"],
+        &[
+            "has failed: exit code 3; proxy runs on in it",
+            "2 of 2 pods failed, the last one with exit code 3",
+        ],
     );
     expect(&ask(&scene, &["apps"]), 0, &["Failed"]);
     // What has ended is replaced. The Job fails, because the pod does, and the driver has succeeded.

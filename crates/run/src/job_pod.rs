@@ -166,7 +166,8 @@ impl JobPod {
         }
     }
 
-    /// Ends the Job: it then fails with the next pod that fails. False if that is not permitted.
+    /// Ends the Job: it then fails with the next pod that fails, and not before, because it would delete this pod and
+    /// its log. False if that is not permitted.
     fn end_job(&self, job_end: JobEnd) -> bool {
         let job = self.job.name();
         let why = match job_end {
@@ -186,7 +187,8 @@ impl JobPod {
         let n_failed = with_retries(|| self.job.n_failed()).ok();
         let lives_ms = u64::try_from(self.found_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         thread::sleep(Duration::from_millis(end_wait_ms(lives_ms, n_failed)));
-        match with_retries(|| self.job.set_backoff_limit(0, Some(job_end.code()))) {
+        let limit = n_failed.unwrap_or(0);
+        match with_retries(|| self.job.set_backoff_limit(limit, Some(job_end.code()))) {
             Ok(()) => {
                 match job_end {
                     JobEnd::Done => info!("job {job} ends: {why}"),

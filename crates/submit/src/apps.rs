@@ -264,7 +264,8 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
         driver: driver.map(|pod| pod.name().to_owned()),
         node: driver.and_then(|pod| pod.facts.node.as_deref()).map(str::to_owned),
         instance: shown.cloned().or(by_executor),
-        exit_code: driver.and_then(exit_code),
+        // posse has written the Job's own: a pod may be gone.
+        exit_code: job.as_ref().and_then(Job::exit_code).or_else(|| driver.and_then(exit_code)),
         n_failed_drivers: match &job {
             Some(job) => job.status.failed,
             None => driver.map_or(0, PodDetails::restarts),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
-use crate::changes::{READ_RETRIES, WATCH_S, wait_for_change};
+use crate::changes::{READ_RETRIES, wait_for_change};
 use crate::give_up::{GiveUp, Start, end_rest, remove, try_no_more};
 use crate::listener::{FollowEvent, Listener};
 use crate::logs::LogFollower;
@@ -18,6 +18,7 @@ use crate::state::{
     reason_and_message, starts_since, state, volume_remedy,
 };
 use crate::workload::Workload;
+use posse_core::model::pod::ContainerState;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
 use posse_kube::api::retry::Retries;
@@ -27,6 +28,8 @@ use posse_wire::pod::details::PodDetails;
 
 /// How often a Job without a live pod is read at least, in seconds.
 const BETWEEN_S: u32 = 1;
+/// How long the Events of a running driver's pod are not read again, in seconds.
+const RUNNING_S: u32 = 10;
 /// How long the Events of a pod that is about to start are not read again, in seconds.
 const STARTING_S: u32 = 3;
 /// How often in a row the server may answer 401 or 403. A change of roles takes effect after a moment.
@@ -201,6 +204,9 @@ impl Follower {
             if let Some(line) = self.why_no_start(pod) {
                 listens &= reported.report(listener, &format!("{} start", pod.uid()), line);
             }
+            if let Some(line) = self.why_run_waits(pod) {
+                listens &= reported.report(listener, &format!("{} run", pod.uid()), line);
+            }
             let last_lines = if self.logs { Vec::new() } else { last_lines(pod) };
             for (i, line) in last_lines.iter().enumerate() {
                 let about = format!("{} {i}", pod.uid());
@@ -240,6 +246,13 @@ impl Follower {
         let since = starts_since(pod)?;
         let why = self.last_warning(pod.uid(), |seen| seen >= since)?;
         Some(format!("pod {} does not start: {why}{}", pod.name(), volume_remedy(pod)))
+    }
+
+    /// What the run in a pod waits for, as its own Events tell it.
+    fn why_run_waits(&self, pod: &PodDetails) -> Option<String> {
+        let is_running = pod.is_live() && pod.facts.container == ContainerState::Running;
+        let why = self.last_warning(is_running.then(|| pod.uid())?, |_| true)?;
+        Some(format!("pod {}: {why}", pod.name()))
     }
 
     /// The last warning about an object, of those whose time is one that counts.
@@ -331,7 +344,7 @@ impl Follower {
         let seconds = match observation.pods.iter().any(PodDetails::is_live) {
             // An Event is no change of the pod.
             true if observation.pods.iter().any(|pod| starts_since(pod).is_some()) => STARTING_S,
-            true => WATCH_S,
+            true => RUNNING_S,
             // The Job finishes, which no pod shows, or its controller creates another pod, whose log may
             // be gone soon.
             false => BETWEEN_S,
