@@ -55,11 +55,15 @@ pub(super) fn command_line(
     let mut command = expanded("/command").into_iter();
     let Some(program) = command.next() else {
         let image = text_at(container, "/image");
+        let args = match array_at(container, "/args").is_empty() {
+            true => "",
+            false => " (its args are none: `kubectl run` needs --command before them)",
+        };
         return Err(Blocked {
             reason: "ErrImagePull",
             message: format!(
                 "image \"{image}\" is not pulled: the embedded node runs commands of this machine \
-                 only; give the container a command"
+                 only; give the container a command{args}"
             ),
         });
     };
@@ -284,6 +288,17 @@ mod tests {
         ] {
             assert_eq!(expand(text, |name| env.get(name)), want, "{text}");
         }
+    }
+
+    #[test]
+    fn arguments_are_no_command() {
+        let store = Store::new(1);
+        let message = |container: Value| {
+            command_line(&store, &json!({}), &container, &Env::new()).unwrap_err().message
+        };
+        let hint = "`kubectl run` needs --command before them";
+        assert!(message(json!({"image": "y", "args": ["echo", "hi"]})).contains(hint));
+        assert!(!message(json!({"image": "y"})).contains(hint));
     }
 
     #[test]
