@@ -3,7 +3,10 @@
 import asyncio
 import sys
 
-from distributed import Client, Scheduler
+try:
+    from distributed import Client, Scheduler
+except ImportError as missing:
+    sys.exit(f"driver.py: {missing}; install it: pip install dask distributed")
 
 
 def square(n):

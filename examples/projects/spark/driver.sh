@@ -2,6 +2,8 @@
 # Starts a Spark master, and the application on it: driver.sh HOST PORT
 set -eu
 PATH=$PATH:/opt/spark/bin
+command -v spark-class >/dev/null || { echo "driver.sh: there is no Spark: pip install pyspark" >&2; exit 1; }
+command -v "${JAVA_HOME:+$JAVA_HOME/bin/}java" >/dev/null || { echo "driver.sh: there is no Java: install Java 17" >&2; exit 1; }
 # Workers and their executors dial this address, where the master's web page is, too.
 host=$1 port=$2
 export SPARK_LOCAL_IP="$host"

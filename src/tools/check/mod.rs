@@ -44,6 +44,8 @@ mod report;
 
 /// A smaller clock difference is ignored, because the server's `Date` has whole seconds.
 const SKEW_MS_MAX: i64 = 5_000;
+/// Part of what the server says to a pod that its namespace does not allow.
+const INSECURE: &str = "violates PodSecurity";
 /// A run would end at its start with exit code 3.
 const UNREACHABLE: Status = Status::Failed(Code::Server);
 
@@ -65,9 +67,9 @@ pub fn check(args: &CheckArgs, world: &World<'_>, out: &mut dyn Write) -> Result
     let named = args.file.namespace.clone();
     let named = named.or_else(|| settings.as_ref().and_then(|run| run.namespace.clone()));
     let namespace = named.unwrap_or_else(|| connection.namespace.clone());
-    let executors = Vec::new();
+    let (executors, insecure) = (Vec::new(), Vec::new());
     let mut checks =
-        Checks { settings, connection, namespace, executors, report: Report::default() };
+        Checks { settings, connection, namespace, executors, insecure, report: Report::default() };
     checks.run();
     let report = checks.report;
     print_listing(&report, args.output, out).map(|_| report.code())
@@ -88,6 +90,8 @@ struct Checks {
     namespace: String,
     /// The labels of each group's executors.
     executors: Vec<Map<String, Value>>,
+    /// The groups whose pods the namespace's level of pod security refuses.
+    insecure: Vec<String>,
     report: Report,
 }
 
@@ -350,8 +354,15 @@ impl Checks {
             Ok(_) => (Status::Ok, "the server accepts the pod".to_owned()),
             Err(refusal) => (dry_run_status(refusal.class), refusal.to_string()),
         };
+        let is_insecure = answer.as_ref().is_err_and(|refusal| refusal.message.contains(INSECURE));
+        if is_insecure {
+            self.insecure.push(group.spec.name.to_string());
+        }
         if matches!(status, Status::Failed(_)) {
-            let remedy = format!("`posse render --group {}` shows the pod", group.spec.name);
+            let secure =
+                if is_insecure { "set `security: restricted` for the group; " } else { "" };
+            let remedy =
+                format!("{secure}`posse render --group {}` shows the pod", group.spec.name);
             self.report.advise(&name, status, message, remedy);
         } else {
             self.report.add(&name, status, message);
@@ -372,7 +383,11 @@ impl Checks {
             None => "the namespace's labels enforce no level".to_owned(),
             Some(level) => format!("the namespace enforces {level:?} for the templates"),
         };
-        self.report.add("pod security", Status::Ok, message);
+        if self.insecure.is_empty() {
+            return self.report.add("pod security", Status::Ok, message);
+        }
+        let message = format!("{message}, and refuses those of: {}", self.insecure.join(", "));
+        self.report.add("pod security", Status::Failed(Code::TemplateRefused), message);
     }
 
     fn limits(&mut self) {
@@ -527,11 +542,13 @@ fn dry_run_status(class: RefusalClass) -> Status {
         RefusalClass::Conflict | RefusalClass::Expired | RefusalClass::Invalid => {
             Status::Failed(Code::TemplateRefused)
         }
-        RefusalClass::NamespaceGone | RefusalClass::NotFound => UNREACHABLE,
+        // No executor comes before the webhook answers.
+        RefusalClass::NamespaceGone | RefusalClass::NotFound | RefusalClass::WebhookBusy => {
+            UNREACHABLE
+        }
         // The `rights` check has the details.
         RefusalClass::Forbidden
         | RefusalClass::Throttled
-        | RefusalClass::WebhookBusy
         | RefusalClass::Transient
         | RefusalClass::Unauthorized
         | RefusalClass::OutcomeUnknown => Status::Unknown,
@@ -541,6 +558,18 @@ fn dry_run_status(class: RefusalClass) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_that_nobody_takes_is_no_success() {
+        for (class, want) in [
+            (RefusalClass::WebhookBusy, UNREACHABLE),
+            (RefusalClass::Invalid, Status::Failed(Code::TemplateRefused)),
+            (RefusalClass::Throttled, Status::Unknown),
+            (RefusalClass::Exists, Status::Ok),
+        ] {
+            assert_eq!(dry_run_status(class), want, "{class:?}");
+        }
+    }
 
     #[test]
     fn quotas_with_scopes_are_not_called_roomy() {

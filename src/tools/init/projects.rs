@@ -72,9 +72,15 @@ pub(super) fn init(
         )));
     }
     fs::create_dir_all(world.dir.join(folder)).map_err(|error| cannot(folder, error))?;
-    for (name, text) in project {
+    for (n, (name, text)) in project.iter().enumerate() {
         let path = folder.join(name);
-        super::write_new(&world.dir.join(&path), text).map_err(|error| cannot(&path, error))?;
+        if let Err(error) = super::write_new(&world.dir.join(&path), text) {
+            // Half a project would keep the next one away.
+            for (name, _) in &project[..n] {
+                drop(fs::remove_file(world.dir.join(folder).join(name)));
+            }
+            return Err(cannot(&path, error));
+        }
     }
     let names: Vec<&str> = project.iter().map(|(name, _)| *name).collect();
     let cd = match folder == Path::new(".") {
