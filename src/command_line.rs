@@ -21,9 +21,18 @@ const MOVABLE: [&str; 4] = ["-n", "--namespace", "--kubeconfig", "--context"];
 /// # Errors
 /// They are invalid, or ask for help or the version.
 pub(super) fn parse(args: &[OsString]) -> Result<CommandLine, clap::Error> {
-    let command = CommandLine::command().term_width(help_width());
+    let command = with_numbers(CommandLine::command()).term_width(help_width());
     let matches = command.try_get_matches_from(args)?;
     CommandLine::from_arg_matches(&matches)
+}
+
+/// A negative number is a value, and a wrong one, where a value is wanted.
+fn with_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
+    command.mut_subcommands(with_numbers)
 }
 
 /// The command that the arguments name: `posse stage put`, as far as its words are commands. Also the

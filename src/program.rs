@@ -26,6 +26,34 @@ const REMOVED: [(&str, &str, &str); 2] = [
     ("posse logs", "--executor", "write `posse logs APP ID`"),
 ];
 
+/// What a hand types that knows other programs, by command, and how posse spells it.
+const HABITS: [(&str, &str, &str); 10] = [
+    ("posse", "version", "posse --version"),
+    ("posse apps", "-l", "posse apps 'NAME*'"),
+    ("posse apps", "-w", "watch posse apps, or posse apps --page :0"),
+    ("posse apps", "--watch", "watch posse apps, or posse apps --page :0"),
+    ("posse logs", "--since", "--tail N"),
+    (
+        "posse logs",
+        "--timestamps",
+        "kubectl logs --timestamps POD; posse status -o wide names the pods",
+    ),
+    (
+        "posse logs",
+        "-p",
+        "posse explain APP ID: it has the last lines of an executor that was lost",
+    ),
+    (
+        "posse logs",
+        "--previous",
+        "posse explain APP ID: it has the last lines of an executor that was lost",
+    ),
+    ("posse submit", "--dry-run", "--dry-run asks the server, and prints the objects"),
+    ("posse submit", "-o", "--dry-run prints YAML"),
+];
+/// Formats of kubectl that are programs of their own.
+const FORMATS: [&str; 4] = ["jsonpath", "go-template", "custom-columns", "template"];
+
 /// Runs the command that the arguments name. Errors are printed here and nowhere else.
 pub fn run(
     args: impl IntoIterator<Item = OsString>,
@@ -95,7 +123,10 @@ fn usage_error(
     {
         said = said.replace(&why.to_string(), "expected a whole number");
     }
-    let hint = removed(error, &names).or_else(|| suggestion(error, &command)).unwrap_or_default();
+    let hint = removed(error, &names)
+        .or_else(|| habit(error, &names))
+        .or_else(|| suggestion(error, &command))
+        .unwrap_or_default();
     Err(Failure::usage(format!("{said}{hint}; see `{names} --help`")))
 }
 
@@ -105,6 +136,27 @@ fn removed(error: &clap::Error, command: &str) -> Option<String> {
     let is_it = |(of, name, _): &&(&str, &str, &str)| *of == command && name == flag;
     let (_, _, instead) = REMOVED.iter().find(is_it)?;
     Some(format!(" (it was removed: {instead})"))
+}
+
+/// How posse spells what other programs spell so.
+fn habit(error: &clap::Error, command: &str) -> Option<String> {
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        Some(_) | None => None,
+    };
+    let word = said(ContextKind::InvalidSubcommand).or_else(|| said(ContextKind::InvalidArg))?;
+    if error.kind() == ErrorKind::InvalidValue {
+        let value = said(ContextKind::InvalidValue)?;
+        let is_format =
+            word.starts_with("--output") && FORMATS.iter().any(|it| value.starts_with(it));
+        return is_format.then(|| " (use -o json, for `jq`)".to_owned());
+    }
+    if command.starts_with("posse task ") && !word.starts_with('-') {
+        return Some(format!(" (an application is named by --app {word})"));
+    }
+    let is_it = |(of, name, _): &&(&str, &str, &str)| *of == command && *name == word;
+    let (_, _, instead) = HABITS.iter().find(is_it)?;
+    Some(format!(" (here: {instead})"))
 }
 
 /// What was probably meant by an unknown command or flag.

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::args::RunArgs;
 use crate::exit::Failure;
 use posse_core::model::pod_text::PodOverrides;
+use posse_encoding::pod_fields::uncertain;
 use posse_run::run::settings::GroupSettings;
 use posse_run::run::settings::RunSettings;
 
@@ -60,6 +61,14 @@ fn check_commands(group: &GroupSettings) -> Result<(), Failure> {
         let containers = pod["spec"][list].as_array().map_or(&[][..], Vec::as_slice);
         let lacks = |container: &Value| container["command"].get(0).is_none();
         if let Some(i) = containers.iter().position(lacks) {
+            let inside = format!("spec.{list}[{i}].");
+            let unknown = uncertain(&pod)
+                .into_iter()
+                .find(|path| path.strip_prefix(&inside).is_some_and(|name| !name.contains('.')));
+            if let Some(field) = unknown.filter(|path| !path.ends_with("].restartPolicy")) {
+                let message = "a container has no such field, and no command";
+                return Err(template.fail(&field, message.to_owned()).into());
+            }
             let message = "is missing; with --dev a container needs one, because the embedded \
                            cluster pulls no images and runs commands of this machine: give \
                            --command 'python3 worker.py', for example, or set `command`";

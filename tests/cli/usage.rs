@@ -111,13 +111,39 @@ fn version_is_the_crates() {
     assert_eq!(text(&output.stdout), format!("posse {}\n", env!("CARGO_PKG_VERSION")));
 }
 
+/// A typing error comes before what follows from it.
+#[test]
+fn an_unknown_field_of_a_container_is_named() {
+    let file =
+        "app: a\nexecutors: [{pod: {spec: {containers: [{name: m, image: i, comand: [a]}]}}}]";
+    let files = [("posse.yaml", file)];
+    refused(
+        &files,
+        &["run", "--dev"],
+        &["spec.containers[0].comand: a container has no such field"],
+    );
+}
+
 #[test]
 fn usage_errors() {
     refused(&[], &[], &[]);
     refused(&[], &["dance"], &["dance"]);
     refused(&[], &["run", "--frobnicate"], &["--frobnicate"]);
     refused(&[], &["run", "--executors", "many"], &["--executors", "many"]);
-    refused(&[], &["run", "--executors", "-1"], &["-1"]);
+    for args in [&["run", "--executors", "-1"][..], &["scale", "a", "-3"], &["map", "-j", "-1"]] {
+        refused(&[], args, &["invalid value '-"]);
+    }
+    for (args, part) in [
+        (&["version"][..], "here: posse --version"),
+        (&["apps", "-l", "a=b"], "here: posse apps 'NAME*'"),
+        (&["logs", "a", "--since", "5m"], "here: --tail N"),
+        (&["logs", "a", "-p"], "here: posse explain APP ID"),
+        (&["submit", "--dry-run=server"], "here: --dry-run asks the server"),
+        (&["apps", "-o", "jsonpath={.x}"], "use -o json"),
+        (&["task", "list", "a"], "--app a"),
+    ] {
+        refused(&[], args, &[part]);
+    }
     refused(&[], &["run", "--instance", "UPPER"], &["--instance"]);
     refused(&[], &["run", "--app", "1st"], &["--app"]);
     refused(&[], &["cleanup"], &["--app"]);

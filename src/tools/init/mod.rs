@@ -1,6 +1,6 @@
 //! `posse init`: writes a commented posse.yaml, or a small project.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
@@ -24,6 +24,11 @@ const DEFAULT_FILE: &str = "posse.yaml";
 /// The file exists already, or cannot be written.
 pub fn init(args: &InitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     if let Some(kind) = args.project {
+        if args.file.as_deref().is_some_and(|folder| folder.as_os_str() == "-") {
+            return Err(Failure::usage(
+                "a project is a folder with several files: name the folder",
+            ));
+        }
         let folder = args.file.as_deref().unwrap_or_else(|| Path::new("."));
         return projects::init(kind, folder, world, out);
     }
@@ -51,7 +56,9 @@ pub fn init(args: &InitArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
 /// Writes a new file with the permissions that the user's umask gives: the copy of it in an image must be
 /// readable for the image's user. It has no secrets.
 fn write_new(path: &Path, text: &str) -> io::Result<()> {
-    File::create_new(path)?.write_all(text.as_bytes())
+    let mut file = File::create_new(path)?;
+    // Half a file would be taken for the user's own.
+    file.write_all(text.as_bytes()).inspect_err(|_| drop(fs::remove_file(path)))
 }
 
 /// The keys that the sample sets. JSON has no comments.

@@ -308,6 +308,13 @@ impl fmt::Display for DriverError {
                 };
                 write!(f, "cannot start the driver {program:?}: {remedy}")
             }
+            Self::Start { program, error } if error.kind() == io::ErrorKind::PermissionDenied => {
+                let remedy = match Path::new(program).is_dir() {
+                    true => "it is a folder",
+                    false => "it may not be executed: `chmod +x` it, or name its interpreter first",
+                };
+                write!(f, "cannot start the driver {program:?}: {remedy}")
+            }
             Self::Start { program, error } => {
                 write!(f, "cannot start the driver {program:?}: {error}")
             }
