@@ -31,7 +31,7 @@ pub(super) fn print_listing(
     match output.format() {
         None => print(out, &listing.table(false)),
         Some(Format::Wide) => print(out, &listing.table(true)),
-        Some(Format::Json) => print_json(out, &(listing.json() + "\n")),
+        Some(Format::Json) => print_json(out, &indented(&listing.json())),
         Some(Format::Yaml) => print_json(out, &yaml(&listing.json())),
         Some(Format::Name) => {
             let lines = listing.names().into_iter().map(|name| one_line(&name).into_owned() + "\n");
@@ -39,6 +39,12 @@ pub(super) fn print_listing(
         }
     }
     .map(|()| Code::Clean)
+}
+
+/// JSON for people too, as kubectl prints it.
+fn indented(json: &str) -> String {
+    let value = serde_json::from_str::<Value>(json);
+    value.map_or_else(|_| json.to_owned(), |value| format!("{value:#}")) + "\n"
 }
 
 /// JSON as a YAML document.

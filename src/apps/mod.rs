@@ -42,13 +42,7 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         Ok(listed) => listed,
         Err(failure) if local.is_empty() => return Err(failure),
         // Without a kubeconfig there is no cluster to list.
-        Err(failure)
-            if failure.code == Code::Usage
-                && !args.namespace.is_given()
-                && (world.env)("KUBECONFIG").is_none() =>
-        {
-            Listed::default()
-        }
+        Err(failure) if is_without_cluster(args, &failure, world) => Listed::default(),
         Err(failure) => {
             log::warn!("only the runs on this host are listed: {failure}");
             code = Code::Failed;
@@ -77,6 +71,11 @@ pub fn apps(args: &AppsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     }
     let listing = Apps { apps, now_s, all_namespaces: args.all_namespaces };
     print_listing(&listing, args.output, out).map(|_| code)
+}
+
+/// Nothing names a cluster.
+fn is_without_cluster(args: &AppsArgs, failure: &Failure, world: &World<'_>) -> bool {
+    failure.code == Code::Usage && !args.namespace.is_given() && (world.env)("KUBECONFIG").is_none()
 }
 
 /// What the cluster answers; nothing if it was not asked.
@@ -213,11 +212,15 @@ impl Listing for Apps {
         if is_wide {
             return table(&WIDE_HEADS.map(str::to_owned), all.map(|(_, cells)| cells).collect());
         }
-        let heads = ["NAME", "STATE", "EXECUTORS", "AGE", "DRIVER"].map(str::to_owned);
-        let rows = all.map(|(app, [_, _, state, executors, _, age, driver, ..])| {
-            [self.name(app), state, executors, age, driver]
+        let heads = ["NAMESPACE", "NAME", "STATE", "EXECUTORS", "AGE", "DRIVER"].map(str::to_owned);
+        let rows = all.map(|(_, [namespace, name, state, executors, _, age, driver, ..])| {
+            [namespace, name, state, executors, age, driver]
         });
-        table(&heads, rows.collect())
+        if self.all_namespaces {
+            return table(&heads, rows.collect());
+        }
+        let [_, heads @ ..] = heads;
+        table(&heads, rows.map(|[_, rest @ ..]| rest).collect())
     }
 
     fn json(&self) -> String {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Wanted, add_local};
+use super::{Wanted, add_local, is_without_cluster};
 use crate::args::submit::AppsArgs;
 use crate::exit::{Code, Failure};
 use crate::namespace::{Namespace, start_signals};
@@ -36,14 +36,25 @@ pub(super) fn serve(
             .map_err(|error| Failure::usage(format!("--page-token-file: {error}")))?,
         None => Token::random().map_err(|error| Failure::new(Code::Failed, error.to_string()))?,
     };
-    let namespace = Namespace::new(&args.namespace, world)?;
     let wanted = Wanted::new(args, world);
-    let shown = Shown {
-        server: namespace.connection.http.server().to_owned(),
-        namespace: (!wanted.all_namespaces).then(|| namespace.name.clone()),
+    let namespace = match Namespace::new(&args.namespace, world) {
+        Ok(namespace) => Some(namespace),
+        // As the list: without a cluster there are the runs on this host.
+        Err(failure)
+            if is_without_cluster(args, &failure, world) && !wanted.local_runs().is_empty() =>
+        {
+            None
+        }
+        Err(failure) => return Err(failure),
     };
-    let source =
-        Source { objects: wanted.objects(&namespace), server: shown.server.clone(), wanted };
+    let server = namespace.as_ref().map(|one| one.connection.http.server().to_owned());
+    let named = namespace.as_ref().filter(|_| !wanted.all_namespaces);
+    let shown = Shown {
+        server: server.clone().unwrap_or_else(|| "this host".to_owned()),
+        namespace: named.map(|namespace| namespace.name.clone()),
+    };
+    let objects = namespace.as_ref().map(|namespace| wanted.objects(namespace));
+    let source = Source { objects, server: server.unwrap_or_default(), wanted };
     // A token of a file stays there.
     let fragment = match &args.page_token_file {
         Some(_) => String::new(),
@@ -61,14 +72,17 @@ pub(super) fn serve(
 
 /// The applications of the cluster, and the runs on this host.
 struct Source {
-    objects: Objects,
+    objects: Option<Objects>,
     server: String,
     wanted: Wanted,
 }
 
 impl Apps for Source {
     fn read(&self) -> Result<Vec<Value>, Refusal> {
-        let mut apps = find(&self.objects, &self.wanted.names)?;
+        let mut apps = match &self.objects {
+            Some(objects) => find(objects, &self.wanted.names)?,
+            None => Vec::new(),
+        };
         add_local(&mut apps, self.wanted.local_runs(), &self.server);
         let now_s = Timestamp::now().as_second();
         Ok(apps.iter().map(|app| app.to_json(now_s)).collect())

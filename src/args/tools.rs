@@ -200,6 +200,8 @@ pub enum Shell {
     Bash,
     Zsh,
     Fish,
+    /// For `kubectl posse`: the program kubectl_complete-posse on your PATH
+    Kubectl,
 }
 
 /// `posse man`.

@@ -19,7 +19,7 @@ fn answers_are_printed() {
             "status --app w",
             "app w  instance a1b2c  namespace ns  pods w-a1b2c-exec-ID\ndriver running ",
         ),
-        ("status --app w --json", "{\"run\":\"k3f9\",\"app\":\"w\","),
+        ("status --app w --json", "{\n  \"app\": \"w\",\n  \"avoided_nodes\": "),
         ("scale --app w 7 --group default", "group default: the target is 7 now\n"),
         (
             "scale --app w 70 --group default",
@@ -29,8 +29,8 @@ fn answers_are_printed() {
             "kill --app w 1 2 9 --reason slow",
             "killed: 1 (posse replaces them)\nbusy, not killed (use --force): 2\nno such executor: 9\n",
         ),
-        ("kill --app w 1 --target 4 --json", "{\"busy\":[2],\"killed\":[1],\"target\":4,"),
-        ("scale --app w 70 --group default --json", "{\"target\":20}\n"),
+        ("kill --app w 1 --target 4 --json", "{\n  \"busy\": [\n    2\n  ],\n  \"killed\": ["),
+        ("scale --app w 70 --group default --json", "{\n  \"target\": 20\n}\n"),
         ("status w", "app w  instance a1b2c  namespace ns"),
         ("scale w 7 --group default", "group default: the target is 7 now\n"),
         ("kill w 1 2 9", "killed: 1 (posse replaces them)\n"),
@@ -40,8 +40,11 @@ fn answers_are_printed() {
         ("explain --app w", "group default: 7 of 10 running (1 requested, 2 pending,"),
         ("explain --app w 1", "executor 1 of group default: running since 1970-01-01 00:00:01 UTC"),
         ("explain --app w --group big", "group big: 7 of 10 running"),
-        ("explain --app w --group big --json", "{\"groups\":[{\"attempt\":null,"),
-        ("explain --app w 1 --json", "{\"events\":["),
+        (
+            "explain --app w --group big --json",
+            "{\n  \"groups\": [\n    {\n      \"attempt\": null,",
+        ),
+        ("explain --app w 1 --json", "{\n  \"events\": ["),
     ] {
         let (code, out, err) = posse(&fixture, args);
         // There is no executor 9.

@@ -32,6 +32,9 @@ use posse_wire::k8s::object::Meta;
 
 /// The variable with the shell that asks.
 const VARIABLE: &str = "COMPLETE";
+/// kubectl gives the words behind the name of a plugin, and wants a candidate on each line, then what else may stand
+/// there: no file (kubectl, `pkg/cmd/plugin/plugin_completion.go`).
+const KUBECTL: &str = "#!/bin/sh\nCOMPLETE=fish posse -- posse \"$@\"\necho :4\n";
 /// How long a person who pressed TAB waits for a cluster.
 const CLUSTER_TIMEOUT: Duration = Duration::from_millis(1_500);
 
@@ -41,6 +44,7 @@ const CLUSTER_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// stdout cannot be written.
 pub fn script(shell: Shell, out: &mut dyn Write) -> Result<Code, Failure> {
     let shell: &dyn EnvCompleter = match shell {
+        Shell::Kubectl => return print(out, KUBECTL).map(|()| Code::Clean),
         Shell::Bash => &Bash,
         Shell::Zsh => &Zsh,
         Shell::Fish => &Fish,
