@@ -19,11 +19,10 @@ use posse_core::model::input::{Input, List, ListSource, Watermark};
 use posse_core::model::pod_text::{PodOverrides, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::task::TaskOutput;
-use posse_core::reconciler::{
-    LOG_READS_IN_FLIGHT_MAX, OUTPUTS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX, RESIZES_IN_FLIGHT_MAX,
+use posse_core::state::errands::{
+    LOG_READS_IN_FLIGHT_MAX, MUTATIONS_IN_FLIGHT_MAX, NODE_READS_IN_FLIGHT_MAX,
+    OUTPUTS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX, PROTECTS_IN_FLIGHT_MAX, RESIZES_IN_FLIGHT_MAX,
 };
-use posse_core::state::ledger::MUTATIONS_IN_FLIGHT_MAX;
-use posse_core::state::protection::PROTECTS_IN_FLIGHT_MAX;
 use posse_kube::api::pods::Pods;
 use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels;
@@ -42,9 +41,12 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 /// the next run reports it again. A pipe that nobody reads must not hold up a run.
 const EVENT_WAIT: Duration = Duration::from_secs(2);
 /// Requests in flight besides single deletes and patches: at shutdown one LIST and one delete of all
-/// executors, one GET of a node, and GETs of pods.
-const OTHER_REQUESTS_MAX: usize =
-    3 + POD_READS_IN_FLIGHT_MAX + RESIZES_IN_FLIGHT_MAX + PROTECTS_IN_FLIGHT_MAX;
+/// executors, and GETs.
+const OTHER_REQUESTS_MAX: usize = 2
+    + NODE_READS_IN_FLIGHT_MAX
+    + POD_READS_IN_FLIGHT_MAX
+    + RESIZES_IN_FLIGHT_MAX
+    + PROTECTS_IN_FLIGHT_MAX;
 
 /// Distributes actions to the writer threads. The threads are never joined: one that waits for an
 /// unresponsive server must not delay the end of the run.

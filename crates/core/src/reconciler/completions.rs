@@ -12,8 +12,8 @@ use crate::model::ids::ExecutorId;
 use crate::model::pod::Pod;
 use crate::model::settings::Restart;
 use crate::policy::loss::{Loss, classify};
+use crate::state::errands::MutationKind;
 use crate::state::executors::{Ending, Executor, Group, Life, has_ended};
-use crate::state::ledger::MutationKind;
 use posse_base::time::Millis;
 
 /// How many records of tasks a group keeps, and how many of its other executors without

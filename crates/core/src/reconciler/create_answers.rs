@@ -11,8 +11,9 @@ use crate::model::pod::Pod;
 use crate::model::refusal::{Advice, Refusal, RefusalClass, Verb};
 use crate::policy::loss::MESSAGE_BYTES_MAX;
 use crate::state::create_backoff::BackoffCause;
+use crate::state::errands::MutationKind;
 use crate::state::executors::Life;
-use crate::state::ledger::{CreateStep, MutationKind};
+use crate::state::ledger::CreateStep;
 use crate::state::snapshot::{AnswerAge, Change};
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
@@ -131,7 +132,7 @@ impl Reconciler {
         now: Millis,
     ) {
         let Some(sent_at) = self.sent_at(id) else { return };
-        self.mutations.request(uid, name, MutationKind::Delete);
+        self.errands.mutations.request(uid, name, MutationKind::Delete);
         let refusal = Refusal::local(RefusalClass::Invalid, message);
         self.abandon_create(id, BackoffCause::Permanent, sent_at, &refusal, now);
     }

@@ -118,7 +118,7 @@ impl Reconciler {
         }
         let has_pod = self.executors.get(id).is_some_and(|executor| executor.uid.is_some());
         if has_pod && self.is_live(id) {
-            self.pod_reads.request(id);
+            self.errands.pods.add(id, ());
         } else {
             self.judge_disconnected(id, now);
         }

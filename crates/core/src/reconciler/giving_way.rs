@@ -11,9 +11,9 @@ use crate::model::status::State;
 use crate::policy::room::Holders;
 use crate::state::counts::Counts;
 use crate::state::create_backoff::BackoffCause;
+use crate::state::errands::MutationKind;
 use crate::state::executors::{Group, Life};
 use crate::state::folded::Folded;
-use crate::state::ledger::MutationKind;
 use posse_base::time::Millis;
 
 impl Reconciler {
@@ -143,7 +143,7 @@ impl Reconciler {
             group.folded.insert(index, is_completed);
             group.folding.push(uid.clone());
             let name = group.spec.name.clone();
-            self.mutations.hold_delete(&uid);
+            self.errands.hold_untold(&uid);
             self.delete_pod_of(id, now);
             self.request_fold(&name);
         } else {
@@ -157,7 +157,7 @@ impl Reconciler {
         let Some(group) = self.executors.groups.get(name) else { return };
         let Some(id) = group.records.newest() else { return };
         let uid = self.seen(id).map(|(_, pod)| pod.uid.clone());
-        if let Some(uid) = uid.filter(|uid| self.mutations.get(uid).is_none()) {
+        if let Some(uid) = uid.filter(|uid| self.errands.mutations.get(uid).is_none()) {
             self.request(&uid, self.label_of(id));
         }
     }
@@ -181,7 +181,7 @@ impl Reconciler {
     pub(super) fn release_folded(&mut self) {
         for group in self.executors.groups.values_mut() {
             group.folding_sent = None;
-            group.folding.drain(..).for_each(|uid| self.mutations.release_delete(&uid));
+            group.folding.drain(..).for_each(|uid| self.errands.on_told(&uid));
         }
     }
 
@@ -204,7 +204,7 @@ impl Reconciler {
             Some(if is_written { group.folding.drain(..n).collect() } else { Vec::new() })
         });
         for uid in sent.unwrap_or_default() {
-            self.mutations.release_delete(&uid);
+            self.errands.on_told(&uid);
         }
     }
 

@@ -15,29 +15,13 @@ use posse_base::time::Millis;
 const RESIZE_EVERY_MS: u64 = 60_000;
 /// A change that was refused is tried again after twice the time, up to 64 minutes.
 const RESIZE_DOUBLINGS_MAX: u32 = 6;
-/// The most changes of memory in flight. The next report of memory asks for what was left out.
-pub const RESIZES_IN_FLIGHT_MAX: usize = 4;
 /// The answer to a method that a server does not have.
 const METHOD_NOT_ALLOWED: u16 = 405;
-
-/// The changes of memory in flight.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Resizes {
-    n_in_flight: usize,
-    /// The server cannot change the memory of running pods, so that reports of memory change nothing.
-    is_refused: bool,
-}
-
-impl Resizes {
-    fn may_send(&self) -> bool {
-        !self.is_refused && self.n_in_flight < RESIZES_IN_FLIGHT_MAX
-    }
-}
 
 impl Reconciler {
     /// The driver tells how much memory an executor uses.
     pub(super) fn on_memory_report(&mut self, id: ExecutorId, used_bytes: u64, now: Millis) {
-        if !self.resizes.may_send() || self.stop.is_some() || !self.gates.is_lease_held() {
+        if !self.errands.resizes.has_room() || self.stop.is_some() || !self.gates.is_lease_held() {
             return;
         }
         let Some(executor) = self.executors.get(id) else { return };
@@ -51,6 +35,7 @@ impl Reconciler {
         let (Some(uid), Some(pod)) = (uid, pod) else { return };
         let Some((step, memory)) = pod.step_for(used_bytes, limit_bytes) else { return };
         let (limit, limit_bytes) = (memory.limit.clone(), memory.limit_bytes);
+        self.errands.resizes.send_once();
         self.change(id, now, |executor| {
             let last = executor.resize.take().map(|resize| (resize.n_refused, resize.told));
             let (n_refused, told) = last.unwrap_or_default();
@@ -58,7 +43,6 @@ impl Reconciler {
             let resize = Resize { not_before, n_refused, step, limit, limit_bytes, told };
             executor.resize = Some(Box::new(resize));
         });
-        self.resizes.n_in_flight += 1;
         let name = self.pod_name(id);
         self.actions.push_back(Action::Resize { id, uid, name, step, pod });
     }
@@ -70,7 +54,7 @@ impl Reconciler {
         answer: Result<(), Refusal>,
         now: Millis,
     ) {
-        self.resizes.n_in_flight = self.resizes.n_in_flight.saturating_sub(1);
+        self.errands.resizes.end(&id);
         let is_there = self.snapshot.get(uid).is_some_and(|pod| !pod.deleting);
         let executor = self.executors.get(id).filter(|one| one.uid.as_ref() == Some(uid));
         if !is_there || executor.is_none_or(|executor| executor.resize.is_none()) {
@@ -90,31 +74,26 @@ impl Reconciler {
             }
             Err(refusal) => refusal,
         };
-        match refusal.class {
-            // There is no such subresource: the pod is there.
-            RefusalClass::NotFound => self.resizes.is_refused = true,
-            RefusalClass::Invalid if refusal.code == METHOD_NOT_ALLOWED => {
-                self.resizes.is_refused = true;
-            }
+        let is_unknown_method =
+            refusal.class == RefusalClass::Invalid && refusal.code == METHOD_NOT_ALLOWED;
+        let is_too_much = matches!(
+            refusal.class,
+            RefusalClass::Capacity | RefusalClass::Forbidden | RefusalClass::Invalid
+        );
+        // The pod is there, so there is no such subresource.
+        if refusal.class == RefusalClass::NotFound || is_unknown_method {
+            self.errands.resizes.turn_off();
+        } else if is_too_much {
             // A 403 may also say that this node is too small.
-            RefusalClass::Capacity | RefusalClass::Forbidden | RefusalClass::Invalid => {
-                self.change(id, now, |executor| {
-                    let Some(resize) = executor.resize.as_deref_mut() else { return };
-                    resize.n_refused = resize.n_refused.saturating_add(1);
-                    let factor = 1_u64 << resize.n_refused.min(RESIZE_DOUBLINGS_MAX);
-                    resize.not_before = now.after(RESIZE_EVERY_MS * factor);
-                });
-            }
+            self.change(id, now, |executor| {
+                let Some(resize) = executor.resize.as_deref_mut() else { return };
+                resize.n_refused = resize.n_refused.saturating_add(1);
+                let factor = 1_u64 << resize.n_refused.min(RESIZE_DOUBLINGS_MAX);
+                resize.not_before = now.after(RESIZE_EVERY_MS * factor);
+            });
+        } else {
             // The next report asks again.
-            RefusalClass::Conflict
-            | RefusalClass::Exists
-            | RefusalClass::Expired
-            | RefusalClass::NamespaceGone
-            | RefusalClass::OutcomeUnknown
-            | RefusalClass::Throttled
-            | RefusalClass::Transient
-            | RefusalClass::Unauthorized
-            | RefusalClass::WebhookBusy => return,
+            return;
         }
         self.tell_not_grown(id, &format!("the server refuses it: {refusal}"), now);
     }

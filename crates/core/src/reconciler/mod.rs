@@ -30,15 +30,14 @@ mod gangs;
 mod giving_way;
 mod group_restarts;
 mod groups;
-mod log_reads;
 mod losses;
 mod memory;
 mod mutations;
 mod planning;
-mod pod_reads;
 mod pods;
 mod protection;
 mod queue_groups;
+mod reads;
 mod record;
 mod retained;
 mod retries;
@@ -48,7 +47,6 @@ mod shapes;
 mod starts;
 mod status;
 mod stop;
-mod task_outputs;
 mod tasks;
 mod termination;
 mod timers;
@@ -56,17 +54,8 @@ mod turn;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use self::force_delete::TerminatingPods;
 use self::foreign_pods::ForeignPods;
-pub use self::log_reads::LOG_READS_IN_FLIGHT_MAX;
-use self::log_reads::LogReads;
-pub use self::memory::RESIZES_IN_FLIGHT_MAX;
-use self::memory::Resizes;
-pub use self::pod_reads::POD_READS_IN_FLIGHT_MAX;
-use self::pod_reads::PodReads;
 use self::stop::Stop;
-pub use self::task_outputs::OUTPUTS_IN_FLIGHT_MAX;
-use self::task_outputs::TaskOutputs;
 use self::timers::Timers;
 use crate::model::action::{Action, RunVerdict};
 use crate::model::event::{
@@ -78,10 +67,11 @@ use crate::model::pod::Pod;
 use crate::model::settings::{GroupSpec, Policy};
 use crate::state::budgets::Budgets;
 use crate::state::driver_reports::DriverReports;
+use crate::state::errands::{Errands, MutationKind};
 use crate::state::executors::{Executor, Executors, Group};
 use crate::state::gates::Gates;
 use crate::state::id_allocator::IdAllocator;
-use crate::state::ledger::{Create, MutationKind, Mutations, UnresolvedCreates};
+use crate::state::ledger::{Create, UnresolvedCreates};
 use crate::state::nodes::Nodes;
 use crate::state::overdue_starts::OverdueStarts;
 use crate::state::protection::Protection;
@@ -126,22 +116,19 @@ pub struct Reconciler {
     snapshot: Snapshot,
     executors: Executors,
     ids: IdAllocator,
-    mutations: Mutations,
+    errands: Errands,
     unresolved_creates: UnresolvedCreates,
     /// Pods whose creates took effect late, while another executor had their slot or their task. They end.
     late_pods: BTreeSet<Uid>,
-    terminating_pods: TerminatingPods,
+    /// Pods whose nodes are looked at if they do not end.
+    terminating_pods: BTreeSet<Uid>,
     foreign_pods: ForeignPods,
-    logs: LogReads,
-    outputs: TaskOutputs,
-    pod_reads: PodReads,
     retained: RetainedPods,
     ended_tasks: EndedTasks,
     unrecorded: Unrecorded,
 
     // What the driver says of its executors.
     driver_reports: DriverReports,
-    resizes: Resizes,
     protection: Protection,
 
     // What holds creates back.
@@ -185,17 +172,13 @@ impl Reconciler {
             policy,
             snapshot: Snapshot::default(),
             executors: Executors::default(),
-            mutations: Mutations::default(),
+            errands: Errands::default(),
             unresolved_creates: UnresolvedCreates::default(),
             late_pods: BTreeSet::new(),
             driver_reports: DriverReports::default(),
-            resizes: Resizes::default(),
             protection: Protection::default(),
-            terminating_pods: TerminatingPods::default(),
+            terminating_pods: BTreeSet::new(),
             foreign_pods: ForeignPods::default(),
-            logs: LogReads::default(),
-            outputs: TaskOutputs::default(),
-            pod_reads: PodReads::default(),
             retained: RetainedPods::default(),
             ended_tasks: EndedTasks::default(),
             unrecorded: Unrecorded::default(),
@@ -318,9 +301,7 @@ impl Reconciler {
         self.timers.set_turn(until);
         self.judge_end(now);
         self.judge_idle(now);
-        self.send_log_reads(now);
-        self.send_output_reads();
-        self.send_pod_reads();
+        self.send_reads(now);
         self.send_mutations(now);
         self.send_facts(now);
     }
@@ -438,7 +419,7 @@ impl Reconciler {
     /// Requests a mutation of a pod, if the snapshot has it.
     fn request(&mut self, uid: &Uid, kind: MutationKind) {
         if let Some(pod) = self.snapshot.get(uid) {
-            self.mutations.request(uid, &pod.name, kind);
+            self.errands.mutations.request(uid, &pod.name, kind);
         }
     }
 
@@ -467,7 +448,7 @@ impl Reconciler {
     /// After a resourceVersion rollback the watcher must LIST again, and what was written may have
     /// been undone.
     fn on_rollback(&mut self) {
-        self.mutations.on_rollback();
+        self.errands.mutations.on_rollback();
         self.note_everything();
         self.forget_left_queues();
         self.actions.push_back(Action::Relist);

@@ -7,7 +7,8 @@ use crate::model::action::{Action, Patch};
 use crate::model::ids::Uid;
 use crate::model::pod::Pod;
 use crate::model::refusal::{Refusal, RefusalClass};
-use crate::state::ledger::{DELETE_SEEN_MS, MutationKind, MutationStep};
+use crate::state::errands::{MutationKind, Step};
+use crate::state::ledger::DELETE_SEEN_MS;
 use posse_base::backoff::delay_ms;
 use posse_base::time::Millis;
 
@@ -23,12 +24,11 @@ impl Reconciler {
         if !self.gates.is_lease_held() || !self.snapshot.is_synced() {
             return;
         }
-        self.request_node();
-        while self.mutations.has_free_slot()
-            && let Some((uid, mutation)) = self.mutations.send_next()
-        {
-            let name = mutation.name.to_string();
-            let kind = mutation.kind;
+        if let Some((name, _)) = self.errands.nodes.send_next(|_, ()| false) {
+            self.actions.push_back(Action::GetNode { name });
+        }
+        while let Some((uid, errand)) = self.errands.next_mutation() {
+            let (kind, name) = (errand.what.kind, errand.what.name.to_string());
             debug_assert!(!self.foreign_pods.contains(&uid), "pod {name} is not ours");
             let action = match kind {
                 MutationKind::LabelCompleted => {
@@ -68,20 +68,17 @@ impl Reconciler {
 
     /// It may be time to send a mutation again.
     pub(super) fn on_mutation_due(&mut self, uid: &Uid, now: Millis) {
-        let Some(mutation) = self.mutations.get(uid) else { return };
+        let Some(mutation) = self.errands.mutations.get(uid) else { return };
         match mutation.step {
             // A pod that terminates needs no second delete. It would be ignored if etcd is restored
             // and the pod lives again, so the first one is forgotten.
-            MutationStep::Accepted(at) if at <= now && self.is_terminating(uid) => {
-                self.mutations.remove(uid);
+            Step::Accepted(at) if at <= now && self.is_terminating(uid) => {
+                self.errands.mutations.remove(uid);
             }
-            MutationStep::Accepted(at) | MutationStep::RetryAt(at) if at <= now => {
-                self.mutations.send_again(uid);
+            Step::Accepted(at) | Step::RetryAt(at) if at <= now => {
+                self.errands.mutations.send_again(uid);
             }
-            MutationStep::Accepted(_)
-            | MutationStep::Answer
-            | MutationStep::Ready
-            | MutationStep::RetryAt(_) => {}
+            Step::Accepted(_) | Step::Answer | Step::Ready | Step::RetryAt(_) => {}
         }
     }
 
@@ -97,17 +94,17 @@ impl Reconciler {
         answer: Result<Option<Pod>, Refusal>,
         now: Millis,
     ) {
-        let Some(mutation) = self.mutations.on_answered(uid) else { return };
+        let Some(mutation) = self.errands.mutations.on_answered(uid) else { return };
         match answer {
             Ok(pod) => {
                 let at = now.after(DELETE_SEEN_MS);
-                mutation.step = MutationStep::Accepted(at);
-                let leaves_queue = mutation.kind == MutationKind::LeaveQueue;
+                mutation.step = Step::Accepted(at);
+                let leaves_queue = mutation.what.kind == MutationKind::LeaveQueue;
                 let change = pod.and_then(|pod| self.snapshot.refresh(pod));
                 if leaves_queue {
-                    self.mutations.send_again(uid);
+                    self.errands.mutations.send_again(uid);
                 } else if self.is_terminating(uid) {
-                    self.mutations.remove(uid);
+                    self.errands.mutations.remove(uid);
                 } else {
                     self.timers.set(at, Timer::Mutation(uid.clone()));
                 }
@@ -122,18 +119,18 @@ impl Reconciler {
     /// The server says that this pod does not exist.
     pub(super) fn on_absent(&mut self, uid: &Uid, now: Millis) {
         let change = self.snapshot.forget(uid);
-        self.mutations.remove(uid);
+        self.errands.mutations.remove(uid);
         self.on_change(change, now);
     }
 
     pub(super) fn on_patched(&mut self, uid: &Uid, answer: Result<(), Refusal>, now: Millis) {
         self.on_folded(uid, answer.is_ok());
-        let Some(mutation) = self.mutations.on_answered(uid) else { return };
+        let Some(mutation) = self.errands.mutations.on_answered(uid) else { return };
         // Otherwise a delete was requested meanwhile.
-        let is_patch = mutation.kind.is_patch();
-        let is_drain = mutation.kind == MutationKind::Annotate;
+        let is_patch = mutation.what.kind.is_patch();
+        let is_drain = mutation.what.kind == MutationKind::Annotate;
         // A pod that does not leave its queue stays for ever, with its part of the quota.
-        let is_needed = mutation.kind == MutationKind::LeaveQueue;
+        let is_needed = mutation.what.kind == MutationKind::LeaveQueue;
         let is_given_up = mutation.n_tries >= PATCH_TRIES_MAX && !is_needed;
         match answer {
             // A conflict says nothing about whether the pod exists: a retry, or the delete by uid, will.
@@ -144,17 +141,17 @@ impl Reconciler {
                 self.retry_mutation(uid, &refusal, now);
             }
             Ok(()) | Err(_) if is_patch => {
-                self.mutations.remove(uid);
+                self.errands.mutations.remove(uid);
                 if is_drain {
                     self.begin_term(uid, now);
                 }
             }
-            Ok(()) | Err(_) => self.mutations.send_again(uid),
+            Ok(()) | Err(_) => self.errands.mutations.send_again(uid),
         }
     }
 
     fn retry_mutation(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
-        let Some(mutation) = self.mutations.get(uid) else { return };
+        let Some(mutation) = self.errands.mutations.get(uid) else { return };
         let max = if refusal.class == RefusalClass::Forbidden {
             FORBIDDEN_RETRY_MAX_MS
         } else {
@@ -162,7 +159,7 @@ impl Reconciler {
         };
         let delay = delay_ms(mutation.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
         let at = now.after(self.within_stop(delay.max(refusal.retry_delay_ms()), now));
-        self.mutations.retry_at(uid, at);
+        self.errands.mutations.retry_at(uid, at);
         self.timers.set(at, Timer::Mutation(uid.clone()));
     }
 }

@@ -10,8 +10,9 @@ use crate::model::input::{List, ListSource};
 use crate::model::pod::{ContainerState, Pod};
 use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::CreateBackoff;
+use crate::state::errands::MutationKind;
 use crate::state::executors::{Executor, Life, has_ended};
-use crate::state::ledger::{CREATE_OPEN_MS, MutationKind};
+use crate::state::ledger::CREATE_OPEN_MS;
 use crate::state::memory_scaling::MEMORY_PROVEN_MS;
 use crate::state::snapshot::{Change, Listed};
 use posse_base::time::Millis;
@@ -255,9 +256,9 @@ impl Reconciler {
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         self.executors.on_pod_change(&self.identity.pod_prefix, pod);
-        self.mutations.remove(&pod.uid);
+        self.errands.mutations.remove(&pod.uid);
         self.late_pods.remove(&pod.uid);
-        self.terminating_pods.forget(&pod.uid);
+        self.terminating_pods.remove(&pod.uid);
         self.forget_log(&pod.uid);
         self.on_capacity_freed(now);
         if self.foreign_pods.forget(&pod.uid) || !self.is_ours(pod) {

@@ -7,7 +7,7 @@ use crate::model::event::{Event, GroupEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::status::State;
-use crate::state::protection::{PROTECT_CHECK_MS, PROTECTS_IN_FLIGHT_MAX};
+use crate::state::protection::PROTECT_CHECK_MS;
 use posse_base::time::Millis;
 
 impl Reconciler {
@@ -16,7 +16,7 @@ impl Reconciler {
         let Some(executor) = self.executors.get(id) else { return };
         let is_busy_protected =
             self.executors.groups.get(&executor.group).is_some_and(|g| g.spec.protects_busy());
-        if is_busy_protected && !self.protection.has_timer && !self.protection.is_refused {
+        if is_busy_protected && !self.protection.has_timer && !self.errands.protects.is_off() {
             self.protection.has_timer = true;
             self.timers.set(now, Timer::Protection);
         }
@@ -26,7 +26,7 @@ impl Reconciler {
     /// differ. A pod's annotations are read from the snapshot, so a restarted posse goes on.
     pub(super) fn on_protection_due(&mut self, now: Millis) {
         self.protection.has_timer = false;
-        if self.stop.is_some() || self.protection.is_refused {
+        if self.stop.is_some() || self.errands.protects.is_off() {
             return;
         }
         let running = self.running_of_protected_groups();
@@ -53,8 +53,8 @@ impl Reconciler {
             let event = GroupEvent::Unprotected { executor: Some(id), message };
             self.events.push_back(Event::Group(executor.group.clone(), event));
         }
-        let has_free_slot = self.protection.n_in_flight < PROTECTS_IN_FLIGHT_MAX;
-        if look.wanted != pod.is_protected && look.may_change && has_free_slot {
+        let is_due = look.wanted != pod.is_protected && look.may_change;
+        if is_due && self.errands.protects.send_once() {
             let (uid, name) = (pod.uid.clone(), pod.name.to_string());
             self.protection.on_sent(id, now);
             self.actions.push_back(Action::Protect { id, uid, name, is_protected: look.wanted });
@@ -71,9 +71,9 @@ impl Reconciler {
         now: Millis,
     ) {
         self.note_answer(&answer, None, now);
-        self.protection.n_in_flight = self.protection.n_in_flight.saturating_sub(1);
+        self.errands.protects.end(&id);
         let Err(refusal) = answer else { return };
-        if refusal.class != RefusalClass::Forbidden || self.protection.is_refused {
+        if refusal.class != RefusalClass::Forbidden || self.errands.protects.is_off() {
             return;
         }
         let Some(executor) = self.executors.get(id).filter(|one| one.uid.as_ref() == Some(uid))
@@ -81,7 +81,7 @@ impl Reconciler {
             return;
         };
         let group = executor.group.clone();
-        self.protection.is_refused = true;
+        self.errands.protects.turn_off();
         let message = format!(
             "`protect: busy` is off, because the server does not let posse patch pods: {refusal}"
         );

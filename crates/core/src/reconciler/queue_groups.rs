@@ -4,8 +4,8 @@
 use super::Reconciler;
 use crate::model::ids::Uid;
 use crate::model::pod::{Phase, Pod};
+use crate::state::errands::MutationKind;
 use crate::state::executors::{Executor, Life, has_ended};
-use crate::state::ledger::MutationKind;
 
 impl Reconciler {
     /// True if another executor may take the place of this one. In a queue group, if the pod has failed: as long
@@ -20,7 +20,7 @@ impl Reconciler {
     pub(super) fn leave_queue(&mut self, uid: &Uid) {
         let Some(pod) = self.snapshot.get(uid) else { return };
         if pod.is_held_by_queue && pod.deleting && pod.deletion_grace_s == 0 {
-            self.mutations.request(uid, &pod.name, MutationKind::LeaveQueue);
+            self.errands.mutations.request(uid, &pod.name, MutationKind::LeaveQueue);
         }
     }
 
@@ -36,8 +36,10 @@ impl Reconciler {
             let Some(pod) = executor.pod(&self.snapshot).filter(|pod| !pod.deleting) else {
                 continue;
             };
-            if self.mutations.get(&pod.uid).is_none() && stop.left_queues.insert(pod.uid.clone()) {
-                self.mutations.request(&pod.uid, &pod.name, MutationKind::LeaveQueue);
+            if self.errands.mutations.get(&pod.uid).is_none()
+                && stop.left_queues.insert(pod.uid.clone())
+            {
+                self.errands.mutations.request(&pod.uid, &pod.name, MutationKind::LeaveQueue);
             }
         }
     }

@@ -5,8 +5,8 @@ use super::Reconciler;
 use crate::model::ids::ExecutorId;
 use crate::model::pod::Pod;
 use crate::policy::loss::classify;
+use crate::state::errands::MutationKind;
 use crate::state::executors::{Life, has_ended};
-use crate::state::ledger::MutationKind;
 use posse_base::time::Millis;
 
 /// True if the application itself ended this executor, also if a side-car still runs. The pod of an
@@ -41,9 +41,10 @@ impl Reconciler {
             return self.request(&uid, MutationKind::Delete);
         }
         let is_going = self
+            .errands
             .mutations
             .get(&uid)
-            .is_some_and(|mutation| mutation.kind != MutationKind::LabelCounted);
+            .is_some_and(|mutation| mutation.what.kind != MutationKind::LabelCounted);
         if is_going {
             return;
         }

@@ -10,8 +10,9 @@ use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::Pod;
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::stop::{HeldPod, StopOrder, StopResult};
+use crate::state::errands::{MutationKind, Step};
 use crate::state::executors::{Ending, Executors, Life};
-use crate::state::ledger::{Create, MutationKind, MutationStep};
+use crate::state::ledger::Create;
 use posse_base::time::Millis;
 
 const LIST_DELAY_INITIAL_MS: u64 = 100;
@@ -87,7 +88,7 @@ impl Reconciler {
             || !self.executors.is_empty()
             || self.our_pods().next().is_some()
             || self.unresolved_creates.ids().next().is_some()
-            || !self.mutations.is_empty();
+            || !self.errands.mutations.is_empty();
         self.stop = Some(Stop {
             order,
             step: StopStep::DeleteAllAt(now),
@@ -183,7 +184,9 @@ impl Reconciler {
                 result.remaining.push(self.pod_name(id));
             }
         }
-        result.remaining.extend(self.mutations.names_not_in(&self.snapshot).map(str::to_owned));
+        result
+            .remaining
+            .extend(self.errands.mutations.names_not_in(&self.snapshot).map(str::to_owned));
         result.remaining.extend(self.unresolved_creates.ids().map(|id| self.pod_name(id)));
         let is_held = |name: &String| result.held.iter().any(|held| held.name == *name);
         let is_seen = |name: &String| {
@@ -226,9 +229,9 @@ impl Reconciler {
             // the last logs are read, if the server returns them in time.
             StopStep::DeleteAllAt(at)
                 if at <= now
-                    && (stop.order.keep_failed && self.mutations.has_pending_counted_label()
-                        || self.logs.is_busy()
-                        || self.outputs.is_busy())
+                    && (stop.order.keep_failed
+                        && self.errands.mutations.has(MutationKind::LabelCounted)
+                        || self.errands.are_reads_open())
                     && now < stop.patch_and_log_deadline =>
             {
                 stop.step = StopStep::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));
@@ -324,10 +327,10 @@ impl Reconciler {
 
     /// True if the pod terminates, or its delete was sent.
     fn is_delete_sent(&self, uid: &Uid) -> bool {
-        let is_sent = self.mutations.get(uid).is_some_and(|mutation| {
+        let is_sent = self.errands.mutations.get(uid).is_some_and(|mutation| {
             let is_delete =
-                matches!(mutation.kind, MutationKind::Delete | MutationKind::ForceDelete);
-            is_delete && matches!(mutation.step, MutationStep::Answer | MutationStep::Accepted(_))
+                matches!(mutation.what.kind, MutationKind::Delete | MutationKind::ForceDelete);
+            is_delete && matches!(mutation.step, Step::Answer | Step::Accepted(_))
         });
         is_sent || self.snapshot.get(uid).is_some_and(|pod| pod.deleting)
     }
@@ -353,8 +356,8 @@ impl Reconciler {
             // Ends at the first pod that is left, so the second condition is cheap: few mutations are
             // left then.
             && self.our_pods().all(|pod| stays_after_stop(stop, &self.executors, pod))
-            && self.mutations.names_not_in(&self.snapshot).next().is_none()
-            && !self.mutations.has_pending_leave();
+            && self.errands.mutations.names_not_in(&self.snapshot).next().is_none()
+            && !self.errands.mutations.has(MutationKind::LeaveQueue);
         let Some(stop) = &mut self.stop else { return false };
         if has_open {
             stop.open_create_seen_at = now;
@@ -414,7 +417,7 @@ impl Reconciler {
         for pod in self.snapshot.pods().filter(|pod| !pod.deleting) {
             let is_foreign = self.foreign_pods.contains(&pod.uid);
             if !is_foreign && !stays_after_stop(stop, &self.executors, pod) {
-                self.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
+                self.errands.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
             }
         }
     }

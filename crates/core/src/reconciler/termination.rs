@@ -7,8 +7,9 @@ use crate::model::event::{DeleteCause, ExecutorEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::{ContainerState, Draining};
 use crate::policy::loss::Loss;
+use crate::state::errands::MutationKind;
 use crate::state::executors::{Ending, Life, has_ended};
-use crate::state::ledger::{CreateStep, MutationKind};
+use crate::state::ledger::CreateStep;
 use posse_base::time::Millis;
 
 /// An executor whose task is over is annotated before it is deleted: a restarted posse that finds only
@@ -68,7 +69,7 @@ impl Reconciler {
             executor.uid.clone()
         });
         if let Some(uid) = uid {
-            self.mutations.remove(&uid);
+            self.errands.mutations.remove(&uid);
         }
         self.begin_drain(id, ending.cause, until, now);
     }
@@ -225,7 +226,7 @@ impl Reconciler {
         if let Some((_, pod)) = self.seen(id).filter(|_| self.is_ended_by_term(id)) {
             let uid = pod.uid.clone();
             // The delete that was sent before has the long one.
-            self.mutations.remove(&uid);
+            self.errands.mutations.remove(&uid);
             self.request(&uid, MutationKind::Delete);
         }
     }

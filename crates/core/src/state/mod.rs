@@ -6,6 +6,7 @@ pub mod budgets;
 pub mod counts;
 pub mod create_backoff;
 pub mod driver_reports;
+pub mod errands;
 pub mod executor;
 pub mod executors;
 pub mod folded;

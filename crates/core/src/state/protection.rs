@@ -8,8 +8,6 @@ use posse_base::time::Millis;
 
 /// How often the executors are looked at: so long a busy one may be without its protection.
 pub const PROTECT_CHECK_MS: u64 = 1_000;
-/// The most changes of annotations in flight, so also the most in `PROTECT_CHECK_MS`.
-pub const PROTECTS_IN_FLIGHT_MAX: usize = 16;
 /// How long an executor is idle before its protection is taken off. Work comes in pieces, and each change is a
 /// request.
 const IDLE_SETTLES_MS: u64 = 60_000;
@@ -45,9 +43,6 @@ pub struct Look {
 #[derive(Clone, Debug, Default)]
 pub struct Protection {
     executors: BTreeMap<ExecutorId, Work>,
-    pub n_in_flight: usize,
-    /// The server does not let posse patch pods, so nothing is protected.
-    pub is_refused: bool,
     /// A timer for the next look is set.
     pub has_timer: bool,
 }
@@ -83,7 +78,6 @@ impl Protection {
 
     /// A change of this executor was sent.
     pub fn on_sent(&mut self, id: ExecutorId, now: Millis) {
-        self.n_in_flight += 1;
         if let Some(work) = self.executors.get_mut(&id) {
             work.not_before = now.after(CHANGE_EVERY_MS);
         }
