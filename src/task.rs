@@ -23,7 +23,7 @@ use crate::progress::{Far, Progress};
 use crate::scale::only_group;
 use crate::settings::output_beside;
 use crate::table::table;
-use crate::task_record::read_record;
+use crate::task_record::{GroupTask, read_record};
 use crate::task_values::TaskValues;
 use crate::terminal::with_log_output;
 use crate::world::World;
@@ -76,14 +76,6 @@ fn find(of: &TaskGroupArgs, world: &World<'_>) -> Result<Tasked, Failure> {
         None => client.observe()?.groups.into_iter().map(|one| one.group).collect(),
     };
     Ok(Tasked { client, groups })
-}
-
-/// A task and its group.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct GroupTask {
-    pub group: String,
-    #[serde(flatten)]
-    pub task: TaskStatusJson,
 }
 
 /// A key that no other call has chosen.

@@ -5,13 +5,21 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
 use std::path::Path;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::exit::{Code, Failure};
-use crate::task::GroupTask;
 use posse_base::text::one_line;
 use posse_wire::control::event::TASK_ENDED;
 use posse_wire::control::task::TaskStatusJson;
+
+/// A task and its group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupTask {
+    pub group: String,
+    #[serde(flatten)]
+    pub task: TaskStatusJson,
+}
 
 /// The longest line that is read, in bytes. posse writes none as long.
 const LINE_BYTES_MAX: u64 = 1 << 20;

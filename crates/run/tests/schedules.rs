@@ -205,7 +205,10 @@ impl Reconciler {
             Message::Command { reply, .. } => reply.try_send(Reply::Done).unwrap_or_default(),
             Message::Input(Input::Got { .. }) => self.n_open -= 1,
             Message::Input(Input::Recorded { .. }) => self.is_writing = false,
-            Message::Input(_) | Message::Lease(..) | Message::ReadRefused(_) => {}
+            Message::Input(_)
+            | Message::Job { .. }
+            | Message::Lease(..)
+            | Message::ReadRefused(_) => {}
         }
     }
 }
