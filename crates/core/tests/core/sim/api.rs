@@ -2,6 +2,7 @@
 //! the profile.
 
 use posse_core::model::action::{Action, Patch};
+use posse_core::model::fact::Fact;
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::{ForeignPod, Input, List, ListSource, PodAnswer, RecordError};
 use posse_core::model::pod::Pod;
@@ -212,10 +213,7 @@ impl World {
                 let (pods, version) = self.cluster.list();
                 Input::List(List::whole(ListSource::Stop, pods, Some(version), watermark))
             }
-            Action::Record { facts } => {
-                self.cluster.record(facts);
-                Input::Recorded { answer: Ok(()) }
-            }
+            Action::Record { facts } => Input::Recorded { answer: self.record(facts, asked.gen_) },
             Action::ReserveIds { up_to } => {
                 self.cluster.high_water = self.cluster.high_water.max(up_to.0);
                 Input::IdsReserved { up_to }
@@ -228,6 +226,16 @@ impl World {
         } else {
             self.requests.remove(&request);
         }
+        Ok(())
+    }
+
+    /// Who takes a record over fences it: a write of an earlier process that is still under way has no effect.
+    fn record(&mut self, facts: Vec<Fact>, gen_: u32) -> Result<(), RecordError> {
+        let is_refused = !self.is_calm && self.rng.chance(12);
+        if is_refused || gen_ != self.gen_ {
+            return Err(RecordError("refused".to_owned()));
+        }
+        self.cluster.record(facts);
         Ok(())
     }
 
