@@ -130,22 +130,10 @@ impl Refusal {
     /// or the server was not reached. A 500 or a time-out may be due to the request itself (a
     /// webhook for one kind of pod, for example), so it proves nothing about other requests.
     pub fn is_overload(&self) -> bool {
-        match self.class {
-            RefusalClass::Throttled => true,
-            RefusalClass::Transient => self.code >= 500 || self.code == 0,
+        self.class == RefusalClass::Throttled
+            || self.class == RefusalClass::Transient && (self.code >= 500 || self.code == 0)
             // A proxy says that no server is behind it.
-            RefusalClass::OutcomeUnknown => self.code == 503,
-            RefusalClass::Capacity
-            | RefusalClass::Conflict
-            | RefusalClass::Exists
-            | RefusalClass::Expired
-            | RefusalClass::NamespaceGone
-            | RefusalClass::NotFound
-            | RefusalClass::Forbidden
-            | RefusalClass::Invalid
-            | RefusalClass::Unauthorized
-            | RefusalClass::WebhookBusy => false,
-        }
+            || self.class == RefusalClass::OutcomeUnknown && self.code == 503
     }
 
     /// What to do after this refusal of a request.

@@ -144,7 +144,8 @@ impl Reconciler {
         refusal: &Refusal,
         now: Millis,
     ) {
-        if refusal.class == RefusalClass::Exists {
+        let advice = refusal.advice(Verb::Create);
+        if advice == Advice::Check {
             let watermark = self.watermark();
             // The GET uses the create's slot in the window.
             self.change_create(id, now, |create| {
@@ -153,29 +154,20 @@ impl Reconciler {
             return self.actions.push_back(Action::Get { id, watermark });
         }
         self.on_request_refused(id, sent_at, refusal, now);
-        let cause = match refusal.class {
-            RefusalClass::Capacity => BackoffCause::Capacity,
-            RefusalClass::Forbidden => BackoffCause::MayPass,
-            RefusalClass::Invalid => match self.refuse_task(id, refusal, now) {
-                Some(cause) => cause,
-                None => return self.retire(id, now),
-            },
-            RefusalClass::NamespaceGone | RefusalClass::NotFound => BackoffCause::NamespaceGone,
-            RefusalClass::Unauthorized => BackoffCause::Server,
-            RefusalClass::Conflict
-            | RefusalClass::Exists
-            | RefusalClass::Expired
-            | RefusalClass::OutcomeUnknown
-            | RefusalClass::Throttled
-            | RefusalClass::Transient
-            | RefusalClass::WebhookBusy => {
-                let is_unknown = refusal.class == RefusalClass::OutcomeUnknown;
-                let at = self.retry_at(id, refusal, now);
-                self.post_again(id, is_unknown.then_some(sent_at), at, now);
-                return self.report_failure(id, refusal, now);
-            }
+        if advice == Advice::Retry {
+            let is_unknown = refusal.class == RefusalClass::OutcomeUnknown;
+            let at = self.retry_at(id, refusal, now);
+            self.post_again(id, is_unknown.then_some(sent_at), at, now);
+            return self.report_failure(id, refusal, now);
+        }
+        let cause = match refusal.class == RefusalClass::Invalid {
+            true => self.refuse_task(id, refusal, now),
+            false => Some(cause_of(refusal.class)),
         };
-        self.abandon_create(id, cause, sent_at, refusal, now);
+        match cause {
+            Some(cause) => self.abandon_create(id, cause, sent_at, refusal, now),
+            None => self.retire(id, now),
+        }
     }
 
     pub(super) fn on_got(
@@ -303,4 +295,16 @@ impl Reconciler {
             && self.has_our_owner(pod)
             && !self.foreign_pods.contains(&pod.uid)
     }
+}
+
+/// What the refusal of a create slows down that says nothing about its pod.
+fn cause_of(class: RefusalClass) -> BackoffCause {
+    let causes = [
+        (RefusalClass::Capacity, BackoffCause::Capacity),
+        (RefusalClass::Forbidden, BackoffCause::MayPass),
+        (RefusalClass::NamespaceGone, BackoffCause::NamespaceGone),
+        (RefusalClass::NotFound, BackoffCause::NamespaceGone),
+    ];
+    let known = causes.into_iter().find(|(known, _)| *known == class);
+    known.map_or(BackoffCause::Server, |(_, cause)| cause)
 }
