@@ -249,7 +249,8 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
     let uids =
         driver.map(|pod| pod.uid()).into_iter().chain(job.as_ref().map(|job| &*job.meta.uid));
     let names: Vec<String> = uids.map(names::instance_from_uid).collect();
-    let shown = names.iter().find(|name| by_executor.as_ref() == Some(name)).or(names.first());
+    let shown =
+        names.iter().find(|name| by_executor.as_ref() == Some(name)).or_else(|| names.first());
     App {
         namespace,
         server: None,
