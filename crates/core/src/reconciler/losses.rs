@@ -65,7 +65,7 @@ impl Reconciler {
         self.change(id, now, |executor| executor.life = executor.life.lost());
         let LostPod { node, is_at_fault, is_rejected } = pod;
         let mut loss = loss.clone();
-        let blame = self.blame(id, &loss, node.as_deref(), lived_ms, now);
+        let blame = self.blame(id, &loss, node.as_deref(), (lived_ms, start_ms), now);
         let is_of_task = self.has_task(id);
         // The failures of a task are charged to its retries, wherever they happen.
         if blame == Blame::Node && !is_of_task {
@@ -109,7 +109,7 @@ impl Reconciler {
         id: ExecutorId,
         loss: &Loss,
         node: Option<&str>,
-        lived_ms: Option<u64>,
+        (lived_ms, start_ms): (Option<u64>, u64),
         now: Millis,
     ) -> Blame {
         let is_own = self.has_task(id) && loss.reason.budget() == Some(Budget::App);
@@ -121,7 +121,7 @@ impl Reconciler {
         };
         let began = Millis(now.0.saturating_sub(lived_ms));
         match lived_ms < early_ms && !is_own {
-            true => throttle.places.blame(loss.reason, node, began, now),
+            true => throttle.places.blame(loss.reason, node, (began, start_ms), now),
             false => Blame::Application,
         }
     }

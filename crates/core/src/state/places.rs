@@ -69,8 +69,15 @@ impl Places {
     /// An executor ended on `node` soon after it began at `began`, and does not count as running any more. True if that
     /// node is to blame: for this reason none has ended soon on another, where others have outlived this one. An executor
     /// that runs there proves nothing, unless it began later than the first one that ended and has lived for long. One
-    /// end alone is no pattern yet.
-    pub fn blame(&mut self, reason: LossReason, node: &str, began: Millis, now: Millis) -> Blame {
+    /// end alone is no pattern yet. Those that do not start for `start_ms` are tried one after the other, so their ends
+    /// are so far apart.
+    pub fn blame(
+        &mut self,
+        reason: LossReason,
+        node: &str,
+        (began, start_ms): (Millis, u64),
+        now: Millis,
+    ) -> Blame {
         let Self { lives, ends, .. } = self;
         let ends = ends.entry(reason).or_default();
         let is_proven = |node: &str, ends: &Ends| {
@@ -79,7 +86,8 @@ impl Places {
             one.is_some_and(|(since, _)| now.since(*since) >= EARLY_END_MS)
         };
         ends.retain(|other, ends| {
-            now.since(ends.last) <= WINDOW_MS && (**other == *node || !is_proven(other, ends))
+            now.since(ends.last) <= WINDOW_MS + start_ms
+                && (**other == *node || !is_proven(other, ends))
         });
         let is_alone = ends.keys().all(|other| **other == *node)
             && !ends.get(node).is_some_and(|ends| is_proven(node, ends));
@@ -120,7 +128,7 @@ mod tests {
                     places.remove(oldest.expect("one runs there").1);
                 }
                 _ => {
-                    let blame = places.blame(reason, node, began, Millis(at));
+                    let blame = places.blame(reason, node, (began, 0), Millis(at));
                     blamed.push(if blame == Blame::Application { "" } else { node });
                 }
             }

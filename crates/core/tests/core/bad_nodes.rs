@@ -49,6 +49,8 @@ fn lacks_its_image(pod: &mut Pod) {
     pod.start_problem = Some(Box::new(StartProblem { kind, message, n_started: 0 }));
 }
 
+fn stays_as_it_is(_: &mut Pod) {}
+
 /// What a run told of its losses, and how it ended.
 #[derive(Debug, Default)]
 struct Told {
@@ -115,13 +117,15 @@ fn play(policy: Policy, n: u32, good: &[&str], bad: &[&str], (lives_ms, end): Wa
     told
 }
 
-const KINDS: [(&str, Way, LossReason); 6] = [
+const KINDS: [(&str, Way, LossReason); 7] = [
     ("exits", (Some(300), exits), LossReason::AppError),
     ("killed", (Some(300), is_killed), LossReason::OomKilled),
     ("does not start", (None, cannot_begin), LossReason::ConfigError),
     ("is rejected", (None, does_not_fit), LossReason::AdmissionRejected),
     ("is rejected for itself", (None, asks_for_too_much), LossReason::AdmissionRejected),
     ("cannot pull", (None, lacks_its_image), LossReason::ImageError),
+    // No address is left for pods there: the status says nothing of it.
+    ("has no network", (None, stays_as_it_is), LossReason::StartTimeout),
 ];
 
 #[test]
