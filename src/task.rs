@@ -121,6 +121,11 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     for some in tasks.chunks(n_a_call(&tasks)) {
         added.extend(client.add_tasks(&group, some)?);
     }
+    if client.observe()?.recorded == Some(false) {
+        log::warn!(
+            "this run keeps no record, so its tasks end with posse: start it with --record FILE or --instance NAME"
+        );
+    }
     print_listing(&Added(added), args.output, out)
 }
 

@@ -108,6 +108,7 @@ pub fn sample_status() -> Status {
         executors: executors().map(|one| [one].into()).into(),
         avoided_nodes,
         outage,
+        is_recorded: true,
     }
 }
 

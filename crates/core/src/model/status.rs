@@ -131,6 +131,8 @@ pub struct Status {
     /// The nodes that new executors avoid, each with the end of that time.
     pub avoided_nodes: Vec<(String, Millis)>,
     pub outage: Option<Outage>,
+    /// What the run is told outlives this process.
+    pub is_recorded: bool,
     /// The driver process, which the core does not know: `run` adds it.
     pub driver: Option<DriverStatus>,
 }

@@ -17,6 +17,7 @@ impl Reconciler {
             executors: self.executors.status_blocks(&self.snapshot),
             avoided_nodes: self.nodes.avoided().to_vec(),
             outage: self.outage().cloned(),
+            is_recorded: self.has_record(),
             driver: None,
         }
     }

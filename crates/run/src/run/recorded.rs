@@ -121,10 +121,8 @@ impl Run<'_> {
         };
         let pod = templates.compile(name, &mut new).map_err(refused)?;
         let change = GroupChange { pod, ..new.change };
-        match core.restore_group(name.clone(), change, self.clock.now()) {
-            Reply::Target(_) => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
+        let reply = core.restore_group(name.clone(), change, self.clock.now());
+        if matches!(reply, Reply::Target(_)) { Ok(()) } else { Err(format!("{reply:?}")) }
     }
 
     /// Who owns what the tasks need: the Job, whose next pod has the same tasks, or the driver's pod.

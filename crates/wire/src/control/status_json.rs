@@ -48,6 +48,9 @@ pub struct StatusJson {
     /// The API server does not answer.
     #[serde(default)]
     pub outage: Option<OutageJson>,
+    /// False: tasks end with this process. None: an older posse does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<bool>,
     /// The driver process; null if the run has none, or before its start.
     #[serde(default)]
     pub driver: Option<DriverJson>,
@@ -236,6 +239,7 @@ impl StatusEncoder {
                 .map(|(node, until)| (node.clone(), epoch.rfc3339(*until)))
                 .collect(),
             outage: status.outage.as_ref().map(|outage| outage_json(outage, epoch)),
+            recorded: Some(status.is_recorded),
             driver: status.driver.map(|driver| driver_json(driver, epoch)),
         };
         let rest = rest.to_json();
@@ -406,7 +410,7 @@ mod tests {
             r#""uid":null,"state":"requested","ready":false,"node":null,"ip":null,"host_ip":null,"#,
             r#""avoided_nodes":{"n9":"1970-01-01T00:00:03.000Z"}"#,
             r#""outage":{"since":"1970-01-01T00:00:04.000Z","message":"connection refused"}"#,
-            r#""driver":{"state":"running","since":"1970-01-01T00:00:01.000Z","pid":42,"exit_code":null}"#,
+            r#""recorded":true,"driver":{"state":"running","since":"1970-01-01T00:00:01.000Z","pid":42,"exit_code":null}"#,
         ] {
             assert!(text.contains(part), "{part}\nis not in\n{text}");
         }
