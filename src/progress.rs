@@ -43,6 +43,7 @@ impl Progress {
     }
 
     /// How long until a line may be due.
+    #[cfg(feature = "tools")]
     pub(crate) fn pause(&self) -> Option<Duration> {
         Some(self.every?.saturating_sub(self.told_at.elapsed()))
     }

@@ -95,7 +95,7 @@ fn run_once(
         clock,
         signals: &signals,
         shows_progress: shows_progress(args.progress, world),
-        job: job_pod.as_ref().map(JobPod::job),
+        job: job_pod.as_ref().map(|pod| (pod.job(), pod.is_readable())),
     };
     let result = run_application(inputs);
     if let Some(executor_logs) = executor_logs {

@@ -25,6 +25,7 @@ pub struct JobPod {
     is_signalled: bool,
     is_idle: bool,
     found_at: Instant,
+    is_readable: bool,
 }
 
 impl JobPod {
@@ -40,6 +41,7 @@ impl JobPod {
                     is_signalled: false,
                     is_idle: false,
                     found_at,
+                    is_readable: false,
                 })
             }
             Ok(None) => {
@@ -59,6 +61,11 @@ impl JobPod {
     /// The Job.
     pub fn job(&self) -> &DriverJob {
         &self.job
+    }
+
+    /// Whether its pods may leave their executors to each other: at the end of one the Job says whether another follows.
+    pub fn is_readable(&self) -> bool {
+        self.is_readable
     }
 
     /// Counts the earlier pods. Returns why the driver must not start, after it has ended the Job.
@@ -84,7 +91,9 @@ impl JobPod {
         {
             return Some(job_end);
         }
-        let raised = with_retries(|| self.job.n_failed())
+        let n_failed = with_retries(|| self.job.n_failed());
+        self.is_readable = n_failed.is_ok();
+        let raised = n_failed
             .and_then(|n| with_retries(|| self.job.set_backoff_limit(backoff_limit(n), None)));
         if let Err(refusal) = raised {
             self.warn_not_permitted(&refusal);

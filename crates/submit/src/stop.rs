@@ -76,7 +76,9 @@ impl<'a> StopRequest<'a> {
     pub fn finish(&self) -> Result<Stopped, Refusal> {
         let objects = self.objects;
         let live: Vec<&PodDetails> = self.live().collect();
-        let uids: Vec<&str> = self.drivers.iter().map(PodDetails::uid).collect();
+        // Executors are the pod's, or the Job's.
+        let job = self.workload.as_ref().map(|workload| workload.meta().uid.as_str());
+        let uids: Vec<&str> = self.drivers.iter().map(PodDetails::uid).chain(job).collect();
         let remaining = wait_until_gone(objects, &self.app, &live, &uids, self.grace_s)?;
         if let Some(workload) = &self.workload {
             let meta = workload.meta();

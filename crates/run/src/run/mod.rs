@@ -92,8 +92,8 @@ pub struct RunInputs<'a> {
     pub clock: Clock,
     pub signals: &'a Signals,
     pub shows_progress: bool,
-    /// The Job of this process's pod.
-    pub job: Option<&'a DriverJob>,
+    /// The Job of this process's pod, and whether it can be read.
+    pub job: Option<(&'a DriverJob, bool)>,
 }
 
 /// How a run ended.
@@ -110,7 +110,8 @@ pub struct RunResult {
 pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
     let RunInputs { settings, server, driver_kubeconfig, env, clock, signals, shows_progress, job } =
         inputs;
-    let context = RunContext::find(settings, env, &server, job)?;
+    let outliving = job.filter(|(_, is_readable)| *is_readable).map(|(job, _)| job);
+    let context = RunContext::find(settings, env, &server, outliving)?;
     let outputs = open_outputs(settings)?;
     let mut run = Run {
         settings,
@@ -120,7 +121,7 @@ pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
         shows_progress,
         server,
         context,
-        job,
+        job: job.map(|(job, _)| job),
         outputs,
     };
     let outcome = run.run()?;
