@@ -50,13 +50,13 @@ posse() { "$POSSE_EXE" "$@"; }
 queue() { echo "$1" >queue.new; mv queue.new queue; }
 until_says() {
   n=0
-  until posse status --json | tr -d ' \n' | grep -q "$1"; do n=$((n + 1)); [ $n -le 600 ] || exit 8; sleep 0.1; done
+  until posse status --json | tr -d '\n' | sed 's/": /":/g; s/,  *"/,"/g' | grep -q "$1"; do n=$((n + 1)); [ $n -le 600 ] || exit 8; sleep 0.1; done
   echo "$1"
 }
 until_says '"waiting":"scale_command"'
 posse explain | grep -o 'cat: queue: No such file or directory'
 queue 0
-until_says '"target":0,"wanted":0,"min":0,"max":6,"requested":0,"pending":0,"running":0,.*"waiting":null'
+until_says '"max":6,.*"min":0,.*"pending":0,.*"requested":0,"running":0,.*"target":0,.*"waiting":null'
 queue 45
 posse wait --running 5 --timeout 120s
 ! posse scale 2 --group w 2>&1 || exit 9
@@ -83,7 +83,7 @@ until_says '"running":0,'
     let want = format!(
         r#""waiting":"scale_command"
 cat: queue: No such file or directory
-"target":0,"wanted":0,"min":0,"max":6,"requested":0,"pending":0,"running":0,.*"waiting":null
+"max":6,.*"min":0,.*"pending":0,.*"requested":0,"running":0,.*"target":0,.*"waiting":null
 posse: refused: target: {refused} (400)
 posse: refused: target: {refused} (400)
 killed: 1
