@@ -475,6 +475,7 @@ mod tests {
         assert!(start(&["/no/such/file"]).contains("does not exist"));
         let relative = start(&["./no-such-file"]);
         assert!(relative.ends_with("its path starts at the folder in which posse was started"));
-        assert!(start(&[plain.to_str().unwrap()]).to_lowercase().contains("permission denied"));
+        assert!(start(&[plain.to_str().unwrap()]).contains("it may not be executed"));
+        assert!(start(&[folder.path().to_str().unwrap()]).contains("it is a folder"));
     }
 }
