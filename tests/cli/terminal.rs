@@ -449,7 +449,9 @@ fn a_plugin_that_asks_for_a_log_in_is_seen_on_a_terminal() {
         users: [{name: u, user: {exec: {apiVersion: client.authentication.k8s.io/v1beta1, \
         command: sh, args: [dev.sh], interactiveMode: IfAvailable}}}]}";
     fs::write(folder.path().join("kc"), kubeconfig).unwrap();
-    let mut terminal = Terminal::start(&folder.posse(&["apps", "--kubeconfig", "kc"]), 200);
+    // In a namespace that no run of this machine has.
+    let apps = ["apps", "-n", "nowhere", "--kubeconfig", "kc"];
+    let mut terminal = Terminal::start(&folder.posse(&apps), 200);
     terminal.wait_line("the page", |line| line.contains("open https://login.example.com/device"));
     terminal.wait_line("the code", |line| line.contains("and enter \\u{1b}[8mABCD-1234"));
     folder.make("done");
@@ -457,7 +459,7 @@ fn a_plugin_that_asks_for_a_log_in_is_seen_on_a_terminal() {
     assert!(!terminal.lines().concat().contains("s3cr3t"), "{:?}", terminal.lines());
 
     // Without a terminal it is in the error.
-    let output = folder.posse(&["apps", "--kubeconfig", "kc"]).output().unwrap();
+    let output = folder.posse(&apps).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("ended with exit code 3: To sign in, open https://login.example.com/device and enter \\u{1b}[8mABCD-1234"), "{said}");
     assert!(!said.contains("s3cr3t"), "{said}");
