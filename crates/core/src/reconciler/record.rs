@@ -151,7 +151,8 @@ impl Reconciler {
                 (Topic::Target(name), Some(Knowledge::Target { target, of_file })) => {
                     let group = self.executors.groups.get(&name);
                     if group.is_some_and(|group| group.of_file == of_file) {
-                        self.set_target(&name, target, now);
+                        // An older posse without a record may have set another one meanwhile, so what runs stays.
+                        self.change_target(&name, target, now);
                     }
                 }
                 (Topic::Work(name), Some(Knowledge::Work(ended))) => {
