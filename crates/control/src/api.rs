@@ -23,7 +23,7 @@ use posse_serve::{Handler, Limits, Request, Responder, Server};
 use posse_wire::config::control_addr::ControlAddr;
 use posse_wire::control as calls;
 use posse_wire::control::prefer::parse_preferred_nodes;
-use posse_wire::control::status_json::{Body, StatusEncoder};
+use posse_wire::control::status_json::{Body, StatusEncoder, executors_only};
 use posse_wire::control::task as tasks;
 use posse_wire::control::task_secrets::NewTask;
 use posse_wire::names;
@@ -141,7 +141,8 @@ impl Handler for Api {
 fn is_reading(request: &Request) -> bool {
     let segments: Vec<&str> = request.path.trim_start_matches('/').split('/').collect();
     let is_named = match segments.as_slice() {
-        ["healthz" | "openapi.json" | "readyz"] | ["v1", "events" | "history" | "status"] => true,
+        ["healthz" | "openapi.json" | "readyz"]
+        | ["v1", "events" | "executors" | "history" | "status"] => true,
         ["v1", "groups", _, "executors"] | ["v1", "groups", _, "executors", _] => true,
         _ => files::find(&files::RUN, request).is_some(),
     };
@@ -164,6 +165,16 @@ impl Api {
             // Who only looks gets the same answer, without a sign of life of the driver.
             ("GET", ["v1", "status"]) if self.observes(request)? => self.ask(Command::View, by),
             ("GET", ["v1", "status"]) => self.status.get(|| self.ask(Command::Status, by)),
+            ("GET", ["v1", "executors"]) => {
+                let show = if self.observes(request)? { Command::View } else { Command::Status };
+                let seq = self.subject.events.newest();
+                match self.subject.core.ask(show, Some(by))? {
+                    Reply::Status(status) => {
+                        Ok(Answer::ok_in_parts(executors_only(&self.encode(seq, &status))))
+                    }
+                    reply => self.reply(reply, seq),
+                }
+            }
             ("GET", ["openapi.json"]) => Ok(Answer::ok(OPENAPI.as_bytes().to_vec())),
             ("PUT", ["v1", "groups", group]) => {
                 self.put_group(group_name(group)?, &request.body, by)
@@ -367,9 +378,8 @@ fn group_name(segment: &str) -> Result<GroupName, Answer> {
 /// 405 if the path exists with another method, otherwise 404.
 fn no_such_call(segments: &[&str]) -> Answer {
     let allow = match segments {
-        ["healthz" | "readyz" | "openapi.json"] | ["v1", "events" | "history" | "status"] => {
-            "GET, HEAD"
-        }
+        ["healthz" | "readyz" | "openapi.json"]
+        | ["v1", "events" | "executors" | "history" | "status"] => "GET, HEAD",
         ["v1", "groups", _] => "DELETE, POST, PUT",
         ["v1", "groups", _, "executors"] => "GET, HEAD, POST",
         ["v1", "groups", _, "executors", _] => "DELETE, GET, HEAD, POST",
