@@ -7,7 +7,8 @@
    and sends no more heartbeats;
 2. beside a `posse run` that is killed and restarted; in between one executor dies and the pod of another
    one is deleted, for which there will be no event;
-3. without a posse.
+3. as a submitted driver whose pod is deleted: its executors go on for the next one;
+4. without a posse.
 """
 
 import base64
@@ -215,6 +216,45 @@ def beside_posse(seed):
         checks.same("executors left behind", checks.processes(), [])
 
 
+def outlived():
+    with Checks("queue") as checks:
+        cluster = checks.folder / "kubeconfig"
+        checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
+        checks.until("a cluster", cluster.exists)
+
+        def posse(*words):
+            command = [posse_binary(), *words, "--kubeconfig", str(cluster)]
+            return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+        def driver():
+            [app] = json.loads(posse("apps", "-o", "json"))
+            return app["state"] == "Running" and app["driver"]
+
+        command = f'  command: [env, "PYTHONPATH={CLIENT}", python3, {DRIVER}]\n'
+        script = f"PYTHONPATH={CLIENT} exec python3 {DRIVER} >{checks.folder}/$POD_NAME"
+        # The Service's name leads nowhere on an embedded cluster.
+        submitted = f"  command: [sh, -c, '{script}']\n  image: python:3.12-slim\n  host: 127.0.0.1\n"
+        posse("submit", "--create-rbac", "--no-wait", "-f", checks.configuration((command, submitted)))
+        first = checks.until("the driver", driver)
+        play = Play(checks, first["pod"])
+        checks.until("six executors", play.six_work)
+        checks.instance = driver()["instance"]
+        delete_pod(cluster.read_text(), first["pod"])
+        second = checks.until("the next driver", lambda: (now := driver()) and now["pod"] != first["pod"] and now)
+        # What holds the poisoned item has an end of its own.
+        held = {line["executor"]: line["item"] for line in play.record("begun")}
+        kept = {executor for executor, item in held.items() if item != POISON}
+        play = Play(checks, second["pod"])
+        checks.until("the end", lambda: play.record("end"))
+        checks.until("the end of the application", lambda: not driver())
+        play.check_work()
+        poisoned = {line["executor"] for line in play.record("lost") if line["item"] == POISON}
+        after = {line["executor"] for line in play.record("done")}
+        checks.same("the instance stays", second["instance"], checks.instance)
+        checks.same("executors that worked on for the next driver", sorted(kept - poisoned - after), [])
+        checks.until("no executor left behind", lambda: not checks.processes())
+
+
 def forge(checks):
     """Whoever reaches the driver's port can neither send results nor ask for work."""
     environment = Path(f"/proc/{checks.processes()[0]}/environ").read_text().split("\0")
@@ -262,6 +302,7 @@ def main():
     seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     under_posse(seed)
     beside_posse(seed)
+    outlived()
     without_posse("no posse is named", ["POSSE_CONTROL", "posse run"])
     without_posse("nobody answers", ["/nowhere", "posse run"], POSSE_CONTROL="unix:/nowhere")
 

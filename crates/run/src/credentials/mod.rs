@@ -166,6 +166,7 @@ struct Renewer {
 
 impl Renewer {
     fn run(&self, mut schedule: RenewalSchedule) {
+        self.take_up();
         let mut is_stored = false;
         let mut has_warned = self.is_embedded;
         loop {
@@ -179,6 +180,18 @@ impl Renewer {
                 Err(RecvTimeoutError::Timeout) if is_stored => self.check(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
+        }
+    }
+
+    /// The first run of the command finds the files that the last process of this instance stored: executors that
+    /// live on have them.
+    fn take_up(&self) {
+        let published = self
+            .store
+            .files_of_ours()
+            .and_then(|files| self.folder.publish(&files).map_err(|error| error.to_string()));
+        if let Err(problem) = published {
+            debug!("the files of the last renewal of {} are not known: {problem}", self.entry.name);
         }
     }
 
@@ -320,8 +333,10 @@ mod tests {
             };
             match asked.line().split(' ').next() {
                 Some("POST" | "PUT") => {
-                    *stored = serde_json::from_slice(&asked.body).ok();
-                    reply(200, stored.as_ref().unwrap().to_string())
+                    let mut object: Value = serde_json::from_slice(&asked.body).unwrap();
+                    (object["metadata"]["uid"], object["metadata"]["resourceVersion"]) =
+                        ("u1".into(), "1".into());
+                    reply(200, stored.insert(object).to_string())
                 }
                 Some("DELETE") => {
                     *stored = None;
@@ -364,6 +379,21 @@ mod tests {
             inbox,
             running: RunningCommand::default(),
             orders,
+        }
+    }
+
+    #[test]
+    fn the_first_renewal_finds_what_the_last_process_stored() {
+        let (parent, server) = (Folder::new(), server());
+        for script in ["echo first >{{DIR}}/token", "cp {{MOUNT}}/token {{DIR}}/token"] {
+            let private = PrivateFolder::create(&[parent.path().to_owned()]).unwrap();
+            let (sender, _inbox) = bounded(8);
+            let mut renewer = renewer(&server, private.entry("a").unwrap(), sender);
+            renewer.entry.command[2] = script.to_owned();
+            renewer.take_up();
+            renewer.fetch(Millis(0)).unwrap();
+            let token = private.current("a").join("token");
+            assert_eq!(fs::read_to_string(token).unwrap(), "first\n");
         }
     }
 

@@ -11,7 +11,9 @@ use posse_kube::api::objects::{Kind, Objects};
 use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::pod::build::OwnerRef;
-use posse_wire::pod::credential_files::{CredentialFiles, is_last_writer, is_ours, secret};
+use posse_wire::pod::credential_files::{
+    CredentialFiles, is_last_writer, is_ours, secret, stored_files,
+};
 
 /// How often a write is tried if others change the Secret at the same time.
 const TRIES_MAX: u32 = 3;
@@ -69,6 +71,15 @@ impl SecretStore {
             }
         }
         Err(format!("secret {} is changed by others all the time", self.name))
+    }
+
+    /// The files that this instance stored last, in an earlier process; none if there are none.
+    ///
+    /// # Errors
+    /// As for `check`.
+    pub fn files_of_ours(&self) -> Result<CredentialFiles, String> {
+        let found = self.read()?;
+        Ok(found.map(|found| stored_files(&found, &self.selection)).unwrap_or_default())
     }
 
     /// Whether posse may read the Secret, and is to write it. Changes nothing.

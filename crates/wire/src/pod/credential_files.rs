@@ -57,6 +57,16 @@ pub fn secret(
     secret
 }
 
+/// The files in a Secret that this instance wrote last; none if another one did, or if something else is in it.
+pub fn stored_files(secret: &Value, selection: &Selection) -> CredentialFiles {
+    let data = secret["data"].as_object().filter(|_| is_last_writer(secret, selection));
+    let decode = |(name, text): (&String, &Value)| {
+        let bytes = BASE64_STANDARD.decode(text.as_str()?).ok()?;
+        key_error(name).is_none().then(|| (name.clone(), bytes))
+    };
+    data.into_iter().flatten().filter_map(decode).collect()
+}
+
 /// True if posse wrote this Secret for this application.
 pub fn is_ours(secret: &Value, app: &str) -> bool {
     let labels = &secret["metadata"]["labels"];
@@ -143,8 +153,13 @@ mod tests {
         assert_eq!(stored["data"], json!({"ccache": "YWJj"}));
         assert!(stored["metadata"].get("ownerReferences").is_none());
         assert!(is_ours(&stored, "wc") && is_last_writer(&stored, &selection()));
+        assert_eq!(stored_files(&stored, &selection()), files);
         let other = Selection { instance: "other".to_owned(), ..selection() };
         assert!(!is_ours(&stored, "other") && !is_last_writer(&stored, &other));
+        assert!(stored_files(&stored, &other).is_empty());
+        let mut changed = stored.clone();
+        changed["data"] = json!({"ccache": "YWJj", "../a": "YWJj", "b": "no base64", "c": 1});
+        assert_eq!(stored_files(&changed, &selection()), files);
         for label in [MANAGED_BY.0, CREDENTIALS.0, APP] {
             let mut foreign = stored.clone();
             foreign["metadata"]["labels"][label] = "other".into();
