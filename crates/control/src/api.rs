@@ -165,16 +165,7 @@ impl Api {
             // Who only looks gets the same answer, without a sign of life of the driver.
             ("GET", ["v1", "status"]) if self.observes(request)? => self.ask(Command::View, by),
             ("GET", ["v1", "status"]) => self.status.get(|| self.ask(Command::Status, by)),
-            ("GET", ["v1", "executors"]) => {
-                let show = if self.observes(request)? { Command::View } else { Command::Status };
-                let seq = self.subject.events.newest();
-                match self.subject.core.ask(show, Some(by))? {
-                    Reply::Status(status) => {
-                        Ok(Answer::ok_in_parts(executors_only(&self.encode(seq, &status))))
-                    }
-                    reply => self.reply(reply, seq),
-                }
-            }
+            ("GET", ["v1", "executors"]) => self.executors(self.observes(request)?, by),
             ("GET", ["openapi.json"]) => Ok(Answer::ok(OPENAPI.as_bytes().to_vec())),
             ("PUT", ["v1", "groups", group]) => {
                 self.put_group(group_name(group)?, &request.body, by)
@@ -299,6 +290,15 @@ impl Api {
         // Read before, so that no event is missed by who reads those behind it.
         let seq = self.subject.events.newest();
         self.reply(self.subject.core.ask(command, Some(by))?, seq)
+    }
+
+    /// Of the status the executors alone.
+    fn executors(&self, observes: bool, by: Caller) -> Result<Answer, Answer> {
+        let show = if observes { Command::View } else { Command::Status };
+        let seq = self.subject.events.newest();
+        let reply = self.subject.core.ask(show, Some(by))?;
+        let Reply::Status(status) = reply else { return self.reply(reply, seq) };
+        Ok(Answer::ok_in_parts(executors_only(&self.encode(seq, &status))))
     }
 
     /// Asks about one task.
