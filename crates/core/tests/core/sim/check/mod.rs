@@ -84,6 +84,9 @@ pub struct Check {
     attempts: ranks::Attempts,
     pub(super) is_outage: bool,
     pub(super) silent_until: u64,
+    /// When the server took the LISTs of these versions, and when the last one of them came and was taken.
+    pub(super) lists_taken: BTreeMap<u64, u64>,
+    pub(super) last_list: Option<(u64, u64)>,
     /// When the nodes end terminating pods with a long grace period.
     pub(super) late_ends: BTreeMap<Uid, u64>,
     awaited_ends: BTreeMap<Uid, u64>,

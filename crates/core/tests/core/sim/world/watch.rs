@@ -47,6 +47,7 @@ impl World {
             return;
         }
         let (pods, version) = self.cluster.list();
+        self.check.lists_taken.insert(version.0, self.now);
         let late = if self.rng.chance(self.profile.list_late) { self.rng.below(8_000) } else { 0 };
         let mut ms = ms + late;
         for (page, pods) in pages(pods, self.profile.page_pods) {
@@ -73,6 +74,10 @@ impl World {
             return Ok(());
         }
         let (epoch, version) = (list.watermark.epoch, list.version);
+        if list.page.is_last {
+            let taken = version.and_then(|version| self.check.lists_taken.get(&version.0));
+            self.check.last_list = taken.map(|taken| (self.now, *taken));
+        }
         if let Some(open) = &mut self.stream
             && stream == Some(open.number)
             && list.page.is_last
