@@ -70,15 +70,8 @@ impl Reconciler {
         if start != before {
             self.change(id, now, |executor| executor.start = start);
         }
-        let next = self.start_deadline(id);
-        if next != due {
-            if let Some(at) = due {
-                self.timers.cancel(at, Timer::Start(id));
-            }
-            if let Some(at) = next {
-                self.timers.set(at, Timer::Start(id));
-            }
-        }
+        self.note_place(id, before, now);
+        self.time_start(id, due);
         if start.ignored_since != before.ignored_since {
             let at = |since: Millis| since.after(IGNORED_MS);
             if let Some(at) = before.ignored_since.map(at) {
@@ -93,6 +86,59 @@ impl Reconciler {
             && start.problem != before.problem
         {
             self.timers.set(since.after(UNPLACED_MS), Timer::Unplaced);
+        }
+    }
+
+    /// Sets the timer of a start whose deadline was `due`.
+    fn time_start(&mut self, id: ExecutorId, due: Option<Millis>) {
+        let next = self.start_deadline(id);
+        if next != due {
+            if let Some(at) = due {
+                self.timers.cancel(at, Timer::Start(id));
+            }
+            if let Some(at) = next {
+                self.timers.set(at, Timer::Start(id));
+            }
+        }
+    }
+
+    /// Notes whether the scheduler finds a node for an executor that avoids nodes.
+    fn note_place(&mut self, id: ExecutorId, before: Start, now: Millis) {
+        let Some(executor) = self.executors.get(id).filter(|one| one.avoids_nodes(now)) else {
+            return;
+        };
+        let start = executor.start;
+        if start.problem != before.problem && is_unschedulable(start) {
+            let at = self.nodes.on_missed(now);
+            self.timers.set(at, Timer::Node);
+        } else if start.bound_since.is_some() && before.bound_since.is_none() {
+            self.nodes.on_found(now);
+        }
+    }
+
+    /// A node may no longer be avoided, or there is no other.
+    pub(super) fn on_nodes_due(&mut self, now: Millis) {
+        self.nodes.on_time(now);
+        // A node that caused more losses meanwhile has a later end.
+        if let Some(at) = self.nodes.next_expiry() {
+            self.timers.set(at, Timer::Node);
+        }
+        let Some(since) = self.nodes.missed_since() else { return };
+        let avoiding = self.executors.iter().filter(|(_, one)| one.avoids_nodes(now));
+        let avoiding: Vec<(ExecutorId, Start)> = avoiding.map(|(id, e)| (id, e.start)).collect();
+        if !avoiding.iter().any(|(_, start)| is_unschedulable(*start)) {
+            return self.nodes.on_none_missed();
+        }
+        let at = self.nodes.on_missed(since);
+        if at > now {
+            return self.timers.set(at, Timer::Node);
+        }
+        self.nodes.relent();
+        // Who finds no node while it avoids some ends at the end of that time.
+        for (id, _) in avoiding {
+            let due = self.start_deadline(id);
+            self.change(id, now, |executor| executor.avoids_until = Some(now));
+            self.time_start(id, due);
         }
     }
 
@@ -267,6 +313,10 @@ impl Reconciler {
             self.change(id, now, |executor| executor.start = Start { problem, ..start });
         }
     }
+}
+
+fn is_unschedulable(start: Start) -> bool {
+    start.problem.is_some_and(|(kind, _)| kind == StartProblemKind::Unschedulable)
 }
 
 /// Why an executor is lost that does not start in time.

@@ -32,13 +32,7 @@ impl Reconciler {
                 Timer::Heartbeat => self.on_heartbeats_due(at, now),
                 Timer::ProbeProven(group, id) => self.on_proven(&group, id, now),
                 Timer::MemoryProven(id) => self.on_memory_proven_due(id),
-                Timer::Node => {
-                    self.nodes.on_time(now);
-                    // A node that caused more losses meanwhile has a later end.
-                    if let Some(at) = self.nodes.next_expiry() {
-                        self.timers.set(at, Timer::Node);
-                    }
-                }
+                Timer::Node => self.on_nodes_due(now),
                 Timer::Protection => self.on_protection_due(now),
                 Timer::Start(id) => self.on_start_due(id, now),
                 Timer::Silence => self.on_silence_due(at, now),

@@ -111,6 +111,11 @@ impl Executor {
         }
     }
 
+    /// It was created to avoid nodes that may not be used yet.
+    pub fn avoids_nodes(&self, now: Millis) -> bool {
+        self.avoids_until.is_some_and(|until| until > now)
+    }
+
     /// The state that follows from the entry and its pod.
     pub fn derive_state(&self, pod: Option<&Pod>) -> State {
         match (self.life, pod) {

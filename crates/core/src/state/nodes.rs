@@ -11,6 +11,11 @@ use posse_base::time::Millis;
 pub const AVOIDED_MAX: usize = 20;
 /// At most this many nodes are remembered; Kubernetes supports clusters of up to 5,000 nodes.
 const NODES_MAX: usize = 5_000;
+/// If the scheduler finds no other node for so long, bad ones are better than none: an autoscaler had time to add one.
+/// It is twice as long each time, because they may be bad for good.
+const PATIENCE_MS: u64 = 300_000;
+/// That time, doubled so often, is longer than any node is avoided.
+const DOUBLINGS_MAX: u32 = 3;
 
 #[derive(Clone, Debug)]
 struct Node {
@@ -38,11 +43,22 @@ pub struct Nodes {
     avoided: Vec<(String, Millis)>,
     /// The names of the avoided nodes, shared with the creates.
     names: Arc<Vec<String>>,
+    /// Since when the scheduler finds no other node.
+    missed_since: Option<Millis>,
+    /// How often bad nodes were used again for want of others, since the time of one was last over.
+    n_relented: u32,
 }
 
 impl Nodes {
     pub fn new(policy: BadNodes) -> Self {
-        Self { policy, nodes: Vec::new(), avoided: Vec::new(), names: Arc::default() }
+        Self {
+            policy,
+            nodes: Vec::new(),
+            avoided: Vec::new(),
+            names: Arc::default(),
+            missed_since: None,
+            n_relented: 0,
+        }
     }
 
     /// An executor was seen on this node.
@@ -90,7 +106,40 @@ impl Nodes {
 
     /// Stops avoiding nodes whose time is over.
     pub fn on_time(&mut self, now: Millis) {
+        let before = self.avoided.len();
         self.avoided.retain(|(_, until)| *until > now);
+        if self.avoided.len() < before {
+            self.n_relented = 0;
+        }
+        self.refresh_names();
+    }
+
+    /// The scheduler finds no other node for an executor. Bad ones may then be used again at this time.
+    pub fn on_missed(&mut self, now: Millis) -> Millis {
+        let doublings = self.n_relented.min(DOUBLINGS_MAX);
+        self.missed_since.get_or_insert(now).after(PATIENCE_MS << doublings)
+    }
+
+    /// It found one for an executor that avoids the bad ones.
+    pub fn on_found(&mut self, now: Millis) {
+        self.missed_since = self.missed_since.map(|_| now);
+    }
+
+    /// No executor waits for another node.
+    pub fn on_none_missed(&mut self) {
+        self.missed_since = None;
+    }
+
+    /// Since when the scheduler finds no other node.
+    pub fn missed_since(&self) -> Option<Millis> {
+        self.missed_since
+    }
+
+    /// Stops avoiding nodes, because there is no other.
+    pub fn relent(&mut self) {
+        self.n_relented += u32::from(!self.avoided.is_empty());
+        self.missed_since = None;
+        self.avoided.clear();
         self.refresh_names();
     }
 

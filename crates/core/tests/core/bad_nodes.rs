@@ -163,6 +163,60 @@ fn a_bad_node_that_nobody_avoids_does_not_end_the_run_either() {
     }
 }
 
+/// The other node has no room.
+#[test]
+fn a_bad_node_is_used_again_if_there_is_no_other() {
+    let mut run = Run::new(Policy::default(), vec![spec("g", 2)]);
+    run.take();
+    run.created(&[1, 2]);
+    run.watch(&[1], |pod| pod.node = Some("a".into()));
+    run.watch(&[1], |pod| (pod.phase, pod.container) = (Phase::Running, Running));
+    let unschedulable = |pod: &mut Pod| {
+        let (kind, message) = (StartProblemKind::Unschedulable, "0/2 nodes are available".into());
+        pod.start_problem = Some(Box::new(StartProblem { kind, message, n_started: 0 }));
+    };
+    run.now += 1_000;
+    run.watch(&[2], |pod| pod.node = Some("bad".into()));
+    run.watch(&[2], does_not_fit);
+    // Twice as long each time: the node may be bad for good.
+    for minutes in [5, 10, 20, 30, 5] {
+        let mut waits_since = None;
+        while run.now < 24 * 60 * MINUTE_MS {
+            let created = run.take().into_iter().find_map(|action| match action {
+                Action::Create { id, overrides, .. } => Some((id.0, overrides.avoid.to_vec())),
+                _ => None,
+            });
+            if let Some((id, avoid)) = created {
+                run.created(&[id]);
+                match (avoid.is_empty(), waits_since) {
+                    (true, None) => {
+                        run.now += 1_000;
+                        run.watch(&[id], |pod| pod.node = Some("bad".into()));
+                        run.watch(&[id], does_not_fit);
+                    }
+                    (true, Some(since)) => {
+                        let waited_ms: u64 = run.now - since;
+                        // It is bad for 30 minutes, and waited for a minute less.
+                        assert_eq!((waited_ms / MINUTE_MS).min(29), minutes.min(29));
+                        run.watch(&[id], |pod| pod.node = Some("bad".into()));
+                        run.watch(&[id], does_not_fit);
+                        break;
+                    }
+                    (false, _) => {
+                        assert_eq!((avoid, waits_since), (vec!["bad".to_owned()], None));
+                        run.watch(&[id], unschedulable);
+                        waits_since = Some(run.now);
+                    }
+                }
+            }
+            let next = run.core.next_deadline().map_or(u64::MAX, |at| at.0);
+            run.now = next.clamp(run.now + 1, run.now + MINUTE_MS);
+            run.list();
+        }
+        assert!(run.now < 24 * 60 * MINUTE_MS, "{minutes}");
+    }
+}
+
 #[test]
 fn what_happens_on_several_nodes_is_the_applications_crash_loop() {
     let app = |told: &Told| told.losses.iter().filter(|l| l.2 == Some(Budget::App)).count();

@@ -40,13 +40,17 @@ const SEEDS: u64 = 100;
 const TRACE_LINES: usize = 60;
 const MINUTE_MS: u64 = 60_000;
 /// Seeds that once failed.
-const REGRESSIONS: &[u64] =
-    &[3067, 4947, 5348, 7361, 8688, 11734, 15572, 18102, 19385, 19562, 29024, 41584, 46219, 85681];
+const REGRESSIONS: &[u64] = &[
+    1722, 1986, 2649, 3067, 4947, 5348, 7361, 8688, 11734, 15572, 18102, 19385, 19562, 29024,
+    41584, 46219, 85681,
+];
 /// Seeds that once failed in a world with start and node problems.
 const NODE_FAULT_REGRESSIONS: &[u64] = &[506, 692, 863, 1738, 2477, 6544, 10910];
 /// Seeds that once failed in a world that has impostors and server faults, too.
 const IMPOSTOR_REGRESSIONS: &[u64] =
     &[545, 904, 1562, 1649, 1903, 2233, 2276, 3505, 5678, 7628, 11399, 14301];
+/// Seeds that once failed in the world that `many_seeds` gives them.
+const CUT_REGRESSIONS: &[u64] = &[1531, 1722, 1986, 2649];
 /// Seeds that once failed in a world of groups whose work ends.
 const WORK_REGRESSIONS: &[u64] =
     &[360, 1104, 1426, 1734, 1834, 1988, 1995, 2181, 2203, 2266, 2357, 3707];
@@ -97,7 +101,8 @@ pub(super) fn part_of_seeds(part: u64) -> Range<u64> {
 
 #[test]
 fn seeds_that_once_failed() {
-    let seeds = [REGRESSIONS, NODE_FAULT_REGRESSIONS, IMPOSTOR_REGRESSIONS].concat();
+    let seeds =
+        [REGRESSIONS, NODE_FAULT_REGRESSIONS, IMPOSTOR_REGRESSIONS, CUT_REGRESSIONS].concat();
     for seed in seeds {
         assert_eq!(run(seed), Ok(()), "\n{}", explain(seed, TRACE_LINES));
     }
