@@ -67,8 +67,11 @@ impl Reconciler {
         let mut loss = loss.clone();
         let blame = self.blame(id, &loss, node.as_deref(), (lived_ms, start_ms), now);
         let is_of_task = self.has_task(id);
-        // The failures of a task are charged to its retries, wherever they happen.
-        if blame == Blame::Node && !is_of_task {
+        let is_of_node = match is_of_task {
+            true => blame != Blame::Application && self.spare_task(id, &loss),
+            false => blame == Blame::Node,
+        };
+        if is_of_node {
             blame_place(&mut loss, is_rejected);
         } else if is_from_before && loss.reason == LossReason::Deleted {
             // An earlier process may have asked for it.
@@ -103,7 +106,7 @@ impl Reconciler {
         self.restart_group_of(id, now);
     }
 
-    /// Whom the place shows to be the cause of an early end. What a task does is its own.
+    /// Whom the place shows to be the cause of an early end.
     fn blame(
         &mut self,
         id: ExecutorId,
@@ -112,7 +115,6 @@ impl Reconciler {
         (lived_ms, start_ms): (Option<u64>, u64),
         now: Millis,
     ) -> Blame {
-        let is_own = self.has_task(id) && loss.reason.budget() == Some(Budget::App);
         let early_ms = if loss.caused_by_app() { EARLY_END_MS } else { AT_ONCE_MS };
         let lived_ms = lived_ms.unwrap_or(0);
         let Some(throttle) = self.executors.throttle_of(id) else { return Blame::Application };
@@ -120,10 +122,20 @@ impl Reconciler {
             return Blame::Application;
         };
         let began = Millis(now.0.saturating_sub(lived_ms));
-        match lived_ms < early_ms && !is_own {
+        match lived_ms < early_ms {
             true => throttle.places.blame(loss.reason, node, (began, start_ms), now),
             false => Blame::Application,
         }
+    }
+
+    /// The node may be to blame for this loss of a task's executor. True if the task does not pay for it. What its
+    /// program has done is its own: it may not be begun again more often than its retries allow.
+    fn spare_task(&mut self, id: ExecutorId, loss: &Loss) -> bool {
+        let Some((name, run)) = self.task_of(id) else { return false };
+        let most = self.policy.bad_nodes.losses;
+        let group = self.executors.groups.get_mut(&name);
+        loss.reason.budget() == Some(Budget::Start)
+            && group.is_some_and(|group| group.tasks.spare(&run, id, most))
     }
 
     /// Ends the run if this loss, which was charged to the budget, was one too many.

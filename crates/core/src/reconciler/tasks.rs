@@ -257,7 +257,7 @@ impl Reconciler {
     }
 
     /// The attempt that this executor makes at a task, if it works on one.
-    fn task_of(&self, id: ExecutorId) -> Option<(GroupName, TaskRun)> {
+    pub(super) fn task_of(&self, id: ExecutorId) -> Option<(GroupName, TaskRun)> {
         let executor = self.executors.get(id)?;
         let run = executor.task.as_deref()?;
         Some((executor.group.clone(), run.clone()))

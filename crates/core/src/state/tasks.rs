@@ -26,6 +26,8 @@ pub struct OpenTask {
     pub executor: Option<ExecutorId>,
     pub attempts: u32,
     retries_left: u32,
+    /// How many failed starts were charged to nodes, and not to its retries. Not kept over a restart.
+    n_spared: u32,
     /// How often a call has opened it again.
     round: u32,
     /// Its place in the order in which executors are created.
@@ -213,6 +215,7 @@ impl Tasks {
             executor,
             attempts,
             retries_left,
+            n_spared: 0,
             round: 0,
             place,
             first_order: place.order,
@@ -358,6 +361,16 @@ impl Tasks {
     /// True if the task of this attempt is over. A call may have opened it again since.
     pub fn is_over(&self, run: &TaskRun) -> bool {
         self.open.get(&run.task.key).is_none_or(|open| open.round > run.round)
+    }
+
+    /// A node kept the executor of this task from starting. True if that costs the task nothing, as up to `most` times.
+    pub fn spare(&mut self, run: &TaskRun, id: ExecutorId, most: u32) -> bool {
+        let is_current = self.is_current(run, id);
+        let open =
+            self.open.get_mut(&run.task.key).filter(|open| is_current && open.n_spared < most);
+        let is_spared = open.is_some();
+        open.into_iter().for_each(|open| open.n_spared += 1);
+        is_spared
     }
 
     /// The application failed. True if the task gets another attempt.

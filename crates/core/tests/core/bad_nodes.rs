@@ -3,12 +3,14 @@
 
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::event::{
-    Budget, ClusterEvent, Event, ExecutorEvent, Exhaustion, LossReason,
+    Budget, ClusterEvent, Event, ExecutorEvent, Exhaustion, GroupEvent, LossReason,
 };
 use posse_core::model::pod::ContainerState::{Ended, Running, Waiting};
 use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
-use posse_core::model::settings::{Limit, Policy};
+use posse_core::model::settings::{BadNodes, Limit, Policy};
+use posse_core::model::task::Task;
 
+use super::tasks::{group, say, task};
 use crate::core_run::{Run, end_with, spec};
 
 const MINUTE_MS: u64 = 60_000;
@@ -58,22 +60,33 @@ struct Told {
     losses: Vec<(String, LossReason, Option<Budget>)>,
     avoided: Vec<String>,
     verdict: Option<RunVerdict>,
+    /// Key and outcome of each task.
+    tasks: Vec<(String, &'static str)>,
 }
 
 /// A group of `n`. Its first executors run on `good`, each on the next of these nodes; every other one is placed on the
 /// first of `bad` that it may use, and comes to its end there.
-fn play(policy: Policy, n: u32, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> Told {
-    let mut run = Run::new(policy, vec![spec("g", n)]);
+fn play(policy: Policy, n: u32, good: &[&str], bad: &[&str], way: Way) -> Told {
+    place(Run::new(policy, vec![spec("g", n)]), good, bad, way)
+}
+
+fn place(mut run: Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> Told {
     let (mut told, mut placed, mut n_pods) = (Told::default(), Vec::new(), 0);
     while run.now <= 60 * MINUTE_MS && told.verdict.is_none() {
-        let creates: Vec<(u64, Vec<String>)> = run
-            .take()
-            .into_iter()
-            .filter_map(|action| match action {
-                Action::Create { id, overrides, .. } => Some((id.0, overrides.avoid.to_vec())),
-                _ => None,
-            })
-            .collect();
+        let mut creates = Vec::new();
+        for action in run.take() {
+            match action {
+                Action::Create { id, overrides, .. } => {
+                    creates.push((id.0, overrides.avoid.to_vec()))
+                }
+                Action::Delete { uid, .. } => {
+                    let id = uid.to_string()[1..].parse().unwrap();
+                    placed.retain(|(other, _)| *other != id);
+                    run.gone(&[id]);
+                }
+                _ => {}
+            }
+        }
         for (id, avoid) in creates {
             run.created(&[id]);
             let is_free = |node: &&&str| !avoid.contains(&(**node).to_owned());
@@ -111,6 +124,9 @@ fn play(policy: Policy, n: u32, good: &[&str], bad: &[&str], (lives_ms, end): Wa
                 told.losses.push((node.unwrap_or_default(), reason, budget));
             }
             Event::Cluster(ClusterEvent::NodeAvoided { node, .. }) => told.avoided.push(node),
+            Event::Group(_, GroupEvent::TaskEnded { key, end, .. }) => {
+                told.tasks.push((key.to_string(), end.outcome.as_str()));
+            }
             _ => {}
         }
     }
@@ -160,6 +176,43 @@ fn a_bad_node_that_nobody_avoids_does_not_end_the_run_either() {
         assert!(told.losses.len() < 100, "{name}: {} losses in an hour", told.losses.len());
         let others = told.losses.iter().filter(|loss| loss.2 != Some(Budget::Cluster));
         assert!(others.count() <= 1, "{name}: {:?}", told.losses);
+    }
+}
+
+/// What a task does is its own, and where it cannot begin is not.
+#[test]
+fn a_bad_node_costs_a_task_no_retry_before_it_has_begun() {
+    let tell = |policy: Policy, retries, good: &[&str], bad: &[&str], way| {
+        let mut run = Run::new(policy, vec![group(0, None)]);
+        let tasks: Vec<Task> = ["a", "b", "c", "last"].map(|key| task(key, retries)).into();
+        say(&mut run, &tasks[..good.len()]);
+        say(&mut run, &tasks[3..]);
+        place(run, good, bad, way)
+    };
+    let failed = vec![("last".to_owned(), "failed")];
+    let off = BadNodes { losses: 0, ..BadNodes::default() };
+    for good in [&["a", "b", "c"][..], &["a"]] {
+        for (name, way, _) in KINDS {
+            let (retries, begins) = if way.0.is_some() { (3, true) } else { (0, false) };
+            let told = tell(Policy::default(), retries, good, &["bad"], way);
+            assert_eq!(
+                (told.tasks, told.avoided),
+                (vec![], vec!["bad".to_owned()]),
+                "{name} {good:?} {:?}",
+                told.losses
+            );
+            let at_fault = told.losses.iter().filter(|loss| loss.2 != Some(Budget::Cluster));
+            assert_eq!(at_fault.count(), if begins { 3 } else { 0 }, "{name}: {:?}", told.losses);
+            if begins {
+                assert_eq!(tell(Policy::default(), 2, good, &["bad"], way).tasks, failed, "{name}");
+            } else if name != "is rejected" {
+                // It starts nowhere, or nobody looks at nodes.
+                let told = tell(Policy::default(), 0, good, &["bad", "x", "y"], way);
+                assert_eq!(told.tasks, failed, "{name}");
+                let policy = Policy { bad_nodes: off, ..Policy::default() };
+                assert_eq!(tell(policy, 0, good, &["bad"], way).tasks, failed, "{name}");
+            }
+        }
     }
 }
 

@@ -158,7 +158,8 @@ fn a_task_whose_image_cannot_be_pulled_fails_after_its_retries_with_the_words_of
     for others in [0, 1] {
         let mut run = Run::new(policy(), vec![group(0, None)]);
         let keys = ["bad", "other"].into_iter().take(1 + others);
-        let tasks: Vec<Task> = keys.map(|key| task(key, 1)).collect();
+        let image = |key| (key == "bad").then(|| "no:1".to_owned());
+        let tasks: Vec<Task> = keys.map(|key| Task { image: image(key), ..task(key, 1) }).collect();
         say(&mut run, &tasks);
         let mut told = Vec::new();
         while run.now < 60 * 60_000 && told.is_empty() {
