@@ -15,6 +15,7 @@ use posse_core::machines::lease::{
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::lease::Record;
 use posse_core::model::refusal::Refusal;
+use posse_core::policy::orphans::OwnerState;
 use posse_kube::api::leases::Leases;
 use posse_kube::api::orphans::AppExecutors;
 use posse_wire::k8s::common_metadata::CommonMetadata;
@@ -139,7 +140,15 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
         let Some(pod) = named.filter(|_| !is_ours) else { return HolderState::Unknown };
         let owner = self.pods.owner(pod);
         log::debug!("the lease's holder is pod {}: {owner}", pod.name);
-        if owner.is_over() { HolderState::Gone } else { HolderState::Unknown }
+        match owner {
+            _ if owner.is_over() => HolderState::Gone,
+            OwnerState::Terminating => HolderState::Ending,
+            OwnerState::Absent
+            | OwnerState::Found(_)
+            | OwnerState::None
+            | OwnerState::Replaced
+            | OwnerState::Unknown(_) => HolderState::Unknown,
+        }
     }
 
     fn write(&self, name: &str, record: &Record) -> Result<Record, Refusal> {

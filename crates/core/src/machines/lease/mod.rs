@@ -11,7 +11,7 @@
 //!
 //! A machine that waits for the holder (`waiting_for_holder`) also observes a fresh Lease, for
 //! `HOLDER_WAIT_MS`: the previous driver may be ending, or its node may have been lost a moment
-//! ago. A holder that still renews after that time is alive.
+//! ago. A holder that still renews after that time is alive, unless its pod is terminating.
 
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::lease::Record;
@@ -61,6 +61,8 @@ pub enum LeaseScope {
 pub enum HolderState {
     /// Its process ran on this host and is gone, or its pod is gone or has ended.
     Gone,
+    /// Its pod is terminating: it may renew the Lease until the pod's grace period is over, and not longer.
+    Ending,
     /// Nothing is known.
     Unknown,
 }
@@ -298,7 +300,7 @@ impl LeaseMachine {
                     self.record = Some(record);
                     self.write_next();
                 } else {
-                    self.on_foreign(record, now, wall_ms);
+                    self.on_foreign(record, holder_state, now, wall_ms);
                 }
             }
         }
@@ -368,7 +370,7 @@ impl LeaseMachine {
     }
 
     /// Another holder has the Lease, and is not known to be dead.
-    fn on_foreign(&mut self, record: Record, now: Millis, wall_ms: i64) {
+    fn on_foreign(&mut self, record: Record, holder: HolderState, now: Millis, wall_ms: i64) {
         if self.held || self.is_new_holder_unknown {
             self.lose(Some(record.holder.clone()));
         }
@@ -378,7 +380,8 @@ impl LeaseMachine {
         }
         let since = *self.foreign_since.get_or_insert(now);
         let waits_for_holder = self.waits_for_holder && !self.ever_held;
-        let may_be_released = waits_for_holder && now.since(since) < HOLDER_WAIT_MS;
+        let may_end = holder == HolderState::Ending || now.since(since) < HOLDER_WAIT_MS;
+        let may_be_released = waits_for_holder && may_end;
         let same = self.observed.as_ref().is_some_and(|(seen, _)| *seen == record.version_text);
         let alive = if self.observed.is_some() { !same } else { looks_fresh(&record, wall_ms) };
         if alive && !self.ever_held && !may_be_released {

@@ -55,6 +55,21 @@ fn a_waiting_start_takes_a_silent_lease_and_not_a_renewed_one() {
 }
 
 #[test]
+fn a_waiting_start_outlasts_a_holder_whose_pod_is_terminating() {
+    let mut bench = Bench::new(&pod(true));
+    bench.machine = bench.machine.waiting_for_holder();
+    let first_read_at = bench.now;
+    let mut version = String::new();
+    while bench.now.since(first_read_at) < 4 * HOLDER_WAIT_MS && bench.due() == LeaseStep::Read {
+        version = (bench.now.since(first_read_at) / RENEW_MS).to_string();
+        let found = Ok(Some((record("other", &version, 0), HolderState::Ending)));
+        bench.machine.on_read(found, bench.now, wall(bench.now));
+    }
+    bench.read(Some((record("other", &version, 0), HolderState::Gone)));
+    assert_eq!(bench.write().version_text, version);
+}
+
+#[test]
 fn a_yielding_machine_does_not_take_the_lease_again() {
     // The loss is noticed at the next write, or only after a time without any answer.
     for is_late in [false, true] {
