@@ -10,7 +10,6 @@ use crate::apiserver::table::Form;
 use crate::apiserver::watch::Watch;
 use crate::schema::kind::Kind;
 use crate::schema::status::StatusError;
-use crate::storage::object::text_at;
 
 /// The answer to a request.
 #[derive(Debug)]
@@ -68,14 +67,10 @@ impl Answer {
 
     /// Converts an answer that holds one object to the form that the client accepts; other answers
     /// stay as they are.
-    pub(crate) fn in_form(self, form: &Form, kind: Kind, now: &str) -> Result<Self, StatusError> {
-        let Self::Whole { code: code @ 200..300, body, .. } = &self else { return Ok(self) };
-        let Ok(object) = serde_json::from_slice::<Value>(body) else { return Ok(self) };
-        match text_at(&object, "/kind") {
-            "Status" | "Table" | "PartialObjectMetadataList" => Ok(self),
-            _ if object["items"].is_array() => Ok(self),
-            _ => Ok(Self::json(*code, &form.single(kind, object, now)?)),
-        }
+    pub(crate) fn in_form(self, form: Form, kind: Kind, now: &str) -> Self {
+        let Self::Whole { code: code @ 200..300, body, .. } = &self else { return self };
+        let Ok(object) = serde_json::from_slice::<Value>(body) else { return self };
+        Self::json(*code, &form.object(kind, object, now, true))
     }
 }
 

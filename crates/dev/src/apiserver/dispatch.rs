@@ -31,22 +31,16 @@ pub(crate) fn answer(api: &Api, request: &Request, address: &str) -> Answer {
 fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, StatusError> {
     let user = authorize(api, request)?;
     match route::parse(&request.path)? {
-        Route::Document => {
-            Form::of(request, Subresource::Status)?;
-            match request.method.as_str() {
-                "GET" => discovery::document(&request.path, address)
-                    .map(|document| Answer::json(200, &document))
-                    .ok_or_else(StatusError::no_such_path),
-                _ => Err(StatusError::method_not_allowed()),
-            }
-        }
-        Route::Review(review) => {
-            Form::of(request, Subresource::Status)?;
-            match request.method.as_str() {
-                "POST" => review::answer(api, request, review, &user),
-                _ => Err(StatusError::method_not_allowed()),
-            }
-        }
+        Route::Document => match request.method.as_str() {
+            "GET" => discovery::document(&request.path, address)
+                .map(|document| Answer::json(200, &document))
+                .ok_or_else(StatusError::no_such_path),
+            _ => Err(StatusError::method_not_allowed()),
+        },
+        Route::Review(review) => match request.method.as_str() {
+            "POST" => review::answer(api, request, review, &user),
+            _ => Err(StatusError::method_not_allowed()),
+        },
         // An empty document in protobuf. kubectl asks for it before it creates something; with types in it
         // kubectl before 1.27 would check the fields itself.
         Route::OpenApi => Ok(Answer::Whole {
@@ -64,15 +58,17 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
             resource(api, request, &target)
         }
         Route::Resource(target) => {
-            let form = Form::of(request, target.subresource)?;
+            let form = Form::of(request);
             codec::validate_fields(request, &target)?;
             let answer = resource(api, &*codec::to_stored(request, &target)?, &target)
                 .map_err(|error| versions::error(&target, error))?
                 .in_version(&target);
-            match form.is_plain() {
-                true => Ok(answer),
-                false => answer.in_form(&form, target.kind, &api.lock().now),
-            }
+            Ok(match form {
+                Form::Plain => answer,
+                Form::Metadata | Form::Table(_) => {
+                    answer.in_form(form, target.kind, &api.lock().now)
+                }
+            })
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::apiserver::route::Target;
 use crate::apiserver::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::apiserver::table::Form;
 use crate::schema;
-use crate::schema::kind::{Kind, Subresource};
+use crate::schema::kind::Kind;
 use crate::schema::status::{Cause, StatusError, go_quoted};
 use crate::storage::deletion::{DeleteOptions, Propagation};
 use crate::storage::object::{Object, array_at};
@@ -140,7 +140,7 @@ impl ListOptions {
                 .filter(|seconds| *seconds != 0)
                 .map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())),
             initial_events,
-            form: Form::of(request, Subresource::None)?,
+            form: Form::of(request),
         })
     }
 

@@ -33,7 +33,6 @@ pub(crate) fn collection(
         }
         return Ok(Answer::Watch(Watch::new(target.kind, &target.namespace, options)));
     }
-    options.form.check_list(target.kind)?;
     list(api, target.kind, &target.namespace, &options).map(|body| Answer::body(200, body))
 }
 
@@ -99,8 +98,11 @@ fn list(
     let n_remaining = (more && options.selects_all()).then_some(remaining.len());
     let metadata = list_metadata(version, token.as_deref(), n_remaining);
     let head = ListHead { kind, metadata: &metadata, now: &now };
-    let shaped = options.form.list(&head, chosen.iter().map(|object| object.value()));
-    Ok(shaped.unwrap_or_else(|| list_body(kind, &metadata, &chosen)))
+    let table = options.form.list(&head, chosen.iter().map(|object| object.value()));
+    Ok(match table {
+        Some(table) => table.to_string().into_bytes(),
+        None => list_body(kind, &metadata, &chosen),
+    })
 }
 
 /// Splits a position into namespace and name. Keys are ordered by namespace, then by name; as one

