@@ -7,7 +7,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::apiserver::validate::subscript;
 use crate::schema::kind::{Key, Kind};
 use crate::storage::object::{array_at, text_at};
 use crate::storage::store::Store;
@@ -48,6 +47,13 @@ pub(super) fn data(
 
 pub(super) fn is_optional(reference: &Value) -> bool {
     reference["optional"] == true
+}
+
+/// Splits `metadata.labels['x']` and `metadata.annotations['x']`.
+fn subscript(field_path: &str) -> Option<(&str, &str)> {
+    let (map, rest) = field_path.split_once("['")?;
+    let key = rest.strip_suffix("']")?;
+    matches!(map, "metadata.labels" | "metadata.annotations").then_some((map, key))
 }
 
 /// The value of a pod field for a `fieldRef`.

@@ -150,12 +150,6 @@ pub(crate) fn config_key(text: &str) -> Vec<String> {
     wrong
 }
 
-/// An IP address.
-pub(crate) fn ip(text: &str) -> Vec<String> {
-    let wrong = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-    text.parse::<std::net::IpAddr>().map_or_else(|_| vec![wrong.to_owned()], |_| Vec::new())
-}
-
 /// A relative path that does not leave its folder.
 pub(crate) fn descending_path(text: &str) -> Vec<String> {
     let absolute = text.starts_with('/').then(|| "must be a relative path".to_owned());

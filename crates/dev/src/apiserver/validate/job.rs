@@ -3,36 +3,14 @@
 use serde_json::{Map, Value};
 
 use super::{Causes, pod, rules};
+use crate::apiserver::selector::LabelSelector;
 use crate::schema::status::Cause;
-use crate::storage::object::{array_at, text_at};
+use crate::storage::object::text_at;
 
 const TEMPLATE: &str = "spec.template";
 
 fn labels(job: &Value) -> Option<&Map<String, Value>> {
     job.pointer("/spec/template/metadata/labels").and_then(Value::as_object)
-}
-
-/// True if the selector selects the labels; `None` if the selector is invalid.
-fn selects(selector: &Value, labels: Option<&Map<String, Value>>) -> Option<bool> {
-    if selector.is_null() {
-        return Some(false);
-    }
-    let label = |key: &str| labels.and_then(|labels| labels.get(key));
-    let wanted = selector.get("matchLabels").and_then(Value::as_object);
-    let mut all = wanted.into_iter().flatten().all(|(key, value)| label(key) == Some(value));
-    for requirement in array_at(selector, "/matchExpressions") {
-        let label = label(text_at(requirement, "/key"));
-        let values = array_at(requirement, "/values");
-        let one_of = label.is_some_and(|label| values.contains(label));
-        all &= match text_at(requirement, "/operator") {
-            "In" => one_of,
-            "NotIn" => !one_of,
-            "Exists" => label.is_some(),
-            "DoesNotExist" => label.is_none(),
-            _ => return None,
-        };
-    }
-    Some(all)
 }
 
 /// A map as the messages show it.
@@ -62,7 +40,9 @@ pub(super) fn check(job: &Value, causes: &mut Causes) {
         causes.push(Cause::required("spec.selector", ""));
     }
     rules::check("LabelSelector", selector, "spec.selector", causes);
-    if selects(selector, labels(job)) == Some(false) {
+    let label = |key: &str| labels(job).and_then(|labels| labels.get(key)?.as_str());
+    let selects = |selector: LabelSelector| !selector.is_empty() && selector.matches(label);
+    if LabelSelector::of_object(selector).is_some_and(|selector| !selects(selector)) {
         let field = format!("{TEMPLATE}.metadata.labels");
         let detail = "`selector` does not match template `labels`";
         causes.push(Cause::invalid_raw(field, &shown_map(labels(job)), detail));
@@ -71,8 +51,6 @@ pub(super) fn check(job: &Value, causes: &mut Causes) {
 
 /// The completions, the selector, the template and the failure policy are immutable.
 pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
-    // The real server says it twice.
-    check(new, causes);
     for field in ["completions", "selector", "template", "completionMode", "podFailurePolicy"] {
         let of = |job: &Value| job.pointer(&format!("/spec/{field}")).cloned().unwrap_or_default();
         if of(old) != of(new) {

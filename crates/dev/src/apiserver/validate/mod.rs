@@ -11,8 +11,6 @@ mod rules;
 mod storage;
 mod volume;
 
-pub(crate) use container::subscript;
-
 use serde_json::Value;
 
 use crate::schema::kind::{Kind, Subresource};
@@ -28,22 +26,10 @@ type NameRule = fn(&str) -> Vec<String>;
 type Call = fn(&Value, &str, &mut Causes);
 
 const CALLS: &[(&str, Call)] = &[
-    ("deadline", pod::deadline),
-    ("downward_source", volume::downward_source),
-    ("env_from_source", container::env_from_source),
-    ("env_source", container::env_source),
-    ("env_value", container::env_value),
-    ("handler", container::handler),
     ("labels", metadata::labels),
-    ("node_requirement", pod::node_requirement),
-    ("one_success", container::one_success),
-    ("port_or_name", rules::port_or_name),
     ("ports", container::ports),
-    ("projected", volume::projected),
-    ("requirement", pod::requirement),
     ("resources", amounts::requirements),
     ("storage", storage::requested),
-    ("toleration", pod::toleration),
 ];
 
 fn name_rule(kind: Kind) -> NameRule {
@@ -210,22 +196,5 @@ mod tests {
         let pod = json!({"spec": {"containers": [{"name": "c", "image": "i"}],
             "volumes": [{"name": "v", "ephemeral": claim}]}});
         check_new(Kind::Pod, pod, &[("spec.volumes[0].ephemeral", "FieldValueForbidden")]);
-    }
-
-    #[test]
-    fn init_containers_have_probes_if_they_run_on() {
-        let invalid = "FieldValueInvalid";
-        let side_car = |policy: &str| {
-            let probe = json!({ "exec": { "command": ["true"] } });
-            json!({ "spec": {
-                "containers": [{ "name": "c", "image": "i" }],
-                "initContainers": [{
-                    "name": "i", "image": "i", "restartPolicy": policy, "startupProbe": probe,
-                }],
-            } })
-        };
-        check_new(Kind::Pod, side_car("Always"), &[]);
-        let probe = "spec.initContainers[0].startupProbe";
-        check_new(Kind::Pod, side_car("Never"), &[(probe, invalid)]);
     }
 }

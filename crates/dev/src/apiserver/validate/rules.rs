@@ -5,8 +5,7 @@
 //! order of the real server's checks. The field `-` is the object itself, `a.b` is a subfield, and
 //! `a=b` is reported as `b`. A rule accepts absent and empty values unless `+` stands before it. A
 //! rule that begins with a capital is a type whose rules follow. It applies to each item of a list,
-//! and so does a rule after `[]`; after `.` the path has no index, and after `^` it is the owner's
-//! path.
+//! and so does a rule after `[]`; after `.` the path has no index.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -22,21 +21,21 @@ const TEXT: &str = include_str!("rules.txt");
 /// Rules for texts.
 const FORMATS: &[(&str, NameRule)] = &[
     ("env", names::env_name),
-    ("ip", names::ip),
     ("key", names::config_key),
     ("label", names::dns_label),
     ("local_path", names::local_path),
     ("no_backsteps", names::no_backsteps),
     ("qualified", names::qualified_name),
-    ("segment", names::path_segment),
     ("subdomain", names::dns_subdomain),
 ];
 
 /// Rules for numbers: the range and the message.
 const RANGES: &[(&str, i64, i64, &str)] = &[
+    ("deadline", 1, 2_147_483_647, "must be between 1 and 2147483647, inclusive"),
     ("id", 0, 2_147_483_647, "must be between 0 and 2147483647, inclusive"),
     ("min", 0, i64::MAX, "must be greater than or equal to 0"),
     ("mode", 0, 0o777, "must be a number between 0 and 0777 (octal), both inclusive"),
+    ("one", 1, 1, "must be 1"),
     ("port", 1, 65_535, "must be between 1 and 65535, inclusive"),
 ];
 
@@ -84,13 +83,13 @@ pub(super) fn check(of: &str, value: &Value, path: &str, causes: &mut Causes) {
                 causes.push(Cause::required(field, rule.rest));
             }
         } else if !value.is_null() && value != "" {
-            apply_to_items(rule, value, path, &field, causes);
+            apply_to_items(rule, value, &field, causes);
         }
     }
 }
 
 /// Applies a rule to a value or to each of its items.
-fn apply_to_items(rule: &Rule, value: &Value, owner: &str, field: &str, causes: &mut Causes) {
+fn apply_to_items(rule: &Rule, value: &Value, field: &str, causes: &mut Causes) {
     let items = value.as_array().map_or(&[][..], Vec::as_slice);
     if let Some(name) = rule.name.strip_prefix("[]") {
         for (i, item) in items.iter().enumerate() {
@@ -98,8 +97,6 @@ fn apply_to_items(rule: &Rule, value: &Value, owner: &str, field: &str, causes: 
         }
     } else if let Some(name) = rule.name.strip_prefix('.') {
         items.iter().for_each(|item| apply(rule, name, item, field, causes));
-    } else if let Some(name) = rule.name.strip_prefix('^') {
-        items.iter().for_each(|item| apply(rule, name, item, owner, causes));
     } else if value.is_array() && rule.name.starts_with(char::is_uppercase) {
         for (i, item) in items.iter().enumerate() {
             apply(rule, rule.name, item, &format!("{field}[{i}]"), causes);
@@ -144,20 +141,6 @@ fn apply(rule: &Rule, name: &str, value: &Value, field: &str, causes: &mut Cause
     }
 }
 
-/// A port number, or the name of a container's port.
-pub(super) fn port_or_name(port: &Value, field: &str, causes: &mut Causes) {
-    match port.as_str() {
-        Some(name) => push_invalid(causes, field, name, names::port_name(name)),
-        None => {
-            let number = port.as_i64().unwrap_or_default();
-            if !(1..=65_535).contains(&number) {
-                let detail = "must be between 1 and 65535, inclusive";
-                causes.push(Cause::invalid_raw(field, &number, detail));
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,7 +150,7 @@ mod tests {
         let own = ["in", "required"];
         for (owner, rules) in table() {
             for rule in rules {
-                let name = rule.name.trim_start_matches(['+', '.', '^']);
+                let name = rule.name.trim_start_matches(['+', '.']);
                 let name = name.strip_prefix("[]").unwrap_or(name);
                 let known = own.contains(&name)
                     || table().contains_key(name)
