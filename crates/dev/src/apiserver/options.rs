@@ -351,8 +351,9 @@ fn propagation(given: &Value) -> Result<Option<Propagation>, Cause> {
             let detail = "orphanDependents and deletionPropagation cannot be both set";
             Err(Cause::invalid(FIELD, policy, detail))
         }
-        (Some("Foreground"), None) => Ok(Some(Propagation::Foreground)),
-        (Some("Background"), None) | (None, Some(false)) => Ok(Some(Propagation::Background)),
+        (Some("Background" | "Foreground"), None) | (None, Some(false)) => {
+            Ok(Some(Propagation::Background))
+        }
         (Some("Orphan"), None) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
         (Some(other), None) => {
             let known = ["Foreground", "Background", "Orphan", "nil"];

@@ -30,8 +30,6 @@ pub(crate) struct DeleteOptions {
 pub(crate) enum Propagation {
     /// They are deleted after it.
     Background,
-    /// They are deleted before it.
-    Foreground,
     /// They stay and lose the owner reference.
     Orphan,
 }
@@ -49,13 +47,12 @@ pub(crate) enum Deleted {
 /// The garbage collector's work in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Collector {
-    /// Objects that are removed after their dependents (foreground deletion).
-    waiting: BTreeSet<Key>,
     /// Objects to look at. A queue and not a recursion, because chains of owners may be long.
     due: BTreeSet<Key>,
     is_busy: bool,
 }
 
+/// What a client may have set; dependents are always deleted at once.
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
@@ -169,19 +166,6 @@ impl State {
             }
             finalizers.retain(|finalizer| finalizer != ORPHAN);
         }
-        if finalizers.iter().any(|finalizer| finalizer == FOREGROUND) {
-            // Inserted before its dependents are deleted: their removal looks for it.
-            if self.collector.waiting.insert(key.clone()) {
-                self.delete_dependents(&object);
-            }
-            let mut dependents = self.store.dependents_of(&object.uid);
-            let blocks = |key| self.store.get(key).is_some_and(|one| blocks(one, &object.uid));
-            if dependents.any(blocks) {
-                return;
-            }
-            self.collector.waiting.remove(key);
-            finalizers.retain(|finalizer| finalizer != FOREGROUND);
-        }
         let Some(object) = self.store.get(key).filter(|now| now.uid == object.uid).cloned() else {
             return;
         };
@@ -196,29 +180,6 @@ impl State {
         } else if is_changed {
             set_finalizers(&mut value, finalizers);
             self.store.put(key.kind, value);
-        }
-    }
-
-    /// Deletes the dependents of an object that waits for them.
-    fn delete_dependents(&mut self, owner: &Object) {
-        for key in self.store.dependents(&owner.uid) {
-            let Some(dependent) = self.store.get(&key).cloned() else { continue };
-            let is_waiting =
-                |uid: &str| {
-                    uid == &*owner.uid
-                        || self.collector.waiting.iter().any(|key| {
-                            self.store.get(key).is_some_and(|waiting| &*waiting.uid == uid)
-                        })
-                };
-            let is_remaining = |uid: &str| self.store.has_uid(uid) && !is_waiting(uid);
-            if dependent.owners.iter().any(|uid| is_remaining(uid)) {
-                self.remove_owner_reference(&key, &owner.uid);
-            } else if !dependent.deleting {
-                let has_own = !self.store.dependents(&dependent.uid).is_empty();
-                let propagation =
-                    if has_own { Propagation::Foreground } else { Propagation::Background };
-                self.collect_object(&dependent, propagation);
-            }
         }
     }
 
@@ -256,45 +217,25 @@ impl State {
                 false => 0,
             };
             match is_held || grace > 0 {
-                true => self.collect_object(&object, Propagation::Background),
+                true => {
+                    let propagation = Some(Propagation::Background);
+                    let options = DeleteOptions { propagation, ..DeleteOptions::default() };
+                    self.delete_object(&object, &options);
+                }
                 false => keys.extend(self.remove_one(&key)),
             }
         }
     }
 
-    /// Deletes as the garbage collector does: the object's own finalizers override `propagation`.
-    fn collect_object(&mut self, object: &Arc<Object>, propagation: Propagation) {
-        let finalizers = finalizers(&object.value());
-        let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
-        let propagation = match (has(ORPHAN), has(FOREGROUND)) {
-            (true, _) => Propagation::Orphan,
-            (false, true) => Propagation::Foreground,
-            (false, false) => propagation,
-        };
-        let options = DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
-        self.delete_object(object, &options);
-    }
-
     /// Removes one object and returns the dependents that have no owner any more.
     fn remove_one(&mut self, key: &Key) -> Vec<Key> {
         let Some(gone) = self.store.remove(key) else { return Vec::new() };
-        self.collector.waiting.remove(key);
         let orphans = self
             .store
             .dependents(&gone.uid)
             .into_iter()
             .filter(|key| self.store.get(key).is_some_and(|object| self.is_orphan(object)))
             .collect();
-        let owners: Vec<Key> = self
-            .collector
-            .waiting
-            .iter()
-            .filter(|key| self.store.get(key).is_some_and(|one| gone.owners.contains(&one.uid)))
-            .cloned()
-            .collect();
-        for owner in owners {
-            self.continue_deletion(&owner);
-        }
         if key.kind.is_namespaced() {
             self.continue_deletion(&Key::new(Kind::Namespace, "", &key.namespace));
         }
@@ -330,25 +271,15 @@ fn finalizers_after(kind: Kind, value: &Value, propagation: Option<Propagation>)
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     let propagation = propagation.unwrap_or_else(|| match (has(ORPHAN), has(FOREGROUND)) {
         (true, _) => Propagation::Orphan,
-        (false, true) => Propagation::Foreground,
         // batch/v1 Jobs default to orphan: a job's pods stay.
         (false, false) if kind == Kind::Job => Propagation::Orphan,
-        (false, false) => Propagation::Background,
+        (false, _) => Propagation::Background,
     });
     finalizers.retain(|finalizer| finalizer != ORPHAN && finalizer != FOREGROUND);
-    match propagation {
-        Propagation::Background => {}
-        Propagation::Foreground => finalizers.push(FOREGROUND.to_owned()),
-        Propagation::Orphan => finalizers.push(ORPHAN.to_owned()),
+    if propagation == Propagation::Orphan {
+        finalizers.push(ORPHAN.to_owned());
     }
     finalizers
-}
-
-/// True if the dependent holds back its owner (`blockOwnerDeletion`).
-fn blocks(dependent: &Object, owner: &str) -> bool {
-    array_at(&dependent.value(), "/metadata/ownerReferences").iter().any(|reference| {
-        text_at(reference, "/uid") == owner && reference["blockOwnerDeletion"] == true
-    })
 }
 
 /// Sets deletionTimestamp and deletionGracePeriodSeconds.
@@ -436,20 +367,15 @@ mod tests {
     use super::*;
     use crate::testing::state;
 
-    fn put(state: &mut State, name: &str, owners: &[(&str, bool)], finalizers: &[&str]) -> Key {
-        let references: Vec<Value> = owners
+    fn put(state: &mut State, name: &str, owner: Option<&str>) -> Key {
+        let references: Vec<Value> = owner
             .iter()
-            .map(|(owner, blocks)| {
-                json!({
-                    "apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": owner,
-                    "blockOwnerDeletion": blocks,
-                })
+            .map(|owner| {
+                json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": owner })
             })
             .collect();
-        let metadata = json!({
-            "name": name, "namespace": "n", "uid": name,
-            "ownerReferences": references, "finalizers": finalizers,
-        });
+        let metadata =
+            json!({ "name": name, "namespace": "n", "uid": name, "ownerReferences": references });
         state.store.put(Kind::ConfigMap, json!({ "metadata": metadata })).key.clone()
     }
 
@@ -458,32 +384,8 @@ mod tests {
         state.delete(key, &options).expect("it is there");
     }
 
-    fn release(state: &mut State, key: &Key) {
-        let mut value = state.store.get(key).expect("it is there").value();
-        metadata_mut(&mut value).remove("finalizers");
-        state.replace(key.kind, value);
-    }
-
     fn names(state: &State) -> Vec<String> {
         state.store.objects(Kind::ConfigMap, "").map(|object| object.key.name.clone()).collect()
-    }
-
-    #[test]
-    fn in_the_foreground_owners_are_removed_after_their_blocking_dependents() {
-        let mut state = state();
-        let owner = put(&mut state, "owner", &[], &[]);
-        let held = put(&mut state, "held", &[("owner", true)], &["x.y/z"]);
-        put(&mut state, "free", &[("owner", false)], &[]);
-        put(&mut state, "below", &[("held", true)], &[]);
-        put(&mut state, "shared", &[("owner", true), ("other", true)], &[]);
-        put(&mut state, "other", &[], &[]);
-        delete(&mut state, &owner, Some(Propagation::Foreground));
-        assert_eq!(names(&state), ["held", "other", "owner", "shared"]);
-        release(&mut state, &held);
-        assert_eq!(names(&state), ["other", "shared"]);
-        assert!(state.collector.waiting.is_empty());
-        let shared = state.store.get(&Key::new(Kind::ConfigMap, "n", "shared")).expect("there");
-        assert_eq!(shared.owners.len(), 1);
     }
 
     /// Recursion would overflow the stack.
@@ -494,11 +396,11 @@ mod tests {
         let delete_chain = || {
             let mut state = state();
             let name = |i: usize| format!("c{i:05}");
-            let first = put(&mut state, &name(0), &[], &[]);
+            let first = put(&mut state, &name(0), None);
             for i in 1..N {
-                put(&mut state, &name(i), &[(name(i - 1).as_str(), true)], &[]);
+                put(&mut state, &name(i), Some(&name(i - 1)));
             }
-            delete(&mut state, &first, Some(Propagation::Foreground));
+            delete(&mut state, &first, Some(Propagation::Background));
             assert_eq!(names(&state), Vec::<String>::new());
         };
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(delete_chain);
@@ -508,23 +410,12 @@ mod tests {
     #[test]
     fn orphaned_dependents_stay_without_their_owner_reference() {
         let mut state = state();
-        let owner = put(&mut state, "owner", &[], &[]);
-        let orphan = put(&mut state, "orphan", &[("owner", true)], &[]);
+        let owner = put(&mut state, "owner", None);
+        let orphan = put(&mut state, "orphan", Some("owner"));
         delete(&mut state, &owner, Some(Propagation::Orphan));
         assert_eq!(names(&state), ["orphan"]);
         let value = state.store.get(&orphan).expect("it stays").value();
         assert!(value.pointer("/metadata/ownerReferences").is_none());
-    }
-
-    #[test]
-    fn a_second_delete_may_change_the_propagation() {
-        let mut state = state();
-        let owner = put(&mut state, "owner", &[], &[]);
-        put(&mut state, "held", &[("owner", true)], &["x.y/z"]);
-        delete(&mut state, &owner, Some(Propagation::Foreground));
-        assert_eq!(names(&state), ["held", "owner"]);
-        delete(&mut state, &owner, Some(Propagation::Background));
-        assert_eq!(names(&state), ["held"]);
     }
 
     #[test]

@@ -92,11 +92,6 @@ impl Store {
         self.uids.contains(uid)
     }
 
-    /// The same without a copy.
-    pub(crate) fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Key> {
-        self.dependents.get(uid).into_iter().flatten()
-    }
-
     /// The objects that name `uid` as an owner.
     pub(crate) fn dependents(&self, uid: &str) -> Vec<Key> {
         self.dependents.get(uid).map(|keys| keys.iter().cloned().collect()).unwrap_or_default()

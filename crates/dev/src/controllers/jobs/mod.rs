@@ -229,7 +229,7 @@ impl TrackedJob {
         if !job.deleting {
             let options = DeleteOptions {
                 uid: Some(job.uid.to_string()),
-                propagation: Some(Propagation::Foreground),
+                propagation: Some(Propagation::Background),
                 ..DeleteOptions::default()
             };
             if let Err(refused) = api.lock().delete(&job.key, &options) {
