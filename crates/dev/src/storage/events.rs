@@ -1,15 +1,13 @@
-//! Records the Events of the scheduler, the kubelet and the controllers: it counts repeated Events,
-//! combines similar ones and limits their rate as client-go's recorder does. All Events expire,
-//! those of clients too.
+//! Records the Events of the scheduler, the kubelet and the controllers, and counts repeated ones. All
+//! Events expire, those of clients too.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::json;
 
 use super::State;
 use super::object::Object;
 use crate::schema::kind::{Key, Kind};
-use crate::time;
 use posse_base::time::Millis;
 
 /// The content of an Event about an object.
@@ -36,68 +34,35 @@ pub(crate) struct Events {
     known: BTreeMap<String, Key>,
     /// The keys of `known`, oldest first.
     order: VecDeque<String>,
-    similar: BTreeMap<String, Similar>,
-    rate_limits: BTreeMap<String, RateLimit>,
-}
-
-/// The messages about one object with one reason.
-#[derive(Debug, Default)]
-struct Similar {
-    messages: BTreeSet<String>,
-    last: i64,
-}
-
-/// The rate limit of one component for one object (a token bucket).
-#[derive(Debug)]
-struct RateLimit {
-    left: i64,
-    since: i64,
 }
 
 /// The recorded Events to keep; the oldest is deleted first.
 const EVENTS_MAX: usize = 4096;
 /// The default of kube-apiserver's `--event-ttl`.
 const EVENT_TTL_MS: u64 = 3_600_000;
-/// This many messages with one reason within `SIMILAR_SECONDS` are recorded one by one; later ones
-/// are combined.
-const SIMILAR_MAX: usize = 10;
-const SIMILAR_SECONDS: i64 = 600;
-/// The Events that one component may record about one object, and the time in which it earns one
-/// more.
-const BURST_MAX: i64 = 25;
-const REFILL_SECONDS: i64 = 300;
-
 /// Records an Event about an object, or increments the count of the same Event.
 pub(crate) fn record(state: &mut State, about: &Object, note: &Note<'_>) {
     if about.key.kind == Kind::Pod && state.events.pods_are_simulated && !note.warning {
         return;
     }
-    let now = time::seconds(&state.now);
-    let source = format!("{}\n{}\n{}\n{}", note.component, note.host, about.uid, note.field);
-    let same_reason = format!("{source}\n{}\n{}", note.warning, note.reason);
-    let combined = state.events.combines(&same_reason, note.message, now);
-    let (identity, message) = match combined {
-        true => (same_reason, format!("(combined from similar events): {}", note.message)),
-        false => (format!("{same_reason}\n{}", note.message), note.message.to_owned()),
-    };
-    if !state.events.take_token(&source, now) {
-        return;
-    }
+    let identity = format!(
+        "{}\n{}\n{}\n{}\n{}\n{}\n{}",
+        note.component, note.host, about.uid, note.field, note.warning, note.reason, note.message
+    );
     let known = state.events.known.get(&identity).and_then(|key| state.store.get(key)).cloned();
     match known {
         Some(event) => {
             let mut value = event.value();
             let count = value["count"].as_i64().unwrap_or_default().saturating_add(1);
             value["count"] = count.into();
-            value["message"] = message.into();
             value["lastTimestamp"] = state.now.clone().into();
             state.replace(Kind::Event, value);
         }
-        None => create(state, about, note, identity, &message),
+        None => create(state, about, note, identity),
     }
 }
 
-fn create(state: &mut State, about: &Object, note: &Note<'_>, identity: String, message: &str) {
+fn create(state: &mut State, about: &Object, note: &Note<'_>, identity: String) {
     let of = &about.key;
     let namespace = if of.namespace.is_empty() { "default" } else { &of.namespace };
     let home_namespace = state.store.get(&Key::new(Kind::Namespace, "", namespace));
@@ -130,7 +95,7 @@ fn create(state: &mut State, about: &Object, note: &Note<'_>, identity: String, 
         },
         "involvedObject": involved,
         "reason": note.reason,
-        "message": message,
+        "message": note.message,
         "source": source,
         "firstTimestamp": state.now,
         "lastTimestamp": state.now,
@@ -147,39 +112,6 @@ fn create(state: &mut State, about: &Object, note: &Note<'_>, identity: String, 
 }
 
 impl Events {
-    /// True if so many similar messages were recorded that this one is combined with them.
-    fn combines(&mut self, same_reason: &str, message: &str, now: i64) -> bool {
-        clear_when_full(&mut self.similar);
-        let similar = self.similar.entry(same_reason.to_owned()).or_default();
-        if now - similar.last > SIMILAR_SECONDS {
-            similar.messages.clear();
-        }
-        similar.last = now;
-        similar.messages.insert(message.to_owned());
-        let combines = similar.messages.len() >= SIMILAR_MAX;
-        if combines {
-            similar.messages.pop_first();
-        }
-        combines
-    }
-
-    /// Takes one token of the rate limit; false if none is left.
-    fn take_token(&mut self, source: &str, now: i64) -> bool {
-        clear_when_full(&mut self.rate_limits);
-        let limit = self
-            .rate_limits
-            .entry(source.to_owned())
-            .or_insert(RateLimit { left: BURST_MAX, since: now });
-        let earned = (now - limit.since).max(0) / REFILL_SECONDS;
-        limit.left = limit.left.saturating_add(earned).min(BURST_MAX);
-        limit.since += earned * REFILL_SECONDS;
-        if limit.left == 0 {
-            return false;
-        }
-        limit.left -= 1;
-        true
-    }
-
     /// Adds a new Event; returns the key of the Event to delete for it.
     fn insert(&mut self, identity: String, key: Key) -> Option<Key> {
         if self.known.insert(identity.clone(), key).is_none() {
@@ -189,14 +121,6 @@ impl Events {
             return None;
         }
         self.order.pop_front().and_then(|oldest| self.known.remove(&oldest))
-    }
-}
-
-/// client-go's caches drop the least recently used entry instead. This makes no difference below
-/// `EVENTS_MAX` objects with Events.
-fn clear_when_full<T>(map: &mut BTreeMap<String, T>) {
-    if map.len() >= EVENTS_MAX {
-        map.clear();
     }
 }
 
@@ -270,24 +194,6 @@ mod tests {
         assert_eq!(counts, [1, 1, 2]);
         let involved = &events[0]["involvedObject"];
         assert_eq!((text_at(involved, "/kind"), text_at(involved, "/uid")), ("Pod", &*about.uid));
-    }
-
-    #[test]
-    fn similar_events_are_combined_and_frequent_ones_are_limited() {
-        let api = api();
-        let mut state = api.lock();
-        let about = pod(&mut state, "a");
-        for n in 0..40 {
-            let message = format!("Created pod: p-{n}");
-            record(&mut state, &about, &Note { message: &message, ..NOTE });
-        }
-        let events = events(&state);
-        assert_eq!(events.len(), SIMILAR_MAX);
-        let combined: Vec<_> =
-            events.iter().filter(|e| text_at(e, "/message").starts_with("(combined")).collect();
-        assert_eq!(combined.len(), 1);
-        let recorded = i64::try_from(SIMILAR_MAX).unwrap() - 1;
-        assert_eq!(combined[0]["count"], BURST_MAX - recorded);
     }
 
     #[test]
