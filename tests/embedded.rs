@@ -82,8 +82,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     };
     Own newer::{
         a_resize_changes_amounts_only, a_watch_from_the_future_gets_an_error,
-        bodies_that_are_not_text_or_too_large, containers_are_restarted_by_their_own_rules,
-        every_kubeconfig_names_a_user, image_volumes_are_refused_by_the_node,
+        bodies_that_are_not_text_or_too_large,         every_kubeconfig_names_a_user, image_volumes_are_refused_by_the_node,
         scheduling_gates_keep_a_pod_from_a_node, users_can_ask_who_they_are,
     };
     Own drivers::{

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use crate::support::embedded::Embedded;
 use crate::support::http::{Answer, Client, Exchange};
-use crate::support::scene::TempDir;
 use crate::support::server::{Server, Who};
 use crate::support::wait::{PATIENCE, wait_for};
 
@@ -56,44 +55,6 @@ pub fn a_resize_changes_amounts_only() {
     refused(&to(&path, disk), 422, "only cpu and memory resources are mutable");
     let whole = to(&format!("{CORE}/pods/a"), json!({"limits": {"memory": "256Mi"}}));
     refused(&whole, 422, "pod updates may not change fields other than");
-}
-
-/// KEP-5307 and KEP-5532.
-pub fn containers_are_restarted_by_their_own_rules() {
-    let cluster = Embedded::start_with(&[]);
-    let client = Client::new(&cluster.access(Who::Admin), "newer");
-    let folder = TempDir::new("restarts");
-    // Ends with 42 once.
-    let once = |name: &str| {
-        let mark = folder.path().join(name);
-        format!("test -e {0} && exit 0; touch {0}; exit 42", mark.display())
-    };
-    let shell = |name: &str, script: &str| json!({"name": name, "image": "i", "command": ["sh", "-c", script]});
-    let with_rule = |name: &str, action: &str| {
-        let mut container = shell("c", &once(name));
-        let exit_codes = json!({"operator": "In", "values": [42]});
-        container["restartPolicy"] = "Never".into();
-        container["restartPolicyRules"] = json!([{"action": action, "exitCodes": exit_codes}]);
-        container
-    };
-    for (name, containers) in [
-        ("one", json!([with_rule("one", "Restart")])),
-        ("all", json!([with_rule("all", "RestartAllContainers"), shell("d", "sleep 600")])),
-    ] {
-        let pod = json!({"metadata": {"name": name}, "spec": {
-            "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": containers}});
-        client.post(&format!("{CORE}/pods"), &pod).ok();
-        let path = format!("{CORE}/pods/{name}");
-        wait_for(PATIENCE, "the containers to be restarted", || {
-            let status = client.get(&path).ok()["status"].clone();
-            let statuses = status["containerStatuses"].as_array().cloned().unwrap_or_default();
-            let again = |one: &Value| one["restartCount"] == 1;
-            let over =
-                statuses.first().is_some_and(|one| one["state"]["terminated"]["exitCode"] == 0);
-            !statuses.is_empty() && statuses.iter().all(again) && over
-        });
-    }
-    assert_eq!(client.get(&format!("{CORE}/pods/one")).ok()["status"]["phase"], "Succeeded");
 }
 
 /// KEP-4639: the node has no images.

@@ -1,5 +1,4 @@
-//! A container's command line and environment variables: `env`, `envFrom`, service variables, and
-//! the expansion of `$(VAR)` exactly as in Kubernetes.
+//! A container's command line and environment variables: `env`, `envFrom`, and the expansion of `$(VAR)` exactly as in Kubernetes.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +18,6 @@ pub(super) struct CommandLine {
     pub(super) env: Env,
     /// If empty, the folder that posse was started in.
     pub(super) working_dir: String,
-    /// Event messages about `envFrom` keys that are not valid variable names.
-    pub(super) skipped: Vec<String>,
 }
 
 pub(super) type Env = BTreeMap<String, String>;
@@ -47,7 +44,7 @@ pub(super) fn command_line(
     container: &Value,
     base: &Env,
 ) -> Result<CommandLine, Blocked> {
-    let (own, skipped) = variables(store, pod, container).map_err(Blocked::config)?;
+    let own = variables(store, pod, container).map_err(Blocked::config)?;
     let expanded = |list: &str| -> Vec<String> {
         let words = array_at(container, list).iter();
         words.map(|word| expand(word.as_str().unwrap_or_default(), |name| own.get(name))).collect()
@@ -71,64 +68,50 @@ pub(super) fn command_line(
     let working_dir = text_at(container, "/workingDir").to_owned();
     let mut env = base.clone();
     env.extend(own);
-    Ok(CommandLine { program, args, env, working_dir, skipped })
+    Ok(CommandLine { program, args, env, working_dir })
 }
 
-/// The variables from the container's spec and from the services of its namespace.
-fn variables(store: &Store, pod: &Value, container: &Value) -> Result<(Env, Vec<String>), String> {
-    let services = service_variables(store, pod);
-    let (mut env, skipped) = env_from(store, pod, container)?;
+/// The variables from the container's spec.
+fn variables(store: &Store, pod: &Value, container: &Value) -> Result<Env, String> {
+    let mut env = env_from(store, pod, container)?;
     for variable in array_at(container, "/env") {
         let text = text_at(variable, "/value");
         let value = match variable.get("valueFrom").filter(|_| text.is_empty()) {
-            None => Some(expand(text, |name| env.get(name).or_else(|| services.get(name)))),
+            None => Some(expand(text, |name| env.get(name))),
             Some(source) => value_from(store, pod, container, source)?,
         };
         if let Some(value) = value {
             env.insert(text_at(variable, "/name").to_owned(), value);
         }
     }
-    for (name, value) in services {
-        env.entry(name).or_insert(value);
-    }
-    Ok((env, skipped))
+    Ok(env)
 }
 
-/// The fields of `envFrom` and `valueFrom`, their kind, and the kind's name in messages about each.
-const SOURCES: [(&str, &str, Kind, &str, &str); 2] = [
-    ("configMapRef", "configMapKeyRef", Kind::ConfigMap, "configMap", "ConfigMap"),
-    ("secretRef", "secretKeyRef", Kind::Secret, "secret", "Secret"),
+/// The fields of `envFrom` and `valueFrom`, and their kind.
+const SOURCES: [(&str, &str, Kind); 2] = [
+    ("configMapRef", "configMapKeyRef", Kind::ConfigMap),
+    ("secretRef", "secretKeyRef", Kind::Secret),
 ];
 
 /// The variables of `envFrom`: every key that is a valid variable name.
-fn env_from(store: &Store, pod: &Value, container: &Value) -> Result<(Env, Vec<String>), String> {
+fn env_from(store: &Store, pod: &Value, container: &Value) -> Result<Env, String> {
     let namespace = text_at(pod, "/metadata/namespace");
-    let (mut env, mut skipped) = (Env::new(), Vec::new());
+    let mut env = Env::new();
     for source in array_at(container, "/envFrom") {
-        for (field, _, kind, word, _) in SOURCES {
+        for (field, _, kind) in SOURCES {
             let Some(reference) = source.get(field) else { continue };
             let name = text_at(reference, "/name");
             let optional = sources::is_optional(reference);
             let data = sources::data(store, kind, namespace, name, optional)?.unwrap_or_default();
-            let mut invalid: Vec<String> = Vec::new();
             for (key, value) in data {
                 let name = format!("{}{key}", text_at(source, "/prefix"));
                 if names::env_name(&name).is_empty() {
                     env.insert(name, text(value));
-                } else {
-                    invalid.push(name);
                 }
-            }
-            if !invalid.is_empty() {
-                skipped.push(format!(
-                    "Keys [{}] from the EnvFrom {word} {namespace}/{name} were skipped since they \
-                     are considered invalid environment variable names.",
-                    invalid.join(", "),
-                ));
             }
         }
     }
-    Ok((env, skipped))
+    Ok(env)
 }
 
 fn text(bytes: Vec<u8>) -> String {
@@ -152,7 +135,7 @@ fn value_from(
         return Err("the embedded node takes no variables from files (fileKeyRef)".to_owned());
     }
     let namespace = text_at(pod, "/metadata/namespace");
-    for (_, field, kind, _, word) in SOURCES {
+    for (_, field, kind) in SOURCES {
         let Some(reference) = source.get(field) else { continue };
         let (name, key) = (text_at(reference, "/name"), text_at(reference, "/key"));
         let optional = sources::is_optional(reference);
@@ -160,53 +143,10 @@ fn value_from(
         return match data.and_then(|mut data| data.remove(key)) {
             Some(value) => Ok(Some(text(value))),
             None if optional => Ok(None),
-            None => Err(format!("couldn't find key {key} in {word} {namespace}/{name}")),
+            None => Err(format!("couldn't find key {key} in {} {namespace}/{name}", kind.name())),
         };
     }
     Ok(None)
-}
-
-/// The service variables of the container's namespace (`enableServiceLinks`). The variables of the
-/// API server are not included: `start` sets them for containers that have a token.
-fn service_variables(store: &Store, pod: &Value) -> Env {
-    let mut env = Env::new();
-    if pod.pointer("/spec/enableServiceLinks").and_then(Value::as_bool) == Some(false) {
-        return env;
-    }
-    let namespace = text_at(pod, "/metadata/namespace");
-    for service in store.objects(Kind::Service, namespace) {
-        let value = service.value();
-        let ip = text_at(&value, "/spec/clusterIP");
-        let api = namespace == "default" && service.key.name == "kubernetes";
-        if ip.is_empty() || ip == "None" || api {
-            continue;
-        }
-        let variable = |text: &str| text.replace('-', "_").to_ascii_uppercase();
-        let prefix = variable(&service.key.name);
-        let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-        for (i, port) in array_at(&value, "/spec/ports").iter().enumerate() {
-            let number = port["port"].to_string();
-            let protocol = port["protocol"].as_str().unwrap_or("TCP");
-            let lower = protocol.to_ascii_lowercase();
-            let url = format!("{lower}://{host}:{number}");
-            let mut set =
-                |name: String, value: &str| env.insert(prefix.clone() + &name, value.to_owned());
-            if i == 0 {
-                set("_SERVICE_HOST".to_owned(), ip);
-                set("_SERVICE_PORT".to_owned(), &number);
-                set("_PORT".to_owned(), &url);
-            }
-            if let Some(name) = port["name"].as_str().filter(|name| !name.is_empty()) {
-                set(format!("_SERVICE_PORT_{}", variable(name)), &number);
-            }
-            let link = format!("_PORT_{number}_{}", protocol.to_ascii_uppercase());
-            set(format!("{link}_PROTO"), &lower);
-            set(format!("{link}_PORT"), &number);
-            set(format!("{link}_ADDR"), ip);
-            set(link, &url);
-        }
-    }
-    env
 }
 
 /// Replaces `$(VAR)` by the variable's value and `$$` by `$`. References to unknown variables stay.
@@ -407,60 +347,5 @@ mod tests {
                 "{container}"
             );
         }
-    }
-
-    #[test]
-    fn keys_that_are_no_variable_names_are_skipped_and_reported() {
-        let pod = json!({"metadata": {"namespace": "n"}});
-        let container = json!({"command": ["p"], "envFrom": [{"configMapRef": {"name": "m"}}]});
-        let line = command_line(&settings(), &pod, &container, &Env::new()).expect("it starts");
-        assert_eq!(line.env.into_keys().collect::<Vec<_>>(), ["1a", "k"]);
-        let message = "Keys [a=b] from the EnvFrom configMap n/m were skipped since they are \
-                     considered invalid environment variable names.";
-        assert_eq!(line.skipped, [message]);
-    }
-
-    #[test]
-    fn services_give_variables_unless_service_links_are_disabled() {
-        let port = |port: u16, protocol: &str, name: &str| json!({"port": port, "protocol": protocol, "name": name});
-        let ports = [port(80, "TCP", "web-ui"), port(53, "UDP", "")];
-        let store = store(&[
-            (
-                Kind::Service,
-                json!({"metadata": {"name": "my-db"}, "spec": {"clusterIP": "10.0.0.1", "ports": ports}}),
-            ),
-            (
-                Kind::Service,
-                json!({"metadata": {"name": "none"}, "spec": {"clusterIP": "None", "ports": ports}}),
-            ),
-        ]);
-        let container = json!({"command": ["p"], "env": [
-            {"name": "URL", "value": "http://$(MY_DB_SERVICE_HOST)"},
-            {"name": "MY_DB_PORT", "value": "mine"},
-        ]});
-        let mut pod = json!({"metadata": {"namespace": "n"}});
-        let line = command_line(&store, &pod, &container, &Env::new()).expect("it starts");
-        let env: Vec<String> = line.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        assert_eq!(
-            env,
-            [
-                "MY_DB_PORT=mine",
-                "MY_DB_PORT_53_UDP=udp://10.0.0.1:53",
-                "MY_DB_PORT_53_UDP_ADDR=10.0.0.1",
-                "MY_DB_PORT_53_UDP_PORT=53",
-                "MY_DB_PORT_53_UDP_PROTO=udp",
-                "MY_DB_PORT_80_TCP=tcp://10.0.0.1:80",
-                "MY_DB_PORT_80_TCP_ADDR=10.0.0.1",
-                "MY_DB_PORT_80_TCP_PORT=80",
-                "MY_DB_PORT_80_TCP_PROTO=tcp",
-                "MY_DB_SERVICE_HOST=10.0.0.1",
-                "MY_DB_SERVICE_PORT=80",
-                "MY_DB_SERVICE_PORT_WEB_UI=80",
-                "URL=http://10.0.0.1",
-            ]
-        );
-        pod["spec"] = json!({"enableServiceLinks": false});
-        let line = command_line(&store, &pod, &container, &Env::new()).expect("it starts");
-        assert_eq!(line.env["URL"], "http://$(MY_DB_SERVICE_HOST)");
     }
 }

@@ -1,4 +1,4 @@
-//! The Node objects of the embedded nodes and their leases.
+//! The Node objects of the embedded nodes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,16 +8,10 @@ use serde_json::{Value, json};
 
 use super::report::HOST_IP;
 use crate::apiserver::discovery::architecture;
-use crate::schema::kind::{Key, Kind};
+use crate::schema::kind::Kind;
 use crate::storage::State;
 use crate::storage::object::{Object, array_at, object_mut, text_at};
-use crate::time;
 
-const LEASES: &str = "kube-node-lease";
-/// How often a kubelet renews its lease, and how many renewals lie between two status updates.
-const RENEW_MS: u64 = 10_000;
-const STATUS_EVERY: u64 = 30;
-const LEASE_SECONDS: u64 = 40;
 /// The taint of a cordoned node.
 pub(super) const CORDON: &str = "node.kubernetes.io/unschedulable";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -32,7 +26,6 @@ pub(super) struct Nodes {
     /// The nodes whose objects exist.
     alive: BTreeSet<String>,
     capacity: Value,
-    n_heartbeats: u64,
 }
 
 impl Nodes {
@@ -44,7 +37,7 @@ impl Nodes {
             false => machine,
         };
         let capacity = json!({ "cpu": cpu, "memory": memory, "pods": pods });
-        Self { alive: names.iter().cloned().collect(), names, capacity, n_heartbeats: 0 }
+        Self { alive: names.iter().cloned().collect(), names, capacity }
     }
 
     /// Creates the Node objects.
@@ -129,31 +122,6 @@ impl Nodes {
             }
         }
     }
-
-    /// Renews the leases of nodes that are not lost, and updates their status every `STATUS_EVERY`
-    /// calls. Returns the milliseconds until the next call.
-    pub(super) fn heartbeat(&mut self, state: &mut State, is_lost: impl Fn(&str) -> bool) -> u64 {
-        let updates_status =
-            self.n_heartbeats > 0 && self.n_heartbeats.is_multiple_of(STATUS_EVERY);
-        self.n_heartbeats += 1;
-        for name in self.alive.iter().filter(|name| !is_lost(name)) {
-            let Some(node) = state.store.get(&Key::new(Kind::Node, "", name)).cloned() else {
-                continue;
-            };
-            renew(state, &node);
-            if !updates_status {
-                continue;
-            }
-            let mut value = node.value();
-            let now = state.now.clone();
-            let conditions = value.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
-            for condition in conditions.into_iter().flatten() {
-                condition["lastHeartbeatTime"] = now.as_str().into();
-            }
-            state.replace(Kind::Node, value);
-        }
-        RENEW_MS
-    }
 }
 
 /// Adds or removes a NoSchedule taint. True if that changed the node.
@@ -182,34 +150,6 @@ fn labels(name: &str) -> Value {
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": architecture(),
     })
-}
-
-fn renew(state: &mut State, node: &Object) {
-    let name = &node.key.name;
-    let now = time::micros(&state.now);
-    if let Some(lease) = state.store.get(&Key::new(Kind::Lease, LEASES, name)).cloned() {
-        let mut value = lease.value();
-        if text_at(&value, "/spec/renewTime") != now {
-            object_mut(&mut value, "spec").insert("renewTime".to_owned(), now.into());
-            state.replace(Kind::Lease, value);
-        }
-        return;
-    }
-    let lease = json!({
-        "metadata": {
-            "name": name,
-            "namespace": LEASES,
-            "uid": state.new_uid(),
-            "creationTimestamp": state.now,
-            "ownerReferences": [
-                { "apiVersion": "v1", "kind": "Node", "name": name, "uid": *node.uid },
-            ],
-        },
-        "spec": {
-            "holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now,
-        },
-    });
-    state.create(Kind::Lease, lease);
 }
 
 /// The capacity of this machine: cores, memory, pods.

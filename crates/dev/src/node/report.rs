@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::run::{Container, ContainerState, PodRun, Role, Terminated};
-use crate::storage::object::{array_at, object_mut, text_at};
+use crate::storage::object::object_mut;
 use crate::storage::pods::set_condition;
 
 /// The address of every node: they all run on this machine.
@@ -52,14 +52,10 @@ fn conditions(run: &PodRun, phase: &str, pod: &mut Value, now: &str) {
     let unready: Vec<&str> =
         run.containers.iter().filter(is_unready).map(|container| container.name.as_str()).collect();
     let unready = unready.join(" ");
-    let gates = closed_readiness_gates(pod);
     for condition in ["Ready", "ContainersReady"] {
         match (phase, unready.as_str()) {
             ("Succeeded", _) => set_condition(pod, condition, "False", "PodCompleted", "", now),
             ("Failed", _) => set_condition(pod, condition, "False", "PodFailed", "", now),
-            (_, "") if condition == "Ready" && !gates.is_empty() => {
-                set_condition(pod, condition, "False", "ReadinessGatesNotReady", &gates, now);
-            }
             (_, "") => set_condition(pod, condition, "True", "", "", now),
             (_, unready) => {
                 let message = format!("containers with unready status: [{unready}]");
@@ -67,25 +63,6 @@ fn conditions(run: &PodRun, phase: &str, pod: &mut Value, now: &str) {
             }
         }
     }
-}
-
-/// Describes the readiness gates that are not true. Empty if all are.
-fn closed_readiness_gates(pod: &Value) -> String {
-    let conditions = array_at(pod, "/status/conditions");
-    let closed = array_at(pod, "/spec/readinessGates").iter().filter_map(|gate| {
-        let name = text_at(gate, "/conditionType");
-        match conditions.iter().find(|condition| text_at(condition, "/type") == name) {
-            None => Some(format!(
-                "corresponding condition of pod readiness gate {name:?} does not exist."
-            )),
-            Some(condition) if text_at(condition, "/status") == "True" => None,
-            Some(condition) => Some(format!(
-                "the status of pod readiness gate {name:?} is not \"True\", but {}",
-                text_at(condition, "/status")
-            )),
-        }
-    });
-    closed.collect::<Vec<_>>().join(", ")
 }
 
 fn container_status(container: &Container, uid: &str) -> Value {

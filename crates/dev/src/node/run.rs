@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::Value;
 
-use crate::storage::object::{array_at, text_at};
+use crate::storage::object::text_at;
 
 /// A pod's `restartPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,31 +30,6 @@ impl RestartPolicy {
             Self::Never => false,
             Self::OnFailure => exit_code != 0,
         }
-    }
-}
-
-/// A container's rule for a restart, whatever its policy says (KEP-5307).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RestartRule {
-    /// The exit codes; `NotIn` means all others.
-    codes: Vec<i64>,
-    not_in: bool,
-    /// All containers of the pod are restarted (KEP-5532).
-    all: bool,
-}
-
-impl RestartRule {
-    fn read(rule: &Value) -> Self {
-        let codes = array_at(rule, "/exitCodes/values").iter().filter_map(Value::as_i64);
-        Self {
-            codes: codes.collect(),
-            not_in: text_at(rule, "/exitCodes/operator") == "NotIn",
-            all: text_at(rule, "/action") == "RestartAllContainers",
-        }
-    }
-
-    fn matches(&self, exit_code: i32) -> bool {
-        self.codes.contains(&i64::from(exit_code)) != self.not_in
     }
 }
 
@@ -89,9 +64,6 @@ pub(super) struct Container {
     pub(super) name: String,
     pub(super) image: String,
     pub(super) role: Role,
-    /// Its own policy; `None`: the pod's.
-    policy: Option<RestartPolicy>,
-    rules: Vec<RestartRule>,
     pub(super) state: ContainerState,
     pub(super) last: Option<Terminated>,
     pub(super) restarts: u32,
@@ -153,11 +125,6 @@ impl Container {
             name: text_at(spec, "/name").to_owned(),
             image: text_at(spec, "/image").to_owned(),
             role,
-            policy: match text_at(spec, "/restartPolicy") {
-                "" => None,
-                policy => Some(RestartPolicy::parse(policy)),
-            },
-            rules: array_at(spec, "/restartPolicyRules").iter().map(RestartRule::read).collect(),
             state: ContainerState::Waiting { reason: "ContainerCreating", message: String::new() },
             last: None,
             restarts: 0,
@@ -194,32 +161,6 @@ impl Container {
         }
     }
 
-    /// The first rule for this end.
-    fn rule(&self, exit_code: i32) -> Option<&RestartRule> {
-        self.rules.iter().find(|rule| rule.matches(exit_code))
-    }
-
-    /// True if the container is started again after this end, in a pod with this policy.
-    fn restarts_after(&self, exit_code: i32, of_pod: RestartPolicy) -> bool {
-        self.rule(exit_code).is_some() || self.policy.unwrap_or(of_pod).applies(exit_code)
-    }
-
-    /// True if its end restarts the whole pod.
-    fn restarts_all(&self) -> bool {
-        let ended = self.exit_code().filter(|_| !self.restarting);
-        ended.and_then(|code| self.rule(code)).is_some_and(|rule| rule.all)
-    }
-
-    /// Back to the state before the first start, with what is known of the last run.
-    fn begin_again(&mut self) {
-        let waiting = ContainerState::Waiting { reason: "PodInitializing", message: String::new() };
-        if let ContainerState::Terminated(ended) = std::mem::replace(&mut self.state, waiting) {
-            self.last = Some(ended);
-        }
-        self.restarts += u32::from(self.tried);
-        (self.tried, self.restarting, self.stopping) = (false, false, false);
-    }
-
     fn never_ran(&self) -> bool {
         match self.state {
             ContainerState::Waiting { .. } => self.last.is_none(),
@@ -253,8 +194,6 @@ pub(super) struct PodRun {
 pub(super) enum NextAction {
     /// Schedule the restart of this container.
     Restart(usize),
-    /// Begin again with all containers, of which none runs.
-    RestartAll,
     /// Start these containers for the first time.
     Start(Vec<usize>),
     /// Terminate these containers.
@@ -288,7 +227,7 @@ impl PodRun {
     /// No container will be started any more.
     pub(super) fn is_over(&self) -> bool {
         let final_end = |container: &Container| {
-            container.exit_code().is_some_and(|code| !container.restarts_after(code, self.restart))
+            container.exit_code().is_some_and(|code| !self.restart.applies(code))
         };
         self.terminating.is_some()
             || self.failed.is_some()
@@ -299,8 +238,7 @@ impl PodRun {
     fn init_failed_for_good(&self) -> bool {
         let failed = |container: &Container| {
             let ended = container.last_exit_code().filter(|code| *code != 0);
-            container.role == Role::Init
-                && ended.is_some_and(|code| !container.restarts_after(code, self.restart))
+            container.role == Role::Init && ended.is_some_and(|code| !self.restart.applies(code))
         };
         self.init().iter().any(failed)
     }
@@ -310,15 +248,6 @@ impl PodRun {
             return self.next_stop();
         }
         let indexed = || self.containers.iter().enumerate();
-        if self.containers.iter().any(Container::restarts_all) {
-            let running = || indexed().filter(|(_, container)| container.is_running());
-            let to_stop = running().filter(|(_, container)| !container.stopping);
-            return match to_stop.map(|(index, _)| index).collect::<Vec<_>>() {
-                none if none.is_empty() && running().next().is_none() => NextAction::RestartAll,
-                none if none.is_empty() => NextAction::Wait,
-                containers => NextAction::Stop(containers),
-            };
-        }
         for (index, container) in indexed().take(self.n_init) {
             if !container.tried {
                 return NextAction::Start(vec![index]);
@@ -338,9 +267,7 @@ impl PodRun {
         let mut main = indexed().skip(self.n_init);
         let to_restart = main.find(|(_, container)| {
             !container.restarting
-                && container
-                    .exit_code()
-                    .is_some_and(|code| container.restarts_after(code, self.restart))
+                && container.exit_code().is_some_and(|code| self.restart.applies(code))
         });
         if let Some((index, _)) = to_restart {
             return NextAction::Restart(index);
@@ -350,12 +277,6 @@ impl PodRun {
             none if none.is_empty() => NextAction::Wait,
             containers => NextAction::Start(containers),
         }
-    }
-
-    /// Begins again with all containers.
-    pub(super) fn begin_again(&mut self) {
-        self.containers.iter_mut().for_each(Container::begin_again);
-        self.end_by_ms = None;
     }
 
     /// First all main containers are stopped, then the sidecars one by one in reverse order.
@@ -408,7 +329,7 @@ impl PodRun {
         }
         let restarts = |container: &Container| {
             let ended = container.last_exit_code();
-            ended.is_some_and(|code| container.restarts_after(code, self.restart))
+            ended.is_some_and(|code| self.restart.applies(code))
         };
         match (ended_by_node, self.main().iter().any(restarts)) {
             (false, true) => "Running",
@@ -541,48 +462,6 @@ mod tests {
             let run = run(restart, states);
             assert_eq!((run.phase(), run.next_action()), (phase, next), "{restart:?} {states}");
         }
-    }
-
-    /// The policies and rules of containers go before the pod's policy.
-    #[test]
-    fn a_containers_own_rules_decide_its_restart() {
-        let on = |codes: &[i32], operator: &str, action: &str| {
-            let exit_codes = json!({ "operator": operator, "values": codes });
-            json!([{ "action": action, "exitCodes": exit_codes }])
-        };
-        let restart = || NextAction::Restart(0);
-        for (policy, rules, states, phase, next) in [
-            ("Never", on(&[42], "In", "Restart"), "42", "Running", restart()),
-            ("Never", on(&[42], "In", "Restart"), "41", "Failed", NextAction::Wait),
-            ("Never", on(&[42], "NotIn", "Restart"), "41", "Running", restart()),
-            ("Never", on(&[42], "NotIn", "Restart"), "42", "Failed", NextAction::Wait),
-            ("Always", json!([]), "0", "Running", restart()),
-            ("OnFailure", json!([]), "0", "Succeeded", NextAction::Wait),
-            ("OnFailure", json!([]), "3 0", "Running", restart()),
-            ("Never", on(&[7], "In", "RestartAllContainers"), "7 r", "Running", stop_second()),
-            ("Never", on(&[7], "In", "RestartAllContainers"), "7 x", "Running", NextAction::Wait),
-            (
-                "Never",
-                on(&[7], "In", "RestartAllContainers"),
-                "7 0",
-                "Running",
-                NextAction::RestartAll,
-            ),
-        ] {
-            let mut run = run(RestartPolicy::Never, states);
-            let spec = json!({ "restartPolicy": policy, "restartPolicyRules": rules });
-            let Container { policy, rules, .. } = Container::new(&spec, "containers");
-            (run.containers[0].policy, run.containers[0].rules) = (policy, rules);
-            assert_eq!((run.phase(), run.next_action()), (phase, next), "{spec} {states}");
-        }
-        let mut run = run(RestartPolicy::Never, "0 | 7 0");
-        run.begin_again();
-        assert_eq!((run.phase(), run.next_action()), ("Pending", NextAction::Start(vec![0])));
-        assert!(run.containers.iter().all(|container| container.restarts == 1));
-    }
-
-    fn stop_second() -> NextAction {
-        NextAction::Stop(vec![1])
     }
 
     #[test]

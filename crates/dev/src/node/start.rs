@@ -19,7 +19,6 @@ use crate::apiserver::api::Api;
 use crate::apiserver::exec_orders::CommandIo;
 use crate::kubeconfig::{self, Access};
 use crate::schema::kind::Key;
-use crate::storage::events::{self, Note};
 use crate::storage::object::text_at;
 use posse_process::supervisor::{Launch, Link, Running};
 
@@ -148,10 +147,7 @@ pub(super) fn prepare(
         }
     }
     let replacement = match source {
-        CommandSource::Container => {
-            report_skipped_keys(container, &line);
-            None
-        }
+        CommandSource::Container => None,
         CommandSource::Hook(command) | CommandSource::Client(command) => Some(command.to_vec()),
         CommandSource::Probe(command) => {
             Some(command.iter().map(|word| expand(word, |name| line.env.get(name))).collect())
@@ -234,25 +230,6 @@ fn make_writable(path: &Path) -> io::Result<()> {
     }
     let file = File::options().create(true).append(true).open(path)?;
     file.set_permissions(std::fs::Permissions::from_mode(0o666))
-}
-
-fn report_skipped_keys(container: &ContainerContext<'_>, line: &CommandLine) {
-    if line.skipped.is_empty() {
-        return;
-    }
-    let mut state = container.api.lock();
-    let Some(about) = state.store.get(container.key).cloned() else { return };
-    for message in &line.skipped {
-        let note = Note {
-            warning: true,
-            reason: "InvalidEnvironmentVariableNames",
-            message,
-            component: "kubelet",
-            host: about.node(),
-            field: "",
-        };
-        events::record(&mut state, &about, &note);
-    }
 }
 
 /// The pod's `HOSTNAME`.

@@ -216,7 +216,7 @@ impl Kubelet {
         };
         let limited = |process: &ContainerProcess| process.memory_limit.is_some();
         if limited(&process) && !self.processes.values().any(limited) {
-            self.set_node_timer(MEMORY_MS, TimerKind::Memory);
+            self.set_memory_timer(MEMORY_MS);
         }
         self.processes.insert(number, process);
         if let Some(container) = self.container_mut(key, index) {
@@ -242,7 +242,7 @@ impl Kubelet {
             process.memory_limit = memory_limit(&self.settings, spec);
         }
         if !is_checked && self.processes.values().any(limited) {
-            self.set_node_timer(MEMORY_MS, TimerKind::Memory);
+            self.set_memory_timer(MEMORY_MS);
         }
     }
 
@@ -568,7 +568,7 @@ impl Kubelet {
             }
         }
         if let Some(next) = next {
-            self.set_node_timer(next, TimerKind::Memory);
+            self.set_memory_timer(next);
         }
     }
 

@@ -58,12 +58,12 @@ pub(super) struct Kubelet {
     seen: Seen,
 }
 
-/// A timer of one pod, or of the node if `pod` is `None`.
 #[derive(Debug)]
-struct Timer {
+enum Timer {
+    /// Compare the containers' memory with their limits.
+    Memory,
     /// The pod's key and uid.
-    pod: Option<(Key, Box<str>)>,
-    kind: TimerKind,
+    Pod(Key, Box<str>, TimerKind),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,12 +72,8 @@ pub(super) enum TimerKind {
     BackOff(usize),
     /// The pod's `activeDeadlineSeconds` are over.
     Deadline,
-    /// Renew the nodes' leases.
-    Heartbeat,
     /// The grace period of this process is over.
     Kill(u64),
-    /// Compare the containers' memory with their limits.
-    Memory,
     /// Run a probe of this process.
     Probe(u64, usize),
     /// The restart backoff of a container is over.
@@ -108,7 +104,7 @@ impl Kubelet {
             (name.to_owned(), value)
         };
         let (name, path) = variable("PATH", PATH_DEFAULT);
-        let mut kubelet = Self {
+        let kubelet = Self {
             nodes: Nodes::new(settings.nodes, settings.simulate),
             scheduler: Scheduler::default(),
             addresses: Addresses::new(settings.port),
@@ -128,7 +124,6 @@ impl Kubelet {
             inbox,
         };
         kubelet.nodes.register(&mut kubelet.api.lock());
-        kubelet.heartbeat();
         Ok(kubelet)
     }
 
@@ -253,9 +248,6 @@ impl Kubelet {
             if has_field("\"limits\"") {
                 self.set_memory_limits(key, &object.value());
             }
-            if has_field("\"readinessGates\"") {
-                self.report(key);
-            }
         }
     }
 
@@ -339,9 +331,6 @@ impl Kubelet {
                 }
                 NextAction::Stop(containers) => self.stop(key, &containers),
                 NextAction::Restart(index) => self.set_restart(key, index),
-                NextAction::RestartAll => {
-                    self.runs.get_mut(key).into_iter().for_each(PodRun::begin_again);
-                }
             }
         }
         self.report(key);
@@ -420,13 +409,12 @@ impl Kubelet {
 
     pub(super) fn set_timer(&mut self, delay_ms: u64, key: &Key, kind: TimerKind) {
         let Some(run) = self.runs.get(key) else { return };
-        let pod = Some((key.clone(), run.uid.clone()));
-        self.set(delay_ms, Timer { pod, kind });
+        let timer = Timer::Pod(key.clone(), run.uid.clone(), kind);
+        self.set(delay_ms, timer);
     }
 
-    /// Sets a timer that belongs to no pod.
-    pub(super) fn set_node_timer(&mut self, delay_ms: u64, kind: TimerKind) {
-        self.set(delay_ms, Timer { pod: None, kind });
+    pub(super) fn set_memory_timer(&mut self, delay_ms: u64) {
+        self.set(delay_ms, Timer::Memory);
     }
 
     fn set(&mut self, delay_ms: u64, timer: Timer) {
@@ -445,10 +433,9 @@ impl Kubelet {
     pub(super) fn on_timers(&mut self) {
         let now = self.api.clock.now();
         while let Some(entry) = self.timers.first_entry().filter(|entry| entry.key().0 <= now) {
-            let Timer { pod, kind } = entry.remove();
-            match pod {
-                None => self.on_node_timer(kind),
-                Some((key, uid)) => {
+            match entry.remove() {
+                Timer::Memory => self.check_memory(),
+                Timer::Pod(key, uid, kind) => {
                     if self.runs.get(&key).is_some_and(|run| run.uid == uid) {
                         self.on_timer(&key, kind);
                     }
@@ -457,24 +444,9 @@ impl Kubelet {
         }
     }
 
-    fn on_node_timer(&mut self, kind: TimerKind) {
-        if matches!(kind, TimerKind::Heartbeat) {
-            self.heartbeat();
-        } else if matches!(kind, TimerKind::Memory) {
-            self.check_memory();
-        }
-    }
-
-    fn heartbeat(&mut self) {
-        let faults = &self.api.faults;
-        let every = self.nodes.heartbeat(&mut self.api.lock(), |node| faults.is_lost(node));
-        self.set_node_timer(every, TimerKind::Heartbeat);
-    }
-
     fn on_timer(&mut self, key: &Key, kind: TimerKind) {
         let is_over = self.runs.get(key).is_some_and(PodRun::is_over);
         match kind {
-            TimerKind::Heartbeat | TimerKind::Memory => {}
             TimerKind::Kill(number) => self.kill(number),
             TimerKind::Deadline => self.on_deadline(key),
             TimerKind::SimulatedEnd => self.simulate_end(key),
