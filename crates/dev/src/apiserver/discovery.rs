@@ -124,9 +124,6 @@ fn resources(api_version: &str) -> Option<Value> {
         (plural, entry(review.plural, review.kind, false, &["create"]))
     });
     let mut by_name: Map<String, Value> = stored.chain(reviews).collect();
-    if api_version == "v1" {
-        by_name.insert("bindings".to_owned(), entry("bindings", "Binding", true, &["create"]));
-    }
     if api_version == APPS {
         // kubectl and client-go take a group without resources for a failure.
         let nothing = entry("controllerrevisions", "ControllerRevision", true, &[]);

@@ -10,7 +10,6 @@ use crate::apiserver::codec::{self, versions};
 use crate::apiserver::discovery;
 use crate::apiserver::evict;
 use crate::apiserver::exec_subresource;
-use crate::apiserver::health;
 use crate::apiserver::logs;
 use crate::apiserver::options::{self, ListOptions};
 use crate::apiserver::read;
@@ -51,7 +50,7 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
         }),
         Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
         Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
-        Route::Health => Ok(Answer::text(200, health::text(request))),
+        Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
         Route::Resource(target)
             if matches!(target.subresource, Subresource::Exec | Subresource::Log) =>
         {
@@ -90,8 +89,7 @@ fn resource(api: &Api, request: &Request, target: &Target) -> Result<Answer, Sta
         false => Err(StatusError::method_not_allowed()),
     };
     match (request.method.as_str(), target.key(), target.subresource) {
-        ("POST", _, Subresource::Binding) => write::bind(api, request, target),
-        (_, _, Subresource::Binding) => Err(StatusError::method_not_allowed()),
+        ("POST", Some(key), Subresource::Binding) => write::bind(api, request, &key),
         ("GET", None, _) => read::collection(api, request, target),
         ("GET", Some(key), part) if part.has_object() => read::object(api, request, &key),
         ("GET", Some(key), Subresource::Log) => {

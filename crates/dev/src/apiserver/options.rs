@@ -10,7 +10,6 @@ use crate::apiserver::codec::{decode, versions};
 use crate::apiserver::route::Target;
 use crate::apiserver::selector::{FieldSelector, FieldTerm, LabelSelector};
 use crate::apiserver::table::Form;
-use crate::schema;
 use crate::schema::kind::Kind;
 use crate::schema::status::{Cause, StatusError, go_quoted};
 use crate::storage::deletion::{DeleteOptions, Propagation};
@@ -155,8 +154,7 @@ impl ListOptions {
     }
 }
 
-/// The selectable fields besides `metadata.name` and `metadata.namespace`. Kinds without a row have
-/// another error message.
+/// The selectable fields besides `metadata.name` and `metadata.namespace`.
 const SELECTABLE: [(Kind, &[&str]); 7] = [
     (
         Kind::Event,
@@ -214,17 +212,7 @@ fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), StatusError> {
     let known =
         |field: &str| COMMON.contains(&field) || own.is_some_and(|fields| fields.contains(&field));
     let Some(term) = fields.terms.iter().find(|term| !known(&term.field)) else { return Ok(()) };
-    let quoted = go_quoted(&term.field);
-    Err(StatusError::bad_request(match own {
-        Some(_) if kind == Kind::Job => {
-            format!("field label {quoted} not supported for Job")
-        }
-        Some(_) => format!("field label not supported: {}", term.field),
-        None => format!(
-            "{quoted} is not a known field selector: only \"metadata.name\", \
-             \"metadata.namespace\""
-        ),
-    }))
+    Err(StatusError::bad_request(format!("field label not supported: {}", term.field)))
 }
 
 /// Parses a `resourceVersion`; `None` if empty.
@@ -288,24 +276,14 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, StatusError> {
             StatusError::bad_request(message)
         })?,
     };
-    let kind = given.get("kind").and_then(Value::as_str).unwrap_or("DeleteOptions");
-    if kind != "DeleteOptions" {
-        return Err(StatusError::bad_request(format!(
-            "no kind {} is registered for version \"meta.k8s.io/v1\" in scheme \
-             \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
-            go_quoted(kind)
-        )));
+    let wrong = |what: &str| StatusError::bad_request(format!("DeleteOptions: {what}"));
+    if given.get("kind").is_some_and(|kind| kind != "DeleteOptions") {
+        return Err(wrong("the body is of another kind"));
     }
-    let grace = match given.get("gracePeriodSeconds") {
-        None | Some(Value::Null) => None,
-        Some(value) => Some(value.as_i64().ok_or_else(|| {
-            StatusError::bad_request(format!(
-                "json: cannot unmarshal {} into Go struct field DeleteOptions.gracePeriodSeconds of \
-                 type int64",
-                schema::type_word(value)
-            ))
-        })?),
-    };
+    let grace = given.get("gracePeriodSeconds").filter(|seconds| !seconds.is_null());
+    let grace = grace.map(|seconds| {
+        seconds.as_i64().ok_or_else(|| wrong("gracePeriodSeconds is no whole number"))
+    });
     let values: Vec<&str> = array_at(&given, "/dryRun").iter().filter_map(Value::as_str).collect();
     let mut causes = Vec::new();
     let propagation = propagation(&given).map_err(|cause| causes.push(cause)).unwrap_or_default();
@@ -315,7 +293,7 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, StatusError> {
     }
     let text = |pointer: &str| given.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     Ok(DeleteOptions {
-        grace_seconds: grace,
+        grace_seconds: grace.transpose()?,
         uid: text("/preconditions/uid"),
         version: text("/preconditions/resourceVersion"),
         dry_run: !values.is_empty(),

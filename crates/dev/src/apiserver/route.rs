@@ -53,7 +53,7 @@ pub(crate) fn parse(path: &str) -> Result<Route, StatusError> {
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     match segments.as_slice() {
         _ if path.starts_with("//") => Ok(Route::Nowhere),
-        ["healthz" | "livez" | "readyz", ..] if health::knows(path) => Ok(Route::Health),
+        _ if health::knows(path) => Ok(Route::Health),
         ["openapi", "v2"] => Ok(Route::OpenApi),
         [] | ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, _]
             if discovery::has(path) =>
@@ -96,9 +96,6 @@ fn resource(api_version: &str, segments: &[&str]) -> Result<Route, StatusError> 
         }))
     };
     match segments {
-        ["namespaces", namespace, "bindings"] if api_version == "v1" => {
-            target(Kind::Pod, namespace, None, Subresource::Binding)
-        }
         ["namespaces", namespace, plural, rest @ ..]
             if !(api_version == "v1" && rest.is_empty() && *plural == "status") =>
         {

@@ -19,7 +19,7 @@ use crate::apiserver::dispatch;
 use crate::apiserver::fault_endpoint;
 use crate::apiserver::route::{self, Route};
 use crate::faults::{self, Body, Fault, Struck};
-use crate::schema::status::{StatusError, go_quoted};
+use crate::schema::status::StatusError;
 use crate::time;
 use posse_serve::origin::{refuse_foreign_host, refuse_pages};
 use posse_serve::{Handler, Limits, Listen, Plain, Request, Responder, Server};
@@ -100,7 +100,7 @@ impl Handler for Endpoint {
             whole @ Answer::Whole { code, .. } => match faults::after(faults, &request, code) {
                 Some(struck) => self.strike(&struck, responder),
                 None if is_list(&request) => self.send_list(&request, &whole, responder),
-                None => self.send_warning(&whole, &codec::warnings(&request), responder),
+                None => self.send(&whole, responder),
             },
         }
     }
@@ -170,15 +170,6 @@ impl Endpoint {
     }
 
     fn send(&self, answer: &Answer, responder: Responder<'_>) -> io::Result<()> {
-        self.send_warning(answer, &[], responder)
-    }
-
-    fn send_warning(
-        &self,
-        answer: &Answer,
-        warnings: &[String],
-        responder: Responder<'_>,
-    ) -> io::Result<()> {
         let Answer::Whole { code, content_type, body, retry_after } = answer else {
             return Ok(());
         };
@@ -188,9 +179,6 @@ impl Endpoint {
         if let Some(seconds) = &seconds {
             headers.push(("retry-after", seconds));
         }
-        let warnings: Vec<String> =
-            warnings.iter().map(|text| format!("299 - {}", go_quoted(text))).collect();
-        headers.extend(warnings.iter().map(|text| ("warning", text.as_str())));
         responder.send(*code, &headers, body)
     }
 }

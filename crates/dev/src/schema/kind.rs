@@ -276,26 +276,6 @@ impl Kind {
         self.row().subresources
     }
 
-    /// True if a PUT may create an object.
-    pub(crate) fn is_created_by_update(self) -> bool {
-        const KINDS: [Kind; 8] = [
-            Kind::ClusterRole,
-            Kind::ClusterRoleBinding,
-            Kind::Event,
-            Kind::Lease,
-            Kind::LimitRange,
-            Kind::Role,
-            Kind::RoleBinding,
-            Kind::Service,
-        ];
-        KINDS.contains(&self)
-    }
-
-    /// True if an update must name the resourceVersion that it is based on.
-    pub(crate) fn needs_version(self) -> bool {
-        matches!(self, Self::Lease | Self::PodDisruptionBudget)
-    }
-
     /// True if a delete answers with the deleted object.
     pub(crate) fn delete_returns_object(self) -> bool {
         const KINDS: [Kind; 6] = [

@@ -158,49 +158,9 @@ pub(crate) fn cannot_be_handled(
     ))
 }
 
-/// Applies a JSON merge patch (RFC 7386) to `target`.
-pub(crate) fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(changes) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(serde_json::Map::new());
-    }
-    let members = target.as_object_mut().expect("it was made one above");
-    for (key, change) in changes {
-        if change.is_null() {
-            members.remove(key);
-        } else {
-            merge(members.entry(key.clone()).or_insert(Value::Null), change);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn merge_patches_follow_rfc_7386() {
-        for (target, patch, want) in [
-            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
-            (json!({"a": "b", "b": 1}), json!({"a": null}), json!({"b": 1})),
-            (json!({"a": [1, 2]}), json!({"a": [3]}), json!({"a": [3]})),
-            (
-                json!({"a": {"b": 1}}),
-                json!({"a": {"c": null, "d": 2}}),
-                json!({"a": {"b": 1, "d": 2}}),
-            ),
-            (json!({"a": "x"}), json!({"a": {"b": {"c": null}}}), json!({"a": {"b": {}}})),
-        ] {
-            let mut got = target.clone();
-            merge(&mut got, &patch);
-            assert_eq!(got, want, "{target} + {patch}");
-        }
-    }
 
     #[test]
     fn a_value_of_a_wrong_type_is_reported_with_its_path() {

@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value};
 
-use super::go_shown;
 use crate::schema::status::StatusError;
 use crate::schema::type_word;
 use crate::schema::{Field, Shape, Type};
@@ -38,7 +37,7 @@ fn merge_members(
         }
         Some("delete") => return Ok(Members::new()),
         Some(other) if of.is_some() && other != "merge" => {
-            return Err(unknown_directive(other, &patch));
+            return Err(wrong(format!("unknown patch type: {other}")));
         }
         Some(_) if of.is_some() => drop(patch.remove(DIRECTIVE)),
         Some(_) | None => {}
@@ -104,11 +103,11 @@ fn is_directive(name: &str) -> bool {
 
 fn retain_keys(target: &mut Members, patch: &mut Members) -> Result<(), StatusError> {
     let Some(retained) = patch.remove(RETAIN) else { return Ok(()) };
-    let wrong = || StatusError::bad_request("invalid patch format of retainKeys");
-    let Value::Array(retained) = retained else { return Err(wrong()) };
+    let refused = || wrong("invalid patch format of retainKeys");
+    let Value::Array(retained) = retained else { return Err(refused()) };
     let is_retained = |name: &str| retained.iter().any(|key| key.as_str() == Some(name));
     if !patch.keys().all(|name| is_directive(name) || is_retained(name)) {
-        return Err(wrong());
+        return Err(refused());
     }
     target.retain(|name, _| is_retained(name));
     Ok(())
@@ -117,17 +116,10 @@ fn retain_keys(target: &mut Members, patch: &mut Members) -> Result<(), StatusEr
 fn delete_from(target: &mut Members, name: &str, deleted: &Value) -> Result<(), StatusError> {
     let Some(Value::Array(present)) = target.get_mut(name) else { return Ok(()) };
     let Value::Array(deleted) = deleted else {
-        let detail = format!("cannot restore slice from {}", type_word(deleted));
-        return Err(unrestorable(&detail));
+        return Err(wrong(format!("cannot restore slice from {}", type_word(deleted))));
     };
     present.retain(|item| !deleted.contains(item));
     Ok(())
-}
-
-/// The error for a result that does not fit the type.
-fn unrestorable(detail: &str) -> StatusError {
-    let cause = crate::schema::status::Cause::invalid("patch", "", detail);
-    StatusError::invalid_kind("", "", "", &[cause])
 }
 
 /// Merges the lists with a `$setElementOrder` and sorts them by it.
@@ -139,13 +131,8 @@ fn set_order(
     let names: Vec<String> =
         patch.keys().filter_map(|name| name.strip_prefix(ORDER)).map(str::to_owned).collect();
     for name in names {
-        let order = match patch.remove(&format!("{ORDER}{name}")) {
-            Some(Value::Array(order)) => order,
-            other => {
-                let found = other.as_ref().map_or("null", type_word);
-                let message = format!("expected a []interface {{}}, but received a {found}");
-                return Err(StatusError::internal(message));
-            }
+        let Some(Value::Array(order)) = patch.remove(&format!("{ORDER}{name}")) else {
+            return Err(wrong(format!("{ORDER}{name} is not a list")));
         };
         let field = of.and_then(|of| of.field(&name));
         let key = merge_key(field);
@@ -175,16 +162,10 @@ fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(
         .iter()
         .filter(|item| !is_special(item))
         .all(|item| left.any(|known| is_same_item(known, item, key)));
-    if in_order {
-        return Ok(());
+    match in_order {
+        true => Ok(()),
+        false => Err(wrong("the order in the patch list doesn't match the $setElementOrder list")),
     }
-    let lines =
-        |list: &[Value]| format!("[{}]", list.iter().map(go_shown).collect::<Vec<_>>().join(" "));
-    Err(StatusError::internal(format!(
-        "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
-        lines(change),
-        lines(order)
-    )))
 }
 
 fn merge_key(field: Option<&'static Field>) -> Option<&'static str> {
@@ -212,11 +193,7 @@ fn merge_list(
     }
     let n_objects = present.iter().chain(&change).filter(|item| item.is_object()).count();
     if n_objects > 0 && n_objects < present.len() + change.len() {
-        return Err(StatusError::internal(format!(
-            "list element types are not identical: [{} {}]",
-            go_shown(&present.into()),
-            go_shown(&change.into())
-        )));
+        return Err(wrong("list element types are not identical"));
     }
     let before = present.clone();
     if n_objects == 0 {
@@ -250,32 +227,22 @@ fn perform_directives(
                 present.retain(|one| !is_same_item(one, &item, Some(key)));
             }
             Some((_, Some("replace"))) => replaced = true,
-            Some((_, Some("merge"))) => {
-                let message = "merging lists cannot yet be specified in the patch";
-                return Err(StatusError::internal(message));
-            }
-            Some((word, _)) => {
-                let members = item.as_object().cloned().unwrap_or_default();
-                return Err(unknown_directive(&go_shown(word), &members));
-            }
+            Some((word, _)) => return Err(wrong(format!("unknown patch type: {word}"))),
         }
     }
     Ok((Some(present).filter(|_| !replaced), plain))
 }
 
-fn unknown_directive(word: &str, members: &Members) -> StatusError {
-    let shown = go_shown(&Value::Object(members.clone()));
-    StatusError::internal(format!("unknown patch type: {word} in map: {shown}"))
-}
-
 fn check_key(item: &Value, key: &str) -> Result<(), StatusError> {
     match item.get(key) {
         Some(_) => Ok(()),
-        None => Err(StatusError::internal(format!(
-            "map: {} does not contain declared merge key: {key}",
-            go_shown(item)
-        ))),
+        None => Err(wrong(format!("an item does not contain the declared merge key {key}"))),
     }
+}
+
+/// The error for a patch that cannot be applied.
+fn wrong(why: impl Into<String>) -> StatusError {
+    StatusError::bad_request(why)
 }
 
 fn merge_items(

@@ -14,7 +14,6 @@ use serde_json::Value;
 use crate::apiserver::answer::{Answer, success};
 use crate::apiserver::api::Api;
 use crate::apiserver::codec::decode;
-use crate::apiserver::route::Target;
 use crate::schema::kind::{Key, Kind};
 use crate::schema::status::{Cause, StatusError};
 use crate::storage::object::{Object, text_at};
@@ -72,15 +71,10 @@ fn name_missing(key: &Key) -> StatusError {
     ))
 }
 
-/// Answers `POST pods/NAME/binding` and `POST bindings`, whose body names the pod.
-pub(crate) fn bind(api: &Api, request: &Request, target: &Target) -> Result<Answer, StatusError> {
+/// Answers `POST pods/NAME/binding`.
+pub(crate) fn bind(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError> {
     let body = decode::value(&request.body).map_err(StatusError::bad_request)?;
-    let named = text_at(&body, "/metadata/name");
-    let name = target.name.as_deref().unwrap_or(named);
-    if name.is_empty() {
-        return Err(StatusError::bad_request("Name parameter required."));
-    }
-    if name != named {
+    if text_at(&body, "/metadata/name") != key.name {
         let message = "name in URL does not match name in Binding object";
         return Err(StatusError::bad_request(message));
     }
@@ -88,6 +82,6 @@ pub(crate) fn bind(api: &Api, request: &Request, target: &Target) -> Result<Answ
     if node.is_empty() {
         return Err(StatusError::internal("target.name: Required value"));
     }
-    bind_to(&mut api.lock(), &Key::new(Kind::Pod, &target.namespace, name), node)?;
+    bind_to(&mut api.lock(), key, node)?;
     Ok(Answer::json(201, &success(201)))
 }

@@ -7,9 +7,8 @@ use super::{check_name, name_missing};
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
 use crate::apiserver::codec::decode;
-use crate::apiserver::defaults;
 use crate::apiserver::options;
-use crate::apiserver::patch::{go_shown, json, strategic};
+use crate::apiserver::patch::{json, strategic};
 use crate::schema;
 use crate::schema::kind::{Key, Kind, Subresource};
 use crate::schema::status::{Cause, StatusError};
@@ -66,7 +65,7 @@ fn json_of(body: &[u8]) -> Result<Value, StatusError> {
 
 fn merged(mut whole: Value, body: &[u8]) -> Result<Value, StatusError> {
     match json_of(body)? {
-        patch @ Value::Object(_) => decode::merge(&mut whole, &patch),
+        patch @ Value::Object(_) => json_patch::merge(&mut whole, &patch),
         Value::Null => return Err(StatusError::bad_request("Invalid JSON Patch")),
         other @ (Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_)) => {
             let found = schema::type_word(&other);
@@ -91,16 +90,9 @@ fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, StatusErro
             return Err(StatusError::bad_request(message));
         }
     };
-    let of = schema::of(kind);
-    let mut value = strategic::apply(of, whole, &members)?;
+    let mut value = strategic::apply(schema::of(kind), whole, &members)?;
     set_type(&mut value, kind);
-    if let Err(wrong) = schema::check(of, &value) {
-        let cause = Cause::invalid("patch", &go_shown(&patch), &wrong);
-        return Err(StatusError::invalid_kind("", "", "", &[cause]));
-    }
-    schema::canonical(of, &mut value);
-    defaults::fill(kind, &mut value);
-    Ok(value)
+    decode::patched(kind, value)
 }
 
 /// The result of a patch must be an object of the kind.

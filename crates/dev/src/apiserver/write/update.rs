@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::create::insert;
 use super::{check_name, check_size, object_answer, refuse_invalid};
 use crate::apiserver::admission::{self, Charges};
 use crate::apiserver::answer::Answer;
@@ -13,7 +12,7 @@ use crate::apiserver::options;
 use crate::apiserver::strategy;
 use crate::apiserver::validate;
 use crate::schema::kind::{Key, Kind, Subresource};
-use crate::schema::status::{Cause, StatusError};
+use crate::schema::status::StatusError;
 use crate::storage::State;
 use crate::storage::object::{
     Object, array_at, metadata_mut, next_generation, object_mut, text_at,
@@ -36,49 +35,18 @@ pub(crate) fn put(
 ) -> Result<Answer, StatusError> {
     let dry_run = options::dry_run(request, "UpdateOptions")?;
     codec::format(request)?;
-    let mut value = decode::object(key.kind, &request.body)?;
+    let value = decode::object(key.kind, &request.body)?;
     check_name(&value, key)?;
     let mut state = api.lock();
     let uid = text_at(&value, "/metadata/uid").to_owned();
     let Some(old) = state.store.get(key).cloned() else {
-        let is_created = key.kind.is_created_by_update() && subresource == Subresource::None;
-        if !uid.is_empty() && is_created {
-            return Err(other_uid(key, &uid, ""));
-        }
-        return match is_created {
-            true => {
-                // A version cannot match an object that does not exist.
-                metadata_mut(&mut value).remove("resourceVersion");
-                insert(api, &mut state, (key.kind, &key.namespace), value, dry_run)
-            }
-            false => Err(StatusError::not_found(key.kind, &key.name)),
-        };
+        return Err(StatusError::not_found(key.kind, &key.name));
     };
     if !uid.is_empty() && uid != *old.uid {
-        return Err(other_uid(key, &uid, &old.uid));
+        let detail = format!("the UID is {}, not {uid}", old.uid);
+        return Err(StatusError::conflict(key.kind.plural(), key.kind.group(), &key.name, &detail));
     }
     update(&mut state, &old, NewVersion { value, subresource, dry_run })
-}
-
-fn other_uid(key: &Key, uid: &str, found: &str) -> StatusError {
-    let plural = key.kind.plural();
-    let folder = if key.kind == Kind::Node {
-        "minions"
-    } else if key.kind == Kind::Service {
-        "services/specs"
-    } else {
-        plural
-    };
-    let place = match key.namespace.as_str() {
-        "" => format!("{folder}/{}", key.name),
-        namespace => format!("{folder}/{namespace}/{}", key.name),
-    };
-    let detail = format!(
-        "StorageError: invalid object, Code: 4, Key: /registry/{place}, ResourceVersion: 0, \
-         AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: \
-         {found}"
-    );
-    StatusError::conflict(plural, key.kind.group(), &key.name, &detail)
 }
 
 /// Validates and stores a new version of an object.
@@ -139,12 +107,6 @@ fn check_namespace_and_version(old: &Object, value: &Value) -> Result<(), Status
         ));
     }
     match text_at(value, "/metadata/resourceVersion") {
-        "" | "0" if key.kind.needs_version() => {
-            let detail = "must be specified for an update";
-            let cause = Cause::invalid_raw("metadata.resourceVersion", &"0", detail);
-            let (plural, group) = (key.kind.plural(), key.kind.group());
-            Err(StatusError::invalid_kind(plural, group, &key.name, &[cause]))
-        }
         "" | "0" => Ok(()),
         version => match version.parse::<u64>() {
             Ok(version) if version == old.version => Ok(()),
