@@ -1,6 +1,6 @@
 //! `posse task`: adds tasks to a run, lists them, waits for them, prints their output and cancels them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::slice;
 use std::thread;
@@ -88,7 +88,6 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     let values = TaskValues::read(&args.secret_env, &args.file, world)?;
     let client = find_run(&args.of.client, world)?.client;
     let group = args.of.group.clone().map_or_else(|| only_group(&client), Ok)?;
-    let after = with_arrays(by_name(&args.after), || Ok(client.tasks(&group)?))?;
     let has_words = !args.words.is_empty();
     let task = TaskJson {
         key,
@@ -106,7 +105,7 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         retries: args.retries,
         deadline: args.deadline.map(|ms| format!("{ms}ms")),
         array: None,
-        after,
+        after: by_name(&args.after),
     };
     let tasks = match &args.array {
         None => vec![task],
@@ -127,33 +126,6 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
         );
     }
     print_listing(&Added(added), args.output, out)
-}
-
-/// An array's name stands for all of its tasks, unless a task has this key.
-fn with_arrays(
-    after: BTreeMap<String, String>,
-    known: impl FnOnce() -> Result<Vec<TaskStatusJson>, Failure>,
-) -> Result<BTreeMap<String, String>, Failure> {
-    if after.is_empty() {
-        return Ok(after);
-    }
-    let known = known()?;
-    let mut all = BTreeMap::new();
-    for (name, how) in after {
-        let is_of_array = |key: &&str| {
-            let index = key.strip_prefix(name.as_str()).and_then(|rest| rest.strip_prefix('-'));
-            index.is_some_and(|index| index.parse::<u32>().is_ok())
-        };
-        let is_task = known.iter().any(|task| task.key == name);
-        let keys = known.iter().map(|task| task.key.as_str()).filter(|_| !is_task);
-        let of_array: Vec<&str> = keys.filter(is_of_array).collect();
-        if of_array.is_empty() {
-            all.insert(name, how);
-        } else {
-            all.extend(of_array.into_iter().map(|key| (key.to_owned(), how.clone())));
-        }
-    }
-    Ok(all)
 }
 
 /// How many of these tasks, which differ in their indexes alone, fit into a call.
@@ -506,7 +478,7 @@ mod tests {
             attempts: 1,
             exit_code,
             reason,
-            message: None,
+            ..TaskStatusJson::default()
         }
     }
 
@@ -525,24 +497,6 @@ mod tests {
         assert_eq!(n, 5);
         assert!(tasks_body(&vec![large; n]).len() <= CALL_BYTES_MAX);
         assert_eq!(n_a_call(&[with(&"\u{1}".repeat(CALL_BYTES_MAX))]), 1);
-    }
-
-    #[test]
-    fn an_array_is_named_as_one_task() {
-        let keys = ["sim-1", "sim-2", "sim-x", "simple-1", "one", "one-1"];
-        let known = keys.map(|key| TaskStatusJson { key: key.to_owned(), ..task("running", None) });
-        for (name, want) in [
-            ("sim", &["sim-1", "sim-2"][..]),
-            ("one", &["one"]),
-            ("sim-1", &["sim-1"]),
-            // The run says that there is none.
-            ("nosuch", &["nosuch"]),
-        ] {
-            let after = BTreeMap::from([(name.to_owned(), "any".to_owned())]);
-            let all = with_arrays(after, || Ok(known.to_vec())).unwrap();
-            assert_eq!(all.keys().collect::<Vec<_>>(), want, "{name}");
-            assert!(all.values().all(|how| how == "any"));
-        }
     }
 
     #[test]

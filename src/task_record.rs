@@ -151,6 +151,7 @@ fn parse(line: &[u8]) -> Result<Option<(String, TaskStatusJson)>, String> {
         exit_code,
         reason: text("reason"),
         message,
+        ..TaskStatusJson::default()
     };
     Ok(Some((needed("group")?, status)))
 }
@@ -197,6 +198,7 @@ mod tests {
             exit_code: Some(3),
             reason: Some("app_error".to_owned()),
             message: Some("a b".to_owned()),
+            ..TaskStatusJson::default()
         };
         assert_eq!((tasks[0].executor, tasks[0].attempts), (want.executor, want.attempts));
         assert_eq!((tasks[0].exit_code, &tasks[0].reason), (want.exit_code, &want.reason));

@@ -162,9 +162,11 @@ class Client:
         """Says that the driver lost its connection to this executor: posse looks for the reason, and replaces it."""
         self.call("POST", f"/v1/executors/{executor}/disconnected")
 
-    def ready(self) -> None:
-        """Lets posse create executors, if the configuration has `driver.ready: control`."""
-        self.call("POST", "/v1/driver/ready")
+    def ready(self, page: Optional[str] = None) -> None:
+        """Lets posse create executors, if the configuration has `driver.ready: control`. `page`: the URL of the driver's
+        own page, to which posse's page has a link then.
+        """
+        self.call("POST", "/v1/driver/ready", None if page is None else {"page": page})
 
     def wait_ready(self) -> None:
         """Waits until posse has listed the executors that exist already, at most `wait` seconds."""
@@ -273,7 +275,7 @@ class Executors:
         `500m` and `2Gi`. `resources`: those of other resources, by name. `node_selector`: labels that the node must have.
         `retries`: how many failures lead to another attempt, at most 100. `deadline`: how long an attempt may take, for
         example `10m`. `array`: its `name` and `index`, and how many of the array may run at a time (`max`). `after`: the
-        tasks that must have ended before, by key: `ok` or `any`.
+        tasks and whole arrays that must have ended before, by key or name: `ok` or `any`.
         """
         fields: Dict[str, Any] = {
             "env": None if env is None else dict(env),

@@ -20,7 +20,7 @@ from distributed import Scheduler, SchedulerPlugin, Security, Status
 from distributed.core import rpc
 from distributed.deploy import Adaptive
 from distributed.deploy.cluster import Cluster
-from distributed.utils import silence_logging_cmgr
+from distributed.utils import format_dashboard_link, silence_logging_cmgr
 from tornado.ioloop import PeriodicCallback
 
 from ._client import Client
@@ -53,6 +53,12 @@ async def _call(function: Callable[..., T], *args: Any, **named: Any) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, lambda: function(*args, **named))
 
 
+def _page(scheduler: Scheduler) -> Optional[str]:
+    """The URL of Dask's dashboard, if there is one."""
+    server = scheduler.services.get("dashboard") if scheduler.http_application.applications else None
+    return server and format_dashboard_link(scheduler.address.split("://")[1].rsplit(":", 1)[0], server.port)
+
+
 class _Reports(SchedulerPlugin):
     """Tells posse from which workers the scheduler hears, and which connections break."""
 
@@ -80,7 +86,8 @@ class _Reports(SchedulerPlugin):
         known = [one for one in workers if one.last_seen > self._heard_at and one.address in self.ids]
         memory = {self.ids[one.address]: int(one.metrics.get("memory", 0)) for one in known}
         self._heard_at = max((one.last_seen for one in workers), default=0.0)
-        await _call(self._client.ready)  # repeated, because posse may have been restarted
+        # Repeated, because posse may have been restarted.
+        await _call(self._client.ready, _page(self._scheduler))
         await _call(self._client.heartbeat, list(memory), memory)
 
 

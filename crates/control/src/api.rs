@@ -144,6 +144,7 @@ fn is_reading(request: &Request) -> bool {
         ["healthz" | "openapi.json" | "readyz"]
         | ["v1", "events" | "executors" | "history" | "status"] => true,
         ["v1", "groups", _, "executors"] | ["v1", "groups", _, "executors", _] => true,
+        ["v1", "groups", _, "executors", _, "output"] => true,
         _ => files::find(&files::RUN, request).is_some(),
     };
     is_named && matches!(request.method.as_str(), "GET" | "HEAD")
@@ -205,7 +206,7 @@ impl Api {
                 )
             }
             ("GET", ["v1", "groups", group, "executors", key, "output"]) => {
-                self.output(&group_name(group)?, &tasks::parse_key(key)?)
+                view::output(&self.subject, &group_name(group)?, &tasks::parse_key(key)?)
             }
             ("POST", ["v1", "executors", "kill"]) => {
                 self.ask(calls::parse_kill(&request.body)?, by)
@@ -220,7 +221,12 @@ impl Api {
             ("POST", ["v1", "executors", id, "disconnected"]) => {
                 self.ask(Command::Disconnected { executor: calls::parse_id(id)? }, by)
             }
-            ("POST", ["v1", "driver", "ready"]) => self.ask(Command::DriverReady, by),
+            ("POST", ["v1", "driver", "ready"]) => {
+                if let Some(page) = calls::parse_ready(&request.body)? {
+                    self.subject.driver_page.set(&page);
+                }
+                self.ask(Command::DriverReady, by)
+            }
             (_, segments) => Err(no_such_call(segments)),
         }
     }
@@ -243,20 +249,6 @@ impl Api {
         let field = if has_secrets { "secret_env" } else { "files" };
         stored.map_err(|error| Answer::not_stored(&error, field))?;
         answer
-    }
-
-    /// Also of a task that the run has forgotten.
-    fn output(&self, group: &GroupName, key: &str) -> Result<Answer, Answer> {
-        let found = match &self.subject.outputs {
-            Some(outputs) => outputs.find(group, key),
-            None => {
-                Err("is not kept by this run: start it with `--events FILE`, or set task_output"
-                    .to_owned())
-            }
-        };
-        let missing =
-            |why| Answer::error(404, &format!("the output of the task {why}"), Some("key"));
-        found.map(Answer::bytes).map_err(missing)
     }
 
     fn put_group(&self, group: GroupName, body: &[u8], by: Caller) -> Result<Answer, Answer> {

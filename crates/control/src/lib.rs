@@ -24,6 +24,7 @@ use posse_core::model::pod_text::PodText;
 use posse_core::model::task::Task;
 use posse_wire::control::task_secrets::NewTask;
 use posse_wire::control::{CallError, NewGroup};
+use posse_wire::k8s::usage::PodUsage;
 
 /// The reconciler as the control API sees it. `runtime` implements this over the inbox.
 pub trait RunHandle: Send + Sync {
@@ -66,6 +67,12 @@ pub trait TaskOutputs: Send + Sync {
     /// # Errors
     /// Why it is not there, as a phrase after "the output of the task".
     fn find(&self, group: &GroupName, key: &str) -> Result<Vec<u8>, String>;
+}
+
+/// What executors use. May block on the API server.
+pub trait Usage: Send + Sync {
+    /// By pod. Empty: nobody tells it.
+    fn read(&self) -> Vec<PodUsage>;
 }
 
 /// The Secret with the values of tasks' secret variables and files. May block on the API server.

@@ -1,11 +1,11 @@
 //! The run that the control API and the page show.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use crate::page::history::History;
-use crate::{Busy, DryRuns, Events, RunHandle, TaskOutputs, TaskSecrets};
+use crate::{Busy, DryRuns, Events, RunHandle, TaskOutputs, TaskSecrets, Usage};
 use posse_base::time::Millis;
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::status::Status;
@@ -24,8 +24,33 @@ pub struct ServedRun {
     /// Kept only if a page may show it.
     pub history: Option<Arc<History>>,
     pub identity: RunNames,
+    pub driver_page: DriverPage,
+    pub usage: Arc<dyn Usage>,
     /// The wall clock, which may be set while the run lives.
     pub epoch: Arc<dyn Fn() -> Epoch + Send + Sync>,
+}
+
+/// The address of the driver's own page, if it is known.
+#[derive(Clone, Debug, Default)]
+pub struct DriverPage(Arc<Mutex<Option<String>>>);
+
+impl DriverPage {
+    /// The page at this port of the driver's host, until the driver tells another one.
+    pub fn at(port: Option<u16>) -> Self {
+        Self(Arc::new(Mutex::new(port.map(|port| format!(":{port}")))))
+    }
+
+    pub(crate) fn set(&self, address: &str) {
+        *self.lock() = Some(address.to_owned());
+    }
+
+    pub(crate) fn get(&self) -> Option<String> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The status of a run and its time.

@@ -25,6 +25,7 @@ pub mod signals;
 pub mod task_outputs;
 pub mod task_secrets;
 pub mod upstream;
+pub mod usage;
 pub mod watch;
 pub mod watermark;
 pub mod worker;

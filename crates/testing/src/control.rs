@@ -12,8 +12,10 @@ use posse_control::address::bind_default;
 use posse_control::api::{ControlServer, Tokens};
 use posse_control::client::{Client, RunSelector};
 use posse_control::page::history::History;
-use posse_control::served_run::ServedRun;
-use posse_control::{Busy, DryRunError, DryRuns, Events, Read, RunHandle, StoreError, TaskSecrets};
+use posse_control::served_run::{DriverPage, ServedRun};
+use posse_control::{
+    Busy, DryRunError, DryRuns, Events, Read, RunHandle, StoreError, TaskSecrets, Usage,
+};
 use posse_core::model::act::Caller;
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::{ExecutorId, GroupName};
@@ -24,16 +26,16 @@ use posse_wire::config::control_addr::ControlAddr;
 use posse_wire::control::status_json::{RunNames, StatusEncoder};
 use posse_wire::control::task_secrets::NewTask;
 use posse_wire::control::{CallError, NewGroup};
+use posse_wire::k8s::usage::PodUsage;
 use posse_wire::time::Epoch;
 
 use crate::folder::Folder;
 use crate::status::sample_status;
 
 fn waiting(key: &str) -> TaskStatus {
-    let (state, key) = (TaskState::Waiting, Arc::from(key));
     TaskStatus {
-        key,
-        state,
+        task: Arc::new(Task { key: key.into(), ..Task::default() }),
+        state: TaskState::Waiting,
         executor: None,
         attempts: 0,
         held_by: None,
@@ -53,6 +55,7 @@ pub struct FakeCore {
     pub full: AtomicBool,
     pub ready: AtomicBool,
     pub status: OnceLock<Status>,
+    pub usage: Mutex<Vec<PodUsage>>,
     /// The wall clock of the control API, in milliseconds since 1970.
     pub epoch_ms: Arc<AtomicU64>,
 }
@@ -153,6 +156,12 @@ impl TaskSecrets for FakeCore {
 }
 
 /// Accepts every template with a `spec`.
+impl Usage for FakeCore {
+    fn read(&self) -> Vec<PodUsage> {
+        self.usage.lock().unwrap().clone()
+    }
+}
+
 impl DryRuns for FakeCore {
     fn dry_run(
         &self,
@@ -282,10 +291,22 @@ pub fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> ServedRun {
     let identity = identity();
     let epoch_ms = Arc::clone(&core.epoch_ms);
     let epoch = Arc::new(move || epoch_of(epoch_ms.load(Ordering::Relaxed)));
-    let (dry_runs, secrets) = (core.clone(), core.clone());
+    let (dry_runs, secrets, usage) = (core.clone(), core.clone(), core.clone());
     let history = Some(Arc::new(History::new([(GroupName::from("default"), 10)])));
     let (core, events) = (core.clone(), events.clone());
-    ServedRun { core, dry_runs, events, outputs: None, secrets, history, identity, epoch }
+    let (driver_page, outputs) = (DriverPage::default(), None);
+    ServedRun {
+        core,
+        dry_runs,
+        events,
+        outputs,
+        secrets,
+        history,
+        identity,
+        driver_page,
+        usage,
+        epoch,
+    }
 }
 
 pub fn epoch_of(ms: u64) -> Epoch {

@@ -33,7 +33,7 @@ const COLUMNS = [
   ["Running", "number", app => number.format(app.executors.running)],
   ["Wanted", "number", app => app.executors.wanted === null ? "" : number.format(app.executors.wanted)],
   ["Pending", "number", app => app.executors.pending ? number.format(app.executors.pending) : ""],
-  ["Waits for", "", app => app.waiting || ""],
+  ["Waits for", "message", app => app.waiting || ""],
   ["CPU hours", "number", app => hours.format(total(app, "cpu_hours"))],
   ["GiB hours", "number", app => hours.format(total(app, "memory_gib_hours"))],
   ["Age", "number", app => app.age_seconds === null ? "" : roughly(app.age_seconds)],

@@ -51,6 +51,11 @@ function make(tag, properties, ...children) {
   return node;
 }
 
+// Text that does something.
+function action(textContent, onclick) {
+  return make("button", {type: "button", className: "plain", textContent, onclick});
+}
+
 // Builds a part again if what it shows has changed.
 function rebuild(node, shown, build) {
   const key = JSON.stringify(shown);

@@ -11,6 +11,9 @@ const EVENTS_SHOWN = 200;
 const SAMPLES_KEPT = 4096;
 const NODES_SHOWN = 50;
 const TASKS_SHOWN = 500;
+const PRIORS_SHOWN = 3;
+// In characters. Nobody reads more in a page.
+const OUTPUT_SHOWN = 100000;
 // A run may have 20,000 tasks.
 const TASKS_MS = 5000;
 // So many bars nobody sees at once without the overview.
@@ -51,12 +54,18 @@ function label(one) {
 // ---- the document
 
 function showNames() {
-  const {app, instance, namespace} = run.answer;
+  const {app, instance, namespace, driver_page: own} = run.answer;
   const [running, wanted] = [sum("running"), sum("wanted")];
   $("app").textContent = app;
   $("names").textContent = `namespace ${namespace}, instance ${instance}, run ${run.id}`;
+  $("driver-page").hidden = !own;
+  if (own) $("driver-page").href = own.startsWith(":")
+    ? Object.assign(new URL("/", location.href), {protocol: "http:", port: own.slice(1)}) : own;
   document.title = `${running}/${wanted} ${app} - posse`;
 }
+
+const amount = new Intl.NumberFormat("en", {maximumFractionDigits: 2});
+const used = one => one && `${amount.format(one.cpu_milli / 1000)} CPU, ${amount.format(one.memory / 2 ** 30)} GiB`;
 
 const sum = name => run.answer.groups.reduce((n, group) => n + group[name], 0);
 
@@ -148,9 +157,14 @@ function showChart() {
     parts.push(svg("line", {class: "grid", x1: left, x2: width - 8, y1: y(n), y2: y(n)}),
       svg("text", {x: left - 6, y: y(n) + 4, "text-anchor": "end"}, number.format(n)));
   }
+  // Each has room beside the one before and the number at the edge.
+  let room = left;
   for (const at of ticks(when(from), when(to), width / 90)) {
-    const place = x(at - run.answer.start);
-    if (place < width - 30) parts.push(svg("text", {x: place, y: height - 5, "text-anchor": "middle"}, clock(at).replace(/(:..):00$/, "$1")));
+    const [place, text] = [x(at - run.answer.start), clock(at).replace(/(:..):00$/, "$1")];
+    const half = text.length * 3.5;
+    if (place - half < room || place + half > width) continue;
+    room = place + half;
+    parts.push(svg("text", {x: place, y: height - 5, "text-anchor": "middle"}, text));
   }
   parts.push(svg("path", {class: "starting", d: area(one => one.running + one.starting)}),
     svg("path", {class: "running", d: area(one => one.running)}));
@@ -170,9 +184,12 @@ function showChart() {
   };
   const starting = sum("requested") + sum("pending");
   const isAll = run.answer.ended <= run.answer.ended_kept;
+  const usage = Object.values(run.answer.usage);
+  const total = name => usage.reduce((n, one) => n + one[name], 0);
+  const uses = usage.length ? ` They use ${used({cpu_milli: total("cpu_milli"), memory: total("memory")})}.` : "";
   $("summary").textContent = `${number.format(sum("running"))} of ${number.format(sum("wanted"))} running` +
     `${starting ? `, ${number.format(starting)} starting` : ""}. Lost since ${clock(run.answer.start)}: ` +
-    `${isAll ? "" : "at least "}${number.format(run.nLost)}.`;
+    `${isAll ? "" : "at least "}${number.format(run.nLost)}.${uses}`;
 }
 
 // ---- the executors
@@ -323,7 +340,7 @@ function showDetail(isNew) {
     ["State", label(one)], ["Node", one.node], ["Requested", one.requested === undefined ? "before this process" : clock(when(one.requested))],
     ["Running", one.running === undefined ? undefined : clock(when(one.running))],
     ["Ended", end ? clock(when(end.at)) : undefined], ["Budget", end && end.budget],
-    ["Exit code", end ? end.exit_code : undefined], ["Message", end && end.message]]
+    ["Uses", used(run.answer.usage[one.id])], ["Exit code", end ? end.exit_code : undefined], ["Message", end && end.message]]
     .filter(([, value]) => value !== undefined && value !== null && value !== "");
   rebuild($("detail"), facts, () => !one ? [] : [
     make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {textContent: name}), make("dd", {textContent: value})])),
@@ -359,20 +376,44 @@ function showRow(i) {
 // Those that somebody may wait for come first.
 const TASK_STATES = ["running", "pending", "waiting", "held", "failed", "cancelled", "skipped", "succeeded"];
 
+const byKey = new Intl.Collator("en", {numeric: true}).compare;
+
+// What the task changes of its group's pod.
+function shape(task) {
+  const amounts = {cpu: task.cpu, memory: task.memory, ...task.resources, ...task.node_selector};
+  return [task.image, ...Object.entries(amounts).map(([name, value]) => value && `${name} ${value}`)].filter(part => part).join(", ");
+}
+
+function order(task) {
+  const after = Object.entries(task.after || {}).map(([key, how]) => how === "ok" ? key : `${key} (any end)`).sort(byKey);
+  return after.slice(0, PRIORS_SHOWN).join(", ") + (after.length > PRIORS_SHOWN ? `, and ${after.length - PRIORS_SHOWN} more` : "");
+}
+
 function showTasks() {
   const [open, ended] = [sum("open_tasks"), sum("ended_tasks")];
   $("tasks").hidden = !open && !ended;
   const count = `${number.format(open)} open, ${number.format(ended)} ended`;
   if ($("task-count").textContent !== count) $("task-count").textContent = count;
   const place = task => TASK_STATES.indexOf(task.state);
-  const shown = [...run.tasks].sort((a, b) => place(a) - place(b)).slice(0, TASKS_SHOWN);
+  const shown = [...run.tasks].sort((a, b) => place(a) - place(b) || byKey(a.key, b.key)).slice(0, TASKS_SHOWN);
   const why = task => [task.reason && words(task.reason), task.exit_code === null ? "" : `exit code ${task.exit_code}`, task.message]
     .filter(part => part).join(", ");
   rebuild($("task-rows"), [shown, run.tasks.length], () => [
-    table([["task"], ["state"], ["group"], ["executor", "number"], ["attempts", "number"], ["result", "message"]],
-      shown.map(task => [task.key, words(task.state), task.group, task.executor ? String(task.executor) : "", number.format(task.attempts), why(task)])),
-    make("p", {className: "soft"}, run.tasks.length > shown.length ? `The first ${number.format(shown.length)} of ${number.format(run.tasks.length)}. ` : "",
-      "What a task has printed: ", make("code", {textContent: `posse task logs TASK --app ${run.answer.app}`}))]);
+    table([["task"], ["state"], ["group"], ["shape"], ["after"], ["executor", "number"], ["attempts", "number"], ["result", "message"]],
+      shown.map(task => [action(task.key, () => showOutput(task)), words(task.state), task.group, shape(task), order(task),
+        task.executor ? String(task.executor) : "", number.format(task.attempts), why(task)])),
+    make("p", {className: "soft", textContent: run.tasks.length > shown.length ? `The first ${number.format(shown.length)} of ${number.format(run.tasks.length)}.` : ""})]);
+}
+
+// The end of what an ended task has printed. posse reads that of an open one from its pod, in a terminal.
+async function showOutput(task) {
+  const path = `v1/groups/${encodeURIComponent(task.group)}/executors/${encodeURIComponent(task.key)}/output`;
+  const text = await call(path, AbortSignal.timeout(ANSWER_MS)).then(answer => answer.text()).catch(error => error);
+  const lines = text instanceof Error ? make("p", {textContent: `${text.message}.`})
+    : make("pre", {className: "scroll", tabIndex: 0, textContent: text.slice(-OUTPUT_SHOWN) || "It has printed nothing."});
+  $("task-output").replaceChildren(make("h3", {textContent: `Output of ${task.key}`}), lines,
+    make("p", {}, "In a terminal: ", make("code", {textContent: `posse task logs ${task.key} --app ${run.answer.app}`})));
+  $("task-output").scrollIntoView({block: "nearest"});
 }
 
 // Reads them only while somebody looks at them.
@@ -428,23 +469,21 @@ function showLosses() {
 
 // Shows the losses with this text above.
 function finder(text, shown) {
-  const button = make("button", {type: "button", className: "plain", textContent: shown});
-  button.onclick = () => {
+  return action(shown, () => {
     Object.assign(view, {text, state: "lost"});
     [$("find").value, $("state").value] = [text, "lost"];
     showExecutors();
     $("grid").focus();
     $("executors-title").scrollIntoView();
-  };
-  return button;
+  });
 }
 
 function describe(event) {
   const parts = [];
   if (event.executor) parts.push(`executor ${event.executor}`);
   if (event.group) parts.push(`group ${event.group}`);
-  for (const name of ["for", "reason", "cause", "budget", "target", "memory", "count", "node"]) {
-    if (event[name] !== undefined && event[name] !== null) parts.push(`${name} ${name === "node" ? event[name] : words(String(event[name]))}`);
+  for (const name of ["key", "outcome", "for", "reason", "cause", "budget", "target", "memory", "count", "node"]) {
+    if (event[name] !== undefined && event[name] !== null) parts.push(`${name === "key" ? "task" : name} ${["key", "node"].includes(name) ? event[name] : words(String(event[name]))}`);
   }
   if (event.exit_code) parts.push(`exit code ${event.exit_code}`);
   if (!event.executor && event.pod) parts.push(`pod ${event.pod}`);

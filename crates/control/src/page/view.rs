@@ -5,6 +5,7 @@ use crate::event_stream::{check_run, number};
 use crate::page::history::ENDED_KEPT;
 use crate::served_run::{Observed, ServedRun};
 use posse_core::model::command::{Command, Reply};
+use posse_core::model::ids::GroupName;
 use posse_serve::Request;
 use posse_wire::control::history_json::HistoryJson;
 use posse_wire::control::task::statuses_body;
@@ -21,6 +22,8 @@ pub(crate) fn history(subject: &ServedRun, request: &Request) -> Result<Answer, 
     let Observed { status, now, epoch } = subject.observe()?;
     let mut view = HistoryJson::new(&subject.identity, &status, now, epoch);
     view.newest_event = subject.events.newest();
+    view.driver_page = subject.driver_page.get();
+    view.add_usage(&subject.usage.read());
     let body = history.read(since, |changes| {
         let json = HistoryJson {
             version: changes.version,
@@ -36,12 +39,34 @@ pub(crate) fn history(subject: &ServedRun, request: &Request) -> Result<Answer, 
     body.map(Answer::ok).ok_or_else(|| Answer::error(409, what, Some("since")))
 }
 
-/// `GET /v1/groups/{group}/executors`: the open tasks of a group, and the ended ones that the run remembers.
+/// `GET /v1/groups/{group}/executors`: the open tasks of a group, and the ended ones that the run remembers. Or the output of
+/// one that has ended.
 pub(crate) fn tasks(subject: &ServedRun, path: &str) -> Result<Answer, Answer> {
-    let group = path.strip_prefix("/v1/groups/").and_then(|rest| rest.strip_suffix("/executors"));
-    let group = group.ok_or_else(|| Answer::error(404, "there is no such call", None))?;
-    let Reply::Tasks(tasks) = subject.core.ask(Command::ViewTasks(group.into()), None)? else {
-        return Err(Answer::error(404, "there is no such group", Some("group")));
+    let segments: Vec<&str> = path.split('/').collect();
+    match segments.as_slice() {
+        ["", "v1", "groups", group, "executors"] => {
+            let view = Command::ViewTasks((*group).into());
+            let Reply::Tasks(tasks) = subject.core.ask(view, None)? else {
+                return Err(Answer::error(404, "there is no such group", Some("group")));
+            };
+            Ok(Answer::ok(statuses_body(&tasks)))
+        }
+        ["", "v1", "groups", group, "executors", key, "output"] => {
+            output(subject, &(*group).into(), key)
+        }
+        _ => Err(Answer::error(404, "there is no such call", None)),
+    }
+}
+
+/// The output of an ended task, also of one that the run has forgotten.
+pub(crate) fn output(subject: &ServedRun, group: &GroupName, key: &str) -> Result<Answer, Answer> {
+    let found = match &subject.outputs {
+        Some(outputs) => outputs.find(group, key),
+        None => {
+            let why = "is not kept by this run: start it with `--events FILE`, or set task_output";
+            Err(why.to_owned())
+        }
     };
-    Ok(Answer::ok(statuses_body(&tasks)))
+    let missing = |why| Answer::error(404, &format!("the output of the task {why}"), Some("key"));
+    found.map(Answer::bytes).map_err(missing)
 }

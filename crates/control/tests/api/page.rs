@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use posse_control::address::bind;
 use posse_control::api::{ControlServer, Tokens};
@@ -16,6 +16,7 @@ use posse_serve::token::Token;
 use posse_testing::{FakeCore, FakeEvents, Fixture, Folder, PATIENCE, subject};
 use posse_wire::config::control_addr::ControlAddr;
 use posse_wire::config::listen_addr::ListenAddr;
+use posse_wire::k8s::usage::PodUsage;
 
 /// A page on its own listener.
 struct Page {
@@ -227,6 +228,33 @@ fn the_history_has_its_documented_form() {
     let (code, rest) = get(&format!("?since={version}&run=k3f9"));
     assert_eq!((code, rest["executors"].as_array().unwrap().len()), (200, 0));
     assert_eq!(get(&format!("?since={}", version + 100)).0, 409);
+    assert_eq!((&rest["driver_page"], &rest["usage"]), (&Value::Null, &json!({})));
     assert_eq!(get("?since=1&run=other").0, 409);
     assert_eq!(get("?since=x").0, 400);
+}
+
+/// The driver tells where its own page is, and only a page that a browser may follow.
+#[test]
+fn the_page_links_to_the_drivers_own_page() {
+    let fixture = Fixture::new();
+    let history =
+        || serde_json::from_str::<Value>(&fixture.call("GET", "/v1/history", "").1).unwrap();
+    let pod = |id: u64| format!("{}{id}", history()["pod_prefix"].as_str().unwrap());
+    let usage = PodUsage { pod: pod(2), cpu_milli: 1_500, memory_bytes: 4_096 };
+    let other = PodUsage { pod: "other-1".to_owned(), ..usage.clone() };
+    *fixture.core.usage.lock().unwrap() = vec![usage, other];
+    assert_eq!(history()["usage"], json!({"2": {"cpu_milli": 1500, "memory": 4096}}));
+    let ready = |body: &str| fixture.call("POST", "/v1/driver/ready", body).0;
+    assert_eq!((ready(""), ready("{}"), &history()["driver_page"]), (200, 200, &Value::Null));
+    assert_eq!(ready(r#"{"page":"https://10.1.2.3:8787/status"}"#), 200);
+    let asked = fixture.core.asked.lock().unwrap().clone();
+    assert_eq!(asked.iter().filter(|one| **one == Command::DriverReady).count(), 3);
+    for bad in ["javascript:alert(1)", "8787", "http://a b/", r"https://a/\u0007", ""] {
+        assert_eq!(ready(&format!(r#"{{"page":"{bad}"}}"#)), 400, "{bad}");
+    }
+    assert_eq!(
+        history()["driver_page"],
+        "https://10.1.2.3:8787/status",
+        "a call without one keeps it"
+    );
 }

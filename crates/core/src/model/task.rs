@@ -85,7 +85,8 @@ pub struct Task {
     /// How long an attempt may take, in seconds; none: as long as the group's pods.
     pub deadline_s: Option<u32>,
     pub array: Option<TaskArray>,
-    /// The tasks that must have ended before. A pod does not carry them: they had ended when it was created.
+    /// The tasks and whole arrays that must have ended before. A pod does not carry them: they had ended when it was
+    /// created.
     pub after: BTreeMap<Arc<str>, After>,
 }
 
@@ -333,13 +334,13 @@ pub struct TaskOutput {
 /// What a call answers about one task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskStatus {
-    pub key: Arc<str>,
+    pub task: Arc<Task>,
     pub state: TaskState,
     /// The executor that works or worked on it last.
     pub executor: Option<ExecutorId>,
     /// How many pods have worked on it.
     pub attempts: u32,
-    /// How many tasks hold it, and the first of them.
+    /// How many tasks and arrays hold it, and the first of them.
     pub held_by: Option<(usize, Arc<str>)>,
     /// Why its pod does not start, in the words of the scheduler or the kubelet.
     pub start_problem: Option<Arc<str>>,

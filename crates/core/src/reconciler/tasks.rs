@@ -196,24 +196,21 @@ impl Reconciler {
                 Some(State::Completed | State::Draining | State::Failed | State::Terminating)
                 | None => TaskState::Waiting,
             };
-            let key = Arc::clone(&open.task.key);
-            let (executor, attempts) = (open.executor, open.attempts);
-            let held_by = open.held_by();
             let start_problem =
                 problem.map(|problem| sanitize(&problem.message, TASK_MESSAGE_BYTES_MAX).into());
             return Some(TaskStatus {
-                key,
+                task: Arc::clone(&open.task),
                 state,
-                executor,
-                attempts,
-                held_by,
+                executor: open.executor,
+                attempts: open.attempts,
+                held_by: open.held_by(),
                 start_problem,
                 end: None,
             });
         }
         let ended = tasks.ended(key)?;
         Some(TaskStatus {
-            key: Arc::from(key),
+            task: Arc::clone(&ended.task),
             state: TaskState::Ended(ended.end.outcome),
             executor: ended.executor,
             attempts: ended.attempts,
@@ -421,6 +418,7 @@ fn new_tasks(
     told: &[Arc<Task>],
 ) -> Result<BTreeMap<Arc<str>, Arc<Task>>, Reply> {
     let mut new: BTreeMap<Arc<str>, Arc<Task>> = BTreeMap::new();
+    let mut new_arrays: BTreeSet<Arc<str>> = BTreeSet::new();
     for task in told {
         let twin = new.get(&task.key);
         let difference = twin.and_then(|twin| twin.digest().difference(&task.digest()));
@@ -431,14 +429,18 @@ fn new_tasks(
             continue;
         }
         // Only tasks that are there already: so the order can have no circle.
-        let is_known = |key: &str| tasks.is_known(key) || new.contains_key(key);
-        if let Some(other) = task.after.keys().find(|&key| !is_known(key)) {
+        let is_known = |name: &Arc<str>| {
+            tasks.is_prior(name) || new.contains_key(name) || new_arrays.contains(name)
+        };
+        if let Some(other) = task.after.keys().find(|&name| !is_known(name)) {
             let what = format!(
-                "task {} is to come after {other}, and group {name} has no task {other} before it, or has forgotten it",
+                "task {} is to come after {other}, and group {name} has no task or array {other} before it, or has \
+                 forgotten it",
                 task.key
             );
             return Err(Reply::Refused { what, field: "executors" });
         }
+        new_arrays.extend(task.array.iter().map(|array| Arc::clone(&array.name)));
         new.insert(Arc::clone(&task.key), Arc::clone(task));
     }
     Ok(new)

@@ -5,7 +5,7 @@ use super::tasks::{creates, ends, group, say, settle, state, task};
 use crate::core_run::{Run, end_with, policy};
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::GroupName;
-use posse_core::model::task::{Task, TaskArray};
+use posse_core::model::task::{After, Task, TaskArray};
 
 fn of_array(index: u32, max: Option<u32>, retries: u32) -> Task {
     let array = Some(TaskArray { name: "sim".into(), index, max });
@@ -14,6 +14,95 @@ fn of_array(index: u32, max: Option<u32>, retries: u32) -> Task {
 
 fn keys(created: Vec<(u64, String, u32)>) -> Vec<String> {
     created.into_iter().map(|(_, key, _)| key).collect()
+}
+
+fn after(key: &str, how: After) -> Task {
+    Task { after: [("sim".into(), how)].into(), ..task(key, 0) }
+}
+
+/// The array's name stands for its tasks that were added before; one of them may have ended already.
+#[test]
+fn a_task_comes_after_a_whole_array() {
+    // (how, the exit codes of sim-1 and sim-2, its states after each)
+    for (how, codes, want) in [
+        (After::Ok, [0, 0], ["held", "running"]),
+        (After::Ok, [1, 0], ["skipped", "skipped"]),
+        (After::Ok, [0, 1], ["held", "skipped"]),
+        (After::Any, [1, 1], ["held", "running"]),
+    ] {
+        for is_late in [false, true] {
+            let mut run = Run::new(policy(), vec![group(0, None)]);
+            say(&mut run, &[of_array(1, None, 0), of_array(2, None, 0)]);
+            let add = |run: &mut Run| {
+                let reply = say(run, &[after("next", how)]);
+                assert!(matches!(reply, Reply::Tasks(_)), "{reply:?}");
+                // It comes too late to hold up what is there.
+                let circle =
+                    Task { after: [("next".into(), After::Any)].into(), ..of_array(3, None, 0) };
+                say(run, &[circle]);
+            };
+            if !is_late {
+                add(&mut run);
+            }
+            settle(&mut run);
+            run.watch(&[1], end_with(codes[0]));
+            if is_late {
+                add(&mut run);
+            }
+            settle(&mut run);
+            assert_eq!(state(&mut run, "next"), want[0], "{how:?} {codes:?} {is_late}");
+            run.watch(&[2], end_with(codes[1]));
+            settle(&mut run);
+            assert_eq!(state(&mut run, "next"), want[1], "{how:?} {codes:?} {is_late}");
+            if want[1] == "running" {
+                run.watch(&[3], end_with(0));
+                settle(&mut run);
+            }
+            assert_eq!(state(&mut run, "sim-3"), "running");
+        }
+    }
+}
+
+#[test]
+fn an_array_that_has_ended_is_still_known_and_a_task_of_its_name_goes_before_it() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    say(&mut run, &[of_array(1, None, 0)]);
+    settle(&mut run);
+    run.watch(&[1], end_with(0));
+    say(&mut run, &[after("next", After::Ok)]);
+    settle(&mut run);
+    assert_eq!(state(&mut run, "next"), "running");
+    say(&mut run, &[task("sim", 0), after("b", After::Ok)]);
+    assert_eq!(state(&mut run, "b"), "held");
+    let Reply::Refused { what, .. } =
+        say(&mut run, &[Task { after: [("nosuch".into(), After::Ok)].into(), ..task("c", 0) }])
+    else {
+        panic!()
+    };
+    assert!(what.contains("no task or array nosuch before it"), "{what}");
+}
+
+/// A task of the array that is opened again is waited for anew, and what was skipped with it can be opened again.
+#[test]
+fn what_comes_after_an_array_is_opened_again_with_it() {
+    let mut run = Run::new(policy(), vec![group(0, None)]);
+    let again = |run: &mut Run, key: &str| {
+        let key = key.into();
+        run.call(Command::Group(GroupName::from("g"), GroupCommand::RetryTask { key }))
+    };
+    say(&mut run, &[of_array(1, None, 0), of_array(2, None, 0), after("next", After::Ok)]);
+    settle(&mut run);
+    run.watch(&[1], end_with(1));
+    run.watch(&[2], end_with(0));
+    assert_eq!(state(&mut run, "next"), "skipped");
+    again(&mut run, "sim-1");
+    again(&mut run, "next");
+    assert_eq!(
+        (keys(settle(&mut run)), state(&mut run, "next")),
+        (vec!["sim-1".to_owned()], "held")
+    );
+    run.watch(&[3], end_with(0));
+    assert_eq!(keys(settle(&mut run)), ["next"]);
 }
 
 #[test]

@@ -19,10 +19,16 @@ use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::list::{Page, read_page};
 use posse_wire::k8s::log::{LOG_BYTES_MAX, last_lines};
 use posse_wire::k8s::status::{Verb, unreadable};
+use posse_wire::k8s::usage::{PodUsage, pod_usage};
 use posse_wire::pod;
 
 /// A watch ends if no byte arrives for this long. The server sends a bookmark about every minute.
 pub const WATCH_IDLE: Duration = Duration::from_secs(120);
+
+/// What pods use is told by another server than theirs, if there is one.
+const METRICS_API: &str = "/apis/metrics.k8s.io/v1beta1";
+/// Somebody who looks at a page waits for it.
+const USAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most bytes of a log that are read for its end.
 const LOG_READ_BYTES_MAX: usize = 64 << 20;
@@ -109,6 +115,16 @@ impl Pods {
     pub fn get(&self, name: &str) -> Result<PodAnswer, Refusal> {
         let request = get(self.path(Some(name)), CALL_TIMEOUT, OBJECT_BYTES_MAX);
         self.send(&request, Verb::Get)
+    }
+
+    /// What these pods use, as far as the metrics API has it.
+    ///
+    /// # Errors
+    /// The server's refusal; `NotFound` if it has no metrics API.
+    pub fn usage(&self) -> Result<Vec<PodUsage>, Refusal> {
+        let path = object_path(METRICS_API, &self.namespace, "pods", None);
+        let path = format!("{path}?{}", self.selector(None));
+        read(&self.http, &get(path, USAGE_TIMEOUT, LIST_BYTES_MAX), Verb::List, pod_usage)
     }
 
     /// Checks whether a node exists. Needs a permission on cluster scope, which few service

@@ -45,6 +45,7 @@ use crate::signals::Signals;
 use crate::task_outputs::TaskOutputs;
 use crate::task_secrets::{TaskSecret, TaskSecrets};
 use crate::upstream::{OrphanSettings, Threads, WatchSettings};
+use crate::usage::Usage;
 use crate::watermark::SharedWatermark;
 use crate::worker::Worker;
 use crate::writers::{Requests, Writers};
@@ -52,7 +53,7 @@ use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 use posse_control::metrics::{Metrics, MetricsServer};
-use posse_control::served_run::ServedRun;
+use posse_control::served_run::{DriverPage, ServedRun};
 use posse_control::{DryRuns, Events, RunHandle};
 use posse_core::machines::lease::LeaseRelease;
 use posse_core::machines::own_deletion::OwnDeletion;
@@ -373,6 +374,8 @@ impl Run<'_> {
                 .map(|outputs| outputs as Arc<dyn posse_control::TaskOutputs>),
             secrets: Arc::clone(secrets) as Arc<dyn posse_control::TaskSecrets>,
             history: None,
+            driver_page: DriverPage::at(self.settings.driver.page),
+            usage: Arc::new(Usage::new(self.pods(selection))),
             identity: status_json::RunNames {
                 run,
                 app: selection.app.clone(),

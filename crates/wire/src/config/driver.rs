@@ -41,6 +41,8 @@ pub(super) const KEYS: &[Key] = &[
          written after the driver's start. `tcp` and `http:/PATH` without a port mean `port`. posse closes each \
          connection of `socket` and `tcp`, which some rendezvous servers count as a member: take another word \
          for these."),
+    key("page", Integer, none("8787"),
+        "The port of the driver's own page, such as Dask's dashboard: [posse's page](CONTROL_API.md#page) has a link to it."),
     key("silence", Duration, Is("0s"),
         "If the driver makes no call for this time, the run ends with exit code 14. `0s`: the driver may be \
          silent."),
@@ -87,6 +89,8 @@ pub struct Driver {
     /// The port at which the driver listens for its executors. None: posse does not know it.
     pub port: Option<PortChoice>,
     pub ready: Ready,
+    /// The port of the driver's own page.
+    pub page: Option<u16>,
     /// The command that tells which executors have no work.
     pub idle: Option<PolledCommand>,
     /// Program and arguments under `posse run --dev`, if they are others.
@@ -262,7 +266,14 @@ pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
         let message = "a bare pod has no successor, so its executors end with it; set kind: job";
         return Err(section.error("keep_executors", message));
     }
-    Ok(Driver { command, host, port, ready, idle, dev_command, keep_executors, pod })
+    let page = match section.number("page")? {
+        None => None,
+        Some(port) => match u16::try_from(port) {
+            Ok(port @ 1..) => Some(port),
+            Ok(0) | Err(_) => return Err(section.error("page", "expected a port, 1 to 65535")),
+        },
+    };
+    Ok(Driver { command, host, port, ready, page, idle, dev_command, keep_executors, pod })
 }
 
 fn parse_ready(text: &str) -> Option<Ready> {

@@ -26,6 +26,7 @@ fn the_documented_example_contains_the_defaults() {
             ready: Ready::None,
             dev_command: None,
             keep_executors: None,
+            page: None,
             pod: DriverPod::default(),
         },
         executors: vec![Group {

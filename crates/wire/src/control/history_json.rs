@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::control::status_json::{GroupJson, OutageJson, RunNames, group_json, outage_json};
+use crate::k8s::usage::PodUsage;
 use crate::time::{self, Epoch};
 use posse_base::time::Millis;
 use posse_core::model::status::{GroupStatus, Status};
@@ -29,8 +30,12 @@ pub struct HistoryJson<'a> {
     pub groups: Vec<GroupView>,
     pub avoided_nodes: BTreeMap<&'a str, String>,
     pub outage: Option<OutageJson>,
+    /// The URL of the driver's own page, or `:PORT` on the host of this one.
+    pub driver_page: Option<String>,
     /// Those that changed after the version `since`.
     pub executors: Vec<RecordJson<'a>>,
+    /// What executors use, by id; empty without a metrics API.
+    pub usage: BTreeMap<u64, UsageJson>,
     /// All executors that have ended.
     pub ended: u64,
     /// How many of them are kept at most.
@@ -81,6 +86,15 @@ pub struct EndJson<'a> {
     pub message: &'a str,
 }
 
+/// What an executor uses.
+#[derive(Debug, Serialize)]
+pub struct UsageJson {
+    /// Thousandths of a CPU.
+    cpu_milli: u64,
+    /// Bytes.
+    memory: u64,
+}
+
 /// The target and the executors at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SampleJson {
@@ -115,12 +129,22 @@ impl<'a> HistoryJson<'a> {
             avoided_nodes: (status.avoided_nodes.iter())
                 .map(|(node, until)| (node.as_str(), epoch.rfc3339(*until)))
                 .collect(),
+            driver_page: None,
             outage: status.outage.as_ref().map(|outage| outage_json(outage, epoch)),
             executors: Vec::new(),
+            usage: BTreeMap::new(),
             ended: 0,
             ended_kept: 0,
             samples: Vec::new(),
         }
+    }
+
+    pub fn add_usage(&mut self, usage: &[PodUsage]) {
+        let of_pod = |one: &PodUsage| {
+            let id = one.pod.strip_prefix(self.pod_prefix)?.parse().ok()?;
+            Some((id, UsageJson { cpu_milli: one.cpu_milli, memory: one.memory_bytes }))
+        };
+        self.usage = usage.iter().filter_map(of_pod).collect();
     }
 
     /// The answer's body.

@@ -206,6 +206,29 @@ pub fn parse_kill(body: &[u8]) -> Result<Command, CallError> {
     Ok(Command::Kill { executors: ids(&fields)?, after, force, is_silent, reason })
 }
 
+/// Reads the body of `POST /v1/driver/ready`, which may be empty: the address of the driver's own page.
+pub fn parse_ready(body: &[u8]) -> Result<Option<String>, CallError> {
+    const PAGE: &str = "page";
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let fields = parse_object(body)?;
+    check_names(&fields, &[PAGE])?;
+    let Some(page) = optional(&fields, PAGE) else { return Ok(None) };
+    // A browser follows it, so it may be no `javascript:`.
+    let is_web = |page: &&str| page.starts_with("http://") || page.starts_with("https://");
+    let is_clean = |page: &&str| {
+        page.len() <= URL_BYTES_MAX && page.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    let page = page.as_str().filter(is_web).filter(is_clean);
+    let page =
+        page.ok_or_else(|| CallError::new(PAGE, "must be the URL of a page, http or https"))?;
+    Ok(Some(page.to_owned()))
+}
+
+/// The longest address of a page.
+const URL_BYTES_MAX: usize = 2 << 10;
+
 /// Reads the body of `POST /v1/executors/heartbeat`.
 pub fn parse_heartbeat(body: &[u8]) -> Result<Command, CallError> {
     const MEMORY: &str = "memory";

@@ -96,7 +96,7 @@ impl fmt::Debug for TaskJson {
 }
 
 /// What a call answers about one task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStatusJson {
     pub key: String,
     pub state: String,
@@ -106,6 +106,19 @@ pub struct TaskStatusJson {
     pub reason: Option<String>,
     #[serde(default)]
     pub message: Option<String>,
+    /// What differs from the template of its group, and decides on which nodes it can start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resources: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub after: BTreeMap<String, String>,
 }
 
 /// Reads the body of `POST /v1/groups/{group}/executors`.
@@ -189,15 +202,26 @@ fn status_json(status: &TaskStatus) -> TaskStatusJson {
     });
     let start = status.start_problem.as_deref().map(str::to_owned);
     let end = status.end.as_ref();
+    let Task { key, image, cpu, memory, resources, node_selector, after, .. } = &*status.task;
     TaskStatusJson {
-        key: status.key.to_string(),
+        key: key.to_string(),
         state: status.state.as_str().to_owned(),
         executor: status.executor.map(|id| id.0),
         attempts: status.attempts,
         exit_code: end.and_then(|end| end.exit_code),
         reason: end.and_then(|end| end.reason).map(str::to_owned),
         message: end.and_then(|end| end.message.as_deref()).map(str::to_owned).or(held).or(start),
+        image: image.clone(),
+        cpu: cpu.clone(),
+        memory: memory.clone(),
+        resources: resources.clone(),
+        node_selector: node_selector.clone(),
+        after: after_json(after),
     }
+}
+
+fn after_json(after: &BTreeMap<Arc<str>, After>) -> BTreeMap<String, String> {
+    after.iter().map(|(key, after)| (key.to_string(), after.as_str().to_owned())).collect()
 }
 
 /// The annotation's value.
@@ -215,7 +239,6 @@ struct Annotation {
 
 impl From<Task> for TaskJson {
     fn from(task: Task) -> Self {
-        let name = |(key, after): (Arc<str>, After)| (key.to_string(), after.as_str().to_owned());
         let texts = |keys: BTreeMap<String, Arc<str>>| {
             keys.into_iter().map(|(name, key)| (name, key.to_string())).collect()
         };
@@ -236,7 +259,7 @@ impl From<Task> for TaskJson {
             retries: task.retries,
             deadline: task.deadline_s.map(|seconds| format!("{seconds}s")),
             array: task.array.map(array),
-            after: task.after.into_iter().map(name).collect(),
+            after: after_json(&task.after),
         }
     }
 }
@@ -366,7 +389,7 @@ mod tests {
             message: None,
         };
         let status = TaskStatus {
-            key: "t".into(),
+            task: Arc::new(Task { key: "t".into(), ..Task::default() }),
             state: TaskState::Ended(TaskOutcome::Failed),
             executor: Some(ExecutorId(7)),
             attempts: 2,
@@ -382,6 +405,15 @@ mod tests {
             let held = TaskStatus { state: TaskState::Held, held_by, end: None, ..status.clone() };
             assert_eq!(status_json(&held).message.as_deref(), Some(want));
         }
+        let shaped = Task {
+            key: "t".into(),
+            cpu: Some("2".to_owned()),
+            after: [("a".into(), After::Any)].into(),
+            ..Task::default()
+        };
+        let shaped = status_json(&TaskStatus { task: Arc::new(shaped), ..status.clone() });
+        let text = serde_json::to_string(&shaped).unwrap();
+        assert!(text.ends_with(r#""message":null,"cpu":"2","after":{"a":"any"}}"#), "{text}");
         let start_problem = Some("no node".into());
         let pending =
             TaskStatus { state: TaskState::Pending, start_problem, end: None, ..status.clone() };

@@ -69,6 +69,9 @@ final class Link {
     /** A line for the driver's log about something that a person must change. */
     void tell(String line);
 
+    /** The URL of Spark's own page; empty if it has none. */
+    String page();
+
     /** The executors that Spark knows now. */
     List<String> executors();
 
@@ -176,6 +179,10 @@ final class Link {
         throw new IllegalArgumentException(refusal(answer));
       }
       sent.put(profile, 0);
+      if (!engine.page().isEmpty()) {
+        // An older posse does not read it.
+        control.call("POST", "/v1/driver/ready", Control.JSON.createObjectNode().put("page", engine.page()));
+      }
     } catch (IOException e) {
       throw new IllegalArgumentException("posse at " + control.address + " does not answer (" + e.getMessage()
           + "): is `posse run` running, and is this its control address?", e);

@@ -269,6 +269,13 @@ public final class PosseAllocator extends AbstractPodsAllocator {
     }
 
     @Override
+    public String page() {
+      Option<String> page = backend.org$apache$spark$scheduler$cluster$CoarseGrainedSchedulerBackend$$scheduler
+          .sc().uiWebUrl();
+      return page.isDefined() ? page.get() : "";
+    }
+
+    @Override
     public List<String> executors() {
       return Shims.listOf(backend, "getExecutorIds");
     }

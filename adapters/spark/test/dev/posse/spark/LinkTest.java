@@ -23,6 +23,7 @@ final class LinkTest {
     images();
     endings();
     missed();
+    page();
     targets();
     nodes();
     kills();
@@ -40,6 +41,7 @@ final class LinkTest {
     final AtomicBoolean recovers = new AtomicBoolean(true);
     /** That of Spark's container; null: the template has no containers. */
     String image;
+    String page = "";
 
     @Override
     public ObjectNode group(int profile) {
@@ -55,6 +57,11 @@ final class LinkTest {
     @Override
     public void tell(String line) {
       told.add(line);
+    }
+
+    @Override
+    public String page() {
+      return page;
     }
 
     @Override
@@ -297,6 +304,16 @@ final class LinkTest {
       posse.event("\"event\":\"missed\",\"count\":5");
       Check.comes("two losses", () -> engine.lost.size() >= 2);
       Check.same(engine.lost, List.of("2 -1 false it ended while posse was unreachable", "3 -1 false it ended while posse was unreachable"));
+      link.end();
+    }
+  }
+
+  private static void page() throws Exception {
+    try (FakePosse posse = new FakePosse()) {
+      Engine engine = new Engine();
+      engine.page = "http://10.1.2.3:4040";
+      Link link = link(posse, engine);
+      Check.same(posse.calls.subList(1, 2), List.of("POST /v1/driver/ready {\"page\":\"http://10.1.2.3:4040\"}"));
       link.end();
     }
   }

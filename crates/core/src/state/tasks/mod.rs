@@ -1,6 +1,5 @@
 //! The tasks of one group: those that are open, and the end of those that are over.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -10,8 +9,12 @@ use crate::model::task::{AFTER, Shape, Task, TaskEnd, TaskOutcome, TaskRun};
 use crate::state::counts::Counts;
 use crate::state::ready_tasks::{Place, ReadyTasks};
 use crate::state::records::Records;
+use crate::state::tasks::arrays::{Arrays, Prior};
 use crate::state::throttle::Throttles;
 use posse_base::time::Millis;
+
+mod arrays;
+mod order;
 
 /// A refused task fails only after this time if nothing else of its group shows whose fault it is: a webhook may
 /// refuse all pods for a while.
@@ -36,14 +39,14 @@ pub struct OpenTask {
     first_order: u64,
     /// Its own pod was refused.
     refused: Option<Refused>,
-    /// The open tasks that it comes after.
-    held: BTreeSet<Arc<str>>,
+    /// What of what it comes after is open.
+    held: BTreeSet<Prior>,
 }
 
 impl OpenTask {
-    /// How many tasks hold it, and the first of them.
+    /// How many tasks and arrays hold it, and the first of them.
     pub fn held_by(&self) -> Option<(usize, Arc<str>)> {
-        self.held.first().map(|first| (self.held.len(), Arc::clone(first)))
+        self.held.first().map(|first| (self.held.len(), Arc::clone(first.name())))
     }
 }
 
@@ -60,11 +63,13 @@ pub struct Refused {
 /// A task that is over.
 #[derive(Clone, Debug)]
 pub struct EndedTask {
-    task: Arc<Task>,
+    pub task: Arc<Task>,
     pub end: TaskEnd,
     pub executor: Option<ExecutorId>,
     pub attempts: u32,
     round: u32,
+    /// The place that it had first; 0 if an earlier process has recorded its end.
+    first_order: u64,
     /// This process has reported the end.
     is_reported: bool,
 }
@@ -93,6 +98,7 @@ pub struct Tasks {
     ready: ReadyTasks,
     /// The tasks that come after an open one, by its key.
     next: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    arrays: Arrays,
     n_held: usize,
     /// How many have failed or were skipped, also those that are forgotten, and were not opened again.
     n_failed: u32,
@@ -194,15 +200,10 @@ impl Tasks {
         let key = Arc::clone(&task.key);
         let retries_left = task.retries;
         let executor = self.leaving.remove(&key);
-        let held: BTreeSet<Arc<str>> =
-            task.after.keys().filter(|&key| self.open.contains_key(key)).cloned().collect();
-        for other in &held {
-            self.next.entry(Arc::clone(other)).or_default().insert(Arc::clone(&key));
+        let (held, end) = self.hold(&task, place.order);
+        if let Some(array) = &task.array {
+            self.arrays.on_open(&array.name, place.order);
         }
-        let end = task.after.iter().find_map(|(other, after)| {
-            let ended = self.ended.get(other).filter(|ended| !after.allows(ended.end.outcome))?;
-            Some(ended.end.of_next(other))
-        });
         self.n_held += usize::from(!held.is_empty());
         if executor.is_some() {
             self.ready.on_busy(&task);
@@ -233,10 +234,27 @@ impl Tasks {
         (end, executor): (TaskEnd, Option<ExecutorId>),
         (attempts, round): (u32, u32),
     ) {
-        self.n_failed = self.n_failed.saturating_add(end.outcome.is_failure().into());
         let ended = EndedTask::new(task, executor, attempts, end);
-        let ended = EndedTask { round, ..ended };
+        self.insert_ended(EndedTask { round, ..ended });
+    }
+
+    fn insert_ended(&mut self, ended: EndedTask) {
+        let EndedTask { task, end, first_order, .. } = &ended;
+        self.n_failed = self.n_failed.saturating_add(end.outcome.is_failure().into());
+        if let Some(array) = &task.array {
+            let is_good = end.outcome == TaskOutcome::Succeeded;
+            self.arrays.on_ended(&array.name, &task.key, *first_order, is_good);
+        }
         self.ended.insert(Arc::clone(&task.key), ended);
+    }
+
+    /// An ended task is opened again or forgotten.
+    fn remove_ended(&mut self, key: &str) -> Option<EndedTask> {
+        let ended = self.ended.remove(key)?;
+        if let Some(array) = &ended.task.array {
+            self.arrays.on_ended_removed(&array.name, key);
+        }
+        Some(ended)
     }
 
     /// The next task comes at this place in the order, as it did in an earlier process, or behind the last one.
@@ -271,29 +289,6 @@ impl Tasks {
             open.attempts = progress.attempts;
             (open.retries_left, open.round) = (progress.retries_left, progress.round);
         }
-    }
-
-    /// Frees the tasks that come after this one, which has ended. Gives those that are over with it, which the caller
-    /// ends.
-    pub fn free_next(&mut self, key: &str, end: &TaskEnd) -> Vec<(Arc<str>, TaskEnd)> {
-        let mut over = Vec::new();
-        for next in self.next.remove(key).into_iter().flatten() {
-            let Some(open) = self.open.get_mut(&next).filter(|open| open.held.contains(key)) else {
-                continue;
-            };
-            if open.task.after.get(key).is_some_and(|after| !after.allows(end.outcome)) {
-                over.push((next, end.of_next(key)));
-                continue;
-            }
-            open.held.remove(key);
-            if open.held.is_empty() {
-                self.n_held -= 1;
-                if open.executor.is_none() {
-                    self.ready.insert(open.place, &open.task);
-                }
-            }
-        }
-        over
     }
 
     fn take_order(&mut self) -> u64 {
@@ -389,7 +384,7 @@ impl Tasks {
 
     /// The task is over. None if it is not open.
     pub fn end(&mut self, key: &str, end: TaskEnd) -> Option<(Arc<str>, &EndedTask)> {
-        let OpenTask { task, executor, attempts, round, place, held, .. } =
+        let OpenTask { task, executor, attempts, round, place, held, first_order, .. } =
             self.open.remove(key)?;
         match executor {
             Some(_) => self.ready.on_idle(&task),
@@ -398,11 +393,9 @@ impl Tasks {
         self.throttles.on_task_over(place.shape);
         self.n_held -= usize::from(!held.is_empty());
         let key = Arc::clone(&task.key);
-        self.n_failed = self.n_failed.saturating_add(end.outcome.is_failure().into());
         let ended = EndedTask::new(&task, executor, attempts, end);
-        let ended = EndedTask { round, is_reported: true, ..ended };
-        let ended = self.ended.entry(Arc::clone(&key)).or_insert(ended);
-        Some((key, ended))
+        self.insert_ended(EndedTask { round, is_reported: true, first_order, ..ended });
+        self.ended.get(&key).map(|ended| (key, ended))
     }
 
     /// Marks the end of this task as reported. None if it is open, or if this process has reported
@@ -420,7 +413,7 @@ impl Tasks {
         if let Some(id) = leaving {
             self.leaving.insert(Arc::clone(&task.key), id);
         }
-        let EndedTask { attempts, round, end, .. } = self.ended.remove(key)?;
+        let EndedTask { attempts, round, end, .. } = self.remove_ended(key)?;
         self.n_failed = self.n_failed.saturating_sub(end.outcome.is_failure().into());
         let end = self.add(task);
         if let Some(open) = self.open.get_mut(key) {
@@ -431,7 +424,7 @@ impl Tasks {
 
     /// Forgets an ended task.
     pub fn forget(&mut self, key: &str) {
-        self.ended.remove(key);
+        self.remove_ended(key);
     }
 
     /// A pod of an earlier process works or worked on this task. `is_live`: it has not ended.
@@ -477,13 +470,10 @@ impl Tasks {
                 Adopted::Ended
             }
             Some(_) => Adopted::Known,
+            None if self.ended.contains_key(key) => Adopted::Known,
             None => {
-                let Entry::Vacant(place) = self.ended.entry(Arc::clone(key)) else {
-                    return Adopted::Known;
-                };
-                self.n_failed = self.n_failed.saturating_add(end.outcome.is_failure().into());
                 let ended = EndedTask::new(&run.task, Some(id), run.attempt, end);
-                place.insert(EndedTask { round: run.round, ..ended });
+                self.insert_ended(EndedTask { round: run.round, ..ended });
                 Adopted::Recorded
             }
         }
@@ -500,7 +490,7 @@ impl Tasks {
     fn forget_before(&mut self, run: &TaskRun) {
         let key = &run.task.key;
         if self.ended.get(key).is_some_and(|ended| ended.round < run.round)
-            && let Some(ended) = self.ended.remove(key)
+            && let Some(ended) = self.remove_ended(key)
         {
             self.n_failed = self.n_failed.saturating_sub(ended.end.outcome.is_failure().into());
         }
@@ -510,6 +500,6 @@ impl Tasks {
 impl EndedTask {
     fn new(task: &Arc<Task>, executor: Option<ExecutorId>, attempts: u32, end: TaskEnd) -> Self {
         let task = Arc::clone(task);
-        Self { task, end, executor, attempts, round: 0, is_reported: false }
+        Self { task, end, executor, attempts, round: 0, first_order: 0, is_reported: false }
     }
 }
