@@ -1,5 +1,16 @@
 //! What follows the flags in the help texts: examples, exit codes, environment.
 
+/// Examples, and the exit codes of a command that has none of its own.
+macro_rules! with_codes {
+    ($examples:literal) => {
+        concat!(
+            $examples,
+            "\n\nExit codes:\n  0  done\n  1  failed\n  2  wrong arguments or files\n",
+            "  3  the API server does not answer or permit"
+        )
+    };
+}
+
 pub const POSSE: &str = "\
 Examples:
   posse init                          write a posse.yaml with comments
@@ -60,11 +71,13 @@ Exit codes:
   130  Ctrl-C, which does not stop the application
   else as `posse run --help` lists them";
 
-pub const APPS: &str = "\
+pub const APPS: &str = with_codes!(
+    "\
 Examples:
   posse apps -n analytics
   posse apps -A -o wide
-  posse apps 'nightly-*' -o name | xargs posse stop";
+  posse apps 'nightly-*' -o name | xargs posse stop"
+);
 
 pub const LOGS: &str = "\
 Examples:
@@ -83,59 +96,117 @@ Exit codes:
   1  the command cannot run there, or its end is not known
   2  wrong arguments";
 
-pub const STOP: &str = "\
+pub const STOP: &str = with_codes!(
+    "\
 Examples:
   posse stop wordcount                         a run on this host, else in the cluster
   posse stop wordcount -n analytics
   posse stop 'nightly-*' --grace 5s
-  posse stop wordcount --context staging";
+  posse stop wordcount --context staging"
+);
 
-pub const STATUS: &str = "\
+pub const STATUS: &str = with_codes!(
+    "\
 Examples:
   posse status                                 the only run on this host
   posse status wordcount --watch
-  posse status -o json | jq '.groups[].running'";
+  posse status -o json | jq '.groups[].running'"
+);
 
-pub const SCALE: &str = "\
+pub const SCALE: &str = with_codes!(
+    "\
 Examples:
   posse scale 5                                the only group of the only run
   posse scale wordcount 20 --group big
-  posse scale wordcount 0 -n analytics";
+  posse scale wordcount 0 -n analytics"
+);
 
-pub const KILL: &str = "\
+pub const KILL: &str = with_codes!(
+    "\
 Examples:
   posse kill 2                                 another executor takes its place
   posse kill wordcount 2 5 --no-replace        lower the target by two
-  posse kill 7 --force --reason 'stuck in GC'";
+  posse kill 7 --force --reason 'stuck in GC'"
+);
 
-pub const EVENTS: &str = "\
+pub const EVENTS: &str = with_codes!(
+    "\
 Examples:
   posse events                                 a table
   posse events --follow -o json                one JSON object per line, until the run ends
-  posse events -o name | sort | uniq -c";
+  posse events -o name | sort | uniq -c"
+);
 
-pub const EXPLAIN: &str = "\
+pub const EXPLAIN: &str = with_codes!(
+    "\
 Examples:
   posse explain                                what every group waits for
   posse explain 3 --logs 20                    what happened to executor 3
-  posse explain wordcount -o json";
+  posse explain wordcount -o json"
+);
 
-pub const READY: &str = "\
+pub const READY: &str = with_codes!(
+    "\
 Examples:
   posse ready                                  in the driver's script
-  posse ready wordcount                        from elsewhere";
+  posse ready wordcount                        from elsewhere"
+);
 
-pub const IDLE: &str = "\
+pub const IDLE: &str = with_codes!(
+    "\
 Examples:
   posse idle 3 4                               3 and 4 have no work, all others do
   posse idle                                   all executors work
-  while sleep 5; do posse idle $(free); done   say it again before 10 s are over";
+  while sleep 5; do posse idle $(free); done   say it again before 10 s are over"
+);
 
 pub const TASK: &str = "\
 Examples:
   posse task add --name sim-3 --cpu 4 --retries 2 -- ./sim 3
   posse task list -o wide
   posse task wait sim-3 && posse task logs sim-3";
+
+pub const TASK_ADD: &str = with_codes!(
+    "\
+Examples:
+  posse task add --name sim --array 1-100%20 -- sh -c './sim $POSSE_TASK_INDEX'
+  posse task add --app wordcount --name mean --after sim --memory 2Gi -- ./mean"
+);
+
+pub const TASK_LIST: &str = with_codes!(
+    "\
+Examples:
+  posse task list --app wordcount -o wide"
+);
+
+pub const TASK_WAIT: &str = "\
+Examples:
+  posse task wait --app wordcount sim-1 sim-2 --timeout 1h
+
+Exit codes:
+  0  all have succeeded
+  1  the time is over, or one was cancelled or skipped
+  2  wrong arguments
+  3  the API server does not answer or permit
+  else that of the first task that failed";
+
+pub const TASK_LOGS: &str = with_codes!(
+    "\
+Examples:
+  posse task logs --app wordcount sim-1 -f"
+);
+
+pub const TASK_CANCEL: &str = with_codes!(
+    "\
+Examples:
+  posse task cancel --app wordcount sim-1 sim-2"
+);
+
+pub const TASK_RETRY: &str = with_codes!(
+    "\
+Examples:
+  posse task retry --app wordcount sim-1"
+);
 
 pub const WAIT: &str = "\
 Examples:

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::examples;
 use super::format::FormatArgs;
 use super::{ClientArgs, duration_ms, named, seconds_ms};
 use posse_core::model::task::{After, OPEN_TASKS_MAX, RETRIES_MAX};
@@ -22,17 +23,23 @@ pub struct TaskArgs {
 #[derive(Clone, Debug, Subcommand)]
 pub enum TaskCommand {
     /// Add a task, and print its key
+    #[command(after_help = examples::TASK_ADD)]
     Add(Box<TaskAddArgs>),
     /// List the open tasks, and the ended ones that the run remembers
     #[command(alias = "ls")]
+    #[command(after_help = examples::TASK_LIST)]
     List(TaskListArgs),
     /// Wait for the end of tasks, and exit as they have ended
+    #[command(after_help = examples::TASK_WAIT)]
     Wait(TaskWaitArgs),
     /// Print the output of a task
+    #[command(after_help = examples::TASK_LOGS)]
     Logs(TaskLogsArgs),
     /// Cancel open tasks
+    #[command(after_help = examples::TASK_CANCEL)]
     Cancel(TaskKeysArgs),
     /// Run tasks again that have ended without success
+    #[command(after_help = examples::TASK_RETRY)]
     Retry(TaskKeysArgs),
 }
 

@@ -18,6 +18,10 @@ pub fn word(text: &str) -> Result<Word, String> {
     if let Ok(number) = text.parse() {
         return Ok(Word::Number(number));
     }
+    // No name begins with one either.
+    if text.starts_with(|c: char| c == '-' || c == '+' || c.is_ascii_digit()) {
+        return Err("expected a whole number, or a name, which begins with a letter".to_owned());
+    }
     app_and_executor(text).map(|(app, id)| Word::App(app, id))
 }
 
@@ -119,6 +123,11 @@ mod tests {
                 (Err(failure), Err(part)) => assert!(failure.message.contains(part), "{failure}"),
                 (got, want) => panic!("{words:?}: {got:?} instead of {want:?}"),
             }
+        }
+        for (text, part) in
+            [("-1", "a whole number"), ("3x", "a whole number"), ("Wc", "not a name")]
+        {
+            assert!(word(text).unwrap_err().contains(part), "{text}");
         }
         let client = ClientArgs::default();
         assert!(client.with_app(&[Word::Number(1)]).is_err());

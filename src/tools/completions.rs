@@ -17,6 +17,7 @@ use crate::args::submit::NamespaceArgs;
 use crate::args::tools::Shell;
 use crate::args::words::Word;
 use crate::args::{ClientArgs, CommandLine, ServerArgs};
+use crate::command_line::with_flags_behind;
 use crate::connection::sources;
 use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
@@ -32,6 +33,10 @@ use posse_wire::k8s::object::Meta;
 
 /// The variable with the shell that asks.
 const VARIABLE: &str = "COMPLETE";
+/// What `command_line::with_flags_behind` moves.
+const BEFORE: [&str; 3] = ["namespace", "kubeconfig", "context"];
+/// The states of executors that can be ended, or work.
+const LIVE: [&str; 4] = ["requested", "pending", "running", "draining"];
 /// kubectl gives the words behind the name of a plugin, and wants a candidate on each line, then what else may stand
 /// there: no file (kubectl, `pkg/cmd/plugin/plugin_completion.go`).
 const KUBECTL: &str = "#!/bin/sh\nCOMPLETE=fish posse -- posse \"$@\"\necho :4\n";
@@ -58,19 +63,32 @@ pub fn script(shell: Shell, out: &mut dyn Write) -> Result<Code, Failure> {
 
 /// Answers a shell that asks for candidates, and ends the process then.
 pub fn answer_shell() {
-    CompleteEnv::with_factory(|| with_names(CommandLine::command())).var(VARIABLE).complete();
+    CompleteEnv::with_factory(|| with_names(with_flags_before())).var(VARIABLE).complete();
+}
+
+/// The command with the flags that may also stand before the words of a command.
+fn with_flags_before() -> clap::Command {
+    let command = CommandLine::command();
+    let of_one = command.find_subcommand("status").into_iter().flat_map(|one| one.get_arguments());
+    let before = of_one.filter(|arg| BEFORE.contains(&arg.get_id().as_str())).cloned();
+    let before: Vec<clap::Arg> = before.collect();
+    command.args(before)
 }
 
 /// The command and those below it, with candidates for what only a run or a cluster knows.
 fn with_names(command: clap::Command) -> clap::Command {
+    let of = command.get_name().to_owned();
     let command = command.mut_args(|arg| {
         let name = arg.get_value_names().and_then(|names| names.first()).map(|name| name.as_str());
         let candidates = match (arg.get_id().as_str(), name) {
+            ("words", Some("ID")) if of == "kill" => live_executors,
+            ("words", Some("APP")) if of == "logs" => executors,
+            ("target", Some("ID")) => live_ids,
             ("app" | "names", Some("NAME" | "APP")) | ("words", Some("APP")) => apps,
             ("words", Some("TARGET")) => apps,
             ("words", Some("ID")) => executors,
             ("group", Some("GROUP")) => groups,
-            ("key" | "keys", Some("KEY")) => tasks,
+            ("key" | "keys", Some("KEY")) | ("after", _) => tasks,
             ("namespace", _) => namespaces,
             ("context", _) => contexts,
             _ => return arg,
@@ -102,13 +120,28 @@ fn groups() -> Vec<CompletionCandidate> {
     of_run(facts)
 }
 
-/// The executors of the run; without one, the applications that may stand before their ids.
 fn executors() -> Vec<CompletionCandidate> {
-    let facts = |status: StatusJson| {
-        let executors = status.executors.into_iter();
-        executors.map(|one| (one.id.to_string(), format!("{} {}", one.group, one.state))).collect()
-    };
-    let mut all = of_run(facts);
+    with_apps(ids(|_| true))
+}
+
+fn live_executors() -> Vec<CompletionCandidate> {
+    with_apps(live_ids())
+}
+
+fn live_ids() -> Vec<CompletionCandidate> {
+    ids(|state| LIVE.contains(&state))
+}
+
+/// The executors of the run in some states.
+fn ids(is_meant: fn(&str) -> bool) -> Vec<CompletionCandidate> {
+    of_run(|status: StatusJson| {
+        let meant = status.executors.into_iter().filter(|one| is_meant(&one.state));
+        meant.map(|one| (one.id.to_string(), format!("{} {}", one.group, one.state))).collect()
+    })
+}
+
+/// Unless one is named, an application may stand before the id of its executor.
+fn with_apps(mut all: Vec<CompletionCandidate>) -> Vec<CompletionCandidate> {
     if with_typed(|typed, _| typed.app.is_none()) {
         all.extend(apps());
     }
@@ -152,7 +185,7 @@ fn contexts() -> Vec<CompletionCandidate> {
     })
 }
 
-fn of_run(facts: fn(StatusJson) -> Vec<(String, String)>) -> Vec<CompletionCandidate> {
+fn of_run(facts: impl Fn(StatusJson) -> Vec<(String, String)>) -> Vec<CompletionCandidate> {
     let status = with_typed(|typed, world| {
         find_run(typed, world).and_then(|run| Ok(run.client.observe()?))
     });
@@ -183,6 +216,7 @@ fn with_typed<T>(look_up: impl FnOnce(&ClientArgs, &World<'_>) -> T) -> T {
 /// The run that these words name, as far as they can be read.
 fn typed(words: Vec<OsString>) -> ClientArgs {
     let command = CommandLine::command().ignore_errors(true);
+    let words = with_flags_behind(words);
     let Ok(mut matches) = command.try_get_matches_from(words) else { return ClientArgs::default() };
     while let Some((_, inner)) = matches.remove_subcommand() {
         matches = inner;
@@ -224,6 +258,8 @@ mod tests {
         ] {
             assert_eq!(typed(line).app.as_deref(), app, "{line}");
         }
+        let before = typed("posse -n analytics kill wc ");
+        assert_eq!(before.namespace.namespace.as_deref(), Some("analytics"));
         let elsewhere = typed("posse status -n analytics --context c ");
         assert_eq!(elsewhere.namespace.namespace.as_deref(), Some("analytics"));
         assert_eq!(elsewhere.namespace.server.context.as_deref(), Some("c"));
@@ -231,8 +267,10 @@ mod tests {
 
     #[test]
     fn names_are_known_where_they_are_wanted() {
-        let mut command = with_names(CommandLine::command());
+        let mut command = with_names(with_flags_before());
         command.build();
+        let flags: Vec<&str> = command.get_arguments().map(|arg| arg.get_id().as_str()).collect();
+        assert!(BEFORE.iter().all(|flag| flags.contains(flag)), "{flags:?}");
         let has_names = |path: &str, id: &str| {
             let find = |at: &clap::Command, name| at.find_subcommand(name).unwrap().clone();
             let found = path.split(' ').fold(command.clone(), |at, name| find(&at, name));
@@ -249,6 +287,8 @@ mod tests {
             ("task wait", "keys", true),
             ("task logs", "key", true),
             ("task add", "name", false),
+            ("task add", "after", true),
+            ("exec", "target", true),
             ("status", "namespace", true),
             ("run", "context", true),
             ("run", "instance", false),
