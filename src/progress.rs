@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::args::ShowProgress;
-use posse_base::text::age;
+use posse_base::text::{age, one_line};
 
 /// The time between two lines that somebody has asked for, or sees on a terminal.
 const WATCHED: Duration = Duration::from_secs(1);
@@ -50,28 +50,51 @@ impl Progress {
 
     /// `total`: how many there are, if that is known.
     pub(crate) fn show(&mut self, counted: Far, total: Option<u64>) {
-        if self.every.is_none_or(|every| self.told_at.elapsed() < every) {
-            return;
-        }
-        self.told_at = Instant::now();
-        if counted != self.told {
+        if self.is_due() && counted != self.told {
             self.told = counted;
             log::info!("{}", line(self.what, counted, total, self.began.elapsed()));
         }
     }
+
+    /// `n_bytes`: how many of a file have gone.
+    pub(crate) fn show_bytes(&mut self, file: &str, n_bytes: u64, total: u64) {
+        if n_bytes <= self.told.n_done {
+            // Another file, or the same one again.
+            (self.began, self.told) = (Instant::now(), Far::default());
+        }
+        self.told.n_done = n_bytes;
+        if self.is_due() {
+            let left = time_left(self.began.elapsed(), n_bytes, total.saturating_sub(n_bytes));
+            let (n, of, what) = (n_bytes >> 20, total >> 20, self.what);
+            log::info!("{}: {n} of {of} {what} sent{left}", one_line(file));
+        }
+    }
+
+    fn is_due(&mut self) -> bool {
+        let is_due = self.every.is_some_and(|every| self.told_at.elapsed() >= every);
+        if is_due {
+            self.told_at = Instant::now();
+        }
+        is_due
+    }
+}
+
+/// `, about 3m20s left`, if that can be known.
+fn time_left(elapsed: Duration, n_done: u64, n_left: u64) -> String {
+    if n_done == 0 || n_left == 0 {
+        return String::new();
+    }
+    let left_ms = elapsed.as_millis().saturating_mul(n_left.into()) / u128::from(n_done);
+    format!(", about {} left", age(i64::try_from(left_ms / 1_000).unwrap_or(i64::MAX)))
 }
 
 fn line(what: &str, counted: Far, total: Option<u64>, elapsed: Duration) -> String {
     let Far { n_done, n_before, n_failed, n_running } = counted;
     let of = total.map_or_else(String::new, |total| format!(" of {total}"));
-    let mut text = format!("{n_done}{of} {what} done, {n_failed} failed, {n_running} running");
     let n_ended = n_done.saturating_add(n_failed).saturating_sub(n_before);
     let n_left = total.map_or(0, |total| total.saturating_sub(n_done).saturating_sub(n_failed));
-    if n_ended > 0 && n_left > 0 {
-        let left_s = elapsed.as_secs().saturating_mul(n_left) / n_ended;
-        text.push_str(&format!(", about {} left", age(i64::try_from(left_s).unwrap_or(i64::MAX))));
-    }
-    text
+    let left = time_left(elapsed, n_ended, n_left);
+    format!("{n_done}{of} {what} done, {n_failed} failed, {n_running} running{left}")
 }
 
 #[cfg(test)]

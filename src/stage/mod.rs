@@ -1,5 +1,6 @@
 //! `posse stage`: serves, uploads or downloads staged files.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::args::ShowProgress;
 use crate::args::stage::{
     GetArgs, PutArgs, ServeArgs, StageArgs, StageCommand, StageFileArgs, TrustArgs,
 };
@@ -15,6 +17,7 @@ use crate::connection::{Connection, sources};
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::pod_files::NamedFile;
+use crate::progress::Progress;
 use crate::table::table;
 use crate::terminal::print;
 use crate::world::World;
@@ -150,6 +153,7 @@ pub(super) struct Outgoing {
     token: Token,
     sources: Vec<Source>,
     timeout: Duration,
+    is_terminal: bool,
     /// The ticket without bundles.
     ticket: Ticket,
 }
@@ -175,7 +179,7 @@ impl Outgoing {
             bundles: Vec::new(),
         };
         let timeout = Duration::from_millis(trust.timeout);
-        Ok(Self { transfer, token, sources, timeout, ticket })
+        Ok(Self { transfer, token, sources, timeout, is_terminal: world.is_terminal, ticket })
     }
 
     /// The upload of `posse submit`; `None` if there is none.
@@ -207,7 +211,9 @@ impl Outgoing {
     /// Uploads the files for the pods of an application.
     pub(super) fn send(&self, namespace: &str, app: &str) -> Result<Ticket, Failure> {
         let Self { transfer, token, sources, timeout, .. } = self;
-        let upload = Upload { transfer, token, namespace, app, timeout: *timeout };
+        let progress = RefCell::new(Progress::new(ShowProgress::Auto, self.is_terminal, "MiB"));
+        let told = |file: &str, n, of| progress.borrow_mut().show_bytes(file, n, of);
+        let upload = Upload { transfer, token, namespace, app, timeout: *timeout, told: &told };
         let bundles = upload.send(sources).map_err(|why| Failure::new(Code::Failed, why))?;
         Ok(self.ticket(bundles))
     }

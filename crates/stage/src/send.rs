@@ -68,7 +68,7 @@ impl Source {
 }
 
 /// The target of an upload.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "a closure has none")]
 pub struct Upload<'a> {
     pub transfer: &'a Transfer,
     pub token: &'a Token,
@@ -76,6 +76,27 @@ pub struct Upload<'a> {
     pub app: &'a str,
     /// Give up after this time without progress.
     pub timeout: Duration,
+    pub told: Told<'a>,
+}
+
+/// Learns how far a transfer is: the file, how many of its bytes have gone, and how many it has.
+pub type Told<'a> = &'a dyn Fn(&str, u64, u64);
+
+/// Tells how much of a file is read.
+struct Counted<'a, R> {
+    content: R,
+    n_bytes: u64,
+    source: &'a Source,
+    told: Told<'a>,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.content.read(into)?;
+        self.n_bytes += n as u64;
+        (self.told)(&self.source.file, self.n_bytes, self.source.bytes);
+        Ok(n)
+    }
 }
 
 impl Upload<'_> {
@@ -101,7 +122,8 @@ impl Upload<'_> {
             let file = File::open(&source.path)
                 .map_err(|error| format!("{}: {error}", source.path.display()))?;
             // Bounded, because the file may be growing. The server then refuses it by its sha256.
-            let mut body = file.take(source.bytes);
+            let content = file.take(source.bytes);
+            let mut body = Counted { content, n_bytes: 0, source, told: self.told };
             let sent = self.transfer.post(&path, self.token.reveal(), source.bytes, &mut body);
             // If the answer is lost, the bundle may be stored all the same. Nobody knows its
             // secret, so the server drops it as unused.

@@ -1,5 +1,6 @@
 //! Tests of the stage server over plain HTTP, with raw sockets and with the real clients.
 
+use std::cell::RefCell;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -332,14 +333,19 @@ fn fetched_files_equal_the_uploaded_ones() {
         |path: &PathBuf| (path.clone(), path.file_name().unwrap().to_str().unwrap().to_owned());
     let files = paths.each_ref().map(named);
     let sources = send::read(&files).unwrap();
+    let told = RefCell::new(Vec::new());
     let upload = Upload {
         transfer: &transfer,
         token: &token,
         namespace: "ns",
         app: "wc",
         timeout: PATIENCE,
+        told: &|file, n, of| told.borrow_mut().push((file.to_owned(), n, of)),
     };
     let entries = upload.send(&sources).unwrap();
+    let told = told.into_inner();
+    assert!(told.is_sorted_by_key(|(file, n, _)| (file == "empty", *n)), "{told:?}");
+    assert!(told.contains(&("run me.sh".to_owned(), 250_000, 250_000)), "{told:?}");
     let out = path("out");
     fs::create_dir(&out).unwrap();
     for (entry, source) in entries.iter().zip(&paths) {
