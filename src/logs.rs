@@ -209,6 +209,7 @@ fn follow_driver(
         logs: true,
         tail: args.tail,
         gives_up: None,
+        run_waits: None,
     };
     let signals = start_signals()?;
     let code = with_log_output(out, args.raw, |out| {

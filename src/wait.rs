@@ -79,7 +79,8 @@ fn groups<'a>(status: &'a StatusJson, named: Option<&str>) -> Result<Vec<&'a Gro
     }
 }
 
-fn describe(group: &GroupJson) -> String {
+/// How far a group is, and what it waits for.
+pub(crate) fn describe(group: &GroupJson) -> String {
     let mut text = format!("group {} runs {} of {}", group.group, group.running, group.wanted());
     if group.ready < group.running {
         text.push_str(&format!(", {} of them ready", group.ready));

@@ -14,21 +14,26 @@ use crate::args::submit::SubmitArgs;
 use crate::args::{CleanupArgs, FileArgs, Output, RunArgs, ServerArgs};
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
+use crate::namespace::Namespace;
+use crate::pod_dialer::PodDialer;
 use crate::settings;
 use crate::shown_identity::shown_identity;
 use crate::stage::Outgoing;
 use crate::terminal::{print, with_log_output};
+use crate::wait::describe;
 use crate::world::World;
 use crate::{cleanup, follow, manifest, pod_files};
 use posse_base::text::one_line;
+use posse_control::client::Client;
 use posse_core::model::pod_text::PodOverrides;
 use posse_core::model::refusal::RefusalClass;
+use posse_core::model::waiting::Waiting;
 use posse_kube::api::objects::{Kind, Objects};
 use posse_run::random::random_bits;
 use posse_run::run::settings::{GroupSettings, RunSettings};
 use posse_run::signals::Signals;
 use posse_submit::files::Files;
-use posse_submit::follow::Follower;
+use posse_submit::follow::{Follower, RunWaits};
 use posse_submit::give_up::GiveUp;
 use posse_submit::listener::Listener;
 use posse_submit::manifests::manifests;
@@ -36,6 +41,7 @@ use posse_submit::plan::{Plan, ScrapePort};
 use posse_submit::pod_files::PodFiles;
 use posse_submit::submission::{Submission, SubmitError};
 use posse_wire::config::{DriverPod, PodSource, PosseImage, Record, TaskOutput};
+use posse_wire::control::status_json::GroupJson;
 use posse_wire::k8s::object::Meta;
 use posse_wire::names;
 use posse_wire::pod::template::Template;
@@ -110,6 +116,7 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         logs: args.logs,
         tail: None,
         gives_up: Some(GiveUp { image_timeout: Duration::from_millis(plan.image_timeout_ms) }),
+        run_waits: Some(run_waits(&plan.app, &plan.namespace, &connection)),
     };
     let code =
         with_log_output(out, args.raw, |out| follow::wait(follower, &connection, &signals, out))?;
@@ -117,6 +124,22 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         remove_executors(&plan.app, &plan.namespace, &args.server, world);
     }
     Ok(code)
+}
+
+/// Asks the run through its pod, as `posse status` does.
+fn run_waits(app: &str, namespace: &str, connection: &Connection) -> RunWaits {
+    let (app, name) = (app.to_owned(), namespace.to_owned());
+    let namespace = Namespace { connection: connection.clone(), name };
+    Box::new(move || {
+        let dialer = PodDialer::find(&namespace, &app).map_err(|failure| failure.message)?;
+        let status = Client::through(Box::new(dialer)).observe().map_err(|e| e.to_string())?;
+        let pace = Waiting::all().filter(|one| one.is_pace()).map(Waiting::as_str);
+        let pace: Vec<&str> = pace.collect();
+        let waits = |group: &&GroupJson| {
+            group.waiting.as_deref().is_some_and(|waiting| !pace.contains(&waiting))
+        };
+        Ok(status.groups.iter().filter(waits).map(describe).collect())
+    })
 }
 
 /// Creates the driver on a thread of its own, so that an interrupt works even if the server is slow.

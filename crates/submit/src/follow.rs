@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use jiff::Timestamp;
 
 use crate::changes::{READ_RETRIES, wait_for_change};
 use crate::give_up::{GiveUp, Start, end_rest, remove, try_no_more};
@@ -18,6 +19,7 @@ use crate::state::{
     reason_and_message, starts_since, state, volume_remedy,
 };
 use crate::workload::Workload;
+use posse_base::text::age;
 use posse_core::model::pod::ContainerState;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
@@ -30,6 +32,12 @@ use posse_wire::pod::details::PodDetails;
 const BETWEEN_S: u32 = 1;
 /// How long the Events of a running driver's pod are not read again, in seconds.
 const RUNNING_S: u32 = 10;
+/// How often a run may be asked without an answer: it needs a moment before it listens.
+const ASKS_MAX: u32 = 5;
+/// The reason of a kubelet's Event before a pull.
+const PULLING: &str = "Pulling";
+/// How often at most the age of a pull is told, in seconds.
+const PULL_STEP_S: i64 = 10;
 /// How long the Events of a pod that is about to start are not read again, in seconds.
 const STARTING_S: u32 = 3;
 /// How often in a row the server may answer 401 or 403. A change of roles takes effect after a moment.
@@ -48,8 +56,11 @@ pub struct DriverEnd {
     pub why: String,
 }
 
+/// Asks the run in the cluster what its groups wait for; the error says why it cannot be asked.
+pub type RunWaits = Box<dyn Fn() -> Result<Vec<String>, String> + Send + Sync>;
+
 /// Follows one driver.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "a closure has none")]
 pub struct Follower {
     pub objects: Objects,
     pub app: String,
@@ -63,6 +74,8 @@ pub struct Follower {
     pub tail: Option<u32>,
     /// When a driver that does not start is ended; `None`: it is only watched.
     pub gives_up: Option<GiveUp>,
+    /// For a run that may write no Events.
+    pub run_waits: Option<RunWaits>,
 }
 
 /// The state of a driver at one time.
@@ -81,6 +94,8 @@ struct Reported {
     /// The exit code of the newest pod.
     code: Option<u8>,
     has_logs_of: Vec<String>,
+    /// How often the run in the newest pod may still be asked without an answer.
+    n_asks: u32,
 }
 
 impl Follower {
@@ -139,7 +154,9 @@ impl Follower {
         listener: Listener<'_>,
         logs: &Sender<String>,
     ) -> Result<Option<DriverEnd>, Refusal> {
-        let (mut reported, mut start) = (Reported::default(), Start::default());
+        let n_asks = if self.run_waits.is_some() { ASKS_MAX } else { 0 };
+        let mut reported = Reported { n_asks, ..Reported::default() };
+        let mut start = Start::default();
         let (mut retries, mut n_refused) = (Retries::new(READ_RETRIES), 0);
         loop {
             let observation = match self.observe() {
@@ -173,7 +190,7 @@ impl Follower {
             if let Some(driver_end) = self.give_up(&observation, &mut start, listener) {
                 return Ok(Some(driver_end));
             }
-            self.wait_for_change(&observation);
+            self.wait_for_change(&observation, reported.n_asks > 0);
         }
     }
 
@@ -204,7 +221,7 @@ impl Follower {
             if let Some(line) = self.why_no_start(pod) {
                 listens &= reported.report(listener, &format!("{} start", pod.uid()), line);
             }
-            if let Some(line) = self.why_run_waits(pod) {
+            if let Some(line) = self.why_run_waits(pod, &mut reported.n_asks) {
                 listens &= reported.report(listener, &format!("{} run", pod.uid()), line);
             }
             let last_lines = if self.logs { Vec::new() } else { last_lines(pod) };
@@ -241,18 +258,41 @@ impl Follower {
         listens
     }
 
-    /// What keeps a node from starting the pod's containers, such as a volume: only an Event tells it.
+    /// What keeps a node from starting the pod's containers, such as a volume: only an Event tells it. Or how long it has
+    /// pulled an image.
     fn why_no_start(&self, pod: &PodDetails) -> Option<String> {
         let since = starts_since(pod)?;
-        let why = self.last_warning(pod.uid(), |seen| seen >= since)?;
-        Some(format!("pod {} does not start: {why}{}", pod.name(), volume_remedy(pod)))
+        if let Some(why) = self.last_warning(pod.uid(), |seen| seen >= since) {
+            return Some(format!("pod {} does not start: {why}{}", pod.name(), volume_remedy(pod)));
+        }
+        let events = self.objects.events(pod.uid()).unwrap_or_default();
+        let last = events.iter().max_by_key(|event| event.time())?;
+        let pulls = last.message.as_deref().filter(|_| last.reason.as_deref() == Some(PULLING))?;
+        let begun: Timestamp = last.time()?.parse().ok()?;
+        let seconds = Timestamp::now().duration_since(begun).as_secs() / PULL_STEP_S * PULL_STEP_S;
+        (seconds > 0).then(|| format!("pod {}: {pulls}, for {} so far", pod.name(), age(seconds)))
     }
 
-    /// What the run in a pod waits for, as its own Events tell it.
-    fn why_run_waits(&self, pod: &PodDetails) -> Option<String> {
-        let is_running = pod.is_live() && pod.facts.container == ContainerState::Running;
-        let why = self.last_warning(is_running.then(|| pod.uid())?, |_| true)?;
-        Some(format!("pod {}: {why}", pod.name()))
+    /// What the run in a running pod waits for, as its own Events tell it. Until it waits for nothing, a run without
+    /// Events is asked.
+    fn why_run_waits(&self, pod: &PodDetails, n_asks: &mut u32) -> Option<String> {
+        if !pod.is_live() || pod.facts.container != ContainerState::Running {
+            return None;
+        }
+        let told = self.last_warning(pod.uid(), |_| true);
+        let asked = || {
+            let ask = self.run_waits.as_ref().filter(|_| *n_asks > 0)?;
+            match ask() {
+                Ok(waits) if waits.is_empty() => *n_asks = 0,
+                Ok(waits) => return Some(waits.join("; ")),
+                Err(why) => {
+                    log::debug!("the run cannot be asked what it waits for: {why}");
+                    *n_asks -= 1;
+                }
+            }
+            None
+        };
+        Some(format!("pod {}: {}", pod.name(), told.or_else(asked)?))
     }
 
     /// The last warning about an object, of those whose time is one that counts.
@@ -340,10 +380,12 @@ impl Follower {
     }
 
     /// Waits until something may have changed.
-    fn wait_for_change(&self, observation: &Observation) {
+    fn wait_for_change(&self, observation: &Observation, asks: bool) {
         let seconds = match observation.pods.iter().any(PodDetails::is_live) {
             // An Event is no change of the pod.
-            true if observation.pods.iter().any(|pod| starts_since(pod).is_some()) => STARTING_S,
+            true if asks || observation.pods.iter().any(|pod| starts_since(pod).is_some()) => {
+                STARTING_S
+            }
             true => RUNNING_S,
             // The Job finishes, which no pod shows, or its controller creates another pod, whose log may
             // be gone soon.

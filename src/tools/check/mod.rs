@@ -234,9 +234,14 @@ impl Checks {
             let role = role(&missing, &self.namespace, user);
             self.report.remedy(format!("apply this:\n{role}"));
         }
-        for (permission, without) in optional(self.settings.as_ref()) {
-            if self.missing(&[permission]).is_ok_and(|missing| !missing.is_empty()) {
-                let message = format!("not permitted: {}: {without}", list(&[permission]));
+        let optional = optional(self.settings.as_ref());
+        for of_one in optional.chunk_by(|(_, before), (_, without)| before == without) {
+            let all: Vec<Permission> = of_one.iter().map(|(permission, _)| *permission).collect();
+            let missing = self.missing(&all).unwrap_or_default();
+            if let [(_, without), ..] = of_one
+                && !missing.is_empty()
+            {
+                let message = format!("not permitted: {}: {without}", list(&missing));
                 self.report.add("comfort", Status::Note, message);
             }
         }

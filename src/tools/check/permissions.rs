@@ -7,6 +7,7 @@ use posse_core::model::refusal::Refusal;
 use posse_kube::api::reviews::access_review;
 use posse_kube::http::Http;
 use posse_run::run::settings::{GroupSettings, RecordSetting, RunSettings};
+use posse_wire::config::DriverPod;
 use posse_wire::k8s::review::Access;
 
 /// Required for a record in ConfigMaps.
@@ -27,12 +28,23 @@ const FOR_RESIZE: (Permission, &str) = (
     "running executors get no more memory in place (oom_growth.grow_at)",
 );
 
+/// Optional with a page, where there is a metrics API.
+const FOR_USAGE: Permission = Permission::new("metrics.k8s.io", "pods", "list");
+
 /// Required for `volumes_per_slot`.
 pub const FOR_VOLUMES: [Permission; 4] = [
     Permission::new("", "persistentvolumeclaims", "create"),
     Permission::new("", "persistentvolumeclaims", "get"),
     Permission::new("", "persistentvolumeclaims", "list"),
     Permission::new("", "persistentvolumeclaims", "delete"),
+];
+
+/// Optional for who submits a driver: they bring the files of `--file`.
+const FOR_FILES: [Permission; 4] = [
+    Permission::new("", "secrets", "create"),
+    Permission::new("", "secrets", "delete"),
+    Permission::new("", "secrets", "get"),
+    Permission::new("", "secrets", "patch"),
 ];
 
 /// The API group of Events.
@@ -96,7 +108,12 @@ pub fn optional(settings: Option<&RunSettings>) -> Vec<(Permission, &'static str
         FOR_RECORD.map(|one| (one, "a run in a pod takes no tasks, unless it has `record: off`"))
     });
     let known = OPTIONAL.into_iter().chain(in_place.then_some(FOR_RESIZE)).chain(outputs);
-    known.chain(record).collect()
+    let submits = settings.is_some_and(|settings| settings.driver.pod != DriverPod::default());
+    let files = submits.then_some(FOR_FILES).into_iter().flatten();
+    let files = files.map(|one| (one, "`posse submit --file` can bring no files to the pods"));
+    let page = settings.filter(|settings| settings.page.is_some());
+    let usage = page.map(|_| (FOR_USAGE, "the page does not show what executors use"));
+    known.chain(record).chain(files).chain(usage).collect()
 }
 
 /// The permissions that these settings require.

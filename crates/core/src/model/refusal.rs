@@ -14,7 +14,7 @@ pub enum RefusalClass {
     Exists,
     /// 410: the version or continue token is too old.
     Expired,
-    /// The namespace is being deleted. Not executed.
+    /// The namespace is being deleted, or has no such service account. Not executed.
     NamespaceGone,
     NotFound,
     /// 403: missing permission (RBAC). Not executed.

@@ -124,7 +124,7 @@ reasons! {
         /// The create window is full.
         InFlight: "in_flight", "answers", "the limit of concurrent requests is reached";
         /// The server refuses the template, or a permission is missing. Retried rarely.
-        Permanent: "permanent", "a valid template or the permissions",
+        Permanent: "permanent", "a valid template, what it names, or the permissions",
             "the server refuses the pods; retried from time to time";
         /// A quota is full.
         Quota: "quota", "quota", "";

@@ -217,7 +217,8 @@ const TABLE: &[Row] = &[
     row(403, "", "because it is being terminated", RefusalClass::NamespaceGone),
     row(403, "", "cannot set blockOwnerDeletion", RefusalClass::Invalid),
     row(403, "", "violates PodSecurity", RefusalClass::Invalid),
-    row(403, "", "error looking up service account", RefusalClass::Transient),
+    // Of a new namespace, or of an account that comes with the run: it may be there soon.
+    row(403, "", "error looking up service account", RefusalClass::NamespaceGone),
     // Until 1.23 a new account waits for its token; and after the start of an API server its admission plugins wait for
     // their caches.
     row(403, "", "API token found for service account", RefusalClass::Transient),
@@ -389,7 +390,7 @@ mod tests {
             403,
             "Forbidden",
             "pods \"x\" is forbidden: error looking up service account a/b: serviceaccount \"b\" not found",
-            RefusalClass::Transient,
+            RefusalClass::NamespaceGone,
         ),
         (
             403,
