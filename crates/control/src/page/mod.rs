@@ -117,7 +117,7 @@ impl Handler for Reader {
                 answer.unwrap_or_else(|refusal| refusal).send(responder)
             }
             path => {
-                let answer = view::tasks(&self.subject, path);
+                let answer = view::tasks(&self.subject, path, self.door.token.is_some());
                 answer.unwrap_or_else(|refusal| refusal).send(responder)
             }
         }

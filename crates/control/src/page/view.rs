@@ -40,8 +40,9 @@ pub(crate) fn history(subject: &ServedRun, request: &Request) -> Result<Answer, 
 }
 
 /// `GET /v1/groups/{group}/executors`: the open tasks of a group, and the ended ones that the run remembers. Or the output of
-/// one that has ended.
-pub(crate) fn tasks(subject: &ServedRun, path: &str) -> Result<Answer, Answer> {
+/// one that has ended. `asks`: the listener asks for a token; without it every user of the machine would read what programs
+/// print.
+pub(crate) fn tasks(subject: &ServedRun, path: &str, asks: bool) -> Result<Answer, Answer> {
     let segments: Vec<&str> = path.split('/').collect();
     match segments.as_slice() {
         ["", "v1", "groups", group, "executors"] => {
@@ -51,8 +52,12 @@ pub(crate) fn tasks(subject: &ServedRun, path: &str) -> Result<Answer, Answer> {
             };
             Ok(Answer::ok(statuses_body(&tasks)))
         }
-        ["", "v1", "groups", group, "executors", key, "output"] => {
+        ["", "v1", "groups", group, "executors", key, "output"] if asks => {
             output(subject, &(*group).into(), key)
+        }
+        ["", "v1", "groups", _, "executors", _, "output"] => {
+            let what = "only a page with --page-token-file shows what tasks have printed";
+            Err(Answer::error(403, what, None))
         }
         _ => Err(Answer::error(404, "there is no such call", None)),
     }

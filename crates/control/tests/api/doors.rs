@@ -121,7 +121,7 @@ fn invalid_token_files_are_errors() {
 /// All calls of the API's description, so that a new one is refused until it is named as one that reads.
 #[test]
 fn the_token_that_reads_changes_nothing() {
-    const READING: [&str; 9] = [
+    const READING: [&str; 10] = [
         "/healthz",
         "/openapi.json",
         "/readyz",

@@ -127,6 +127,14 @@ fn the_page_on_its_own_listener_only_reads() {
     assert!(status == 200 && body.contains(r#""key":"a""#), "{body}");
     let (status, _, body) = ask(page.address(), "GET /v1/events?follow=true", OWN);
     assert!(status == 200 && body.contains("{\"seq\":1}"), "{body}");
+    // Every user of the machine reads this page, and may not read what tasks have printed.
+    let output = "GET /v1/groups/default/executors/a/output";
+    let (status, _, body) = ask(page.address(), output, OWN);
+    assert!(status == 403 && body.contains("--page-token-file"), "{body}");
+    let secret = Page::start("127.0.0.1:0", Some(token()));
+    assert_eq!(ask(secret.address(), output, OWN).0, 401);
+    assert_eq!(ask(secret.address(), output, BEARER).0, 404, "this run keeps none");
+    drop(secret);
     for line in ["GET /v1/status", "GET /openapi.json", "GET /healthz", "GET /page", "GET //"] {
         assert_eq!(code(line, OWN), 404, "{line}");
     }
