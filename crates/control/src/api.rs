@@ -188,22 +188,16 @@ impl Api {
                 self.ask(self.all_tasks(group_name(group)?, request)?, by)
             }
             ("GET", ["v1", "groups", group, "executors", key]) => {
-                let show = GroupCommand::ShowTasks { key: Some(tasks::parse_key(key)?) };
-                self.ask_one(Command::Group(group_name(group)?, show), by)
+                let key = Some(tasks::parse_key(key)?);
+                self.ask_one(group, GroupCommand::ShowTasks { key }, by)
             }
             ("POST", ["v1", "groups", group, "executors", key]) => {
                 let key = tasks::parse_key(key)?;
-                self.ask_one(
-                    Command::Group(group_name(group)?, GroupCommand::RetryTask { key }),
-                    by,
-                )
+                self.ask_one(group, GroupCommand::RetryTask { key }, by)
             }
             ("DELETE", ["v1", "groups", group, "executors", key]) => {
                 let key = tasks::parse_key(key)?;
-                self.ask_one(
-                    Command::Group(group_name(group)?, GroupCommand::CancelTask { key }),
-                    by,
-                )
+                self.ask_one(group, GroupCommand::CancelTask { key }, by)
             }
             ("GET", ["v1", "groups", group, "executors", key, "output"]) => {
                 view::output(&self.subject, &group_name(group)?, &tasks::parse_key(key)?)
@@ -221,12 +215,7 @@ impl Api {
             ("POST", ["v1", "executors", id, "disconnected"]) => {
                 self.ask(Command::Disconnected { executor: calls::parse_id(id)? }, by)
             }
-            ("POST", ["v1", "driver", "ready"]) => {
-                if let Some(page) = calls::parse_ready(&request.body)? {
-                    self.subject.driver_page.set(&page);
-                }
-                self.ask(Command::DriverReady, by)
-            }
+            ("POST", ["v1", "driver", "ready"]) => self.ready(&request.body, by),
             (_, segments) => Err(no_such_call(segments)),
         }
     }
@@ -284,6 +273,13 @@ impl Api {
         self.reply(self.subject.core.ask(command, Some(by))?, seq)
     }
 
+    fn ready(&self, body: &[u8], by: Caller) -> Result<Answer, Answer> {
+        if let Some(page) = calls::parse_ready(body)? {
+            self.subject.driver_page.set(&page);
+        }
+        self.ask(Command::DriverReady, by)
+    }
+
     /// Of the status the executors alone.
     fn executors(&self, observes: bool, by: Caller) -> Result<Answer, Answer> {
         let show = if observes { Command::View } else { Command::Status };
@@ -294,7 +290,8 @@ impl Api {
     }
 
     /// Asks about one task.
-    fn ask_one(&self, command: Command, by: Caller) -> Result<Answer, Answer> {
+    fn ask_one(&self, group: &str, command: GroupCommand, by: Caller) -> Result<Answer, Answer> {
+        let command = Command::Group(group_name(group)?, command);
         match self.subject.core.ask(command, Some(by))? {
             Reply::Tasks(statuses) => {
                 let status = statuses.first().ok_or_else(no_such_task)?;
