@@ -37,10 +37,8 @@ pub(super) const KEYS: &[Key] = &[
     key("ready", READY, Is("none"),
         "What the first creates wait for: nothing; the call `POST /v1/driver/ready` or `posse ready`; the \
          port `port`, which posse opens for the driver ([the driver's port](#the-drivers-port)); a port of \
-         `host` that accepts connections; a GET there that returns a status from 200 to 399; a file that was \
-         written after the driver's start. `tcp` and `http:/PATH` without a port mean `port`. posse closes each \
-         connection of `socket` and `tcp`, which some rendezvous servers count as a member: take another word \
-         for these."),
+         `host` that accepts connections, which posse closes again; a GET there with a status from 200 to 399; a file \
+         written after the driver's start. `tcp` and `http:/PATH` mean `port`."),
     key("page", Integer, none("8787"),
         "The port of the driver's own page, such as Dask's dashboard: [posse's page](CONTROL_API.md#page) has a link to it."),
     key("silence", Duration, Is("0s"),

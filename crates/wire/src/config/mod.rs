@@ -89,11 +89,9 @@ const ALLOCATION: &[Key] = &[
     key("in_flight_max", With(&Integer, ", at most 256"), Is("32"),
         "Creates under way at once. `0`: the most that posse supports, 256."),
     key("pending_max", Integer, Is("0"),
-        "Executors that do not run yet, over all groups. `0`: no limit. If the scheduler finds no node for a \
-         group's executors for 2 minutes, posse deletes those beyond the group's even share as soon as another \
-         group needs the place. Without a limit, too: from the scheduler's first \"no node\" on, at most 100 of a group's \
-         executors do not run, after each 15 s twice as many, and at most 1,000, or as many as run if these are more. \
-         A group with `on_loss: group` has no such limit."),
+        "Executors that do not run yet, over all groups. `0`: no limit. Those for which the scheduler finds no node \
+         for 2 minutes give way beyond their group's even share. Without a limit, too, at most 100 of a group \
+         (without `on_loss: group`) wait for a node, after each 15 s twice as many, and at most 1,000."),
     key("poll_interval", Duration, Is("5m"), "How often posse sends a LIST beside the watch. `0s`: never."),
     key("start_timeout", Duration, Is("10m"),
         "The longest time from the node's assignment to the start of the main container, and half of it from the \
