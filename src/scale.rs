@@ -38,7 +38,7 @@ pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result
 
 /// A word in front of the target was a group once.
 fn hinted(mut failure: Failure, args: &ScaleArgs) -> Failure {
-    if args.words.len() > 1 {
+    if args.words.len() > 1 && failure.code == Code::Failed {
         failure.message.push_str("; a group is named by --group");
     }
     failure

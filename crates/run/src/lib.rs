@@ -21,6 +21,7 @@ pub mod random;
 pub mod record;
 pub mod run;
 pub mod scale;
+pub mod shown_wanted;
 pub mod signals;
 pub mod task_outputs;
 pub mod task_secrets;

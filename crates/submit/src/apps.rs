@@ -243,7 +243,9 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
     let live: Vec<&Executor> = executors.iter().filter(|pod| pod.is_live).collect();
     let n_running = live.iter().filter(|pod| pod.phase == Phase::Running).count() as u64;
     let workload = job.as_ref().map(|job| &job.meta).or_else(|| Some(&driver?.meta));
-    let wanted = workload.and_then(|meta| meta.annotation(EXECUTORS));
+    // What the run wants now, else what was submitted.
+    let by_run = driver.filter(|pod| pod.is_live()).and_then(|pod| pod.meta.annotation(EXECUTORS));
+    let wanted = by_run.or_else(|| workload?.annotation(EXECUTORS));
     let by_executor = executors.iter().find_map(|pod| pod.instance.clone());
     // The pod's own name, or its Job's, whose executors outlive it.
     let uids =
@@ -383,7 +385,7 @@ mod tests {
             "status": {"phase": "Failed"}}),
         );
         let pods = [
-            driver,
+            driver.clone(),
             old,
             executor("wc", "Running"),
             executor("wc", "Pending"),
@@ -393,6 +395,11 @@ mod tests {
         ];
         let pods = pods.map(|pod| AppPod::parse(pod.to_string().as_bytes()).unwrap());
         let job = Job::parse(job.to_string().as_bytes()).unwrap();
+        let mut scaled = driver;
+        scaled["metadata"]["annotations"] = json!({EXECUTORS: "5"});
+        let scaled = AppPod::parse(scaled.to_string().as_bytes()).unwrap();
+        let told = group_by_app(vec![job.clone()], vec![scaled], 1_767_225_600);
+        assert_eq!(told[0].executors(), "0/5", "what the run has told");
         let apps = group_by_app(vec![job], pods.into(), 1_767_225_600 + 3_600);
         let [outside, wc] = apps.as_slice() else { panic!("{apps:?}") };
         assert_eq!((outside.state, outside.executors().as_str()), (None, "1"));

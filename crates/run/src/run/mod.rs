@@ -41,6 +41,7 @@ use crate::run::instance::{AcquiredInstance, InstanceRequest};
 use crate::run::interfaces::{Interfaces, open_outputs};
 use crate::run::settings::{RunIdentity, RunSettings};
 use crate::scale;
+use crate::shown_wanted;
 use crate::signals::Signals;
 use crate::task_outputs::TaskOutputs;
 use crate::task_secrets::{TaskSecret, TaskSecrets};
@@ -331,6 +332,16 @@ impl Run<'_> {
         Ok(Opened { interfaces, identity, claims, pod_groups, secrets, templates, _port: port })
     }
 
+    /// A run without a pod is asked by `posse apps` itself.
+    fn show_wanted(&self, log: &Arc<EventLog>, core: Arc<dyn RunHandle>) {
+        let Some(pod) = self.context.pod.clone() else { return };
+        let api = Objects::new(self.server.http.clone(), Some(&self.context.namespace));
+        let targets = self.settings.groups.iter().map(|group| u64::from(group.spec.target));
+        if let Err(error) = shown_wanted::start(api, pod, targets.sum(), Arc::clone(log), core) {
+            warn!("cannot start a thread that shows the target: {error}");
+        }
+    }
+
     fn templates(
         &self,
         selection: &Selection,
@@ -363,6 +374,7 @@ impl Run<'_> {
         let log = Arc::new(EventLog::new(&run, self.clock));
         let handle = self.handle(sender, &liveness);
         let kube_events = self.write_kube_events(&run, &log, sent);
+        self.show_wanted(&log, Arc::new(self.handle(sender, &liveness)));
         let clock = self.clock;
         let subject = ServedRun {
             core: Arc::new(handle) as Arc<dyn RunHandle>,
