@@ -40,7 +40,7 @@ pub(super) const KEYS: &[Key] = &[
          `host` that accepts connections, which posse closes again; a GET there with a status from 200 to 399; a file \
          written after the driver's start. `tcp` and `http:/PATH` mean `port`."),
     key("page", Integer, none("8787"),
-        "The port of the driver's own page, such as Dask's dashboard: [posse's page](CONTROL_API.md#page) has a link to it."),
+        "The port of the driver's own page, such as Dask's dashboard: [posse's page](CONTROL_API.md#the-page) has a link to it."),
     key("silence", Duration, Is("0s"),
         "If the driver makes no call for this time, the run ends with exit code 14. `0s`: the driver may be \
          silent."),

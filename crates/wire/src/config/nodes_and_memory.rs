@@ -16,7 +16,7 @@ const GROWTH_PERMILLE: std::ops::RangeInclusive<u32> = 1_050..=10_000;
 /// The keys of `bad_nodes`.
 #[rustfmt::skip]
 pub(super) const KEYS: &[Key] = &[
-    key("losses", Integer, Is("3"), "How many losses within 10 minutes make a node bad, for 30 minutes. `0`: off."),
+    key("losses", Integer, Is("3"), "How many losses within 10 minutes make a node bad, for 30 minutes or until there is no other. `0`: off."),
     key("share", SHARE, Is("0.25"),
         "The largest share of the known nodes that posse avoids at once; at most 20 nodes. Above 0 it is one node at least, if others of the group run elsewhere."),
 ];
