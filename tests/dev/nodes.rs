@@ -205,8 +205,8 @@ fn server(code: &Arc<AtomicU16>) -> u16 {
         for mut stream in listener.incoming().flatten() {
             let mut bytes = [0; 1024];
             let n = stream.read(&mut bytes).unwrap_or_default();
-            let request = String::from_utf8_lossy(&bytes[..n]).into_owned();
-            let found = request.starts_with("GET /health HTTP/1.1") && request.contains("X-A: b");
+            let request = String::from_utf8_lossy(&bytes[..n]).to_ascii_lowercase();
+            let found = request.starts_with("get /health http/1.1") && request.contains("x-a: b");
             let code = if found { code.load(Ordering::SeqCst) } else { 404 };
             // The client may have closed the connection.
             let _ = stream.write_all(format!("HTTP/1.1 {code} X\r\n\r\n").as_bytes());

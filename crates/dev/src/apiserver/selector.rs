@@ -58,8 +58,12 @@ impl LabelSelector {
         }
         for expression in array_at(selector, "/matchExpressions") {
             let values = array_at(expression, "/values").iter().filter_map(Value::as_str);
-            let values = values.map(str::to_owned).collect();
+            let values: Vec<String> = values.map(str::to_owned).collect();
+            let bound = || number(values.first().map(String::as_str));
             let operator = match text_at(expression, "/operator") {
+                // Of node selectors only.
+                "Gt" => Operator::GreaterThan(bound()?),
+                "Lt" => Operator::LessThan(bound()?),
                 "In" => Operator::In(values),
                 "NotIn" => Operator::NotIn(values),
                 "Exists" => Operator::Exists,

@@ -25,12 +25,8 @@ use self::quotas::Quotas;
 use crate::apiserver::api::Api;
 use crate::faults::Fault;
 use crate::schema::kind::Kind;
-use crate::storage::events::Ages;
 use crate::storage::store::{Change, Seen};
 use posse_base::time::Millis;
-
-/// How often expired Events are removed.
-const EVENTS_EVERY_MS: u64 = 60_000;
 
 /// The running controllers.
 #[derive(Debug)]
@@ -63,8 +59,6 @@ struct ControllerLoop {
     api: Arc<Api>,
     /// The store changes that have been handled.
     seen: Seen,
-    event_ages: Ages,
-    next_expiry: Millis,
     claims: Claims,
     jobs: Jobs,
     namespaces: Namespaces,
@@ -78,8 +72,6 @@ impl ControllerLoop {
         Self {
             api,
             seen: Seen::default(),
-            event_ages: Ages::default(),
-            next_expiry: Millis(0),
             claims: Claims::new(volumes),
             jobs: Jobs::default(),
             namespaces: Namespaces::default(),
@@ -127,11 +119,7 @@ impl ControllerLoop {
         let jobs = self.jobs.run(&self.api);
         let quotas = self.quotas.run(&self.api);
         let nodes = self.nodes.run(&self.api);
-        if self.next_expiry <= now {
-            self.event_ages.expire(&mut self.api.lock(), now);
-            self.next_expiry = now.after(EVENTS_EVERY_MS);
-        }
-        let due = [orphans, jobs, quotas, nodes, Some(self.next_expiry)];
+        let due = [orphans, jobs, quotas, nodes];
         due.into_iter().flatten().min()
     }
 

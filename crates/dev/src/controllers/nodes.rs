@@ -14,6 +14,7 @@ use crate::schema::kind::Kind;
 use crate::storage::State;
 use crate::storage::events::{Note, record};
 use crate::storage::object::{Object, array_at, object_mut, text_at};
+use crate::storage::pods::set_taint;
 use crate::storage::store::Change;
 use posse_base::time::Millis;
 
@@ -129,8 +130,20 @@ impl Nodes {
             let mut value = node.value();
             let before = value.clone();
             let now_text = state.now.clone();
-            set_taint(&mut value, "NoSchedule", unknown_since(&node.key.name).is_some(), &now_text);
-            set_taint(&mut value, "NoExecute", evicts.is_some_and(|at| at <= now), &now_text);
+            set_taint(
+                &mut value,
+                UNREACHABLE,
+                "NoSchedule",
+                unknown_since(&node.key.name).is_some(),
+                &now_text,
+            );
+            set_taint(
+                &mut value,
+                UNREACHABLE,
+                "NoExecute",
+                evicts.is_some_and(|at| at <= now),
+                &now_text,
+            );
             if value != before {
                 state.replace(Kind::Node, value.clone());
             }
@@ -214,26 +227,4 @@ fn restore_conditions(state: &mut State, node: &Object, conditions: Option<Value
     let mut value = node.value();
     object_mut(&mut value, "status").insert("conditions".to_owned(), conditions);
     state.replace(Kind::Node, value);
-}
-
-/// Adds or removes the `unreachable` taint with this effect.
-fn set_taint(node: &mut Value, effect: &str, wanted: bool, now: &str) {
-    let is_same = |taint: &Value| {
-        text_at(taint, "/key") == UNREACHABLE && text_at(taint, "/effect") == effect
-    };
-    let has = array_at(node, "/spec/taints").iter().any(is_same);
-    if has == wanted {
-        return;
-    }
-    let spec = object_mut(node, "spec");
-    let taints = spec.entry("taints").or_insert_with(|| json!([]));
-    let Some(list) = taints.as_array_mut() else { return };
-    if wanted {
-        list.push(json!({ "key": UNREACHABLE, "effect": effect, "timeAdded": now }));
-        return;
-    }
-    list.retain(|taint| !is_same(taint));
-    if list.is_empty() {
-        spec.remove("taints");
-    }
 }

@@ -1,5 +1,5 @@
-//! Affinity and anti-affinity between pods, as the plugin InterPodAffinity of kube-scheduler judges
-//! them.
+//! Affinity and anti-affinity to pods of the same namespace, as the plugin InterPodAffinity of
+//! kube-scheduler judges them. The anti-affinity of other pods does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,8 +37,6 @@ pub(super) struct PodAffinity {
 struct Term {
     /// `None` if it is absent or cannot be parsed: it matches no pod.
     selector: Option<LabelSelector>,
-    namespaces: BTreeSet<String>,
-    all_namespaces: bool,
     topology_key: String,
 }
 
@@ -50,8 +48,6 @@ pub(super) struct Surroundings {
     /// No pod matches the required terms except the new one: it may be the first.
     is_first: bool,
     excluded: BTreeSet<TopologyPair>,
-    /// The places that pods of other nodes keep free of this one.
-    excluded_by_others: BTreeSet<TopologyPair>,
     scores: BTreeMap<TopologyPair, i64>,
 }
 
@@ -78,16 +74,15 @@ impl PodAffinity {
     /// None if the pod has no affinity to other pods.
     pub(super) fn from_pod(pod: &Value) -> Option<Self> {
         let affinity = pod.pointer("/spec/affinity")?;
-        let namespace = text_at(pod, "/metadata/namespace");
         let terms = |kind: &str| -> Vec<Term> {
             let terms = array_at(affinity, &format!("/{kind}/{REQUIRED}"));
-            terms.iter().map(|term| Term::parse(term, namespace)).collect()
+            terms.iter().map(Term::parse).collect()
         };
         let preferred = |kind: &str, sign: i64| -> Vec<(i64, Term)> {
             let terms = array_at(affinity, &format!("/{kind}/{PREFERRED}"));
             let parsed = terms.iter().map(|term| {
                 let weight = term["weight"].as_i64().unwrap_or_default();
-                (sign * weight, Term::parse(&term["podAffinityTerm"], namespace))
+                (sign * weight, Term::parse(&term["podAffinityTerm"]))
             });
             parsed.collect()
         };
@@ -102,37 +97,19 @@ impl PodAffinity {
         let is_empty = required.is_empty() && excluded.is_empty() && preferred.is_empty();
         (!is_empty).then_some(affinity)
     }
-
-    /// True if pods of other nodes cannot be placed everywhere because of this one.
-    pub(super) fn excludes_others(&self) -> bool {
-        !self.excluded.is_empty()
-    }
 }
 
 impl Term {
-    /// `namespace`: that of the pod that has the term.
-    fn parse(term: &Value, namespace: &str) -> Self {
+    fn parse(term: &Value) -> Self {
         let selector = term.get("labelSelector").filter(|selector| selector.is_object());
-        let of_namespaces = term.get("namespaceSelector").filter(|selector| selector.is_object());
-        let listed = array_at(term, "/namespaces").iter().filter_map(Value::as_str);
-        let mut namespaces: BTreeSet<String> = listed.map(str::to_owned).collect();
-        if namespaces.is_empty() && of_namespaces.is_none() {
-            namespaces.insert(namespace.to_owned());
-        }
         Self {
             selector: selector.and_then(LabelSelector::of_object),
-            namespaces,
-            // The embedded scheduler does not look at labels of namespaces.
-            all_namespaces: of_namespaces
-                .and_then(LabelSelector::of_object)
-                .is_some_and(|selector| selector.is_empty()),
             topology_key: text_at(term, "/topologyKey").to_owned(),
         }
     }
 
     fn matches(&self, pod: &PodLabels) -> bool {
-        (self.all_namespaces || self.namespaces.contains(&*pod.namespace))
-            && self.selector.as_ref().is_some_and(|selector| selector.matches(|key| pod.get(key)))
+        self.selector.as_ref().is_some_and(|selector| selector.matches(|key| pod.get(key)))
     }
 
     /// The place of a node, if the node has the label.
@@ -149,11 +126,10 @@ impl Surroundings {
     /// `others`: the pods that have a node, with the labels of the node.
     pub(super) fn of<'a>(
         pod: &PodLabels,
-        affinity: Option<&PodAffinity>,
-        others: impl Iterator<Item = (&'a Labels, &'a PodLabels, Option<&'a PodAffinity>)>,
+        affinity: &PodAffinity,
+        others: impl Iterator<Item = (&'a Labels, &'a PodLabels)>,
     ) -> Self {
-        let none = PodAffinity::default();
-        let PodAffinity { required, excluded, preferred } = affinity.unwrap_or(&none);
+        let PodAffinity { required, excluded, preferred } = affinity;
         let mut around = Self {
             required: required
                 .iter()
@@ -163,7 +139,8 @@ impl Surroundings {
         };
         // kube-scheduler counts only pods that match all required terms.
         let matches_required = |pod: &PodLabels| required.iter().all(|term| term.matches(pod));
-        for (node, other, theirs) in others {
+        let others = others.filter(|(_, other)| other.namespace == pod.namespace);
+        for (node, other) in others {
             if matches_required(other) {
                 for (term, (_, places)) in required.iter().zip(&mut around.required) {
                     places.extend(term.place(node));
@@ -171,9 +148,6 @@ impl Surroundings {
             }
             let apart = excluded.iter().filter(|term| term.matches(other));
             around.excluded.extend(apart.filter_map(|term| term.place(node)));
-            let theirs = theirs.map_or(&[][..], |affinity| &affinity.excluded);
-            let apart = theirs.iter().filter(|term| term.matches(pod));
-            around.excluded_by_others.extend(apart.filter_map(|term| term.place(node)));
             for (weight, term) in preferred.iter().filter(|(_, term)| term.matches(other)) {
                 if let Some(place) = term.place(node) {
                     *around.scores.entry(place).or_default() += weight;
@@ -193,15 +167,10 @@ impl Surroundings {
         };
         let fits = self.required.iter().all(has_label)
             && (self.is_first || self.required.iter().all(has_pod));
-        let holds = |places: &BTreeSet<TopologyPair>| {
-            places.iter().any(|(key, value)| node.get(key) == Some(value))
-        };
         if !fits {
             Some("node(s) didn't match pod affinity rules")
-        } else if holds(&self.excluded) {
+        } else if self.excluded.iter().any(|(key, value)| node.get(key) == Some(value)) {
             Some("node(s) didn't match pod anti-affinity rules")
-        } else if holds(&self.excluded_by_others) {
-            Some("node(s) didn't satisfy existing pods anti-affinity rules")
         } else {
             None
         }
@@ -234,7 +203,7 @@ mod tests {
     }
 
     /// What a new pod with this affinity meets on the nodes a (zone 1), b and c (zone 2), and its score.
-    /// On a is a pod `app: x`, on b one `app: y` that keeps pods of its zone with `app: loud` away.
+    /// On a is a pod `app: x`, on b one `app: y`, on c one of another namespace.
     #[track_caller]
     fn check(labels: Value, affinity: Value, want: [(&str, i64); 3]) {
         let nodes: Vec<Labels> = [("a", "1"), ("b", "2"), ("c", "2")]
@@ -242,19 +211,17 @@ mod tests {
             .map(|(name, zone)| [("host", name), ("zone", zone)])
             .map(|labels| labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
             .collect();
-        let quiet = json!({"podAntiAffinity": {REQUIRED: [term("loud", "zone")]}});
         let others = [
             (&nodes[0], pod("n", json!({"app": "x", "both": "1"}), Value::Null)),
-            (&nodes[1], pod("n", json!({"app": "y"}), quiet)),
+            (&nodes[1], pod("n", json!({"app": "y"}), Value::Null)),
+            (&nodes[2], pod("other", json!({"app": "x"}), Value::Null)),
         ];
-        let others: Vec<_> = others
-            .iter()
-            .map(|(node, pod)| (*node, PodLabels::from_pod(pod), PodAffinity::from_pod(pod)))
-            .collect();
-        let others = others.iter().map(|(node, labels, theirs)| (*node, labels, theirs.as_ref()));
+        let others: Vec<_> =
+            others.iter().map(|(node, pod)| (*node, PodLabels::from_pod(pod))).collect();
+        let others = others.iter().map(|(node, labels)| (*node, labels));
         let new = pod("n", labels, affinity.clone());
-        let own = PodAffinity::from_pod(&new);
-        let around = Surroundings::of(&PodLabels::from_pod(&new), own.as_ref(), others);
+        let own = PodAffinity::from_pod(&new).unwrap_or_default();
+        let around = Surroundings::of(&PodLabels::from_pod(&new), &own, others);
         for (node, (reason, score)) in nodes.iter().zip(want) {
             let got = around.unfit_reason(node).unwrap_or_default();
             assert!(
@@ -279,23 +246,16 @@ mod tests {
         // The first pod of a series that wants to be together.
         check(json!({"app": "z"}), needs(json!([term("z", "host")])), [fits; 3]);
         check(json!({"app": "z"}), needs(json!([term("z", "rack")])), [far; 3]);
-        let mut elsewhere = term("x", "host");
-        elsewhere["namespaces"] = json!(["other"]);
-        check(json!({}), needs(json!([elsewhere])), [far; 3]);
-        elsewhere["namespaceSelector"] = json!({});
-        check(json!({}), needs(json!([elsewhere])), [fits, far, far]);
         check(json!({}), needs(json!([{"topologyKey": "host"}])), [far; 3]);
     }
 
     #[test]
-    fn anti_affinity_counts_in_both_directions() {
-        let (near, kept_away, fits) =
-            (("didn't match pod anti-affinity", 0), ("existing pods anti-affinity", 0), ("", 0));
+    fn anti_affinity_excludes_places() {
+        let (near, fits) = (("didn't match pod anti-affinity", 0), ("", 0));
         let avoids = |term: Value| json!({"podAntiAffinity": {REQUIRED: [term]}});
         check(json!({}), avoids(term("x", "host")), [near, fits, fits]);
         check(json!({}), avoids(term("y", "zone")), [fits, near, near]);
         check(json!({}), avoids(term("y", "host")), [fits, near, fits]);
-        check(json!({"app": "loud"}), Value::Null, [fits, kept_away, kept_away]);
     }
 
     #[test]

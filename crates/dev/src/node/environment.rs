@@ -78,7 +78,7 @@ fn variables(store: &Store, pod: &Value, container: &Value) -> Result<Env, Strin
         let text = text_at(variable, "/value");
         let value = match variable.get("valueFrom").filter(|_| text.is_empty()) {
             None => Some(expand(text, |name| env.get(name))),
-            Some(source) => value_from(store, pod, container, source)?,
+            Some(source) => value_from(store, pod, source)?,
         };
         if let Some(value) = value {
             env.insert(text_at(variable, "/name").to_owned(), value);
@@ -119,20 +119,13 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 /// The value of a `valueFrom`. `None` if the source is optional and does not exist.
-fn value_from(
-    store: &Store,
-    pod: &Value,
-    container: &Value,
-    source: &Value,
-) -> Result<Option<String>, String> {
+fn value_from(store: &Store, pod: &Value, source: &Value) -> Result<Option<String>, String> {
     if let Some(reference) = source.get("fieldRef") {
         return Ok(Some(sources::field(pod, text_at(reference, "/fieldPath"))));
     }
-    if let Some(reference) = source.get("resourceFieldRef") {
-        return sources::resource(pod, Some(container), reference).map(Some);
-    }
-    if source.get("fileKeyRef").is_some() {
-        return Err("the embedded node takes no variables from files (fileKeyRef)".to_owned());
+    if let Some(other) = ["fileKeyRef", "resourceFieldRef"].iter().find(|o| source.get(o).is_some())
+    {
+        return Err(format!("the embedded node takes no variables by {other}"));
     }
     let namespace = text_at(pod, "/metadata/namespace");
     for (_, field, kind) in SOURCES {

@@ -32,7 +32,6 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use crate::apiserver::api::Api;
 use crate::node::kubelet::Kubelet;
 use crate::node::probes::{HandlerOutcome, HandlerPurpose};
-use crate::node::volumes::Refresher;
 use crate::schema::kind::Kind;
 
 pub use sandbox::{COMMAND, enter};
@@ -72,22 +71,17 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 pub(crate) struct Node {
     thread: JoinHandle<()>,
     inbox: Sender<Input>,
-    /// `None` for a simulated node, which has no volumes.
-    refresher: Option<Refresher>,
 }
 
 impl Node {
     pub(crate) fn start(api: Arc<Api>, settings: Settings) -> io::Result<Self> {
         let (sender, receiver) = bounded(INBOX_MAX);
-        let changes = api.lock().store.subscribe_to([Kind::Pod, Kind::Node]);
-        let refresher = match settings.simulate {
-            true => None,
-            false => Some(Refresher::start(Arc::clone(&api))?),
-        };
+        let kinds = [Kind::Pod, Kind::Node, Kind::ConfigMap, Kind::Secret];
+        let changes = api.lock().store.subscribe_to(kinds);
         let kubelet = Kubelet::new(api, settings, sender.clone())?;
         let builder = thread::Builder::new().name("dev-node".to_owned());
         let thread = builder.spawn(move || run(kubelet, &changes, &receiver))?;
-        Ok(Self { thread, inbox: sender, refresher })
+        Ok(Self { thread, inbox: sender })
     }
 
     /// Ends the processes of all pods, then the thread.
@@ -96,9 +90,6 @@ impl Node {
         let _ = self.inbox.send(Input::Stop);
         if self.thread.join().is_err() {
             log::error!("the embedded node's thread panicked");
-        }
-        if let Some(refresher) = self.refresher {
-            refresher.stop();
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::apiserver::selector::LabelSelector;
-use crate::storage::object::{array_at, text_at};
+use crate::storage::object::array_at;
 
 /// The `nodeSelectorTerms` of a node selector: one of them has to match.
 #[derive(Clone, Debug)]
@@ -40,36 +40,14 @@ impl NodeTerms {
 
 impl NodeSelectorTerm {
     fn parse(term: &Value) -> Self {
-        let selector = |list: &str| -> Option<Option<LabelSelector>> {
-            let items = array_at(term, list);
-            if items.is_empty() {
-                return Some(None);
-            }
-            let expressions: Vec<String> = items.iter().map(expression).collect();
-            LabelSelector::parse(&expressions.join(",")).ok().map(Some)
+        let selector = |list: &str| match array_at(term, list) {
+            [] => Some(None),
+            items => LabelSelector::of_object(&json!({ "matchExpressions": items })).map(Some),
         };
         match (selector("/matchExpressions"), selector("/matchFields")) {
             (Some(labels), Some(fields)) => Self { labels, fields },
             // A term that cannot be parsed matches nothing.
             _ => Self::default(),
         }
-    }
-}
-
-/// A node selector requirement in the syntax of a label selector.
-fn expression(requirement: &Value) -> String {
-    let key = text_at(requirement, "/key");
-    let values: Vec<&str> =
-        array_at(requirement, "/values").iter().filter_map(Value::as_str).collect();
-    let values = values.join(",");
-    match text_at(requirement, "/operator") {
-        "In" => format!("{key} in ({values})"),
-        "NotIn" => format!("{key} notin ({values})"),
-        "Exists" => key.to_owned(),
-        "DoesNotExist" => format!("!{key}"),
-        "Gt" => format!("{key}>{values}"),
-        "Lt" => format!("{key}<{values}"),
-        // Not valid syntax, so the parser refuses the term.
-        other => format!("({other}"),
     }
 }

@@ -10,7 +10,8 @@ use super::report::HOST_IP;
 use crate::apiserver::discovery::architecture;
 use crate::schema::kind::Kind;
 use crate::storage::State;
-use crate::storage::object::{Object, array_at, object_mut, text_at};
+use crate::storage::object::{Object, array_at, object_mut};
+use crate::storage::pods::set_taint;
 
 /// The taint of a cordoned node.
 pub(super) const CORDON: &str = "node.kubernetes.io/unschedulable";
@@ -105,7 +106,7 @@ impl Nodes {
             let mut value = node.value();
             let name = &node.key.name;
             let cordoned = value.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
-            if set_taint(&mut value, CORDON, cordoned, &state.now) {
+            if set_taint(&mut value, CORDON, "NoSchedule", cordoned, &state.now) {
                 state.replace(Kind::Node, value.clone());
             }
             if self.alive.contains(name) && array_at(&value, "/status/conditions").is_empty() {
@@ -117,31 +118,11 @@ impl Nodes {
                 self.set_status(name, &mut value, &state.now);
                 // Admission adds this taint to new nodes; the node lifecycle controller removes it
                 // when they are ready.
-                set_taint(&mut value, NOT_READY, false, "");
+                set_taint(&mut value, NOT_READY, "NoSchedule", false, "");
                 state.replace(Kind::Node, value);
             }
         }
     }
-}
-
-/// Adds or removes a NoSchedule taint. True if that changed the node.
-fn set_taint(node: &mut Value, key: &str, wanted: bool, now: &str) -> bool {
-    let has_key = |taint: &Value| text_at(taint, "/key") == key;
-    if array_at(node, "/spec/taints").iter().any(has_key) == wanted {
-        return false;
-    }
-    let spec = object_mut(node, "spec");
-    let taints = spec.entry("taints").or_insert_with(|| json!([]));
-    let Some(list) = taints.as_array_mut() else { return false };
-    if wanted {
-        list.push(json!({ "key": key, "effect": "NoSchedule", "timeAdded": now }));
-        return true;
-    }
-    list.retain(|taint| !has_key(taint));
-    if list.is_empty() {
-        spec.remove("taints");
-    }
-    true
 }
 
 fn labels(name: &str) -> Value {

@@ -25,7 +25,7 @@ type Resources = BTreeMap<String, Quantity>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requirements {
     requests: Resources,
-    /// From `nodeSelector`. `None` if it cannot be parsed: then no node fits.
+    /// From `nodeSelector`.
     labels: Option<LabelSelector>,
     /// From the required node affinity.
     terms: Option<NodeTerms>,
@@ -34,7 +34,7 @@ pub(super) struct Requirements {
     tolerations: Vec<Value>,
     gated: bool,
     pod_labels: PodLabels,
-    affinity: Option<Arc<PodAffinity>>,
+    affinity: Option<PodAffinity>,
     claims: Vec<String>,
 }
 
@@ -56,7 +56,6 @@ struct AssignedPod {
     node: String,
     requests: Resources,
     labels: PodLabels,
-    affinity: Option<Arc<PodAffinity>>,
 }
 
 /// A pod that has no node yet.
@@ -81,14 +80,11 @@ pub(super) struct Scheduler {
     n_queued: u64,
     /// Positions of pods that were not tried yet.
     untried: BTreeSet<u64>,
-    /// Positions of pending pods with affinity to other pods: a new assigned pod may matter to them.
-    affine: BTreeSet<u64>,
-    /// Positions of pending pods with claims.
-    claiming: BTreeSet<u64>,
-    /// Assigned pods that other pods may not be near.
-    excluding: BTreeSet<Key>,
     /// A node or an assigned pod has changed: try all pending pods again.
     retry_all: bool,
+    /// A pod was assigned, which may matter to those with affinity.
+    retry_affine: bool,
+    retry_claiming: bool,
     /// Where the search for a node starts.
     next_node: usize,
 }
@@ -144,12 +140,6 @@ impl Scheduler {
             requirements: Requirements::from_pod(&pod),
             message: message.unwrap_or_default(),
         };
-        if pending.requirements.affinity.is_some() {
-            self.affine.insert(position);
-        }
-        if !pending.requirements.claims.is_empty() {
-            self.claiming.insert(position);
-        }
         self.pending.insert(position, pending);
         self.positions.insert(key.clone(), position);
         self.untried.insert(position);
@@ -162,24 +152,16 @@ impl Scheduler {
         if let Some(info) = self.nodes.get_mut(node) {
             info.add(&requirements.requests);
         }
-        let Requirements { requests, pod_labels, affinity, .. } = requirements.clone();
-        if affinity.as_ref().is_some_and(|affinity| affinity.excludes_others()) {
-            self.excluding.insert(key.clone());
-        }
-        let assigned = AssignedPod {
-            uid: uid.into(),
-            node: node.to_owned(),
-            requests,
-            labels: pod_labels,
-            affinity,
-        };
+        let Requirements { requests, pod_labels, .. } = requirements.clone();
+        let (uid, node) = (uid.into(), node.to_owned());
+        let assigned = AssignedPod { uid, node, requests, labels: pod_labels };
         self.assigned.insert(key.clone(), assigned);
-        self.untried.extend(&self.affine);
+        self.retry_affine = true;
     }
 
     /// A claim or a volume has changed: tries the pods with claims again.
     pub(super) fn on_claim_change(&mut self) {
-        self.untried.extend(&self.claiming);
+        self.retry_claiming = true;
     }
 
     /// Forgets a pod that has ended or was deleted.
@@ -190,7 +172,6 @@ impl Scheduler {
 
     fn unassign(&mut self, key: &Key) {
         let Some(assigned) = self.assigned.remove(key) else { return };
-        self.excluding.remove(key);
         if let Some(info) = self.nodes.get_mut(&assigned.node) {
             info.remove(&assigned.requests);
             self.retry_all = true;
@@ -201,19 +182,23 @@ impl Scheduler {
     fn remove_pending(&mut self, key: &Key, uid: &str) -> Option<String> {
         let position = self.positions.remove(key)?;
         self.untried.remove(&position);
-        self.affine.remove(&position);
-        self.claiming.remove(&position);
         let pending = self.pending.remove(&position)?;
         (&*pending.uid == uid).then_some(pending.message)
     }
 
     /// Binds all pods that fit a node now. Returns these pods with their nodes.
     pub(super) fn run(&mut self, api: &Api) -> Vec<(Key, String)> {
-        let positions: Vec<u64> = match std::mem::take(&mut self.retry_all) {
-            true => self.pending.keys().copied().collect(),
-            false => self.untried.iter().copied().collect(),
-        };
-        self.untried.clear();
+        let all = std::mem::take(&mut self.retry_all);
+        let affine = std::mem::take(&mut self.retry_affine);
+        let claiming = std::mem::take(&mut self.retry_claiming);
+        let mut positions = std::mem::take(&mut self.untried);
+        if all || affine || claiming {
+            let again = self.pending.iter().filter(|(_, PendingPod { requirements, .. })| {
+                all || affine && requirements.affinity.is_some()
+                    || claiming && !requirements.claims.is_empty()
+            });
+            positions.extend(again.map(|(position, _)| *position));
+        }
         let mut bound = Vec::new();
         for position in positions {
             let Some(pending) = self.pending.get(&position) else { continue };
@@ -256,14 +241,12 @@ impl Scheduler {
 
     /// What the assigned pods mean for a new pod. Costs nothing while no pod has such an affinity.
     fn surroundings(&self, requirements: &Requirements) -> Surroundings {
-        if requirements.affinity.is_none() && self.excluding.is_empty() {
-            return Surroundings::default();
-        }
+        let Some(affinity) = &requirements.affinity else { return Surroundings::default() };
         let others = self.assigned.values().filter_map(|other| {
             let node = self.nodes.get(&other.node)?;
-            Some((&node.labels, &other.labels, other.affinity.as_deref()))
+            Some((&node.labels, &other.labels))
         });
-        Surroundings::of(&requirements.pod_labels, requirements.affinity.as_deref(), others)
+        Surroundings::of(&requirements.pod_labels, affinity, others)
     }
 }
 
@@ -435,21 +418,16 @@ impl Requirements {
             let terms = serde_json::json!({ "nodeSelectorTerms": [term["preference"]] });
             (term["weight"].as_i64().unwrap_or_default(), NodeTerms::parse(&terms))
         });
-        let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
-        let labels: Vec<String> = selector
-            .into_iter()
-            .flatten()
-            .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
-            .collect();
+        let selector = serde_json::json!({ "matchLabels": pod["spec"]["nodeSelector"] });
         Self {
             requests: pod["spec"].as_object().map(|spec| pod_requests(spec).0).unwrap_or_default(),
-            labels: LabelSelector::parse(&labels.join(",")).ok(),
+            labels: LabelSelector::of_object(&selector),
             terms,
             preferred: preferred.collect(),
             tolerations: array_at(pod, "/spec/tolerations").to_vec(),
             gated: !array_at(pod, "/spec/schedulingGates").is_empty(),
             pod_labels: PodLabels::from_pod(pod),
-            affinity: PodAffinity::from_pod(pod).map(Arc::new),
+            affinity: PodAffinity::from_pod(pod),
             claims: pod_claims::of_pod(pod),
         }
     }

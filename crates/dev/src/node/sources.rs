@@ -1,5 +1,4 @@
-//! The values that fill a pod's environment and volumes: configmaps, secrets, fields and resources
-//! of the pod. Errors are worded as the kubelet words them.
+//! The values that fill a pod's environment and volumes: configmaps, secrets and fields of the pod. Errors are worded as the kubelet words them.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::schema::kind::{Key, Kind};
-use crate::storage::object::{array_at, text_at};
+use crate::storage::object::text_at;
 use crate::storage::store::Store;
-use posse_encoding::quantity::Quantity;
 
 /// The contents of a configmap or a secret.
 pub(super) type Data = BTreeMap<String, Vec<u8>>;
@@ -81,97 +79,11 @@ fn lines(map: Option<&Value>) -> String {
     members.map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The value of a container resource for a `resourceFieldRef`, in units of its divisor. `own` is
-/// the container whose spec has the reference.
-pub(super) fn resource(
-    pod: &Value,
-    own: Option<&Value>,
-    reference: &Value,
-) -> Result<String, String> {
-    let name = text_at(reference, "/containerName");
-    let container = match name {
-        "" => own,
-        name => ["/spec/containers", "/spec/initContainers"]
-            .iter()
-            .flat_map(|list| array_at(pod, list))
-            .find(|container| text_at(container, "/name") == name),
-    };
-    let Some(container) = container else { return Err(format!("container {name} not found")) };
-    let wanted = text_at(reference, "/resource");
-    let Some((list, resource)) = wanted.split_once('.') else {
-        return Err(format!("unsupported container resource : {wanted}"));
-    };
-    let of = |list: &str| {
-        let value = container.pointer("/resources").and_then(|all| all.get(list)?.get(resource));
-        value.and_then(quantity)
-    };
-    let amount = match list {
-        // Without a limit, the limit is the node's capacity.
-        "limits" => of("limits").or_else(|| capacity(resource)),
-        _ => of("requests"),
-    };
-    let divisor = reference.get("divisor").and_then(quantity).filter(|d| !d.is_zero());
-    let one = Quantity::parse("1").ok_or("one is a quantity")?;
-    let amount = amount.or_else(|| Quantity::parse("0")).ok_or("zero is a quantity")?;
-    Ok(amount.divided(divisor.unwrap_or(one)).to_string())
-}
-
-fn quantity(value: &Value) -> Option<Quantity> {
-    match value {
-        Value::Number(number) => Quantity::parse(&number.to_string()),
-        Value::String(text) => Quantity::parse(text),
-        Value::Array(_) | Value::Bool(_) | Value::Null | Value::Object(_) => None,
-    }
-}
-
-/// The capacity of this machine.
-fn capacity(resource: &str) -> Option<Quantity> {
-    match resource {
-        "cpu" => {
-            let n_cpus = std::thread::available_parallelism().map_or(1, usize::from);
-            Quantity::parse(&n_cpus.to_string())
-        }
-        "memory" => {
-            let system = rustix::system::sysinfo();
-            let bytes = system.totalram.saturating_mul(system.mem_unit.into());
-            Quantity::parse(&bytes.to_string())
-        }
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn resources_are_given_in_units_of_their_divisor() {
-        let container = json!({"name": "c", "resources": {
-            "limits": {"cpu": "1500m", "memory": "64Mi"}, "requests": {"cpu": 1},
-        }});
-        let pod = json!({"spec": {"containers": [container]}});
-        for (resource, divisor, want) in [
-            ("limits.cpu", "0", "2"),
-            ("limits.cpu", "1m", "1500"),
-            ("requests.cpu", "1", "1"),
-            ("limits.memory", "1", "67108864"),
-            ("limits.memory", "1Mi", "64"),
-            ("limits.memory", "1G", "1"),
-            ("requests.memory", "1", "0"),
-        ] {
-            let reference = json!({
-                "containerName": "c", "resource": resource, "divisor": divisor,
-            });
-            let value = super::resource(&pod, None, &reference);
-            assert_eq!(value.as_deref(), Ok(want), "{resource} / {divisor}");
-        }
-        let machine = super::resource(&pod, Some(&json!({})), &json!({"resource": "limits.cpu"}));
-        assert_ne!(machine.as_deref(), Ok("0"));
-        let error = super::resource(&pod, None, &json!({"containerName": "x", "resource": "a.b"}));
-        assert_eq!(error, Err("container x not found".to_owned()));
-    }
 
     #[test]
     fn maps_become_lines_of_quoted_values() {

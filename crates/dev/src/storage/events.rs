@@ -1,5 +1,4 @@
-//! Records the Events of the scheduler, the kubelet and the controllers, and counts repeated ones. All
-//! Events expire, those of clients too.
+//! Records the Events of the scheduler, the kubelet and the controllers, and counts repeated ones.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +7,6 @@ use serde_json::json;
 use super::State;
 use super::object::Object;
 use crate::schema::kind::{Key, Kind};
-use posse_base::time::Millis;
 
 /// The content of an Event about an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +36,6 @@ pub(crate) struct Events {
 
 /// The recorded Events to keep; the oldest is deleted first.
 const EVENTS_MAX: usize = 4096;
-/// The default of kube-apiserver's `--event-ttl`.
-const EVENT_TTL_MS: u64 = 3_600_000;
 /// Records an Event about an object, or increments the count of the same Event.
 pub(crate) fn record(state: &mut State, about: &Object, note: &Note<'_>) {
     if about.key.kind == Kind::Pod && state.events.pods_are_simulated && !note.warning {
@@ -124,36 +120,6 @@ impl Events {
     }
 }
 
-/// When the version of each Event was first seen.
-#[derive(Debug, Default)]
-pub(crate) struct Ages {
-    seen: BTreeMap<Key, (u64, Millis)>,
-}
-
-impl Ages {
-    /// Removes the Events that were not written for `EVENT_TTL_MS`, whoever recorded them.
-    pub(crate) fn expire(&mut self, state: &mut State, now: Millis) {
-        let there: Vec<(Key, u64)> = state
-            .store
-            .objects(Kind::Event, "")
-            .map(|event| (event.key.clone(), event.version))
-            .collect();
-        let mut seen = BTreeMap::new();
-        for (key, version) in there {
-            let since = match self.seen.get(&key) {
-                Some((known, since)) if *known == version => *since,
-                Some(_) | None => now,
-            };
-            if since.after(EVENT_TTL_MS) <= now {
-                state.remove(&key);
-            } else {
-                seen.insert(key, (version, since));
-            }
-        }
-        self.seen = seen;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_bounded_and_expire() {
+    fn events_are_bounded() {
         let api = api();
         let mut state = api.lock();
         for n in 0..EVENTS_MAX + 3 {
@@ -222,14 +188,5 @@ mod tests {
             record(&mut state, &about, &NOTE);
         }
         assert_eq!(state.store.objects(Kind::Event, "").count(), EVENTS_MAX);
-        let mut ages = Ages::default();
-        ages.expire(&mut state, Millis(5));
-        let about = pod(&mut state, &format!("p{}", EVENTS_MAX + 2));
-        record(&mut state, &about, &NOTE);
-        ages.expire(&mut state, Millis(6));
-        ages.expire(&mut state, Millis(5 + EVENT_TTL_MS));
-        assert_eq!(events(&state).len(), 1, "the one that was written since");
-        ages.expire(&mut state, Millis(6 + EVENT_TTL_MS));
-        assert!(events(&state).is_empty());
     }
 }

@@ -1,5 +1,5 @@
 //! What the API server, the scheduler, the kubelet and the controllers do with pods alike: binding,
-//! conditions, readiness and tolerations.
+//! conditions, readiness, taints and tolerations.
 
 use serde_json::{Value, json};
 
@@ -74,4 +74,31 @@ pub(crate) fn tolerates(toleration: &Value, taint: &Value) -> bool {
     (is_unset("/effect") || same("/effect"))
         && ((exists && is_unset("/key")) || same("/key"))
         && (exists || same("/value"))
+}
+
+/// Adds or removes a taint of a node. True if that changed the node.
+pub(crate) fn set_taint(
+    node: &mut Value,
+    key: &str,
+    effect: &str,
+    wanted: bool,
+    now: &str,
+) -> bool {
+    let is_same =
+        |taint: &Value| text_at(taint, "/key") == key && text_at(taint, "/effect") == effect;
+    if array_at(node, "/spec/taints").iter().any(is_same) == wanted {
+        return false;
+    }
+    let spec = object_mut(node, "spec");
+    let taints = spec.entry("taints").or_insert_with(|| json!([]));
+    let Some(list) = taints.as_array_mut() else { return false };
+    if wanted {
+        list.push(json!({ "key": key, "effect": effect, "timeAdded": now }));
+        return true;
+    }
+    list.retain(|taint| !is_same(taint));
+    if list.is_empty() {
+        spec.remove("taints");
+    }
+    true
 }

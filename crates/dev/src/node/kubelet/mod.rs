@@ -22,7 +22,7 @@ use crate::node::output::Outputs;
 use crate::node::probes::HandlerThreads;
 use crate::node::run::{Container, ContainerState, NextAction, PodRun, RestartPolicy};
 use crate::node::scheduler::{Requirements, Scheduler};
-use crate::node::{Input, Settings, report};
+use crate::node::{Input, Settings, report, volumes};
 use crate::schema::kind::{Key, Kind};
 use crate::storage::events::{self, Note};
 use crate::storage::object::{Object, array_at, text_at};
@@ -33,6 +33,9 @@ use posse_base::time::Millis;
 
 /// The containers' PATH if this process has none itself.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// How often all volumes are updated.
+const VOLUMES_MS: u64 = 60_000;
 
 #[derive(Debug)]
 pub(super) struct Kubelet {
@@ -62,6 +65,8 @@ pub(super) struct Kubelet {
 enum Timer {
     /// Compare the containers' memory with their limits.
     Memory,
+    /// Update all volumes: tokens expire without a change of any object.
+    Volumes,
     /// The pod's key and uid.
     Pod(Key, Box<str>, TimerKind),
 }
@@ -104,7 +109,7 @@ impl Kubelet {
             (name.to_owned(), value)
         };
         let (name, path) = variable("PATH", PATH_DEFAULT);
-        let kubelet = Self {
+        let mut kubelet = Self {
             nodes: Nodes::new(settings.nodes, settings.simulate),
             scheduler: Scheduler::default(),
             addresses: Addresses::new(settings.port),
@@ -124,6 +129,9 @@ impl Kubelet {
             inbox,
         };
         kubelet.nodes.register(&mut kubelet.api.lock());
+        if !kubelet.settings.simulate {
+            kubelet.set(VOLUMES_MS, Timer::Volumes);
+        }
         Ok(kubelet)
     }
 
@@ -137,13 +145,14 @@ impl Kubelet {
             let keys: Vec<Key> = self.runs.keys().cloned().collect();
             keys.iter().for_each(|key| self.catch_up(key));
         }
-        let (pods, nodes_changed) = self.changed();
-        if nodes_changed {
+        let changed = self.changed();
+        if changed.iter().any(|key| key.kind == Kind::Node) {
             self.sync_nodes();
         }
-        for key in pods {
-            self.sync(&key);
+        for key in changed.iter().filter(|key| key.kind == Kind::Pod) {
+            self.sync(key);
         }
+        self.refresh_volumes(&changed);
         let bound = self.scheduler.run(&self.api);
         for (key, node) in bound {
             let message = format!("Successfully assigned {}/{} to {node}", key.namespace, key.name);
@@ -159,32 +168,36 @@ impl Kubelet {
         }
     }
 
-    /// The pods that have changed, and whether any node has.
-    fn changed(&mut self) -> (BTreeSet<Key>, bool) {
+    /// What has changed.
+    fn changed(&mut self) -> BTreeSet<Key> {
         let state = self.api.lock();
-        match state.store.unseen(&mut self.seen) {
-            Ok(changes) => {
-                let mut nodes = false;
-                let mut pods = BTreeSet::new();
-                for key in changes.map(|change| &change.now.key) {
-                    nodes |= key.kind == Kind::Node;
-                    if matches!(key.kind, Kind::PersistentVolume | Kind::PersistentVolumeClaim) {
-                        self.scheduler.on_claim_change();
-                    }
-                    if key.kind == Kind::Pod {
-                        pods.insert(key.clone());
-                    }
-                }
-                (pods, nodes)
-            }
+        let changed: BTreeSet<Key> = match state.store.unseen(&mut self.seen) {
+            Ok(changes) => changes.map(|change| change.now.key.clone()).collect(),
             // The change history no longer reaches back far enough: sync everything.
             Err(_) => {
-                let stored = state.store.objects(Kind::Pod, "").map(|object| object.key.clone());
-                (
-                    stored.chain(self.runs.keys().cloned()).chain(self.scheduler.known()).collect(),
-                    true,
-                )
+                let kinds = [Kind::Pod, Kind::Node, Kind::ConfigMap, Kind::Secret];
+                let stored = kinds.into_iter().flat_map(|kind| state.store.objects(kind, ""));
+                let known = self.runs.keys().cloned().chain(self.scheduler.known());
+                stored.map(|object| object.key.clone()).chain(known).collect()
             }
+        };
+        let is_claim =
+            |key: &Key| matches!(key.kind, Kind::PersistentVolume | Kind::PersistentVolumeClaim);
+        if changed.iter().any(is_claim) {
+            self.scheduler.on_claim_change();
+        }
+        changed
+    }
+
+    /// Updates the volumes that hold data of changed objects.
+    fn refresh_volumes(&self, changed: &BTreeSet<Key>) {
+        let is_source = |key: &Key| matches!(key.kind, Kind::ConfigMap | Kind::Secret);
+        let concerns_all = changed.iter().any(is_source);
+        if self.settings.simulate {
+            return;
+        }
+        for key in self.runs.keys().filter(|key| concerns_all || changed.contains(key)) {
+            volumes::refresh(&self.api, key, Some(changed));
         }
     }
 
@@ -435,6 +448,10 @@ impl Kubelet {
         while let Some(entry) = self.timers.first_entry().filter(|entry| entry.key().0 <= now) {
             match entry.remove() {
                 Timer::Memory => self.check_memory(),
+                Timer::Volumes => {
+                    self.runs.keys().for_each(|key| volumes::refresh(&self.api, key, None));
+                    self.set(VOLUMES_MS, Timer::Volumes);
+                }
                 Timer::Pod(key, uid, kind) => {
                     if self.runs.get(&key).is_some_and(|run| run.uid == uid) {
                         self.on_timer(&key, kind);

@@ -4,11 +4,11 @@
 pub(super) mod probe;
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
@@ -139,7 +139,12 @@ fn run(call: HandlerCall) -> Input {
         (Handler::Http { host, port, path, headers, tls }, _) => {
             let scheme = if tls { "https" } else { "http" };
             let url = format!("{scheme}://{host}:{port}{path}");
-            match http(&host, port, &path, &headers, tls, timeout) {
+            // For HTTPS, only the connection is tried: no certificate is checked.
+            let code = match tls {
+                true => connect(&host, port, timeout).map(|_| 200),
+                false => http(&url, &headers, timeout),
+            };
+            match code {
                 Ok(200..=399) => HandlerOutcome::success(),
                 Ok(code) => {
                     HandlerOutcome::failure(format!("HTTP probe failed with statuscode: {code}"))
@@ -217,66 +222,20 @@ fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, String
     })
 }
 
-/// The status code of a GET. For HTTPS, only the TCP connection is tried.
-fn http(
-    host: &str,
-    port: u16,
-    path: &str,
-    headers: &[(String, String)],
-    tls: bool,
-    timeout: Duration,
-) -> Result<u16, String> {
-    const TIMED_OUT: &str =
-        "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
-    let deadline = Instant::now() + timeout;
-    let mut stream = connect(host, port, timeout)?;
-    if tls {
-        return Ok(200);
-    }
+/// The status code of a GET.
+fn http(url: &str, headers: &[(String, String)], timeout: Duration) -> Result<u16, String> {
     let (major, minor) = crate::schema::VERSION;
-    let is_set = |name: &str| headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
-    let mut head = format!("GET {path} HTTP/1.1\r\nConnection: close\r\n");
-    let defaults = [
-        ("Host", format!("{host}:{port}")),
-        ("User-Agent", format!("kube-probe/{major}.{minor}")),
-        ("Accept", "*/*".to_owned()),
-    ];
-    for (name, value) in defaults.iter().filter(|(name, _)| !is_set(name)) {
-        head.push_str(&format!("{name}: {value}\r\n"));
-    }
-    for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
-    }
-    head.push_str("\r\n");
-    let timeouts = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
-    let describe = |error: io::Error| match timeouts.contains(&error.kind()) {
-        true => TIMED_OUT.to_owned(),
-        false => error.to_string(),
-    };
-    let mut answer = Vec::new();
-    stream.set_write_timeout(Some(timeout)).map_err(describe)?;
-    stream.write_all(head.as_bytes()).map_err(describe)?;
-    loop {
-        let line = answer.iter().position(|byte| *byte == b'\n');
-        if let Some(line) = line.and_then(|end| answer.get(..end)) {
-            let text = String::from_utf8_lossy(line);
-            let code = text.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
-            return code
-                .and_then(|code| code.trim().parse().ok())
-                .ok_or_else(|| format!("malformed HTTP response {:?}", text.trim_end()));
-        }
-        let remaining = deadline.saturating_duration_since(Instant::now());
-        if remaining.is_zero() {
-            return Err(TIMED_OUT.to_owned());
-        }
-        stream.set_read_timeout(Some(remaining)).map_err(describe)?;
-        let mut bytes = [0; 1024];
-        match stream.read(&mut bytes).map_err(describe)? {
-            0 => return Err("EOF".to_owned()),
-            n => answer.extend_from_slice(bytes.get(..n).unwrap_or_default()),
-        }
-        if answer.len() > 8 << 10 {
-            return Err("malformed HTTP response".to_owned());
-        }
-    }
+    let agent = ureq::Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .proxy(None)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .user_agent(format!("kube-probe/{major}.{minor}"))
+        .build()
+        .new_agent();
+    let request =
+        headers.iter().fold(agent.get(url), |request, (name, value)| request.header(name, value));
+    let answer = request.call().map_err(|error| error.to_string())?;
+    Ok(answer.status().as_u16())
 }

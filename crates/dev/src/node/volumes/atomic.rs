@@ -5,19 +5,14 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use super::content::Files;
 
 const DATA: &str = "..data";
 const DATA_NEXT: &str = "..data_tmp";
 
-/// Serializes writes, because a starting container and the refresher can write at the same time.
-static WRITE_LOCK: Mutex<()> = Mutex::new(());
-
 /// Makes a volume hold exactly these files. `stamp` becomes part of the version folder's name.
 pub(super) fn write(volume: &Path, files: &Files, stamp: &str) -> io::Result<()> {
-    let _guard = WRITE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = files.keys().find(|path| !is_inside(path)) {
         let message = format!("invalid path {path:?}: it does not stay in the volume");
         return Err(io::Error::other(message));

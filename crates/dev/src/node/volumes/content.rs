@@ -148,7 +148,7 @@ fn downward(
     for item in array_at(source, "/items") {
         let text = match (item.get("fieldRef"), item.get("resourceFieldRef")) {
             (Some(reference), _) => sources::field(pod, text_at(reference, "/fieldPath")),
-            (None, Some(reference)) => sources::resource(pod, None, reference)?,
+            (None, Some(_)) => return Err("the embedded node takes no resourceFieldRef".to_owned()),
             (None, None) => String::new(),
         };
         let file = File { bytes: text.into_bytes(), mode: mode(item, "mode", mode_default) };
@@ -174,7 +174,6 @@ mod tests {
         state.store.put(Kind::Secret, secret);
         let pod = json!({
             "metadata": {"name": "p", "namespace": "n", "labels": {"l": "x"}},
-            "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}}}]},
         });
         let files = files(&api, &state, &pod, volume)?;
         Some(files.map(|files| {
@@ -188,11 +187,8 @@ mod tests {
     #[test]
     fn files_come_from_objects_and_pod_fields() {
         let items = json!([{"key": "a", "path": "d/x", "mode": 0o400}]);
-        let cpu = json!({"containerName": "c", "resource": "limits.cpu", "divisor": "1m"});
-        let downward = json!([
-            {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
-            {"path": "cpu", "resourceFieldRef": cpu},
-        ]);
+        let labels = json!({"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}});
+        let cpu = json!({"path": "cpu", "resourceFieldRef": {"resource": "limits.cpu"}});
         for (volume, want) in [
             (json!({"configMap": {"name": "m"}}), Ok("a(644)=1 b(644)=2")),
             (
@@ -212,13 +208,17 @@ mod tests {
                 json!({"configMap": {"name": "m", "items": [{"key": "z", "path": "z"}]}}),
                 Err("references non-existent config key: z"),
             ),
-            (json!({"downwardAPI": {"items": downward}}), Ok("cpu(644)=2000 labels(644)=l=\"x\"")),
+            (json!({"downwardAPI": {"items": [labels]}}), Ok("labels(644)=l=\"x\"")),
+            (
+                json!({"downwardAPI": {"items": [labels, cpu]}}),
+                Err("the embedded node takes no resourceFieldRef"),
+            ),
             (
                 json!({"projected": {"defaultMode": 0o440, "sources": [
                     {"configMap": {"name": "m", "items": items}},
-                    {"secret": {"name": "s"}}, {"downwardAPI": {"items": downward}},
+                    {"secret": {"name": "s"}}, {"downwardAPI": {"items": [labels]}},
                 ]}}),
-                Ok("cpu(440)=2000 d/x(400)=1 labels(440)=l=\"x\" pass(440)=hunter"),
+                Ok("d/x(400)=1 labels(440)=l=\"x\" pass(440)=hunter"),
             ),
             (
                 json!({"projected": {"sources": [

@@ -3,7 +3,6 @@
 
 mod atomic;
 mod content;
-mod host;
 mod refresh;
 
 use std::collections::BTreeSet;
@@ -22,7 +21,7 @@ use crate::storage::State;
 use crate::storage::object::{array_at, text_at};
 use crate::storage::store::Store;
 
-pub(super) use refresh::Refresher;
+pub(super) use refresh::refresh;
 
 /// The folder of a pod's volumes. The pod's folder also holds files named after containers, whose
 /// names cannot start with `_`.
@@ -60,7 +59,7 @@ fn set_up_one(api: &Api, pod: &Value, volume: &Value, pod_folder: &Path) -> Resu
     let path = source(&api.lock().store, pod, volume, pod_folder)?;
     let with_path = |error: io::Error| format!("{}: {error}", path.display());
     if let Some(host) = volume.get("hostPath") {
-        return host::check(&path, text_at(host, "/type"));
+        return check_host_path(&path, text_at(host, "/type"));
     }
     if volume.get("persistentVolumeClaim").is_some() {
         return fs::create_dir_all(&path).map_err(with_path);
@@ -80,6 +79,25 @@ fn set_up_one(api: &Api, pod: &Value, volume: &Value, pod_folder: &Path) -> Resu
         fs::create_dir_all(&path).and_then(|()| make_writable()).map_err(with_path)?;
     }
     files.map_or(Ok(()), |(files, stamp)| atomic::write(&path, &files, &stamp).map_err(with_path))
+}
+
+/// Checks that a path on this machine is of the volume's type, and creates it if the type says so. The words
+/// are the kubelet's.
+fn check_host_path(path: &Path, kind: &str) -> Result<(), String> {
+    let shown = path.display();
+    let describe = |error: io::Error| format!("hostPath type check failed: {shown}: {error}");
+    match (kind, fs::metadata(path).map(|found| found.is_dir())) {
+        ("" | "DirectoryOrCreate", Err(_)) => fs::create_dir_all(path).map_err(describe),
+        ("FileOrCreate", Err(_)) => fs::File::create(path).map(|_| ()).map_err(describe),
+        ("Directory" | "DirectoryOrCreate", found) if !found.as_ref().is_ok_and(|is| *is) => {
+            Err(format!("hostPath type check failed: {shown} is not a directory"))
+        }
+        ("File" | "FileOrCreate", Ok(true)) => {
+            Err(format!("hostPath type check failed: {shown} is not a file"))
+        }
+        (_, Ok(_)) => Ok(()),
+        (_, Err(error)) => Err(describe(error)),
+    }
 }
 
 /// The current time in the form that version folders have in their names.
