@@ -21,7 +21,17 @@ const COMMANDS_OF_THE_FULL_PROGRAM: [&str; 7] =
     ["check", "completions", "dev", "init", "man", "map", "render"];
 
 /// The flags that earlier releases had, by command, and what to do instead.
-const REMOVED: [(&str, &str, &str); 2] = [
+const REMOVED: [(&str, &str, &str); 8] = [
+    ("posse check", "--file", "-f FILE"),
+    ("posse map", "--file", "-f FILE"),
+    ("posse render", "--file", "-f FILE"),
+    ("posse run", "--file", "-f FILE"),
+    (
+        "posse render",
+        "--server-check",
+        "`posse check` asks the server, and of a driver `posse submit --dry-run`",
+    ),
+    ("posse submit", "--wait", "posse waits without it"),
     ("posse kill", "--replace", "posse replaces executors without it"),
     ("posse logs", "--executor", "write `posse logs APP ID`"),
 ];

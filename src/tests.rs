@@ -1,18 +1,10 @@
 //! The whole command line: exit codes, stdout and stderr.
 
-use std::path::Path;
-
 use clap::CommandFactory as _;
 
-use crate::args::tools::RenderArgs;
-use crate::args::{CommandLine, FileArgs, RunArgs};
-use crate::exit::Code;
-use crate::settings::run_settings;
+use crate::args::CommandLine;
 use crate::testing::Folder;
 use crate::tools::init::sample;
-use crate::tools::render;
-use crate::world::World;
-use posse_core::model::refusal::{Refusal, RefusalClass};
 
 #[test]
 fn the_arguments_are_consistent() {
@@ -171,67 +163,4 @@ fn render_prints_one_pod_for_each_group() {
     assert_eq!(list["kind"], "List");
     assert_eq!(list["items"][0]["spec"]["containers"][0]["image"], "i:2");
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
-}
-
-#[test]
-fn render_reports_the_servers_refusal() {
-    let world = World::new(&|_| None, Path::new(""));
-    let file = FileArgs {
-        app: Some("a".to_owned()),
-        namespace: Some("n".to_owned()),
-        image: Some("i".to_owned()),
-        ..FileArgs::default()
-    };
-    let settings =
-        run_settings(&RunArgs { file, ..RunArgs::default() }, &world).expect("valid settings");
-    let args = RenderArgs { id: 7, ..RenderArgs::default() };
-    let mut out = Vec::new();
-    let mut asked = Vec::new();
-    let mut check = |namespace: &str, body: &[u8]| {
-        let pod: serde_json::Value = serde_json::from_slice(body).unwrap();
-        asked.push(format!("{namespace}/{}", pod["metadata"]["name"].as_str().unwrap()));
-        Ok(())
-    };
-    assert_eq!(render::render(&args, &settings, Some(&mut check), &mut out), Ok(Code::Clean));
-    assert_eq!(asked, ["n/a-xxxxx-exec-7"]);
-    assert!(!out.is_empty());
-    out.clear();
-    for (class, code, http_code, want) in [
-        (
-            RefusalClass::Invalid,
-            Code::TemplateRefused,
-            422,
-            "group default: the server would refuse its pods: no (422)",
-        ),
-        (
-            RefusalClass::Capacity,
-            Code::TemplateRefused,
-            403,
-            "group default: the server would refuse its pods: no (403)",
-        ),
-        (
-            RefusalClass::Forbidden,
-            Code::Server,
-            403,
-            "group default: the server cannot check its pods: no (403)",
-        ),
-        (
-            RefusalClass::Transient,
-            Code::Server,
-            0,
-            "group default: the server cannot check its pods: no",
-        ),
-    ] {
-        let refusal = Refusal {
-            class,
-            code: http_code,
-            reason: String::new(),
-            message: "no".to_owned(),
-            retry_after_ms: None,
-        };
-        let mut check = |_: &str, _: &[u8]| Err(refusal.clone());
-        let failure = render::render(&args, &settings, Some(&mut check), &mut out).unwrap_err();
-        assert_eq!((failure.code, failure.message.as_str()), (code, want));
-        assert!(out.is_empty(), "refused pods are not printed");
-    }
 }

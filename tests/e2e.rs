@@ -154,7 +154,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both scaling::{
         driver_decides_the_exit_code, groups_have_their_own_targets, keep_then_cleanup,
         kill_9_and_adoption, kill_9_while_scaling_up, owned_by_the_driver_pod,
-        render_validates_on_the_server, scale_up_and_down, second_signal_ends_the_run_at_once,
+        check_validates_on_the_server, scale_up_and_down, second_signal_ends_the_run_at_once,
         two_runs_of_one_instance,
     };
     Both injected::{injected_container, injected_restarts, injected_restarts_of_a_job};

@@ -122,14 +122,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
     /// The configuration, YAML or JSON; `-` is stdin [default: ./posse.yaml, if it exists]
-    // `--file` was its name before.
-    #[arg(
-        short = 'f',
-        long = "config",
-        alias = "file",
-        value_name = "FILE",
-        help_heading = "Configuration"
-    )]
+    #[arg(short = 'f', long = "config", value_name = "FILE", help_heading = "Configuration")]
     pub file: Option<PathBuf>,
     /// The application's name: at most 40 of [a-z0-9-], starting with a letter [default: made from
     /// the driver's file name, else from the executors' command or image]

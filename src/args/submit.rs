@@ -14,8 +14,6 @@ use posse_wire::names;
 
 /// `posse submit`.
 #[derive(Args, Clone, Debug, Default)]
-// Here, --file is a file for the pods and not another name of --config.
-#[command(mut_arg("file", |arg| arg.alias(None)))]
 pub struct SubmitArgs {
     #[command(flatten)]
     pub file: FileArgs,
@@ -32,9 +30,6 @@ pub struct SubmitArgs {
     /// Let the API server check all objects by a dry run, print them, and create nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Wait for the driver's end and exit with its exit code; this is the default
-    #[arg(long, conflicts_with = "no_wait")]
-    pub wait: bool,
     /// Exit as soon as all objects are created
     #[arg(long)]
     pub no_wait: bool,

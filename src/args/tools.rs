@@ -27,7 +27,7 @@ const RENDER: &str = "\
 Examples:
   posse render                                 every group's pod, as YAML
   posse render --group big -o json
-  posse render --server-check >/dev/null       let the API server check the pods";
+  posse render --driver                        what `posse submit` creates";
 
 const CHECK: &str = "\
 Examples:
@@ -121,8 +121,6 @@ pub struct FeedArgs {
 pub struct RenderArgs {
     #[command(flatten)]
     pub file: FileArgs,
-    #[command(flatten)]
-    pub server: ServerArgs,
     /// Print the driver's objects instead, as `posse submit` creates them
     #[arg(long, conflicts_with_all = ["group", "id"])]
     pub driver: bool,
@@ -138,9 +136,6 @@ pub struct RenderArgs {
     /// The output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Output,
-    /// Let the API server check the pods by a dry run, which creates nothing
-    #[arg(long)]
-    pub server_check: bool,
     /// With --driver, the image that brings posse, as in posse submit
     #[arg(long, value_name = "IMAGE", value_parser = PosseImage::parse, requires = "driver")]
     pub posse_image: Option<PosseImage>,

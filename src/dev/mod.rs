@@ -114,24 +114,21 @@ mod tests {
     }
 
     #[test]
-    fn render_uses_the_clusters_kubeconfig() {
+    fn check_uses_the_clusters_kubeconfig() {
         let folder = Folder::new(&[("posse.yaml", "app: a\nexecutors: [{image: 'i:1'}]")]);
         let mut seen = Vec::new();
         let (done, out) = served(&folder, "--simulate --kubeconfig k", &mut |_| {
-            seen.push(folder.posse("render --server-check --kubeconfig k"));
-            seen.push(folder.posse("render --server-check --kubeconfig k --namespace gone"));
+            seen.push(folder.posse("check --kubeconfig k"));
+            seen.push(folder.posse("check --kubeconfig k --namespace gone"));
         });
         assert_eq!(done, Ok(Code::Clean));
         assert_eq!(out, format!("{}\n", folder.path().join("k").display()));
-        assert_eq!((seen[0].0, seen[0].2.as_str()), (0, ""));
-        assert!(seen[0].1.contains("  namespace: default\n"), "{}", seen[0].1);
-        assert_eq!((seen[1].0, seen[1].1.as_str()), (4, ""));
-        let message = "posse: group default: the server would refuse its pods: namespaces \"gone\" \
-                     not found (404)\n";
-        assert_eq!(seen[1].2, message);
-        let (code, _, err) = folder.posse("render --server-check --kubeconfig k");
-        assert_eq!(code, 3, "{err}");
-        assert!(err.contains("cannot check its pods: https://127.0.0.1:"), "{err}");
+        assert_eq!((seen[0].0, seen[1].0), (0, 3));
+        assert!(seen[0].1.contains("the server accepts the pod"), "{}", seen[0].1);
+        assert!(seen[1].1.contains("namespaces \"gone\" not found (404)"), "{}", seen[1].1);
+        let (code, out, _) = folder.posse("check --kubeconfig k");
+        assert_eq!(code, 3, "{out}");
+        assert!(out.contains("https://127.0.0.1:"), "{out}");
     }
 
     #[test]

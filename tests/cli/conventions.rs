@@ -246,7 +246,7 @@ fn a_reader_that_has_read_enough_is_no_error() {
 fn a_dash_is_the_configuration_on_stdin() {
     let folder = Folder::new();
     fs::remove_file(folder.0.join("posse.yaml")).unwrap();
-    for flag in ["-f", "--config", "--file"] {
+    for flag in ["-f", "--config"] {
         let output = folder.posse_with_stdin(&["render", flag, "-", "-o", "json"], CONFIG);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let pods: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -148,7 +148,12 @@ fn changed_defaults_are_told() {
 }
 
 /// Flags that are gone. docs/UPGRADING.md tells what to write instead.
-const GONE: [(&str, &str); 2] = [("posse kill", "--replace"), ("posse logs", "--executor")];
+const GONE: [(&str, &str); 4] = [
+    ("posse kill", "--replace"),
+    ("posse logs", "--executor"),
+    ("posse render", "--server-check"),
+    ("posse submit", "--wait"),
+];
 
 #[test]
 fn flags_that_are_gone_are_told() {

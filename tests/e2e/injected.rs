@@ -189,7 +189,6 @@ pub fn injected_restarts(server: &dyn Server) {
         let mutation = Mutation::start(&scene, Who::Posse, what, patch, change);
         let access = mutation.access(Who::Posse);
         refused(&access, &["check"]);
-        refused(&access, &["render", "--server-check"]);
         let posse = scene.run_with(&access).executors(3).start();
         posse.expect_exit(4);
         assert!(posse.stderr().contains("restarts its containers in place"), "{}", posse.stderr());

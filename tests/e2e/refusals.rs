@@ -267,7 +267,7 @@ pub fn refused_template(server: &dyn Server) {
     let n_asked: u32 =
         tally.iter().filter(|(what, _)| what.starts_with("create pods")).map(|(_, n)| n).sum();
     assert!(n_asked <= 8, "a bad template costs a handful of requests: {tally:?}");
-    let check = scene.run().executors(1).once(&["render", "--server-check"]);
+    let check = scene.run().executors(1).once(&["check"]);
     assert!(!check.status.success(), "the check accepts what the server refuses");
     scene.finish();
 }

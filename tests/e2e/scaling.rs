@@ -334,9 +334,9 @@ pub fn owned_by_the_driver_pod(server: &dyn Server) {
 }
 
 /// A check creates nothing, and the server validates the template.
-pub fn render_validates_on_the_server(server: &dyn Server) {
+pub fn check_validates_on_the_server(server: &dyn Server) {
     let scene = Scene::new(server);
-    let output = scene.run().executors(1).once(&["render", "--server-check"]);
+    let output = scene.run().executors(1).once(&["check"]);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(scene.pods(), [] as [Value; 0], "a dry run creates nothing");
     scene.finish();

@@ -75,14 +75,9 @@ pub fn text_of_a_server_stays_text(server: &dyn Server) {
     let proxy = Proxy::start(&server.access(Who::Admin), |request, _| {
         evil_answer(&request.method, &request.path)
     });
-    for words in [
-        &["check"][..],
-        &["check", "--json"],
-        &["render", "--server-check"],
-        &["run"],
-        &["submit"],
-        &["submit", "--dry-run"],
-    ] {
+    for words in
+        [&["check"][..], &["check", "--json"], &["run"], &["submit"], &["submit", "--dry-run"]]
+    {
         let config = json!({"driver": {"image": "i", "command": ["true"]}});
         let done = scene.run_with(&proxy.access()).executors(1).settings(config).once(words);
         assert_safe(&words.join(" "), &done, true);
@@ -217,7 +212,6 @@ pub fn no_log_level_shows_a_secret() {
             &["run", "--", "sh", "-c", "posse=1"][..],
             &[&put[..], &["--token-file", "token", "data.csv"]].concat(),
             &submit,
-            &["render", "--server-check"],
             &["check"],
             &["-vv", "check"],
         ] {

@@ -359,7 +359,7 @@ pub fn with_rbac_a_pod_has_its_service_accounts_permissions() {
     let binary = env!("CARGO_BIN_EXE_posse");
     let script = format!(
         "cat $KUBECONFIG; unset KUBECONFIG; echo IN-CLUSTER; echo 'app: a\nexecutors: [{{image: i}}]' \
-         > $TMPDIR/posse.yaml; {binary} render --server-check -f $TMPDIR/posse.yaml 2>&1; echo END; \
+         > $TMPDIR/posse.yaml; {binary} check -f $TMPDIR/posse.yaml 2>&1; echo END; \
          while :; do sleep 1; done"
     );
     let folder = json!({"env": [{"name": "TMPDIR", "value": "/scratch"}],
