@@ -121,6 +121,8 @@ pub struct FeedArgs {
 pub struct RenderArgs {
     #[command(flatten)]
     pub file: FileArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
     /// Print the driver's objects instead, as `posse submit` creates them
     #[arg(long, conflicts_with_all = ["group", "id"])]
     pub driver: bool,

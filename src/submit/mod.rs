@@ -407,9 +407,9 @@ pub fn failure(app: &str, connection: &Connection, why: &SubmitError) -> Failure
             | RefusalClass::Conflict
             | RefusalClass::Exists
             | RefusalClass::Expired
-            | RefusalClass::NamespaceGone
             | RefusalClass::NotFound => Code::Failed,
             RefusalClass::Forbidden
+            | RefusalClass::NamespaceGone
             | RefusalClass::Throttled
             | RefusalClass::WebhookBusy
             | RefusalClass::Transient

@@ -23,6 +23,7 @@ use posse_submit::manifests::manifests;
 pub fn command(args: &RenderArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let run = RunArgs {
         file: args.file.clone(),
+        server: args.server.clone(),
         driver: args.driver_command.clone(),
         ..RunArgs::default()
     };
