@@ -113,17 +113,7 @@ impl Api {
 
     /// Changes the object of that key and uid; false if it no longer exists.
     pub(crate) fn edit(&self, key: &Key, uid: &str, change: impl FnOnce(&mut Value)) -> bool {
-        let mut state = self.lock();
-        let Some(object) = state.store.get(key).filter(|object| &*object.uid == uid) else {
-            return false;
-        };
-        let old = object.value();
-        let mut value = old.clone();
-        change(&mut value);
-        if value != old {
-            state.replace(key.kind, value);
-        }
-        true
+        self.lock().edit(key, uid, change)
     }
 }
 

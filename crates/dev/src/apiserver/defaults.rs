@@ -160,39 +160,9 @@ fn pull_policy(image: &str) -> &'static str {
     }
 }
 
-/// Removes fields whose feature gates a server of this version has off: it drops them too.
-fn drop_disabled(spec: &mut Map<String, Value>) {
-    spec.remove("schedulingGroup");
-    for list in ["initContainers", "containers"] {
-        for container in items_mut(spec, list) {
-            let lifecycle = container.get_mut("lifecycle").and_then(Value::as_object_mut);
-            if lifecycle
-                .is_some_and(|hooks| hooks.remove("stopSignal").is_some() && hooks.is_empty())
-            {
-                container.as_object_mut().into_iter().for_each(|c| drop(c.remove("lifecycle")));
-            }
-        }
-    }
-    for volume in items_mut(spec, "volumes") {
-        let sources = volume.pointer_mut("/projected/sources").and_then(Value::as_array_mut);
-        for source in sources.into_iter().flatten().filter_map(Value::as_object_mut) {
-            source.remove("clusterTrustBundle");
-            source.remove("podCertificate");
-        }
-    }
-}
-
 /// With the host's network each port is also the host's port. `serviceAccount` is the old name of
 /// `serviceAccountName`.
 fn pod_spec(spec: &mut Map<String, Value>) {
-    drop_disabled(spec);
-    for volume in items_mut(spec, "volumes") {
-        if let Some(image) = volume.get_mut("image").and_then(Value::as_object_mut) {
-            let reference = image.get("reference").and_then(Value::as_str).unwrap_or_default();
-            let policy = pull_policy(reference);
-            image.entry("pullPolicy").or_insert_with(|| policy.into());
-        }
-    }
     if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
         spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
     }
@@ -232,14 +202,9 @@ fn subject(fields: &mut Map<String, Value>) {
 }
 
 fn node(node: &mut Value) {
-    let copy = |node: &mut Value, part: &str, from: &str, to: fn(&Value) -> (&str, Value)| {
-        if let Some(given) = node[part].get(from).cloned() {
-            let (name, value) = to(&given);
-            object_mut(node, part).entry(name).or_insert(value);
-        }
-    };
-    copy(node, "spec", "podCIDR", |one| ("podCIDRs", json!([one])));
-    copy(node, "status", "capacity", |all| ("allocatable", all.clone()));
+    if let Some(capacity) = node["status"].get("capacity").cloned() {
+        object_mut(node, "status").entry("allocatable").or_insert(capacity);
+    }
 }
 
 /// For pods but not for templates: a limit without a request is also the request.

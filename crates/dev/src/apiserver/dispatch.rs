@@ -6,7 +6,7 @@ use crate::apiserver::answer::{Answer, success};
 use crate::apiserver::api::Api;
 use crate::apiserver::authn::{self, User};
 use crate::apiserver::authz;
-use crate::apiserver::codec::{self, versions};
+use crate::apiserver::codec;
 use crate::apiserver::discovery;
 use crate::apiserver::evict;
 use crate::apiserver::exec_subresource;
@@ -59,9 +59,8 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
         Route::Resource(target) => {
             let form = Form::of(request);
             codec::validate_fields(request, &target)?;
-            let answer = resource(api, &*codec::to_stored(request, &target)?, &target)
-                .map_err(|error| versions::error(&target, error))?
-                .in_version(&target);
+            let answer =
+                resource(api, &*codec::to_stored(request, &target)?, &target)?.in_version(&target);
             Ok(match form {
                 Form::Plain => answer,
                 Form::Metadata | Form::Table(_) => {

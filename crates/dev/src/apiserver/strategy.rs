@@ -31,35 +31,19 @@ fn priority(name: &str, pod: &mut Value) -> Result<(), StatusError> {
             return Err(StatusError::forbidden(Kind::Pod, name, &detail));
         }
     };
-    let policy = "PreemptLowerPriority";
     let spec = object_mut(pod, "spec");
-    let computed = "must not be provided in pod spec; priority admission controller computed";
-    let from = "from the given PriorityClass name";
-    let given = spec.insert("priority".to_owned(), priority.into());
-    if let Some(given) = given.filter(|given| *given != priority) {
-        let detail =
-            format!("the integer value of priority ({given}) {computed} {priority} {from}");
-        return Err(StatusError::forbidden(Kind::Pod, name, &detail));
-    }
-    let given = spec.insert("preemptionPolicy".to_owned(), policy.into());
-    if let Some(given) = given.as_ref().and_then(Value::as_str).filter(|given| *given != policy) {
-        let what = "the string value of PreemptionPolicy";
-        let detail = format!("{what} ({given}) {computed} {policy} {from}");
-        return Err(StatusError::forbidden(Kind::Pod, name, &detail));
-    }
+    spec.insert("priority".to_owned(), priority.into());
+    spec.insert("preemptionPolicy".to_owned(), "PreemptLowerPriority".into());
     Ok(())
 }
 
 /// There are no runtime classes here.
 fn runtime_class(name: &str, pod: &Value) -> Result<(), StatusError> {
     let class = text_at(pod, "/spec/runtimeClassName");
-    let detail = if !class.is_empty() {
-        format!("pod rejected: RuntimeClass {class:?} not found")
-    } else if pod.pointer("/spec/overhead").is_some() {
-        "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead".into()
-    } else {
+    if class.is_empty() {
         return Ok(());
-    };
+    }
+    let detail = format!("pod rejected: RuntimeClass {class:?} not found");
     Err(StatusError::forbidden(Kind::Pod, name, &detail))
 }
 
@@ -143,8 +127,6 @@ pub(crate) fn create(kind: Kind, value: &mut Value, now: &str) {
         }
     } else if kind == Kind::Service {
         service_addresses(object_mut(value, "spec"));
-    } else if kind == Kind::ServiceAccount {
-        keep_secret_names(value);
     }
 }
 
@@ -162,8 +144,6 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
         tolerations(spec);
     } else if kind == Kind::Service {
         service_addresses(object_mut(value, "spec"));
-    } else if kind == Kind::ServiceAccount {
-        keep_secret_names(value);
     }
 }
 
@@ -215,17 +195,6 @@ fn select_by_uid(job: &mut Value) {
             let labels = labels.clone();
             metadata_mut(job).insert("labels".to_owned(), labels.into());
         }
-    }
-}
-
-/// Keeps only the names of a service account's secrets.
-fn keep_secret_names(account: &mut Value) {
-    let secrets = account.get_mut("secrets").and_then(Value::as_array_mut);
-    for secret in secrets.into_iter().flatten() {
-        *secret = match text_at(secret, "/name") {
-            "" => json!({}),
-            name => json!({ "name": name }),
-        };
     }
 }
 

@@ -205,10 +205,7 @@ fn note(state: &mut State, about: &Object, warning: bool, reason: &str, message:
 
 /// Changes the object if it still exists with the same uid.
 fn edit(state: &mut State, object: &Object, change: impl FnOnce(&mut Value)) {
-    let present = state.store.get(&object.key).filter(|present| present.uid == object.uid);
-    let Some(mut value) = present.map(|present| present.value()) else { return };
-    change(&mut value);
-    state.replace(object.key.kind, value);
+    state.edit(&object.key, &object.uid, change);
 }
 
 /// Removes the protection finalizer from an object that is not in use, so that its deletion can

@@ -121,4 +121,18 @@ impl State {
         }
         object
     }
+
+    /// Changes the object of that key and uid; false if it no longer exists.
+    pub(crate) fn edit(&mut self, key: &Key, uid: &str, change: impl FnOnce(&mut Value)) -> bool {
+        let Some(object) = self.store.get(key).filter(|object| &*object.uid == uid) else {
+            return false;
+        };
+        let old = object.value();
+        let mut value = old.clone();
+        change(&mut value);
+        if value != old {
+            self.replace(key.kind, value);
+        }
+        true
+    }
 }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use self::versions::{is_stored, rename_fields, rename_paths};
+use self::versions::{is_stored, rename_fields};
 use crate::apiserver::route::Target;
 use crate::schema;
 use crate::schema::kind::{Kind, Subresource};
@@ -67,9 +67,6 @@ fn stored_patch(request: &Request, kind: Kind) -> Request {
     if let Some(members) = patch.as_object_mut().filter(|m| m.contains_key("apiVersion")) {
         members.insert("apiVersion".to_owned(), kind.api_version().into());
     }
-    for operation in patch.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
-        rename_paths(kind, operation);
-    }
     inner.body = patch.to_string().into_bytes();
     inner
 }
@@ -114,9 +111,9 @@ fn tree(format: Format, body: &[u8], kind: &str) -> Result<Value, StatusError> {
             let Some(rest) = body.strip_prefix(MAGIC) else {
                 let detail = "provided data does not appear to be a protobuf message, expected \
                               prefix [107 56 115 0]";
-                return Err(decode::unrecognized(kind, body, detail));
+                return Err(decode::unrecognized(kind, detail));
             };
-            let wrong = |error: String| decode::unrecognized(kind, body, &error);
+            let wrong = |error: String| decode::unrecognized(kind, &error);
             let envelope = Envelope::read(rest).map_err(|error| wrong(error.into()))?;
             let of = schema::of_body(&envelope.api_version, &envelope.kind);
             let mut value = match of {
@@ -201,10 +198,6 @@ mod tests {
         let path = "/apis/events.k8s.io/v1/namespaces/n/events/e";
         for (patch, expected) in [
             (json!({ "note": "x", "series": {} }), json!({ "message": "x", "series": {} })),
-            (
-                json!([{ "op": "replace", "path": "/regarding/name", "value": 1 }]),
-                json!([{ "op": "replace", "path": "/involvedObject/name", "value": 1 }]),
-            ),
             (json!({ "apiVersion": "events.k8s.io/v1" }), json!({ "apiVersion": "v1" })),
         ] {
             let request = request("PATCH", path, JSON, patch.to_string().as_bytes());

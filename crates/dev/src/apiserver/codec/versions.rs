@@ -1,10 +1,9 @@
 //! Conversion between the stored version of a kind and the other versions that the server offers.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::apiserver::route::Target;
 use crate::schema::kind::Kind;
-use crate::schema::status::StatusError;
 
 /// The fields with another name in `events.k8s.io`: the name there, the stored name.
 const EVENT_FIELDS: [(&str, &str); 7] = [
@@ -16,26 +15,6 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
     ("regarding", "involvedObject"),
     ("reportingController", "reportingComponent"),
 ];
-
-/// Converts an error to the request's version: messages about events name the requested group.
-pub(crate) fn error(target: &Target, mut error: StatusError) -> StatusError {
-    let kind = target.kind;
-    // Errors of a field name the internal type.
-    if kind == Kind::Event && !is_stored(target) && error.code != 422 {
-        for (here, there) in
-            [(kind.plural(), "events.events.k8s.io"), (kind.name(), "Event.events.k8s.io")]
-        {
-            if let Some(rest) = error.message.strip_prefix(here).filter(|r| r.starts_with(' ')) {
-                error.message = format!("{there}{rest}");
-            }
-        }
-        if let Some(details) = error.details.as_mut().filter(|details| details["name"].is_string())
-        {
-            details["group"] = group_of(target.api_version).into();
-        }
-    }
-    error
-}
 
 /// Converts the JSON of an object or a list to another version.
 pub(crate) fn convert_body(kind: Kind, api_version: &'static str, body: Vec<u8>) -> Vec<u8> {
@@ -83,16 +62,4 @@ pub(crate) fn convert_object(kind: Kind, value: &mut Value) {
 
 pub(crate) fn group_of(api_version: &str) -> &str {
     api_version.split('/').next().unwrap_or_default()
-}
-
-/// Renames the paths in an operation of a JSON patch.
-pub(crate) fn rename_paths(kind: Kind, operation: &mut Map<String, Value>) {
-    for name in ["from", "path"] {
-        let Some(Value::String(path)) = operation.get_mut(name) else { continue };
-        let first = path.strip_prefix('/').unwrap_or(path).split('/').next().unwrap_or_default();
-        let known = EVENT_FIELDS.iter().find(|(there, _)| *there == first);
-        if let Some((there, here)) = known.filter(|_| kind == Kind::Event) {
-            *path = path.replacen(there, here, 1);
-        }
-    }
 }

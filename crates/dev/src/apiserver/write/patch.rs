@@ -10,7 +10,7 @@ use crate::apiserver::codec::decode;
 use crate::apiserver::options;
 use crate::apiserver::patch::{json, strategic};
 use crate::schema;
-use crate::schema::kind::{Key, Kind, Subresource};
+use crate::schema::kind::{Key, Subresource};
 use crate::schema::status::{Cause, StatusError};
 use crate::storage::object::{set_type, text_at};
 use posse_serve::Request;
@@ -47,12 +47,19 @@ pub(crate) fn patch(
     let mut state = api.lock();
     let old = state.store.get(key).cloned();
     let old = old.ok_or_else(|| StatusError::not_found(key.kind, &key.name))?;
-    let whole = old.value();
+    let mut whole = old.value();
     let body = request.body.as_slice();
     let value = match media {
         PatchType::Json => checked(key, json::apply(&whole, json_of(body)?)?)?,
-        PatchType::Merge => checked(key, merged(whole, body)?)?,
-        PatchType::Strategic => strategic(key.kind, &whole, body)?,
+        PatchType::Merge => {
+            json_patch::merge(&mut whole, &members(body)?.into());
+            checked(key, whole)?
+        }
+        PatchType::Strategic => {
+            let mut value = strategic::apply(schema::of(key.kind), &whole, &members(body)?)?;
+            set_type(&mut value, key.kind);
+            decode::patched(key.kind, value)?
+        }
     };
     check_name(&value, key)?;
     update(&mut state, &old, NewVersion { value, subresource, dry_run })
@@ -63,36 +70,10 @@ fn json_of(body: &[u8]) -> Result<Value, StatusError> {
         .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}")))
 }
 
-fn merged(mut whole: Value, body: &[u8]) -> Result<Value, StatusError> {
-    match json_of(body)? {
-        patch @ Value::Object(_) => json_patch::merge(&mut whole, &patch),
-        Value::Null => return Err(StatusError::bad_request("Invalid JSON Patch")),
-        other @ (Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_)) => {
-            let found = schema::type_word(&other);
-            return Err(StatusError::bad_request(format!(
-                "error decoding patch: json: cannot unmarshal {found} into Go value of type \
-                 map[string]interface {{}}"
-            )));
-        }
-    }
-    Ok(whole)
-}
-
-fn strategic(kind: Kind, whole: &Value, body: &[u8]) -> Result<Value, StatusError> {
-    let patch: Value = json_of(body)?;
-    let members = match &patch {
-        Value::Object(members) => members.clone(),
-        Value::Null => Map::new(),
-        Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            let found = schema::type_word(&patch);
-            let wanted = "map[string]interface {}";
-            let message = format!("json: cannot unmarshal {found} into Go value of type {wanted}");
-            return Err(StatusError::bad_request(message));
-        }
-    };
-    let mut value = strategic::apply(schema::of(kind), whole, &members)?;
-    set_type(&mut value, kind);
-    decode::patched(kind, value)
+/// The patch as an object.
+fn members(body: &[u8]) -> Result<Map<String, Value>, StatusError> {
+    serde_json::from_slice(body)
+        .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}")))
 }
 
 /// The result of a patch must be an object of the kind.
@@ -103,25 +84,14 @@ fn checked(key: &Key, value: Value) -> Result<Value, StatusError> {
         Err(StatusError::invalid_kind("", "", "", &[cause]))
     };
     if !value.is_object() {
-        let error = decode::value(value.to_string().as_bytes()).err().unwrap_or_default();
-        return refuse(&format!("couldn't get version/kind; json parse error: {error}"));
+        return refuse("the result is no object");
     }
     let (version, name) = (text_at(&value, "/apiVersion"), text_at(&value, "/kind"));
     if version.is_empty() {
         return Err(name_missing(key));
     }
     if !name.is_empty() && (version != kind.api_version() || name != kind.name()) {
-        return match Kind::of_reference(version, name) {
-            Some(other) => refuse(&format!(
-                "converting (v1.{}) to (core.{}): unknown conversion",
-                other.name(),
-                kind.name()
-            )),
-            None => refuse(&format!(
-                "no kind \"{name}\" is registered for version \"{version}\" in scheme \
-                 \"pkg/api/legacyscheme/scheme.go:30\""
-            )),
-        };
+        return refuse(&format!("the result is a {name} of {version}"));
     }
     decode::patched(kind, value)
 }
