@@ -160,25 +160,10 @@ fn pull_policy(image: &str) -> &'static str {
     }
 }
 
-/// With the host's network each port is also the host's port. `serviceAccount` is the old name of
-/// `serviceAccountName`.
+/// `serviceAccount` is the old name of `serviceAccountName`.
 fn pod_spec(spec: &mut Map<String, Value>) {
     if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
         spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
-    }
-    if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
-        for list in ["containers", "initContainers"] {
-            for container in items_mut(spec, list) {
-                for port in
-                    container.as_object_mut().into_iter().flat_map(|c| items_mut(c, "ports"))
-                {
-                    let number = port["containerPort"].clone();
-                    if let Some(members) = port.as_object_mut() {
-                        members.entry("hostPort").or_insert(number);
-                    }
-                }
-            }
-        }
     }
     let account = |name: &str| spec.get(name).cloned();
     if let Some(account) = account("serviceAccountName").or_else(|| account("serviceAccount")) {

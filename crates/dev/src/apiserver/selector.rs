@@ -44,8 +44,18 @@ pub(crate) struct FieldTerm {
 impl LabelSelector {
     /// Parses `a=b,c in (d,e),!f`.
     pub(crate) fn parse(text: &str) -> Result<Self, StatusError> {
-        let mut parser = Parser { tokens: tokens(text), at: 0 };
-        parser.selector().map_err(StatusError::bad_request)
+        let mut within = false;
+        // A comma within brackets separates values.
+        let ends = |c: char| {
+            within = c == '(' || within && c != ')';
+            c == ',' && !within
+        };
+        let terms: Vec<&str> = text.split(ends).filter(|_| !text.trim().is_empty()).collect();
+        let requirements = terms.into_iter().map(Requirement::parse).collect::<Result<_, _>>();
+        let requirements = requirements.map_err(|why: String| {
+            StatusError::bad_request(format!("unable to parse requirement: {why}"))
+        })?;
+        Ok(Self { requirements })
     }
 
     /// Reads `matchLabels` and `matchExpressions`; `None` if an operator is unknown.
@@ -100,208 +110,62 @@ fn number(value: Option<&str>) -> Option<i64> {
     value?.parse().ok()
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    End,
-    Symbol(&'static str),
-    Word(String),
-}
-
-impl Token {
-    fn text(&self) -> &str {
-        match self {
-            Self::End => "",
-            Self::Symbol(symbol) => symbol,
-            Self::Word(word) => word,
+impl Requirement {
+    fn parse(term: &str) -> Result<Self, String> {
+        let term = term.trim();
+        if let Some(key) = term.strip_prefix('!') {
+            return Self::new(key, Operator::Absent);
         }
-    }
-
-    fn is(&self, text: &str) -> bool {
-        match self {
-            Self::Symbol(symbol) => *symbol == text,
-            Self::End | Self::Word(_) => false,
+        // The longer symbols first: the others are parts of them.
+        for symbol in ["!=", "==", "=", ">", "<"] {
+            let Some((key, value)) = term.split_once(symbol) else { continue };
+            let value = checked_value(value)?;
+            let bound = || {
+                let detail = "for 'Gt', 'Lt' operators, the value must be an integer";
+                value.parse().map_err(|_| format!("{value:?}: {detail}"))
+            };
+            let operator = match symbol {
+                "!=" => Operator::NotIn(vec![value]),
+                ">" => Operator::GreaterThan(bound()?),
+                "<" => Operator::LessThan(bound()?),
+                _ => Operator::In(vec![value]),
+            };
+            return Self::new(key, operator);
         }
-    }
-}
-
-/// Longer ones first, so that `==` is not read as two `=`.
-const SYMBOLS: [&str; 9] = ["==", "!=", "!", "=", "<", ">", "(", ")", ","];
-
-fn tokens(text: &str) -> Vec<Token> {
-    let mut tokens = Vec::new();
-    let mut rest = text.trim_start();
-    while !rest.is_empty() {
-        let symbol = SYMBOLS.into_iter().find(|symbol| rest.starts_with(symbol));
-        let length = match symbol {
-            Some(symbol) => {
-                tokens.push(Token::Symbol(symbol));
-                symbol.len()
-            }
-            None => {
-                let end = rest
-                    .find(|c: char| c.is_whitespace() || "!=<>(),".contains(c))
-                    .unwrap_or(rest.len());
-                tokens.push(Token::Word(rest[..end].to_owned()));
-                end
-            }
+        let (key, rest) = term.split_once(char::is_whitespace).unwrap_or((term, ""));
+        let values = |list: &str| -> Result<Vec<String>, String> {
+            let list = list.trim().strip_prefix('(').and_then(|list| list.strip_suffix(')'));
+            let list = list.ok_or_else(|| format!("found '{rest}', expected: (values)"))?;
+            list.split(',').map(checked_value).collect()
         };
-        rest = rest[length..].trim_start();
-    }
-    tokens.push(Token::End);
-    tokens
-}
-
-struct Parser {
-    /// Ends with `Token::End`.
-    tokens: Vec<Token>,
-    at: usize,
-}
-
-impl Parser {
-    fn peek(&self) -> &Token {
-        self.tokens.get(self.at).unwrap_or(&Token::End)
-    }
-
-    fn next(&mut self) -> Token {
-        let token = self.peek().clone();
-        self.at += 1;
-        token
-    }
-
-    fn selector(&mut self) -> Result<LabelSelector, String> {
-        let mut requirements = Vec::new();
-        if *self.peek() == Token::End {
-            return Ok(LabelSelector { requirements });
-        }
-        // Each round takes a token, so that the length of the text bounds the loop.
-        loop {
-            match self.peek() {
-                Token::Word(_) | Token::Symbol("!") => requirements.push(self.requirement()?),
-                token @ (Token::End | Token::Symbol(_)) => {
-                    return Err(format!(
-                        "found '{}', expected: !, identifier, or 'end of string'",
-                        token.text()
-                    ));
+        let operator = match rest.trim() {
+            "" => Operator::Exists,
+            set => match (set.strip_prefix("notin"), set.strip_prefix("in")) {
+                (Some(list), _) => Operator::NotIn(values(list)?),
+                (None, Some(list)) => Operator::In(values(list)?),
+                (None, None) => {
+                    return Err(format!("found '{set}', expected: in, notin, =, ==, !=, gt, lt"));
                 }
-            }
-            match self.next() {
-                Token::End => return Ok(LabelSelector { requirements }),
-                Token::Symbol(",") => match self.peek() {
-                    Token::Word(_) | Token::Symbol("!") => {}
-                    token @ (Token::End | Token::Symbol(_)) => {
-                        return Err(format!(
-                            "found '{}', expected: identifier after ','",
-                            token.text()
-                        ));
-                    }
-                },
-                token @ (Token::Symbol(_) | Token::Word(_)) => {
-                    return Err(format!(
-                        "found '{}', expected: ',' or 'end of string'",
-                        token.text()
-                    ));
-                }
-            }
-        }
-    }
-
-    fn requirement(&mut self) -> Result<Requirement, String> {
-        let absent = self.peek().is("!");
-        if absent {
-            self.at += 1;
-        }
-        let key = match self.next() {
-            Token::Word(word) => word,
-            token @ (Token::End | Token::Symbol(_)) => {
-                return Err(unparsable(&format!("found '{}', expected: identifier", token.text())));
-            }
+            },
         };
-        if let Some(wrong) = names::qualified_name(&key).into_iter().next() {
-            return Err(unparsable(&format!("<nil>: Invalid value: {key:?}: {wrong}")));
-        }
-        if absent {
-            return Ok(Requirement { key, operator: Operator::Absent });
-        }
-        let operator = self.operator(&key)?;
-        Ok(Requirement { key, operator })
+        Self::new(key, operator)
     }
 
-    fn operator(&mut self, key: &str) -> Result<Operator, String> {
-        if matches!(self.peek(), Token::End) || self.peek().is(",") {
-            return Ok(Operator::Exists);
-        }
-        match self.next() {
-            Token::Symbol("=" | "==") => Ok(Operator::In(vec![self.value(key)?])),
-            Token::Symbol("!=") => Ok(Operator::NotIn(vec![self.value(key)?])),
-            Token::Symbol(">") => Ok(Operator::GreaterThan(self.bound(key)?)),
-            Token::Symbol("<") => Ok(Operator::LessThan(self.bound(key)?)),
-            Token::Word(word) if word == "in" => Ok(Operator::In(self.values(key)?)),
-            Token::Word(word) if word == "notin" => Ok(Operator::NotIn(self.values(key)?)),
-            token @ (Token::End | Token::Symbol(_) | Token::Word(_)) => Err(unparsable(&format!(
-                "found '{}', expected: in, notin, =, ==, !=, gt, lt",
-                token.text()
-            ))),
-        }
-    }
-
-    /// One value after `=`; the value may be empty.
-    fn value(&mut self, key: &str) -> Result<String, String> {
-        let value = match self.peek() {
-            Token::Word(word) => word.clone(),
-            Token::End | Token::Symbol(",") => return Ok(String::new()),
-            token @ Token::Symbol(_) => {
-                return Err(unparsable(&format!("found '{}', expected: identifier", token.text())));
-            }
-        };
-        self.at += 1;
-        checked_value(key, value)
-    }
-
-    fn bound(&mut self, key: &str) -> Result<i64, String> {
-        let value = self.value(key)?;
-        value.parse().map_err(|_| {
-            let detail = "for 'Gt', 'Lt' operators, the value must be an integer";
-            unparsable(&format!("values[0]: Invalid value: {value:?}: {detail}"))
-        })
-    }
-
-    fn values(&mut self, key: &str) -> Result<Vec<String>, String> {
-        if !self.peek().is("(") {
-            return Err(unparsable(&format!("found '{}' expected: '('", self.peek().text())));
-        }
-        self.at += 1;
-        let mut values = Vec::new();
-        let mut value = String::new();
-        loop {
-            match self.next() {
-                Token::Word(word) if value.is_empty() => value = checked_value(key, word)?,
-                Token::Symbol(",") => values.push(std::mem::take(&mut value)),
-                Token::Symbol(")") => {
-                    values.push(value);
-                    return Ok(values);
-                }
-                token @ (Token::End | Token::Symbol(_) | Token::Word(_)) => {
-                    return Err(unparsable(&format!(
-                        "found '{}', expected: ',', ')' or identifier",
-                        token.text()
-                    )));
-                }
-            }
+    fn new(key: &str, operator: Operator) -> Result<Self, String> {
+        let key = key.trim();
+        match names::qualified_name(key).into_iter().next() {
+            None => Ok(Self { key: key.to_owned(), operator }),
+            Some(wrong) => Err(format!("{key:?}: {wrong}")),
         }
     }
 }
 
-fn checked_value(key: &str, value: String) -> Result<String, String> {
-    match names::label_value(&value).into_iter().next() {
-        None => Ok(value),
-        Some(wrong) => {
-            Err(unparsable(&format!("values[0][{key}]: Invalid value: {value:?}: {wrong}")))
-        }
+fn checked_value(value: &str) -> Result<String, String> {
+    let value = value.trim();
+    match names::label_value(value).into_iter().next() {
+        None => Ok(value.to_owned()),
+        Some(wrong) => Err(format!("{value:?}: {wrong}")),
     }
-}
-
-fn unparsable(detail: &str) -> String {
-    format!("unable to parse requirement: {detail}")
 }
 
 impl FieldSelector {

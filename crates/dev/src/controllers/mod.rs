@@ -5,7 +5,6 @@ mod claims;
 mod jobs;
 mod namespaces;
 mod nodes;
-mod orphans;
 mod quotas;
 mod taints;
 
@@ -20,10 +19,8 @@ use self::claims::Claims;
 use self::jobs::Jobs;
 use self::namespaces::Namespaces;
 use self::nodes::Nodes;
-use self::orphans::Orphans;
 use self::quotas::Quotas;
 use crate::apiserver::api::Api;
-use crate::faults::Fault;
 use crate::schema::kind::Kind;
 use crate::storage::store::{Change, Seen};
 use posse_base::time::Millis;
@@ -63,7 +60,6 @@ struct ControllerLoop {
     jobs: Jobs,
     namespaces: Namespaces,
     nodes: Nodes,
-    orphans: Orphans,
     quotas: Quotas,
 }
 
@@ -76,7 +72,6 @@ impl ControllerLoop {
             jobs: Jobs::default(),
             namespaces: Namespaces::default(),
             nodes: Nodes::default(),
-            orphans: Orphans::default(),
             quotas: Quotas::default(),
         }
     }
@@ -97,7 +92,6 @@ impl ControllerLoop {
 
     /// Handles all changes. Returns when to run again even if nothing changes.
     fn run_once(&mut self) -> Option<Millis> {
-        let now = self.api.clock.now();
         let changes = self.changes();
         if !changes.is_empty() {
             let api = Arc::clone(&self.api);
@@ -107,19 +101,15 @@ impl ControllerLoop {
                 self.jobs.on_change(change);
                 self.namespaces.on_change(change);
                 self.nodes.on_change(change);
-                self.orphans.on_change(change, &state, now);
                 self.quotas.on_change(change);
             }
         }
         self.namespaces.run(&mut self.api.lock());
         self.claims.run(&self.api);
-        // A deleted node gets the same grace period as a lost one.
-        let grace = self.api.faults.number(Fault::NodeGrace).unwrap_or(nodes::GRACE_MS);
-        let orphans = self.orphans.run(&mut self.api.lock(), now, grace);
         let jobs = self.jobs.run(&self.api);
         let quotas = self.quotas.run(&self.api);
         let nodes = self.nodes.run(&self.api);
-        let due = [orphans, jobs, quotas, nodes];
+        let due = [jobs, quotas, nodes];
         due.into_iter().flatten().min()
     }
 

@@ -1,5 +1,5 @@
 //! The node lifecycle controller: the conditions of a node that is out of reach become Unknown, the
-//! node is tainted and its pods are no longer ready. The fault `node-loss` makes a node
+//! node is tainted and its pods are no longer ready. The pods of a deleted node are deleted. The fault `node-loss` makes a node
 //! unreachable.
 
 use std::collections::BTreeMap;
@@ -10,16 +10,17 @@ use serde_json::{Value, json};
 use super::taints::Taints;
 use crate::apiserver::api::Api;
 use crate::faults::Fault;
-use crate::schema::kind::Kind;
+use crate::schema::kind::{Key, Kind};
 use crate::storage::State;
+use crate::storage::deletion::DeleteOptions;
 use crate::storage::events::{Note, record};
 use crate::storage::object::{Object, array_at, object_mut, text_at};
-use crate::storage::pods::set_taint;
+use crate::storage::pods::{set_condition, set_taint};
 use crate::storage::store::Change;
 use posse_base::time::Millis;
 
 /// The real controller's `--node-monitor-grace-period`.
-pub(super) const GRACE_MS: u64 = 40_000;
+const GRACE_MS: u64 = 40_000;
 /// The NoExecute taint follows this part of the grace period after the NoSchedule taint.
 const EVICTION_DELAY_DIVISOR: u64 = 8;
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -30,6 +31,8 @@ pub(super) struct Nodes {
     lost: BTreeMap<String, LostNode>,
     /// All nodes, and whether changes of their pods matter.
     known: BTreeMap<String, bool>,
+    /// Nodes that were deleted, and when.
+    gone: BTreeMap<String, Millis>,
     taints: Taints,
     /// The value of the fault `node-loss` at the last run.
     loss: Option<String>,
@@ -78,7 +81,10 @@ impl Nodes {
         let grace = api.faults.number(Fault::NodeGrace).unwrap_or(GRACE_MS);
         let mut state = api.lock();
         let nodes: Vec<Arc<Object>> = state.store.objects(Kind::Node, "").cloned().collect();
+        let before = std::mem::take(&mut self.known);
         self.known = nodes.iter().map(|node| (node.key.name.clone(), false)).collect();
+        let gone = before.into_keys().filter(|name| !self.known.contains_key(name));
+        self.gone.extend(gone.map(|name| (name, now)));
         self.lost.retain(|name, _| self.known.contains_key(name));
         let mut due = Vec::new();
         for node in &nodes {
@@ -96,6 +102,7 @@ impl Nodes {
                 restore_conditions(&mut state, node, lost.conditions);
             }
         }
+        due.extend(self.collect_pods(&mut state, now, grace));
         let evict_after = grace + grace / EVICTION_DELAY_DIVISOR;
         let tainted = self.update_taints(&mut state, &nodes, now, evict_after, &mut due);
         due.extend(self.taints.run(&mut state, &tainted, now));
@@ -103,6 +110,23 @@ impl Nodes {
             self.known.insert(name.clone(), true);
         }
         due.into_iter().min()
+    }
+
+    /// Fails and deletes the pods of nodes that were deleted, after the same grace period as that of a
+    /// lost node, as the pod garbage collector of kube-controller-manager does. Returns when to run again.
+    fn collect_pods(&mut self, state: &mut State, now: Millis, grace: u64) -> Option<Millis> {
+        self.gone.retain(|name, _| !self.known.contains_key(name));
+        let (over, waiting): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.gone)
+            .into_iter()
+            .partition(|(_, since)| since.after(grace) <= now);
+        self.gone = waiting;
+        for node in over.keys() {
+            let pods = state.store.objects(Kind::Pod, "").filter(|pod| pod.node() == node);
+            for key in pods.map(|pod| pod.key.clone()).collect::<Vec<_>>() {
+                fail_and_delete(state, &key);
+            }
+        }
+        self.gone.values().min().map(|since| since.after(grace))
     }
 
     /// Sets and removes the taints of unreachable nodes. Returns all NoExecute taints by node.
@@ -227,4 +251,24 @@ fn restore_conditions(state: &mut State, node: &Object, conditions: Option<Value
     let mut value = node.value();
     object_mut(&mut value, "status").insert("conditions".to_owned(), conditions);
     state.replace(Kind::Node, value);
+}
+
+fn fail_and_delete(state: &mut State, key: &Key) {
+    let Some(pod) = state.store.get(key).cloned() else { return };
+    if !pod.is_terminal() {
+        let now = state.now.clone();
+        let mut value = pod.value();
+        let message = "PodGC: node no longer exists";
+        set_condition(&mut value, "DisruptionTarget", "True", "DeletionByPodGC", message, &now);
+        object_mut(&mut value, "status").insert("phase".to_owned(), "Failed".into());
+        state.replace(Kind::Pod, value);
+    }
+    let options = DeleteOptions {
+        grace_seconds: Some(0),
+        uid: Some(pod.uid.to_string()),
+        ..Default::default()
+    };
+    if let Err(refused) = state.delete(key, &options) {
+        log::debug!("cannot delete the orphaned pod {key}: {}", refused.message);
+    }
 }

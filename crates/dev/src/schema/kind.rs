@@ -39,7 +39,7 @@ pub(crate) enum Subresource {
     None,
 }
 
-/// The names and properties of a kind.
+/// The names and properties of a kind. The version of each is `v1`.
 #[derive(Debug)]
 struct Row {
     kind: Kind,
@@ -47,169 +47,78 @@ struct Row {
     plural: &'static str,
     short: &'static [&'static str],
     group: &'static str,
-    /// The stored version first; it is the one in `apiVersion`. The other versions have the same
-    /// content.
-    versions: &'static [&'static str],
     namespaced: bool,
-    verbs: &'static [&'static str],
-    /// The subresources.
     subresources: &'static [Subresource],
 }
 
-const VERBS: &[&str] =
-    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-/// Namespaces have no deletecollection.
-const VERBS_SINGLE: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
-const RBAC: &str = "rbac.authorization.k8s.io";
+/// A namespaced kind of the core group.
+const fn row(kind: Kind, name: &'static str, plural: &'static str) -> Row {
+    Row { kind, name, plural, short: &[], group: "", namespaced: true, subresources: &[] }
+}
 
-/// A namespaced kind of the core group with the usual verbs.
-const PLAIN: Row = Row {
-    kind: Kind::ConfigMap,
-    name: "",
-    plural: "",
-    short: &[],
-    group: "",
-    versions: &["v1"],
-    namespaced: true,
-    verbs: VERBS,
-    subresources: &[],
-};
+impl Row {
+    const fn short(self, short: &'static [&'static str]) -> Self {
+        Self { short, ..self }
+    }
+
+    const fn group(self, group: &'static str) -> Self {
+        Self { group, ..self }
+    }
+
+    /// Its objects live in no namespace.
+    const fn of_cluster(self) -> Self {
+        Self { namespaced: false, ..self }
+    }
+
+    const fn with(self, subresources: &'static [Subresource]) -> Self {
+        Self { subresources, ..self }
+    }
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+const STATUS: &[Subresource] = &[Subresource::Status];
+const OF_PODS: &[Subresource] = &[
+    Subresource::Binding,
+    Subresource::Eviction,
+    Subresource::Exec,
+    Subresource::Log,
+    Subresource::Resize,
+    Subresource::Status,
+];
 
 /// In the order of `Kind`.
 const ROWS: [Row; 19] = [
-    Row {
-        kind: Kind::ClusterRole,
-        name: "ClusterRole",
-        plural: "clusterroles",
-        group: RBAC,
-        namespaced: false,
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::ClusterRoleBinding,
-        name: "ClusterRoleBinding",
-        plural: "clusterrolebindings",
-        group: RBAC,
-        namespaced: false,
-        ..PLAIN
-    },
-    Row { name: "ConfigMap", plural: "configmaps", short: &["cm"], ..PLAIN },
-    Row { kind: Kind::Event, name: "Event", plural: "events", short: &["ev"], ..PLAIN },
-    Row {
-        kind: Kind::Job,
-        name: "Job",
-        plural: "jobs",
-        group: "batch",
-        subresources: &[Subresource::Status],
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::Lease,
-        name: "Lease",
-        plural: "leases",
-        group: "coordination.k8s.io",
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::LimitRange,
-        name: "LimitRange",
-        plural: "limitranges",
-        short: &["limits"],
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::Namespace,
-        name: "Namespace",
-        plural: "namespaces",
-        short: &["ns"],
-        namespaced: false,
-        verbs: VERBS_SINGLE,
-        subresources: &[Subresource::Status],
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::Node,
-        name: "Node",
-        plural: "nodes",
-        short: &["no"],
-        namespaced: false,
-        subresources: &[Subresource::Status],
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::PersistentVolume,
-        name: "PersistentVolume",
-        plural: "persistentvolumes",
-        short: &["pv"],
-        namespaced: false,
-        subresources: &[Subresource::Status],
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::PersistentVolumeClaim,
-        name: "PersistentVolumeClaim",
-        plural: "persistentvolumeclaims",
-        short: &["pvc"],
-        subresources: &[Subresource::Status],
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::Pod,
-        name: "Pod",
-        plural: "pods",
-        short: &["po"],
-        subresources: &[
-            Subresource::Binding,
-            Subresource::Eviction,
-            Subresource::Exec,
-            Subresource::Log,
-            Subresource::Resize,
-            Subresource::Status,
-        ],
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::PodDisruptionBudget,
-        name: "PodDisruptionBudget",
-        plural: "poddisruptionbudgets",
-        short: &["pdb"],
-        group: "policy",
-        subresources: &[Subresource::Status],
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::ResourceQuota,
-        name: "ResourceQuota",
-        plural: "resourcequotas",
-        short: &["quota"],
-        subresources: &[Subresource::Status],
-        ..PLAIN
-    },
-    Row { kind: Kind::Role, name: "Role", plural: "roles", group: RBAC, ..PLAIN },
-    Row {
-        kind: Kind::RoleBinding,
-        name: "RoleBinding",
-        plural: "rolebindings",
-        group: RBAC,
-        ..PLAIN
-    },
-    Row { kind: Kind::Secret, name: "Secret", plural: "secrets", ..PLAIN },
-    Row {
-        kind: Kind::Service,
-        name: "Service",
-        plural: "services",
-        short: &["svc"],
-        subresources: &[Subresource::Status],
-        ..PLAIN
-    },
-    Row {
-        kind: Kind::ServiceAccount,
-        name: "ServiceAccount",
-        plural: "serviceaccounts",
-        short: &["sa"],
-        subresources: &[Subresource::Token],
-        ..PLAIN
-    },
+    row(Kind::ClusterRole, "ClusterRole", "clusterroles").group(RBAC).of_cluster(),
+    row(Kind::ClusterRoleBinding, "ClusterRoleBinding", "clusterrolebindings")
+        .group(RBAC)
+        .of_cluster(),
+    row(Kind::ConfigMap, "ConfigMap", "configmaps").short(&["cm"]),
+    row(Kind::Event, "Event", "events").short(&["ev"]),
+    row(Kind::Job, "Job", "jobs").group("batch").with(STATUS),
+    row(Kind::Lease, "Lease", "leases").group("coordination.k8s.io"),
+    row(Kind::LimitRange, "LimitRange", "limitranges").short(&["limits"]),
+    row(Kind::Namespace, "Namespace", "namespaces").short(&["ns"]).of_cluster().with(STATUS),
+    row(Kind::Node, "Node", "nodes").short(&["no"]).of_cluster().with(STATUS),
+    row(Kind::PersistentVolume, "PersistentVolume", "persistentvolumes")
+        .short(&["pv"])
+        .of_cluster()
+        .with(STATUS),
+    row(Kind::PersistentVolumeClaim, "PersistentVolumeClaim", "persistentvolumeclaims")
+        .short(&["pvc"])
+        .with(STATUS),
+    row(Kind::Pod, "Pod", "pods").short(&["po"]).with(OF_PODS),
+    row(Kind::PodDisruptionBudget, "PodDisruptionBudget", "poddisruptionbudgets")
+        .short(&["pdb"])
+        .group("policy")
+        .with(STATUS),
+    row(Kind::ResourceQuota, "ResourceQuota", "resourcequotas").short(&["quota"]).with(STATUS),
+    row(Kind::Role, "Role", "roles").group(RBAC),
+    row(Kind::RoleBinding, "RoleBinding", "rolebindings").group(RBAC),
+    row(Kind::Secret, "Secret", "secrets"),
+    row(Kind::Service, "Service", "services").short(&["svc"]).with(STATUS),
+    row(Kind::ServiceAccount, "ServiceAccount", "serviceaccounts")
+        .short(&["sa"])
+        .with(&[Subresource::Token]),
 ];
 
 impl Kind {
@@ -247,17 +156,11 @@ impl Kind {
         self.row().group
     }
 
-    /// The served versions of the group.
-    pub(crate) fn versions(self) -> &'static [&'static str] {
-        self.row().versions
-    }
-
     /// `apiVersion` in a body.
     pub(crate) fn api_version(self) -> String {
-        let row = self.row();
-        match row.group {
-            "" => row.versions[0].to_owned(),
-            group => format!("{group}/{}", row.versions[0]),
+        match self.group() {
+            "" => "v1".to_owned(),
+            group => format!("{group}/v1"),
         }
     }
 
@@ -268,7 +171,10 @@ impl Kind {
 
     /// The allowed verbs, in the order of discovery.
     pub(crate) fn verbs(self) -> &'static [&'static str] {
-        self.row().verbs
+        if self == Self::Namespace {
+            return &["create", "delete", "get", "list", "patch", "update", "watch"];
+        }
+        &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
     }
 
     /// The subresources.
@@ -297,9 +203,7 @@ impl Kind {
     /// The kind of a reference's `apiVersion` and `kind`; `None` for kinds that are not stored
     /// here.
     pub(crate) fn of_reference(api_version: &str, kind: &str) -> Option<Self> {
-        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-        Self::all()
-            .find(|k| k.name() == kind && k.group() == group && k.versions().contains(&version))
+        Self::all().find(|one| one.name() == kind && one.api_version() == api_version)
     }
 }
 

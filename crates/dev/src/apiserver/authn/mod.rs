@@ -152,9 +152,8 @@ fn bound(
     let (version, kind) = (text_at(reference, "/apiVersion"), text_at(reference, "/kind"));
     let known = Kind::of_reference(version, kind);
     let Some(kind) = known.filter(|kind| matches!(kind, Kind::Pod | Kind::Secret)) else {
-        let slash = if version.contains('/') { "" } else { "/" };
         return Err(StatusError::bad_request(format!(
-            "cannot bind token to object of type {slash}{version}, Kind={kind}"
+            "cannot bind token to object of type {version}, Kind={kind}"
         )));
     };
     let (name, uid) = (text_at(reference, "/name"), text_at(reference, "/uid"));
@@ -164,17 +163,10 @@ fn bound(
     let of_another =
         kind == Kind::Pod && text_at(&object.value(), "/spec/serviceAccountName") != account.name;
     if of_another {
-        return Err(StatusError::bad_request(format!(
-            "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount \
-             name.",
-            account.name
-        )));
+        return Err(StatusError::bad_request("the pod has another service account"));
     }
     if !uid.is_empty() && *uid != *object.uid {
-        let detail = format!(
-            "the UID in the bound object reference ({uid}) does not match the UID in record. The \
-             object might have been deleted and then recreated"
-        );
+        let detail = format!("the object with the UID {uid} is gone");
         return Err(StatusError::conflict(kind.name(), kind.group(), name, &detail));
     }
     Ok(Some((kind, name.to_owned(), object.uid.to_string())))

@@ -363,8 +363,7 @@ impl Kubelet {
         let Some(container) = self.container_mut(key, index) else { return };
         let name = container.name.clone();
         let subject = format!("container={name} pod={}_{}({uid})", key.name, key.namespace);
-        let time = go_seconds(delay / 1000);
-        let message = format!("back-off {time} restarting failed {subject}");
+        let message = format!("back-off {}s restarting failed {subject}", delay / 1000);
         let waiting = ContainerState::Waiting { reason: "CrashLoopBackOff", message };
         if let ContainerState::Terminated(ended) = std::mem::replace(&mut container.state, waiting)
         {
@@ -512,25 +511,5 @@ impl Kubelet {
 
     pub(super) fn has_processes(&self) -> bool {
         !self.processes.is_empty()
-    }
-}
-
-/// Formats a duration as Go does.
-fn go_seconds(seconds: u64) -> String {
-    match (seconds / 60, seconds % 60) {
-        (0, seconds) => format!("{seconds}s"),
-        (minutes, seconds) => format!("{minutes}m{seconds}s"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_formatted_like_in_go() {
-        for (seconds, text) in [(10, "10s"), (80, "1m20s"), (300, "5m0s")] {
-            assert_eq!(go_seconds(seconds), text);
-        }
     }
 }
