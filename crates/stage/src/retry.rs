@@ -79,7 +79,10 @@ pub(super) fn check_answer(
 /// The server's error message and status.
 fn refusal(answer: &mut Stream) -> String {
     let message = parse_error(&read_body(answer)).map_or_else(
-        || "the stage server refused the request".to_owned(),
+        || match answer.status {
+            413 => "an Ingress or proxy takes no file of this size: raise its limit".to_owned(),
+            _ => "the stage server refused the request".to_owned(),
+        },
         |bad| match bad.field {
             Some(field) => format!("{field}: {}", bad.error),
             None => bad.error,

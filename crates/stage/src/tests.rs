@@ -12,6 +12,7 @@ use ring::digest::{SHA256, digest};
 
 use crate::fetch::fetch;
 use crate::quotas::Uploader;
+use crate::retry::check_answer;
 use crate::send::{self, Upload};
 use crate::server::{Admission, Options, Quotas, Stage};
 use posse_core::policy::bundle_expiry::BundleTimeouts;
@@ -238,6 +239,31 @@ fn a_client_that_waits_for_continue_is_refused_before_it_sends() {
         stream.read_exact(&mut start).unwrap();
         assert_eq!(String::from_utf8_lossy(&start), want);
     }
+}
+
+/// By a proxy that keeps the connection, and looks for no body.
+#[test]
+fn an_answer_that_comes_instead_of_100_continue_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let transfer = client(listener.local_addr().unwrap());
+    let proxy = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        stream.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\n\r\n<p/>").unwrap();
+        // Until the client has gone.
+        stream.read(&mut [0; 1]).map_or(0, |n| n)
+    });
+    let sent = transfer.post("/v1/bundles", "t0ken", 5, &mut &b"hello"[..]);
+    let why = check_answer(sent, "a.jar", &[201]).unwrap_err();
+    let want = "a.jar: an Ingress or proxy takes no file of this size: raise its limit (413)";
+    assert_eq!(why, want);
+    drop(transfer);
+    assert_eq!(proxy.join().unwrap(), 0, "no body was sent");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use ureq::unversioned::transport::{
 };
 
 use super::interrupt::Interrupt;
-use super::socket::SocketConnector;
+use super::socket::{EarlyAnswer, SocketConnector};
 use super::tls::is_authority_as_server;
 use crate::config::Server;
 use crate::config::server::{default_port, unbracketed};
@@ -328,7 +328,7 @@ impl<In: Transport> Connector<In> for TlsConnector {
         );
         let stream = StreamOwned::new(connection, socket);
         let held = self.joins_writes.then(Held::default);
-        let mut transport = TlsTransport { buffers, stream, held };
+        let mut transport = TlsTransport { buffers, early: EarlyAnswer::default(), stream, held };
         match transport.stream.conn.complete_io(&mut transport.stream.sock) {
             Ok(_) => Ok(Some(Box::new(transport))),
             Err(e) => {
@@ -342,6 +342,7 @@ impl<In: Transport> Connector<In> for TlsConnector {
 /// A TLS connection.
 struct TlsTransport {
     buffers: LazyBuffers,
+    early: EarlyAnswer,
     stream: StreamOwned<ClientConnection, TransportAdapter>,
     /// What was written and not sent yet; none: each write is sent at once.
     held: Option<Held>,
@@ -422,6 +423,7 @@ impl Transport for TlsTransport {
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        self.early.on_sent();
         let mut n_written = 0;
         while n_written < amount {
             let rest = &self.buffers.output()[n_written..amount];
@@ -442,6 +444,9 @@ impl Transport for TlsTransport {
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
         if let Some(Held { n_bytes: 1.., timeout }) = self.held {
             self.send_written(timeout)?;
+        }
+        if self.early.take(&mut self.buffers) {
+            return Ok(true);
         }
         self.stream.sock.set_timeout(timeout);
         let n_read = match self.stream.read(self.buffers.input_append_buf()) {

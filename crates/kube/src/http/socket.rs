@@ -46,7 +46,9 @@ impl<In: Transport> Connector<In> for SocketConnector {
         let buffers = LazyBuffers::new(config.input_buffer_size(), config.output_buffer_size());
         let interrupt = self.interrupt.clone();
         interrupt.iter().for_each(|interrupt| interrupt.attach());
-        let socket = Socket { stream, buffers, read_limit: None, write_limit: None, interrupt };
+        let early = EarlyAnswer::default();
+        let (read_limit, write_limit) = (None, None);
+        let socket = Socket { stream, buffers, early, read_limit, write_limit, interrupt };
         Ok(Some(Either::B(socket)))
     }
 }
@@ -90,11 +92,30 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
+/// An answer that came while ureq waited for `100 Continue`: it is in the buffer, and ureq 3.5 waits for more of it.
+#[derive(Default)]
+pub(super) struct EarlyAnswer {
+    may_be_there: bool,
+}
+
+impl EarlyAnswer {
+    /// A part of a request was sent.
+    pub(super) fn on_sent(&mut self) {
+        self.may_be_there = true;
+    }
+
+    /// True if it may be in the buffer. What has not sufficed once needs more.
+    pub(super) fn take(&mut self, buffers: &mut dyn Buffers) -> bool {
+        !buffers.input().is_empty() && std::mem::take(&mut self.may_be_there)
+    }
+}
+
 /// A connected socket.
 pub(super) struct Socket {
     /// The agent has a weak reference, with which it ends a blocked read.
     stream: Arc<TcpStream>,
     buffers: LazyBuffers,
+    early: EarlyAnswer,
     /// The limits that the system has now.
     read_limit: Option<Duration>,
     write_limit: Option<Duration>,
@@ -113,6 +134,7 @@ impl Transport for Socket {
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        self.early.on_sent();
         let mut rest = &self.buffers.output()[..amount];
         let (timeout, began, stream) = (timeout.for_write(), Instant::now(), &*self.stream);
         while !rest.is_empty() {
@@ -128,6 +150,9 @@ impl Transport for Socket {
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        if self.early.take(&mut self.buffers) {
+            return Ok(true);
+        }
         if let Some(interrupt) = &self.interrupt {
             let limit = time_left(timeout, Instant::now())?;
             if !interrupt.wait(&self.stream, limit).map_err(io::Error::from)? {
