@@ -56,7 +56,8 @@ pub fn submitted_run_is_reached() {
     scene.finish();
 }
 
-/// A task's container, which is not root, reads and runs its files, also below a volume that can be written.
+/// A task's container, which is not root, reads and runs its files, also below a volume that can be written, and has the
+/// processor time that it asked for.
 pub fn task_reads_its_files() {
     let _nodes = share_nodes();
     let scene = Scene::new().create_namespace();
@@ -83,7 +84,8 @@ pub fn task_reads_its_files() {
     scene.write(
         "run.sh",
         "#!/bin/sh\nexec 2>&1\ncat /settings/known /job/in/conf; echo \"$TOKEN as $(id -u)\"\n\
-         if echo x >>/job/in/conf; then exit 9; fi; ls -l /job/in\n",
+         if echo x >>/job/in/conf; then exit 9; fi; ls -l /job/in\n\
+         cd /sys/fs/cgroup; cat cpu.max || echo $(cat cpu/cpu.cfs_quota_us cpu/cpu.cfs_period_us)\n",
     );
     let add = |words: &[&str]| {
         let mut command = scene.command("posse");
@@ -92,14 +94,14 @@ pub fn task_reads_its_files() {
     };
     let file = ["--file", "/job/in/conf=@conf"];
     let program = ["--file", "/opt/job/run.sh=@run.sh", "--", "/opt/job/run.sh"];
-    let a = ["--name", "a", "--secret-env", "TOKEN=@token"];
+    let a = ["--name", "a", "--cpu", "300m", "--secret-env", "TOKEN=@token"];
     add(&[&a[..], &file, &program].concat());
     let waited = ask(&scene, &["task", "wait", "a"]);
     let list = said(&ask(&scene, &["task", "list", "-o", "wide"]));
     assert_eq!(waited.status.code(), Some(0), "{list}");
     let log = ask(&scene, &["task", "logs", "a"]);
     let want = "of the template\nof the task\ns3cr3t as 65532\n";
-    expect(&log, 0, &[want, "can't create /job/in/conf", "-r-xr-xr-x"]);
+    expect(&log, 0, &[want, "can't create /job/in/conf", "-r-xr-xr-x", "30000 100000"]);
     // Nothing can be mounted there.
     for file in ["known", "new"] {
         add(&["--name", file, "--file", &format!("/settings/{file}=@conf")]);
