@@ -385,7 +385,7 @@ mod tests {
             "status": {"phase": "Failed"}}),
         );
         let pods = [
-            driver.clone(),
+            driver,
             old,
             executor("wc", "Running"),
             executor("wc", "Pending"),
@@ -395,11 +395,6 @@ mod tests {
         ];
         let pods = pods.map(|pod| AppPod::parse(pod.to_string().as_bytes()).unwrap());
         let job = Job::parse(job.to_string().as_bytes()).unwrap();
-        let mut scaled = driver;
-        scaled["metadata"]["annotations"] = json!({EXECUTORS: "5"});
-        let scaled = AppPod::parse(scaled.to_string().as_bytes()).unwrap();
-        let told = group_by_app(vec![job.clone()], vec![scaled], 1_767_225_600);
-        assert_eq!(told[0].executors(), "0/5", "what the run has told");
         let apps = group_by_app(vec![job], pods.into(), 1_767_225_600 + 3_600);
         let [outside, wc] = apps.as_slice() else { panic!("{apps:?}") };
         assert_eq!((outside.state, outside.executors().as_str()), (None, "1"));
@@ -413,5 +408,23 @@ mod tests {
         let group = json!({"running": 1, "pending": 1, "cpu_hours": 2.0, "memory_gib_hours": 0.0});
         assert_eq!(shown["groups"], json!({"big": group}));
         assert_eq!(shown["driver"]["pod"], "wc-driver-x");
+    }
+
+    #[test]
+    fn a_run_that_lives_tells_what_it_wants_now() {
+        for (phase, want) in [("Running", "0/5"), ("Failed", "0/3")] {
+            let meta = |uid: &str, n: &str| json!({"name": uid, "uid": uid, "annotations": {EXECUTORS: n}});
+            let job = labelled("wc", "driver", json!({"metadata": meta("j", "3")}));
+            let mut driver = labelled(
+                "wc",
+                "driver",
+                json!({"metadata": meta("d", "5"),
+                "spec": {"containers": []}, "status": {"phase": phase}}),
+            );
+            driver["metadata"]["ownerReferences"] = json!([{"uid": "j"}]);
+            let job = Job::parse(job.to_string().as_bytes()).unwrap();
+            let driver = AppPod::parse(driver.to_string().as_bytes()).unwrap();
+            assert_eq!(group_by_app(vec![job], vec![driver], 0)[0].executors(), want, "{phase}");
+        }
     }
 }
