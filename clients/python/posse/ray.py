@@ -15,10 +15,12 @@ The names under `available_node_types` are the groups; `max_workers` may not exc
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, DefaultDict, Dict, List
+from typing import Any, DefaultDict, Dict, List, Optional
 
+from ray._private.ray_constants import DASHBOARD_ADDRESS, KV_NAMESPACE_DASHBOARD
 from ray.autoscaler.batching_node_provider import BatchingNodeProvider, NodeData, ScaleRequest
 from ray.autoscaler.tags import NODE_KIND_HEAD, NODE_KIND_WORKER, STATUS_UP_TO_DATE
+from ray.experimental import internal_kv
 from ray.util import get_node_ip_address
 
 from ._client import Client
@@ -26,6 +28,13 @@ from ._client import Client
 HEAD = "head"
 # An executor in one of these states is a node, or will be one.
 LIVE = ("requested", "pending", "running")
+
+
+def _page() -> Optional[str]:
+    """The URL of Ray's dashboard, if there is one."""
+    known = internal_kv._internal_kv_initialized()
+    address = known and internal_kv._internal_kv_get(DASHBOARD_ADDRESS, namespace=KV_NAMESPACE_DASHBOARD)
+    return f"http://{address.decode()}" if address else None
 
 
 class PosseNodeProvider(BatchingNodeProvider):
@@ -37,6 +46,8 @@ class PosseNodeProvider(BatchingNodeProvider):
 
     def get_node_data(self) -> Dict[str, NodeData]:
         """The head and the live executors, as posse sees them."""
+        if page := _page():
+            self._client.ready(page)
         status = self._client.status()
         head = NodeData(NODE_KIND_HEAD, self.provider_config.get("head_type", HEAD), get_node_ip_address(), STATUS_UP_TO_DATE)
         nodes = {HEAD: head}
