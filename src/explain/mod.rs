@@ -18,7 +18,7 @@ use crate::explain::report::{ExecutorReport, in_order};
 use crate::listing::{Listing, print_listing};
 use crate::location::connect_as;
 use crate::world::World;
-use posse_base::text::one_line;
+use posse_base::text::{age, one_line};
 use posse_core::model::pod::StartProblemKind;
 use posse_core::model::refusal::Refusal;
 use posse_core::model::waiting::{StartWait, Waiting};
@@ -32,6 +32,7 @@ use posse_submit::apps::App;
 use posse_wire::control::event_text::{fact, facts, string};
 use posse_wire::control::status_json::{GroupJson, RunNames, StatusJson};
 use posse_wire::k8s::labels::{EXECUTOR_ID, INSTANCE, Selection};
+use posse_wire::k8s::seen_event::pull;
 use posse_wire::pod::details::PodDetails;
 
 /// `posse explain`.
@@ -79,6 +80,7 @@ pub fn explain(
             let groups = status.groups.iter();
             let shown = groups.filter(|one| args.group.as_ref().is_none_or(|g| *g == one.group));
             let groups: Vec<&GroupJson> = shown.collect();
+            text.push_str(&pulls(args, &run, &status, &groups, world));
             Explanation {
                 text,
                 json: json!({"groups": groups, "outage": status.outage}),
@@ -127,6 +129,48 @@ fn last_losses(run: &FoundRun, status: &StatusJson, only: Option<&str>) -> Resul
         Some(one_line(&text).into_owned() + "\n")
     };
     Ok(groups.into_iter().filter_map(line).collect())
+}
+
+/// How long the first starting executor of each group has pulled its image, as far as the cluster can be read.
+fn pulls(
+    args: &ExplainArgs,
+    run: &FoundRun,
+    status: &StatusJson,
+    groups: &[&GroupJson],
+    world: &World<'_>,
+) -> String {
+    let is_meant = |group: &&&GroupJson| group.waiting.is_none() && group.pending > 0;
+    let starting = groups.iter().filter(is_meant).filter_map(|group| {
+        let of_group = status.executors.iter().filter(|one| one.group == group.group);
+        let first = of_group.filter(|one| one.state == "pending").min_by_key(|one| one.id)?;
+        Some((first.id, first.uid.as_deref()?))
+    });
+    let starting: Vec<(u64, &str)> = starting.collect();
+    if starting.is_empty() {
+        return String::new();
+    }
+    let Ok(server) = server(args, run, status, world) else { return String::new() };
+    let reader = ClusterReader::new(&server, &status.identity);
+    let line = |(id, uid): (u64, &str)| {
+        let events = reader.objects.events(uid).unwrap_or_default();
+        let (text, seconds) = pull(&events, Timestamp::now())?;
+        let text = format!("executor {id}: {text}, for {} so far", age(seconds));
+        Some(one_line(&text).into_owned() + "\n")
+    };
+    starting.into_iter().filter_map(line).collect()
+}
+
+/// The cluster of a live run.
+fn server(
+    args: &ExplainArgs,
+    run: &FoundRun,
+    status: &StatusJson,
+    world: &World<'_>,
+) -> Result<Connection, Failure> {
+    match &run.namespace {
+        Some(namespace) => Ok(namespace.connection.clone()),
+        None => connect_as(&status.identity, &args.client.namespace.server, world),
+    }
 }
 
 /// What is printed, in all formats.
@@ -183,11 +227,7 @@ fn executor_report(
             "there is no executor {id} now, and no available event mentions it"
         )));
     };
-    let server = match &run.namespace {
-        Some(namespace) => Ok(namespace.connection.clone()),
-        None => connect_as(&status.identity, &args.client.namespace.server, world),
-    };
-    match server {
+    match server(args, run, status, world) {
         Ok(server) => {
             let cluster = ClusterReader::new(&server, &status.identity);
             cluster.add_pod_by_name(&name, uid.as_deref(), args.logs, &mut report);

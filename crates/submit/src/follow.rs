@@ -25,7 +25,7 @@ use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
 use posse_kube::api::retry::Retries;
 use posse_wire::k8s::job::Job;
-use posse_wire::k8s::seen_event::SeenEvent;
+use posse_wire::k8s::seen_event::{SeenEvent, pull};
 use posse_wire::pod::details::PodDetails;
 
 /// How often a Job without a live pod is read at least, in seconds.
@@ -34,8 +34,6 @@ const BETWEEN_S: u32 = 1;
 const RUNNING_S: u32 = 10;
 /// How often a run may be asked without an answer: it needs a moment before it listens.
 const ASKS_MAX: u32 = 5;
-/// The reason of a kubelet's Event before a pull.
-const PULLING: &str = "Pulling";
 /// How often at most the age of a pull is told, in seconds.
 const PULL_STEP_S: i64 = 10;
 /// How long the Events of a pod that is about to start are not read again, in seconds.
@@ -266,10 +264,8 @@ impl Follower {
             return Some(format!("pod {} does not start: {why}{}", pod.name(), volume_remedy(pod)));
         }
         let events = self.objects.events(pod.uid()).unwrap_or_default();
-        let last = events.iter().max_by_key(|event| event.time())?;
-        let pulls = last.message.as_deref().filter(|_| last.reason.as_deref() == Some(PULLING))?;
-        let begun: Timestamp = last.time()?.parse().ok()?;
-        let seconds = Timestamp::now().duration_since(begun).as_secs() / PULL_STEP_S * PULL_STEP_S;
+        let (pulls, seconds) = pull(&events, Timestamp::now())?;
+        let seconds = seconds / PULL_STEP_S * PULL_STEP_S;
         (seconds > 0).then(|| format!("pod {}: {pulls}, for {} so far", pod.name(), age(seconds)))
     }
 

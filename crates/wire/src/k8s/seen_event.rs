@@ -1,5 +1,6 @@
 //! Reads the Events about an object, of whatever program.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::error::WireError;
@@ -73,7 +74,38 @@ impl SeenEvent {
     }
 }
 
+/// What a kubelet says of the pull of an image that is under way, by all Events about a pod, and for how many seconds.
+pub fn pull(events: &[SeenEvent], now: Timestamp) -> Option<(&str, i64)> {
+    let last = events.iter().max_by_key(|event| event.time())?;
+    let text = last.message.as_deref().filter(|_| last.reason.as_deref() == Some(PULLING))?;
+    let begun: Timestamp = last.time()?.parse().ok()?;
+    Some((text, now.duration_since(begun).as_secs().max(0)))
+}
+
+/// The reason of a kubelet's Event before a pull.
+const PULLING: &str = "Pulling";
+
 /// The first text that is there.
 fn first<const N: usize>(texts: [&Option<String>; N]) -> Option<&str> {
     texts.into_iter().flatten().map(String::as_str).find(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_is_under_way_until_something_else_comes() {
+        let event = |reason: &str, time: &str| SeenEvent {
+            reason: Some(reason.to_owned()),
+            message: Some(format!("{reason} image \"i\"")),
+            last_timestamp: Some(format!("2026-01-01T00:00:{time}Z")),
+            ..SeenEvent::default()
+        };
+        let now: Timestamp = "2026-01-01T00:00:40Z".parse().unwrap();
+        let pulled = [event("Pulling", "10"), event("Scheduled", "09"), event("Pulled", "30")];
+        assert_eq!(pull(&pulled[..2], now), Some(("Pulling image \"i\"", 30)));
+        assert_eq!(pull(&pulled, now), None);
+        assert_eq!(pull(&[], now), None);
+    }
 }
