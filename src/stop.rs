@@ -13,7 +13,7 @@ use crate::terminal::print;
 use crate::world::World;
 use posse_base::text::one_line;
 use posse_control::address::{app_of, live_sockets};
-use posse_control::client::RunProcess;
+use posse_control::run_process::RunProcess;
 use posse_submit::apps::matches;
 use posse_submit::stop;
 

@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::clock_gettime;
 
+use crate::system::SINCE_BOOT;
 use crate::time::Millis;
 
 /// Started once per process; copies agree with each other.
@@ -47,9 +48,8 @@ impl Clock {
     }
 }
 
-/// `CLOCK_BOOTTIME` goes on while the host is suspended; the clock of `Instant` does not.
 fn since_boot() -> Duration {
-    let time = clock_gettime(ClockId::Boottime);
+    let time = clock_gettime(SINCE_BOOT);
     let s = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(s, u32::try_from(time.tv_nsec).unwrap_or(0))
 }

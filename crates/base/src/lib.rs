@@ -1,8 +1,8 @@
 //! What has no other home: points in time, randomness from a seed, the delays of retries, text that is safe to print,
-//! the clock of the process, files written without following links, and who has a TCP socket.
+//! the clock of the process, files written without following links, who has a TCP socket, and what Linux alone has.
 //!
-//! `core` uses `backoff`, `rng`, `text` and `time`, which are pure. `clock`, `files`, `safe_text` and `socket_owner`
-//! are for the rooms that do I/O.
+//! `core` uses `backoff`, `rng`, `text` and `time`, which are pure. `clock`, `files`, `safe_text`, `socket_owner` and
+//! `system` are for the rooms that do I/O.
 
 pub mod backoff;
 pub mod clock;
@@ -10,5 +10,8 @@ pub mod files;
 pub mod rng;
 pub mod safe_text;
 pub mod socket_owner;
+#[cfg_attr(target_os = "linux", path = "linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "others.rs")]
+pub mod system;
 pub mod text;
 pub mod time;

@@ -4,15 +4,15 @@ use std::fmt;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
+use posse_base::system::new_socket;
 use posse_serve::Listen;
 use posse_serve::token::TokenError;
 use posse_wire::config::control_addr::{ControlAddr, SOCKET_PATH_BYTES_MAX};
@@ -191,7 +191,7 @@ fn is_socket_of(path: &Path, app: Option<&str>) -> bool {
 
 /// Connects to a unix socket. If its queue is full, waits up to `timeout`.
 pub(crate) fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
-    let socket = new_socket()?;
+    let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
     // On Linux, the send time-out also applies to connecting.
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -204,11 +204,6 @@ fn is_live(path: &Path) -> bool {
         Ok(_) => true,
         Err(error) => error.kind() == io::ErrorKind::WouldBlock,
     }
-}
-
-fn new_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC;
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
 fn bind_unix(path: &Path) -> Result<Bound, ControlError> {
@@ -249,7 +244,7 @@ fn is_socket(facts: &fs::Metadata) -> bool {
 /// Creates a listening socket whose file has mode 0600 from the start: on Linux, bind uses the mode of
 /// the socket.
 fn listen_private(path: &Path) -> io::Result<UnixListener> {
-    let socket = new_socket()?;
+    let socket = new_socket(AddressFamily::UNIX, SocketType::STREAM)?;
     rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;

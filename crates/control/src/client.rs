@@ -7,17 +7,15 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::net::Shutdown;
-use rustix::process::{self, Pid, PidfdFlags, Signal};
 
 use crate::address::{ControlError, app_of, connect_unix, live_sockets};
+use crate::run_process::folder_of;
 use posse_base::text::age;
 use posse_core::model::command::AfterKill;
 use posse_core::model::ids::ExecutorId;
@@ -533,65 +531,6 @@ impl LiveRun {
         let facts: Vec<String> = age.into_iter().chain(folder).collect();
         if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) }
     }
-}
-
-/// The folder of the process that listens on a socket.
-fn folder_of(socket: &Path) -> io::Result<PathBuf> {
-    fs::read_link(format!("/proc/{}/cwd", listener_of(socket)?.as_raw_nonzero()))
-}
-
-/// The process of a run on this host.
-#[derive(Debug)]
-pub struct RunProcess {
-    /// Unlike the process's number, it never means another process.
-    handle: OwnedFd,
-}
-
-impl RunProcess {
-    /// The process that listens on a socket.
-    ///
-    /// # Errors
-    /// Nobody listens there, or the kernel has no handles for processes (before Linux 5.3).
-    pub fn at(socket: &Path) -> io::Result<Self> {
-        let first = listener_of(socket)?;
-        let handle = process::pidfd_open(first, PidfdFlags::empty())?;
-        // If it has ended before it was opened, another process may have its number.
-        match listener_of(socket)? == first {
-            true => Ok(Self { handle }),
-            false => Err(io::Error::other("another process has taken the socket")),
-        }
-    }
-
-    /// Sends SIGTERM, by which a run ends in order.
-    ///
-    /// # Errors
-    /// The process has ended, or is another user's.
-    pub fn terminate(&self) -> io::Result<()> {
-        Ok(process::pidfd_send_signal(&self.handle, Signal::TERM)?)
-    }
-
-    /// Waits for its end; false: it still runs at the limit.
-    ///
-    /// # Errors
-    /// The kernel does not tell.
-    pub fn wait(&self, limit: Duration) -> io::Result<bool> {
-        let end = Instant::now() + limit;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).map_err(io::Error::other)?;
-            let mut ended = [PollFd::new(&self.handle, PollFlags::IN)];
-            match poll(&mut ended, Some(&left)) {
-                // The signal was for this process.
-                Err(Errno::INTR) => {}
-                other => return Ok(other? > 0),
-            }
-        }
-    }
-}
-
-fn listener_of(socket: &Path) -> io::Result<Pid> {
-    let stream = connect_unix(socket, TIMEOUT)?;
-    Ok(rustix::net::sockopt::socket_peercred(&stream)?.pid)
 }
 
 /// Why a client command failed.

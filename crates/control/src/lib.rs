@@ -8,6 +8,8 @@ mod door;
 mod event_stream;
 pub mod metrics;
 pub mod page;
+#[cfg_attr(not(target_os = "linux"), path = "no_run_process.rs")]
+pub mod run_process;
 mod semaphore;
 pub mod served_run;
 mod shared;

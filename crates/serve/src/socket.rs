@@ -8,14 +8,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{self, Timeout};
+use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, recv};
 
 use crate::Peer;
 use crate::deadline::set_deadline;
 use crate::pace::Pace;
 use crate::tls::TlsSocket;
-use posse_base::socket_owner;
+use posse_base::{socket_owner, system};
 
 /// One accepted connection and the pace of its client.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Socket {
     /// The same for a record of who did what, also of a unix socket.
     pub(super) fn peer(&self) -> Peer {
         if let Stream::Unix(stream) = &self.stream {
-            let user = sockopt::socket_peercred(stream).ok().map(|peer| peer.uid.as_raw());
+            let user = system::of_peer(stream).ok().map(|(_, user)| user.as_raw());
             return Peer { user, address: None };
         }
         let user = match self.source() {

@@ -21,6 +21,7 @@ use crate::apiserver::route::{self, Route};
 use crate::faults::{self, Body, Fault, Struck};
 use crate::schema::status::StatusError;
 use crate::time;
+use posse_base::system::new_socket;
 use posse_serve::origin::{refuse_foreign_host, refuse_pages};
 use posse_serve::{Handler, Limits, Listen, Plain, Request, Responder, Server};
 
@@ -323,8 +324,7 @@ fn hold_port(
 /// Binds the port without listening on it, so that connections are refused.
 fn bind(address: SocketAddr) -> io::Result<std::os::fd::OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = rustix::net::SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    let socket = new_socket(family, SocketType::STREAM)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &address)?;
     Ok(socket)

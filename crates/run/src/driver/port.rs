@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use log::{debug, info, warn};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketType, bind, sockopt};
 
 use posse_base::files;
+use posse_base::system::new_socket;
 use posse_control::address;
 use posse_core::policy::driver_port;
 use posse_wire::config::PortChoice;
@@ -181,7 +182,7 @@ fn check_is_free(number: u16) -> io::Result<()> {
 
 /// Binds a socket to this address for a moment. It does not listen, so nobody can connect to it.
 fn check_address(family: AddressFamily, address: SocketAddr) -> rustix::io::Result<()> {
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = new_socket(family, SocketType::STREAM)?;
     // As most servers do: connections of an earlier driver that are in TIME_WAIT do not matter.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if family == AddressFamily::INET6 {
