@@ -8,9 +8,7 @@ use std::path::Path;
 use crate::args::submit::CopyArgs;
 use crate::exit::{Code, Failure};
 use posse_base::files::Replacement;
-
-/// The running program.
-const OURSELVES: &str = "/proc/self/exe";
+use posse_process::this_program;
 
 /// `posse copy`.
 pub fn copy(args: &CopyArgs) -> Result<Code, Failure> {
@@ -22,7 +20,7 @@ pub fn copy(args: &CopyArgs) -> Result<Code, Failure> {
 
 /// Nobody starts an incomplete file: it gets its name at the end.
 fn write(target: &Path) -> io::Result<()> {
-    let mut from = File::open(OURSELVES)?;
+    let mut from = File::open(this_program()?)?;
     let mut to = Replacement::new(target)?;
     io::copy(&mut from, &mut to.file)?;
     to.finish(0o755)
@@ -43,7 +41,7 @@ mod tests {
             assert_eq!(copy(&CopyArgs { dir: folder.path().to_owned() }), Ok(Code::Clean));
         }
         let copied = folder.path().join("posse");
-        assert_eq!(fs::read(&copied).unwrap(), fs::read(OURSELVES).unwrap());
+        assert_eq!(fs::read(&copied).unwrap(), fs::read(this_program().unwrap()).unwrap());
         assert_eq!(fs::metadata(&copied).unwrap().permissions().mode() & 0o777, 0o755);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         let nowhere = copy(&CopyArgs { dir: folder.path().join("none") }).unwrap_err();

@@ -7,16 +7,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, getppid, ioctl_tiocsctty, kill_process,
-    kill_process_group, set_child_subreaper, setsid, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpgrp, getppid, ioctl_tiocsctty, kill_process,
+    kill_process_group, setsid, wait,
 };
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use signal_hook::consts;
@@ -26,7 +25,7 @@ use crate::supervisor::{
     ENDED, FAILED, FILES, LEND_TERMINAL, Launch, MESSAGE_BYTES, START, START_ON_TERMINAL,
     START_TIMEOUT, STARTED, STOPPED,
 };
-use crate::tree;
+use crate::{system, tree};
 
 /// The limit of a `Launch`. Linux allows 2 MiB of arguments and environment.
 const LAUNCH_BYTES_MAX: u64 = 16 << 20;
@@ -64,7 +63,7 @@ pub fn enter() -> Result<(), String> {
 
 /// Becomes a subreaper. The returned stream can be read when a child has ended.
 fn prepare() -> io::Result<UnixStream> {
-    set_child_subreaper(Some(getpid()))?;
+    system::adopt_orphans()?;
     let ignored = IgnoredSignals::now();
     let flag = Arc::new(AtomicBool::new(false));
     for signal in HANDLED.into_iter().filter(|signal| !ignored.contains(*signal)) {
@@ -73,8 +72,6 @@ fn prepare() -> io::Result<UnixStream> {
     let (ended, sender) = UnixStream::pair()?;
     ended.set_nonblocking(true)?;
     signal_hook::low_level::pipe::register(consts::SIGCHLD, sender)?;
-    // `killall -9 posse` must not find it: it ends the programs when posse is gone.
-    rustix::thread::set_name(c"supervisor")?;
     Ok(ended)
 }
 
@@ -154,7 +151,7 @@ impl Inside {
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = retry_on_intr(|| {
             let mut bytes = [IoSliceMut::new(&mut request)];
-            recvmsg(&self.control, &mut bytes, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+            recvmsg(&self.control, &mut bytes, &mut ancillary, system::RECEIVE)
         });
         if received.map_or(0, |received| received.bytes) == 0 {
             return Request::End;
@@ -225,13 +222,8 @@ impl Inside {
         channel.set_read_timeout(Some(START_TIMEOUT))?;
         let mut launch = Vec::new();
         channel.take(LAUNCH_BYTES_MAX).read_to_end(&mut launch)?;
-        let Launch { program, args, env, dir } =
-            Launch::decode(&launch).ok_or(io::ErrorKind::InvalidData)?;
-        let mut command = Command::new(program);
-        command.args(args).env_clear().envs(env).stdin(stdin).stdout(stdout).stderr(stderr);
-        if !dir.is_empty() {
-            command.current_dir(dir);
-        }
+        let mut command = Launch::decode(&launch).ok_or(io::ErrorKind::InvalidData)?.command();
+        command.stdin(stdin).stdout(stdout).stderr(stderr);
         command.process_group(self.main.map_or(0, |main| main.as_raw_nonzero().get()));
         let pid = Pid::from_child(&command.spawn()?);
         self.main.get_or_insert(pid);

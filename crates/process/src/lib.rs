@@ -2,11 +2,17 @@
 //! that a program gets as an open socket, the process tree of this machine, this process's job, ignored signals.
 
 pub mod command;
+#[cfg(any(test, not(target_os = "linux")))]
+mod group;
 pub mod ignored;
 mod inside;
 pub mod job;
 pub mod listen;
 pub mod supervisor;
+#[cfg_attr(target_os = "linux", path = "linux.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "others.rs")]
+mod system;
 pub mod tree;
 
 pub use inside::enter;
+pub use system::this_program;

@@ -4,7 +4,7 @@
 //! the programs of one driver or container as its children. As a child subreaper (prctl(2)) it also
 //! becomes the parent of their descendants whose own parents have ended, whatever their session or
 //! process group. It kills all of them when its connection to this process is closed. The kernel
-//! closes that connection even if this process is killed with SIGKILL.
+//! closes that connection even if this process is killed with SIGKILL. Only Linux has subreapers.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, Read, Write};
@@ -26,8 +26,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// The hidden command of this program that runs a supervisor.
 pub const COMMAND: &str = "supervise";
-/// This program, also if its file was replaced or removed.
-pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// How long the supervisor may take to start a program.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -65,6 +63,17 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// The program with its arguments, environment and folder.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        let env = self.env.iter().map(|(name, value)| (name, value));
+        command.args(&self.args).env_clear().envs(env);
+        if !self.dir.is_empty() {
+            command.current_dir(&self.dir);
+        }
+        command
+    }
+
     /// The fields, each with a zero byte at its end.
     fn encode(&self) -> io::Result<Vec<u8>> {
         let n_args = OsString::from(self.args.len().to_string());
@@ -107,7 +116,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts `program`, which is this program: usually `THIS_PROGRAM`.
+    /// Starts `program`, which is this program: usually `this_program`.
     pub fn start(program: &Path) -> io::Result<Self> {
         let mut command = Command::new(program);
         // A process group of its own, because a terminal sends its signals to this process's group.
@@ -196,7 +205,7 @@ impl Link {
         ancillary.push(SendAncillaryMessage::ScmRights(&files));
         let request = [request];
         let request = [IoSlice::new(&request)];
-        retry_on_intr(|| sendmsg(&self.0, &request, &mut ancillary, SendFlags::NOSIGNAL))?;
+        retry_on_intr(|| sendmsg(&self.0, &request, &mut ancillary, SendFlags::empty()))?;
         drop(theirs);
         channel.write_all(&launch)?;
         channel.shutdown(Shutdown::Write)?;
@@ -224,9 +233,8 @@ impl Link {
     }
 
     fn send(&self, request: u8) {
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         // An error means that the supervisor has ended, or that hundreds of requests wait for it.
-        let _ = retry_on_intr(|| rustix::net::send(&self.0, &[request], flags));
+        let _ = retry_on_intr(|| rustix::net::send(&self.0, &[request], SendFlags::DONTWAIT));
     }
 }
 
@@ -300,7 +308,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::{enter, tree};
+    use crate::{enter, this_program, tree};
 
     /// Much longer than any step takes.
     const PATIENCE: Duration = Duration::from_secs(120);
@@ -314,7 +322,7 @@ mod tests {
     }
 
     fn start() -> Supervisor {
-        Supervisor::start(Path::new(THIS_PROGRAM)).unwrap()
+        Supervisor::start(&this_program().unwrap()).unwrap()
     }
 
     fn launch(words: &[&str]) -> Launch {

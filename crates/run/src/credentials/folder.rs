@@ -25,8 +25,6 @@ const NEW_LOCK: &str = ".lock.new";
 const NEXT: &str = "next";
 /// The subfolder with the entry's files for the driver.
 const CURRENT: &str = "current";
-/// The type of a tmpfs (statfs(2)).
-const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// The most entries of a folder that are looked at for what killed runs left.
 const SWEEP_ENTRIES_MAX: usize = 10_000;
 
@@ -108,7 +106,8 @@ impl Drop for PrivateFolder {
 }
 
 fn is_tmpfs(path: &Path) -> bool {
-    statfs(path).is_ok_and(|facts| facts.f_type == TMPFS_MAGIC)
+    // TMPFS_MAGIC of statfs(2), whose type differs between systems.
+    statfs(path).is_ok_and(|facts| facts.f_type == 0x0102_1994)
 }
 
 /// Removes the folders of runs of this user that were killed: nobody has locked them.

@@ -1,6 +1,8 @@
 //! The driver process: start, signals, exit status. The engine decides when to signal it.
 
 pub mod port;
+#[cfg_attr(not(target_os = "linux"), path = "no_pty.rs")]
+mod pty;
 pub mod ready;
 pub mod reaper;
 mod relay;
@@ -22,8 +24,8 @@ use rustix::process::{Pid, Signal as SystemSignal};
 use crate::driver::relay::Relay;
 use crate::driver::terminal::Terminal;
 use crate::signals::Signal;
-use posse_process::listen;
-use posse_process::supervisor::{Launch, Running, Supervisor, THIS_PROGRAM};
+use posse_process::supervisor::{Launch, Running, Supervisor};
+use posse_process::{listen, this_program};
 
 /// Values for the driver's environment variables.
 #[derive(Clone, Debug, Default)]
@@ -138,12 +140,13 @@ impl Driver {
     /// The command is empty, or the system cannot start it. Exit code 2, since the driver never ran.
     pub fn start(command: &[String], env: &DriverEnv) -> Result<Self, DriverError> {
         let (program, arguments) = command.split_first().ok_or(DriverError::Empty)?;
+        let this = this_program().map_err(DriverError::Supervisor)?;
         let arguments = arguments.iter().map(OsString::from);
         let (first, args) = match &env.socket {
             None => (program.into(), arguments.collect()),
             Some(address) => {
                 let before = [listen::COMMAND, address, "--", program].map(OsString::from);
-                (THIS_PROGRAM.into(), before.into_iter().chain(arguments).collect())
+                (this.clone().into(), before.into_iter().chain(arguments).collect())
             }
         };
         let launch = Launch { program: first, args, env: env.complete(), dir: OsString::new() };
@@ -172,7 +175,7 @@ impl Driver {
             Some(_) => Supervisor::start_for_terminal,
             None => Supervisor::start,
         };
-        let supervisor = start(Path::new(THIS_PROGRAM)).map_err(DriverError::Supervisor)?;
+        let supervisor = start(&this).map_err(DriverError::Supervisor)?;
         let running = match &terminal {
             Some(_) => supervisor.link().run_on_terminal(&launch, files),
             None => supervisor.link().run(&launch, files),
@@ -319,7 +322,7 @@ impl fmt::Display for DriverError {
                 write!(f, "cannot start the driver {program:?}: {error}")
             }
             Self::Supervisor(error) => {
-                write!(f, "cannot start the driver's supervisor, {THIS_PROGRAM}: {error}")
+                write!(f, "cannot start the driver's supervisor, which is this program: {error}")
             }
         }
     }

@@ -8,8 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{OptionalActions, Termios, Winsize, tcgetwinsize, tcsetattr, tcsetwinsize};
+
+use crate::driver::pty;
 
 /// How long the driver's last output is awaited, if processes that it left behind could still write.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
@@ -29,11 +30,7 @@ impl Relay {
     /// Starts copying to this terminal, which has these modes. Also returns the end for the driver, which this
     /// process has to close after the driver's start.
     pub(super) fn start(terminal: File, modes: &Termios) -> io::Result<(Self, OwnedFd)> {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let pty = openpt(flags)?;
-        grantpt(&pty)?;
-        unlockpt(&pty)?;
-        let driver_end = ioctl_tiocgptpeer(&pty, flags)?;
+        let (pty, driver_end) = pty::open()?;
         tcsetattr(&driver_end, OptionalActions::Now, modes)?;
         let (sender, is_over) = bounded(0);
         let terminal = Arc::new(terminal);
