@@ -5,8 +5,10 @@ use std::{env, fs, io};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    let features = env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
-    if !features.split(',').any(|feature| feature == "crt-static") {
+    let value_of = |name| env::var(name).unwrap_or_default();
+    let features = value_of("CARGO_CFG_TARGET_FEATURE");
+    let is_for_images = value_of("CARGO_CFG_TARGET_OS") == "linux";
+    if is_for_images && !features.split(',').any(|feature| feature == "crt-static") {
         println!(
             "cargo::warning=posse is linked dynamically and does not run in every image: RUSTFLAGS \
              replaces the flags of .cargo/config.toml. Add -Ctarget-feature=+crt-static to it"

@@ -3,6 +3,9 @@
 // The program offers nothing to other crates, so `pub` says which module may use an item.
 #![allow(unreachable_pub)]
 
+#[cfg(all(feature = "dev", not(target_os = "linux")))]
+compile_error!("posse dev needs Linux: build with --no-default-features --features client");
+
 mod apps;
 mod args;
 mod bridge;
@@ -32,6 +35,7 @@ mod pod_files;
 mod program;
 mod progress;
 mod ready;
+#[cfg(target_os = "linux")]
 mod run;
 mod scale;
 mod settings;
@@ -50,7 +54,7 @@ mod terminal;
 mod testing;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "tools")]
+#[cfg(feature = "client")]
 mod tools;
 mod wait;
 mod world;
@@ -62,7 +66,7 @@ use std::process::ExitCode;
 use crate::world::World;
 
 fn main() -> ExitCode {
-    #[cfg(feature = "tools")]
+    #[cfg(feature = "client")]
     tools::completions::answer_shell();
     let env = |name: &str| std::env::var(name).ok();
     let is_terminal = std::io::stderr().is_terminal();

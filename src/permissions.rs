@@ -1,9 +1,8 @@
 //! The permissions that posse needs: asks the server which are missing.
 
-use log::{debug, error};
+use log::debug;
 
 use posse_core::model::refusal::Refusal;
-use posse_kube::api::preflight::version;
 use posse_kube::api::reviews::access_review;
 use posse_kube::http::Http;
 use posse_wire::k8s::review::Access;
@@ -81,20 +80,4 @@ pub fn missing(
 pub fn list(permissions: &[Permission]) -> String {
     let texts = permissions.iter().map(|one| format!("{} {}", one.verb, one.full_resource()));
     texts.collect::<Vec<_>>().join(", ")
-}
-
-/// Logs the permissions that are missing in `namespace`, if the server tells.
-pub fn log_missing(http: &Http, namespace: &str) {
-    let missing = match missing(http, namespace, FOR_PODS.into_iter().chain(FOR_LEASES)) {
-        Ok(missing) if missing.is_empty() => return,
-        Ok(missing) => list(&missing),
-        Err(refusal) => return debug!("cannot find the missing permissions: {refusal}"),
-    };
-    if let Ok(version) = version(http) {
-        debug!("the server is Kubernetes {version}");
-    }
-    error!(
-        "missing permissions in namespace {namespace}: {missing} (deploy/rbac.yaml grants them, and \
-         `posse check` prints a role that grants them)"
-    );
 }

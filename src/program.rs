@@ -20,6 +20,9 @@ use posse_wire::config::section::{SIMILARITY_MIN, similar};
 const COMMANDS_OF_THE_FULL_PROGRAM: [&str; 7] =
     ["check", "completions", "dev", "init", "man", "map", "render"];
 
+/// What needs Linux.
+const COMMANDS_OF_LINUX: [&str; 3] = ["dev", "map", "run"];
+
 /// The flags that earlier releases had, by command, and what to do instead.
 const REMOVED: [(&str, &str, &str); 8] = [
     ("posse check", "--file", "-f FILE"),
@@ -179,10 +182,8 @@ fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
         Some(_) | None => None,
     };
     let known = if let Some(word) = said(ContextKind::InvalidSubcommand) {
-        if COMMANDS_OF_THE_FULL_PROGRAM.contains(&word) {
-            return Some(
-                " (this program is the one for images; the full one has the command)".to_owned(),
-            );
+        if let Some(why) = lacking(word, cfg!(target_os = "linux")) {
+            return Some(format!(" ({why})"));
         }
         let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
         similar(word, visible.map(clap::Command::get_name), SIMILARITY_MIN)?.to_owned()
@@ -195,6 +196,15 @@ fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
     Some(format!(" (did you mean `{known}`?)"))
 }
 
+/// Why this program lacks a command that others have.
+fn lacking(command: &str, is_on_linux: bool) -> Option<&'static str> {
+    if !is_on_linux && COMMANDS_OF_LINUX.contains(&command) {
+        return Some("it needs Linux; `posse submit` runs a driver in the cluster");
+    }
+    let is_of_full = COMMANDS_OF_THE_FULL_PROGRAM.contains(&command);
+    is_of_full.then_some("this program is the one for images; the full one has the command")
+}
+
 fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     // A supervisor has no log, and a container's environment variables are not meant for posse's logger.
     let has_no_log = matches!(command, Command::Supervise | Command::Listen(_));
@@ -205,10 +215,11 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         crate::logger::init(world)?;
     }
     match command {
-        #[cfg(feature = "tools")]
+        #[cfg(feature = "client")]
         Command::Tools(command) => crate::tools::run(command, world, out),
         #[cfg(feature = "dev")]
         Command::Dev(command) => crate::dev::run(command, world, out),
+        #[cfg(target_os = "linux")]
         Command::Run(args) => crate::run::run(&args, world),
         Command::Supervise => posse_process::enter().map(|()| Code::Clean).map_err(Failure::usage),
         Command::Listen(args) => posse_process::listen::exec(&args.address, &args.command)
@@ -232,5 +243,30 @@ fn dispatch(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<
         Command::Events(args) => crate::events::events(&args, world, out),
         Command::Explain(args) => crate::explain::explain(&args, world, out),
         Command::Stage(args) => crate::stage::stage(&args, world, out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_of_other_programs_is_told_with_the_reason() {
+        for (command, is_on_linux, want) in [
+            ("run", false, Some("needs Linux")),
+            ("map", false, Some("needs Linux")),
+            ("dev", false, Some("needs Linux")),
+            ("dev", true, Some("for images")),
+            ("render", false, Some("for images")),
+            ("run", true, None),
+            ("runs", false, None),
+        ] {
+            let why = lacking(command, is_on_linux);
+            assert_eq!(why.is_some(), want.is_some(), "{command}");
+            assert!(
+                why.is_none_or(|why| why.contains(want.unwrap_or_default())),
+                "{command}: {why:?}"
+            );
+        }
     }
 }

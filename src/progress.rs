@@ -43,7 +43,7 @@ impl Progress {
     }
 
     /// How long until a line may be due.
-    #[cfg(feature = "tools")]
+    #[cfg(all(feature = "client", target_os = "linux"))]
     pub(crate) fn pause(&self) -> Option<Duration> {
         Some(self.every?.saturating_sub(self.told_at.elapsed()))
     }

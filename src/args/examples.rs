@@ -35,6 +35,7 @@ Exit codes:
   3  the API server does not answer or permit
   `posse run --help` has the others.";
 
+#[cfg(target_os = "linux")]
 pub const RUN: &str = "\
 Examples:
   posse run --dev -f posse.yaml -- ./driver.py

@@ -18,11 +18,13 @@ pub mod dev;
 pub mod examples;
 pub mod exec;
 pub mod format;
+#[cfg(all(feature = "client", target_os = "linux"))]
+pub mod map;
 pub mod output;
 pub mod stage;
 pub mod submit;
 pub mod task;
-#[cfg(feature = "tools")]
+#[cfg(feature = "client")]
 pub mod tools;
 pub mod words;
 
@@ -49,9 +51,10 @@ pub struct CommandLine {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Start a driver and keep its executors running until it ends
+    #[cfg(target_os = "linux")]
     #[command(after_help = examples::RUN)]
     Run(RunArgs),
-    #[cfg(feature = "tools")]
+    #[cfg(feature = "client")]
     #[command(flatten)]
     Tools(tools::Command),
     /// List or delete what ended applications left behind

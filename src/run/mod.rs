@@ -3,22 +3,25 @@
 
 use std::io::{self, IsTerminal as _};
 
-use log::{error, info};
+use log::{debug, error, info, warn};
 
 use crate::args::{RunArgs, ShowProgress};
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
+use crate::permissions::{self, FOR_LEASES, FOR_PODS};
+use crate::settings::{self, DEFAULT_FILE};
 use crate::world::World;
-use crate::{permissions, settings};
 use posse_base::clock::Clock;
 use posse_core::machines::shutdown::ShutdownOutcome;
 use posse_core::model::action::RunVerdict;
 use posse_core::model::stop::HeldPod;
 use posse_kube::api::driver_pod::{self, Hints};
+use posse_kube::api::preflight::version;
 use posse_kube::http::Http;
 use posse_run::job_pod::JobPod;
 use posse_run::run::context::ApiServer;
 use posse_run::run::error::RunError;
+use posse_run::run::settings::RunSettings;
 use posse_run::run::{RunInputs, RunResult, run as run_application};
 use posse_run::signals::{Signal, Signals};
 
@@ -57,7 +60,7 @@ fn run_once(
     let mut settings = settings::run_settings(args, world)?;
     let env = world.env;
     settings::found::announce(&args.file, world);
-    settings::found::leave_commands_out(&mut settings, args);
+    leave_commands_out(&mut settings, args);
     // The handlers come first: a signal while the embedded cluster starts must stop it.
     let signals = start_signals()?;
     let embedded = Embedded::start(args, &settings)?;
@@ -105,7 +108,7 @@ fn run_once(
     let code = match result {
         Ok(RunResult { outcome, namespace }) => {
             if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
-                permissions::log_missing(&http, &namespace);
+                log_missing(&http, &namespace);
             }
             let is_kept = args.events.is_some() || args.jobs.is_some();
             let hint = if is_kept { "" } else { " (--events FILE keeps why)" };
@@ -187,7 +190,7 @@ fn api_server(connection: Connection, is_embedded: bool) -> ApiServer {
 fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
     let code = match error {
         RunError::Forbidden { namespace, .. } => {
-            permissions::log_missing(http, namespace);
+            log_missing(http, namespace);
             Code::Server
         }
         RunError::Interrupted { signal: Signal::Int, .. } => Code::Signal(Signal::Int),
@@ -269,4 +272,39 @@ fn name_pods(outcome: &ShutdownOutcome) {
         let pods = outcome.stop.terminating.join(", ");
         info!("still terminating: {pods}; the cluster ends them");
     }
+}
+
+/// Takes the credentials out of a configuration that nobody named, if `posse map` or the flags say what to
+/// run: their commands run as this user, who has not asked for them.
+fn leave_commands_out(found: &mut RunSettings, args: &RunArgs) {
+    let is_asked_for =
+        args.file.file.is_some() || (args.jobs.is_none() && !settings::has_pod(&args.file));
+    if is_asked_for || found.credentials.is_empty() {
+        return;
+    }
+    warn!(
+        "the `credentials` of {DEFAULT_FILE} are left out, because the command line says what to run: -f \
+         {DEFAULT_FILE} runs their commands"
+    );
+    found.credentials = [].into();
+    for group in &mut found.groups {
+        group.spec.credentials = None;
+    }
+}
+
+/// Logs the permissions that are missing in `namespace`, if the server tells.
+fn log_missing(http: &Http, namespace: &str) {
+    let missing =
+        match permissions::missing(http, namespace, FOR_PODS.into_iter().chain(FOR_LEASES)) {
+            Ok(missing) if missing.is_empty() => return,
+            Ok(missing) => permissions::list(&missing),
+            Err(refusal) => return debug!("cannot find the missing permissions: {refusal}"),
+        };
+    if let Ok(version) = version(http) {
+        debug!("the server is Kubernetes {version}");
+    }
+    error!(
+        "missing permissions in namespace {namespace}: {missing} (deploy/rbac.yaml grants them, and \
+         `posse check` prints a role that grants them)"
+    );
 }

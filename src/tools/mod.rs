@@ -10,6 +10,7 @@ pub mod check;
 pub mod completions;
 pub mod init;
 pub mod man;
+#[cfg(target_os = "linux")]
 pub mod map;
 pub mod render;
 
@@ -19,8 +20,8 @@ pub mod render;
 /// As the command says.
 pub fn run(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     match command {
-        Command::Map(args) => map::map(&args, world),
-        Command::MapFeed(args) => map::feed(&args, world),
+        #[cfg(target_os = "linux")]
+        Command::Map(command) => map::run(command, world),
         Command::Render(args) if args.driver => render::driver(&args, world, out),
         Command::Render(args) => render::command(&args, world, out),
         Command::Check(args) => check::check(&args, world, out),

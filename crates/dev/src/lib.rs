@@ -16,6 +16,8 @@
 //! The kubelet, the scheduler and the controllers are clients of the API server, as in a real
 //! cluster, but they call it as a library: without sockets and without credentials.
 
+#![cfg(target_os = "linux")]
+
 mod apiserver;
 mod certificate;
 mod cluster;

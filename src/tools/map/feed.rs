@@ -11,7 +11,7 @@ use log::{info, warn};
 use serde_json::Value;
 
 use crate::args::ClientArgs;
-use crate::args::tools::FeedArgs;
+use crate::args::map::FeedArgs;
 use crate::control_client::find_here;
 use crate::exit::{Code, Failure};
 use crate::location::connect_as;
