@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::args::output::OutputArgs;
-use posse_core::machines::lease::RENEW_MS;
+use posse_core::machines::lease::LeaseTerms;
 
 /// How much later than due a living holder's renewal may arrive.
 const RENEW_MARGIN_MS: u64 = 2_000;
@@ -29,7 +29,7 @@ pub struct World<'a> {
 impl<'a> World<'a> {
     /// The environment of the program itself.
     pub fn new(env: Env<'a>, dir: &'a Path) -> Self {
-        let lease_watch = Duration::from_millis(RENEW_MS + RENEW_MARGIN_MS);
+        let lease_watch = Duration::from_millis(LeaseTerms::USUAL.renew_ms + RENEW_MARGIN_MS);
         Self { env, dir, lease_watch, output: OutputArgs::default(), is_terminal: false }
     }
 }

@@ -45,6 +45,7 @@ mod e2e {
     pub mod shared_queue;
     pub mod stage;
     pub mod stage_attacks;
+    pub mod standby;
     pub mod starts;
     pub mod submit;
     pub mod submit_ends;
@@ -66,8 +67,8 @@ use e2e::{
     draining, driver, exec, files, groups, harness, history, injected, kills, leaks, losses,
     node_dir, observed, openapi, outages, pod_security, protection, queues, ranks, reach,
     readiness, reasons, record, refusals, restarts, scaling, shared_queue, stage, stage_attacks,
-    starts, submit, submit_ends, submit_permissions, task_secrets, task_shapes, tasks, text,
-    upgrade, volume_waits, volumes, volumes_by_calls,
+    standby, starts, submit, submit_ends, submit_permissions, task_secrets, task_shapes, tasks,
+    text, upgrade, volume_waits, volumes, volumes_by_calls,
 };
 use support::runner::{Scenario, scenarios};
 
@@ -89,6 +90,10 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both task_secrets::{files_of_tasks, secret_env_of_tasks};
     Embedded task_secrets::{values_of_a_submitted_queue};
     Embedded record::{tasks_outlive_the_drivers_pod, work_outlives_the_drivers_pod};
+    Embedded standby::{
+        a_standby_ends_with_its_leader, a_standby_follows_a_failure,
+        a_standby_follows_a_silent_leader, a_standby_takes_over,
+    };
     Both record::{a_killed_posse_forgets_no_task};
     Real task_secrets::{secret_env_without_permission};
     Embedded submit::{submit_logs_over_cuts};

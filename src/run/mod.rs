@@ -1,6 +1,7 @@
 //! `posse run`: starts the embedded cluster if requested, calls `runtime::run`, and turns the result
 //! into an exit code.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal as _};
 
 use log::{debug, error, info, warn};
@@ -24,6 +25,7 @@ use posse_run::run::error::RunError;
 use posse_run::run::settings::RunSettings;
 use posse_run::run::{RunInputs, RunResult, run as run_application};
 use posse_run::signals::{Signal, Signals};
+use posse_wire::config::DriverPod;
 
 #[cfg_attr(not(feature = "dev"), path = "no_embedded.rs")]
 mod embedded;
@@ -44,8 +46,8 @@ pub fn run(args: &RunArgs, world: &World<'_>) -> Result<Code, Failure> {
         if job_pod.is_none() && code == Code::Usage {
             job_pod = job_pod_without_settings(args, world);
         }
-        if let Some(job_pod) = &job_pod {
-            job_pod.end(code.number());
+        if let Some(job_pod) = &mut job_pod {
+            job_pod.end(code.number(), false, false);
         }
     }
     result
@@ -69,8 +71,9 @@ fn run_once(
         None => Connection::told(&args.server, world)?,
     };
     if args.as_job {
-        let retries = settings.driver.pod.retries;
-        *job_pod = find_job_pod(&connection, settings.namespace.as_deref(), retries, world);
+        let DriverPod { retries, standby, .. } = settings.driver.pod;
+        let tries = (retries, standby);
+        *job_pod = find_job_pod(&connection, settings.namespace.as_deref(), tries, world);
         if let Some(job_pod) = job_pod
             && let Some(job_end) = job_pod.begin()
         {
@@ -90,6 +93,14 @@ fn run_once(
         }
         false => None,
     };
+    let code = Cell::new(Code::Clean);
+    let is_kept = args.events.is_some() || args.jobs.is_some();
+    let hint = if is_kept { "" } else { " (--events FILE keeps why)" };
+    let exit_code = |outcome: &ShutdownOutcome| {
+        let own = report(outcome, args.as_job, args.embedded.dev.then_some(hint));
+        code.set(signalled_code(own, outcome.is_signalled, args.as_job));
+        code.get().number()
+    };
     let inputs = RunInputs {
         settings: &settings,
         server: api_server(connection, args.embedded.dev),
@@ -98,27 +109,43 @@ fn run_once(
         clock,
         signals: &signals,
         shows_progress: shows_progress(args.progress, world),
-        job: job_pod.as_ref().map(|pod| (pod.job(), pod.is_readable())),
+        job_pod: job_pod.as_mut(),
+        exit_code: &exit_code,
     };
     let result = run_application(inputs);
     if let Some(executor_logs) = executor_logs {
         executor_logs.stop();
     }
-    let is_signalled = note_end(job_pod.as_mut(), &result, settings.policy.idle_end_ms > 0);
-    let code = match result {
-        Ok(RunResult { outcome, namespace }) => {
-            if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
-                log_missing(&http, &namespace);
-            }
-            let is_kept = args.events.is_some() || args.jobs.is_some();
-            let hint = if is_kept { "" } else { " (--events FILE keeps why)" };
-            let code = report(&outcome, args.as_job, args.embedded.dev.then_some(hint));
-            Ok(signalled_code(code, is_signalled, args.as_job))
-        }
-        Err(error) => Err(failure(&error, &http, args.as_job)),
-    };
+    let code = conclude(result, &http, args.as_job, job_pod.as_mut())
+        .map(|told| told.unwrap_or_else(|| code.get()));
     embedded.stop();
     code
+}
+
+/// What the result of a run means; none: the exit code of its outcome.
+fn conclude(
+    result: Result<RunResult, RunError>,
+    http: &Http,
+    as_job: bool,
+    job_pod: Option<&mut JobPod>,
+) -> Result<Option<Code>, Failure> {
+    match result {
+        Ok(RunResult { outcome, namespace }) => {
+            if matches!(outcome.verdict, Some(RunVerdict::NotAllowed { .. })) {
+                log_missing(http, &namespace);
+            }
+            Ok(None)
+        }
+        Err(RunError::Over(code)) => Ok(Some(Code::Driver(code))),
+        Err(error) => {
+            let failure = failure(&error, http, as_job);
+            if let Some(job_pod) = job_pod {
+                let is_signalled = matches!(error, RunError::Interrupted { .. });
+                job_pod.end(failure.code.number(), is_signalled, false);
+            }
+            Err(failure)
+        }
+    }
 }
 
 fn start_signals() -> Result<Signals, Failure> {
@@ -138,47 +165,23 @@ fn shows_progress(wanted: ShowProgress, world: &World<'_>) -> bool {
     is_wanted && !world.output.quiet
 }
 
-/// Tells the pod of a Job how the run ended. True if by a signal. `ends_idle`: it ends when it has nothing more to do.
-fn note_end(
-    job_pod: Option<&mut JobPod>,
-    result: &Result<RunResult, RunError>,
-    ends_idle: bool,
-) -> bool {
-    let (is_signalled, has_ended) = match result {
-        Ok(RunResult { outcome, .. }) => {
-            let has_ended = matches!(outcome.verdict, Some(RunVerdict::AllEnded { .. }));
-            (outcome.is_signalled, has_ended)
-        }
-        Err(error) => (matches!(error, RunError::Interrupted { .. }), false),
-    };
-    if let Some(job_pod) = job_pod {
-        if is_signalled {
-            job_pod.note_signal();
-        }
-        if ends_idle && has_ended {
-            job_pod.note_idle();
-        }
-    }
-    is_signalled
-}
-
 /// The pod of a Job in which this process runs.
 fn find_job_pod(
     connection: &Connection,
     namespace: Option<&str>,
-    retries: u32,
+    tries: (u32, u32),
     world: &World<'_>,
 ) -> Option<JobPod> {
     let namespace = namespace.unwrap_or(&connection.namespace);
     let hints = Hints { env: world.env, home: connection.home.as_ref(), namespace };
     let pod = driver_pod::find(hints, &connection.http)?;
-    JobPod::find(&connection.http, namespace, &pod, retries)
+    JobPod::find(&connection.http, namespace, &pod, tries)
 }
 
 /// The same of a process whose settings are invalid, so that the Job can be ended.
 fn job_pod_without_settings(args: &RunArgs, world: &World<'_>) -> Option<JobPod> {
     let connection = Connection::new(&args.server, world).ok()?;
-    find_job_pod(&connection, args.file.namespace.as_deref(), 0, world)
+    find_job_pod(&connection, args.file.namespace.as_deref(), (0, 0), world)
 }
 
 fn api_server(connection: Connection, is_embedded: bool) -> ApiServer {
@@ -204,6 +207,7 @@ fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
         RunError::Settings(_) => Code::Usage,
         RunError::Template(_) => Code::TemplateRefused,
         RunError::System(_) => Code::Failed,
+        RunError::Over(code) => Code::Driver(*code),
     };
     Failure::new(code, error.to_string())
 }

@@ -140,7 +140,8 @@ fn check_end(
 }
 
 fn is_exclusive(config: &Config, args: &RunArgs, file: &str) -> Result<bool, Failure> {
-    let exclusive = args.exclusive || config.exclusive.unwrap_or(false);
+    let has_standby = args.as_job && config.driver.pod.standby > 0;
+    let exclusive = args.exclusive || config.exclusive.unwrap_or(has_standby);
     if exclusive && !config.lease {
         let message = format!("{file}: exclusive needs the lease, and lease is false");
         return Err(Failure::usage(message));

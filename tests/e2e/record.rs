@@ -9,13 +9,13 @@ use crate::support::scene::{APP, Scene, is_running, uid_of};
 use crate::support::server::{End, Server};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
-fn queue(scene: &Scene<'_>) -> Value {
+pub(super) fn queue(scene: &Scene<'_>) -> Value {
     let group = json!({"group": "default", "count": 0, "max": 1, "pod": scene.template()});
     json!({ "executors": [group], "driver": {"keep_executors": true} })
 }
 
 /// The running pod of this task.
-fn wait_task(scene: &Scene<'_>, key: &str) -> Value {
+pub(super) fn wait_task(scene: &Scene<'_>, key: &str) -> Value {
     wait_value(PATIENCE, &format!("task {key} to run"), || {
         let of_it = |pod: &Value| pod["metadata"]["labels"]["posse.dev/key"] == key;
         scene.ours().into_iter().find(|pod| of_it(pod) && is_running(pod)).ok_or("not yet")

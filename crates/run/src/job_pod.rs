@@ -2,10 +2,11 @@
 //! and lost pods, and ends it when no other pod may follow.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, error, info, warn};
 
+use posse_core::machines::lease::Takeover;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit, end_wait_ms};
 use posse_kube::api::driver_job::{DriverJob, PodRest};
@@ -22,15 +23,23 @@ pub struct JobPod {
     retries: u32,
     /// `None` if the earlier pods could not be read.
     earlier: Option<FailedPods>,
-    is_signalled: bool,
-    is_idle: bool,
+    /// When the Job was made.
+    created: Option<SystemTime>,
+    /// Others stand by, and read how this one has ended.
+    has_standby: bool,
+    is_ended: bool,
     found_at: Instant,
     is_readable: bool,
 }
 
 impl JobPod {
     /// This pod; `None` if no Job controls it, or the server does not say.
-    pub fn find(http: &Http, namespace: &str, pod: &OwnerRef, retries: u32) -> Option<Self> {
+    pub fn find(
+        http: &Http,
+        namespace: &str,
+        pod: &OwnerRef,
+        (retries, standby): (u32, u32),
+    ) -> Option<Self> {
         match with_retries(|| DriverJob::find(http, namespace, pod)) {
             Ok(Some(job)) => {
                 let found_at = Instant::now();
@@ -38,8 +47,9 @@ impl JobPod {
                     job,
                     retries,
                     earlier: None,
-                    is_signalled: false,
-                    is_idle: false,
+                    created: None,
+                    has_standby: standby > 0,
+                    is_ended: false,
                     found_at,
                     is_readable: false,
                 })
@@ -68,6 +78,17 @@ impl JobPod {
         self.is_readable
     }
 
+    /// Whether this Lease was that of another pod of the Job, and not of an earlier Job with its name.
+    pub fn follows(&self, from: &Takeover, now: SystemTime) -> bool {
+        let released_at = now.checked_sub(Duration::from_millis(from.silent_ms));
+        released_at.zip(self.created).is_some_and(|(at, created)| at >= created)
+    }
+
+    /// Whether the pods of the Job wait for each other.
+    pub fn has_standby(&self) -> bool {
+        self.has_standby
+    }
+
     /// Counts the earlier pods. Returns why the driver must not start, after it has ended the Job.
     pub fn begin(&mut self) -> Option<JobEnd> {
         let job = self.job.name().to_owned();
@@ -86,15 +107,24 @@ impl JobPod {
         if pods.len() > 1 {
             info!("failed pods of job {job} so far: {n} (driver.retries: {retries})");
         }
-        if let Some(job_end) = job_end
-            && self.end_job(job_end)
-        {
+        let told = with_retries(|| self.job.told());
+        self.is_readable = told.is_ok();
+        let written = told.as_ref().ok().and_then(|told| told.exit_code.map(JobEnd::told));
+        self.created = told.as_ref().ok().and_then(|told| told.created);
+        let is_over = match job_end {
+            Some(JobEnd::Done) => true,
+            Some(JobEnd::Final { .. } | JobEnd::Spent { .. }) if written.is_none() => {
+                job_end.is_some_and(|job_end| self.end_job(job_end))
+            }
+            Some(JobEnd::Final { .. } | JobEnd::Spent { .. }) | None => written.is_some(),
+        };
+        if let Some(job_end) = written.or(job_end).filter(|_| is_over) {
+            info!("job {job} ends: an earlier pod has ended with exit code {}", job_end.code());
             return Some(job_end);
         }
-        let n_failed = with_retries(|| self.job.n_failed());
-        self.is_readable = n_failed.is_ok();
-        let raised = n_failed
-            .and_then(|n| with_retries(|| self.job.set_backoff_limit(backoff_limit(n), None)));
+        let raised = told
+            .map(|told| backoff_limit(told.n_failed))
+            .and_then(|limit| with_retries(|| self.job.set_backoff_limit(limit, None)));
         if let Err(refusal) = raised {
             self.warn_not_permitted(&refusal);
         }
@@ -120,36 +150,39 @@ impl JobPod {
         }
     }
 
-    /// A signal was the first reason for the end.
-    pub fn note_signal(&mut self) {
-        self.is_signalled = true;
-    }
-
-    /// The run ended because it had nothing more to do.
-    pub fn note_idle(&mut self) {
-        self.is_idle = true;
-    }
-
     /// Ends the Job if no other pod may follow this one, and the pod if others run on in it: the Job waits for its
-    /// end, and it would last for ever.
-    pub fn end(&self, code: u8) {
+    /// end, and it would last for ever. The first call counts. `is_idle`: the run had nothing more to do.
+    pub fn end(&mut self, code: u8, is_signalled: bool, is_idle: bool) {
+        if std::mem::replace(&mut self.is_ended, true) {
+            return;
+        }
         let rest = self.read_rest();
-        let end = PodEnd {
-            code,
-            is_signalled: self.is_signalled,
-            is_idle: self.is_idle,
-            has_rest: rest.is_some(),
-        };
+        let end = PodEnd { code, is_signalled, is_idle, has_rest: rest.is_some() };
         // If the earlier pods are unknown, only the exit code can end the Job.
         let (earlier, retries) = match &self.earlier {
             Some(earlier) => (earlier.clone(), self.retries),
             None => (FailedPods::default(), u32::MAX),
         };
-        if let Some(job_end) = earlier.at_end(end, retries) {
-            self.end_job(job_end);
+        match earlier.at_end(end, retries) {
+            Some(job_end) => {
+                self.end_job(job_end);
+            }
+            None if code == 0 && self.has_standby => self.tell_done(),
+            None => {}
         }
         if let Some(PodRest { containers, deadline_s: Some(deadline_s) }) = rest {
             self.end_rest(&containers.join(", "), deadline_s);
+        }
+    }
+
+    /// Tells those that stand by that the driver has ended with 0. The Job is complete when they have ended too.
+    fn tell_done(&self) {
+        let told = with_retries(|| self.job.told()).and_then(|told| {
+            let limit = backoff_limit(told.n_failed);
+            with_retries(|| self.job.set_backoff_limit(limit, Some(0)))
+        });
+        if let Err(refusal) = told {
+            self.warn_not_permitted(&refusal);
         }
     }
 
@@ -193,7 +226,7 @@ impl JobPod {
                 )
             }
         };
-        let n_failed = with_retries(|| self.job.n_failed()).ok();
+        let n_failed = with_retries(|| self.job.told()).ok().map(|told| told.n_failed);
         let lives_ms = u64::try_from(self.found_at.elapsed().as_millis()).unwrap_or(u64::MAX);
         thread::sleep(Duration::from_millis(end_wait_ms(lives_ms, n_failed)));
         let limit = n_failed.unwrap_or(0);

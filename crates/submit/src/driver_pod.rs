@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::files::CONFIG_DIR;
 use crate::plan::Plan;
 use posse_wire::config::{DriverKind, PosseImage};
-use posse_wire::k8s::labels::CONTAINER;
+use posse_wire::k8s::labels::{APP, CONTAINER, DRIVER, LEADER};
 use posse_wire::pod::arguments::find_too_long;
 use posse_wire::pod::security::own_container;
 use posse_wire::pod::staged::Staged;
@@ -25,6 +25,9 @@ pub(super) const BIN_VOLUME: &str = "posse-bin";
 const BIN_DIR: &str = "/opt/posse";
 /// The command, which is in the PATH of posse's image and of a driver image with posse in it.
 const PROGRAM: &str = "posse";
+/// The labels of nodes by which pods are spread.
+const HOST_NAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
 /// The prefix of the annotations by which Prometheus finds what to scrape.
 const SCRAPE: &str = "prometheus.io/";
 /// The service account that `deploy/rbac.yaml` creates.
@@ -210,13 +213,32 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Adds the tolerations and the service account.
+    /// Adds the tolerations, the service account, and that standbys are elsewhere.
     fn add_scheduling(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
         tolerations::add(self.template, spec)?;
+        if self.plan.pod.standby > 0 {
+            self.add_spread(spec)?;
+        }
         if self.plan.create_rbac {
             spec.insert("serviceAccountName".to_owned(), json!(self.plan.name()));
         }
         spec.entry("serviceAccountName").or_insert_with(|| json!(SERVICE_ACCOUNT));
+        Ok(())
+    }
+
+    /// Spreads the pods over nodes, and over zones where nodes have them.
+    fn add_spread(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let affinity = self.template.map(spec, "affinity", "spec.affinity")?;
+        let field = "spec.affinity.podAntiAffinity";
+        let anti = self.template.map(affinity, "podAntiAffinity", field)?;
+        let key = "preferredDuringSchedulingIgnoredDuringExecution";
+        let terms = self.template.list(anti, key, &format!("{field}.{key}"))?;
+        let labels = json!({ APP: self.plan.app, DRIVER.0: DRIVER.1 });
+        for (weight, topology) in [(100, HOST_NAME), (50, ZONE)] {
+            let selector = json!({ "matchLabels": labels });
+            let term = json!({ "topologyKey": topology, "labelSelector": selector });
+            terms.push(json!({ "weight": weight, "podAffinityTerm": term }));
+        }
         Ok(())
     }
 
@@ -253,6 +275,9 @@ impl Build<'_> {
             fields.filter_map(|key| Some((key.to_owned(), theirs.get(key)?.clone()))).collect();
         let labels = self.template.map(&mut metadata, "labels", "metadata.labels")?;
         labels.extend(self.plan.labels());
+        if self.plan.pod.standby == 0 {
+            labels.insert(LEADER.0.to_owned(), json!(LEADER.1));
+        }
         self.add_scrape(&mut metadata)?;
         // The end of an attempt is that of the driver's container. A webhook may put others before it.
         let annotations =

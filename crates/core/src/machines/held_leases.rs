@@ -3,7 +3,7 @@
 //! Nothing is created or deleted unless all requested Leases are held. A Lease that another holder has is
 //! not a failure of the server, and a lost Lease of the application means that another driver has taken over.
 
-use crate::machines::lease::{LeaseScope, RENEW_DEADLINE_MS};
+use crate::machines::lease::LeaseScope;
 use crate::model::action::RunVerdict;
 use crate::model::ids::ExecutorId;
 use crate::model::input::Input;
@@ -49,18 +49,18 @@ impl HeldLeases {
         Input::Lease { held, high_water }
     }
 
-    /// The Lease is lost, to this holder if one is known. `why`: in words.
+    /// The Lease is lost, to this holder if one is known; else it was not renewed for `silent_ms`. `why`: in words.
     pub fn on_lost(
         &mut self,
         scope: LeaseScope,
         holder: Option<String>,
         why: String,
-        now: Millis,
+        (silent_ms, now): (u64, Millis),
     ) -> LostLease {
         *self.of(scope) = false;
         let mut inputs = Vec::new();
         if holder.is_none() {
-            let since = Millis(now.0.saturating_sub(RENEW_DEADLINE_MS));
+            let since = Millis(now.0.saturating_sub(silent_ms));
             inputs.push(Input::NoAnswer { since, message: why });
         }
         inputs.push(Input::Lease { held: false, high_water: None });
@@ -96,7 +96,7 @@ mod tests {
             (Instance, Some("b".to_owned()), vec![lost()], None),
         ] {
             let (mut leases, is_taken_over) = (HeldLeases::default(), holder.is_some());
-            let got = leases.on_lost(scope, holder, "why".to_owned(), NOW);
+            let got = leases.on_lost(scope, holder, "why".to_owned(), (40_000, NOW));
             assert_eq!(got, LostLease { inputs, verdict });
             assert_eq!((leases.has_all(), leases.is_taken_over()), (false, is_taken_over));
         }
@@ -106,8 +106,8 @@ mod tests {
     fn work_goes_on_when_both_leases_are_held() {
         let mut leases = HeldLeases::default();
         assert!(leases.has_all() && !leases.is_taken_over());
-        leases.on_lost(Instance, Some("b".to_owned()), String::new(), NOW);
-        leases.on_lost(Application, None, String::new(), NOW);
+        leases.on_lost(Instance, Some("b".to_owned()), String::new(), (0, NOW));
+        leases.on_lost(Application, None, String::new(), (0, NOW));
         let held = |held| Input::Lease { held, high_water: None };
         assert_eq!(leases.on_held(Instance, None), held(false));
         assert!(leases.is_taken_over(), "the other one may still be gone to that holder");

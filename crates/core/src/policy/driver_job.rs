@@ -2,7 +2,7 @@
 //! and when the Job has to end. The Job's own count includes drained, evicted and lost pods.
 
 use crate::model::ids::Uid;
-use crate::model::pod::Pod;
+use crate::model::pod::{Phase, Pod};
 use crate::policy::loss::classify;
 use crate::state::executors::has_ended;
 
@@ -24,6 +24,8 @@ pub struct FailedPods {
     pub n: u64,
     /// The exit code of the last one; none if its pod has no code.
     pub last_code: Option<i32>,
+    /// Another one has ended with 0: this pod has stood by for it.
+    pub is_done: bool,
 }
 
 /// How a pod of the Job ended.
@@ -46,11 +48,16 @@ pub enum JobEnd {
     Final { code: u8 },
     /// `n` pods failed, the last one with this exit code, and no retry is left.
     Spent { n: u64, code: u8 },
-    /// The driver has ended with 0, and the pod will not.
+    /// The driver has ended with 0: its pod will not, or this one has stood by for it.
     Done,
 }
 
 impl JobEnd {
+    /// The end that an earlier pod has written into its Job.
+    pub fn told(code: u8) -> Self {
+        if code == 0 { Self::Done } else { Self::Final { code } }
+    }
+
     /// The application's exit code.
     pub fn code(self) -> u8 {
         match self {
@@ -73,7 +80,8 @@ impl FailedPods {
             .collect();
         failed.sort_by_key(|(pod, _)| pod.version);
         let n = u64::try_from(failed.len()).unwrap_or(u64::MAX);
-        Self { n, last_code: failed.last().and_then(|(_, code)| *code) }
+        let is_done = pods.iter().filter(is_earlier).any(|pod| pod.phase == Phase::Succeeded);
+        Self { n, last_code: failed.last().and_then(|(_, code)| *code), is_done }
     }
 
     /// Whether the Job has to end before the driver is started: a pod that was killed together
@@ -81,6 +89,7 @@ impl FailedPods {
     pub fn at_start(&self, retries: u32) -> Option<JobEnd> {
         let code = self.last_code.map_or(1, |code| u8::try_from(code & 0xff).unwrap_or(1));
         match self.last_code {
+            _ if self.is_done => Some(JobEnd::Done),
             Some(last) if FINAL_CODES.contains(&last) => Some(JobEnd::Final { code }),
             _ if self.n > u64::from(retries) => Some(JobEnd::Spent { n: self.n, code }),
             _ => None,
@@ -116,7 +125,7 @@ pub fn backoff_limit(n_failed: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::{ContainerState, End, Phase};
+    use crate::model::pod::{ContainerState, End};
     use crate::testing::pod;
 
     /// A pod of the Job that ended at `version`: exit code, the container's reason, the pod's reason.
@@ -225,7 +234,9 @@ mod tests {
         ] {
             assert_eq!(failed(&pods).at_start(retries), want, "{pods:?} of {retries}");
         }
-        let unknown = FailedPods { n: 1, last_code: None };
+        let done = Pod { phase: Phase::Succeeded, ..ended(1, 0, "Completed", "") };
+        assert_eq!(failed(&[done]).at_start(0), Some(JobEnd::Done), "this one has stood by");
+        let unknown = FailedPods { n: 1, ..FailedPods::default() };
         assert_eq!(unknown.at_start(0).map(JobEnd::code), Some(1));
     }
 

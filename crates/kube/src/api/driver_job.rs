@@ -1,5 +1,7 @@
 //! The Job of the driver's pod: its other pods, and its `backoffLimit`.
 
+use std::time::SystemTime;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -9,8 +11,8 @@ use super::{CALL_TIMEOUT, OBJECT_BYTES_MAX, get, object_path, read};
 use crate::http::Http;
 use posse_core::model::ids::Uid;
 use posse_core::model::pod::Pod;
-use posse_core::model::refusal::Refusal;
-use posse_wire::k8s::labels::EXIT_CODE;
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_wire::k8s::labels::{EXIT_CODE, LEADER, TAKEOVER};
 use posse_wire::k8s::orphan::parse_owner;
 use posse_wire::k8s::status::Verb;
 use posse_wire::pod::JobName;
@@ -30,6 +32,16 @@ pub struct DriverJob {
     /// The driver's pod.
     pod: Uid,
     pod_name: String,
+}
+
+/// What a Job says of its run.
+#[derive(Clone, Copy, Debug)]
+pub struct JobTold {
+    /// How many of its pods have failed, as it counts them.
+    pub n_failed: u64,
+    /// The exit code that posse has written into it.
+    pub exit_code: Option<u8>,
+    pub created: Option<SystemTime>,
 }
 
 /// What is in a driver's pod beside the driver.
@@ -98,9 +110,35 @@ impl DriverJob {
         self.objects.list(Kind::Pod, &selector, &facts).map(|(pods, _)| pods)
     }
 
-    /// How many pods have failed, as the Job counts them.
-    pub fn n_failed(&self) -> Result<u64, Refusal> {
-        Ok(self.objects.job(&self.job.name)?.map_or(0, |job| job.status.failed))
+    /// What the Job says; a Job that is gone says nothing.
+    pub fn told(&self) -> Result<JobTold, Refusal> {
+        let job = self.objects.job(&self.job.name)?.unwrap_or_default();
+        let created = job.meta.creation_timestamp.as_ref();
+        let created = created.and_then(|text| text.parse::<Timestamp>().ok()).map(SystemTime::from);
+        Ok(JobTold { n_failed: job.status.failed, exit_code: job.exit_code(), created })
+    }
+
+    /// Leads the driver's Service to this pod alone: an earlier one may stay on a node that is lost. `takeover`: what
+    /// is told of it.
+    pub fn take_lead(&self, takeover: Option<&str>) -> Result<(), Refusal> {
+        let selector = format!("{JOB_LABEL}={},{}", self.job.name, LEADER.0);
+        let (pods, _) = self.objects.list(Kind::Pod, &selector, &PodDetails::parse)?;
+        let (ours, others): (Vec<_>, _) = pods.iter().partition(|pod| pod.facts.uid == self.pod);
+        for pod in others {
+            let patch = json!({ "metadata": { "uid": pod.uid(), "labels": { LEADER.0: null } } });
+            match self.objects.patch(Kind::Pod, pod.name(), &patch) {
+                Err(refusal) if refusal.class == RefusalClass::NotFound => {}
+                answer => answer?,
+            }
+        }
+        if takeover.is_none() && !ours.is_empty() {
+            return Ok(());
+        }
+        let patch = json!({ "metadata": {
+            "uid": self.pod.to_string(), "labels": { LEADER.0: LEADER.1 },
+            "annotations": { TAKEOVER: takeover },
+        } });
+        self.objects.patch(Kind::Pod, &self.pod_name, &patch)
     }
 
     /// What is in the driver's pod beside the driver, which ends now. `None` if it is nothing that has not ended with

@@ -31,7 +31,7 @@ use crate::writers::Writers;
 use posse_base::clock::Clock;
 use posse_base::time::Millis;
 use posse_core::machines::held_leases::HeldLeases;
-use posse_core::machines::lease::{LeaseScope, LeaseUpdate};
+use posse_core::machines::lease::{LeaseScope, LeaseTerms, LeaseUpdate};
 use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
 use posse_core::machines::startup::StartStep;
 use posse_core::model::action::{Action, RunVerdict};
@@ -90,6 +90,7 @@ pub struct DriverPlan {
 pub struct Engine<'a, U> {
     pub core: Reconciler,
     pub finish: Shutdown,
+    pub lease_terms: LeaseTerms,
     pub clock: Clock,
     pub inbox: Receiver<Message>,
     pub sender: Sender<Message>,
@@ -330,7 +331,7 @@ impl<U: Upstream> Engine<'_, U> {
     fn on_lease(&mut self, scope: LeaseScope, update: LeaseUpdate, now: Millis) {
         let what = scope_name(scope);
         match update {
-            LeaseUpdate::Held { id_high_water } => {
+            LeaseUpdate::Held { id_high_water, from: _ } => {
                 info!("the lease of the {what} is held again");
                 let input = self.state.leases.on_held(scope, id_high_water);
                 self.core.handle(input, now);
@@ -343,9 +344,10 @@ impl<U: Upstream> Engine<'_, U> {
                 self.core.handle(Input::IdsReserved { up_to }, now);
             }
             LeaseUpdate::Lost { holder } => {
-                let why = holder::loss(holder.as_deref());
+                let why = holder::loss(holder.as_deref(), self.lease_terms);
                 warn!("lost the lease of the {what}: {why}: creates and deletes are paused");
-                let lost = self.state.leases.on_lost(scope, holder, why, now);
+                let silent = (self.lease_terms.give_up_ms, now);
+                let lost = self.state.leases.on_lost(scope, holder, why, silent);
                 for input in lost.inputs {
                     self.core.handle(input, now);
                 }

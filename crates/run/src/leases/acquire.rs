@@ -10,15 +10,16 @@ use crate::leases::holder::describe;
 use crate::leases::scope_name;
 use crate::signals::{Signal, Signals};
 use posse_base::clock::Clock;
-use posse_core::machines::lease::{LeaseScope, LeaseUpdate};
+use posse_base::time::Millis;
+use posse_core::machines::lease::{HolderWait, LeaseScope, LeaseUpdate, Takeover};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_process::job;
 
 /// The result of acquiring a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseAcquisition {
-    /// The Lease is held. Ids up to `id_high_water` may have been used before.
-    Acquired { id_high_water: u64 },
+    /// The Lease is held. Ids up to `id_high_water` may have been used before. `from`: whom the standby follows.
+    Acquired { id_high_water: u64, from: Option<Takeover> },
     /// This signal ended the wait. `holder`: who held the Lease, if the run was waiting for that.
     Interrupted { signal: Signal, holder: Option<String> },
     /// Another program's Lease has our name.
@@ -34,32 +35,35 @@ pub enum LeaseAcquisition {
 }
 
 /// Waits until the Lease of `scope` is acquired or refused. The server must answer within `timeout`,
-/// not counting the time in which another holder's Lease is awaited. Until this returns, the inbox
-/// receives messages of lease threads only.
+/// not counting the time in which another holder's Lease is awaited; a standby outlives each outage.
+/// Until this returns, the inbox receives messages of lease threads only.
 #[must_use]
 pub fn await_lease(
     inbox: &Receiver<Message>,
     signals: &Signals,
     clock: Clock,
     timeout: Duration,
-    scope: LeaseScope,
+    (scope, holder_wait): (LeaseScope, HolderWait),
 ) -> LeaseAcquisition {
-    let mut deadline = Instant::now() + timeout;
-    let mut last_error = "no answer".to_owned();
-    let (mut n_not_found, mut waited_for, mut was_suspended) = (0, None::<String>, false);
+    let deadline = Instant::now() + timeout;
+    let last_error = "no answer".to_owned();
+    let (n_not_found, waited_for) = (0, None);
+    let mut wait =
+        Wait { clock, timeout, scope, holder_wait, deadline, last_error, n_not_found, waited_for };
+    let mut was_suspended = false;
     loop {
         let message = select! {
             recv(inbox) -> message => message,
             recv(signals.wake()) -> _ => {
                 if let Some(signal) = take_stop(signals, &mut was_suspended) {
-                    let holder = waited_for.as_deref().map(describe);
+                    let holder = wait.waited_for.as_deref().map(describe);
                     return LeaseAcquisition::Interrupted { signal, holder };
                 }
                 continue;
             }
-            default(deadline.saturating_duration_since(Instant::now())) => {
-                if std::mem::take(&mut was_suspended) {
-                    deadline = Instant::now() + timeout;
+            default(wait.deadline.saturating_duration_since(Instant::now())) => {
+                if std::mem::take(&mut was_suspended) || wait.stands_by() {
+                    wait.deadline = Instant::now() + timeout;
                     continue;
                 }
                 break;
@@ -76,37 +80,79 @@ pub fn await_lease(
             | Message::Job { .. }
             | Message::ReadRefused(_) => continue,
         };
-        match update {
-            LeaseUpdate::Held { id_high_water } => {
-                let id_high_water = id_high_water.map_or(0, |id| id.0);
-                return LeaseAcquisition::Acquired { id_high_water };
-            }
-            LeaseUpdate::Foreign => return LeaseAcquisition::Foreign,
-            LeaseUpdate::HeldBy { holder } => return held_by(Some(&holder)),
-            LeaseUpdate::Forbidden { message } => return LeaseAcquisition::Forbidden { message },
-            LeaseUpdate::Retrying { refusal } => {
-                n_not_found += u32::from(refusal.class == RefusalClass::NotFound);
-                if let Some(remedy) = remedy(&refusal, n_not_found) {
-                    return LeaseAcquisition::Refused { message: format!("{refusal}; {remedy}") };
-                }
-                if last_error != refusal.to_string() {
-                    last_error = refusal.to_string();
-                    let s = timeout.as_secs();
-                    info!("waiting for the lease (retrying for up to {s} s): {last_error}");
-                }
-            }
-            LeaseUpdate::Waiting { holder, until } => {
-                let wait = Duration::from_millis(until.since(clock.now()));
-                if waited_for.as_ref() != Some(&holder) {
-                    log_wait(scope, &holder, wait);
-                }
-                waited_for = Some(holder);
-                deadline = Instant::now() + wait + timeout;
-            }
-            LeaseUpdate::IdsReserved { .. } | LeaseUpdate::Lost { .. } => {}
+        if let Some(acquisition) = wait.on_update(update) {
+            return acquisition;
         }
     }
-    LeaseAcquisition::TimedOut { message: last_error }
+    LeaseAcquisition::TimedOut { message: wait.last_error }
+}
+
+/// A wait for a Lease.
+struct Wait {
+    clock: Clock,
+    timeout: Duration,
+    scope: LeaseScope,
+    holder_wait: HolderWait,
+    deadline: Instant,
+    last_error: String,
+    n_not_found: u32,
+    waited_for: Option<String>,
+}
+
+impl Wait {
+    fn stands_by(&self) -> bool {
+        self.holder_wait == HolderWait::StandsBy && self.waited_for.is_some()
+    }
+
+    fn on_update(&mut self, update: LeaseUpdate) -> Option<LeaseAcquisition> {
+        match update {
+            LeaseUpdate::Held { id_high_water, from } => {
+                let id_high_water = id_high_water.map_or(0, |id| id.0);
+                return Some(LeaseAcquisition::Acquired { id_high_water, from });
+            }
+            LeaseUpdate::Foreign => return Some(LeaseAcquisition::Foreign),
+            LeaseUpdate::HeldBy { holder } => return Some(held_by(Some(&holder))),
+            LeaseUpdate::Forbidden { message } => {
+                let told = self.standby_ends(&message);
+                return Some(told.unwrap_or(LeaseAcquisition::Forbidden { message }));
+            }
+            LeaseUpdate::Retrying { refusal } => {
+                self.n_not_found += u32::from(refusal.class == RefusalClass::NotFound);
+                if let Some(remedy) = remedy(&refusal, self.n_not_found) {
+                    let message = format!("{refusal}; {remedy}");
+                    let told = self.standby_ends(&message);
+                    return Some(told.unwrap_or(LeaseAcquisition::Refused { message }));
+                }
+                if self.last_error != refusal.to_string() {
+                    self.last_error = refusal.to_string();
+                    let (s, why) = (self.timeout.as_secs(), &self.last_error);
+                    info!("waiting for the lease (retrying for up to {s} s): {why}");
+                }
+            }
+            LeaseUpdate::Waiting { holder, until } => self.on_holder(holder, until),
+            LeaseUpdate::IdsReserved { .. } | LeaseUpdate::Lost { .. } => {}
+        }
+        None
+    }
+
+    fn on_holder(&mut self, holder: String, until: Millis) {
+        let wait = Duration::from_millis(until.since(self.clock.now()));
+        if self.waited_for.as_ref() != Some(&holder) {
+            match self.holder_wait {
+                HolderWait::StandsBy => info!("stands by for {}", describe(&holder)),
+                HolderWait::No | HolderWait::ForItsEnd => log_wait(self.scope, &holder, wait),
+            }
+        }
+        self.waited_for = Some(holder);
+        self.deadline = Instant::now() + wait + self.timeout;
+    }
+
+    /// A standby that ends is no failure of the driver, so the Job does not count it.
+    fn standby_ends(&self, why: &str) -> Option<LeaseAcquisition> {
+        let holder = self.waited_for.as_deref().filter(|_| self.stands_by())?;
+        let holder = format!("{}, and its standby cannot go on: {why}", describe(holder));
+        Some(LeaseAcquisition::HeldBy { holder })
+    }
 }
 
 fn held_by(holder: Option<&str>) -> LeaseAcquisition {
@@ -175,7 +221,13 @@ mod tests {
         let (sender, receiver) = inbox();
         let (signals, clock) = (Signals::start().unwrap(), Clock::start());
         let handle = LeaseHandle::start(lease, sender, clock, Rng::new(1)).unwrap();
-        let acquired = await_lease(&receiver, &signals, clock, timeout, LeaseScope::Instance);
+        let acquired = await_lease(
+            &receiver,
+            &signals,
+            clock,
+            timeout,
+            (LeaseScope::Instance, HolderWait::No),
+        );
         assert!(handle.stop(LeaseRelease::Keep, PATIENCE), "nothing is held or asked");
         acquired
     }

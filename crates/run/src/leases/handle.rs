@@ -13,8 +13,10 @@ use crate::leases::write_limit::LeaseWriteLimit;
 use crate::worker::Worker;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
-use posse_core::machines::lease::{LeaseIdentity, LeaseRelease, LeaseScope};
-use posse_core::model::ids::ExecutorId;
+use posse_core::machines::lease::{
+    HolderWait, LeaseIdentity, LeaseRelease, LeaseScope, LeaseTerms,
+};
+use posse_core::model::ids::{ExecutorId, Uid};
 use posse_kube::api::leases::Leases;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::http::Http;
@@ -52,7 +54,9 @@ impl LeaseHandle {
             leases: Leases::new(http.clone(), lease.namespace.as_str()),
             pods: AppExecutors::new(http, &lease.namespace, Some(&lease.selection.app)),
             scope: lease.scope,
-            waits_for_holder: lease.waits_for_holder,
+            terms: lease.terms,
+            wait: lease.wait,
+            ended_pod: lease.ended_pod,
             namespace: lease.namespace,
             selection: lease.selection,
             owners: lease.owners,
@@ -114,8 +118,11 @@ impl LeaseHandle {
 pub struct LeaseSettings {
     pub http: Http,
     pub scope: LeaseScope,
-    /// At the start, wait for another live holder to release the Lease, instead of failing.
-    pub waits_for_holder: bool,
+    pub terms: LeaseTerms,
+    /// Whether the start waits for another live holder to release the Lease, instead of failing.
+    pub wait: HolderWait,
+    /// A pod that is known to act no more, whatever its Lease says.
+    pub ended_pod: Option<Uid>,
     pub namespace: String,
     pub selection: Selection,
     /// The Lease's owner references: the holder's pod, if there is one, and what the Lease lasts as long as.

@@ -2,7 +2,7 @@
 
 use std::{fs, io, process};
 
-use posse_core::machines::lease::{HolderState, LeaseIdentity, RENEW_DEADLINE_MS};
+use posse_core::machines::lease::{HolderState, LeaseIdentity, LeaseTerms};
 
 /// The identity of this process: the uid of its pod if posse is the pod's PID 1, otherwise this
 /// process of this host. If /proc does not tell the host, `nonce` takes its place; then others can
@@ -41,10 +41,10 @@ pub fn describe(holder: &str) -> String {
 }
 
 /// Why a Lease is lost: another process has it, or it could not be renewed in time.
-pub fn loss(holder: Option<&str>) -> String {
+pub fn loss(holder: Option<&str>, terms: LeaseTerms) -> String {
     match holder {
         Some(holder) => format!("{} holds it", describe(holder)),
-        None => format!("the lease was not renewed for {} s", RENEW_DEADLINE_MS / 1_000),
+        None => format!("the lease was not renewed for {} s", terms.give_up_ms / 1_000),
     }
 }
 
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn a_lease_that_nobody_took_was_not_renewed() {
-        assert_eq!(loss(None), "the lease was not renewed for 40 s");
+        assert_eq!(loss(None, LeaseTerms::USUAL), "the lease was not renewed for 40 s");
         let other = "3f2504e0-4f89-41d3";
-        assert_eq!(loss(Some(other)), format!("{other} holds it"));
+        assert_eq!(loss(Some(other), LeaseTerms::USUAL), format!("{other} holds it"));
     }
 
     #[test]

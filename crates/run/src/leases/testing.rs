@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::leases::handle::LeaseSettings;
 use crate::leases::holder;
-use posse_core::machines::lease::LeaseScope;
+use posse_core::machines::lease::{HolderWait, LeaseScope, LeaseTerms};
 use posse_testing::{TestServer, plain_client};
 use posse_wire::k8s::labels::Selection;
 
@@ -13,7 +13,9 @@ pub(super) fn settings(server: &TestServer) -> LeaseSettings {
     LeaseSettings {
         http: plain_client(server.address),
         scope: LeaseScope::Instance,
-        waits_for_holder: false,
+        terms: LeaseTerms::USUAL,
+        wait: HolderWait::No,
+        ended_pod: None,
         namespace: "ns".to_owned(),
         selection: Selection { app: "w".to_owned(), instance: "a1b2c".to_owned() },
         owners: Vec::new(),

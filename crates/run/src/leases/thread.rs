@@ -10,9 +10,10 @@ use crate::leases::write_limit::LeaseWriteLimit;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_core::machines::lease::{
-    HolderState, LeaseIdentity, LeaseMachine, LeaseRelease, LeaseScope, LeaseStep, LeaseUpdate,
+    HolderState, HolderWait, LeaseIdentity, LeaseMachine, LeaseRelease, LeaseScope, LeaseStep,
+    LeaseTerms, LeaseUpdate,
 };
-use posse_core::model::ids::ExecutorId;
+use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::lease::Record;
 use posse_core::model::refusal::Refusal;
 use posse_core::policy::orphans::OwnerState;
@@ -44,8 +45,11 @@ pub struct LeaseThread<M> {
     /// Looks up the pods of other holders.
     pub pods: AppExecutors,
     pub scope: LeaseScope,
-    /// At the start, wait for another live holder to release the Lease, instead of failing.
-    pub waits_for_holder: bool,
+    pub terms: LeaseTerms,
+    /// Whether the start waits for another live holder to release the Lease, instead of failing.
+    pub wait: HolderWait,
+    /// A pod that is known to act no more, whatever its Lease says.
+    pub ended_pod: Option<Uid>,
     pub namespace: String,
     pub selection: Selection,
     /// The Lease's owner references: the holder's pod, if there is one, and what the Lease lasts as long as.
@@ -92,7 +96,7 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
 
     fn machine(&self) -> LeaseMachine {
         let machine = LeaseMachine::new(&self.identity, self.rng.clone());
-        let machine = if self.waits_for_holder { machine.waiting_for_holder() } else { machine };
+        let machine = machine.on(self.terms).waiting(self.wait);
         match self.scope {
             LeaseScope::Application => machine.yielding(),
             LeaseScope::Instance => machine,
@@ -108,7 +112,8 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
                 log::debug!("read lease {name}: {}", describe(&answer));
                 let answer = answer.map(|record| {
                     record.map(|record| {
-                        let fate = self.fate(&record);
+                        let is_asked = machine.doubts(&record, self.clock.now());
+                        let fate = if is_asked { self.fate(&record) } else { HolderState::Unknown };
                         (record, fate)
                     })
                 });
@@ -135,6 +140,9 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
             return HolderState::Gone;
         }
         let uid = LeaseIdentity::pod_uid(&record.holder);
+        if self.ended_pod.as_ref().is_some_and(|ended| ended.to_string() == uid) {
+            return HolderState::Gone;
+        }
         let named = record.owner.as_ref().filter(|pod| pod.uid.to_string() == uid);
         let is_ours = uid == LeaseIdentity::pod_uid(&self.identity.to_string());
         let Some(pod) = named.filter(|_| !is_ours) else { return HolderState::Unknown };
@@ -286,7 +294,9 @@ mod tests {
             leases: Leases::new(plain_client(server.address), "n"),
             pods: AppExecutors::new(plain_client(server.address), "n", Some("a")),
             scope: LeaseScope::Instance,
-            waits_for_holder: false,
+            terms: LeaseTerms::USUAL,
+            wait: HolderWait::No,
+            ended_pod: None,
             namespace: "n".to_owned(),
             selection: Selection { app: "a".to_owned(), instance: "b".to_owned() },
             owners: Vec::new(),
@@ -312,7 +322,7 @@ mod tests {
         let next = |updates: &Receiver<Message>| updates.recv_timeout(PATIENCE).unwrap().0;
         let pod = |uid: &str| LeaseIdentity::Pod { uid: uid.to_owned() };
         check(&server, pod("one"), |updates, commands| {
-            assert_eq!(next(updates), LeaseUpdate::Held { id_high_water: None });
+            assert_eq!(next(updates), LeaseUpdate::Held { id_high_water: None, from: None });
             commands.send(LeaseCommand::Reserve(ExecutorId(17))).unwrap();
             let up_to = ExecutorId(1_000);
             assert_eq!(next(updates), LeaseUpdate::IdsReserved { up_to });
@@ -325,7 +335,7 @@ mod tests {
         });
         check(&server, pod("two"), |updates, commands| {
             let id_high_water = Some(ExecutorId(1_000));
-            assert_eq!(next(updates), LeaseUpdate::Held { id_high_water });
+            assert_eq!(next(updates), LeaseUpdate::Held { id_high_water, from: None });
             let (release, timeout) = (LeaseRelease::Delete, PATIENCE);
             commands.send(LeaseCommand::Stop { release, timeout }).unwrap();
         });

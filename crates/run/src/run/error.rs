@@ -14,6 +14,8 @@ pub enum RunError {
     /// This signal arrived before the start. `waited_for`: who held the Lease, if the run was waiting
     /// for that.
     Interrupted { signal: Signal, waited_for: Option<String> },
+    /// An earlier pod of the Job has ended the application with this exit code.
+    Over(u8),
     /// The API server refuses or does not answer.
     Server(String),
     /// The settings or a template are invalid, or the events' file or the control socket cannot be
@@ -35,6 +37,7 @@ impl fmt::Display for RunError {
                     None => Ok(()),
                 }
             }
+            Self::Over(code) => write!(f, "the application has ended with exit code {code}"),
             Self::Forbidden { message, .. }
             | Self::HeldBy(message)
             | Self::Server(message)

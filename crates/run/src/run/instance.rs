@@ -19,9 +19,9 @@ use crate::run::settings::RunSettings;
 use crate::signals::Signals;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
-use posse_core::machines::lease::{LeaseRelease, LeaseScope};
+use posse_core::machines::lease::{HolderWait, LeaseRelease, LeaseScope, LeaseTerms, Takeover};
 use posse_core::machines::startup::START_TIMEOUT_MS;
-use posse_core::model::ids::ExecutorId;
+use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::refusal::RefusalClass;
 use posse_kube::api::driver_pod::DriverPod;
 use posse_kube::api::leases::Leases;
@@ -42,6 +42,8 @@ pub(super) struct AcquiredInstance {
     pub id_high_water: u64,
     /// The instance's name was generated for this run.
     pub is_new: bool,
+    /// Whom this process, which stood by, follows.
+    pub from: Option<Takeover>,
 }
 
 /// What the acquisition of an instance needs.
@@ -54,6 +56,16 @@ pub(super) struct InstanceRequest<'a> {
     /// Both ends of the inbox: the lease threads send, this request receives.
     pub sender: &'a Sender<Message>,
     pub receiver: &'a Receiver<Message>,
+    /// The Job, if its pods stand by for each other: this one waits as long as another has the application's Lease.
+    pub standby_of: Option<OwnerRef>,
+}
+
+/// A Lease that is held.
+struct AcquiredLease {
+    lease: LeaseHandle,
+    /// The highest id that is stored in it.
+    id_high_water: u64,
+    from: Option<Takeover>,
 }
 
 /// An instance without the application's Lease.
@@ -81,14 +93,19 @@ impl InstanceRequest<'_> {
             (None, None) => names::instance_from_bits(rng.next_u64()),
         };
         let selection = Selection { app: self.settings.app.clone(), instance };
-        let application = match self.settings.exclusive {
-            true => Some(self.acquire_application(&selection, rng)?),
-            false => None,
+        let (application, from) = match self.settings.exclusive {
+            true => {
+                let (lease, from) = self.acquire_application(&selection, rng)?;
+                (Some(lease), from)
+            }
+            false => (None, None),
         };
-        match self.acquire_instance(selection, rng) {
+        // Who gave up the application's Lease acts no more, though its other Lease lasts a little longer.
+        let ended_pod = from.as_ref().and_then(|from| from.pod.as_ref().map(|pod| pod.uid.clone()));
+        match self.acquire_instance(selection, ended_pod, rng) {
             Ok(Instance { selection, ids, id_high_water, is_new }) => {
                 let leases = RunLeases { application, ids };
-                Ok(AcquiredInstance { selection, leases, id_high_water, is_new })
+                Ok(AcquiredInstance { selection, leases, id_high_water, is_new, from })
             }
             Err(error) => {
                 if let Some(application) = application
@@ -106,9 +123,9 @@ impl InstanceRequest<'_> {
         &self,
         selection: &Selection,
         rng: &mut Rng,
-    ) -> Result<LeaseHandle, RunError> {
-        match self.acquire_lease(LeaseScope::Application, selection, rng)? {
-            Ok((lease, _)) => Ok(lease),
+    ) -> Result<(LeaseHandle, Option<Takeover>), RunError> {
+        match self.acquire_lease(LeaseScope::Application, selection, None, rng)? {
+            Ok(AcquiredLease { lease, from, .. }) => Ok((lease, from)),
             Err(message) => Err(RunError::Forbidden {
                 namespace: self.context.namespace.clone(),
                 message: format!(
@@ -119,10 +136,15 @@ impl InstanceRequest<'_> {
     }
 
     /// Acquires the instance's Lease, or continues without it if that is safe.
-    fn acquire_instance(&self, selection: Selection, rng: &mut Rng) -> Result<Instance, RunError> {
+    fn acquire_instance(
+        &self,
+        selection: Selection,
+        ended_pod: Option<Uid>,
+        rng: &mut Rng,
+    ) -> Result<Instance, RunError> {
         if self.settings.lease {
-            match self.acquire_lease(LeaseScope::Instance, &selection, rng)? {
-                Ok((lease, id_high_water)) => {
+            match self.acquire_lease(LeaseScope::Instance, &selection, ended_pod, rng)? {
+                Ok(AcquiredLease { lease, id_high_water, .. }) => {
                     let is_named = self.settings.instance.is_some();
                     let is_new = !is_named && self.context.owner.is_none();
                     let ids = IdStore::Lease(lease);
@@ -137,24 +159,36 @@ impl InstanceRequest<'_> {
         self.continue_without_lease(selection, rng)
     }
 
-    /// Returns the Lease and the highest id stored in it. The inner error is the server's message
-    /// if Leases are not permitted.
+    /// The inner error is the server's message if Leases are not permitted.
     fn acquire_lease(
         &self,
         scope: LeaseScope,
         selection: &Selection,
+        ended_pod: Option<Uid>,
         rng: &mut Rng,
-    ) -> Result<Result<(LeaseHandle, u64), String>, RunError> {
+    ) -> Result<Result<AcquiredLease, String>, RunError> {
         let pod = self.context.pod.as_ref();
         let identity = holder::identity(pod.map(|pod| pod.uid.as_str()), rng.next_u64());
         // The Lease names the holder's pod, and lasts as long as the instance.
         let job = self.context.owner.as_ref().filter(|_| self.context.is_outlived());
         let is_jobs = job.is_some() && scope == LeaseScope::Instance;
-        let owners = pod.into_iter().chain(job.filter(|_| is_jobs)).cloned().collect();
+        let stands_by = self.standby_of.is_some() && scope == LeaseScope::Application;
+        let lasts_as = if stands_by { self.standby_of.as_ref() } else { job.filter(|_| is_jobs) };
+        let owners = pod.into_iter().chain(lasts_as).cloned().collect();
+        let wait = match scope {
+            LeaseScope::Application if stands_by => HolderWait::StandsBy,
+            _ if self.settings.exclusive || is_jobs => HolderWait::ForItsEnd,
+            LeaseScope::Application | LeaseScope::Instance => HolderWait::No,
+        };
         let lease = LeaseSettings {
             http: self.http.clone(),
             scope,
-            waits_for_holder: self.settings.exclusive || is_jobs,
+            terms: match self.standby_of {
+                Some(_) => LeaseTerms::STANDBY,
+                None => LeaseTerms::USUAL,
+            },
+            wait,
+            ended_pod,
             namespace: self.context.namespace.clone(),
             selection: selection.clone(),
             owners,
@@ -165,9 +199,15 @@ impl InstanceRequest<'_> {
         let handle = LeaseHandle::start(lease, self.sender.clone(), self.clock, rng)
             .map_err(|error| RunError::System(format!("the lease: {error}")))?;
         let timeout = Duration::from_millis(START_TIMEOUT_MS);
-        let result = match await_lease(self.receiver, self.signals, self.clock, timeout, scope) {
-            LeaseAcquisition::Acquired { id_high_water } => {
-                return Ok(Ok((handle, id_high_water)));
+        let result = match await_lease(
+            self.receiver,
+            self.signals,
+            self.clock,
+            timeout,
+            (scope, wait),
+        ) {
+            LeaseAcquisition::Acquired { id_high_water, from } => {
+                return Ok(Ok(AcquiredLease { lease: handle, id_high_water, from }));
             }
             LeaseAcquisition::Forbidden { message } => Ok(Err(message)),
             LeaseAcquisition::Foreign => {

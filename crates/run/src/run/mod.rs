@@ -27,6 +27,7 @@ use crate::engine::{Ended, Engine, EngineState};
 use crate::events::EventLog;
 use crate::idle;
 use crate::inbox::{ControlHandle, Liveness, Message, inbox};
+use crate::job_pod::JobPod;
 use crate::kube_events::{KubeEventWriter, SentCounts};
 use crate::leases::IdStore;
 use crate::log_lines::EventLogger;
@@ -56,10 +57,11 @@ use posse_base::time::Millis;
 use posse_control::metrics::{Metrics, MetricsServer};
 use posse_control::served_run::{DriverPage, ServedRun};
 use posse_control::{DryRuns, Events, RunHandle};
-use posse_core::machines::lease::LeaseRelease;
+use posse_core::machines::lease::{LeaseRelease, LeaseTerms};
 use posse_core::machines::own_deletion::OwnDeletion;
 use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome};
 use posse_core::machines::startup::Startup;
+use posse_core::model::action::RunVerdict;
 use posse_core::model::ids::Uid;
 use posse_core::model::pod_text::PodOverrides;
 use posse_core::model::settings::{GroupSpec, RecordUse};
@@ -70,11 +72,13 @@ use posse_kube::api::driver_pod::DriverPod;
 use posse_kube::api::objects::Objects;
 use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::pods::Pods;
+use posse_kube::api::retry::with_retries;
 use posse_kube::http::WriteLimit;
 use posse_wire::config::{Control, PortChoice};
 use posse_wire::control::status_json;
 use posse_wire::k8s::kube_event::Regarding;
 use posse_wire::k8s::labels::Selection;
+use posse_wire::k8s::takeover;
 use posse_wire::names;
 use posse_wire::time::{self, Epoch};
 
@@ -94,8 +98,10 @@ pub struct RunInputs<'a> {
     pub clock: Clock,
     pub signals: &'a Signals,
     pub shows_progress: bool,
-    /// The Job of this process's pod, and whether it can be read.
-    pub job: Option<(&'a DriverJob, bool)>,
+    /// The Job of this process's pod.
+    pub job_pod: Option<&'a mut JobPod>,
+    /// The exit code of an outcome.
+    pub exit_code: &'a dyn Fn(&ShutdownOutcome) -> u8,
 }
 
 /// How a run ended.
@@ -110,9 +116,18 @@ pub struct RunResult {
 /// # Errors
 /// The run could not start. After the start every end is a `ShutdownOutcome`.
 pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
-    let RunInputs { settings, server, driver_kubeconfig, env, clock, signals, shows_progress, job } =
-        inputs;
-    let outliving = job.filter(|(_, is_readable)| *is_readable).map(|(job, _)| job);
+    let RunInputs {
+        settings,
+        server,
+        driver_kubeconfig,
+        env,
+        clock,
+        signals,
+        shows_progress,
+        job_pod,
+        exit_code,
+    } = inputs;
+    let outliving = job_pod.as_deref().filter(|pod| pod.is_readable()).map(JobPod::job);
     let context = RunContext::find(settings, env, &server, outliving)?;
     let outputs = open_outputs(settings)?;
     let mut run = Run {
@@ -123,7 +138,9 @@ pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
         shows_progress,
         server,
         context,
-        job: job.map(|(job, _)| job),
+        job: job_pod.as_deref().map(|pod| pod.job().clone()),
+        job_pod,
+        exit_code,
         outputs,
     };
     let outcome = run.run()?;
@@ -138,9 +155,19 @@ struct Run<'a> {
     shows_progress: bool,
     server: ApiServer,
     context: RunContext,
-    job: Option<&'a DriverJob>,
+    job: Option<DriverJob>,
+    job_pod: Option<&'a mut JobPod>,
+    exit_code: &'a dyn Fn(&ShutdownOutcome) -> u8,
     /// The output of ended tasks.
     outputs: Option<Arc<TaskOutputs>>,
+}
+
+/// The times of the Leases of a run.
+fn lease_terms(job_pod: Option<&JobPod>) -> LeaseTerms {
+    match job_pod.is_some_and(JobPod::has_standby) {
+        true => LeaseTerms::STANDBY,
+        false => LeaseTerms::USUAL,
+    }
 }
 
 /// What a run has before its first executor.
@@ -168,7 +195,6 @@ impl Run<'_> {
         let (sender, receiver) = inbox();
         // The seed only spreads retries: two runs should not use the same.
         let mut rng = Rng::new(random_bits());
-        let _driver_pod = self.watch_driver_pod();
         let request = InstanceRequest {
             settings: self.settings,
             context: &self.context,
@@ -177,12 +203,22 @@ impl Run<'_> {
             signals: self.signals,
             sender: &sender,
             receiver: &receiver,
+            standby_of: self
+                .job_pod
+                .as_deref()
+                .filter(|pod| pod.has_standby())
+                .map(|pod| pod.job().owner_ref()),
         };
         let liveness = Arc::new(Liveness::default());
         let sent = Arc::new(SentCounts::default());
         // First, so that a run that waits for its Lease can be watched, too.
         let observed = self.observe(&sender, &liveness, &sent)?;
         let acquired = request.acquire(&mut rng)?;
+        let _driver_pod = self.watch_driver_pod();
+        if let Err(error) = self.take_lead(&acquired) {
+            acquired.leases.release(LeaseRelease::Keep);
+            return Err(error);
+        }
         if !matches!(acquired.leases.ids, IdStore::Lease(_)) {
             self.context.end_with_pod();
         }
@@ -408,7 +444,7 @@ impl Run<'_> {
 
     /// Starts the threads, and runs the engine to its end.
     fn reconcile(
-        &self,
+        &mut self,
         acquired: AcquiredInstance,
         opened: &Opened,
         metrics: Option<Arc<RunMetrics>>,
@@ -422,7 +458,7 @@ impl Run<'_> {
             let limit = write_limit.clone();
             Ok((found, groups, self.credentials(&acquired.selection, limit, &sender, rng)?))
         });
-        let AcquiredInstance { selection, leases, id_high_water, is_new } = acquired;
+        let AcquiredInstance { selection, leases, id_high_water, is_new, from: _ } = acquired;
         let (found, groups, credentials) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -450,7 +486,8 @@ impl Run<'_> {
                 true => Shutdown::new(startup, settings.grace_ms, settings.keep).of_job(),
                 false => Shutdown::new(startup, settings.grace_ms, settings.keep),
             },
-            job: self.job.filter(|_| self.context.is_outlived()).cloned(),
+            job: self.job.clone().filter(|_| self.context.is_outlived()),
+            lease_terms: lease_terms(self.job_pod.as_deref()),
             clock: self.clock,
             inbox: receiver,
             sender: sender.clone(),
@@ -473,7 +510,7 @@ impl Run<'_> {
 
     /// Ends the threads of a run, and what it has made in the cluster beside its pods.
     fn conclude(
-        &self,
+        &mut self,
         ended: Ended,
         opened: &Opened,
         (credentials, threads): (CredentialThreads, Threads<'_>),
@@ -490,6 +527,9 @@ impl Run<'_> {
         if is_clear && !keeps_secrets {
             opened.remove_objects();
         }
+        if interrupted_by.is_none() {
+            self.end_job(&outcome);
+        }
         let is_over = is_clear && !leaves && self.context.pod.is_none();
         let running = threads.stop(if is_over { LeaseRelease::Delete } else { LeaseRelease::Keep });
         if !running.is_empty() {
@@ -499,6 +539,43 @@ impl Run<'_> {
             Some(signal) => Err(RunError::Interrupted { signal, waited_for: None }),
             None => Ok(outcome),
         }
+    }
+
+    /// Tells the Job how the run has ended. While the Leases are held: a standby that has them next reads it.
+    fn end_job(&mut self, outcome: &ShutdownOutcome) {
+        let code = (self.exit_code)(outcome);
+        let has_ended = matches!(outcome.verdict, Some(RunVerdict::AllEnded { .. }));
+        let is_idle = has_ended && self.settings.policy.idle_end_ms > 0;
+        if let Some(job_pod) = &mut self.job_pod {
+            job_pod.end(code, outcome.is_signalled, is_idle);
+        }
+    }
+
+    /// Makes this pod the one that acts, which holds the Leases.
+    fn take_lead(&mut self, acquired: &AcquiredInstance) -> Result<(), RunError> {
+        let Some(job_pod) = &mut self.job_pod else { return Ok(()) };
+        if job_pod.has_standby()
+            && let Some(job_end) = job_pod.begin()
+        {
+            if self.settings.keeps_executors() {
+                job_pod.end_executors(&self.settings.app);
+            }
+            return Err(RunError::Over(job_end.code()));
+        }
+        let now = self.clock.wall(self.clock.now());
+        let from = acquired.from.as_ref().filter(|from| job_pod.follows(from, now));
+        let takeover = from.map(|from| takeover::Takeover::of(from, now));
+        if let Some(takeover) = &takeover {
+            info!("took over: {takeover}");
+        }
+        let takeover = takeover.map(|takeover| takeover.to_text());
+        if let Err(refusal) = with_retries(|| job_pod.job().take_lead(takeover.as_deref())) {
+            warn!(
+                "the driver's Service does not lead to this pod: {refusal}; grant list and patch on pods, as \
+                 deploy/rbac.yaml does"
+            );
+        }
+        Ok(())
     }
 
     fn requests(&self, opened: &Opened, pods: Pods) -> Requests {

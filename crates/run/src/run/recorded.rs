@@ -136,7 +136,7 @@ impl Run<'_> {
     /// The Job of the driver's pod, which outlives it; else the pod.
     fn job_or_pod(&self) -> Option<OwnerRef> {
         let pod = self.context.pod.clone()?;
-        Some(self.job.map_or(pod, DriverJob::owner_ref))
+        Some(self.job.as_ref().map_or(pod, DriverJob::owner_ref))
     }
 
     fn open_in_cluster(

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use posse_encoding::yaml::Node;
 use posse_wire::config::DriverKind;
 use posse_wire::control::task_secrets::secret_name;
-use posse_wire::k8s::labels::{APP, DRIVER};
+use posse_wire::k8s::labels::{APP, DRIVER, LEADER};
 use posse_wire::pod::template::TemplateError;
 
 /// ServiceAccount, Role and RoleBinding with exactly the permissions that posse needs.
@@ -56,7 +56,7 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
     // The Service publishes addresses that are not ready: executors may connect before the driver's
     // container is ready.
     let mut service = fixed["service"].clone();
-    service["selector"] = json!({ APP: plan.app, DRIVER.0: DRIVER.1 });
+    service["selector"] = json!({ APP: plan.app, DRIVER.0: DRIVER.1, LEADER.0: LEADER.1 });
     parts.push(object("v1", "Service", plan.metadata(), "spec", service));
     let mut parts_of_pod = driver_pod(plan)?;
     plan.common.lay_under(&mut parts_of_pod.metadata);
@@ -91,6 +91,10 @@ pub fn manifests(plan: &Plan) -> Result<Manifests, TemplateError> {
 fn job(plan: &Plan, pod: &DriverPodParts, fixed: &Value) -> Value {
     let mut spec = fixed.clone();
     spec["backoffLimit"] = json!(plan.pod.retries);
+    if plan.pod.standby > 0 {
+        // Without `completions`, the first pod that ends with 0 is the end of all.
+        spec["parallelism"] = json!(plan.pod.standby + 1);
+    }
     spec["template"] = json!({ "metadata": pod.metadata, "spec": pod.spec });
     if plan.pod.deadline_ms > 0 {
         spec["activeDeadlineSeconds"] = json!(plan.pod.deadline_ms.div_ceil(1_000));

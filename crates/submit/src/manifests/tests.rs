@@ -107,8 +107,11 @@ fn parts_come_before_the_job_and_all_is_labelled() {
     assert!(rules.as_array().unwrap().contains(&logs), "{rules}");
     assert_eq!(made.pod["spec"]["serviceAccountName"], "wc-driver");
     assert_eq!(made.parts[3]["data"], json!({"posse.yaml": "app: wc", "a-e.yaml": "pod"}));
-    let selector = json!({"posse.dev/app": "wc", "app.kubernetes.io/component": "driver"});
+    let selector = json!({
+        "posse.dev/app": "wc", "app.kubernetes.io/component": "driver", "posse.dev/leader": "true",
+    });
     assert_eq!(made.parts[4]["spec"]["selector"], selector);
+    assert_eq!(made.pod["metadata"]["labels"]["posse.dev/leader"], "true");
     // The longest name there may be leaves room for what a Job adds.
     let longest = "a".repeat(names::APP_LEN_MAX);
     let made = manifests(&plan("{image: i}", |plan| plan.app = longest)).unwrap();
@@ -198,6 +201,38 @@ fn the_job_replaces_a_terminating_pod() {
     assert_eq!(pod["activeDeadlineSeconds"], Value::Null);
     assert_eq!(pod["containers"][0]["terminationMessagePolicy"], "FallbackToLogsOnError");
     assert_eq!(built("{image: i}").workload["spec"]["backoffLimit"], 3);
+}
+
+/// Pods stand by elsewhere, and the Service leads to none before it acts.
+#[test]
+fn standbys_are_pods_of_the_same_job() {
+    let alone = built("{image: i}").workload["spec"].clone();
+    assert_eq!((&alone["parallelism"], &alone["completions"]), (&Value::Null, &Value::Null));
+    assert!(alone["template"]["spec"]["affinity"].is_null());
+    for (driver, parallelism, n_before) in [
+        ("{image: i, standby: 1}", 2, 0),
+        (
+            "{standby: 2, pod: {spec: {affinity: {podAntiAffinity: \
+             {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: rack}}]}}, \
+             containers: [{name: c}]}}}",
+            3,
+            1,
+        ),
+    ] {
+        let made = built(driver);
+        let spec = &made.workload["spec"];
+        assert_eq!(spec["parallelism"], parallelism);
+        assert!(spec["completions"].is_null(), "the first that ends with 0 is the end of all");
+        let pod = &spec["template"];
+        assert_eq!(pod["metadata"]["labels"]["posse.dev/leader"], Value::Null);
+        let anti = &pod["spec"]["affinity"]["podAntiAffinity"];
+        let terms = anti["preferredDuringSchedulingIgnoredDuringExecution"].as_array().unwrap();
+        let keys: Vec<&Value> =
+            terms[n_before..].iter().map(|term| &term["podAffinityTerm"]["topologyKey"]).collect();
+        assert_eq!(keys, ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]);
+        let labels = &terms[n_before]["podAffinityTerm"]["labelSelector"]["matchLabels"];
+        assert_eq!(labels["posse.dev/app"], "wc");
+    }
 }
 
 #[test]

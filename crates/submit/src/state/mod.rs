@@ -3,6 +3,7 @@
 use crate::driver_pod::BIN_VOLUME;
 use posse_core::model::pod::{ContainerState, End, Phase, StartProblemKind};
 use posse_wire::k8s::job::{Job, JobOutcome};
+use posse_wire::k8s::labels::LEADER;
 use posse_wire::pod::details::PodDetails;
 
 /// The longest message of the server or kubelet that is printed, in characters.
@@ -87,12 +88,18 @@ pub fn state(job: Option<&Job>, pods: &[PodDetails]) -> DriverState {
     }
 }
 
-/// The pod that was created last.
+/// The pod that was created last; of a driver's, the one that acts.
 pub fn newest(pods: &[PodDetails]) -> Option<&PodDetails> {
     pods.iter().max_by_key(|pod| {
+        let leads = leads(pod);
         // Of two pods created in the same second, the one that has not finished is newer.
-        (&pod.meta.creation_timestamp, !pod.has_ended(), pod.name())
+        (leads, &pod.meta.creation_timestamp, !pod.has_ended(), pod.name())
     })
+}
+
+/// True if the driver's Service leads to this pod: it has the Lease, or had it last.
+pub fn leads(pod: &PodDetails) -> bool {
+    pod.meta.label(LEADER.0) == Some(LEADER.1)
 }
 
 /// How the main container or the pod ended.

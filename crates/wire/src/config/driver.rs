@@ -17,6 +17,8 @@ use crate::pod::template::Shorthands;
 
 /// What is before an image that is to be mounted.
 const VOLUME: &str = "volume:";
+/// The most pods that may stand by.
+const STANDBY_MAX: u32 = 2;
 /// Default of `driver.retries`.
 const RETRIES_DEFAULT: u32 = 3;
 
@@ -62,7 +64,9 @@ pub(super) const KEYS: &[Key] = &[
     ENV_KEY, CPU, MEMORY,
     key("keep_executors", Boolean, told("`true` without a `command`", "true"),
         "The executors are the Job's, so the driver's next pod goes on with [those that live](SUBMIT.md#the-next-pod). `true` is for \
-         drivers whose executors connect again, under the same name. `posse run` reads this key and the next one in a Job alone."),
+         drivers whose executors connect again, under the same name. `posse run` reads this key and the next two in a Job alone."),
+    key("standby", Integer, Is("0"),
+        "How many more pods of the Job, 0 to 2, wait to [take over](SUBMIT.md#a-standby) from the driver's, on other nodes."),
     key("retries", Integer, Is("3"), "How often the Job starts a failed driver again."),
     key("deadline", Duration, Is("0s"), "When the whole application must be over. `0s`: never."),
 ];
@@ -170,6 +174,8 @@ pub struct DriverPod {
     pub shorthands: Shorthands,
     /// The image that brings posse if the driver's image does not contain it.
     pub posse_image: Option<PosseImage>,
+    /// How many more pods of the Job wait for the Lease of the run.
+    pub standby: u32,
     /// How often the Job retries a failed driver.
     pub retries: u32,
     /// Maximum run time of the Job, milliseconds. 0: no limit.
@@ -184,6 +190,7 @@ impl Default for DriverPod {
             container: None,
             shorthands: Shorthands::default(),
             posse_image: None,
+            standby: 0,
             retries: RETRIES_DEFAULT,
             deadline_ms: 0,
         }
@@ -305,12 +312,17 @@ fn pod(section: &Section<'_>, shorthands: Shorthands) -> Result<DriverPod, Confi
     if kind == DriverKind::Pod && retries.is_some_and(|n| n > 0) {
         return Err(section.error("retries", "a bare pod is not retried; set kind: job"));
     }
+    let standby = section.number_up_to("standby", STANDBY_MAX)?.unwrap_or(default.standby);
+    if kind == DriverKind::Pod && standby > 0 {
+        return Err(section.error("standby", "a bare pod has no successor; set kind: job"));
+    }
     Ok(DriverPod {
         kind,
         source: group::source(section)?,
         container: section.text("container")?,
         shorthands,
         posse_image: posse_image(section)?,
+        standby,
         retries: retries.unwrap_or(default.retries),
         deadline_ms: section.duration_ms("deadline", default.deadline_ms)?,
     })

@@ -295,6 +295,11 @@ impl Config {
             page: page(&top)?,
             ..Self::default()
         };
+        if config.driver.pod.standby > 0 && (!config.lease || config.exclusive == Some(false)) {
+            let key = if config.lease { "exclusive" } else { "lease" };
+            let message = format!("needs the application's Lease: leave out `{key}: false`");
+            return Err(top.section("driver")?.error("standby", message));
+        }
         config.read_allocation(&top.section("allocation")?)?;
         config.policy.bad_nodes = nodes_and_memory::bad_nodes(&top)?;
         config.read_failures(&top.section("failures")?)?;

@@ -130,6 +130,7 @@ driver:
   template: driver.yaml
   container: main
   posse_image: posse:1
+  standby: 1
   retries: 7
   deadline: 2h";
     let driver = Config::parse("posse.yaml", text).unwrap().driver;
@@ -147,6 +148,7 @@ driver:
             ..Shorthands::default()
         },
         posse_image: Some(PosseImage::Copied("posse:1".to_owned())),
+        standby: 1,
         retries: 7,
         deadline_ms: 7_200_000,
     };
@@ -349,6 +351,18 @@ fn errors_about_driver_keys_name_the_allowed_values() {
     for (driver, want) in [
         ("{kind: cronjob}", "driver.kind: expected job or pod"),
         ("{kind: pod, retries: 1}", "driver.retries: a bare pod is not retried"),
+        ("{kind: pod, standby: 1}", "driver.standby: a bare pod has no successor"),
+        ("{standby: 3}", "driver.standby: expected a whole number from 0 to 2"),
+        ("{standby: -1}", "driver.standby: expected a whole number from 0 to 2"),
+        ("{standby: yes}", "driver.standby: expected a whole number from 0 to 2"),
+        (
+            "{standby: 1}\nexclusive: false",
+            "driver.standby: needs the application's Lease: leave out `exclusive: false`",
+        ),
+        (
+            "{standby: 1}\nlease: false",
+            "driver.standby: needs the application's Lease: leave out `lease: false`",
+        ),
         ("{args: [a]}", "driver.args: needs driver.command"),
         ("{template: a, pod: {}}", "driver.pod: give either pod or template"),
     ] {

@@ -58,6 +58,10 @@ pub const CREDENTIALS: (&str, &str) = ("app.kubernetes.io/component", "credentia
 pub const SUBMISSION: &str = "posse.dev/submission";
 /// Annotation on a driver's Job or pod: how many executors its configuration starts with.
 pub const EXECUTORS: &str = "posse.dev/executors";
+/// Label on the pod of a driver that acts. Its Service leads to it, and to none that stands by.
+pub const LEADER: (&str, &str) = ("posse.dev/leader", "true");
+/// Annotation on a driver's pod that has taken over: from which pod, why, when, and how long that took.
+pub const TAKEOVER: &str = "posse.dev/takeover";
 /// Annotation on a driver's Job that posse ended: the application's exit code.
 pub const EXIT_CODE: &str = "posse.dev/exit-code";
 /// Where the driver's container has its configuration mounted. No other container has this mount.

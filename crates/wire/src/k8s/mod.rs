@@ -19,6 +19,7 @@ pub mod review;
 pub mod seen_event;
 mod selector;
 pub mod status;
+pub mod takeover;
 pub mod usage;
 pub mod watch;
 

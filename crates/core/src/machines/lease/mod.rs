@@ -9,33 +9,24 @@
 //! delay or refuse a start, but never let two processes hold one instance. client-go's leader
 //! election relies on local observation in the same way.
 //!
-//! A machine that waits for the holder (`waiting_for_holder`) also observes a fresh Lease, for
+//! A machine that waits for the holder (`HolderWait`) also observes a fresh Lease, for
 //! `HOLDER_WAIT_MS`: the previous driver may be ending, or its node may have been lost a moment
-//! ago. A holder that still renews after that time is alive, unless its pod is terminating.
+//! ago. A holder that still renews after that time is alive, unless its pod is terminating. A standby observes it for ever.
 
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::lease::Record;
+use crate::model::pod::Owner;
 use crate::model::refusal::{Refusal, RefusalClass};
 use posse_base::backoff::{asked_ms, delay_ms};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
 mod identity;
+mod terms;
 
 pub use self::identity::LeaseIdentity;
+pub use self::terms::{HolderWait, ID_BLOCK, LeaseTerms, TakeoverCause};
 
-/// `leaseDurationSeconds`: how long others must see no change before they may take the Lease.
-pub const LEASE_S: u32 = 60;
-/// After this time without a renewal we give the Lease up. Well below `LEASE_S`, because a request
-/// in flight may still take effect.
-pub const RENEW_DEADLINE_MS: u64 = 40_000;
-/// A write of ours may take effect until this long after the renewal: after `LEASE_S` another process may
-/// act. Requests end before it, and none is sent after it.
-pub const WRITES_MS: u64 = 55_000;
-/// How often the Lease is renewed, but sooner after it was taken or a write failed; also how often it is read while another holds it.
-pub const RENEW_MS: u64 = 10_000;
-/// Ids are reserved in blocks of this size: one write for a thousand executors.
-pub const ID_BLOCK: u64 = 1_000;
 /// The longest duration of another holder's Lease that we wait for, in seconds.
 const HOLDER_LEASE_S_MAX: u32 = 3_600;
 /// How long a start waits for a holder that renews.
@@ -43,9 +34,8 @@ pub const HOLDER_WAIT_MS: u64 = 60_000;
 /// How often a waiting start reads the Lease, to notice a release quickly.
 const HOLDER_POLL_MS: u64 = 2_000;
 const BACKOFF_MS: u64 = 1_000;
-const BACKOFF_MS_MAX: u64 = 8_000;
-/// The longest `Retry-After` that is obeyed: with more the renew deadline would pass.
-const RETRY_AFTER_MS_MAX: u64 = 15_000;
+/// How long after the holder's renewal is due a standby reads the Lease.
+const LOOK_AFTER_MS: u64 = 500;
 
 /// What a Lease guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +75,8 @@ pub enum LeaseStep {
 /// What the machine reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseUpdate {
-    /// The Lease is held (again). The high water is what was stored before.
-    Held { id_high_water: Option<ExecutorId> },
+    /// The Lease is held (again). The high water is what was stored before; `from`: whose it was, if a standby has taken it.
+    Held { id_high_water: Option<ExecutorId>, from: Option<Takeover> },
     /// At start: another program's Lease has our name. The machine has finished.
     Foreign,
     /// At start: another holder has it and is alive, or may be. The machine has finished.
@@ -104,6 +94,16 @@ pub enum LeaseUpdate {
     Waiting { holder: String, until: Millis },
 }
 
+/// From whom a start has taken the Lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Takeover {
+    /// The holder's pod.
+    pub pod: Option<Owner>,
+    pub cause: TakeoverCause,
+    /// How long ago the holder had renewed or released it, by both clocks.
+    pub silent_ms: u64,
+}
+
 /// How the Lease is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseRelease {
@@ -119,8 +119,9 @@ pub enum LeaseRelease {
 #[derive(Clone, Debug)]
 pub struct LeaseMachine {
     identity: String,
+    terms: LeaseTerms,
     /// A start waits for a fresh Lease too.
-    waits_for_holder: bool,
+    wait: HolderWait,
     /// The machine finishes if another holder takes the Lease.
     yields: bool,
     /// The Lease as the server last reported it.
@@ -130,6 +131,8 @@ pub struct LeaseMachine {
     ever_held: bool,
     /// It was lost, and the new holder is not known yet.
     is_new_holder_unknown: bool,
+    /// From whom the Lease is being taken.
+    from: Option<Takeover>,
     /// When another holder was first seen.
     foreign_since: Option<Millis>,
     /// The outcome of the last write is unknown: we may hold the Lease.
@@ -156,13 +159,15 @@ impl LeaseMachine {
     pub fn new(identity: &LeaseIdentity, rng: Rng) -> Self {
         Self {
             identity: identity.to_string(),
-            waits_for_holder: false,
+            terms: LeaseTerms::USUAL,
+            wait: HolderWait::No,
             yields: false,
             record: None,
             must_read: true,
             held: false,
             ever_held: false,
             is_new_holder_unknown: false,
+            from: None,
             foreign_since: None,
             is_write_unresolved: false,
             renewed_at: Millis::ZERO,
@@ -179,10 +184,16 @@ impl LeaseMachine {
         }
     }
 
-    /// The same machine, which waits at the start for a holder that may be ending.
+    /// The same machine, which waits so long at the start for a holder that renews.
     #[must_use]
-    pub fn waiting_for_holder(self) -> Self {
-        Self { waits_for_holder: true, ..self }
+    pub fn waiting(self, wait: HolderWait) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// The same machine for a Lease with these times.
+    #[must_use]
+    pub fn on(self, terms: LeaseTerms) -> Self {
+        Self { terms, ..self }
     }
 
     /// The same machine, which finishes if another holder takes the Lease.
@@ -193,7 +204,7 @@ impl LeaseMachine {
 
     /// The next step. `wall_ms`: the time to write, in milliseconds since 1970.
     pub fn next(&mut self, now: Millis, wall_ms: i64) -> LeaseStep {
-        let deadline = self.renewed_at.after(RENEW_DEADLINE_MS);
+        let deadline = self.renewed_at.after(self.terms.give_up_ms);
         if self.held && now >= deadline {
             self.lose(None);
         }
@@ -226,7 +237,7 @@ impl LeaseMachine {
     /// Until when writes that need the Lease may take effect; none before it was held. A loss does not
     /// change it, but nothing is sent then.
     pub fn writes_until(&self) -> Option<Millis> {
-        self.ever_held.then(|| self.renewed_at.after(WRITES_MS))
+        self.ever_held.then(|| self.renewed_at.after(self.terms.writes_ms))
     }
 
     /// The next update, until `pop_update` removes it.
@@ -297,6 +308,8 @@ impl LeaseMachine {
                 let free =
                     record.holder.is_empty() || named_us || holder_state == HolderState::Gone;
                 if free || self.is_expired(&record, now) {
+                    self.from = (!named_us && self.stands_by())
+                        .then(|| takeover(&record, holder_state, wall_ms));
                     self.record = Some(record);
                     self.write_next();
                 } else {
@@ -311,7 +324,7 @@ impl LeaseMachine {
         match answer {
             Ok(_) if self.stop.is_some() => self.done = true,
             // The host was suspended, or the server took too long: another process may hold it by now.
-            Ok(_) if now.since(sent_at) >= RENEW_DEADLINE_MS => {
+            Ok(_) if now.since(sent_at) >= self.terms.give_up_ms => {
                 self.is_write_unresolved = true;
                 self.must_read = true;
                 self.due_at = now;
@@ -340,15 +353,16 @@ impl LeaseMachine {
         let is_first = !self.held;
         if is_first {
             let id_high_water = self.record.as_ref().and_then(|before| before.id_high_water);
-            self.push_update(LeaseUpdate::Held { id_high_water });
+            let from = self.from.take();
+            self.push_update(LeaseUpdate::Held { id_high_water, from });
         }
         self.record = Some(record);
         (self.held, self.ever_held, self.is_write_unresolved) = (true, true, false);
         // Those that started, or that a server refused, at one moment would renew in step from then on.
         let wait_ms = if is_first || self.n_failures > 0 {
-            RENEW_MS - self.rng.below(RENEW_MS)
+            self.terms.renew_ms - self.rng.below(self.terms.renew_ms)
         } else {
-            RENEW_MS
+            self.terms.renew_ms
         };
         self.is_new_holder_unknown = false;
         self.n_failures = 0;
@@ -366,7 +380,7 @@ impl LeaseMachine {
             self.lose(Some("another program, whose lease has our name".to_owned()));
         }
         self.done |= !self.ever_held || self.yields || self.stop.is_some();
-        self.due_at = now.after(RENEW_MS);
+        self.due_at = now.after(self.terms.renew_ms);
     }
 
     /// Another holder has the Lease, and is not known to be dead.
@@ -379,9 +393,14 @@ impl LeaseMachine {
             return;
         }
         let since = *self.foreign_since.get_or_insert(now);
-        let waits_for_holder = self.waits_for_holder && !self.ever_held;
-        let may_end = holder == HolderState::Ending || now.since(since) < HOLDER_WAIT_MS;
-        let may_be_released = waits_for_holder && may_end;
+        let wait = if self.ever_held { HolderWait::No } else { self.wait };
+        let may_be_released = match wait {
+            HolderWait::No => false,
+            HolderWait::ForItsEnd => {
+                holder == HolderState::Ending || now.since(since) < HOLDER_WAIT_MS
+            }
+            HolderWait::StandsBy => true,
+        };
         let same = self.observed.as_ref().is_some_and(|(seen, _)| *seen == record.version_text);
         let alive = if self.observed.is_some() { !same } else { looks_fresh(&record, wall_ms) };
         if alive && !self.ever_held && !may_be_released {
@@ -393,12 +412,38 @@ impl LeaseMachine {
         }
         let since = self.observed.as_ref().map_or(now, |(_, since)| *since);
         let until = since.after(duration_ms(&record));
-        let look_ms = if waits_for_holder { HOLDER_POLL_MS } else { RENEW_MS };
+        let look_ms = match wait {
+            HolderWait::No => self.terms.renew_ms,
+            HolderWait::ForItsEnd => HOLDER_POLL_MS,
+            HolderWait::StandsBy => self.look_ms(&record, wall_ms),
+        };
         self.due_at = now.after(look_ms).min(until);
         if !self.ever_held && !same {
             self.push_update(LeaseUpdate::Waiting { holder: record.holder, until });
         }
         self.n_failures = 0;
+    }
+
+    fn stands_by(&self) -> bool {
+        self.wait == HolderWait::StandsBy && !self.ever_held
+    }
+
+    /// Whether it is worth a request to find out if this holder has ended: a standby asks only if it did not renew.
+    pub fn doubts(&self, record: &Record, now: Millis) -> bool {
+        let is_silent = |(version, since): &(String, Millis)| {
+            *version == record.version_text && now.since(*since) >= self.terms.renew_ms
+        };
+        !self.stands_by() || self.observed.as_ref().is_none_or(is_silent)
+    }
+
+    /// When a standby reads the Lease again: soon after the next renewal is due, as far as the clocks agree, so that it
+    /// sees the last one early.
+    fn look_ms(&self, record: &Record, wall_ms: i64) -> u64 {
+        let renew_ms = self.terms.renew_ms;
+        let age_ms =
+            record.renewed_ms.and_then(|at| u64::try_from(wall_ms.saturating_sub(at)).ok());
+        let known = age_ms.filter(|age_ms| *age_ms < renew_ms);
+        known.map_or(renew_ms, |age_ms| (renew_ms - age_ms + LOOK_AFTER_MS).min(renew_ms))
     }
 
     fn on_refused(&mut self, refusal: Refusal, now: Millis) {
@@ -412,8 +457,10 @@ impl LeaseMachine {
         self.must_read |= is_outdated;
         self.n_failures = self.n_failures.saturating_add(1);
         if !is_outdated || self.n_failures > 1 {
-            let backoff = delay_ms(self.n_failures, BACKOFF_MS, BACKOFF_MS_MAX, &mut self.rng);
-            let asked = asked_ms(refusal.retry_delay_ms(), &mut self.rng).min(RETRY_AFTER_MS_MAX);
+            let backoff =
+                delay_ms(self.n_failures, BACKOFF_MS, self.terms.backoff_ms_max, &mut self.rng);
+            let asked = asked_ms(refusal.retry_delay_ms(), &mut self.rng);
+            let asked = asked.min(self.terms.retry_after_ms_max);
             self.not_before = now.after(backoff.max(asked));
         }
         self.due_at = now;
@@ -450,7 +497,7 @@ impl LeaseMachine {
             uid: before.map_or_else(|| Uid::new(""), |record| record.uid.clone()),
             version_text: before.map_or_else(String::new, |record| record.version_text.clone()),
             holder: self.identity.clone(),
-            duration_s: LEASE_S,
+            duration_s: self.terms.lease_s,
             acquired_ms: acquired_ms.or(Some(wall_ms)),
             renewed_ms: Some(wall_ms),
             transitions: before
@@ -490,6 +537,16 @@ fn update_kind(update: &LeaseUpdate) -> u8 {
         LeaseUpdate::IdsReserved { .. } => 1,
         LeaseUpdate::Retrying { .. } | LeaseUpdate::Waiting { .. } => 2,
     }
+}
+
+fn takeover(record: &Record, holder: HolderState, wall_ms: i64) -> Takeover {
+    let cause = match holder {
+        _ if record.holder.is_empty() => TakeoverCause::Released,
+        HolderState::Gone => TakeoverCause::Ended,
+        HolderState::Ending | HolderState::Unknown => TakeoverCause::Silent,
+    };
+    let silent = record.renewed_ms.and_then(|at| u64::try_from(wall_ms.saturating_sub(at)).ok());
+    Takeover { pod: record.owner.clone(), cause, silent_ms: silent.unwrap_or(0) }
 }
 
 fn duration_ms(record: &Record) -> u64 {

@@ -5,7 +5,9 @@
 
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
-use posse_core::machines::lease::{self, HolderState, LeaseIdentity, LeaseMachine, LeaseUpdate};
+use posse_core::machines::lease::{
+    self, HolderState, HolderWait, LeaseIdentity, LeaseMachine, LeaseUpdate,
+};
 use posse_core::machines::orphan_cleanup::{self, OrphanCleanup};
 use posse_core::model::ids::Uid;
 use posse_core::model::lease::Record;
@@ -177,7 +179,7 @@ impl World {
         self.processes.push(Process {
             driver,
             instance: format!("i{driver}"),
-            lease: LeaseMachine::new(&identity, rng).waiting_for_holder().yielding(),
+            lease: LeaseMachine::new(&identity, rng).waiting(HolderWait::ForItsEnd).yielding(),
             identity,
             sweep: None,
             lease_call: None,

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_waiting_start_takes_a_lease_that_is_released() {
     let mut bench = Bench::new(&me());
-    bench.machine = bench.machine.waiting_for_holder();
+    bench.machine = bench.machine.waiting(HolderWait::ForItsEnd);
     bench.read(Some((record("other", "9", 0), HolderState::Unknown)));
     let until = bench.now.after(60_000);
     assert_eq!(bench.updates(), [LeaseUpdate::Waiting { holder: "other".to_owned(), until }]);
@@ -18,7 +18,7 @@ fn a_waiting_start_takes_a_lease_that_is_released() {
     assert_eq!(bench.write().version_text, "11");
     // Or the holder's pod has ended.
     let mut bench = Bench::new(&pod(true));
-    bench.machine = bench.machine.waiting_for_holder();
+    bench.machine = bench.machine.waiting(HolderWait::ForItsEnd);
     bench.read(Some((record("other", "9", 0), HolderState::Unknown)));
     bench.read(Some((record("other", "9", 0), HolderState::Gone)));
     assert_eq!(bench.write().version_text, "9");
@@ -29,7 +29,7 @@ fn a_waiting_start_takes_a_silent_lease_and_not_a_renewed_one() {
     // The last renewal was `late_ms` before our start.
     for late_ms in [0, 3_000, 59_000] {
         let mut bench = Bench::new(&me());
-        bench.machine = bench.machine.waiting_for_holder();
+        bench.machine = bench.machine.waiting(HolderWait::ForItsEnd);
         let first_read_at = bench.now;
         let silent = record("other", "9", -late_ms);
         while bench.due() == LeaseStep::Read {
@@ -41,27 +41,30 @@ fn a_waiting_start_takes_a_silent_lease_and_not_a_renewed_one() {
     }
     // A holder that renews every ten seconds is alive; that is reported after the waiting time.
     let mut bench = Bench::new(&me());
-    bench.machine = bench.machine.waiting_for_holder();
+    bench.machine = bench.machine.waiting(HolderWait::ForItsEnd);
     let first_read_at = bench.now;
     while bench.due() == LeaseStep::Read {
-        let version = (bench.now.since(first_read_at) / RENEW_MS).to_string();
+        let version = (bench.now.since(first_read_at) / LeaseTerms::USUAL.renew_ms).to_string();
         let found = Ok(Some((record("other", &version, 0), HolderState::Unknown)));
         bench.machine.on_read(found, bench.now, wall(bench.now));
     }
     let held_by = LeaseUpdate::HeldBy { holder: "other".to_owned() };
     assert_eq!(bench.updates().last(), Some(&held_by));
     let took = bench.now.since(first_read_at);
-    assert!((HOLDER_WAIT_MS..HOLDER_WAIT_MS + 2 * RENEW_MS).contains(&took), "{took}");
+    assert!(
+        (HOLDER_WAIT_MS..HOLDER_WAIT_MS + 2 * LeaseTerms::USUAL.renew_ms).contains(&took),
+        "{took}"
+    );
 }
 
 #[test]
 fn a_waiting_start_outlasts_a_holder_whose_pod_is_terminating() {
     let mut bench = Bench::new(&pod(true));
-    bench.machine = bench.machine.waiting_for_holder();
+    bench.machine = bench.machine.waiting(HolderWait::ForItsEnd);
     let first_read_at = bench.now;
     let mut version = String::new();
     while bench.now.since(first_read_at) < 4 * HOLDER_WAIT_MS && bench.due() == LeaseStep::Read {
-        version = (bench.now.since(first_read_at) / RENEW_MS).to_string();
+        version = (bench.now.since(first_read_at) / LeaseTerms::USUAL.renew_ms).to_string();
         let found = Ok(Some((record("other", &version, 0), HolderState::Ending)));
         bench.machine.on_read(found, bench.now, wall(bench.now));
     }

@@ -3,9 +3,11 @@
 #![allow(clippy::wildcard_enum_match_arm)] // Tests fail on all other variants.
 
 mod holder_wait;
+mod standby;
 mod stops;
 
 use super::*;
+use crate::model::pod::OwnerKind;
 
 /// Milliseconds since 1970 at `Millis(0)` of these tests.
 const WALL_MS: i64 = 1_767_225_600_000;
@@ -45,6 +47,11 @@ fn record(holder: &str, version: &str, renewed_ms: i64) -> Record {
     }
 }
 
+/// It is held, and was not taken from another.
+fn held(id_high_water: Option<ExecutorId>) -> LeaseUpdate {
+    LeaseUpdate::Held { id_high_water, from: None }
+}
+
 fn refusal(class: RefusalClass) -> Refusal {
     Refusal::local(class, "no")
 }
@@ -67,7 +74,7 @@ impl Bench {
         bench.read(None);
         let written = bench.write();
         assert_eq!((written.version_text.as_str(), written.transitions), ("", 0));
-        assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: None }]);
+        assert_eq!(bench.updates(), [held(None)]);
         bench
     }
 
@@ -137,7 +144,7 @@ fn a_free_or_abandoned_lease_is_taken_at_once() {
             assert_eq!(written.transitions, 4 + u32::from(holder != identity.to_string()));
             let high = Some(ExecutorId(3_000));
             assert_eq!(written.id_high_water, high);
-            assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: high }]);
+            assert_eq!(bench.updates(), [held(high)]);
         } else {
             assert_eq!(bench.updates(), [LeaseUpdate::HeldBy { holder: holder.to_owned() }]);
             assert_eq!(bench.due(), LeaseStep::Done);
@@ -168,7 +175,7 @@ fn a_stale_lease_is_observed_for_its_duration_first() {
         assert_eq!(bench.now.since(began), 60_000);
         assert_eq!(n_reads, 7);
         bench.write();
-        assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) }]);
+        assert_eq!(bench.updates(), [held(Some(ExecutorId(3_000)))]);
     }
 }
 
@@ -222,7 +229,7 @@ fn a_failed_request_at_start_is_reported_and_retried() {
     }
     bench.read(None);
     bench.write();
-    assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: None }]);
+    assert_eq!(bench.updates(), [held(None)]);
 }
 
 #[test]
@@ -230,12 +237,12 @@ fn a_lease_is_renewed_every_ten_seconds() {
     let mut bench = Bench::held();
     let taken_at = bench.now;
     bench.write();
-    assert!((1..=RENEW_MS).contains(&bench.now.since(taken_at)));
+    assert!((1..=LeaseTerms::USUAL.renew_ms).contains(&bench.now.since(taken_at)));
     for _ in 0..10 {
         let before = bench.now;
         let version = bench.version.to_string();
         let written = bench.write();
-        assert_eq!(bench.now.since(before), RENEW_MS);
+        assert_eq!(bench.now.since(before), LeaseTerms::USUAL.renew_ms);
         assert_eq!((written.version_text, written.transitions), (version, 0));
         assert_eq!(written.renewed_ms, Some(wall(bench.now)));
     }
@@ -261,11 +268,15 @@ fn leases_are_not_renewed_in_step() {
             let before = bench.now;
             bench.write();
             let waited = bench.now.since(before);
-            assert!((1..=RENEW_MS).contains(&waited), "{waited}");
-            tenths[usize::try_from((waited - 1) * 10 / RENEW_MS).unwrap()] += 1;
+            assert!((1..=LeaseTerms::USUAL.renew_ms).contains(&waited), "{waited}");
+            tenths[usize::try_from((waited - 1) * 10 / LeaseTerms::USUAL.renew_ms).unwrap()] += 1;
             let before = bench.now;
             bench.write();
-            assert_eq!(bench.now.since(before), RENEW_MS, "the next renewals keep their times");
+            assert_eq!(
+                bench.now.since(before),
+                LeaseTerms::USUAL.renew_ms,
+                "the next renewals keep their times"
+            );
         }
         assert!(tenths.iter().all(|n| (10..60).contains(n)), "{is_refused}: {tenths:?}");
     }
@@ -285,10 +296,10 @@ fn an_unrenewed_lease_is_lost_and_taken_again() {
             _ => bench.fail_write(RefusalClass::Transient),
         }
     }
-    assert_eq!(bench.now.since(began), RENEW_DEADLINE_MS);
+    assert_eq!(bench.now.since(began), LeaseTerms::USUAL.give_up_ms);
     // The server answers again, and no other holder took the Lease.
     bench.write();
-    assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: None }]);
+    assert_eq!(bench.updates(), [held(None)]);
 }
 
 #[test]
@@ -309,7 +320,7 @@ fn a_taken_lease_is_taken_again_when_its_holder_stops_renewing() {
     }
     assert_eq!(bench.now.since(began), 60_000);
     bench.write();
-    assert_eq!(bench.updates(), [LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) }]);
+    assert_eq!(bench.updates(), [held(Some(ExecutorId(3_000)))]);
 }
 
 #[test]
@@ -339,7 +350,7 @@ fn an_answer_that_comes_too_late_is_no_renewal() {
         let mut bench = Bench::held();
         let LeaseStep::Write(record) = bench.due() else { panic!("no write is due") };
         let (sent_at, renewed_until) = (bench.now, bench.machine.writes_until());
-        bench.now = bench.now.after(RENEW_DEADLINE_MS);
+        bench.now = bench.now.after(LeaseTerms::USUAL.give_up_ms);
         bench.machine.on_written(Ok(record), sent_at, bench.now);
         assert_eq!(bench.machine.writes_until(), renewed_until);
         bench.read(Some((self::record(&holder, "900", 40_000), HolderState::Unknown)));
@@ -356,14 +367,14 @@ fn an_answer_that_comes_too_late_is_no_renewal() {
 fn writes_end_before_another_process_may_hold_the_lease() {
     let mut bench = Bench::held();
     let held_at = bench.now;
-    assert_eq!(bench.machine.writes_until(), Some(held_at.after(WRITES_MS)));
-    assert!(WRITES_MS < u64::from(LEASE_S) * 1_000);
+    assert_eq!(bench.machine.writes_until(), Some(held_at.after(LeaseTerms::USUAL.writes_ms)));
+    assert!(LeaseTerms::USUAL.writes_ms < u64::from(LeaseTerms::USUAL.lease_s) * 1_000);
     bench.write();
     let renewed_at = bench.now;
-    assert_eq!(bench.machine.writes_until(), Some(renewed_at.after(WRITES_MS)));
+    assert_eq!(bench.machine.writes_until(), Some(renewed_at.after(LeaseTerms::USUAL.writes_ms)));
     // Refusals renew nothing.
     bench.fail_write(RefusalClass::Transient);
-    assert_eq!(bench.machine.writes_until(), Some(renewed_at.after(WRITES_MS)));
+    assert_eq!(bench.machine.writes_until(), Some(renewed_at.after(LeaseTerms::USUAL.writes_ms)));
 }
 
 #[test]
@@ -406,10 +417,8 @@ fn ids_can_be_reserved_before_the_lease_is_held() {
     bench.machine.reserve(ExecutorId(1_500));
     bench.read(Some((record("", "9", 0), HolderState::Unknown)));
     assert_eq!(bench.write().id_high_water, Some(ExecutorId(3_000)), "the high water never falls");
-    let wanted = [
-        LeaseUpdate::Held { id_high_water: Some(ExecutorId(3_000)) },
-        LeaseUpdate::IdsReserved { up_to: ExecutorId(3_000) },
-    ];
+    let wanted =
+        [held(Some(ExecutorId(3_000))), LeaseUpdate::IdsReserved { up_to: ExecutorId(3_000) }];
     assert_eq!(bench.updates(), wanted);
 }
 

@@ -71,7 +71,7 @@ fn a_stop_reads_a_lease_that_was_not_renewed_in_time() {
             [(Some(me.as_str()), true), (Some("thief"), false), (Some(""), false), (None, false)]
         {
             let mut bench = Bench::held();
-            bench.now = bench.now.after(RENEW_DEADLINE_MS);
+            bench.now = bench.now.after(LeaseTerms::USUAL.give_up_ms);
             if is_told_before {
                 bench.fail_write(RefusalClass::Transient);
                 assert_eq!(bench.updates(), [LeaseUpdate::Lost { holder: None }]);

@@ -1,0 +1,78 @@
+//! How long a Lease lasts, and who waits for it.
+
+/// Ids are reserved in blocks of this size: one write for a thousand executors.
+pub const ID_BLOCK: u64 = 1_000;
+
+/// The times of a Lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTerms {
+    /// `leaseDurationSeconds`: how long others must see no change before they may take the Lease.
+    pub lease_s: u32,
+    /// After this time without a renewal we give the Lease up. Well below `lease_s`, because a request in flight may
+    /// still take effect.
+    pub give_up_ms: u64,
+    /// A write of ours may take effect until this long after the renewal: after `lease_s` another process may act.
+    /// Requests end before it, and none is sent after it.
+    pub writes_ms: u64,
+    /// How often the Lease is renewed, but sooner after it was taken or a write failed; also how often it is read while
+    /// another holds it.
+    pub renew_ms: u64,
+    /// The longest pause after a failed request.
+    pub(super) backoff_ms_max: u64,
+    /// The longest `Retry-After` that is obeyed: with more the Lease would be given up.
+    pub(super) retry_after_ms_max: u64,
+}
+
+impl LeaseTerms {
+    /// Of a run whose next process is started when the last one has ended.
+    pub const USUAL: Self = Self {
+        lease_s: 60,
+        give_up_ms: 40_000,
+        writes_ms: 55_000,
+        renew_ms: 10_000,
+        backoff_ms_max: 8_000,
+        retry_after_ms_max: 15_000,
+    };
+    /// Of a run with a standby, which takes over within 20 s of the last renewal.
+    pub const STANDBY: Self = Self {
+        lease_s: 15,
+        give_up_ms: 10_000,
+        writes_ms: 13_000,
+        renew_ms: 5_000,
+        backoff_ms_max: 2_000,
+        retry_after_ms_max: 4_000,
+    };
+}
+
+/// How long a start waits for a holder that renews.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HolderWait {
+    /// Not at all: it fails.
+    No,
+    /// A minute: the holder may be ending, or its node may have been lost a moment ago.
+    ForItsEnd,
+    /// For ever: it is the standby of the holder.
+    StandsBy,
+}
+
+/// Why a Lease could be taken from its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeoverCause {
+    /// The holder has released it.
+    Released,
+    /// The holder's process or pod has ended.
+    Ended,
+    /// The holder did not renew it.
+    Silent,
+}
+
+impl TakeoverCause {
+    /// The word in events and outputs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Ended => "ended",
+            Self::Silent => "silent",
+        }
+    }
+}
