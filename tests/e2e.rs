@@ -90,6 +90,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both task_secrets::{files_of_tasks, secret_env_of_tasks};
     Embedded task_secrets::{values_of_a_submitted_queue};
     Embedded record::{tasks_outlive_the_drivers_pod, work_outlives_the_drivers_pod};
+    Real standby::{both_pods_complete_a_job};
     Embedded standby::{
         a_standby_ends_with_its_leader, a_standby_follows_a_failure,
         a_standby_follows_a_silent_leader, a_standby_takes_over,

@@ -33,7 +33,7 @@ use support::runner::{Scenario, scenarios};
 const SCENARIOS: &[Scenario] = scenarios! {
     // Each of these ends a node. They take longest, so they begin first.
     OwnReal lost::{
-        driver_node_lost, executors_node_lost, kubelet_lost, node_deleted, node_restarted_and_drained,
+        driver_node_lost, driver_node_lost_with_a_standby, executors_node_lost, kubelet_lost, node_deleted, node_restarted_and_drained,
     };
     OwnReal reach::{connection_cut_by_a_kubelet, submitted_run_is_reached, task_reads_its_files};
     OwnReal attempts::{

@@ -159,6 +159,8 @@ fn local_app(status: &StatusJson) -> App {
         n_wanted: Some(sum(GroupJson::wanted)),
         driver: None,
         node: None,
+        standby: Vec::new(),
+        takeover: None,
         instance: Some(status.identity.instance.clone()),
         exit_code: None,
         n_failed_drivers: 0,
@@ -233,7 +235,7 @@ impl Listing for Apps {
     }
 }
 
-const WIDE_HEADS: [&str; 14] = [
+const WIDE_HEADS: [&str; 16] = [
     "NAMESPACE",
     "NAME",
     "STATE",
@@ -242,6 +244,8 @@ const WIDE_HEADS: [&str; 14] = [
     "AGE",
     "DRIVER",
     "NODE",
+    "STANDBY",
+    "TOOK OVER",
     "INSTANCE",
     "FAILED DRIVERS",
     "EXIT",
@@ -250,7 +254,7 @@ const WIDE_HEADS: [&str; 14] = [
     "GIB H",
 ];
 
-fn cells(app: &App, now_s: i64) -> [String; 14] {
+fn cells(app: &App, now_s: i64) -> [String; 16] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     [
         app.namespace.clone(),
@@ -264,6 +268,8 @@ fn cells(app: &App, now_s: i64) -> [String; 14] {
         or_dash(app.created_s.map(|created_s| age(now_s - created_s))),
         or_dash(app.driver.clone()),
         or_dash(app.node.clone()),
+        or_dash(Some(app.standby.join(",")).filter(|names| !names.is_empty())),
+        or_dash(app.takeover.as_ref().map(|takeover| takeover.to_string())),
         or_dash(app.instance.clone()),
         app.n_failed_drivers.to_string(),
         or_dash(app.exit_code.map(|code| code.to_string())),

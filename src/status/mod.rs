@@ -12,7 +12,9 @@ use crate::table::table;
 use crate::world::World;
 use posse_base::text::{age, one_line, sanitize};
 use posse_core::policy::loss::MESSAGE_BYTES_MAX;
-use posse_wire::control::status_json::{DriverJson, ExecutorJson, GroupJson, StatusJson};
+use posse_wire::control::status_json::{
+    DriverJson, ExecutorJson, GroupJson, LeaderJson, StatusJson,
+};
 
 mod feed;
 mod screen;
@@ -80,7 +82,16 @@ fn head(status: &StatusJson, now: Timestamp) -> String {
         }
         None => "no driver process".to_owned(),
     };
-    format!("{}\n{}\n", one_line(&text), one_line(&driver))
+    let mut head = format!("{}\n{}\n", one_line(&text), one_line(&driver));
+    if let Some(LeaderJson { pod, standby, takeover }) = &identity.leader {
+        let standby = if standby.is_empty() { "none".to_owned() } else { standby.join(", ") };
+        let took = takeover.as_ref().map_or_else(String::new, |takeover| {
+            format!("; took over {} ago {takeover}", age_of(&takeover.time, now))
+        });
+        let line = format!("leader {pod}; stands by: {standby}{took}");
+        head.push_str(&format!("{}\n", one_line(&line)));
+    }
+    head
 }
 
 /// That requests to the API server fail: it does not answer, or it refuses.

@@ -10,7 +10,7 @@ use super::submit;
 use crate::support::posse::said;
 use crate::support::scene::{APP, Scene, describe, is_running, name_of, uid_of};
 use crate::support::server::{End, Server};
-use crate::support::wait::{PATIENCE, wait_for, wait_value};
+use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 /// Settings with a standby.
 fn with_standby(mut settings: Value) -> Value {
@@ -70,6 +70,16 @@ pub fn a_standby_takes_over(server: &dyn Server) {
     submit::expect(&submit::ask(&scene, &["logs", APP]), 0, &["took over: from shop-driver-"]);
     let apps = submit::ask(&scene, &["apps"]);
     submit::expect(&apps, 0, &[name_of(&leader), "Running"]);
+    let (leader, standby) = wait_both(&scene, uid_of(&first));
+    let from = format!(" ago from {}, released, after ", name_of(&first));
+    let standby = format!("leader {}; stands by: {}; ", name_of(&leader), name_of(&standby));
+    wait_value(PATIENCE, "the standby to be shown", || {
+        let status = said(&submit::ask(&scene, &["status", "--app", APP]));
+        let is_shown = status.contains(&standby) && status.contains(&from);
+        if is_shown { Ok(()) } else { Err(status) }
+    });
+    let events = submit::ask(&scene, &["events", "--app", APP]);
+    submit::expect(&events, 0, &["took_over", "from shop-driver-", ", released, after "]);
     for key in ["a", "b"] {
         scene.end(&wait_task(&scene, key), End::Exit(0));
     }
@@ -119,6 +129,10 @@ pub fn a_standby_follows_a_silent_leader(server: &dyn Server) {
         (&takeover["from"], &takeover["cause"]),
         (&json!(name_of(&first)), &json!("silent"))
     );
+    let apps = submit::ask(&scene, &["apps", "shop", "-o", "json"]);
+    let apps: Value = serde_json::from_slice(&apps.stdout).unwrap();
+    assert_eq!(apps[0]["driver"]["pod"], name_of(&leader), "{apps}");
+    assert_eq!(apps[0]["driver"]["takeover"], takeover, "{apps}");
     kill_process(process, Signal::CONT).unwrap();
     wait_value(PATIENCE, "the first one to end", || {
         let pod = scene.pod(name_of(&first)).unwrap_or_default();
@@ -147,6 +161,24 @@ pub fn a_standby_ends_with_its_leader(server: &dyn Server) {
     let pods = submit::pods_of(&scene, "driver");
     assert_eq!(pods.len(), 2, "{}", describe(&pods));
     assert!(pods.iter().all(|pod| pod["status"]["phase"] == "Succeeded"), "{}", describe(&pods));
+    submit::stop_and_finish(scene);
+}
+
+/// What Kubernetes says of such a Job: after a pod that ends with 0 it makes no other one, and is complete when all have ended.
+pub fn both_pods_complete_a_job(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let submit = submit::run(&scene).settings(with_standby(json!({}))).begin(&["submit"]);
+    let pods = wait_value(PATIENCE, "both pods", || {
+        let pods = submit::pods_of(&scene, "driver");
+        let is_pair = pods.len() == 2 && pods.iter().all(is_running);
+        if is_pair { Ok(pods) } else { Err(describe(&pods)) }
+    });
+    scene.end(&pods[0], End::Exit(0));
+    stays_true(Duration::from_secs(3), "no other pod", || {
+        submit::pods_of(&scene, "driver").len() == 2
+    });
+    scene.end(&pods[1], End::Exit(0));
+    submit.expect_exit(0);
     submit::stop_and_finish(scene);
 }
 

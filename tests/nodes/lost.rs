@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::nodes::cluster::{
-    PATIENCE, Scene, UNTIL_GO, expect, is_ready, name_of, node_of, owner_of, shown,
+    PATIENCE, POSSE_IMAGE, Scene, UNTIL_GO, expect, is_ready, name_of, node_of, owner_of, shown,
 };
 use crate::nodes::machine::{MortalNode, is_node_ready, node, take_node};
 use crate::nodes::wait::{stays_true, wait_for, wait_value};
@@ -95,6 +95,88 @@ pub fn driver_node_lost() {
     assert_eq!(names(&scene.executors()), before);
     scene.let_go(&second, "app");
     assert_eq!(names(&scene.drivers()), [name_of(&second)], "the work is done once");
+    scene.finish();
+}
+
+/// A queue whose driver may be on the node or on the first one, where no other scenario ends it.
+fn submit_queue(scene: &Scene, node: &MortalNode) {
+    let container =
+        json!({ "name": "worker", "image": "busybox:1.36", "command": ["sleep", "20"] });
+    let mut spec = node.avoided();
+    spec["containers"] = json!([container]);
+    let group = json!({ "group": "default", "count": 0, "max": 4, "pod": { "spec": spec } });
+    let names = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": [node.name(), "node-0"] });
+    let mut spec = node.preferred();
+    spec["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution":
+        { "nodeSelectorTerms": [{ "matchExpressions": [names] }] } } });
+    spec["containers"] = json!([{ "name": "driver" }]);
+    let driver = json!({ "posse_image": POSSE_IMAGE, "standby": 1, "pod": { "spec": spec } });
+    let settings = json!({ "app": "app", "driver": driver, "executors": [group] });
+    scene.write("posse.yaml", &settings.to_string());
+    scene.submit();
+}
+
+/// The pod of the driver that acts, if it is another one.
+fn leader(scene: &Scene, other_than: &str) -> Option<Value> {
+    let is_leader = |pod: &Value| pod["metadata"]["labels"]["posse.dev/leader"] == "true";
+    scene
+        .drivers()
+        .into_iter()
+        .find(|pod| is_leader(pod) && is_ready(pod) && name_of(pod) != other_than)
+}
+
+/// The standby of a driver whose node is lost goes on with its tasks: those at work are not disturbed, and each is done once.
+pub fn driver_node_lost_with_a_standby() {
+    let mortal = take_node();
+    let scene = Scene::new().create_namespace();
+    submit_queue(&scene, &mortal);
+    let mut first = String::new();
+    for _ in 0..10 {
+        let pod = wait_value(PATIENCE, "a leader and a standby", || {
+            let is_pair = scene.drivers().iter().filter(|pod| is_ready(pod)).count() == 2;
+            leader(&scene, "").filter(|_| is_pair).ok_or_else(|| shown(&scene.pods()))
+        });
+        name_of(&pod).clone_into(&mut first);
+        if node_of(&pod) == mortal.name() {
+            break;
+        }
+        scene.kubectl(&["delete", "pod", &first]);
+    }
+    let task = |words: &[&str]| scene.posse(&[&["task"], words, &["--app", "app"]].concat());
+    wait_value(PATIENCE, "the leader to take the tasks", || {
+        let output = task(&["add", "--name", "t", "--array", "1-12", "--", "sleep", "20"]);
+        if output.status.success() { Ok(()) } else { Err(format!("{output:?}")) }
+    });
+    let at_work = wait_value(PATIENCE, "four tasks at work", || {
+        let pods = scene.executors();
+        let n_ready = pods.iter().filter(|pod| is_ready(pod)).count();
+        if n_ready == 4 { Ok(names(&pods)) } else { Err(shown(&pods)) }
+    });
+    let died_at = Instant::now();
+    let dead = mortal.kill(true);
+    let second = wait_value(PATIENCE, "the standby to lead", || {
+        leader(&scene, &first).ok_or_else(|| shown(&scene.pods()))
+    });
+    let took = died_at.elapsed();
+    println!("driver's node lost -> its standby leads: {:.1} s", took.as_secs_f64());
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert_ne!(node_of(&second), mortal.name());
+    let left: Vec<String> = names(&scene.pods());
+    assert!(at_work.iter().any(|name| left.contains(name)), "{at_work:?} of {left:?}");
+    expect(&task(&["wait", "t"]), 0, &[]);
+    let list = String::from_utf8(task(&["list", "-o", "json"]).stdout).unwrap();
+    let tasks: Value = serde_json::from_str(&list).unwrap();
+    let tasks = tasks["tasks"].as_array().or(tasks.as_array()).expect("a list");
+    assert_eq!(tasks.len(), 12, "{list}");
+    assert!(tasks.iter().all(|task| task["attempts"] == 1), "each is done once: {list}");
+    let apps = scene.posse(&["apps", "-o", "wide"]);
+    expect(&apps, 0, &[name_of(&second), ", silent, after 1"]);
+    expect(
+        &scene.posse(&["status", "--app", "app"]),
+        0,
+        &["leader ", "stands by: ", "; took over "],
+    );
+    drop(dead);
     scene.finish();
 }
 

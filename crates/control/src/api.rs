@@ -23,7 +23,7 @@ use posse_serve::{Handler, Limits, Request, Responder, Server};
 use posse_wire::config::control_addr::ControlAddr;
 use posse_wire::control as calls;
 use posse_wire::control::prefer::parse_preferred_nodes;
-use posse_wire::control::status_json::{Body, StatusEncoder, executors_only};
+use posse_wire::control::status_json::{Body, RunNames, StatusEncoder, executors_only};
 use posse_wire::control::task as tasks;
 use posse_wire::control::task_secrets::NewTask;
 use posse_wire::names;
@@ -342,7 +342,9 @@ impl Api {
     }
 
     fn encode(&self, seq: u64, status: &Status) -> Body {
-        let ServedRun { identity, epoch, .. } = &self.subject;
+        let ServedRun { identity, leader, epoch, .. } = &self.subject;
+        let leader = leader.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let identity = &RunNames { leader, ..identity.clone() };
         // A panic leaves it empty.
         let mut encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
         encoder.encode(identity, seq, status, epoch())

@@ -9,7 +9,7 @@ use crate::{Busy, DryRuns, Events, RunHandle, TaskOutputs, TaskSecrets, Usage};
 use posse_base::time::Millis;
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::status::Status;
-use posse_wire::control::status_json::RunNames;
+use posse_wire::control::status_json::{LeaderJson, RunNames};
 use posse_wire::time::Epoch;
 
 /// The run that the API serves.
@@ -26,6 +26,8 @@ pub struct ServedRun {
     pub identity: RunNames,
     pub driver_page: DriverPage,
     pub usage: Arc<dyn Usage>,
+    /// Which pod acts, as the run last saw it.
+    pub leader: Arc<Mutex<Option<LeaderJson>>>,
     /// The wall clock, which may be set while the run lives.
     pub epoch: Arc<dyn Fn() -> Epoch + Send + Sync>,
 }

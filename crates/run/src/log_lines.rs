@@ -240,9 +240,10 @@ fn level(event: &Event, is_quiet: bool) -> Level {
             RunEvent::BudgetExhausted { .. }
             | RunEvent::CredentialsFailed { .. }
             | RunEvent::Missed { .. } => Level::Warn,
-            RunEvent::Adopted { .. } | RunEvent::CredentialsRenewed { .. } | RunEvent::Stopped => {
-                Level::Info
-            }
+            RunEvent::Adopted { .. }
+            | RunEvent::CredentialsRenewed { .. }
+            | RunEvent::Stopped
+            | RunEvent::TookOver(_) => Level::Info,
             RunEvent::Acted(_) | RunEvent::Started | RunEvent::Stopping => Level::Debug,
         },
         Event::Cluster(event) => match event {

@@ -14,8 +14,11 @@ use posse_core::policy::cost::{Cost, Reserved};
 use posse_kube::api::objects::{Kind, Objects};
 use posse_wire::error::WireError;
 use posse_wire::k8s::job::Job;
-use posse_wire::k8s::labels::{APP, COMPONENT, DRIVER, EXECUTORS, GROUP, INSTANCE, MANAGED_BY};
+use posse_wire::k8s::labels::{
+    APP, COMPONENT, DRIVER, EXECUTORS, GROUP, INSTANCE, MANAGED_BY, TAKEOVER,
+};
 use posse_wire::k8s::object::Meta;
+use posse_wire::k8s::takeover::Takeover;
 use posse_wire::names;
 use posse_wire::pod::details::PodDetails;
 
@@ -42,6 +45,10 @@ pub struct App {
     /// The name of the driver's newest pod.
     pub driver: Option<String>,
     pub node: Option<String>,
+    /// The pods that wait for its Lease.
+    pub standby: Vec<String>,
+    /// How it came to act.
+    pub takeover: Option<Takeover>,
     pub instance: Option<String>,
     pub exit_code: Option<u8>,
     /// How many of the driver's pods have failed.
@@ -90,7 +97,8 @@ impl App {
             "waiting": self.waiting,
             "groups": groups,
             "driver": { "pod": self.driver, "node": self.node, "instance": self.instance,
-                        "exit_code": self.exit_code, "failed": self.n_failed_drivers },
+                        "exit_code": self.exit_code, "failed": self.n_failed_drivers,
+                        "standby": self.standby, "takeover": self.takeover },
             "age_seconds": self.created_s.map(|created| (now_s - created).max(0)),
         })
     }
@@ -266,6 +274,8 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
         n_wanted: wanted.and_then(|text| text.parse().ok()),
         driver: driver.map(|pod| pod.name().to_owned()),
         node: driver.and_then(|pod| pod.facts.node.as_deref()).map(str::to_owned),
+        standby: standbys(job.as_ref(), drivers, driver),
+        takeover: driver.and_then(|pod| Takeover::parse(pod.meta.annotation(TAKEOVER)?)),
         instance: shown.cloned().or(by_executor),
         // posse has written the Job's own: a pod may be gone.
         exit_code: job.as_ref().and_then(Job::exit_code).or_else(|| driver.and_then(exit_code)),
@@ -278,6 +288,14 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
             None => executors.iter().filter_map(|pod| pod.created_s).min(),
         },
     }
+}
+
+/// The pods of a Job with a standby that could go on with its run.
+fn standbys(job: Option<&Job>, drivers: &[PodDetails], leader: Option<&PodDetails>) -> Vec<String> {
+    let has_some = job.is_some_and(|job| job.spec.parallelism.is_some_and(|n| n > 1));
+    let others = drivers.iter().filter(|pod| has_some && pod.is_live());
+    let others = others.filter(|pod| leader.is_none_or(|leader| leader.uid() != pod.uid()));
+    others.map(|pod| pod.name().to_owned()).collect()
 }
 
 /// True if the name matches the pattern. `*` matches any characters, `?` matches one.

@@ -305,6 +305,7 @@ pub fn subject(core: &Arc<FakeCore>, events: &Arc<FakeEvents>) -> ServedRun {
         identity,
         driver_page,
         usage,
+        leader: Arc::default(),
         epoch,
     }
 }

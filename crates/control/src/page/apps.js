@@ -73,7 +73,7 @@ function fill(row) {
   });
   if (row.below.hidden) return;
   const {app, driver, groups, namespace} = row.app;
-  const facts = [["Namespace", namespace], ["Driver", driver.pod], ["Node", driver.node], ["Instance", driver.instance],
+  const facts = [["Namespace", namespace], ["Driver", driver.pod], ["Node", driver.node], ["Stands by", (driver.standby || []).join(", ") || null], ["Took over", driver.takeover ? `from ${driver.takeover.from}, ${driver.takeover.cause}, after ${driver.takeover.seconds} s` : null], ["Instance", driver.instance],
     ["Failed drivers", driver.failed || null], ["Exit code", driver.exit_code]].filter(([, value]) => value !== null);
   const list = Object.entries(groups).map(([name, one]) => [name || "(no group)", number.format(one.running), number.format(one.pending),
     hours.format(one.cpu_hours), hours.format(one.memory_gib_hours)]);

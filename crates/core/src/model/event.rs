@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::model::act::Act;
 use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::lease::Takeover;
 use crate::model::task::TaskEnd;
 use crate::model::waiting::Waiting;
 use posse_base::time::Millis;
@@ -312,6 +313,8 @@ pub enum RunEvent {
     Stopped,
     /// The run begins to end.
     Stopping,
+    /// This process stood by, and goes on with the run of another.
+    TookOver(Takeover),
 }
 
 /// An event of the API server, of a node, or of a pod that is not ours.
@@ -414,7 +417,8 @@ impl Event {
                 | RunEvent::Missed { .. }
                 | RunEvent::Started
                 | RunEvent::Stopped
-                | RunEvent::Stopping => 0,
+                | RunEvent::Stopping
+                | RunEvent::TookOver(_) => 0,
             },
             Self::Cluster(event) => match event {
                 ClusterEvent::ForeignPod { message, .. }

@@ -63,6 +63,7 @@ use crate::model::event::{
 };
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{Input, Watermark};
+use crate::model::lease::Takeover;
 use crate::model::pod::Pod;
 use crate::model::settings::{GroupSpec, Policy};
 use crate::state::budgets::Budgets;
@@ -197,6 +198,11 @@ impl Reconciler {
         }
         reconciler.note_targets(now);
         reconciler
+    }
+
+    /// This process goes on with the run of another, for which it stood by.
+    pub fn note_takeover(&mut self, from: Takeover) {
+        self.events.push_back(Event::Run(RunEvent::TookOver(from)));
     }
 
     /// The wall clock may have been set: the time of `Millis::ZERO` in milliseconds since 1970.

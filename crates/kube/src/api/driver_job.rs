@@ -110,6 +110,17 @@ impl DriverJob {
         self.objects.list(Kind::Pod, &selector, &facts).map(|(pods, _)| pods)
     }
 
+    /// The pods of the Job that wait for this one to end.
+    pub fn standbys(&self) -> Result<Vec<String>, Refusal> {
+        let selector = format!("{JOB_LABEL}={}", self.job.name);
+        let (pods, _) = self.objects.list(Kind::Pod, &selector, &PodDetails::parse)?;
+        let job = self.job.uid.to_string();
+        let stands_by = |pod: &&PodDetails| {
+            pod.facts.uid != self.pod && pod.is_live() && pod.meta.is_owned_by(&job)
+        };
+        Ok(pods.iter().filter(stands_by).map(|pod| pod.name().to_owned()).collect())
+    }
+
     /// What the Job says; a Job that is gone says nothing.
     pub fn told(&self) -> Result<JobTold, Refusal> {
         let job = self.objects.job(&self.job.name)?.unwrap_or_default();

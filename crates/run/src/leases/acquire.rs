@@ -11,7 +11,8 @@ use crate::leases::scope_name;
 use crate::signals::{Signal, Signals};
 use posse_base::clock::Clock;
 use posse_base::time::Millis;
-use posse_core::machines::lease::{HolderWait, LeaseScope, LeaseUpdate, Takeover};
+use posse_core::machines::lease::{HolderWait, LeaseScope, LeaseUpdate};
+use posse_core::model::lease::Takeover;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_process::job;
 

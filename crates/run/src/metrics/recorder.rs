@@ -47,6 +47,10 @@ pub(super) struct Counted {
     pub heard_at: Option<Millis>,
     /// Since when the API server does not answer.
     pub outage_since: Option<Millis>,
+    /// This pod acts; before that it waits for its Lease.
+    pub leads: bool,
+    /// From whom it has taken over.
+    pub takeover_s: Option<f64>,
     pub n_messages: u64,
     /// The messages in the inbox after the last turn.
     pub n_waiting: usize,
@@ -65,6 +69,8 @@ impl Default for Counted {
             credentials: BTreeMap::new(),
             heard_at: None,
             outage_since: None,
+            leads: false,
+            takeover_s: None,
             n_messages: 0,
             n_waiting: 0,
             turns: Histogram::new(TURN_BOUNDS_S),
@@ -130,6 +136,10 @@ impl Recorder {
             }
             Event::Run(RunEvent::CredentialsRenewed { name, .. }) => {
                 self.counted.credentials.insert(name.clone(), now);
+            }
+            Event::Run(RunEvent::Started) => self.counted.leads = true,
+            Event::Run(RunEvent::TookOver(from)) => {
+                self.counted.takeover_s = Some(from.seconds());
             }
             Event::Run(_) | Event::Cluster(_) | Event::Group(..) | Event::Executor(..) => {}
         }

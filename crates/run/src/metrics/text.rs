@@ -35,6 +35,7 @@ impl Scrape<'_> {
         let labels = [("app", self.app), ("version", env!("CARGO_PKG_VERSION"))];
         text.metric("posse_info", Info, "The application and the version of posse.")
             .sample(&labels, 1.0);
+        write_leader(&mut text, counted);
         write_groups(&mut text, counted);
         write_waits(&mut text, counted);
         write_losses(&mut text, counted);
@@ -113,6 +114,17 @@ impl Scrape<'_> {
         let since = self.started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         text.metric("process_start_time_seconds", Gauge, "Start time in seconds since 1970.")
             .sample(&[], since.as_secs_f64());
+    }
+}
+
+fn write_leader(text: &mut Exposition, counted: &Counted) {
+    let help = "1 if this process acts, 0 while it waits for the Lease of another.";
+    text.metric("posse_leader", Gauge, help).count(&[], counted.leads.into());
+    let help =
+        "Seconds for which nobody acted before this process took over; absent if it is the first.";
+    text.metric("posse_takeover_seconds", Gauge, help);
+    if let Some(seconds) = counted.takeover_s {
+        text.sample(&[], seconds);
     }
 }
 

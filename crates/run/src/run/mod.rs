@@ -11,7 +11,7 @@ mod interfaces;
 mod recorded;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -63,6 +63,7 @@ use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome};
 use posse_core::machines::startup::Startup;
 use posse_core::model::action::RunVerdict;
 use posse_core::model::ids::Uid;
+use posse_core::model::lease::Takeover;
 use posse_core::model::pod_text::PodOverrides;
 use posse_core::model::settings::{GroupSpec, RecordUse};
 use posse_core::model::stop::StopResult;
@@ -75,7 +76,7 @@ use posse_kube::api::pods::Pods;
 use posse_kube::api::retry::with_retries;
 use posse_kube::http::WriteLimit;
 use posse_wire::config::{Control, PortChoice};
-use posse_wire::control::status_json;
+use posse_wire::control::status_json::{self, LeaderJson};
 use posse_wire::k8s::kube_event::Regarding;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::takeover;
@@ -141,6 +142,7 @@ pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
         job: job_pod.as_deref().map(|pod| pod.job().clone()),
         job_pod,
         exit_code,
+        leader: Arc::default(),
         outputs,
     };
     let outcome = run.run()?;
@@ -158,6 +160,8 @@ struct Run<'a> {
     job: Option<DriverJob>,
     job_pod: Option<&'a mut JobPod>,
     exit_code: &'a dyn Fn(&ShutdownOutcome) -> u8,
+    /// Which pod acts, if others stand by.
+    leader: Arc<Mutex<Option<LeaderJson>>>,
     /// The output of ended tasks.
     outputs: Option<Arc<TaskOutputs>>,
 }
@@ -214,11 +218,14 @@ impl Run<'_> {
         // First, so that a run that waits for its Lease can be watched, too.
         let observed = self.observe(&sender, &liveness, &sent)?;
         let acquired = request.acquire(&mut rng)?;
+        let takeover = match self.take_lead(&acquired) {
+            Ok(takeover) => takeover,
+            Err(error) => {
+                acquired.leases.release(LeaseRelease::Keep);
+                return Err(error);
+            }
+        };
         let _driver_pod = self.watch_driver_pod();
-        if let Err(error) = self.take_lead(&acquired) {
-            acquired.leases.release(LeaseRelease::Keep);
-            return Err(error);
-        }
         if !matches!(acquired.leases.ids, IdStore::Lease(_)) {
             self.context.end_with_pod();
         }
@@ -239,7 +246,7 @@ impl Run<'_> {
         };
         let metrics = observed.as_ref().map(|(metrics, _)| Arc::clone(metrics));
         let channel = (sender, receiver);
-        let outcome = self.reconcile(acquired, &opened, metrics, channel, &mut rng);
+        let outcome = self.reconcile(acquired, &opened, (metrics, takeover), channel, &mut rng);
         opened.interfaces.close();
         if let Some((_, server)) = observed {
             server.stop();
@@ -256,13 +263,27 @@ impl Run<'_> {
         let grace_ms = if has_driver { self.settings.grace_ms } else { 0 };
         let needed_s = (grace_ms + self.settings.policy.stop_timeout_ms).div_ceil(1_000);
         let clock = self.clock;
+        let of_standbys = self.job_pod.as_deref().filter(|pod| pod.has_standby());
+        let job = of_standbys.map(|pod| pod.job().clone());
+        let leader = Arc::clone(&self.leader);
         let (sender, is_over) = bounded::<()>(0);
         let body = move || {
             if let Some(problem) = pod.problem(needed_s) {
                 warn!("{problem}");
             }
+            let see_standbys = || {
+                let standby = match job.as_ref().map(DriverJob::standbys) {
+                    Some(Ok(standby)) => standby,
+                    Some(Err(refusal)) => return debug!("standbys cannot be listed: {refusal}"),
+                    None => return,
+                };
+                let mut leader = leader.lock().unwrap_or_else(PoisonError::into_inner);
+                *leader = leader.take().map(|leader| LeaderJson { standby, ..leader });
+            };
+            see_standbys();
             let mut deletion = OwnDeletion::default();
             while is_over.recv_timeout(OWN_POD_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                see_standbys();
                 let ours = match pod.deletion() {
                     Ok(ours) => ours,
                     Err(refusal) => {
@@ -432,7 +453,9 @@ impl Run<'_> {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 server: self.server.http.server().to_owned(),
                 kubeconfig: self.driver_kubeconfig.map(|path| path.to_string_lossy().into_owned()),
+                leader: None,
             },
+            leader: Arc::clone(&self.leader),
             epoch: Arc::new(move || Epoch(clock.wall(Millis::ZERO))),
         };
         Interfaces::open(self.settings, selection, &log, liveness, kube_events, subject)
@@ -447,7 +470,7 @@ impl Run<'_> {
         &mut self,
         acquired: AcquiredInstance,
         opened: &Opened,
-        metrics: Option<Arc<RunMetrics>>,
+        (metrics, takeover): (Option<Arc<RunMetrics>>, Option<Takeover>),
         (sender, receiver): (Sender<Message>, Receiver<Message>),
         rng: &mut Rng,
     ) -> Result<ShutdownOutcome, RunError> {
@@ -468,6 +491,9 @@ impl Run<'_> {
         };
         let mut core =
             self.core(&selection, groups, found.usage.clone(), (&leases.ids, id_high_water), rng);
+        if let Some(takeover) = takeover {
+            core.note_takeover(takeover);
+        }
         let record = self.restore(&mut core, found, &opened.templates, &sender)?;
         let pods = self.pods(&selection);
         let watermark = Arc::new(SharedWatermark::default());
@@ -551,9 +577,9 @@ impl Run<'_> {
         }
     }
 
-    /// Makes this pod the one that acts, which holds the Leases.
-    fn take_lead(&mut self, acquired: &AcquiredInstance) -> Result<(), RunError> {
-        let Some(job_pod) = &mut self.job_pod else { return Ok(()) };
+    /// Makes this pod the one that acts, which holds the Leases. Returns whom it follows.
+    fn take_lead(&mut self, acquired: &AcquiredInstance) -> Result<Option<Takeover>, RunError> {
+        let Some(job_pod) = &mut self.job_pod else { return Ok(None) };
         if job_pod.has_standby()
             && let Some(job_end) = job_pod.begin()
         {
@@ -565,17 +591,19 @@ impl Run<'_> {
         let now = self.clock.wall(self.clock.now());
         let from = acquired.from.as_ref().filter(|from| job_pod.follows(from, now));
         let takeover = from.map(|from| takeover::Takeover::of(from, now));
-        if let Some(takeover) = &takeover {
-            info!("took over: {takeover}");
+        let text = takeover.as_ref().map(takeover::Takeover::to_text);
+        if job_pod.has_standby() {
+            let pod = self.context.pod.as_ref().map(|pod| pod.name.clone()).unwrap_or_default();
+            let leader = LeaderJson { pod, standby: Vec::new(), takeover };
+            *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = Some(leader);
         }
-        let takeover = takeover.map(|takeover| takeover.to_text());
-        if let Err(refusal) = with_retries(|| job_pod.job().take_lead(takeover.as_deref())) {
+        if let Err(refusal) = with_retries(|| job_pod.job().take_lead(text.as_deref())) {
             warn!(
                 "the driver's Service does not lead to this pod: {refusal}; grant list and patch on pods, as \
                  deploy/rbac.yaml does"
             );
         }
-        Ok(())
+        Ok(from.cloned())
     }
 
     fn requests(&self, opened: &Opened, pods: Pods) -> Requests {

@@ -70,6 +70,7 @@ fn name(event: &Event) -> &'static str {
             RunEvent::Started => "started",
             RunEvent::Stopped => "stopped",
             RunEvent::Stopping => "stopping",
+            RunEvent::TookOver(_) => "took_over",
         },
         Event::Cluster(event) => match event {
             ClusterEvent::ForeignPod { .. } => "foreign_pod",
@@ -133,6 +134,11 @@ fn write_run<M: SerializeMap>(map: &mut M, event: &RunEvent, epoch: Epoch) -> Re
             map.serialize_entry("by", by.key.as_str())?;
             map.serialize_entry("user", &by.user)?;
             map.serialize_entry("from", &by.from)
+        }
+        RunEvent::TookOver(takeover) => {
+            map.serialize_entry("from", &takeover.pod.as_ref().map(|pod| &*pod.name))?;
+            map.serialize_entry("cause", takeover.cause.as_str())?;
+            map.serialize_entry("seconds", &takeover.seconds())
         }
         RunEvent::Adopted { executors, count } => {
             let ids: Vec<u64> = executors.iter().map(|id| id.0).collect();
@@ -295,6 +301,8 @@ mod tests {
     use posse_core::model::act::{Call, Caller, Key};
     use posse_core::model::event::{DeleteCause, LossReason, RestartKind, Subject};
     use posse_core::model::ids::{ExecutorId, GroupName, Uid};
+    use posse_core::model::lease::{Takeover, TakeoverCause};
+    use posse_core::model::pod::{Owner, OwnerKind};
     use posse_core::model::task::{TaskEnd, TaskOutcome};
     use posse_core::model::waiting::{RunWait, ServerWait, Waiting};
 
@@ -378,6 +386,12 @@ mod tests {
         check(
             Event::Group(group, GroupEvent::TargetChanged { target: 4 }),
             r#""target_changed","group":"default","target":4"#,
+        );
+        let pod = Owner { kind: OwnerKind::Pod, name: "d-1".into(), uid: Uid::new("u1") };
+        let (pod, cause) = (Some(pod), TakeoverCause::Silent);
+        check(
+            Event::Run(RunEvent::TookOver(Takeover { pod, cause, silent_ms: 15_900 })),
+            r#""took_over","from":"d-1","cause":"silent","seconds":15.9"#,
         );
         check(
             Event::Run(RunEvent::Adopted {

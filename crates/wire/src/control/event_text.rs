@@ -66,6 +66,14 @@ pub fn facts(event: &Value, now: Timestamp) -> String {
             let from = given(event, "from", |from| format!(", from {from}"));
             format!("{}{message} (by {}{user}{from})", value("call"), value("by"))
         }
+        "took_over" => {
+            let from = if string(&event["from"]).is_empty() {
+                "an unknown pod".to_owned()
+            } else {
+                value("from")
+            };
+            format!("from {from}, {}, after {} s", value("cause"), event["seconds"])
+        }
         "adopted" => format!("{} executors of an earlier process", event["count"]),
         "create_refused" => format!("{}{message}", value("cause")),
         "credentials_failed" => format!("{}{message}{again}", value("name")),

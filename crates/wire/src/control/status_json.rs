@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::k8s::takeover::Takeover;
 use crate::time::Epoch;
 use posse_core::model::status::{
     DriverStatus, ExecutorBlock, ExecutorStatus, GroupStatus, Outage, Status,
@@ -14,7 +15,7 @@ use posse_core::model::status::{
 use posse_core::model::waiting::{Limit, Limits};
 
 /// Names of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunNames {
     /// Random for each process.
     pub run: String,
@@ -30,10 +31,22 @@ pub struct RunNames {
     /// The embedded cluster's kubeconfig, with `posse run --dev`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<String>,
+    /// Which pod acts, if others of its Job stand by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<LeaderJson>,
+}
+
+/// The pod that has the Lease of a run, and those that wait for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LeaderJson {
+    pub pod: String,
+    pub standby: Vec<String>,
+    /// How this pod came to it; null: it is the first.
+    pub takeover: Option<Takeover>,
 }
 
 /// The whole answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusJson {
     #[serde(flatten)]
     pub identity: RunNames,

@@ -82,6 +82,12 @@ pub fn notice(event: &Event, epoch: Epoch) -> Option<Notice> {
             let note = format!("Group {group} waits for {what}{why}{said}");
             notice(wait_reason(*waiting)?, group.as_str(), "WaitForCapacity", true, note)
         }
+        Event::Run(RunEvent::TookOver(from)) => {
+            let pod = from.pod.as_ref().map_or("an unknown pod", |pod| &*pod.name);
+            let (cause, s) = (from.cause.as_str(), from.seconds());
+            let note = format!("The driver goes on in this pod, {s:.1} s after {pod} ({cause}).");
+            notice("TookOver", "driver", "TakeOver", true, note)
+        }
         Event::Run(_) | Event::Cluster(_) | Event::Group(..) | Event::Executor(..) => None,
     }
 }

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use posse_core::machines::lease;
+use posse_core::model::lease;
 
 /// A takeover.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,12 +24,10 @@ impl Takeover {
     /// That of a Lease that was taken at `at`.
     pub fn of(takeover: &lease::Takeover, at: SystemTime) -> Self {
         let time = Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH);
-        #[expect(clippy::cast_precision_loss, reason = "no takeover lasts for centuries")]
-        let seconds = takeover.silent_ms as f64 / 1_000.0;
         Self {
             from: takeover.pod.as_ref().map(|pod| pod.name.to_string()),
             cause: takeover.cause.as_str().to_owned(),
-            seconds,
+            seconds: takeover.seconds(),
             time: format!("{time:.0}"),
         }
     }

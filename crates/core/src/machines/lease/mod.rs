@@ -14,8 +14,7 @@
 //! ago. A holder that still renews after that time is alive, unless its pod is terminating. A standby observes it for ever.
 
 use crate::model::ids::{ExecutorId, Uid};
-use crate::model::lease::Record;
-use crate::model::pod::Owner;
+use crate::model::lease::{Record, Takeover, TakeoverCause};
 use crate::model::refusal::{Refusal, RefusalClass};
 use posse_base::backoff::{asked_ms, delay_ms};
 use posse_base::rng::Rng;
@@ -25,7 +24,7 @@ mod identity;
 mod terms;
 
 pub use self::identity::LeaseIdentity;
-pub use self::terms::{HolderWait, ID_BLOCK, LeaseTerms, TakeoverCause};
+pub use self::terms::{HolderWait, ID_BLOCK, LeaseTerms};
 
 /// The longest duration of another holder's Lease that we wait for, in seconds.
 const HOLDER_LEASE_S_MAX: u32 = 3_600;
@@ -92,16 +91,6 @@ pub enum LeaseUpdate {
     /// At start: another holder has it, but may be dead. It is taken at `until` if it does not
     /// change before.
     Waiting { holder: String, until: Millis },
-}
-
-/// From whom a start has taken the Lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Takeover {
-    /// The holder's pod.
-    pub pod: Option<Owner>,
-    pub cause: TakeoverCause,
-    /// How long ago the holder had renewed or released it, by both clocks.
-    pub silent_ms: u64,
 }
 
 /// How the Lease is released.

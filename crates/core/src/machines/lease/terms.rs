@@ -54,25 +54,3 @@ pub enum HolderWait {
     /// For ever: it is the standby of the holder.
     StandsBy,
 }
-
-/// Why a Lease could be taken from its holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TakeoverCause {
-    /// The holder has released it.
-    Released,
-    /// The holder's process or pod has ended.
-    Ended,
-    /// The holder did not renew it.
-    Silent,
-}
-
-impl TakeoverCause {
-    /// The word in events and outputs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::Ended => "ended",
-            Self::Silent => "silent",
-        }
-    }
-}

@@ -1,6 +1,7 @@
 //! Tests of a standby, which waits for a holder that renews for as long as that lives.
 
 use super::*;
+use crate::model::pod::Owner;
 
 const TERMS: LeaseTerms = LeaseTerms::STANDBY;
 
