@@ -26,7 +26,7 @@ use posse_control::client::ClientError;
 use posse_core::machines::lease::LeaseScope;
 use posse_core::model::ids::Uid;
 use posse_core::model::lease::Record;
-use posse_core::model::pod::Owner;
+use posse_core::model::owner::Owner;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::orphans::{
     LeaseAge, OrphanCandidate, OrphanFacts, OrphanVerdict, OwnerState, judge,

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, error, info, warn};
 
-use posse_core::model::lease::Takeover;
 use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::model::takeover::Takeover;
 use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit, end_wait_ms};
 use posse_kube::api::driver_job::{DriverJob, PodRest};
 use posse_kube::api::retry::with_retries;

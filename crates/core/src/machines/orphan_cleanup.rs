@@ -14,7 +14,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::model::ids::Uid;
-use crate::model::pod::Owner;
+use crate::model::owner::Owner;
 use crate::model::pod::Phase;
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::policy::orphans::{
@@ -269,7 +269,7 @@ impl OrphanCleanup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod::OwnerKind;
+    use crate::model::owner::OwnerKind;
 
     fn owner(name: &str) -> Owner {
         Owner { kind: OwnerKind::Pod, name: name.to_owned(), uid: Uid::new(&format!("uid-{name}")) }

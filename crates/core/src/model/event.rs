@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::act::Act;
 use crate::model::ids::{ExecutorId, GroupName, Uid};
-use crate::model::lease::Takeover;
+use crate::model::takeover::Takeover;
 use crate::model::task::TaskEnd;
 use crate::model::waiting::Waiting;
 use posse_base::time::Millis;

@@ -5,7 +5,8 @@ use std::fmt;
 
 use crate::model::ids::Uid;
 use crate::model::lease::Record;
-use crate::model::pod::{Owner, Phase};
+use crate::model::owner::Owner;
+use crate::model::pod::Phase;
 
 /// The fields of an executor's pod that this decision needs.
 #[derive(Clone, Debug, PartialEq, Eq)]

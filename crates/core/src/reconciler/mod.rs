@@ -63,9 +63,9 @@ use crate::model::event::{
 };
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{Input, Watermark};
-use crate::model::lease::Takeover;
 use crate::model::pod::Pod;
 use crate::model::settings::{GroupSpec, Policy};
+use crate::model::takeover::Takeover;
 use crate::state::budgets::Budgets;
 use crate::state::driver_reports::DriverReports;
 use crate::state::errands::{Errands, MutationKind};

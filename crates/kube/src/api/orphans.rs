@@ -9,7 +9,7 @@ use super::{
 use serde_json::json;
 
 use crate::http::{Http, Method};
-use posse_core::model::pod::{Owner, OwnerKind};
+use posse_core::model::owner::{Owner, OwnerKind};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::orphans::{OrphanCandidate, OwnerState};
 use posse_wire::k8s::kueue;

@@ -12,8 +12,8 @@ use crate::signals::{Signal, Signals};
 use posse_base::clock::Clock;
 use posse_base::time::Millis;
 use posse_core::machines::lease::{HolderWait, LeaseScope, LeaseUpdate};
-use posse_core::model::lease::Takeover;
 use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::model::takeover::Takeover;
 use posse_process::job;
 
 /// The result of acquiring a Lease.

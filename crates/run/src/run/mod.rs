@@ -8,32 +8,30 @@ pub mod settings;
 mod driver_plan;
 mod instance;
 mod interfaces;
+mod leader;
+mod parts;
 mod recorded;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender};
 use log::{debug, info, warn};
-use rustix::process::{Signal, getpid, kill_process};
 
 use crate::claims::SlotClaims;
-use crate::credentials::{CredentialContext, CredentialThreads, SecretRelease};
-use crate::driver::DriverEnv;
+use crate::credentials::{CredentialThreads, SecretRelease};
 use crate::driver::port::DriverPort;
-use crate::dry_run::{TemplateDryRun, with_what_is_added};
+use crate::dry_run::TemplateDryRun;
 use crate::engine::{Ended, Engine, EngineState};
 use crate::events::EventLog;
-use crate::idle;
 use crate::inbox::{ControlHandle, Liveness, Message, inbox};
 use crate::job_pod::JobPod;
 use crate::kube_events::{KubeEventWriter, SentCounts};
 use crate::leases::IdStore;
 use crate::log_lines::EventLogger;
 use crate::metrics::RunMetrics;
-use crate::pod_groups::{PodGroups, check_pod_group};
-use crate::polled::PolledCommands;
+use crate::pod_groups::PodGroups;
 use crate::progress::Progress;
 use crate::random::random_bits;
 use crate::run::context::{ApiServer, EnvLookup, RunContext};
@@ -41,15 +39,13 @@ use crate::run::error::RunError;
 use crate::run::instance::{AcquiredInstance, InstanceRequest};
 use crate::run::interfaces::{Interfaces, open_outputs};
 use crate::run::settings::{RunIdentity, RunSettings};
-use crate::scale;
 use crate::shown_wanted;
 use crate::signals::Signals;
 use crate::task_outputs::TaskOutputs;
 use crate::task_secrets::{TaskSecret, TaskSecrets};
-use crate::upstream::{OrphanSettings, Threads, WatchSettings};
+use crate::upstream::Threads;
 use crate::usage::Usage;
 use crate::watermark::SharedWatermark;
-use crate::worker::Worker;
 use crate::writers::{Requests, Writers};
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
@@ -57,31 +53,19 @@ use posse_base::time::Millis;
 use posse_control::metrics::{Metrics, MetricsServer};
 use posse_control::served_run::{DriverPage, ServedRun};
 use posse_control::{DryRuns, Events, RunHandle};
-use posse_core::machines::lease::{LeaseRelease, LeaseTerms};
-use posse_core::machines::own_deletion::OwnDeletion;
+use posse_core::machines::lease::LeaseRelease;
 use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome};
 use posse_core::machines::startup::Startup;
-use posse_core::model::action::RunVerdict;
-use posse_core::model::ids::Uid;
-use posse_core::model::lease::Takeover;
-use posse_core::model::pod_text::PodOverrides;
-use posse_core::model::settings::{GroupSpec, RecordUse};
 use posse_core::model::stop::StopResult;
-use posse_core::reconciler::{InstanceIdentity, Reconciler};
+use posse_core::model::takeover::Takeover;
 use posse_kube::api::driver_job::DriverJob;
-use posse_kube::api::driver_pod::DriverPod;
 use posse_kube::api::objects::Objects;
-use posse_kube::api::orphans::AppExecutors;
 use posse_kube::api::pods::Pods;
-use posse_kube::api::retry::with_retries;
-use posse_kube::http::WriteLimit;
-use posse_wire::config::{Control, PortChoice};
 use posse_wire::control::status_json::{self, LeaderJson};
 use posse_wire::k8s::kube_event::Regarding;
 use posse_wire::k8s::labels::Selection;
-use posse_wire::k8s::takeover;
 use posse_wire::names;
-use posse_wire::time::{self, Epoch};
+use posse_wire::time::Epoch;
 
 /// How often the driver's pod is read, to notice its deletion.
 const OWN_POD_INTERVAL: Duration = Duration::from_secs(10);
@@ -166,14 +150,6 @@ struct Run<'a> {
     outputs: Option<Arc<TaskOutputs>>,
 }
 
-/// The times of the Leases of a run.
-fn lease_terms(job_pod: Option<&JobPod>) -> LeaseTerms {
-    match job_pod.is_some_and(JobPod::has_standby) {
-        true => LeaseTerms::STANDBY,
-        false => LeaseTerms::USUAL,
-    }
-}
-
 /// What a run has before its first executor.
 struct Opened {
     interfaces: Interfaces,
@@ -252,59 +228,6 @@ impl Run<'_> {
             server.stop();
         }
         outcome
-    }
-
-    /// Checks the driver's pod on a thread of its own, and then looks for its deletion until the returned
-    /// sender is dropped.
-    fn watch_driver_pod(&self) -> Option<Sender<()>> {
-        let pod = self.context.pod.as_ref()?;
-        let pod = DriverPod::new(self.server.http.clone(), &self.context.namespace, pod);
-        let has_driver = !self.settings.driver.command.is_empty();
-        let grace_ms = if has_driver { self.settings.grace_ms } else { 0 };
-        let needed_s = (grace_ms + self.settings.policy.stop_timeout_ms).div_ceil(1_000);
-        let clock = self.clock;
-        let of_standbys = self.job_pod.as_deref().filter(|pod| pod.has_standby());
-        let job = of_standbys.map(|pod| pod.job().clone());
-        let leader = Arc::clone(&self.leader);
-        let (sender, is_over) = bounded::<()>(0);
-        let body = move || {
-            if let Some(problem) = pod.problem(needed_s) {
-                warn!("{problem}");
-            }
-            let see_standbys = || {
-                let standby = match job.as_ref().map(DriverJob::standbys) {
-                    Some(Ok(standby)) => standby,
-                    Some(Err(refusal)) => return debug!("standbys cannot be listed: {refusal}"),
-                    None => return,
-                };
-                let mut leader = leader.lock().unwrap_or_else(PoisonError::into_inner);
-                *leader = leader.take().map(|leader| LeaderJson { standby, ..leader });
-            };
-            see_standbys();
-            let mut deletion = OwnDeletion::default();
-            while is_over.recv_timeout(OWN_POD_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                see_standbys();
-                let ours = match pod.deletion() {
-                    Ok(ours) => ours,
-                    Err(refusal) => {
-                        debug!("the driver's pod cannot be read: {refusal}");
-                        continue;
-                    }
-                };
-                if deletion.is_abandoned(ours, clock.now()) {
-                    warn!("the driver's pod was deleted, and no kubelet ends it: ending");
-                    let sent = kill_process(getpid(), Signal::TERM);
-                    return sent.unwrap_or_else(|error| warn!("cannot send SIGTERM: {error}"));
-                }
-            }
-        };
-        match Worker::start("driver-pod", STACK_BYTES, body) {
-            Ok(_) => Some(sender),
-            Err(error) => {
-                debug!("cannot start a thread to check the driver's pod: {error}");
-                None
-            }
-        }
     }
 
     fn handle(&self, sender: &Sender<Message>, liveness: &Arc<Liveness>) -> ControlHandle {
@@ -513,7 +436,7 @@ impl Run<'_> {
                 false => Shutdown::new(startup, settings.grace_ms, settings.keep),
             },
             job: self.job.clone().filter(|_| self.context.is_outlived()),
-            lease_terms: lease_terms(self.job_pod.as_deref()),
+            lease_terms: leader::lease_terms(self.job_pod.as_deref()),
             clock: self.clock,
             inbox: receiver,
             sender: sender.clone(),
@@ -567,45 +490,6 @@ impl Run<'_> {
         }
     }
 
-    /// Tells the Job how the run has ended. While the Leases are held: a standby that has them next reads it.
-    fn end_job(&mut self, outcome: &ShutdownOutcome) {
-        let code = (self.exit_code)(outcome);
-        let has_ended = matches!(outcome.verdict, Some(RunVerdict::AllEnded { .. }));
-        let is_idle = has_ended && self.settings.policy.idle_end_ms > 0;
-        if let Some(job_pod) = &mut self.job_pod {
-            job_pod.end(code, outcome.is_signalled, is_idle);
-        }
-    }
-
-    /// Makes this pod the one that acts, which holds the Leases. Returns whom it follows.
-    fn take_lead(&mut self, acquired: &AcquiredInstance) -> Result<Option<Takeover>, RunError> {
-        let Some(job_pod) = &mut self.job_pod else { return Ok(None) };
-        if job_pod.has_standby()
-            && let Some(job_end) = job_pod.begin()
-        {
-            if self.settings.keeps_executors() {
-                job_pod.end_executors(&self.settings.app);
-            }
-            return Err(RunError::Over(job_end.code()));
-        }
-        let now = self.clock.wall(self.clock.now());
-        let from = acquired.from.as_ref().filter(|from| job_pod.follows(from, now));
-        let takeover = from.map(|from| takeover::Takeover::of(from, now));
-        let text = takeover.as_ref().map(takeover::Takeover::to_text);
-        if job_pod.has_standby() {
-            let pod = self.context.pod.as_ref().map(|pod| pod.name.clone()).unwrap_or_default();
-            let leader = LeaderJson { pod, standby: Vec::new(), takeover };
-            *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = Some(leader);
-        }
-        if let Err(refusal) = with_retries(|| job_pod.job().take_lead(text.as_deref())) {
-            warn!(
-                "the driver's Service does not lead to this pod: {refusal}; grant list and patch on pods, as \
-                 deploy/rbac.yaml does"
-            );
-        }
-        Ok(from.cloned())
-    }
-
     fn requests(&self, opened: &Opened, pods: Pods) -> Requests {
         Requests {
             pods,
@@ -614,173 +498,5 @@ impl Run<'_> {
             log: Arc::clone(&opened.interfaces.log),
             outputs: self.outputs.clone(),
         }
-    }
-
-    fn core(
-        &self,
-        selection: &Selection,
-        groups: Vec<GroupSpec>,
-        record: RecordUse,
-        (ids, id_high_water): (&IdStore, u64),
-        rng: &mut Rng,
-    ) -> Reconciler {
-        let settings = self.settings;
-        let identity = InstanceIdentity {
-            pod_prefix: selection.pod_prefix(),
-            owner: self.context.owner.as_ref().map(|owner| Uid::new(&owner.uid)),
-            id_high_water,
-            is_id_high_water_stored: !matches!(ids, IdStore::None),
-            start_unix_ms: time::unix_ms(self.clock.wall(Millis::ZERO)),
-            is_lease_held: true,
-            is_driver_ready: false,
-        };
-        let mut policy = settings.policy.clone();
-        if settings.control == Control::Off {
-            // Without the control API no target can arrive that the hold would wait for.
-            policy.adopt_hold_ms = 0;
-        }
-        policy.credentials = settings.credentials.iter().map(|entry| entry.name.clone()).collect();
-        policy.keeps_task_output = self.outputs.is_some();
-        policy.record = record;
-        policy.ends_with_work = settings.driver.command.is_empty();
-        policy.outlives_driver = policy.ends_with_work || self.context.is_outlived();
-        Reconciler::new(identity, policy, groups, rng.next_u64(), self.clock.now())
-    }
-
-    /// The groups of the settings, with their pods.
-    fn groups(&self, selection: &Selection, run: &RunIdentity) -> Result<Vec<GroupSpec>, RunError> {
-        let groups = self.settings.groups.iter().map(|group| {
-            let identity = self.settings.identity(Some(group), run);
-            let compiled = group
-                .template
-                .compile(&identity)
-                .map_err(|error| RunError::Settings(error.to_string()))?;
-            for warning in compiled.warnings() {
-                warn!("group {}: {warning}", group.spec.name);
-            }
-            let body = compiled.render(1, 0, &PodOverrides::default());
-            let refused =
-                |refusal| RunError::Template(format!("group {}: {refusal}", group.spec.name));
-            check_pod_group(&self.server.http, &identity).map_err(refused)?;
-            let pods = self.pods(selection);
-            pods.check_fields(&body).map_err(refused)?;
-            let compiled = with_what_is_added(&group.template, &identity, &pods, compiled);
-            Ok(GroupSpec { pod: Some(compiled.pod), ..group.spec.clone() })
-        });
-        groups.collect()
-    }
-
-    /// The driver's port, if the configuration has `driver.port`.
-    fn driver_port(&self, acquired: &AcquiredInstance) -> Result<Option<DriverPort>, RunError> {
-        let driver = &self.settings.driver;
-        let AcquiredInstance { selection, is_new, .. } = acquired;
-        let port = driver.port.map(|choice| match choice {
-            PortChoice::Number(number) if driver.command.is_empty() => {
-                Ok(DriverPort::of_others(number))
-            }
-            PortChoice::Auto | PortChoice::Number(_) => {
-                DriverPort::choose(choice, &self.context.namespace, selection, *is_new)
-            }
-        });
-        port.transpose().map_err(RunError::Settings)
-    }
-
-    fn identity(
-        &self,
-        selection: &Selection,
-        port: Option<&DriverPort>,
-    ) -> Result<RunIdentity, RunError> {
-        let controller = match self.context.is_outlived() {
-            true => Some(self.lease_ref(selection)?),
-            false => None,
-        };
-        Ok(RunIdentity {
-            instance: selection.instance.clone(),
-            namespace: self.context.namespace.clone(),
-            owner: self.context.owner.clone(),
-            controller,
-            driver_host: self.context.driver_host.clone(),
-            driver_port: port.map(|port| port.number),
-        })
-    }
-
-    fn pods(&self, selection: &Selection) -> Pods {
-        Pods::new(self.server.http.clone(), self.context.namespace.as_str(), selection.clone())
-    }
-
-    fn watch_settings(&self, seed: u64) -> WatchSettings {
-        let poll_interval_ms = self.settings.poll_interval_ms;
-        WatchSettings { clock: self.clock, seed, poll_interval_ms }
-    }
-
-    /// The PodGroups of the groups in the file.
-    fn pod_groups(&self, run: &RunIdentity) -> PodGroups {
-        let groups = self.settings.groups.iter().filter_map(|group| {
-            let pod_group = self.settings.identity(Some(group), run).pod_group()?;
-            Some((group.spec.name.clone(), pod_group))
-        });
-        PodGroups::new(self.server.http.clone(), &self.context.namespace, groups.collect())
-    }
-
-    /// The objects of the namespace, for writes while the Lease is held.
-    fn objects(&self, limit: Option<WriteLimit>) -> Objects {
-        let http = limit.map(|limit| self.server.http.with_write_limit(limit));
-        let http = http.unwrap_or_else(|| self.server.http.clone());
-        Objects::new(http, Some(&self.context.namespace))
-    }
-
-    fn claims(&self, selection: &Selection, objects: Objects) -> SlotClaims {
-        let claims = SlotClaims::new(objects, selection.clone());
-        for group in &self.settings.groups {
-            claims.note(&group.volumes);
-        }
-        claims
-    }
-
-    fn orphans(&self) -> OrphanSettings {
-        let (http, app) = (self.server.http.clone(), self.settings.app.as_str());
-        let pods = AppExecutors::new(http, &self.context.namespace, Some(app));
-        let is_exclusive = self.settings.exclusive;
-        OrphanSettings { pods, is_exclusive }
-    }
-
-    /// Starts the threads that keep the credentials fresh.
-    fn credentials(
-        &self,
-        selection: &Selection,
-        write_limit: Option<WriteLimit>,
-        inbox: &Sender<Message>,
-        rng: &mut Rng,
-    ) -> Result<CredentialThreads, RunError> {
-        let context = CredentialContext {
-            objects: self.objects(write_limit),
-            selection: selection.clone(),
-            owner: self.context.owner.clone(),
-            common: Arc::clone(&self.settings.common),
-            is_embedded: self.server.is_embedded,
-            clock: self.clock,
-            inbox: inbox.clone(),
-        };
-        CredentialThreads::start(self.settings, &context, rng)
-            .map_err(|error| RunError::System(format!("credentials: {error}")))
-    }
-
-    /// Starts the commands of `scale` and `idle`.
-    fn polled_commands(
-        &self,
-        env: &DriverEnv,
-        sender: &Sender<Message>,
-    ) -> Result<PolledCommands, RunError> {
-        let groups = self.settings.groups.iter();
-        let scales = groups.filter_map(|group| scale::reader(group, &env.credentials, self.clock));
-        let idle = self.settings.driver.idle.clone();
-        let idle = idle.map(|command| ("idle", idle::reader(command, env.complete())));
-        let mut threads = PolledCommands::default();
-        for (name, reader) in scales.map(|reader| ("scale", reader)).chain(idle) {
-            threads
-                .start(name, reader, sender)
-                .map_err(|error| RunError::System(format!("threads: {error}")))?;
-        }
-        Ok(threads)
     }
 }

@@ -301,8 +301,8 @@ mod tests {
     use posse_core::model::act::{Call, Caller, Key};
     use posse_core::model::event::{DeleteCause, LossReason, RestartKind, Subject};
     use posse_core::model::ids::{ExecutorId, GroupName, Uid};
-    use posse_core::model::lease::{Takeover, TakeoverCause};
-    use posse_core::model::pod::{Owner, OwnerKind};
+    use posse_core::model::owner::{Owner, OwnerKind};
+    use posse_core::model::takeover::{Takeover, TakeoverCause};
     use posse_core::model::task::{TaskEnd, TaskOutcome};
     use posse_core::model::waiting::{RunWait, ServerWait, Waiting};
 

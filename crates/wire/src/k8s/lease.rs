@@ -14,7 +14,7 @@ use posse_base::text::sanitize;
 use posse_core::machines::lease::LeaseScope;
 use posse_core::model::ids::{ExecutorId, STORED_ID_MAX, Uid};
 use posse_core::model::lease::Record;
-use posse_core::model::pod::{Owner, OwnerKind};
+use posse_core::model::owner::{Owner, OwnerKind};
 
 /// Value of the component label. It differs from an executor's, so that no pod selector matches a
 /// Lease.

@@ -61,7 +61,7 @@ pub fn parse_job(bytes: &[u8]) -> Result<OwnerFacts, WireError> {
 mod tests {
     use super::*;
     use crate::pod::JobName;
-    use posse_core::model::pod::{Owner, OwnerKind};
+    use posse_core::model::owner::{Owner, OwnerKind};
 
     #[test]
     fn reads_pages() {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use posse_core::model::lease;
+use posse_core::model::takeover;
 
 /// A takeover.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,12 +22,12 @@ pub struct Takeover {
 
 impl Takeover {
     /// That of a Lease that was taken at `at`.
-    pub fn of(takeover: &lease::Takeover, at: SystemTime) -> Self {
+    pub fn of(of: &takeover::Takeover, at: SystemTime) -> Self {
         let time = Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH);
         Self {
-            from: takeover.pod.as_ref().map(|pod| pod.name.to_string()),
-            cause: takeover.cause.as_str().to_owned(),
-            seconds: takeover.seconds(),
+            from: of.pod.as_ref().map(|pod| pod.name.clone()),
+            cause: of.cause.as_str().to_owned(),
+            seconds: of.seconds(),
             time: format!("{time:.0}"),
         }
     }

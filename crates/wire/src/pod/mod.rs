@@ -9,9 +9,10 @@ use crate::k8s::labels::{COMPONENT, DO_NOT_DISRUPT, SAFE_TO_EVICT, Selection};
 use crate::text::{Text, clipped, number, text_of};
 use posse_core::model::ids::{ExecutorId, GroupName, STORED_ID_MAX, Uid, Version};
 use posse_core::model::input::{ForeignPod, PodAnswer};
+use posse_core::model::owner::{Owner, OwnerKind};
 use posse_core::model::pod::{
-    ATTEMPT_MAX, ContainerState, End, GRACE_DEFAULT_S, InitEnd, Owner, OwnerKind, Phase, Pod, Rare,
-    StartProblem, StartProblemKind,
+    ATTEMPT_MAX, ContainerState, End, GRACE_DEFAULT_S, InitEnd, Phase, Pod, Rare, StartProblem,
+    StartProblemKind,
 };
 use posse_core::model::settings::Restart;
 use posse_core::policy::loss::{STATUS_UNKNOWN, TERMINATION_TARGET};

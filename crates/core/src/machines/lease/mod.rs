@@ -14,13 +14,15 @@
 //! ago. A holder that still renews after that time is alive, unless its pod is terminating. A standby observes it for ever.
 
 use crate::model::ids::{ExecutorId, Uid};
-use crate::model::lease::{Record, Takeover, TakeoverCause};
+use crate::model::lease::Record;
 use crate::model::refusal::{Refusal, RefusalClass};
+use crate::model::takeover::Takeover;
 use posse_base::backoff::{asked_ms, delay_ms};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
 mod identity;
+mod standby;
 mod terms;
 
 pub use self::identity::LeaseIdentity;
@@ -33,8 +35,6 @@ pub const HOLDER_WAIT_MS: u64 = 60_000;
 /// How often a waiting start reads the Lease, to notice a release quickly.
 const HOLDER_POLL_MS: u64 = 2_000;
 const BACKOFF_MS: u64 = 1_000;
-/// How long after the holder's renewal is due a standby reads the Lease.
-const LOOK_AFTER_MS: u64 = 500;
 
 /// What a Lease guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,7 +298,7 @@ impl LeaseMachine {
                     record.holder.is_empty() || named_us || holder_state == HolderState::Gone;
                 if free || self.is_expired(&record, now) {
                     self.from = (!named_us && self.stands_by())
-                        .then(|| takeover(&record, holder_state, wall_ms));
+                        .then(|| standby::takeover(&record, holder_state, wall_ms));
                     self.record = Some(record);
                     self.write_next();
                 } else {
@@ -413,28 +413,6 @@ impl LeaseMachine {
         self.n_failures = 0;
     }
 
-    fn stands_by(&self) -> bool {
-        self.wait == HolderWait::StandsBy && !self.ever_held
-    }
-
-    /// Whether it is worth a request to find out if this holder has ended: a standby asks only if it did not renew.
-    pub fn doubts(&self, record: &Record, now: Millis) -> bool {
-        let is_silent = |(version, since): &(String, Millis)| {
-            *version == record.version_text && now.since(*since) >= self.terms.renew_ms
-        };
-        !self.stands_by() || self.observed.as_ref().is_none_or(is_silent)
-    }
-
-    /// When a standby reads the Lease again: soon after the next renewal is due, as far as the clocks agree, so that it
-    /// sees the last one early.
-    fn look_ms(&self, record: &Record, wall_ms: i64) -> u64 {
-        let renew_ms = self.terms.renew_ms;
-        let age_ms =
-            record.renewed_ms.and_then(|at| u64::try_from(wall_ms.saturating_sub(at)).ok());
-        let known = age_ms.filter(|age_ms| *age_ms < renew_ms);
-        known.map_or(renew_ms, |age_ms| (renew_ms - age_ms + LOOK_AFTER_MS).min(renew_ms))
-    }
-
     fn on_refused(&mut self, refusal: Refusal, now: Millis) {
         if refusal.class == RefusalClass::Forbidden && !self.ever_held {
             self.done = true;
@@ -526,16 +504,6 @@ fn update_kind(update: &LeaseUpdate) -> u8 {
         LeaseUpdate::IdsReserved { .. } => 1,
         LeaseUpdate::Retrying { .. } | LeaseUpdate::Waiting { .. } => 2,
     }
-}
-
-fn takeover(record: &Record, holder: HolderState, wall_ms: i64) -> Takeover {
-    let cause = match holder {
-        _ if record.holder.is_empty() => TakeoverCause::Released,
-        HolderState::Gone => TakeoverCause::Ended,
-        HolderState::Ending | HolderState::Unknown => TakeoverCause::Silent,
-    };
-    let silent = record.renewed_ms.and_then(|at| u64::try_from(wall_ms.saturating_sub(at)).ok());
-    Takeover { pod: record.owner.clone(), cause, silent_ms: silent.unwrap_or(0) }
 }
 
 fn duration_ms(record: &Record) -> u64 {

@@ -11,7 +11,8 @@ use posse_core::machines::lease::{
 use posse_core::machines::orphan_cleanup::{self, OrphanCleanup};
 use posse_core::model::ids::Uid;
 use posse_core::model::lease::Record;
-use posse_core::model::pod::{Owner, OwnerKind, Phase};
+use posse_core::model::owner::{Owner, OwnerKind};
+use posse_core::model::pod::Phase;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::policy::orphans::{OrphanCandidate, OwnerState};
 

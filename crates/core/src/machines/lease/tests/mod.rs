@@ -7,7 +7,7 @@ mod standby;
 mod stops;
 
 use super::*;
-use crate::model::pod::OwnerKind;
+use crate::model::owner::OwnerKind;
 
 /// Milliseconds since 1970 at `Millis(0)` of these tests.
 const WALL_MS: i64 = 1_767_225_600_000;
@@ -272,11 +272,8 @@ fn leases_are_not_renewed_in_step() {
             tenths[usize::try_from((waited - 1) * 10 / LeaseTerms::USUAL.renew_ms).unwrap()] += 1;
             let before = bench.now;
             bench.write();
-            assert_eq!(
-                bench.now.since(before),
-                LeaseTerms::USUAL.renew_ms,
-                "the next renewals keep their times"
-            );
+            let waited = bench.now.since(before);
+            assert_eq!(waited, LeaseTerms::USUAL.renew_ms, "the next renewals keep their times");
         }
         assert!(tenths.iter().all(|n| (10..60).contains(n)), "{is_refused}: {tenths:?}");
     }

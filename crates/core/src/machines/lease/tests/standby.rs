@@ -1,7 +1,8 @@
 //! Tests of a standby, which waits for a holder that renews for as long as that lives.
 
 use super::*;
-use crate::model::pod::Owner;
+use crate::model::owner::Owner;
+use crate::model::takeover::TakeoverCause;
 
 const TERMS: LeaseTerms = LeaseTerms::STANDBY;
 
