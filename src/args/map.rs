@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 
 use crate::args::{FileArgs, ServerArgs, ShowProgress};
 use posse_core::model::settings::EXECUTORS_MAX;
 use posse_core::model::task::RETRIES_MAX;
 
-const MAP: &str = "\
+pub const MAP: &str = "\
 Examples:
   posse map --dev -j 5 < tasks.txt             on this machine, five lines at a time
   posse map --image registry.example.com/tools:1 -j 100 --retries 2 < tasks.txt
@@ -17,17 +17,6 @@ Examples:
 Exit codes:
   0   every line ended with 0
   10  some lines failed";
-
-/// The command, and the one of its run.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Run each line of stdin once, as a command in an executor
-    #[command(after_help = MAP)]
-    Map(MapArgs),
-    /// Hand on the lines of `posse map` (its run starts it)
-    #[command(hide = true)]
-    MapFeed(FeedArgs),
-}
 
 /// `posse map`.
 #[derive(Args, Clone, Debug)]

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::args::format::FormatArgs;
 #[cfg(target_os = "linux")]
-use crate::args::map;
+use crate::args::map::{FeedArgs, MAP, MapArgs};
 use crate::args::{FileArgs, Output, ServerArgs};
 use posse_wire::config::PosseImage;
 
@@ -40,9 +40,14 @@ Examples:
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run each line of stdin once, as a command in an executor
     #[cfg(target_os = "linux")]
-    #[command(flatten)]
-    Map(map::Command),
+    #[command(after_help = MAP)]
+    Map(MapArgs),
+    /// Hand on the lines of `posse map` (its run starts it)
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    MapFeed(FeedArgs),
     /// Print the pods that a run would create
     #[command(after_help = RENDER)]
     Render(RenderArgs),

@@ -21,7 +21,9 @@ pub mod render;
 pub fn run(command: Command, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     match command {
         #[cfg(target_os = "linux")]
-        Command::Map(command) => map::run(command, world),
+        Command::Map(args) => map::map(&args, world),
+        #[cfg(target_os = "linux")]
+        Command::MapFeed(args) => map::feed(&args, world),
         Command::Render(args) if args.driver => render::driver(&args, world, out),
         Command::Render(args) => render::command(&args, world, out),
         Command::Check(args) => check::check(&args, world, out),

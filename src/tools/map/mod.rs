@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::ValueEnum as _;
 
-use crate::args::map::{Command, MapArgs};
+use crate::args::map::MapArgs;
 use crate::args::output::OutputArgs;
 use crate::args::{EmbeddedArgs, RunArgs, ShowProgress};
 use crate::exit::{Code, Failure};
@@ -17,18 +17,13 @@ mod input;
 mod output;
 mod resume;
 
-/// Calls the command.
+pub use feed::feed;
+
+/// `posse map`.
 ///
 /// # Errors
 /// The arguments are wrong, or the run could not start.
-pub fn run(command: Command, world: &World<'_>) -> Result<Code, Failure> {
-    match command {
-        Command::Map(args) => map(&args, world),
-        Command::MapFeed(args) => feed::feed(&args, world),
-    }
-}
-
-fn map(args: &MapArgs, world: &World<'_>) -> Result<Code, Failure> {
+pub fn map(args: &MapArgs, world: &World<'_>) -> Result<Code, Failure> {
     crate::run::run(&run_args(args, world)?, world)
 }
 
@@ -91,7 +86,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::args::{self, CommandLine, tools};
+    use crate::args::{Command, CommandLine, tools};
     use crate::settings::run_settings;
     use crate::testing::Folder;
     use posse_run::run::settings::RunSettings;
@@ -100,7 +95,7 @@ mod tests {
     fn settings(file: &str, args: &str) -> Result<RunSettings, Failure> {
         let folder = Folder::new(&[("posse.yaml", file)]);
         let words = ["posse", "map"].into_iter().chain(args.split_whitespace());
-        let args::Command::Tools(tools::Command::Map(Command::Map(args))) =
+        let Command::Tools(tools::Command::Map(args)) =
             CommandLine::try_parse_from(words).unwrap().command
         else {
             panic!("not `posse map`")
