@@ -212,9 +212,10 @@ pub fn submit_dry_run(server: &dyn Server) {
     assert_eq!(unmarked(&shown), unmarked(&rendered));
     assert_eq!(made(&scene), [""; 0]);
     // The server's refusal of a template is reported before anything is created.
-    let from = json!({"fieldRef": {"fieldPath": "no.such"}});
-    let wrong = json!({"driver": {"env": [{"name": "A", "valueFrom": from}]}});
-    let said = ["env[3].valueFrom.fieldRef.fieldPath", "no.such"];
+    let mounts = json!([{"name": "no-such", "mountPath": "/x"}]);
+    let container = json!({"name": "driver", "volumeMounts": mounts});
+    let wrong = json!({"driver": {"pod": {"spec": {"containers": [container]}}}});
+    let said = ["volumeMounts", "no-such"];
     expect(&run(&scene).settings(wrong).once(&["submit"]), 4, &said);
     assert_eq!(made(&scene), [""; 0]);
     scene.finish();
