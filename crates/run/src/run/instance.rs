@@ -181,13 +181,12 @@ impl InstanceRequest<'_> {
             _ if self.settings.exclusive || is_jobs => HolderWait::ForItsEnd,
             LeaseScope::Application | LeaseScope::Instance => HolderWait::No,
         };
+        let is_followed = self.standby_of.is_some();
+        let terms = if is_followed { LeaseTerms::STANDBY } else { LeaseTerms::USUAL };
         let lease = LeaseSettings {
             http: self.http.clone(),
             scope,
-            terms: match self.standby_of {
-                Some(_) => LeaseTerms::STANDBY,
-                None => LeaseTerms::USUAL,
-            },
+            terms,
             wait,
             ended_pod,
             namespace: self.context.namespace.clone(),
