@@ -242,7 +242,7 @@ impl Cluster {
         if let Some(node) = node {
             node.stop();
         }
-        server.stop();
+        drop(server);
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             log::warn!("cannot remove the cluster's folder {}: {error}", self.folder.display());
         }

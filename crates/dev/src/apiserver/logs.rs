@@ -115,7 +115,8 @@ fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, StatusError> 
     })
 }
 
-/// The log file of the container.
+/// The log file of the container. The error says, in the kubelet's words, which state the container has
+/// instead.
 fn log_path(
     api: &Api,
     object: &Object,
@@ -123,35 +124,24 @@ fn log_path(
     container: &str,
     previous: bool,
 ) -> Result<PathBuf, StatusError> {
-    find_log(api, object, pod, container, previous).map_err(|what| {
-        let name = &object.key.name;
-        let message = match what.split_once(' ') {
-            Some(("previous", _)) => {
-                format!("previous terminated container \"{container}\" in pod \"{name}\" not found")
-            }
-            _ => format!("container \"{container}\" in pod \"{name}\" is {what}"),
-        };
+    let name = &object.key.name;
+    let refused = |what: &str| {
+        let message = format!("container \"{container}\" in pod \"{name}\" is {what}");
         StatusError::bad_request(message)
-    })
-}
-
-/// As `log_path`. The error says, in the kubelet's words, which state the container has instead.
-fn find_log(
-    api: &Api,
-    object: &Object,
-    pod: &Value,
-    container: &str,
-    previous: bool,
-) -> Result<PathBuf, String> {
+    };
     let status = ["containerStatuses", "initContainerStatuses"]
         .into_iter()
         .flat_map(|list| array_at(pod, &format!("/status/{list}")))
         .find(|status| text_at(status, "/name") == container)
-        .ok_or("not available")?;
+        .ok_or_else(|| refused("not available"))?;
     let last = text_at(status, "/lastState/terminated/containerID");
     let state = |name: &str| status.pointer(&format!("/state/{name}"));
     let id = if previous {
-        Some(last).filter(|id| !id.is_empty()).ok_or("previous one")?
+        Some(last).filter(|id| !id.is_empty()).ok_or_else(|| {
+            StatusError::bad_request(format!(
+                "previous terminated container \"{container}\" in pod \"{name}\" not found"
+            ))
+        })?
     } else if state("running").is_some() {
         text_at(status, "/containerID")
     } else if state("terminated").is_some() {
@@ -160,15 +150,16 @@ fn find_log(
     } else if !last.is_empty() {
         last
     } else {
-        return Err(match text_at(status, "/state/waiting/reason") {
-            "ErrImagePull" => "waiting to start: image can't be pulled".to_owned(),
-            "ImagePullBackOff" => "waiting to start: trying and failing to pull image".to_owned(),
-            reason => format!("waiting to start: {reason}"),
-        });
+        let why = match text_at(status, "/state/waiting/reason") {
+            "ErrImagePull" => "image can't be pulled",
+            "ImagePullBackOff" => "trying and failing to pull image",
+            reason => reason,
+        };
+        return Err(refused(&format!("waiting to start: {why}")));
     };
     // The container id ends with the restart count.
     let restart = id.rsplit('/').next().and_then(|restart| restart.parse().ok());
-    let restart = restart.ok_or("terminated")?;
+    let restart = restart.ok_or_else(|| refused("terminated"))?;
     Ok(file(&pod_folder(&api.logs, &object.key, &object.uid), container, restart))
 }
 

@@ -307,7 +307,6 @@ fn query_options(request: &Request) -> Result<Value, StatusError> {
     for (name, text) in &request.query {
         match name.as_str() {
             "gracePeriodSeconds" => given[name] = json!(whole_number(text)?),
-            "orphanDependents" => given[name] = is_true(text).into(),
             "propagationPolicy" if !text.is_empty() => given[name] = text.as_str().into(),
             "dryRun" if !text.is_empty() => match given[name].as_array_mut() {
                 Some(values) => values.push(text.as_str().into()),
@@ -321,22 +320,13 @@ fn query_options(request: &Request) -> Result<Value, StatusError> {
 
 /// The propagation policy.
 fn propagation(given: &Value) -> Result<Option<Propagation>, Cause> {
-    const FIELD: &str = "propagationPolicy";
-    let policy = given.get(FIELD).and_then(Value::as_str);
-    let orphan = given.get("orphanDependents").and_then(Value::as_bool);
-    match (policy, orphan) {
-        (Some(policy), Some(_)) => {
-            let detail = "orphanDependents and deletionPropagation cannot be both set";
-            Err(Cause::invalid(FIELD, policy, detail))
-        }
-        (Some("Background" | "Foreground"), None) | (None, Some(false)) => {
-            Ok(Some(Propagation::Background))
-        }
-        (Some("Orphan"), None) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
-        (Some(other), None) => {
+    match given.get("propagationPolicy").and_then(Value::as_str) {
+        None => Ok(None),
+        Some("Background" | "Foreground") => Ok(Some(Propagation::Background)),
+        Some("Orphan") => Ok(Some(Propagation::Orphan)),
+        Some(other) => {
             let known = ["Foreground", "Background", "Orphan", "nil"];
-            Err(Cause::not_supported(FIELD, other, &known))
+            Err(Cause::not_supported("propagationPolicy", other, &known))
         }
-        (None, None) => Ok(None),
     }
 }

@@ -218,24 +218,16 @@ impl RunningServer {
     pub(crate) fn refuse(&self, ms: Option<u64>) {
         send_order(&self.orders, ms);
     }
+}
 
-    pub(crate) fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
+impl Drop for RunningServer {
+    fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         // An error means that the thread has ended already.
         let _ = self.orders.send(PortOrder::Stop);
         if thread.join().is_err() {
             log::error!("the embedded API server's thread panicked");
         }
-    }
-}
-
-impl Drop for RunningServer {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{Kubelet, TimerKind};
 use crate::node::environment::Blocked;
 use crate::node::probes::probe::{self, Handler, Probe, ProbeKind};
-use crate::node::probes::{Exec, HandlerCall, HandlerOutcome, HandlerPurpose};
+use crate::node::probes::{self, Exec, HandlerCall, HandlerOutcome, HandlerPurpose};
 use crate::node::process::Process;
 use crate::node::run::{ContainerState, Role, Terminated};
 use crate::node::start::{CommandSource, ContainerContext, prepare};
@@ -312,7 +312,7 @@ impl Kubelet {
             };
             let purpose = HandlerPurpose::Probe(index);
             let call = HandlerCall { number, purpose, handler, timeout, exec };
-            let queued = self.handler_threads.run_probe(call);
+            let queued = probes::start(call, &self.inbox);
             if let Some(process) = self.processes.get_mut(&number)
                 && let Some(running) = process.probe_running.get_mut(index)
             {
@@ -365,7 +365,7 @@ impl Kubelet {
             Handler::Exec(command) => self.exec(number, CommandSource::Hook(command), output),
             Handler::Invalid(_) | Handler::Http { .. } | Handler::Tcp { .. } => None,
         };
-        if !self.handler_threads.run_hook(HandlerCall { number, purpose, handler, timeout, exec }) {
+        if !probes::start(HandlerCall { number, purpose, handler, timeout, exec }, &self.inbox) {
             let outcome = HandlerOutcome::error("cannot start a thread for the hook");
             // This thread empties the inbox, so a blocking send could wait for ever.
             let _ = self.inbox.try_send(crate::node::Input::HandlerDone(number, purpose, outcome));

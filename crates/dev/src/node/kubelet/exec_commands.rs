@@ -13,33 +13,26 @@ use posse_process::supervisor::Running;
 impl Kubelet {
     /// Answers an order with the command, which the client's thread starts.
     pub(crate) fn on_exec(&self, order: ExecOrder) {
-        let answer = self.prepare_exec(&order).map_err(|missing| match missing {
-            // The kubelet's words.
-            Missing::Container => format!("container not found ({:?})", order.container),
-            Missing::Process => "the containers of simulated nodes run no processes".to_owned(),
-        });
+        let answer = self.prepare_exec(&order);
         // An error means that the client has left.
         let _ = order.answer.try_send(answer);
     }
 
-    fn prepare_exec(&self, order: &ExecOrder) -> Result<StartCommand, Missing> {
+    fn prepare_exec(&self, order: &ExecOrder) -> Result<StartCommand, String> {
+        // The kubelet's words.
+        let missing = || format!("container not found ({:?})", order.container);
         let run = self.runs.get(&order.key).filter(|run| run.uid == order.uid);
         let container = run.and_then(|run| {
             let running = |state: &ContainerState| matches!(state, ContainerState::Running { .. });
             run.containers.iter().find(|one| one.name == order.container && running(&one.state))
         });
-        let container = container.ok_or(Missing::Container)?;
-        let number = container.process.ok_or(Missing::Process)?;
+        let container = container.ok_or_else(missing)?;
+        let number =
+            container.process.ok_or("the containers of simulated nodes run no processes")?;
         let source = CommandSource::Client(&order.command);
-        let exec = self.exec(number, source, PathBuf::new()).ok_or(Missing::Container)?;
+        let exec = self.exec(number, source, PathBuf::new()).ok_or_else(missing)?;
         Ok(Box::new(move |io: CommandIo| start(exec, &io)))
     }
-}
-
-/// Why no command can be run.
-enum Missing {
-    Container,
-    Process,
 }
 
 fn start(exec: Exec, io: &CommandIo) -> Result<Running, String> {

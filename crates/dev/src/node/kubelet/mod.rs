@@ -19,7 +19,6 @@ use crate::faults::Fault;
 use crate::node::addresses::Addresses;
 use crate::node::nodes::Nodes;
 use crate::node::output::Outputs;
-use crate::node::probes::HandlerThreads;
 use crate::node::run::{Container, ContainerState, NextAction, PodRun, RestartPolicy};
 use crate::node::scheduler::{Requirements, Scheduler};
 use crate::node::{Input, Settings, report, volumes};
@@ -52,7 +51,6 @@ pub(super) struct Kubelet {
     processes: BTreeMap<u64, ContainerProcess>,
     processes_started: u64,
     outputs: Outputs,
-    handler_threads: HandlerThreads,
     timers: BTreeMap<(Millis, u64), Timer>,
     timers_set: u64,
     /// The value of the fault `node-loss` at the last sync.
@@ -119,7 +117,6 @@ impl Kubelet {
             processes: BTreeMap::new(),
             processes_started: 0,
             outputs: Outputs::new(Arc::clone(&api))?,
-            handler_threads: HandlerThreads::new(inbox.clone()),
             timers: BTreeMap::new(),
             timers_set: 0,
             loss: None,

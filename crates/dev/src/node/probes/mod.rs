@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::Sender;
 
 use self::probe::Handler;
 use crate::apiserver::exec_orders::CommandIo;
@@ -20,10 +20,6 @@ use crate::node::start::Prepared;
 use crate::node::start_error::{RuntimeError, StartError};
 use posse_process::supervisor::Link;
 
-/// Threads that run probes.
-const THREADS_MAX: usize = 8;
-/// Queued probes. A probe that finds the queue full is tried again one period later.
-const QUEUE_MAX: usize = 1024;
 const STACK_BYTES: usize = 256 << 10;
 /// How much of a command's output is read.
 const OUTPUT_BYTES_MAX: u64 = 10 << 10;
@@ -84,50 +80,16 @@ impl HandlerOutcome {
     }
 }
 
-/// The threads that run probes and hooks.
-#[derive(Debug)]
-pub(super) struct HandlerThreads {
-    calls: Sender<HandlerCall>,
-    receiver: Receiver<HandlerCall>,
-    inbox: Sender<Input>,
-    n_threads: usize,
-}
-
-impl HandlerThreads {
-    pub(super) fn new(inbox: Sender<Input>) -> Self {
-        let (calls, receiver) = bounded(QUEUE_MAX);
-        Self { calls, receiver, inbox, n_threads: 0 }
-    }
-
-    /// Runs a probe on one of the shared threads. False if the queue is full.
-    pub(super) fn run_probe(&mut self, call: HandlerCall) -> bool {
-        if self.n_threads == 0 || (self.n_threads < THREADS_MAX && !self.calls.is_empty()) {
-            let (receiver, inbox) = (self.receiver.clone(), self.inbox.clone());
-            let started = builder().spawn(move || {
-                for call in receiver {
-                    // A send error means that the node's thread has ended.
-                    let _ = inbox.send(run(call));
-                }
-            });
-            self.n_threads += usize::from(started.is_ok());
-        }
-        self.n_threads > 0 && self.calls.try_send(call).is_ok()
-    }
-
-    /// Runs a hook on its own thread, because it may take a whole grace period. False if the thread
-    /// could not be started.
-    pub(super) fn run_hook(&self, call: HandlerCall) -> bool {
-        let inbox = self.inbox.clone();
-        let started = builder().spawn(move || {
-            // A send error means that the node's thread has ended.
-            let _ = inbox.send(run(call));
-        });
-        started.is_ok()
-    }
-}
-
-fn builder() -> thread::Builder {
-    thread::Builder::new().name("dev-probe".to_owned()).stack_size(STACK_BYTES)
+/// Runs a probe or a hook on a thread of its own, because it may take a whole grace period. False if the
+/// thread could not be started. Each probe runs once at a time, so their number bounds the threads.
+pub(super) fn start(call: HandlerCall, inbox: &Sender<Input>) -> bool {
+    let inbox = inbox.clone();
+    let builder = thread::Builder::new().name("dev-probe".to_owned()).stack_size(STACK_BYTES);
+    let started = builder.spawn(move || {
+        // A send error means that the node's thread has ended.
+        let _ = inbox.send(run(call));
+    });
+    started.is_ok()
 }
 
 fn run(call: HandlerCall) -> Input {
