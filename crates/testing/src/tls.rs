@@ -71,43 +71,41 @@ impl Authority {
         versions: &[&'static SupportedProtocolVersion],
         clients: Option<&Self>,
     ) -> Arc<ServerConfig> {
-        let (chain, key) = self.issue(names);
+        let verifier = clients.map(Self::verifier);
+        server_of(&self.issue(names), versions, verifier)
+    }
+
+    /// Takes client certificates of this authority.
+    fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(versions)
-            .unwrap();
-        let builder = match clients {
-            None => builder.with_no_client_auth(),
-            Some(authority) => {
-                let mut roots = RootCertStore::empty();
-                let pem = authority.pem.as_bytes();
-                roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                        .build()
-                        .unwrap();
-                builder.with_client_cert_verifier(verifier)
-            }
-        };
-        let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).map(Result::unwrap).collect();
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
-        Arc::new(builder.with_single_cert(chain, key).unwrap())
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap()).unwrap();
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap()
     }
 }
 
 /// The TLS settings of a server with this certificate and key. It wants a client certificate and takes any: as in
 /// kube-apiserver, somebody else judges it.
 pub fn server_with(
-    (chain, key): &(String, String),
+    pair: &(String, String),
     versions: &[&'static SupportedProtocolVersion],
     wants_clients: bool,
+) -> Arc<ServerConfig> {
+    let verifier = wants_clients.then(|| Arc::new(AnyClient) as Arc<dyn ClientCertVerifier>);
+    server_of(pair, versions, verifier)
+}
+
+fn server_of(
+    (chain, key): &(String, String),
+    versions: &[&'static SupportedProtocolVersion],
+    clients: Option<Arc<dyn ClientCertVerifier>>,
 ) -> Arc<ServerConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ServerConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
-    let builder = match wants_clients {
-        true => builder.with_client_cert_verifier(Arc::new(AnyClient)),
-        false => builder.with_no_client_auth(),
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
     };
     let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
