@@ -89,7 +89,9 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Embedded tasks::{output_of_tasks_beside_events};
     Both task_secrets::{files_of_tasks, secret_env_of_tasks};
     Embedded task_secrets::{values_of_a_submitted_queue};
-    Embedded record::{tasks_outlive_the_drivers_pod, work_outlives_the_drivers_pod};
+    Embedded record::{
+        a_record_that_others_change, tasks_outlive_the_drivers_pod, work_outlives_the_drivers_pod,
+    };
     Real standby::{both_pods_complete_a_job};
     Embedded standby::{
         a_standby_ends_with_its_leader, a_standby_follows_a_failure,

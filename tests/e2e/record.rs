@@ -97,6 +97,42 @@ pub fn tasks_outlive_the_drivers_pod(server: &dyn Server) {
     submit::stop_and_finish(scene);
 }
 
+/// What somebody edits or deletes of the record is told, and written anew from what is known; a ConfigMap of others is left alone.
+pub fn a_record_that_others_change(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let path = submit::path(&scene, "/api/v1", "configmaps");
+    let theirs = json!({"metadata": {"name": "shop-record-1"}, "data": {"a": "b"}});
+    scene.admin.post(&path, &theirs).ok();
+    let run = submit::run(&scene).settings(queue(&scene));
+    submit::expect(&run.once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    submit::wait_driver(&scene, "");
+    let add = |key: &str| {
+        let words = ["task", "add", "--app", APP, "--name", key];
+        wait_value(PATIENCE, "the driver to take a task", || {
+            let output = submit::ask(&scene, &words);
+            if output.status.success() { Ok(()) } else { Err(said(&output)) }
+        });
+    };
+    add("a");
+    let ours = format!("{path}/shop-record-2");
+    scene.admin.merge_patch(&ours, &json!({"data": {"lines": "rubbish\n"}})).ok();
+    add("b");
+    let told = "configmap shop-record-2: somebody has changed it: it is written anew";
+    submit::expect(&submit::ask(&scene, &["logs", APP]), 0, &[told]);
+    scene.admin.delete(&ours, &json!({})).ok();
+    add("c");
+    let told = "configmap shop-record-2 was deleted: it is written anew";
+    submit::expect(&submit::ask(&scene, &["logs", APP]), 0, &[told]);
+    let lines = scene.admin.get(&ours).ok()["data"]["lines"].clone();
+    for key in ["a", "b", "c"] {
+        let topic = format!(r#""task":["default","{key}"]"#);
+        assert!(lines.as_str().unwrap().contains(&topic), "{key}: {lines}");
+    }
+    let theirs = scene.admin.get(&format!("{path}/shop-record-1")).ok();
+    assert_eq!(theirs["data"], json!({"a": "b"}), "it is left alone");
+    submit::stop_and_finish(scene);
+}
+
 fn work(scene: &Scene<'_>, n: u32) -> Value {
     let pod = scene.template();
     let group = json!({

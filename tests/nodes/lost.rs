@@ -110,7 +110,7 @@ fn submit_queue(scene: &Scene, node: &MortalNode) {
     spec["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution":
         { "nodeSelectorTerms": [{ "matchExpressions": [names] }] } } });
     spec["containers"] = json!([{ "name": "driver" }]);
-    let driver = json!({ "posse_image": POSSE_IMAGE, "standby": 1, "pod": { "spec": spec } });
+    let driver = json!({ "image": POSSE_IMAGE, "posse_image": POSSE_IMAGE, "standby": 1, "pod": { "spec": spec } });
     let settings = json!({ "app": "app", "driver": driver, "executors": [group] });
     scene.write("posse.yaml", &settings.to_string());
     scene.submit();

@@ -221,11 +221,13 @@ impl ClusterRecord {
                     warn!("configmap {} was deleted: it is written anew", self.name(number));
                     (chunk.uid, chunk.version) = (String::new(), String::new());
                 }
-                Place::Ours { uid, version } => {
-                    debug!(
-                        "configmap {} has another version: it is written anew",
-                        self.name(number)
-                    );
+                Place::Ours { uid, version, text } => {
+                    let stored = self.chunks.get(&number).map(Chunk::text);
+                    // Else the answer to a write of ours was lost.
+                    if text != chunk.text() && stored.as_ref() != Some(&text) {
+                        let name = self.name(number);
+                        warn!("configmap {name}: somebody has changed it: it is written anew");
+                    }
                     (chunk.uid, chunk.version) = (uid, version);
                 }
                 Place::Lost => {
@@ -245,7 +247,7 @@ impl ClusterRecord {
         Ok(match read(&self.place, &object) {
             None => Place::Taken,
             Some(found) if found.epoch > self.epoch => Place::Lost,
-            Some(Found { uid, version, .. }) => Place::Ours { uid, version },
+            Some(Found { uid, version, text, .. }) => Place::Ours { uid, version, text },
         })
     }
 
@@ -358,6 +360,7 @@ enum Place {
     Ours {
         uid: String,
         version: String,
+        text: String,
     },
     /// A later process has written it.
     Lost,

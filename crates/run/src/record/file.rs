@@ -34,7 +34,10 @@ pub(super) struct FileRecord {
 impl FileRecord {
     pub(super) fn open(path: PathBuf, owner: &RecordOwner) -> Result<(Self, Vec<Fact>), String> {
         let name = path.display().to_string();
-        let failed = |error: io::Error| format!("record {name}: {error}");
+        let failed = |error: io::Error| match error.raw_os_error() {
+            Some(_) => format!("record {name}: {error}: name another file, or set `record: off`"),
+            None => format!("record {name}: {error}"),
+        };
         let mut file = files::open_own(&path).map_err(failed)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             format!("record {name}: another posse has it open: end that one, or name another file")
