@@ -142,7 +142,11 @@ pub fn driver_node_lost_with_a_standby() {
         }
         scene.kubectl(&["delete", "pod", &first]);
     }
-    let task = |words: &[&str]| scene.posse(&[&["task"], words, &["--app", "app"]].concat());
+    let task = |words: &[&str]| {
+        let mut command = scene.command("posse");
+        command.args(["task", words[0], "--app", "app", "-n", &scene.namespace]).args(&words[1..]);
+        command.output().expect("posse is built")
+    };
     wait_value(PATIENCE, "the leader to take the tasks", || {
         let output = task(&["add", "--name", "t", "--array", "1-12", "--", "sleep", "20"]);
         if output.status.success() { Ok(()) } else { Err(format!("{output:?}")) }
