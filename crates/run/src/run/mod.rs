@@ -314,7 +314,8 @@ impl Run<'_> {
 
     /// A run without a pod is asked by `posse apps` itself.
     fn show_wanted(&self, log: &Arc<EventLog>, core: Arc<dyn RunHandle>) {
-        let Some(pod) = self.context.pod.clone() else { return };
+        // A pod that somebody else has made is not posse's to change.
+        let Some(pod) = self.context.pod.clone().filter(|_| self.job.is_some()) else { return };
         let api = Objects::new(self.server.http.clone(), Some(&self.context.namespace));
         let targets = self.settings.groups.iter().map(|group| u64::from(group.spec.target));
         if let Err(error) = shown_wanted::start(api, pod, targets.sum(), Arc::clone(log), core) {
