@@ -167,7 +167,7 @@ pub fn driver_node_lost_with_a_standby() {
     assert_ne!(node_of(&second), mortal.name());
     let left: Vec<String> = names(&scene.pods());
     assert!(at_work.iter().any(|name| left.contains(name)), "{at_work:?} of {left:?}");
-    expect(&task(&["wait", "t"]), 0, &[]);
+    expect(&task(&["wait"]), 0, &[]);
     let list = String::from_utf8(task(&["list", "-o", "json"]).stdout).unwrap();
     let tasks: Value = serde_json::from_str(&list).unwrap();
     let tasks = tasks["tasks"].as_array().or(tasks.as_array()).expect("a list");
