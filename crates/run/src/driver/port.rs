@@ -256,15 +256,16 @@ mod tests {
             let names = text.lines().filter_map(|line| line.split(' ').next_back());
             names.filter(|name| name.starts_with('@')).map(str::to_owned).collect::<BTreeSet<_>>()
         };
-        // Others on this machine may have a name with these digits.
-        let before = names();
         let held: Vec<UnixDatagram> =
             wanted.iter().filter_map(|number| abstract_name(*number).ok()).collect();
+        // With those of others, some of which may have these digits, and the held ones: a process that another test starts
+        // keeps a copy of them until it runs its own program.
+        let before = names();
         let port = choose(PortChoice::Auto, "names").unwrap();
         assert!(wanted.contains(&port.number));
-        drop(held);
         let number = port.number.to_string();
         let told = names().difference(&before).find(|name| name.contains(&number)).cloned();
+        drop(held);
         assert_eq!(told, None, "the port can be read");
     }
 
