@@ -151,8 +151,10 @@ impl Scene {
             let drivers = self.drivers();
             let driver = drivers.iter().find(|pod| is_ready(pod) && name_of(pod) != not);
             let Some(driver) = driver else { return Err(shown(&self.pods())) };
+            // Executors that may outlive the driver's pod belong to its Job.
+            let owners = [name_of(driver), owner_of(driver)];
             let mut own = self.executors();
-            own.retain(|pod| is_ready(pod) && owner_of(pod) == name_of(driver));
+            own.retain(|pod| is_ready(pod) && owners.contains(&owner_of(pod)));
             if own.len() == n { Ok(driver.clone()) } else { Err(shown(&self.pods())) }
         })
     }

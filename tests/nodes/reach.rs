@@ -137,7 +137,7 @@ pub fn connection_cut_by_a_kubelet() {
     expect(
         &follower.wait_with_output().unwrap(),
         1,
-        &[&format!("pod {}: the connection was cut", name_of(&driver))],
+        &[&format!("pod {} does not answer: the connection was cut", name_of(&driver))],
     );
     drop(dead);
     wait_value(PATIENCE, "the kubelet to be back", || {
