@@ -21,7 +21,6 @@ use super::cluster::Cluster;
 use super::driver::Driver;
 use super::faults::{Profile, policy};
 use super::groups::group;
-use super::indexes::status_is_current;
 use super::tasks::TaskDriver;
 use super::trace::{short, trace};
 
@@ -550,7 +549,6 @@ impl World {
         trace(|| format!("{:>9}   <- {}", self.now, short(&input)));
         self.check.before_input(core, &input, &self.cluster);
         core.handle(input.clone(), Millis(self.now));
-        status_is_current(core)?;
         let ms = if self.profile.batch_ms == 0 { 0 } else { self.rng.below(self.profile.batch_ms) };
         let at = self.now + ms;
         self.turn_at = Some(self.turn_at.map_or(at, |before| before.min(at)));
@@ -561,7 +559,6 @@ impl World {
     fn turn(&mut self) -> CheckResult {
         let Some(core) = &mut self.core else { return Ok(()) };
         core.turn(Millis(self.now));
-        status_is_current(core)?;
         self.turn_at = core.next_deadline().map(|at| at.0);
         if self.turn_at.is_some_and(|at| at <= self.now) {
             self.n_idle_turns += 1;
