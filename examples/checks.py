@@ -1,7 +1,9 @@
 """Shared by the run.py of the examples: starting processes, reading events, checking results."""
 
+import base64
 import contextlib
 import datetime
+import http.client
 import json
 import os
 import random
@@ -9,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import string
 import subprocess
 import sys
@@ -109,6 +112,18 @@ def driver_host():
     return subprocess.check_output(words, env={**os.environ, "KUBECONFIG": NODES}, text=True) if NODES else "127.0.0.1"
 
 
+def delete_pod(kubeconfig, name):
+    """Like `kubectl delete pod --grace-period=0`."""
+    host, authority, token = (
+        re.search(rf'\b{word}: "?([^",}}\s]+)', Path(kubeconfig).read_text()).group(1)
+        for word in ("server", "certificate-authority-data", "token"))
+    trusted = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
+    api = http.client.HTTPSConnection(host.removeprefix("https://"), context=trusted, timeout=10)
+    api.request("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0",
+                headers={"authorization": f"Bearer {token}"})
+    assert api.getresponse().status == 200, name
+
+
 class Checks:
     """One scenario. Its processes end with it. Its files stay if a check failed."""
 
@@ -182,6 +197,22 @@ class Checks:
         configuration = self.folder / "posse.yaml"
         configuration.write_text(json.dumps({"app": "flow", "executors": [{"count": 0, "max": 16, "pod": {"spec": spec}}]}))
         return self.start_posse(log, "-f", str(configuration), cluster=cluster)
+
+    def submit(self, cluster):
+        """Submits the example to an embedded cluster. Its driver's output goes to a file with the name of the pod."""
+        line = re.search(r"  command: \[(env, .*)\]\n", (ROOT / "examples" / self.name / "posse.yaml").read_text())
+        words = re.sub('[,"]', "", line[1])
+        # The Service's name leads nowhere there.
+        driver = f"  command: [sh, -c, 'exec {words} >{self.folder}/$POD_NAME']\n  image: python:3.12-slim\n  host: 127.0.0.1\n"
+        words = ["submit", "--create-rbac", "--no-wait", "-f", self.configuration((line[0], driver)), "--kubeconfig", cluster]
+        subprocess.run([posse_binary(), *words], cwd=ROOT, check=True, capture_output=True)
+
+    def driver(self, cluster, other_than=None):
+        """The pod of the submitted application's driver, with the executors' instance."""
+        words = [posse_binary(), "apps", "-o", "json", "--kubeconfig", cluster]
+        [app] = json.loads(subprocess.check_output(words))
+        driver = app["state"] == "Running" and app["driver"]
+        return driver and driver["pod"] != other_than and driver
 
     def output(self, log):
         return (self.folder / log).read_text()

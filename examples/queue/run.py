@@ -11,17 +11,14 @@
 4. without a posse.
 """
 
-import base64
 import collections
 import contextlib
-import http.client
 import json
 import os
 import random
 import re
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -29,7 +26,7 @@ from pathlib import Path
 from xmlrpc.client import Fault, ServerProxy
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import ROOT, Checks, at, free_port, json_lines, posse_binary
+from checks import ROOT, Checks, at, delete_pod, free_port, json_lines, posse_binary
 
 DRIVER, CLIENT = "examples/queue/driver.py", "clients/python:examples/projects"
 STARTS, END = range(0, 600_001, 12_500), 680_000
@@ -172,13 +169,11 @@ def beside_posse(seed):
         configuration = checks.configuration(
             (command, ""), ("port: auto", f"port: {port}"),
             ("head -c 32 /dev/urandom | base64", f"cat {token} "))
-        cluster = checks.folder / "kubeconfig"
-        checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
-        checks.until("a cluster", cluster.exists)
+        cluster = checks.start_cluster()
 
         def start_posse(log):
             return checks.start(
-                log, posse_binary(), "run", "-f", configuration, "--kubeconfig", str(cluster),
+                log, posse_binary(), "run", "-f", configuration, "--kubeconfig", cluster,
                 "--instance", checks.instance, "--events", str(checks.folder / "events"),
                 "--control", control,
             )
@@ -197,7 +192,7 @@ def beside_posse(seed):
         victim = play.kill_one(seeded)
         holders = checks.until("another one", lambda: sorted({*play.holders()} - {victim}))
         vanished = seeded.choice(holders)
-        delete_pod(cluster.read_text(), f"queue-{checks.instance}-exec-{vanished}")
+        delete_pod(cluster, f"queue-{checks.instance}-exec-{vanished}")
         second = start_posse("posse-again")
         checks.until("the end of the work", lambda: driver.poll() is not None)
         second.terminate()
@@ -218,35 +213,20 @@ def beside_posse(seed):
 
 def outlived():
     with Checks("queue") as checks:
-        cluster = checks.folder / "kubeconfig"
-        checks.start("dev", posse_binary(), "dev", "--kubeconfig", str(cluster))
-        checks.until("a cluster", cluster.exists)
-
-        def posse(*words):
-            command = [posse_binary(), *words, "--kubeconfig", str(cluster)]
-            return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-
-        def driver():
-            [app] = json.loads(posse("apps", "-o", "json"))
-            return app["state"] == "Running" and app["driver"]
-
-        command = f'  command: [env, "PYTHONPATH={CLIENT}", python3, {DRIVER}]\n'
-        script = f"PYTHONPATH={CLIENT} exec python3 {DRIVER} >{checks.folder}/$POD_NAME"
-        # The Service's name leads nowhere on an embedded cluster.
-        submitted = f"  command: [sh, -c, '{script}']\n  image: python:3.12-slim\n  host: 127.0.0.1\n"
-        posse("submit", "--create-rbac", "--no-wait", "-f", checks.configuration((command, submitted)))
-        first = checks.until("the driver", driver)
+        cluster = checks.start_cluster()
+        checks.submit(cluster)
+        first = checks.until("the driver", lambda: checks.driver(cluster))
         play = Play(checks, first["pod"])
         checks.until("six executors", play.six_work)
-        checks.instance = driver()["instance"]
-        delete_pod(cluster.read_text(), first["pod"])
-        second = checks.until("the next driver", lambda: (now := driver()) and now["pod"] != first["pod"] and now)
+        checks.instance = checks.driver(cluster)["instance"]
+        delete_pod(cluster, first["pod"])
+        second = checks.until("the next driver", lambda: checks.driver(cluster, other_than=first["pod"]))
         # What holds the poisoned item has an end of its own.
         held = {line["executor"]: line["item"] for line in play.record("begun")}
         kept = {executor for executor, item in held.items() if item != POISON}
         play = Play(checks, second["pod"])
         checks.until("the end", lambda: play.record("end"))
-        checks.until("the end of the application", lambda: not driver())
+        checks.until("the end of the application", lambda: not checks.driver(cluster))
         play.check_work()
         poisoned = {line["executor"] for line in play.record("lost") if line["item"] == POISON}
         after = {line["executor"] for line in play.record("done")}
@@ -273,18 +253,6 @@ def is_ready(control):
         posse.connect(control.removeprefix("unix:"))
         posse.sendall(b"GET /readyz HTTP/1.1\r\nhost: posse\r\nconnection: close\r\n\r\n")
         return b" 200 " in posse.recv(100)
-
-
-def delete_pod(kubeconfig, name):
-    """Like `kubectl delete pod --grace-period=0`."""
-    host, authority, token = (
-        re.search(rf'\b{word}: "?([^",}}\s]+)', kubeconfig).group(1)
-        for word in ("server", "certificate-authority-data", "token"))
-    trusted = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
-    api = http.client.HTTPSConnection(host.removeprefix("https://"), context=trusted, timeout=10)
-    api.request("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0",
-                headers={"authorization": f"Bearer {token}"})
-    assert api.getresponse().status == 200, name
 
 
 def without_posse(what, words, **environment):
