@@ -256,6 +256,19 @@ def with_a_wrong_token():
         without_posse("a wrong token", ["401", "--control-token-file"], control, str(wrong))
 
 
+def outlived():
+    """Dask's workers end with the connection to their scheduler. If that changes, say so in README.md."""
+    with Checks("dask") as checks:
+        port = str(free_port())
+        words = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--host", "127.0.0.1"]
+        scheduler = checks.start("scheduler", DASK, "scheduler", "--port", port, *words)
+        worker = checks.start("worker", DASK, "worker", f"127.0.0.1:{port}", "--no-nanny", *words)
+        checks.until("a worker", lambda: "Registered to" in checks.output("worker.err"))
+        scheduler.kill()
+        checks.until("its end", lambda: worker.poll() is not None)
+        checks.same("without its scheduler: exit code", worker.returncode, 0)
+
+
 def main():
     seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     with Checks("dask") as checks, dask.config.set({"array.slicing.split-large-chunks": False}):
@@ -267,6 +280,7 @@ def main():
         play.check_work()
         play.silence(last)
         play.end()
+    outlived()
     without_posse("no posse is named", ["POSSE_CONTROL", "posse run"], "")
     without_posse("nobody answers", ["/nowhere", "is `posse run` there"], "unix:/nowhere")
     without_posse("no token file", ["POSSE_CONTROL_TOKEN_FILE", "/nowhere"], "127.0.0.1:1", "/nowhere")
