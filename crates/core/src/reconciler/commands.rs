@@ -17,12 +17,12 @@ impl Reconciler {
     /// target that is there or that kills nobody, changes nothing and is not noted: a driver may repeat it every second.
     pub fn call(&mut self, command: Command, by: Caller, now: Millis) -> Reply {
         let act = Act::of(&command, by);
-        let n_events = self.events.len();
+        let place = self.out.n_events();
         let reply = self.command(command, now);
-        let has_told = self.events.len() > n_events;
+        let has_told = self.out.n_events() > place;
         let is_noted = |act: &Act| has_told || (act.call != Call::Scale && reply.has_effect());
         if let Some(act) = act.filter(is_noted) {
-            self.events.insert(n_events, Event::Run(RunEvent::Acted(act)));
+            self.out.tell_at(place, Event::Run(RunEvent::Acted(act)));
         }
         reply
     }

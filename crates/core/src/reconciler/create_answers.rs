@@ -151,7 +151,7 @@ impl Reconciler {
             self.change_create(id, now, |create| {
                 (create.step, create.watermark) = (CreateStep::Check, watermark);
             });
-            return self.actions.push_back(Action::Get { id, watermark });
+            return self.out.act(Action::Get { id, watermark });
         }
         self.on_request_refused(id, sent_at, refusal, now);
         if advice == Advice::Retry {
@@ -277,14 +277,14 @@ impl Reconciler {
         }
         if is_new {
             let cause = cause.as_str();
-            self.events.push_back(Event::Group(name, GroupEvent::CreateRefused { cause, message }));
+            self.out.tell(Event::Group(name, GroupEvent::CreateRefused { cause, message }));
         }
     }
 
     /// True if the pod has the name and the labels of this create.
     fn has_create_labels(&self, id: ExecutorId, pod: &Pod) -> bool {
         pod.id == id
-            && self.has_our_name(pod)
+            && self.ours.has_our_name(pod)
             && self.executors.get(id).is_some_and(|executor| executor.group == pod.group)
     }
 
@@ -292,7 +292,7 @@ impl Reconciler {
     /// an earlier POST of it made the pod.
     fn is_our_own(&self, id: ExecutorId, pod: &Pod) -> bool {
         self.has_create_labels(id, pod)
-            && self.has_our_owner(pod)
+            && self.ours.has_our_owner(pod)
             && !self.foreign_pods.contains(&pod.uid)
     }
 }

@@ -11,7 +11,7 @@ impl Reconciler {
     pub(super) fn on_credentials(&mut self, renewal: Renewal, now: Millis) {
         let Renewal { name, outcome, next_at } = renewal;
         let were_stored = self.credentials.are_stored();
-        self.events.push_back(match outcome {
+        self.out.tell(match outcome {
             Ok(expires) => {
                 self.credentials.on_renewed(&name, expires);
                 Event::Run(RunEvent::CredentialsRenewed { name, expires, until: next_at })

@@ -102,7 +102,7 @@ impl Reconciler {
                 // It works for nobody any more, so the next one does not wait for the reason.
                 self.change(id, now, |executor| executor.is_disconnected = true);
             }
-        } else if self.executors.get(id).is_none() && !self.ids.is_retired(id) {
+        } else if self.executors.get(id).is_none() && !self.ours.is_retired(id) {
             return Reply::UnknownExecutor;
         }
         Reply::Done

@@ -25,7 +25,7 @@ impl Reconciler {
             GangStep::Unchanged => return None,
             GangStep::Complete => {
                 let event = GroupEvent::GangRunning { running: counts.running, min: gang.min };
-                self.events.push_back(Event::Group(name.clone(), event));
+                self.out.tell(Event::Group(name.clone(), event));
                 return None;
             }
             GangStep::Incomplete(since) => since,
@@ -46,7 +46,7 @@ impl Reconciler {
         let until = group.gang.give_back(now, &mut self.rng);
         let GangCounts { running, .. } = counts;
         let event = GroupEvent::GangGivenBack { running, min: gang.min, until };
-        self.events.push_back(Event::Group(name.clone(), event));
+        self.out.tell(Event::Group(name.clone(), event));
         self.give_back(name, now);
         None
     }

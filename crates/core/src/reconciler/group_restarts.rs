@@ -35,7 +35,7 @@ impl Reconciler {
         let attempt = group.attempts.begin_next();
         let members: Vec<ExecutorId> = group.members.iter().copied().collect();
         let members = members.into_iter().filter(|&id| !self.has_task(id)).collect::<Vec<_>>();
-        self.events.push_back(Event::Group(name.clone(), GroupEvent::Restarted { attempt }));
+        self.out.tell(Event::Group(name.clone(), GroupEvent::Restarted { attempt }));
         // What some executors have completed is worth nothing without the others.
         self.executors.forget_work(name);
         self.note_fact(Topic::Work(name.clone()));

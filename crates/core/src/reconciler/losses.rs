@@ -162,7 +162,7 @@ impl Reconciler {
             && self.stop.is_none()
         {
             let event = RunEvent::BudgetExhausted { budget, why: why.clone() };
-            self.events.push_back(Event::Run(event));
+            self.out.tell(Event::Run(event));
             self.end_of_run.decide(RunVerdict::BudgetExhausted { budget, why });
         }
     }
@@ -235,11 +235,7 @@ impl Reconciler {
     fn blame_node(&mut self, node: String, reason: LossReason, loss: NodeLoss, now: Millis) {
         if let Some(until) = self.nodes.on_loss(&node, loss, now) {
             self.timers.set(until, Timer::Node);
-            self.events.push_back(Event::Cluster(ClusterEvent::NodeAvoided {
-                node,
-                until,
-                reason,
-            }));
+            self.out.tell(Event::Cluster(ClusterEvent::NodeAvoided { node, until, reason }));
         }
     }
 }

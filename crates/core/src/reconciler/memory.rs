@@ -43,8 +43,8 @@ impl Reconciler {
             let resize = Resize { not_before, n_refused, step, limit, limit_bytes, told };
             executor.resize = Some(Box::new(resize));
         });
-        let name = self.pod_name(id);
-        self.actions.push_back(Action::Resize { id, uid, name, step, pod });
+        let name = self.ours.pod_name(id);
+        self.out.act(Action::Resize { id, uid, name, step, pod });
     }
 
     pub(super) fn on_resized(

@@ -52,7 +52,7 @@ mod termination;
 mod timers;
 mod turn;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use self::foreign_pods::ForeignPods;
 use self::stop::Stop;
@@ -71,9 +71,11 @@ use crate::state::driver_reports::DriverReports;
 use crate::state::errands::{Errands, MutationKind};
 use crate::state::executors::{Executor, Executors, Group};
 use crate::state::gates::Gates;
-use crate::state::id_allocator::IdAllocator;
-use crate::state::ledger::{Create, UnresolvedCreates};
+use crate::state::ledger::Create;
 use crate::state::nodes::Nodes;
+pub use crate::state::ours::InstanceIdentity;
+use crate::state::ours::Ours;
+use crate::state::outbox::Outbox;
 use crate::state::overdue_starts::OverdueStarts;
 use crate::state::protection::Protection;
 use crate::state::retained::{EndedTasks, RetainedPods};
@@ -86,39 +88,17 @@ use crate::state::window::Window;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
-/// The identity of this run, as far as decisions need it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InstanceIdentity {
-    /// A pod's name is this prefix followed by the executor's id.
-    pub pod_prefix: String,
-    /// The uid of what owns the executors, the driver's pod or its Job; none outside a cluster.
-    pub owner: Option<Uid>,
-    /// The highest id that an earlier run of this instance may have used, as stored on the server.
-    pub id_high_water: u64,
-    /// The server stores the high water of this run.
-    pub is_id_high_water_stored: bool,
-    /// The time of `Millis::ZERO` in milliseconds since 1970, by the wall clock as it is set now:
-    /// annotations on pods have wall time.
-    pub start_unix_ms: u64,
-    /// The instance's Lease is held; false: not before `Input::Lease` says so.
-    pub is_lease_held: bool,
-    /// Creates may begin; false: not before `Input::DriverReady`.
-    pub is_driver_ready: bool,
-}
-
 /// The owner of snapshot, ledger and plan.
 #[derive(Debug)]
 pub struct Reconciler {
-    identity: InstanceIdentity,
     policy: Policy,
     rng: Rng,
 
     // What the server has shown, what was asked of it, and who has which id.
     snapshot: Snapshot,
     executors: Executors,
-    ids: IdAllocator,
+    ours: Ours,
     errands: Errands,
-    unresolved_creates: UnresolvedCreates,
     /// Pods whose creates took effect late, while another executor had their slot or their task. They end.
     late_pods: BTreeSet<Uid>,
     /// Pods whose nodes are looked at if they do not end.
@@ -148,8 +128,7 @@ pub struct Reconciler {
     end_of_run: RunEnd,
     stop: Option<Stop>,
 
-    actions: VecDeque<Action>,
-    events: VecDeque<Event>,
+    out: Outbox,
 }
 
 impl Reconciler {
@@ -162,19 +141,17 @@ impl Reconciler {
         now: Millis,
     ) -> Self {
         let mut reconciler = Self {
-            ids: IdAllocator::new(identity.id_high_water, identity.is_id_high_water_stored),
             window: Window::new(policy.in_flight_max),
             server: ServerHealth::default(),
             credentials: Credentials::new(&policy.credentials),
             budgets: Budgets::new(&policy),
             nodes: Nodes::new(policy.bad_nodes),
             gates: Gates::new(identity.is_lease_held, identity.is_driver_ready),
-            identity,
+            ours: Ours::new(identity),
             policy,
             snapshot: Snapshot::default(),
             executors: Executors::default(),
             errands: Errands::default(),
-            unresolved_creates: UnresolvedCreates::default(),
             late_pods: BTreeSet::new(),
             driver_reports: DriverReports::default(),
             protection: Protection::default(),
@@ -188,10 +165,9 @@ impl Reconciler {
             stop: None,
             end_of_run: RunEnd::default(),
             rng: Rng::new(seed),
-            actions: VecDeque::new(),
-            events: VecDeque::new(),
+            out: Outbox::default(),
         };
-        reconciler.events.push_back(Event::Run(RunEvent::Started));
+        reconciler.out.tell(Event::Run(RunEvent::Started));
         for spec in groups {
             let name = spec.name.clone();
             reconciler.executors.groups.entry(name).or_insert_with(|| Group::new(spec, true));
@@ -202,12 +178,12 @@ impl Reconciler {
 
     /// This process goes on with the run of another, for which it stood by.
     pub fn note_takeover(&mut self, from: Takeover) {
-        self.events.push_back(Event::Run(RunEvent::TookOver(from)));
+        self.out.tell(Event::Run(RunEvent::TookOver(from)));
     }
 
     /// The wall clock may have been set: the time of `Millis::ZERO` in milliseconds since 1970.
     pub fn set_start_time(&mut self, start_unix_ms: u64) {
-        self.identity.start_unix_ms = start_unix_ms;
+        self.ours.set_start_time(start_unix_ms);
     }
 
     /// Applies an input. Decisions follow in `turn`.
@@ -229,11 +205,11 @@ impl Reconciler {
             Input::DriverReady => self.gates.on_driver_ready(),
             Input::Got { id, watermark, answer } => self.on_got(id, watermark, answer, now),
             Input::GotNode { name, answer } => self.on_node_answer(&name, answer),
-            Input::IdsNotReserved { up_to } => self.ids.on_dropped(up_to, now),
-            Input::IdsReserved { up_to } => self.ids.on_reserved(up_to),
+            Input::IdsNotReserved { up_to } => self.ours.on_dropped(up_to, now),
+            Input::IdsReserved { up_to } => self.ours.on_reserved(up_to),
             Input::Lease { held, high_water } => {
                 self.gates.set_lease(held);
-                self.ids.on_lease(high_water);
+                self.ours.on_lease(high_water);
                 self.judge_foreign_again(now);
             }
             Input::List(list) => {
@@ -275,7 +251,7 @@ impl Reconciler {
                 }
             }
             Input::WatchRestarted { kind, cause } => {
-                self.events.push_back(Event::Cluster(ClusterEvent::WatchRestarted { kind, cause }));
+                self.out.tell(Event::Cluster(ClusterEvent::WatchRestarted { kind, cause }));
             }
         }
         if self.watermark().epoch != epoch_before {
@@ -301,7 +277,7 @@ impl Reconciler {
     pub fn turn(&mut self, now: Millis) {
         self.fire_timers(now);
         self.judge_overdue(now);
-        self.unresolved_creates.expire(now);
+        self.ours.expire_creates(now);
         self.trim_records(now);
         let until = if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
         self.timers.set_turn(until);
@@ -310,17 +286,25 @@ impl Reconciler {
         self.send_reads(now);
         self.send_mutations(now);
         self.send_facts(now);
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    /// What each part says is always true of it.
+    fn check(&self) {
+        self.out.check();
+        self.ours.check();
     }
 
     /// The next action to carry out.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.out.next_action()
     }
 
     /// The next event to report.
     pub fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front()?;
-        self.end_of_run.may_tell(&event).then_some(event)
+        self.out.next_event()
     }
 
     /// The decision that ends the run. Returned once.
@@ -369,20 +353,20 @@ impl Reconciler {
 
     fn report_stopping(&mut self) {
         if self.end_of_run.report_stopping() {
-            self.events.push_back(Event::Run(RunEvent::Stopping));
+            self.out.tell(Event::Run(RunEvent::Stopping));
         }
     }
 
     /// Tells something of an executor, which must be in the table.
     fn tell(&mut self, id: ExecutorId, event: ExecutorEvent) {
         match self.subject(id) {
-            Some(subject) => self.events.push_back(Event::Executor(subject, event)),
+            Some(subject) => self.out.tell(Event::Executor(subject, event)),
             None => self.executors.note_missing(id),
         }
     }
 
     fn on_target_changed(&mut self, group: GroupName, target: u32, now: Millis) {
-        self.events.push_back(Event::Group(group, GroupEvent::TargetChanged { target }));
+        self.out.tell(Event::Group(group, GroupEvent::TargetChanged { target }));
         self.note_targets(now);
     }
 
@@ -391,14 +375,10 @@ impl Reconciler {
         self.budgets.on_target(total, now);
     }
 
-    fn pod_name(&self, id: ExecutorId) -> String {
-        format!("{}{id}", self.identity.pod_prefix)
-    }
-
     fn subject(&self, id: ExecutorId) -> Option<Subject> {
         let executor = self.executors.get(id)?;
         let uid = executor.uid.clone();
-        Some(Subject { group: executor.group.clone(), id, uid, pod: self.pod_name(id) })
+        Some(Subject { group: executor.group.clone(), id, uid, pod: self.ours.pod_name(id) })
     }
 
     /// Changes an executor, which must be in the table.
@@ -433,7 +413,7 @@ impl Reconciler {
     fn close_create_entry(&mut self, id: ExecutorId, is_acknowledged: bool) {
         self.resolve_retry(id);
         if let Some(create) = self.executors.take_create(id) {
-            self.unresolved_creates.add(id, &create, is_acknowledged);
+            self.ours.on_create_closed(id, &create, is_acknowledged);
         }
     }
 
@@ -443,7 +423,7 @@ impl Reconciler {
         self.release_task(id);
         self.executors.discard_probe(id);
         let Some(executor) = self.executors.remove(id) else { return };
-        self.ids.retire(id);
+        self.ours.retire(id);
         self.driver_reports.forget(id);
         self.retained.forget(id);
         if self.executors.groups.get(&executor.group).is_some_and(Group::is_over) {
@@ -457,12 +437,12 @@ impl Reconciler {
         self.errands.mutations.on_rollback();
         self.note_everything();
         self.forget_left_queues();
-        self.actions.push_back(Action::Relist);
-        if let Some(up_to) = self.ids.reserved() {
-            self.actions.push_back(Action::ReserveIds { up_to });
+        self.out.act(Action::Relist);
+        if let Some(up_to) = self.ours.reserved() {
+            self.out.act(Action::ReserveIds { up_to });
         }
         let cause = "resourceVersion rollback".to_owned();
-        self.events.push_back(Event::Cluster(ClusterEvent::WatchRestarted {
+        self.out.tell(Event::Cluster(ClusterEvent::WatchRestarted {
             kind: RestartKind::Rollback,
             cause,
         }));

@@ -25,7 +25,7 @@ impl Reconciler {
             return;
         }
         if let Some((name, _)) = self.errands.nodes.send_next(|_, ()| false) {
-            self.actions.push_back(Action::GetNode { name });
+            self.out.act(Action::GetNode { name });
         }
         while let Some((uid, errand)) = self.errands.next_mutation() {
             let (kind, name) = (errand.what.kind, errand.what.name.to_string());
@@ -55,7 +55,7 @@ impl Reconciler {
                     Action::Patch { uid, name, patch }
                 }
             };
-            self.actions.push_back(action);
+            self.out.act(action);
         }
     }
 

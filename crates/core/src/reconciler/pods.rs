@@ -32,12 +32,12 @@ impl Reconciler {
             return changes.into_iter().for_each(|change| self.on_change(Some(change), now));
         }
         self.overdue.on_update(begun_at);
-        self.unresolved_creates.on_listed(Millis(begun_at.0.saturating_sub(CREATE_OPEN_MS)));
+        self.ours.on_listed(Millis(begun_at.0.saturating_sub(CREATE_OPEN_MS)));
         let is_first = !self.had_first_list();
         if is_first {
             self.gates.on_first_list(now);
             self.start_silence_timer(now);
-            self.ids.on_first_list(self.highest_found());
+            self.ours.on_first_list(self.snapshot.pods());
             self.note_attempts();
             let has_pods = self.snapshot.pods().any(|pod| !pod.deleting && self.is_ours(pod));
             if has_pods && self.policy.adopt_hold_ms > 0 {
@@ -65,7 +65,7 @@ impl Reconciler {
         let count = executors.len();
         executors.truncate(ADOPTED_IDS_MAX);
         if count > 0 {
-            self.events.push_back(Event::Run(RunEvent::Adopted { executors, count }));
+            self.out.tell(Event::Run(RunEvent::Adopted { executors, count }));
         }
     }
 
@@ -92,13 +92,13 @@ impl Reconciler {
 
     pub(super) fn on_seen(&mut self, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
-        self.executors.on_pod_change(&self.identity.pod_prefix, pod);
+        self.executors.on_pod_change(&self.ours.identity().pod_prefix, pod);
         if self.foreign_pods.contains(uid) || !self.is_ours(pod) {
             self.note_foreign(uid);
             return;
         }
         let id = pod.id;
-        self.ids.on_seen(id);
+        self.ours.on_seen(id);
         self.note_terminating(uid, now);
         self.note_grace_in_stop(uid, now);
         self.leave_queue(uid);
@@ -109,7 +109,7 @@ impl Reconciler {
                 executor.life == Life::Gone
                     || executor.uid.as_ref().map_or(executor.group != pod.group, |u| u != uid)
             }
-            None => self.ids.is_retired(id),
+            None => self.ours.is_retired(id),
         };
         if is_second {
             // An id has at most one pod. This second one is deleted in any state.
@@ -255,7 +255,7 @@ impl Reconciler {
     }
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
-        self.executors.on_pod_change(&self.identity.pod_prefix, pod);
+        self.executors.on_pod_change(&self.ours.identity().pod_prefix, pod);
         self.errands.mutations.remove(&pod.uid);
         self.late_pods.remove(&pod.uid);
         self.terminating_pods.remove(&pod.uid);
@@ -264,7 +264,7 @@ impl Reconciler {
         if self.foreign_pods.forget(&pod.uid) || !self.is_ours(pod) {
             return;
         }
-        self.ids.on_seen(pod.id);
+        self.ours.on_seen(pod.id);
         let Some(executor) = self.executors.get(pod.id) else { return };
         let is_its_pod = match &executor.uid {
             Some(uid) => *uid == pod.uid && executor.life != Life::Gone,

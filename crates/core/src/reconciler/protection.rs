@@ -51,13 +51,13 @@ impl Reconciler {
                 "executor {id} has been busy for a day, so its node may be taken from now on"
             );
             let event = GroupEvent::Unprotected { executor: Some(id), message };
-            self.events.push_back(Event::Group(executor.group.clone(), event));
+            self.out.tell(Event::Group(executor.group.clone(), event));
         }
         let is_due = look.wanted != pod.is_protected && look.may_change;
         if is_due && self.errands.protects.send_once() {
             let (uid, name) = (pod.uid.clone(), pod.name.to_string());
             self.protection.on_sent(id, now);
-            self.actions.push_back(Action::Protect { id, uid, name, is_protected: look.wanted });
+            self.out.act(Action::Protect { id, uid, name, is_protected: look.wanted });
         }
     }
 
@@ -86,7 +86,7 @@ impl Reconciler {
             "`protect: busy` is off, because the server does not let posse patch pods: {refusal}"
         );
         let event = GroupEvent::Unprotected { executor: None, message };
-        self.events.push_back(Event::Group(group, event));
+        self.out.tell(Event::Group(group, event));
     }
 
     /// By id.

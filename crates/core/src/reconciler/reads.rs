@@ -66,7 +66,7 @@ impl Reconciler {
             Ok(lines) => (lines, None),
             Err(why) => (Vec::new(), Some(why.to_owned())),
         };
-        self.events.push_back(Event::Executor(subject, ExecutorEvent::Log { lines, message }));
+        self.out.tell(Event::Executor(subject, ExecutorEvent::Log { lines, message }));
     }
 
     /// The task of this executor has ended. `is_earlier`: an earlier process has told the end, and may have kept the
@@ -83,7 +83,7 @@ impl Reconciler {
             key: Arc::clone(&run.task.key),
             executor: id,
             uid,
-            pod: self.pod_name(id),
+            pod: self.ours.pod_name(id),
             container: failed_init(pod).or_else(|| pod?.main_container.clone()),
             is_earlier,
         });
@@ -102,17 +102,17 @@ impl Reconciler {
             let container = failed_init(pod).or_else(|| pod?.main_container.clone());
             let name = pod.map_or_else(String::new, |pod| pod.name.to_string());
             let n_lines = self.policy.log_lines;
-            self.actions.push_back(Action::ReadLog { uid, name, container, n_lines });
+            self.out.act(Action::ReadLog { uid, name, container, n_lines });
         }
         while let Some((output, n_skipped)) = self.errands.next_output() {
-            self.actions.push_back(Action::KeepOutput { output, n_skipped });
+            self.out.act(Action::KeepOutput { output, n_skipped });
         }
         while self.stop.is_none()
             && let Some((id, _)) = self.errands.pods.send_next(|_, ()| false)
         {
             if self.is_live(id) {
                 let watermark = self.watermark();
-                self.actions.push_back(Action::ReadPod { id, watermark });
+                self.out.act(Action::ReadPod { id, watermark });
             } else {
                 self.errands.pods.end(&id);
             }

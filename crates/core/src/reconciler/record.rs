@@ -82,7 +82,7 @@ impl Reconciler {
         }
         if let Some(topics) = self.unrecorded.begin(now) {
             let facts = topics.into_iter().map(|topic| self.fact(topic)).collect();
-            self.actions.push_back(Action::Record { facts });
+            self.out.act(Action::Record { facts });
         } else if let Some(at) = self.unrecorded.due() {
             self.timers.add_turn(at);
         }

@@ -70,7 +70,7 @@ impl Reconciler {
         group.refusal = Some(message.clone());
         if group.retries.note_failure(now) {
             let cause = BackoffCause::Server.as_str();
-            self.events.push_back(Event::Group(name, GroupEvent::CreateRefused { cause, message }));
+            self.out.tell(Event::Group(name, GroupEvent::CreateRefused { cause, message }));
         }
     }
 

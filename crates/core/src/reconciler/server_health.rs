@@ -78,10 +78,10 @@ impl Reconciler {
         match (before, self.server.outage()) {
             (None, Some(Outage { message, .. })) => {
                 let message = message.clone();
-                self.events.push_back(Event::Cluster(ClusterEvent::ServerUnavailable { message }));
+                self.out.tell(Event::Cluster(ClusterEvent::ServerUnavailable { message }));
             }
             (Some(since), None) => {
-                self.events.push_back(Event::Cluster(ClusterEvent::ServerAvailable { since }))
+                self.out.tell(Event::Cluster(ClusterEvent::ServerAvailable { since }))
             }
             (None, None) | (Some(_), Some(_)) => {}
         }

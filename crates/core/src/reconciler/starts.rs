@@ -196,7 +196,7 @@ impl Reconciler {
     pub(super) fn request_list(&mut self, now: Millis) -> Option<Millis> {
         let next = self.overdue.ask(now);
         if next.is_none() {
-            self.actions.push_back(Action::Poll);
+            self.out.act(Action::Poll);
         }
         next
     }

@@ -13,7 +13,7 @@ impl Reconciler {
     pub fn status(&mut self) -> Status {
         Status {
             groups: self.group_statuses(),
-            pod_prefix: self.identity.pod_prefix.clone(),
+            pod_prefix: self.ours.identity().pod_prefix.clone(),
             executors: self.executors.status_blocks(&self.snapshot),
             avoided_nodes: self.nodes.avoided().to_vec(),
             outage: self.outage().cloned(),

@@ -87,7 +87,7 @@ impl Reconciler {
         let had_any = !self.had_first_list()
             || !self.executors.is_empty()
             || self.our_pods().next().is_some()
-            || self.unresolved_creates.ids().next().is_some()
+            || self.ours.unresolved().next().is_some()
             || !self.errands.mutations.is_empty();
         self.stop = Some(Stop {
             order,
@@ -154,7 +154,7 @@ impl Reconciler {
         }
         // If other pods have our labels, the stop deletes each executor on its own.
         if self.gates.is_lease_held() && !keep && !self.has_foreign_pods() {
-            self.actions.push_back(Action::DeleteAll { grace_s: 0, keep_counted: false });
+            self.out.act(Action::DeleteAll { grace_s: 0, keep_counted: false });
         }
     }
 
@@ -181,13 +181,13 @@ impl Reconciler {
         }
         for (id, executor) in self.executors.iter() {
             if executor.uid.is_none() {
-                result.remaining.push(self.pod_name(id));
+                result.remaining.push(self.ours.pod_name(id));
             }
         }
         result
             .remaining
             .extend(self.errands.mutations.names_not_in(&self.snapshot).map(str::to_owned));
-        result.remaining.extend(self.unresolved_creates.ids().map(|id| self.pod_name(id)));
+        result.remaining.extend(self.ours.unresolved().map(|id| self.ours.pod_name(id)));
         let is_held = |name: &String| result.held.iter().any(|held| held.name == *name);
         let is_seen = |name: &String| {
             result.terminating.contains(name) || result.retained.contains(name) || is_held(name)
@@ -239,11 +239,11 @@ impl Reconciler {
             StopStep::DeleteAllAt(at) if at <= now && can_delete_all => {
                 stop.step = StopStep::DeleteAll;
                 let (grace_s, keep_counted) = (stop.grace_s, stop.order.keep_failed);
-                self.actions.push_back(Action::DeleteAll { grace_s, keep_counted });
+                self.out.act(Action::DeleteAll { grace_s, keep_counted });
             }
             StopStep::DeleteAllAt(at) | StopStep::ListAt(at) if at <= now => {
                 (stop.step, stop.list_sent_at) = (StopStep::List, now);
-                self.actions.push_back(Action::List { watermark });
+                self.out.act(Action::List { watermark });
             }
             StopStep::DeleteAll
             | StopStep::DeleteAllAt(_)
@@ -279,7 +279,7 @@ impl Reconciler {
         stop.is_list_new = true;
         if is_applied {
             stop.listed_at = Some(stop.list_sent_at);
-            self.unresolved_creates.on_listed(stop.list_sent_at);
+            self.ours.on_listed(stop.list_sent_at);
         }
         let delay = LIST_DELAY_INITIAL_MS << stop.n_lists.min(5);
         stop.step = StopStep::ListAt(now.after(delay.min(LIST_DELAY_MAX_MS)));
@@ -385,7 +385,7 @@ impl Reconciler {
         let end = match stop.order.keep {
             true => stop.deadline,
             false => {
-                let unlisted = self.unresolved_creates.last_unlisted();
+                let unlisted = self.ours.last_unlisted();
                 let listed_by = unlisted.map(|at| at.after(GONE_MARGIN_MS));
                 let waits = self.open_until().into_iter().chain(listed_by);
                 waits.fold(stop.pods_gone_by(), Millis::max)
@@ -395,16 +395,12 @@ impl Reconciler {
     }
 
     fn has_open_creates(&self) -> bool {
-        self.unresolved_creates.open_until().is_some() || self.executors.creates().next().is_some()
+        self.ours.open_until().is_some() || self.executors.creates().next().is_some()
     }
 
     /// Until when a create of unknown outcome may take effect.
     fn open_until(&self) -> Option<Millis> {
-        self.executors
-            .creates()
-            .filter_map(Create::open_until)
-            .chain(self.unresolved_creates.open_until())
-            .max()
+        self.executors.creates().filter_map(Create::open_until).chain(self.ours.open_until()).max()
     }
 
     fn delete_late_pods(&mut self) {
@@ -442,7 +438,7 @@ impl Reconciler {
         if let Some(stop) = &mut self.stop {
             stop.result = Some(result);
         }
-        self.events.push_back(Event::Run(RunEvent::Stopped));
+        self.out.tell(Event::Run(RunEvent::Stopped));
     }
 }
 

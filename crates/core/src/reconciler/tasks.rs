@@ -229,7 +229,7 @@ impl Reconciler {
             let event = task_ended(name, &key, ended);
             let end = ended.end.clone();
             ends.extend(group.tasks.free_next(&key, &end));
-            self.events.push_back(event);
+            self.out.tell(event);
             self.note_progress(name, &key);
             self.note_ended_task(name, key);
         }
@@ -240,7 +240,7 @@ impl Reconciler {
     fn report_recorded(&mut self, name: &GroupName, key: &Arc<str>) {
         let Some(group) = self.executors.groups.get_mut(name) else { return };
         if let Some(ended) = group.tasks.report(key) {
-            self.events.push_back(task_ended(name, key, ended));
+            self.out.tell(task_ended(name, key, ended));
         }
     }
 
@@ -355,7 +355,7 @@ impl Reconciler {
         for key in keys {
             // Nobody can ask for it any more, so it takes no place among the remembered ones.
             if let Some((key, ended)) = group.tasks.end(&key, TaskEnd::CANCELLED) {
-                self.events.push_back(task_ended(name, &key, ended));
+                self.out.tell(task_ended(name, &key, ended));
             }
         }
         self.ended_tasks.forget_group(name);

@@ -101,7 +101,7 @@ impl Reconciler {
         }
         if !is_in_flight && open_until.is_none() {
             if is_unknown {
-                self.unresolved_creates.note_unlisted(id, now);
+                self.ours.note_unlisted(id, now);
             }
             self.drop_executor(id);
         }
@@ -166,7 +166,8 @@ impl Reconciler {
                 executor.life = executor.life.lost();
             }
         });
-        let until = until_unix_ms.map(|ms| Millis(ms.saturating_sub(self.identity.start_unix_ms)));
+        let until =
+            until_unix_ms.map(|ms| Millis(ms.saturating_sub(self.ours.identity().start_unix_ms)));
         let drain_until = until.filter(|&until| until > now && !is_over);
         self.begin_end(id, Ending { cause, drain_until }, now);
     }
@@ -248,7 +249,7 @@ impl Reconciler {
         let decommission = group.and_then(|group| group.spec.decommission.as_ref());
         let draining = Draining {
             cause: ending.map_or(DeleteCause::ScaledDown, |ending| ending.cause),
-            until_unix_ms: until.map(|at| self.identity.start_unix_ms.saturating_add(at.0)),
+            until_unix_ms: until.map(|at| self.ours.identity().start_unix_ms.saturating_add(at.0)),
         };
         Patch::Draining(draining, decommission.and_then(|decommission| decommission.label.clone()))
     }

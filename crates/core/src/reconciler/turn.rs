@@ -55,7 +55,7 @@ impl Reconciler {
     fn on_create_due(&mut self, id: ExecutorId, now: Millis) {
         let Some(create) = self.executors.get(id).and_then(|e| e.create.as_deref()) else { return };
         if matches!(create.step, CreateStep::AwaitLateEffect(until) if until <= now) {
-            self.unresolved_creates.note_unlisted(id, now);
+            self.ours.note_unlisted(id, now);
             self.drop_executor(id);
         }
     }
@@ -79,8 +79,8 @@ impl Reconciler {
     /// Plans once and carries out the plan. Returns when a wait ends by itself, if one does.
     pub(super) fn turn_run(&mut self, now: Millis) -> Option<Millis> {
         self.credentials.refresh(now);
-        if let Some(up_to) = self.ids.take_dropped(now) {
-            self.actions.push_back(Action::ReserveIds { up_to });
+        if let Some(up_to) = self.ours.take_dropped(now) {
+            self.out.act(Action::ReserveIds { up_to });
         }
         self.gates.expire(now);
         self.executors.groups.values_mut().for_each(|group| group.slot_waits.expire(now));
@@ -94,7 +94,7 @@ impl Reconciler {
         }
         self.executors.groups.values_mut().for_each(Group::note_surplus);
         let expiry = self.credentials.next_expiry(now);
-        [at_once, next_at, gangs_due, self.ids.request_again_at(), expiry]
+        [at_once, next_at, gangs_due, self.ours.request_again_at(), expiry]
             .into_iter()
             .flatten()
             .min()
@@ -110,13 +110,13 @@ impl Reconciler {
             self.displace(&group, n_displaced, now);
         }
         self.send_retries(&group, &mut rooms, n_retries, now);
-        if let Some(up_to) = self.ids.wanted(u64::from(n_creates)) {
-            self.actions.push_back(Action::ReserveIds { up_to });
+        if let Some(up_to) = self.ours.wanted(u64::from(n_creates)) {
+            self.out.act(Action::ReserveIds { up_to });
         }
         for n_created in 0..n_creates {
             let Some(demand) = self.next_demand(&group, &mut rooms) else { break };
-            let Some(id) = self.ids.take() else {
-                let (waiting, until) = (Waiting::Run(RunWait::Ids), self.ids.request_again_at());
+            let Some(id) = self.ours.take() else {
+                let (waiting, until) = (Waiting::Run(RunWait::Ids), self.ours.request_again_at());
                 let limit = Limit { at_most: n_created, waiting, until };
                 limits.creates.insert(0, Held { limit, of: n_creates, is_loose: false });
                 break;
@@ -138,7 +138,7 @@ impl Reconciler {
             let group = self.executors.groups.get(&name);
             let message = group.and_then(|group| self.waiting_message(group));
             let event = GroupEvent::Waiting { waiting, until, message };
-            self.events.push_back(Event::Group(name, event));
+            self.out.tell(Event::Group(name, event));
         }
     }
 
@@ -241,7 +241,7 @@ impl Reconciler {
         if let Some((throttles, shape)) = self.executors.throttles_of(id) {
             throttles.on_sent(shape);
         }
-        self.actions.push_back(if is_check {
+        self.out.act(if is_check {
             Action::Get { id, watermark }
         } else {
             Action::Create { id, group, slot, overrides, watermark, pod }

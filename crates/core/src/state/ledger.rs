@@ -1,9 +1,7 @@
 //! The ledger of pending creates, by executor. An entry is written before its request is sent.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::model::ids::ExecutorId;
 use crate::model::input::Watermark;
 use crate::model::pod_text::PodText;
 use posse_base::time::Millis;
@@ -66,59 +64,5 @@ impl Create {
                 self.unknown_since.map(|at| at.after(CREATE_OPEN_MS))
             }
         }
-    }
-}
-
-/// Unresolved creates: POSTs of closed creates that may still create a second pod with the same
-/// name. Several POSTs had an unknown outcome, and only one of them created the pod that was seen.
-#[derive(Clone, Debug, Default)]
-pub struct UnresolvedCreates {
-    open_until: BTreeMap<ExecutorId, Millis>,
-    /// Those that can no longer take effect, and since when. Their pods may exist until a LIST that was
-    /// sent later is answered.
-    unlisted: BTreeMap<ExecutorId, Millis>,
-}
-
-impl UnresolvedCreates {
-    /// The create of `id` is closed. `is_acknowledged`: by the answer to its last POST, so that all
-    /// POSTs of unknown outcome stay unresolved.
-    pub fn add(&mut self, id: ExecutorId, create: &Create, is_acknowledged: bool) {
-        let n_open = create.n_unknown.saturating_sub(u32::from(!is_acknowledged));
-        if n_open > 0
-            && let Some(at) = create.unknown_since
-        {
-            self.open_until.insert(id, at.after(CREATE_OPEN_MS));
-        }
-    }
-
-    /// Until when one of them may take effect.
-    pub fn open_until(&self) -> Option<Millis> {
-        self.open_until.values().copied().max()
-    }
-
-    /// Some of them can no longer take effect.
-    pub fn expire(&mut self, now: Millis) {
-        let expired = self.open_until.extract_if(.., |_, until| *until <= now);
-        self.unlisted.extend(expired.map(|(id, _)| (id, now)));
-    }
-
-    /// A create of unknown outcome was given up. It can no longer take effect, and its pod was not seen.
-    pub fn note_unlisted(&mut self, id: ExecutorId, now: Millis) {
-        self.unlisted.insert(id, now);
-    }
-
-    /// A LIST that was sent then showed every pod that there was.
-    pub fn on_listed(&mut self, sent_at: Millis) {
-        self.unlisted.retain(|_, closed_at| *closed_at > sent_at);
-    }
-
-    /// When the last of those that no LIST has shown was closed.
-    pub fn last_unlisted(&self) -> Option<Millis> {
-        self.unlisted.values().copied().max()
-    }
-
-    /// Those whose pods may exist.
-    pub fn ids(&self) -> impl Iterator<Item = ExecutorId> {
-        self.open_until.keys().chain(self.unlisted.keys()).copied()
     }
 }

@@ -63,6 +63,11 @@ impl Ranges {
         self.ends.iter().map(|(&start, &end)| start..=end.saturating_sub(1))
     }
 
+    /// The highest number of the set.
+    pub fn last(&self) -> Option<u64> {
+        self.ends.last_key_value().map(|(_, &end)| end.saturating_sub(1))
+    }
+
     /// The lowest number that is not in the set.
     pub fn first_absent(&self) -> u64 {
         self.ends.get(&0).copied().unwrap_or(0)

@@ -1,7 +1,6 @@
 //! Whether and why the run ends.
 
 use crate::model::action::RunVerdict;
-use crate::model::event::{Event, RunEvent};
 use posse_base::time::Millis;
 
 /// The decision that ends the run, and what leads to it.
@@ -13,7 +12,6 @@ pub struct RunEnd {
     /// Since when the run has had nothing to do.
     idle_since: Option<Millis>,
     is_stopping_reported: bool,
-    is_stopped_reported: bool,
 }
 
 impl RunEnd {
@@ -45,13 +43,6 @@ impl RunEnd {
     /// The run has something to do.
     pub fn on_busy(&mut self) {
         self.idle_since = None;
-    }
-
-    /// False after the end was reported: whoever follows the events has ended.
-    pub fn may_tell(&mut self, event: &Event) -> bool {
-        let was_reported = self.is_stopped_reported;
-        self.is_stopped_reported |= *event == Event::Run(RunEvent::Stopped);
-        !was_reported
     }
 
     /// True if the end is to be reported now: it was not before.
