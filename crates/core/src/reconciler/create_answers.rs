@@ -94,7 +94,7 @@ impl Reconciler {
         if is_in_snapshot {
             if has_no_pod_yet {
                 // The answer proves that the pod is ours.
-                self.foreign_pods.forget(&pod.uid);
+                self.snapshot.forget_foreign(&pod.uid);
                 self.on_pod_found(id, &pod.uid, is_cancelled, now);
             }
             // This also deletes a second pod with the same id.
@@ -293,7 +293,7 @@ impl Reconciler {
     fn is_our_own(&self, id: ExecutorId, pod: &Pod) -> bool {
         self.has_create_labels(id, pod)
             && self.ours.has_our_owner(pod)
-            && !self.foreign_pods.contains(&pod.uid)
+            && !self.snapshot.is_foreign(&pod.uid)
     }
 }
 

@@ -15,7 +15,7 @@ impl Reconciler {
     /// Notes a pod that is terminating.
     pub(super) fn note_terminating(&mut self, uid: &Uid, now: Millis) {
         let is_bound = self.snapshot.get(uid).is_some_and(|pod| pod.deleting && pod.node.is_some());
-        if is_bound && !self.errands.nodes.is_off() && self.terminating_pods.insert(uid.clone()) {
+        if is_bound && !self.errands.nodes.is_off() && self.snapshot.note_terminating(uid) {
             self.timers.set(now.after(NODE_CHECK_MS), Timer::Terminating(uid.clone()));
         }
     }
@@ -37,19 +37,13 @@ impl Reconciler {
         };
         if class == RefusalClass::Forbidden {
             self.errands.nodes.turn_off();
-            self.terminating_pods.clear();
         }
         // Other errors prove nothing.
         if class != RefusalClass::NotFound {
             return;
         }
-        for uid in &self.terminating_pods {
-            if let Some(pod) = self.snapshot.get(uid)
-                && pod.deleting
-                && pod.node.as_deref() == Some(name)
-            {
-                self.errands.mutations.request(uid, &pod.name, MutationKind::ForceDelete);
-            }
+        for pod in self.snapshot.terminating_on(name) {
+            self.errands.mutations.request(&pod.uid, &pod.name, MutationKind::ForceDelete);
         }
     }
 }

@@ -25,7 +25,6 @@ mod create_answers;
 mod credentials;
 mod driver_reports;
 mod force_delete;
-mod foreign_pods;
 mod gangs;
 mod giving_way;
 mod group_restarts;
@@ -52,9 +51,6 @@ mod termination;
 mod timers;
 mod turn;
 
-use std::collections::BTreeSet;
-
-use self::foreign_pods::ForeignPods;
 use self::stop::Stop;
 use self::timers::Timers;
 use crate::model::action::{Action, RunVerdict};
@@ -99,11 +95,6 @@ pub struct Reconciler {
     executors: Executors,
     ours: Ours,
     errands: Errands,
-    /// Pods whose creates took effect late, while another executor had their slot or their task. They end.
-    late_pods: BTreeSet<Uid>,
-    /// Pods whose nodes are looked at if they do not end.
-    terminating_pods: BTreeSet<Uid>,
-    foreign_pods: ForeignPods,
     retained: RetainedPods,
     ended_tasks: EndedTasks,
     unrecorded: Unrecorded,
@@ -152,11 +143,8 @@ impl Reconciler {
             snapshot: Snapshot::default(),
             executors: Executors::default(),
             errands: Errands::default(),
-            late_pods: BTreeSet::new(),
             driver_reports: DriverReports::default(),
             protection: Protection::default(),
-            terminating_pods: BTreeSet::new(),
-            foreign_pods: ForeignPods::default(),
             retained: RetainedPods::default(),
             ended_tasks: EndedTasks::default(),
             unrecorded: Unrecorded::default(),
@@ -295,6 +283,7 @@ impl Reconciler {
     fn check(&self) {
         self.out.check();
         self.ours.check();
+        self.snapshot.check();
     }
 
     /// The next action to carry out.

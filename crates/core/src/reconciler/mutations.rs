@@ -29,7 +29,7 @@ impl Reconciler {
         }
         while let Some((uid, errand)) = self.errands.next_mutation() {
             let (kind, name) = (errand.what.kind, errand.what.name.to_string());
-            debug_assert!(!self.foreign_pods.contains(&uid), "pod {name} is not ours");
+            debug_assert!(!self.snapshot.is_foreign(&uid), "pod {name} is not ours");
             let action = match kind {
                 MutationKind::LabelCompleted => {
                     let rest_deadline_s = self.rest_deadline_s(&uid);

@@ -1,10 +1,13 @@
 //! What follows from a new, changed or deleted pod: adoption, running, losses, and retained pods.
+//!
+//! Foreign pods have our labels, but posse did not create them. posse reports each of them once and leaves it alone: it
+//! counts for nothing and is never deleted.
 
 use super::Reconciler;
 use super::losses::LostPod;
 use super::retries::forget_refusal;
 use super::timers::Timer;
-use crate::model::event::{Event, ExecutorEvent, RunEvent};
+use crate::model::event::{ClusterEvent, Event, ExecutorEvent, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{List, ListSource};
 use crate::model::pod::{ContainerState, Pod};
@@ -93,7 +96,7 @@ impl Reconciler {
     pub(super) fn on_seen(&mut self, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
         self.executors.on_pod_change(&self.ours.identity().pod_prefix, pod);
-        if self.foreign_pods.contains(uid) || !self.is_ours(pod) {
+        if self.snapshot.is_foreign(uid) || !self.is_ours(pod) {
             self.note_foreign(uid);
             return;
         }
@@ -113,7 +116,7 @@ impl Reconciler {
         };
         if is_second {
             // An id has at most one pod. This second one is deleted in any state.
-            self.late_pods.insert(uid.clone());
+            self.snapshot.note_late(uid.clone());
             return self.request(uid, MutationKind::Delete);
         }
         if self.executors.get(id).is_none() {
@@ -257,11 +260,10 @@ impl Reconciler {
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         self.executors.on_pod_change(&self.ours.identity().pod_prefix, pod);
         self.errands.mutations.remove(&pod.uid);
-        self.late_pods.remove(&pod.uid);
-        self.terminating_pods.remove(&pod.uid);
+        let was_foreign = self.snapshot.forget_marks(&pod.uid);
         self.forget_log(&pod.uid);
         self.on_capacity_freed(now);
-        if self.foreign_pods.forget(&pod.uid) || !self.is_ours(pod) {
+        if was_foreign || !self.is_ours(pod) {
             return;
         }
         self.ours.on_seen(pod.id);
@@ -316,6 +318,54 @@ impl Reconciler {
         for group in self.executors.groups.values_mut() {
             let throttles = group.tasks.throttles.all_mut();
             throttles.for_each(|throttle| throttle.backoff.on_capacity_freed(now));
+        }
+    }
+
+    /// True if pods with our labels are known that are not ours: a delete by labels would delete
+    /// them, too.
+    pub fn has_foreign_pods(&self) -> bool {
+        self.snapshot.foreign().next().is_some()
+    }
+
+    /// The number of pods in the snapshot that are ours.
+    pub fn n_our_pods(&self) -> usize {
+        self.snapshot.n_ours()
+    }
+
+    /// The pods in the snapshot that are ours.
+    pub fn our_pods(&self) -> impl Iterator<Item = &Pod> {
+        self.snapshot.our_pods()
+    }
+
+    /// True if posse created this pod.
+    pub(super) fn is_ours(&self, pod: &Pod) -> bool {
+        self.ours.is_ours(pod, self.executors.get(pod.id))
+    }
+
+    /// Notes a pod that is not ours, and reports it once.
+    pub(super) fn note_foreign(&mut self, uid: &Uid) {
+        if !self.snapshot.note_foreign(uid) {
+            return;
+        }
+        let Some(pod) = self.snapshot.get(uid) else { return };
+        let message = if self.ours.has_our_name(pod) {
+            "it has the name of an executor, but this run did not create it"
+        } else {
+            "it has the labels of an executor, but not the name"
+        };
+        let (pod, message) = (pod.name.to_string(), message.to_owned());
+        self.out.tell(Event::Cluster(ClusterEvent::ForeignPod { pod, uid: uid.clone(), message }));
+    }
+
+    /// Another holder of the Lease used ids meanwhile, so pods with these ids are ours after all.
+    pub(super) fn judge_foreign_again(&mut self, now: Millis) {
+        let is_found =
+            |pod: &&Pod| self.ours.has_our_name(pod) && self.ours.is_of_earlier_run(pod.id);
+        let found = self.snapshot.foreign().filter(is_found);
+        let found: Vec<Uid> = found.map(|pod| pod.uid.clone()).collect();
+        for uid in found {
+            self.snapshot.forget_foreign(&uid);
+            self.on_seen(&uid, now);
         }
     }
 }

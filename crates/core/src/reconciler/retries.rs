@@ -138,7 +138,9 @@ impl Reconciler {
 
     /// The pod of this executor took effect late.
     pub(super) fn note_late_pod(&mut self, id: ExecutorId) {
-        self.late_pods.extend(self.executors.get(id).and_then(|executor| executor.uid.clone()));
+        if let Some(uid) = self.executors.get(id).and_then(|executor| executor.uid.clone()) {
+            self.snapshot.note_late(uid);
+        }
     }
 
     /// True if a pod that took effect late may still work in the slot, or on the task, of this executor.
@@ -146,14 +148,13 @@ impl Reconciler {
         let Some(executor) = self.executors.get(id) else { return false };
         let group = self.executors.groups.get(&executor.group);
         let has_own_slots = group.is_some_and(|group| group.spec.has_own_slots());
-        let late = self.late_pods.iter().filter_map(|uid| self.snapshot.get(uid));
-        late.filter(|pod| pod.group == executor.group && !has_ended(pod)).any(|pod| {
-            match (&pod.task, &executor.task) {
+        self.snapshot.late().filter(|pod| pod.group == executor.group && !has_ended(pod)).any(
+            |pod| match (&pod.task, &executor.task) {
                 (Some(late), Some(run)) => late.task.key == run.task.key,
                 (None, None) => has_own_slots && pod.slot == executor.slot,
                 (Some(_), None) | (None, Some(_)) => false,
-            }
-        })
+            },
+        )
     }
 
     /// Sends failed creates of a group again: of those that have room, the one that has waited longest comes first.

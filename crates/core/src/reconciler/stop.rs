@@ -86,7 +86,7 @@ impl Reconciler {
         let timeout_ms = self.policy.stop_timeout_ms;
         let had_any = !self.had_first_list()
             || !self.executors.is_empty()
-            || self.our_pods().next().is_some()
+            || self.snapshot.our_pods().next().is_some()
             || self.ours.unresolved().next().is_some()
             || !self.errands.mutations.is_empty();
         self.stop = Some(Stop {
@@ -101,7 +101,7 @@ impl Reconciler {
             n_lists: 0,
             is_list_new: false,
             n_delete_failures: 0,
-            n_left: self.n_our_pods(),
+            n_left: self.snapshot.n_ours(),
             list_sent_at: now,
             open_create_seen_at: now,
             listed_at: None,
@@ -166,7 +166,7 @@ impl Reconciler {
     /// The pods that may be left now.
     pub fn remaining(&self) -> StopResult {
         let mut result = StopResult::default();
-        for pod in self.our_pods() {
+        for pod in self.snapshot.our_pods() {
             if let Some(finalizers) = pod.held_by() {
                 let (name, finalizers) = (pod.name.to_string(), finalizers.to_owned());
                 result.held.push(HeldPod { name, finalizers });
@@ -294,7 +294,7 @@ impl Reconciler {
 
     /// As long as pods go, the stop goes on.
     fn extend_deadline(&mut self, now: Millis) {
-        let n_left = self.n_our_pods();
+        let n_left = self.snapshot.n_ours();
         if let Some(stop) = &mut self.stop {
             if n_left < stop.n_left {
                 stop.deadline = stop.deadline.max(now.after(GONE_MARGIN_MS));
@@ -355,7 +355,7 @@ impl Reconciler {
         let is_clear = self.snapshot.is_synced()
             // Ends at the first pod that is left, so the second condition is cheap: few mutations are
             // left then.
-            && self.our_pods().all(|pod| stays_after_stop(stop, &self.executors, pod))
+            && self.snapshot.our_pods().all(|pod| stays_after_stop(stop, &self.executors, pod))
             && self.errands.mutations.names_not_in(&self.snapshot).next().is_none()
             && !self.errands.mutations.has(MutationKind::LeaveQueue);
         let Some(stop) = &mut self.stop else { return false };
@@ -410,9 +410,8 @@ impl Reconciler {
             return;
         }
         let stop = self.stop.as_ref();
-        for pod in self.snapshot.pods().filter(|pod| !pod.deleting) {
-            let is_foreign = self.foreign_pods.contains(&pod.uid);
-            if !is_foreign && !stays_after_stop(stop, &self.executors, pod) {
+        for pod in self.snapshot.our_pods().filter(|pod| !pod.deleting) {
+            if !stays_after_stop(stop, &self.executors, pod) {
                 self.errands.mutations.request(&pod.uid, &pod.name, MutationKind::Delete);
             }
         }

@@ -6,6 +6,8 @@
 //! can show is not here and stays as it is: targets, retired ids, reported losses, open creates.
 //! Requests may still be in flight, and their answers have versions that no longer count: each
 //! carries the epoch in which it was sent, and an answer of another epoch is void.
+//!
+//! Some pods have a mark, which no pod can carry itself. Always true after a turn: who has a mark is here.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,6 +80,13 @@ pub struct Snapshot {
     /// does not contain the pod.
     tombstones: BTreeMap<Uid, Option<Version>>,
     open_lists: BTreeMap<ListSource, OpenList>,
+    /// Pods with our labels that posse did not create. A pod that was once foreign stays so, even if posse gives its
+    /// id to an executor later.
+    foreign: BTreeSet<Uid>,
+    /// Pods whose creates took effect late, while another executor had their slot or their task. They end.
+    late: BTreeSet<Uid>,
+    /// Pods whose nodes are looked at if they do not end.
+    terminating: BTreeSet<Uid>,
 }
 
 impl Snapshot {
@@ -119,6 +128,68 @@ impl Snapshot {
     /// True if no pod is known.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
+    }
+
+    /// The pods that are ours.
+    pub fn our_pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods().filter(|pod| !self.is_foreign(&pod.uid))
+    }
+
+    /// The number of them.
+    pub fn n_ours(&self) -> usize {
+        self.pods.len() - self.foreign.len()
+    }
+
+    pub fn is_foreign(&self, uid: &Uid) -> bool {
+        self.foreign.contains(uid)
+    }
+
+    /// The pods that are not ours.
+    pub fn foreign(&self) -> impl Iterator<Item = &Pod> {
+        self.foreign.iter().filter_map(|uid| self.get(uid))
+    }
+
+    /// This pod is not ours. True if that was not known.
+    pub fn note_foreign(&mut self, uid: &Uid) -> bool {
+        self.foreign.insert(uid.clone())
+    }
+
+    /// The pod turned out to be ours.
+    pub fn forget_foreign(&mut self, uid: &Uid) {
+        self.foreign.remove(uid);
+    }
+
+    /// The pods that took effect late.
+    pub fn late(&self) -> impl Iterator<Item = &Pod> {
+        self.late.iter().filter_map(|uid| self.get(uid))
+    }
+
+    /// This pod took effect late.
+    pub fn note_late(&mut self, uid: Uid) {
+        self.late.insert(uid);
+    }
+
+    /// This pod, which is ours, terminates. True if that was not known.
+    pub fn note_terminating(&mut self, uid: &Uid) -> bool {
+        self.terminating.insert(uid.clone())
+    }
+
+    /// The pods that terminate on this node.
+    pub fn terminating_on(&self, node: &str) -> impl Iterator<Item = &Pod> {
+        let known = self.terminating.iter().filter_map(|uid| self.get(uid));
+        known.filter(move |pod| pod.deleting && pod.node.as_deref() == Some(node))
+    }
+
+    /// The pod is gone. True if it was foreign.
+    pub fn forget_marks(&mut self, uid: &Uid) -> bool {
+        self.late.remove(uid);
+        self.terminating.remove(uid);
+        self.foreign.remove(uid)
+    }
+
+    pub fn check(&self) {
+        let mut marked = self.foreign.iter().chain(&self.late).chain(&self.terminating);
+        debug_assert!(marked.all(|uid| self.pods.contains_key(uid)), "who has a mark is gone");
     }
 
     /// Applies one event of a watch that began in this epoch.
