@@ -61,7 +61,7 @@ impl Reconciler {
             self.await_end(id);
         }
         if is_done {
-            self.insert_record(id, true);
+            self.executors.insert_record(id, true);
         }
         if taken.is_some() {
             self.note_late_pod(id);
@@ -76,7 +76,7 @@ impl Reconciler {
             self.end(id, DeleteCause::Condemned, now);
         }
         if let Some(at) = retained_since {
-            self.insert_retained(id, at);
+            self.executors.retain_since(id, at, &self.snapshot);
         }
         self.trim_retained(now);
     }

@@ -160,25 +160,7 @@ impl Reconciler {
         if let Some(uid) = seen.filter(|(_, pod)| is_new(pod)).map(|(_, pod)| pod.uid.clone()) {
             self.request(&uid, MutationKind::LabelCompleted);
         }
-        self.insert_record(id, false);
-    }
-
-    /// The pod of this executor stays as a record. `is_earlier`: of work that an earlier run did.
-    pub(super) fn insert_record(&mut self, id: ExecutorId, is_earlier: bool) {
-        let has_task = self.has_task(id);
-        if let Some(group) = self.executors.group_of(id) {
-            let records = if has_task { &mut group.tasks.records } else { &mut group.records };
-            records.insert(id, is_earlier);
-        }
-    }
-
-    /// The pod of this executor is no longer retained or a record.
-    pub(super) fn forget_record(&mut self, id: ExecutorId) {
-        self.retained.forget(id);
-        if let Some(group) = self.executors.group_of(id) {
-            group.records.remove(id);
-            group.tasks.records.remove(id);
-        }
+        self.executors.insert_record(id, false);
     }
 
     /// Deletes the oldest records of groups that have too many.
@@ -220,7 +202,7 @@ impl Reconciler {
             self.executors.get(*id).is_some_and(|executor| executor.life == Life::Retained)
         };
         let failed: Vec<ExecutorId> = records.filter(is_failed).collect();
-        failed.into_iter().for_each(|id| self.retained.push(id));
+        failed.into_iter().for_each(|id| self.executors.retain(id));
         self.trim_retained(now);
     }
 

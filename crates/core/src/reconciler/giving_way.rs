@@ -71,7 +71,7 @@ impl Reconciler {
         let records = records.filter(|group| !group.spec.restarts_whole());
         let records =
             records.flat_map(|group| group.records.iter().chain(group.tasks.records.iter()));
-        records.chain(self.retained.iter()).filter(move |id| self.holds(*id, holders))
+        records.chain(self.executors.retained()).filter(move |id| self.holds(*id, holders))
     }
 
     fn holds(&self, id: ExecutorId, holders: Holders) -> bool {

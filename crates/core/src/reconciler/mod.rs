@@ -74,7 +74,6 @@ use crate::state::ours::Ours;
 use crate::state::outbox::Outbox;
 use crate::state::overdue_starts::OverdueStarts;
 use crate::state::protection::Protection;
-use crate::state::retained::{EndedTasks, RetainedPods};
 use crate::state::run_end::RunEnd;
 use crate::state::server_health::ServerHealth;
 use crate::state::snapshot::Snapshot;
@@ -95,8 +94,6 @@ pub struct Reconciler {
     executors: Executors,
     ours: Ours,
     errands: Errands,
-    retained: RetainedPods,
-    ended_tasks: EndedTasks,
     unrecorded: Unrecorded,
 
     // What the driver says of its executors.
@@ -145,8 +142,6 @@ impl Reconciler {
             errands: Errands::default(),
             driver_reports: DriverReports::default(),
             protection: Protection::default(),
-            retained: RetainedPods::default(),
-            ended_tasks: EndedTasks::default(),
             unrecorded: Unrecorded::default(),
             timers: Timers::default(),
             overdue: OverdueStarts::default(),
@@ -284,6 +279,7 @@ impl Reconciler {
         self.out.check();
         self.ours.check();
         self.snapshot.check();
+        self.executors.check();
     }
 
     /// The next action to carry out.
@@ -414,7 +410,6 @@ impl Reconciler {
         let Some(executor) = self.executors.remove(id) else { return };
         self.ours.retire(id);
         self.driver_reports.forget(id);
-        self.retained.forget(id);
         if self.executors.groups.get(&executor.group).is_some_and(Group::is_over) {
             self.executors.groups.remove(&executor.group);
         }

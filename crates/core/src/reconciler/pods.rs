@@ -307,7 +307,7 @@ impl Reconciler {
             // The entry stays until the create is answered, because a second pod may come from it.
             self.executors.release_slot(id);
             self.release_task(id);
-            self.forget_record(id);
+            self.executors.forget_record(id);
             self.change(id, now, |executor| executor.life = Life::Gone);
         } else {
             self.drop_executor(id);

@@ -52,25 +52,15 @@ impl Reconciler {
         if is_done {
             self.keep_record(id);
         } else {
-            self.retained.push(id);
+            self.executors.retain(id);
         }
         self.request(&uid, MutationKind::LabelCounted);
         self.trim_retained(now);
     }
 
-    /// Inserts a pod that was retained before a restart, ordered by the time in its label: oldest
-    /// first.
-    pub(super) fn insert_retained(&mut self, id: ExecutorId, at: u64) {
-        let is_later = |other_id: &ExecutorId| {
-            let pod = self.executors.get(*other_id).and_then(|other| other.pod(&self.snapshot));
-            pod.and_then(|pod| pod.counted).is_none_or(|other| (other, *other_id) > (at, id))
-        };
-        self.retained.insert(id, is_later);
-    }
-
     /// Deletes the oldest retained pods while there are more than `keep_failed`.
     pub(super) fn trim_retained(&mut self, now: Millis) {
-        while let Some(id) = self.retained.pop_beyond(self.policy.keep_failed as usize) {
+        while let Some(id) = self.executors.pop_retained_beyond(self.policy.keep_failed as usize) {
             self.delete_pod_of(id, now);
         }
     }

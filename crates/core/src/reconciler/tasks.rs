@@ -245,10 +245,7 @@ impl Reconciler {
     }
 
     pub(super) fn note_ended_task(&mut self, name: &GroupName, key: Arc<str>) {
-        if let Some((name, key)) = self.ended_tasks.push(name.clone(), key)
-            && let Some(group) = self.executors.groups.get_mut(&name)
-        {
-            group.tasks.forget(&key);
+        if let Some((name, key)) = self.executors.note_ended_task(name.clone(), key) {
             self.note_task(&name, &key);
         }
     }
@@ -358,7 +355,7 @@ impl Reconciler {
                 self.out.tell(task_ended(name, &key, ended));
             }
         }
-        self.ended_tasks.forget_group(name);
+        self.executors.forget_ended_tasks(name);
         let Some(group) = self.executors.groups.get(name) else { return };
         let left = group.members.iter().filter_map(|&id| {
             let executor = self.executors.get(id).filter(|one| self.can_run(one))?;

@@ -274,7 +274,7 @@ impl Reconciler {
             }
             executor.uid.clone()
         });
-        self.forget_record(id);
+        self.executors.forget_record(id);
         if let Some(uid) = uid.filter(|uid| self.snapshot.get(uid).is_some_and(|pod| !pod.deleting))
         {
             self.request(&uid, MutationKind::Delete);

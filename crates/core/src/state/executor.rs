@@ -191,6 +191,11 @@ impl Executor {
         }
     }
 
+    /// Its task says how much memory it has, so the group's memory does not grow with it.
+    pub fn has_own_memory(&self) -> bool {
+        self.task.as_ref().is_some_and(|run| run.task.memory.is_some())
+    }
+
     /// True if the create was cancelled before its pod was seen: such a pod is deleted.
     pub fn is_cancelled(&self) -> bool {
         self.uid.is_none() && matches!(self.life, Life::Cancelled | Life::Lost { .. })

@@ -1,5 +1,8 @@
 //! The table of executors and groups. Keeps the counts by state current, so that the cost of a turn
 //! depends only on what changed.
+//!
+//! Always true after a turn: each executor is a member of one group, which exists, and is counted there once; and whose
+//! pod is retained is in the table.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,30 +10,18 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::model::fact::EndedWork;
-use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod::Pod;
-use crate::model::pod_text::PreferredNode;
-use crate::model::settings::CallFields;
-use crate::model::settings::GroupSpec;
-use crate::model::status::{ExecutorBlock, State};
+use crate::model::status::ExecutorBlock;
 use crate::model::task::Shape;
-use crate::state::attempts::Attempts;
-use crate::state::counts::Counts;
 pub use crate::state::executor::{Executor, Resize, has_ended};
 use crate::state::folded::Folded;
-use crate::state::gang::GangState;
-use crate::state::heartbeat_losses::HeartbeatLosses;
+pub use crate::state::group::Group;
 use crate::state::ledger::Create;
 pub use crate::state::life::{Ending, Life, Start};
-use crate::state::memory_scaling::MemoryScaling;
-use crate::state::plan_wait::PlanWait;
-use crate::state::records::Records;
-use crate::state::retries::Retries;
-use crate::state::slot_waits::SlotWaits;
+use crate::state::retained::{EndedTasks, RetainedPods};
 use crate::state::slots::Slots;
 use crate::state::snapshot::Snapshot;
-use crate::state::start_problems::StartProblems;
-use crate::state::tasks::Tasks;
 use crate::state::throttle::{Throttle, Throttles};
 use crate::state::victim_order::VictimOrder;
 use crate::state::work::Work;
@@ -44,153 +35,6 @@ fn highest_in_block(id: ExecutorId) -> ExecutorId {
 /// The ids of a block of the status; a power of two.
 const BLOCK_IDS: u64 = 64;
 
-/// One group: its settings, its executors, and what the past says about them.
-#[derive(Clone, Debug, Default)]
-pub struct Group {
-    pub spec: GroupSpec,
-    /// The target that the configuration has.
-    pub(crate) of_file: u32,
-    /// The target was set in this run, so surplus executors may be ended.
-    pub(crate) is_target_set: bool,
-    /// The group comes from the file or was created in this run; false: it is known only from
-    /// adopted pods.
-    pub(crate) is_known: bool,
-    /// The group was deleted: it is removed once its executors are gone.
-    pub(crate) is_removed: bool,
-    /// What calls have said about it.
-    pub(crate) calls: CallFields,
-    /// When its first executor was requested or adopted.
-    pub(crate) wanted_since: Option<Millis>,
-    /// An executor has run, so executors can start.
-    pub(crate) has_run: bool,
-    /// How many of its creates the server accepted, and how many pods were adopted.
-    pub(crate) n_accepted: u64,
-    /// The executors of its target. Those of tasks are counted with them.
-    pub own: Counts,
-    pub tasks: Tasks,
-    /// The running executors whose pods are ready.
-    pub n_ready: u32,
-    pub members: BTreeSet<ExecutorId>,
-    /// The executors that may be ended when the target falls, in this order.
-    pub order: BTreeSet<VictimOrder>,
-    /// The number of ending members that nothing replaces, because the target fell.
-    n_surplus: u32,
-    /// Losses reported since the start of the run.
-    pub(crate) n_lost: u64,
-    /// Failed creates that are sent again.
-    pub retries: Retries,
-    pub slots: Slots,
-    pub slot_waits: SlotWaits,
-    pub(crate) attempts: Attempts,
-    pub gang: GangState,
-    /// The nodes for its next executors.
-    pub preferred: Arc<Vec<PreferredNode>>,
-    pub problems: StartProblems,
-    pub(crate) memory_scaling: MemoryScaling,
-    pub work: Work,
-    /// With `completions`: the indexes whose work has ended.
-    pub(crate) ended: EndedWork,
-    /// The pods that stay as the records of work that has ended.
-    pub(crate) records: Records,
-    /// The work that they tell of, and whose own pods give way.
-    pub(crate) folded: Folded,
-    /// The pods that are deleted as soon as a record tells of their work, and how many of them the label tells of
-    /// that is being written to this pod.
-    pub(crate) folding: Vec<Uid>,
-    pub(crate) folding_sent: Option<(Uid, usize)>,
-    pub(crate) heartbeat_losses: HeartbeatLosses,
-    pub wait: PlanWait,
-    /// Why the command that sets the target failed.
-    pub(crate) scale_error: Option<String>,
-    /// The server's message for the refusal or failure that slows the group down.
-    pub(crate) refusal: Option<String>,
-}
-
-impl Group {
-    /// A group without executors.
-    pub fn new(spec: GroupSpec, is_known: bool) -> Self {
-        Self { of_file: spec.target, spec, is_known, ..Self::default() }
-    }
-
-    /// The target in force; 0 for a deleted group, and never more than the work that is left.
-    pub fn target(&self) -> u32 {
-        if self.is_removed { 0 } else { self.spec.target.min(self.n_left()) }
-    }
-
-    /// How many executors must still end for `completions`; `u32::MAX` without it.
-    pub fn n_left(&self) -> u32 {
-        self.spec.completions.map_or(u32::MAX, |n| n.saturating_sub(self.work.n_ended()))
-    }
-
-    /// All of its executors.
-    pub fn counts(&self) -> Counts {
-        self.own.plus(&self.tasks.counts)
-    }
-
-    /// The counts in which this executor is: by what it is for, and by its shape.
-    fn counts_of(&mut self, executor: &Executor) -> [&mut Counts; 2] {
-        let Tasks { counts, throttles, .. } = &mut self.tasks;
-        let by_use = if executor.task.is_some() { counts } else { &mut self.own };
-        [by_use, &mut throttles.of_mut(executor.shape).counts]
-    }
-
-    /// How far the start of an executor has come.
-    fn note_start(&mut self, id: ExecutorId, shape: Shape, before: Start, after: Start) {
-        self.problems.on_change(id, before, after);
-        self.tasks.throttles.of_mut(shape).problems.on_change(id, before, after);
-    }
-
-    /// An executor has come into this state.
-    fn note_place(
-        &mut self,
-        id: ExecutorId,
-        shape: Shape,
-        state: State,
-        pod: Option<&Pod>,
-        now: Millis,
-    ) {
-        let places = &mut self.tasks.throttles.of_mut(shape).places;
-        match pod.and_then(|pod| pod.node.as_deref()).filter(|_| state == State::Running) {
-            Some(node) => places.add(id, node, now),
-            None => places.remove(id),
-        }
-    }
-
-    /// True if the group is a gang of which too few run.
-    pub fn has_incomplete_gang(&self) -> bool {
-        self.spec.gang.is_some() && !self.gang.is_complete()
-    }
-
-    /// A create of something is slowed down.
-    pub fn is_slowed_down(&self) -> bool {
-        self.tasks.throttles.all().any(|throttle| throttle.backoff.cause().is_some())
-    }
-
-    /// The number of pods that must go before executors are created with `replace: gone`. The pods of
-    /// the group are then never more than they were, so a full quota suffices.
-    pub fn n_awaited_ends(&self) -> u32 {
-        self.n_ending().saturating_sub(self.n_surplus)
-    }
-
-    /// Call it after each plan: ending members beyond the missing ones are surplus, which replacements of
-    /// others must not wait for (a drain may take hours).
-    pub fn note_surplus(&mut self) {
-        let missing = self.wanted().saturating_sub(self.counts().capacity());
-        let n_unneeded = self.n_ending().saturating_sub(missing);
-        self.n_surplus = self.n_surplus.min(self.n_ending()).max(n_unneeded);
-    }
-
-    /// The target rose by `n`: as many new executors wait for surplus ones that still end.
-    pub fn on_target_raised(&mut self, n: u32) {
-        self.n_surplus = self.n_surplus.saturating_sub(n);
-    }
-
-    fn n_ending(&self) -> u32 {
-        let counts = self.counts();
-        counts.of(State::Terminating) + counts.of(State::Draining)
-    }
-}
-
 /// Executors by id, groups by name.
 #[derive(Clone, Debug, Default)]
 pub struct Executors {
@@ -203,6 +47,8 @@ pub struct Executors {
     /// The blocks of the status in which nothing has changed, by the highest id that belongs to each.
     status_blocks: BTreeMap<ExecutorId, ExecutorBlock>,
     pub groups: BTreeMap<GroupName, Group>,
+    retained: RetainedPods,
+    ended_tasks: EndedTasks,
 }
 
 impl Executors {
@@ -387,6 +233,7 @@ impl Executors {
         group.members.remove(&id);
         group.records.remove(id);
         group.tasks.records.remove(id);
+        self.retained.forget(id);
         if let Some(place) = &executor.place {
             group.order.remove(place);
         }
@@ -456,5 +303,77 @@ impl Executors {
     pub fn group_of(&mut self, id: ExecutorId) -> Option<&mut Group> {
         let executor = self.by_id.get(&id)?;
         self.groups.get_mut(&executor.group)
+    }
+
+    /// The executors whose failed pods are retained, the oldest first.
+    pub fn retained(&self) -> impl Iterator<Item = ExecutorId> {
+        self.retained.iter()
+    }
+
+    /// The pod of this executor failed last, and is retained.
+    pub fn retain(&mut self, id: ExecutorId) {
+        self.retained.push(id);
+    }
+
+    /// The pod of this executor was retained before a restart. Its place is by the time in its label.
+    pub fn retain_since(&mut self, id: ExecutorId, at: u64, pods: &Snapshot) {
+        let Self { by_id, retained, .. } = self;
+        let is_later = |other_id: &ExecutorId| {
+            let pod = by_id.get(other_id).and_then(|other| other.pod(pods));
+            pod.and_then(|pod| pod.counted).is_none_or(|other| (other, *other_id) > (at, id))
+        };
+        retained.insert(id, is_later);
+    }
+
+    /// Takes out the oldest retained one if there are more than `max`.
+    pub fn pop_retained_beyond(&mut self, max: usize) -> Option<ExecutorId> {
+        self.retained.pop_beyond(max)
+    }
+
+    /// The pod of this executor stays as a record. `is_earlier`: of work that an earlier run did.
+    pub fn insert_record(&mut self, id: ExecutorId, is_earlier: bool) {
+        let has_task = self.by_id.get(&id).is_some_and(|executor| executor.task.is_some());
+        if let Some(group) = self.group_of(id) {
+            let records = if has_task { &mut group.tasks.records } else { &mut group.records };
+            records.insert(id, is_earlier);
+        }
+    }
+
+    /// The pod of this executor is no longer retained or a record.
+    pub fn forget_record(&mut self, id: ExecutorId) {
+        self.retained.forget(id);
+        if let Some(group) = self.group_of(id) {
+            group.records.remove(id);
+            group.tasks.records.remove(id);
+        }
+    }
+
+    /// A task has ended. The oldest ended one, if it is forgotten for it.
+    pub fn note_ended_task(
+        &mut self,
+        name: GroupName,
+        key: Arc<str>,
+    ) -> Option<(GroupName, Arc<str>)> {
+        let (name, key) = self.ended_tasks.push(name, key)?;
+        self.groups.get_mut(&name)?.tasks.forget(&key);
+        Some((name, key))
+    }
+
+    /// The group is deleted, and its tasks with it.
+    pub fn forget_ended_tasks(&mut self, name: &GroupName) {
+        self.ended_tasks.forget_group(name);
+    }
+
+    pub fn check(&self) {
+        let n_members: usize = self.groups.values().map(|group| group.members.len()).sum();
+        debug_assert_eq!(n_members, self.by_id.len(), "an executor is in no group, or in two");
+        for (name, group) in &self.groups {
+            let n_counted = group.counts().n() as usize;
+            debug_assert_eq!(n_counted, group.members.len(), "{name} counts other executors");
+        }
+        debug_assert!(
+            self.retained.iter().all(|id| self.by_id.contains_key(&id)),
+            "who is not in the table is retained"
+        );
     }
 }
