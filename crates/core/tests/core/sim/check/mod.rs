@@ -118,6 +118,37 @@ fn none_is_missing(core: &Reconciler) -> CheckResult {
     }
 }
 
+/// Each kind of request has its limit, and each executor one request. Returns how many creates and reads each executor has.
+fn requests_are_few<'a>(
+    outstanding: impl Iterator<Item = &'a Action>,
+    most: u32,
+) -> Result<BTreeMap<u64, u32>, String> {
+    let (mut n_creates, mut n_mutations, mut n_logs, mut n_protects, mut n_all) = (0, 0, 0, 0, 0);
+    let mut in_flight: BTreeMap<u64, u32> = BTreeMap::new();
+    for action in outstanding {
+        n_all += 1;
+        match action {
+            Action::Create { id, .. } | Action::Get { id, .. } => {
+                n_creates += 1;
+                *in_flight.entry(id.0).or_default() += 1;
+            }
+            Action::Delete { .. } | Action::Patch { .. } => n_mutations += 1,
+            Action::Protect { .. } => n_protects += 1,
+            Action::ReadLog { .. } => n_logs += 1,
+            _ => {}
+        }
+    }
+    let is_over = n_mutations > 16 || n_logs > 4 || n_protects > 16;
+    if is_over || n_creates > most || n_all > most + 46 {
+        let what = format!("{n_creates} creates, {n_mutations} deletes and patches, {n_logs} logs");
+        return fail(format!("{what}, {n_all} requests"));
+    }
+    if let Some((id, n)) = in_flight.iter().find(|(_, n)| **n > 1) {
+        return fail(format!("{n} requests at a time for executor {id}"));
+    }
+    Ok(in_flight)
+}
+
 impl Check {
     pub fn new(is_kept: bool) -> Self {
         Self { is_kept, ..Self::default() }
@@ -317,32 +348,8 @@ impl Check {
         }
         ranks::are_unique(core, &world.cluster, world.gen_)?;
         let requests = world.requests.iter().filter(|(n, _)| world.outstanding.contains(n));
-        let (mut n_creates, mut n_mutations, mut n_logs, mut n_all) = (0, 0, 0, 0);
-        let mut n_protects = 0;
-        let mut in_flight: BTreeMap<u64, u32> = BTreeMap::new();
-        for (_, request) in requests {
-            n_all += 1;
-            match &request.action {
-                Action::Create { id, .. } | Action::Get { id, .. } => {
-                    n_creates += 1;
-                    *in_flight.entry(id.0).or_default() += 1;
-                }
-                Action::Delete { .. } | Action::Patch { .. } => n_mutations += 1,
-                Action::Protect { .. } => n_protects += 1,
-                Action::ReadLog { .. } => n_logs += 1,
-                _ => {}
-            }
-        }
-        let most = world.policy.in_flight_max;
-        let is_over = n_mutations > 16 || n_logs > 4 || n_protects > 16;
-        if is_over || n_creates > most || n_all > most + 46 {
-            let what =
-                format!("{n_creates} creates, {n_mutations} deletes and patches, {n_logs} logs");
-            return fail(format!("{what}, {n_all} requests"));
-        }
-        if let Some((id, n)) = in_flight.iter().find(|(_, n)| **n > 1) {
-            return fail(format!("{n} requests at a time for executor {id}"));
-        }
+        let actions_out = requests.map(|(_, request)| &request.action);
+        let in_flight = requests_are_few(actions_out, world.policy.in_flight_max)?;
         check.recount(core, &in_flight, &world.cluster)?;
         if is_recounted {
             indexes_are_right(core)?;
