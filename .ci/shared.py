@@ -146,6 +146,46 @@ class Cluster:
             return said
 
 
+class Run:
+    """posse with a driver that sleeps, on a cluster that lives longer than it."""
+
+    def __init__(self, stack, home, kubeconfig, settings, instance="one", **environment):
+        self.home, self.kubeconfig, self.name, self.instance = home, kubeconfig, settings["app"], instance
+        home.mkdir(exist_ok=True)
+        self.file, self.log = home / "posse.yaml", home / "log"
+        self.file.write_text(json.dumps(settings))
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(home), **environment}
+        stack.callback(lambda: self.process.poll() is None and self.kill())
+        self.start()
+
+    def start(self):
+        self.events_file = self.home / f"events-{time.monotonic_ns()}"
+        command = [posse_binary(), "run", "-f", self.file, "--kubeconfig", self.kubeconfig, "--instance", self.instance]
+        command += ["--events", self.events_file, "--control", f"unix:{self.home}/control", "--", "sleep", "3600"]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, env=self.environment)
+
+    def events(self, kind):
+        return events_of(self.events_file, kind)
+
+    def posse(self, *words):
+        command = [posse_binary(), *words, "--control", f"unix:{self.home}/control"]
+        environment = {**self.environment, "KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.run(command, capture_output=True, text=True, env=environment).stdout
+
+    def status(self):
+        return json.loads(self.posse("status", "-o", "json") or "{}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+        code = self.process.wait(timeout=PATIENCE_SECONDS)
+        assert code == 143, (code, self.log.read_text()[-CHARS_SHOWN:])
+
+
 class SimulatedRun:
     """posse on an embedded cluster with simulated pods. This program ends some of them, as a kubelet would."""
 
