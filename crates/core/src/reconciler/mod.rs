@@ -73,7 +73,6 @@ pub use crate::state::ours::InstanceIdentity;
 use crate::state::ours::Ours;
 use crate::state::outbox::Outbox;
 use crate::state::overdue_starts::OverdueStarts;
-use crate::state::protection::Protection;
 use crate::state::run_end::RunEnd;
 use crate::state::server_health::ServerHealth;
 use crate::state::snapshot::Snapshot;
@@ -98,7 +97,6 @@ pub struct Reconciler {
 
     // What the driver says of its executors.
     driver_reports: DriverReports,
-    protection: Protection,
 
     // What holds creates back.
     gates: Gates,
@@ -141,7 +139,6 @@ impl Reconciler {
             executors: Executors::default(),
             errands: Errands::default(),
             driver_reports: DriverReports::default(),
-            protection: Protection::default(),
             unrecorded: Unrecorded::default(),
             timers: Timers::default(),
             overdue: OverdueStarts::default(),
@@ -280,6 +277,7 @@ impl Reconciler {
         self.ours.check();
         self.snapshot.check();
         self.executors.check();
+        self.driver_reports.check();
     }
 
     /// The next action to carry out.

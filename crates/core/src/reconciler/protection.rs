@@ -16,8 +16,8 @@ impl Reconciler {
         let Some(executor) = self.executors.get(id) else { return };
         let is_busy_protected =
             self.executors.groups.get(&executor.group).is_some_and(|g| g.spec.protects_busy());
-        if is_busy_protected && !self.protection.has_timer && !self.errands.protects.is_off() {
-            self.protection.has_timer = true;
+        let may_protect = is_busy_protected && !self.errands.protects.is_off();
+        if may_protect && !self.driver_reports.set_protect_timer(true) {
             self.timers.set(now, Timer::Protection);
         }
     }
@@ -25,16 +25,16 @@ impl Reconciler {
     /// Looks at all running executors of groups that protect the busy, and changes the annotations of those that
     /// differ. A pod's annotations are read from the snapshot, so a restarted posse goes on.
     pub(super) fn on_protection_due(&mut self, now: Millis) {
-        self.protection.has_timer = false;
+        self.driver_reports.set_protect_timer(false);
         if self.stop.is_some() || self.errands.protects.is_off() {
             return;
         }
         let running = self.running_of_protected_groups();
-        self.protection.keep(&running);
+        self.driver_reports.protect_only(&running);
         if running.is_empty() {
             return;
         }
-        self.protection.has_timer = true;
+        self.driver_reports.set_protect_timer(true);
         self.timers.set(now.after(PROTECT_CHECK_MS), Timer::Protection);
         if self.can_judge() {
             running.into_iter().for_each(|id| self.protect_if_busy(id, now));
@@ -44,8 +44,7 @@ impl Reconciler {
     fn protect_if_busy(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let Some(pod) = executor.pod(&self.snapshot) else { return };
-        let is_idle = self.driver_reports.is_idle(id, now);
-        let look = self.protection.look(id, is_idle, now);
+        let look = self.driver_reports.look(id, now);
         if look.is_newly_over {
             let message = format!(
                 "executor {id} has been busy for a day, so its node may be taken from now on"
@@ -56,7 +55,7 @@ impl Reconciler {
         let is_due = look.wanted != pod.is_protected && look.may_change;
         if is_due && self.errands.protects.send_once() {
             let (uid, name) = (pod.uid.clone(), pod.name.to_string());
-            self.protection.on_sent(id, now);
+            self.driver_reports.on_protect_sent(id, now);
             self.out.act(Action::Protect { id, uid, name, is_protected: look.wanted });
         }
     }

@@ -1,9 +1,13 @@
 //! What the driver reports: heartbeats, idle executors, lost connections, and the time of its last
-//! call.
+//! call. By its idle lists, executors that have work are protected.
+//!
+//! Always true: heartbeats come only from calls, and a list of idle executors is known only with the time until which it
+//! is valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::ids::ExecutorId;
+use crate::state::protection::{Look, Protection};
 use posse_base::time::Millis;
 
 /// How long a list of idle executors is valid that the driver has given.
@@ -53,6 +57,7 @@ pub struct DriverReports {
     last_call_at: Option<Millis>,
     /// A timer for the heartbeat check is set.
     has_timer: bool,
+    protection: Protection,
 }
 
 impl DriverReports {
@@ -163,9 +168,25 @@ impl DriverReports {
         self.is_idle_list_valid(now) && !self.idle.contains(&id)
     }
 
-    /// True if the driver reports this executor as idle.
-    pub fn is_idle(&self, id: ExecutorId, now: Millis) -> bool {
-        self.is_idle_list_valid(now) && self.idle.contains(&id)
+    /// Looks whether this running executor is to be protected.
+    pub fn look(&mut self, id: ExecutorId, now: Millis) -> Look {
+        let is_idle = self.is_idle_list_valid(now) && self.idle.contains(&id);
+        self.protection.look(id, is_idle, now)
+    }
+
+    /// A change of this executor's protection was sent.
+    pub fn on_protect_sent(&mut self, id: ExecutorId, now: Millis) {
+        self.protection.on_sent(id, now);
+    }
+
+    /// No others than these, which are sorted, may be protected.
+    pub fn protect_only(&mut self, running: &[ExecutorId]) {
+        self.protection.keep(running);
+    }
+
+    /// A timer for the next look is set, or has come. True if one was set before.
+    pub fn set_protect_timer(&mut self, is_set: bool) -> bool {
+        self.protection.set_timer(is_set)
     }
 
     fn is_idle_list_valid(&self, now: Millis) -> bool {
@@ -176,5 +197,11 @@ impl DriverReports {
     pub fn forget(&mut self, id: ExecutorId) {
         self.heartbeats.remove(&id);
         self.reason_waits.remove(&id);
+    }
+
+    pub fn check(&self) {
+        debug_assert!(self.heartbeats.is_empty() || self.first_report_at.is_some());
+        debug_assert!(self.first_report_at <= self.heartbeat_call_at, "a report without a call");
+        debug_assert!(self.idle.is_empty() || self.idle_until.is_some(), "idle for ever");
     }
 }

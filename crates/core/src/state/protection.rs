@@ -44,10 +44,15 @@ pub struct Look {
 pub struct Protection {
     executors: BTreeMap<ExecutorId, Work>,
     /// A timer for the next look is set.
-    pub has_timer: bool,
+    has_timer: bool,
 }
 
 impl Protection {
+    /// A timer for the next look is set, or has come. True if one was set before.
+    pub fn set_timer(&mut self, is_set: bool) -> bool {
+        std::mem::replace(&mut self.has_timer, is_set)
+    }
+
     /// Looks at a running executor.
     pub fn look(&mut self, id: ExecutorId, is_idle: bool, now: Millis) -> Look {
         let new = || Work {
