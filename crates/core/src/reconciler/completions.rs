@@ -239,10 +239,7 @@ impl Reconciler {
 
     /// Nothing else ends the run, and all pods are known.
     fn may_have_ended(&self) -> bool {
-        !self.gates.are_creates_stopped()
-            && self.stop.is_none()
-            && self.had_first_list()
-            && self.snapshot.is_synced()
+        !self.gates.are_creates_stopped() && self.had_first_list() && self.snapshot.is_synced()
     }
 
     /// Ends the run then, if nothing comes before.

@@ -1,5 +1,5 @@
 //! What follows from the driver's reports and from their absence: executors without heartbeats,
-//! lost connections, and a silent driver.
+//! lost connections, and a silent driver; and from the credentials without which it does not start.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,9 @@ use super::Reconciler;
 use super::timers::Timer;
 use crate::model::action::RunVerdict;
 use crate::model::command::Reply;
-use crate::model::event::LossReason;
+use crate::model::event::{Event, LossReason, RunEvent};
 use crate::model::ids::ExecutorId;
+use crate::model::input::Renewal;
 use crate::model::status::State;
 use crate::policy::loss::Loss;
 use crate::state::driver_reports::{IDLE_VALID_MS, Silent};
@@ -232,5 +233,24 @@ impl Reconciler {
         ids: &BTreeSet<ExecutorId>,
     ) -> (Vec<ExecutorId>, Vec<ExecutorId>) {
         ids.iter().partition(|&&id| self.executors.get(id).is_some())
+    }
+
+    /// A renewal of credentials has ended. Until all of them are there, no driver and no executor starts.
+    pub(super) fn on_credentials(&mut self, renewal: Renewal, now: Millis) {
+        let Renewal { name, outcome, next_at: until } = renewal;
+        let are_complete = self.gates.on_renewal(&name, &outcome);
+        self.out.tell(Event::Run(match outcome {
+            Ok(expires) => RunEvent::CredentialsRenewed { name, expires, until },
+            Err(message) => RunEvent::CredentialsFailed { name, message, until },
+        }));
+        if are_complete {
+            // The driver starts now, and could not make calls before.
+            self.on_driver_call(now);
+        }
+    }
+
+    /// All credentials were stored, so that the driver can start.
+    pub fn has_credentials(&self) -> bool {
+        self.gates.has_credentials()
     }
 }

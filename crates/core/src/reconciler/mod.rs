@@ -22,7 +22,6 @@ mod adoption;
 mod commands;
 mod completions;
 mod create_answers;
-mod credentials;
 mod driver_reports;
 mod force_delete;
 mod gangs;
@@ -32,7 +31,6 @@ mod groups;
 mod losses;
 mod memory;
 mod mutations;
-mod planning;
 mod pods;
 mod protection;
 mod queue_groups;
@@ -42,7 +40,6 @@ mod retained;
 mod retries;
 mod scale;
 mod server_health;
-mod shapes;
 mod starts;
 mod status;
 mod stop;
@@ -76,7 +73,6 @@ use crate::state::overdue_starts::OverdueStarts;
 use crate::state::run_end::RunEnd;
 use crate::state::server_health::ServerHealth;
 use crate::state::snapshot::Snapshot;
-use crate::state::stored_credentials::Credentials;
 use crate::state::unrecorded::Unrecorded;
 use crate::state::window::Window;
 use posse_base::rng::Rng;
@@ -100,7 +96,6 @@ pub struct Reconciler {
 
     // What holds creates back.
     gates: Gates,
-    credentials: Credentials,
     server: ServerHealth,
     window: Window,
     nodes: Nodes,
@@ -129,10 +124,13 @@ impl Reconciler {
         let mut reconciler = Self {
             window: Window::new(policy.in_flight_max),
             server: ServerHealth::default(),
-            credentials: Credentials::new(&policy.credentials),
             budgets: Budgets::new(&policy),
             nodes: Nodes::new(policy.bad_nodes),
-            gates: Gates::new(identity.is_lease_held, identity.is_driver_ready),
+            gates: Gates::new(
+                identity.is_lease_held,
+                identity.is_driver_ready,
+                &policy.credentials,
+            ),
             ours: Ours::new(identity),
             policy,
             snapshot: Snapshot::default(),
@@ -249,8 +247,9 @@ impl Reconciler {
 
     /// Creates no more executors, because the run is about to end.
     pub fn stop_creates(&mut self) {
-        self.gates.stop_creates();
-        self.report_stopping();
+        if self.gates.stop_creates() {
+            self.out.tell(Event::Run(RunEvent::Stopping));
+        }
     }
 
     /// Decides once, from all inputs so far.
@@ -278,6 +277,7 @@ impl Reconciler {
         self.snapshot.check();
         self.executors.check();
         self.driver_reports.check();
+        self.gates.check();
     }
 
     /// The next action to carry out.
@@ -332,12 +332,6 @@ impl Reconciler {
             self.on_target_changed(name.clone(), target, now);
         }
         Some(target)
-    }
-
-    fn report_stopping(&mut self) {
-        if self.end_of_run.report_stopping() {
-            self.out.tell(Event::Run(RunEvent::Stopping));
-        }
     }
 
     /// Tells something of an executor, which must be in the table.

@@ -15,7 +15,9 @@ use crate::model::status::State;
 use crate::model::waiting::{GroupWait, RunWait, StartWait, Waiting};
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
 use crate::policy::unplaced::{UNPLACED, UNPLACED_MS};
+use crate::state::create_backoff::BackoffCause;
 use crate::state::executors::{Group, Start};
+use crate::state::throttle::OWN_PROBLEMS;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
@@ -254,7 +256,7 @@ impl Reconciler {
             return group.scale_error.clone();
         }
         if waiting == Waiting::Run(RunWait::Credentials) {
-            return self.credentials_problem(group).cloned();
+            return self.gates.credentials_problem(group.spec.credentials.as_deref()).cloned();
         }
         if waiting == Waiting::Run(RunWait::DriverReady) {
             return self.gates.driver_port_problem().map(str::to_owned);
@@ -305,6 +307,37 @@ impl Reconciler {
         }
     }
 
+    /// Ends up to `n` executors of tasks that are stuck, the youngest first: their places go to tasks of shapes that
+    /// start. No retry is charged. Their own shape tries with one executor at a time until one starts; if that try
+    /// ends by itself, its time is not cut short.
+    pub(super) fn give_places(&mut self, name: &GroupName, n: u32, now: Millis) {
+        let Some(group) = self.executors.groups.get(name).filter(|_| n > 0) else { return };
+        let mut stuck: Vec<(ExecutorId, StartProblemKind)> = Vec::new();
+        for throttle in group.tasks.throttles.all().filter(|throttle| throttle.is_stuck(now)) {
+            let tried = throttle.backoff.start_probe();
+            for kind in OWN_PROBLEMS {
+                let ids = throttle.problems.of(kind).iter().map(|(_, id)| *id);
+                let may_end = |id| tried != Some(id) || self.start_deadline(id).is_none();
+                stuck.extend(
+                    ids.filter(|&id| self.has_task(id) && may_end(id)).map(|id| (id, kind)),
+                );
+            }
+        }
+        stuck.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
+        for (id, kind) in stuck.into_iter().take(n as usize) {
+            let Some(cause) = BackoffCause::of_start(loss_reason(kind)) else { continue };
+            let message = self.problem_message(id).map(str::to_owned);
+            let rng = &mut self.rng;
+            let throttle = self.executors.throttle_of(id);
+            let begins =
+                throttle.is_some_and(|one| one.backoff.on_start_failed(id, cause, now, rng));
+            if let Some(group) = self.executors.groups.get_mut(name).filter(|_| begins) {
+                group.refusal = message;
+            }
+            self.end(id, DeleteCause::Unplaced, now);
+        }
+    }
+
     /// Notes that no scheduler looks at an executor.
     pub(super) fn on_ignored(&mut self, id: ExecutorId, now: Millis) {
         let Some(start) = self.executors.get(id).map(|executor| executor.start) else { return };
@@ -320,7 +353,7 @@ fn is_unschedulable(start: Start) -> bool {
 }
 
 /// Why an executor is lost that does not start in time.
-pub(super) fn loss_reason(kind: StartProblemKind) -> LossReason {
+fn loss_reason(kind: StartProblemKind) -> LossReason {
     match kind {
         StartProblemKind::Config => LossReason::ConfigError,
         StartProblemKind::Image => LossReason::ImageError,

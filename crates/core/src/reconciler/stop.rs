@@ -82,7 +82,7 @@ impl Reconciler {
         if self.stop.is_some() {
             return;
         }
-        self.report_stopping();
+        self.stop_creates();
         let timeout_ms = self.policy.stop_timeout_ms;
         let had_any = !self.had_first_list()
             || !self.executors.is_empty()

@@ -1,4 +1,4 @@
-//! One turn of the run: fires timers, plans, and turns the plan into actions.
+//! One turn of the run: fires timers, gathers what the plan needs to know, and turns the plan into actions.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::model::pod_text::PodOverrides;
 use crate::model::status::State;
 use crate::model::task::Shape;
 use crate::model::waiting::{Held, Limit, Limits, RunWait, Waiting};
-use crate::policy::demand::Why;
-use crate::policy::plan::{GroupPlan, Plan};
+use crate::policy::demand::{Demand, GroupFacts, RunFacts, Why};
+use crate::policy::plan::{GroupPlan, Plan, plan};
 use crate::policy::victims::choose;
 use crate::state::create_backoff::CreateBackoff;
 use crate::state::executors::{Executor, Group};
@@ -78,7 +78,6 @@ impl Reconciler {
 
     /// Plans once and carries out the plan. Returns when a wait ends by itself, if one does.
     pub(super) fn turn_run(&mut self, now: Millis) -> Option<Millis> {
-        self.credentials.refresh(now);
         if let Some(up_to) = self.ours.take_dropped(now) {
             self.out.act(Action::ReserveIds { up_to });
         }
@@ -93,11 +92,53 @@ impl Reconciler {
             self.carry_out(of_group, now);
         }
         self.executors.groups.values_mut().for_each(Group::note_surplus);
-        let expiry = self.credentials.next_expiry(now);
+        let expiry = self.gates.next_expiry(now);
         [at_once, next_at, gangs_due, self.ours.request_again_at(), expiry]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    fn run_facts(&self, now: Millis) -> RunFacts {
+        RunFacts {
+            now,
+            available: self.window.available(now),
+            closed_until: self.window.closed_until(now),
+            pending_max: self.policy.pending_max,
+            adopt_hold_until: self.gates.adopt_hold_until(),
+        }
+    }
+
+    /// Plans the groups of which something may have to be done.
+    fn plan(&self, now: Millis) -> Plan {
+        let groups = self.executors.groups.iter().filter(|(_, group)| !self.rests(group));
+        let facts: Vec<GroupFacts<'_>> =
+            groups.map(|(name, group)| self.facts_of(name, group)).collect();
+        plan(&facts, &self.run_facts(now))
+    }
+
+    /// It has what it should have, nothing of it is under way, and it waits for nothing: its plan would be empty.
+    fn rests(&self, group: &Group) -> bool {
+        group.counts().not_running() == 0
+            && group.own_capacity() == group.target()
+            && group.tasks.n_ready() == 0
+            && group.tasks.throttles.n_in_flight() == 0
+            && group.retries.count() == 0
+            && group.n_beyond_slots() == 0
+            && group.wait.waiting().is_none()
+            && group.scale_error.is_none()
+            && self.gates.credentials_problem(group.spec.credentials.as_deref()).is_none()
+    }
+
+    fn facts_of<'a>(&self, name: &'a GroupName, group: &'a Group) -> GroupFacts<'a> {
+        let needed = group.spec.credentials.as_deref();
+        GroupFacts {
+            name,
+            group,
+            gate: self.gates.shut(needed, self.snapshot.is_synced()),
+            has_credentials: self.gates.credentials_problem(needed).is_none(),
+            start_problem: self.problem_waiting(group),
+        }
     }
 
     fn carry_out(&mut self, plan: GroupPlan, now: Millis) {
@@ -126,6 +167,21 @@ impl Reconciler {
         }
         self.give_places(&group, n_without_place, now);
         self.note_limits(group, limits, now);
+    }
+
+    /// For what the next executor is: the target first, then the task that is next in the order of the calls. Takes it
+    /// from its room.
+    fn next_demand(&self, name: &GroupName, rooms: &mut [Demand]) -> Option<Demand> {
+        let group = self.executors.groups.get(name)?;
+        let first = |room: &&mut Demand| match room.why {
+            Why::Retry => None,
+            Why::Target => Some(0),
+            Why::Task => group.tasks.first_ready(room.shape),
+        };
+        let open = rooms.iter_mut().filter(|room| room.n > 0);
+        let room = open.filter_map(|room| Some((first(&room)?, room))).min_by_key(|(at, _)| *at)?.1;
+        room.n -= 1;
+        Some(*room)
     }
 
     /// Tells what the group waits for, if that has changed.

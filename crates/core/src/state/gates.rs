@@ -1,5 +1,10 @@
 //! What must be true before executors are created, apart from what each group waits for.
+//!
+//! Always true: what was adopted is held only after the first LIST; and when the end of the run has begun, it has begun
+//! for good.
 
+use crate::model::waiting::RunWait;
+use crate::state::stored_credentials::Credentials;
 use posse_base::time::Millis;
 
 /// The gates of a run.
@@ -14,10 +19,12 @@ pub struct Gates {
     first_list_at: Option<Millis>,
     /// Until when adopted surplus executors are kept, because the driver has not spoken yet.
     adopt_hold_until: Option<Millis>,
+    credentials: Credentials,
 }
 
 impl Gates {
-    pub fn new(is_lease_held: bool, is_driver_ready: bool) -> Self {
+    /// `credentials`: the names of those that executors need.
+    pub fn new(is_lease_held: bool, is_driver_ready: bool, credentials: &[String]) -> Self {
         Self {
             is_lease_held,
             is_driver_ready,
@@ -25,6 +32,7 @@ impl Gates {
             are_creates_stopped: false,
             first_list_at: None,
             adopt_hold_until: None,
+            credentials: Credentials::new(credentials),
         }
     }
 
@@ -40,9 +48,9 @@ impl Gates {
         self.driver_port_problem = problem;
     }
 
-    /// The end of the run has begun.
-    pub fn stop_creates(&mut self) {
-        self.are_creates_stopped = true;
+    /// The end of the run has begun. True if that is new.
+    pub fn stop_creates(&mut self) -> bool {
+        !std::mem::replace(&mut self.are_creates_stopped, true)
     }
 
     /// The first LIST is applied.
@@ -56,17 +64,61 @@ impl Gates {
         self.adopt_hold_until = Some(until);
     }
 
-    /// Ends the protection of adopted executors when its time is over.
+    /// Looks at a turn what is over: the protection of adopted executors, and credentials that executors could use.
     pub fn expire(&mut self, now: Millis) {
         self.adopt_hold_until = self.adopt_hold_until.filter(|until| *until > now);
+        self.credentials.refresh(now);
+    }
+
+    /// When the next credentials expire.
+    pub fn next_expiry(&self, now: Millis) -> Option<Millis> {
+        self.credentials.next_expiry(now)
+    }
+
+    /// A renewal has ended: until when the credentials are valid (none: nobody knows), or why it failed. True if all
+    /// credentials are stored by this.
+    pub fn on_renewal(&mut self, name: &str, outcome: &Result<Option<Millis>, String>) -> bool {
+        let were_stored = self.credentials.are_stored();
+        match outcome {
+            Ok(expires) => self.credentials.on_renewed(name, *expires),
+            Err(message) => self.credentials.on_failed(name, message),
+        }
+        !were_stored && self.credentials.are_stored()
+    }
+
+    /// All credentials were stored, so that the driver can start.
+    pub fn has_credentials(&self) -> bool {
+        self.credentials.are_stored()
+    }
+
+    /// Which credentials keep a group from creating executors, and why. `needed`: the names of those that it needs; none:
+    /// all. Before the driver is ready these are also those that only the driver needs.
+    pub fn credentials_problem(&self, needed: Option<&[String]>) -> Option<&String> {
+        let is_for_driver = !self.is_driver_ready && !self.credentials.are_stored();
+        self.credentials.problem(needed.filter(|_| !is_for_driver))
+    }
+
+    /// Why a group that needs these credentials may not create executors. `is_synced`: the snapshot is.
+    pub fn shut(&self, needed: Option<&[String]>, is_synced: bool) -> Option<RunWait> {
+        if self.are_creates_stopped {
+            Some(RunWait::Stopping)
+        } else if !self.is_lease_held {
+            Some(RunWait::Lease)
+        } else if self.first_list_at.is_none() {
+            Some(RunWait::FirstList)
+        } else if !is_synced {
+            Some(RunWait::StaleSnapshot)
+        } else if self.credentials_problem(needed).is_some() {
+            Some(RunWait::Credentials)
+        } else if !self.is_driver_ready {
+            Some(RunWait::DriverReady)
+        } else {
+            None
+        }
     }
 
     pub fn is_lease_held(&self) -> bool {
         self.is_lease_held
-    }
-
-    pub fn is_driver_ready(&self) -> bool {
-        self.is_driver_ready
     }
 
     pub fn driver_port_problem(&self) -> Option<&str> {
@@ -83,5 +135,9 @@ impl Gates {
 
     pub fn adopt_hold_until(&self) -> Option<Millis> {
         self.adopt_hold_until
+    }
+
+    pub fn check(&self) {
+        debug_assert!(self.adopt_hold_until.is_none() || self.first_list_at.is_some());
     }
 }

@@ -11,7 +11,6 @@ pub struct RunEnd {
     work_ended_at: Option<Millis>,
     /// Since when the run has had nothing to do.
     idle_since: Option<Millis>,
-    is_stopping_reported: bool,
 }
 
 impl RunEnd {
@@ -43,10 +42,5 @@ impl RunEnd {
     /// The run has something to do.
     pub fn on_busy(&mut self) {
         self.idle_since = None;
-    }
-
-    /// True if the end is to be reported now: it was not before.
-    pub fn report_stopping(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_stopping_reported, true)
     }
 }
