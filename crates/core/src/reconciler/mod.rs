@@ -39,7 +39,7 @@ mod record;
 mod retained;
 mod retries;
 mod scale;
-mod server_health;
+mod server;
 mod starts;
 mod status;
 mod stop;
@@ -71,10 +71,9 @@ use crate::state::ours::Ours;
 use crate::state::outbox::Outbox;
 use crate::state::overdue_starts::OverdueStarts;
 use crate::state::run_end::RunEnd;
-use crate::state::server_health::ServerHealth;
+use crate::state::server::Server;
 use crate::state::snapshot::Snapshot;
 use crate::state::unrecorded::Unrecorded;
-use crate::state::window::Window;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
@@ -96,8 +95,7 @@ pub struct Reconciler {
 
     // What holds creates back.
     gates: Gates,
-    server: ServerHealth,
-    window: Window,
+    server: Server,
     nodes: Nodes,
 
     // When something is due without an input.
@@ -122,8 +120,7 @@ impl Reconciler {
         now: Millis,
     ) -> Self {
         let mut reconciler = Self {
-            window: Window::new(policy.in_flight_max),
-            server: ServerHealth::default(),
+            server: Server::new(policy.in_flight_max),
             budgets: Budgets::new(&policy),
             nodes: Nodes::new(policy.bad_nodes),
             gates: Gates::new(
@@ -278,6 +275,10 @@ impl Reconciler {
         self.executors.check();
         self.driver_reports.check();
         self.gates.check();
+        self.server.check();
+        let groups = self.executors.groups.values();
+        let n_in_flight: u32 = groups.map(|group| group.tasks.throttles.n_in_flight()).sum();
+        debug_assert_eq!(n_in_flight, self.server.window().in_flight(), "creates in flight");
     }
 
     /// The next action to carry out.

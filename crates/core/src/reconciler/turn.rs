@@ -102,8 +102,8 @@ impl Reconciler {
     fn run_facts(&self, now: Millis) -> RunFacts {
         RunFacts {
             now,
-            available: self.window.available(now),
-            closed_until: self.window.closed_until(now),
+            available: self.server.window().available(now),
+            closed_until: self.server.window().closed_until(now),
             pending_max: self.policy.pending_max,
             adopt_hold_until: self.gates.adopt_hold_until(),
         }
@@ -293,7 +293,7 @@ impl Reconciler {
                 create.pod = Some(Arc::clone(&pod));
             }
         });
-        self.window.on_sent();
+        self.server.on_create_sent();
         if let Some((throttles, shape)) = self.executors.throttles_of(id) {
             throttles.on_sent(shape);
         }

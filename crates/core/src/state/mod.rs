@@ -30,7 +30,7 @@ pub mod records;
 pub mod retained;
 pub mod retries;
 pub mod run_end;
-pub mod server_health;
+pub mod server;
 pub mod slot_range;
 pub mod slot_waits;
 pub mod slots;

@@ -76,6 +76,11 @@ impl Window {
         self.take_answer();
     }
 
+    pub fn check(&self) {
+        debug_assert!((1..=self.size_max).contains(&self.size), "a window of {}", self.size);
+        debug_assert!(self.in_flight <= self.size_max, "{} are in flight", self.in_flight);
+    }
+
     fn take_answer(&mut self) {
         debug_assert!(self.in_flight > 0, "an answer without a request");
         self.in_flight = self.in_flight.saturating_sub(1);

@@ -6,7 +6,7 @@ use crate::model::refusal::Refusal;
 use crate::model::status::Outage;
 use crate::model::waiting::{RunWait, ServerWait, Waiting};
 use crate::policy::loss::MESSAGE_BYTES_MAX;
-use crate::state::server_health::ServerHealth;
+use crate::state::server::Server;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
@@ -59,7 +59,7 @@ impl Reconciler {
     /// What the server or the network said, if a group waits for the server.
     pub(super) fn server_message(&self, waiting: Waiting) -> Option<String> {
         let outage = || Some(self.outage()?.message.clone());
-        let overload = || Some(sanitize(self.window.overload()?, MESSAGE_BYTES_MAX));
+        let overload = || Some(sanitize(self.server.window().overload()?, MESSAGE_BYTES_MAX));
         match waiting {
             Waiting::Server(ServerWait::Failing) => overload().or_else(outage),
             Waiting::Run(RunWait::FirstList | RunWait::Lease | RunWait::StaleSnapshot) => outage(),
@@ -72,7 +72,7 @@ impl Reconciler {
         }
     }
 
-    fn change_server(&mut self, change: impl FnOnce(&mut ServerHealth)) {
+    fn change_server(&mut self, change: impl FnOnce(&mut Server)) {
         let before = self.server.outage().map(|outage| outage.since);
         change(&mut self.server);
         match (before, self.server.outage()) {

@@ -1,24 +1,59 @@
-//! Whether the API server answers, since when it does not, and why.
+//! What the API server bears: whether it answers, since when it does not and why, and how many creates it gets at a time.
+//!
+//! Always true: no more creates are in flight than the largest window has room for, and each is answered once.
 
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::status::Outage;
+use crate::state::window::Window;
+use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
 /// What the answers to the requests of all threads say about the API server.
-#[derive(Clone, Debug, Default)]
-pub struct ServerHealth {
+#[derive(Clone, Debug)]
+pub struct Server {
     /// LIST and WATCH fail: posse does not see what happens to its pods.
     reads: Option<Outage>,
     /// Other requests get no answer.
     writes: Option<Outage>,
     /// When the server last answered anything.
     heard_at: Option<Millis>,
+    window: Window,
 }
 
-impl ServerHealth {
+impl Server {
+    /// `in_flight_max`: the largest number of creates in flight.
+    pub fn new(in_flight_max: u32) -> Self {
+        Self { reads: None, writes: None, heard_at: None, window: Window::new(in_flight_max) }
+    }
+
+    /// How many creates are in flight, and how many more may be.
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// A create, or the GET that settles one, was sent.
+    pub fn on_create_sent(&mut self) {
+        self.window.on_sent();
+    }
+
+    /// It was answered, by success or refusal, without a sign of overload.
+    pub fn on_create_answered(&mut self) {
+        self.window.on_answered();
+    }
+
+    /// It failed for a reason that is no sign of overload, and no sign of capacity either.
+    pub fn on_create_failed(&mut self) {
+        self.window.on_failed();
+    }
+
+    /// It was sent at `sent_at`, and failed because of overload.
+    pub fn on_overload(&mut self, sent_at: Millis, refusal: &Refusal, now: Millis, rng: &mut Rng) {
+        self.window.on_overload(sent_at, refusal, now, rng);
+    }
+
     /// A LIST was answered, a watch was opened, or it delivered something.
     pub fn on_read(&mut self, now: Millis) {
-        *self = Self { heard_at: Some(now), ..Self::default() };
+        (self.heard_at, self.reads, self.writes) = (Some(now), None, None);
     }
 
     /// A LIST or a WATCH failed.
@@ -57,6 +92,10 @@ impl ServerHealth {
     pub fn outage(&self) -> Option<&Outage> {
         [&self.reads, &self.writes].into_iter().flatten().min_by_key(|outage| outage.since)
     }
+
+    pub fn check(&self) {
+        self.window.check();
+    }
 }
 
 fn begin(outage: &mut Option<Outage>, since: Millis, message: String) {
@@ -74,8 +113,8 @@ mod tests {
 
     #[test]
     fn only_the_servers_own_silence_is_an_outage() {
-        let mut health = ServerHealth::default();
-        let since = |health: &ServerHealth| health.outage().map(|outage| outage.since.0);
+        let mut health = Server::new(1);
+        let since = |health: &Server| health.outage().map(|outage| outage.since.0);
         health.on_read_refused(&refusal(RefusalClass::Expired), String::new(), Millis(1));
         assert_eq!(since(&health), None);
 
