@@ -245,7 +245,7 @@ impl Reconciler {
     /// Ends the run then, if nothing comes before.
     fn end_at(&mut self, at: Millis, now: Millis) {
         if now < at {
-            self.timers.add_turn(at);
+            self.due.add_turn(at);
         } else {
             self.end_of_run.decide(RunVerdict::AllEnded { n_given_up: self.n_given_up() });
         }

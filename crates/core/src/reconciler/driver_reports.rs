@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use super::Reconciler;
-use super::timers::Timer;
 use crate::model::action::RunVerdict;
 use crate::model::command::Reply;
 use crate::model::event::{Event, LossReason, RunEvent};
@@ -13,6 +12,7 @@ use crate::model::input::Renewal;
 use crate::model::status::State;
 use crate::policy::loss::Loss;
 use crate::state::driver_reports::{IDLE_VALID_MS, Silent};
+use crate::state::due::Timer;
 use crate::state::executors::Life;
 use posse_base::time::Millis;
 
@@ -29,7 +29,7 @@ impl Reconciler {
     pub(super) fn start_silence_timer(&mut self, now: Millis) {
         if self.policy.driver_silence_ms > 0 {
             self.driver_reports.begin_calls(now);
-            self.timers.set(now.after(self.policy.driver_silence_ms), Timer::Silence);
+            self.due.set(now.after(self.policy.driver_silence_ms), Timer::Silence);
         }
     }
 
@@ -46,7 +46,7 @@ impl Reconciler {
         let Some(last_call_at) = self.driver_reports.last_call_at() else { return };
         let due = last_call_at.after(silence_ms);
         if due > now {
-            self.timers.set(due, Timer::Silence);
+            self.due.set(due, Timer::Silence);
         } else if self.stop.is_none() {
             self.end_of_run.decide(RunVerdict::DriverSilent { silence_ms });
         }
@@ -58,7 +58,7 @@ impl Reconciler {
         if timeout_ms > 0 {
             self.driver_reports.on_heartbeats(&known, timeout_ms, now);
             if !self.driver_reports.set_timer(true) {
-                self.timers.set(now.after(self.heartbeat_check_ms()), Timer::Heartbeat);
+                self.due.set(now.after(self.heartbeat_check_ms()), Timer::Heartbeat);
             }
         }
         for &id in &known {
@@ -99,7 +99,7 @@ impl Reconciler {
         let until = now.after(REASON_WAIT_MS);
         if self.is_live(id) {
             if self.driver_reports.on_disconnected(id, until) {
-                self.timers.set(until, Timer::Disconnected(id));
+                self.due.set(until, Timer::Disconnected(id));
                 // It works for nobody any more, so the next one does not wait for the reason.
                 self.change(id, now, |executor| executor.is_disconnected = true);
             }
@@ -147,7 +147,7 @@ impl Reconciler {
     fn wait_longer_for_reason(&mut self, id: ExecutorId, now: Millis) {
         let until = now.after(REASON_WAIT_MS);
         self.driver_reports.extend_reason_wait(id, until);
-        self.timers.set(until, Timer::Disconnected(id));
+        self.due.set(until, Timer::Disconnected(id));
     }
 
     /// Ends executors without heartbeats, as long as the driver reports any.
@@ -186,7 +186,7 @@ impl Reconciler {
         }
         self.driver_reports.set_timer(true);
         let at = next.max(now.after(self.heartbeat_check_ms() / CHECKS_MAX));
-        self.timers.set(at, Timer::Heartbeat);
+        self.due.set(at, Timer::Heartbeat);
     }
 
     /// The longest time between two checks, so that an executor that starts meanwhile is judged in

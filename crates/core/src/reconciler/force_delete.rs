@@ -2,9 +2,9 @@
 //! of a node that still exists are left alone.
 
 use super::Reconciler;
-use super::timers::Timer;
 use crate::model::ids::Uid;
 use crate::model::refusal::{Refusal, RefusalClass};
+use crate::state::due::Timer;
 use crate::state::errands::MutationKind;
 use posse_base::time::Millis;
 
@@ -16,7 +16,7 @@ impl Reconciler {
     pub(super) fn note_terminating(&mut self, uid: &Uid, now: Millis) {
         let is_bound = self.snapshot.get(uid).is_some_and(|pod| pod.deleting && pod.node.is_some());
         if is_bound && !self.errands.nodes.is_off() && self.snapshot.note_terminating(uid) {
-            self.timers.set(now.after(NODE_CHECK_MS), Timer::Terminating(uid.clone()));
+            self.due.set(now.after(NODE_CHECK_MS), Timer::Terminating(uid.clone()));
         }
     }
 
@@ -26,7 +26,7 @@ impl Reconciler {
             return;
         }
         self.errands.nodes.add(node, ());
-        self.timers.set(now.after(NODE_CHECK_MS), Timer::Terminating(uid));
+        self.due.set(now.after(NODE_CHECK_MS), Timer::Terminating(uid));
     }
 
     pub(super) fn on_node_answer(&mut self, name: &str, answer: Result<(), Refusal>) {

@@ -35,7 +35,7 @@ impl Reconciler {
             return Some(at);
         }
         // More of them may run by now while the watch is interrupted.
-        let is_known = self.snapshot.is_synced() && self.overdue.is_updated_since(at);
+        let is_known = self.snapshot.is_synced() && self.due.is_updated_since(at);
         if !self.gates.is_lease_held() {
             return None;
         }

@@ -2,7 +2,6 @@
 //! node.
 
 use super::Reconciler;
-use super::timers::Timer;
 use crate::model::action::RunVerdict;
 use crate::model::event::{
     Budget, ClusterEvent, Event, ExecutorEvent, Exhaustion, LossReason, RunEvent,
@@ -17,6 +16,7 @@ use crate::state::budgets::NO_START_MS;
 use crate::state::create_backoff::{
     AT_ONCE_MS, BackoffCause, CRASH_LOOP_TRIES_MAX, EARLY_END_MS, ExecutorEnd,
 };
+use crate::state::due::Timer;
 use crate::state::executors::{Executor, Life};
 use crate::state::nodes::NodeLoss;
 use crate::state::places::Blame;
@@ -234,7 +234,7 @@ impl Reconciler {
 
     fn blame_node(&mut self, node: String, reason: LossReason, loss: NodeLoss, now: Millis) {
         if let Some(until) = self.nodes.on_loss(&node, loss, now) {
-            self.timers.set(until, Timer::Node);
+            self.due.set(until, Timer::Node);
             self.out.tell(Event::Cluster(ClusterEvent::NodeAvoided { node, until, reason }));
         }
     }

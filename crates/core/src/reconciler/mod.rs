@@ -45,11 +45,9 @@ mod status;
 mod stop;
 mod tasks;
 mod termination;
-mod timers;
 mod turn;
 
 use self::stop::Stop;
-use self::timers::Timers;
 use crate::model::action::{Action, RunVerdict};
 use crate::model::event::{
     ClusterEvent, Event, ExecutorEvent, GroupEvent, RestartKind, RunEvent, Subject,
@@ -61,6 +59,7 @@ use crate::model::settings::{GroupSpec, Policy};
 use crate::model::takeover::Takeover;
 use crate::state::budgets::Budgets;
 use crate::state::driver_reports::DriverReports;
+use crate::state::due::Due;
 use crate::state::errands::{Errands, MutationKind};
 use crate::state::executors::{Executor, Executors, Group};
 use crate::state::gates::Gates;
@@ -69,7 +68,6 @@ use crate::state::nodes::Nodes;
 pub use crate::state::ours::InstanceIdentity;
 use crate::state::ours::Ours;
 use crate::state::outbox::Outbox;
-use crate::state::overdue_starts::OverdueStarts;
 use crate::state::run_end::RunEnd;
 use crate::state::server::Server;
 use crate::state::snapshot::Snapshot;
@@ -99,8 +97,7 @@ pub struct Reconciler {
     nodes: Nodes,
 
     // When something is due without an input.
-    timers: Timers,
-    overdue: OverdueStarts,
+    due: Due,
 
     // What ends the run.
     budgets: Budgets,
@@ -135,8 +132,7 @@ impl Reconciler {
             errands: Errands::default(),
             driver_reports: DriverReports::default(),
             unrecorded: Unrecorded::default(),
-            timers: Timers::default(),
-            overdue: OverdueStarts::default(),
+            due: Due::default(),
             stop: None,
             end_of_run: RunEnd::default(),
             rng: Rng::new(seed),
@@ -256,19 +252,19 @@ impl Reconciler {
         self.ours.expire_creates(now);
         self.trim_records(now);
         let until = if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
-        self.timers.set_turn(until);
+        self.due.set_turn(until);
         self.judge_end(now);
         self.judge_idle(now);
         self.send_reads(now);
         self.send_mutations(now);
         self.send_facts(now);
         if cfg!(debug_assertions) {
-            self.check();
+            self.check(now);
         }
     }
 
     /// What each part says is always true of it.
-    fn check(&self) {
+    fn check(&self, now: Millis) {
         self.out.check();
         self.ours.check();
         self.snapshot.check();
@@ -276,6 +272,7 @@ impl Reconciler {
         self.driver_reports.check();
         self.gates.check();
         self.server.check();
+        self.due.check(now);
         let groups = self.executors.groups.values();
         let n_in_flight: u32 = groups.map(|group| group.tasks.throttles.n_in_flight()).sum();
         debug_assert_eq!(n_in_flight, self.server.window().in_flight(), "creates in flight");
@@ -298,7 +295,7 @@ impl Reconciler {
 
     /// When the next turn is due without an input.
     pub fn next_deadline(&self) -> Option<Millis> {
-        self.timers.next_at()
+        self.due.next_at()
     }
 
     /// The watermark, to be noted when a LIST is sent.

@@ -2,11 +2,11 @@
 
 use super::Reconciler;
 use super::retries::{RETRY_INITIAL_MS, RETRY_MAX_MS};
-use super::timers::Timer;
 use crate::model::action::{Action, Patch};
 use crate::model::ids::Uid;
 use crate::model::pod::Pod;
 use crate::model::refusal::{Refusal, RefusalClass};
+use crate::state::due::Timer;
 use crate::state::errands::{MutationKind, Step};
 use crate::state::ledger::DELETE_SEEN_MS;
 use posse_base::backoff::delay_ms;
@@ -106,7 +106,7 @@ impl Reconciler {
                 } else if self.is_terminating(uid) {
                     self.errands.mutations.remove(uid);
                 } else {
-                    self.timers.set(at, Timer::Mutation(uid.clone()));
+                    self.due.set(at, Timer::Mutation(uid.clone()));
                 }
                 self.on_change(change, now);
             }
@@ -160,6 +160,6 @@ impl Reconciler {
         let delay = delay_ms(mutation.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
         let at = now.after(self.within_stop(delay.max(refusal.retry_delay_ms()), now));
         self.errands.mutations.retry_at(uid, at);
-        self.timers.set(at, Timer::Mutation(uid.clone()));
+        self.due.set(at, Timer::Mutation(uid.clone()));
     }
 }

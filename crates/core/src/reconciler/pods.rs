@@ -6,13 +6,13 @@
 use super::Reconciler;
 use super::losses::LostPod;
 use super::retries::forget_refusal;
-use super::timers::Timer;
 use crate::model::event::{ClusterEvent, Event, ExecutorEvent, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{List, ListSource};
 use crate::model::pod::{ContainerState, Pod};
 use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::CreateBackoff;
+use crate::state::due::Timer;
 use crate::state::errands::MutationKind;
 use crate::state::executors::{Executor, Life, has_ended};
 use crate::state::ledger::CREATE_OPEN_MS;
@@ -34,7 +34,7 @@ impl Reconciler {
         if !is_complete {
             return changes.into_iter().for_each(|change| self.on_change(Some(change), now));
         }
-        self.overdue.on_update(begun_at);
+        self.due.on_update(begun_at);
         self.ours.on_listed(Millis(begun_at.0.saturating_sub(CREATE_OPEN_MS)));
         let is_first = !self.had_first_list();
         if is_first {
@@ -244,7 +244,7 @@ impl Reconciler {
             forget_refusal(group);
             if is_probe {
                 let timer = Timer::ProbeProven(group.spec.name.clone(), id);
-                self.timers.set(CreateBackoff::proven_at(now), timer);
+                self.due.set(CreateBackoff::proven_at(now), timer);
             }
         }
         if let Some(node) = &node {
@@ -252,7 +252,7 @@ impl Reconciler {
         }
         self.begin_protection(id, now);
         if has_more_memory {
-            self.timers.set(now.after(MEMORY_PROVEN_MS), Timer::MemoryProven(id));
+            self.due.set(now.after(MEMORY_PROVEN_MS), Timer::MemoryProven(id));
         }
         self.tell(id, ExecutorEvent::Running { node, ip, host_ip, requested_at });
     }

@@ -1,12 +1,12 @@
 //! `protect: busy`: annotations that keep autoscalers from ending executors that have work. They follow the idle lists.
 
 use super::Reconciler;
-use super::timers::Timer;
 use crate::model::action::Action;
 use crate::model::event::{Event, GroupEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::status::State;
+use crate::state::due::Timer;
 use crate::state::protection::PROTECT_CHECK_MS;
 use posse_base::time::Millis;
 
@@ -18,7 +18,7 @@ impl Reconciler {
             self.executors.groups.get(&executor.group).is_some_and(|g| g.spec.protects_busy());
         let may_protect = is_busy_protected && !self.errands.protects.is_off();
         if may_protect && !self.driver_reports.set_protect_timer(true) {
-            self.timers.set(now, Timer::Protection);
+            self.due.set(now, Timer::Protection);
         }
     }
 
@@ -35,7 +35,7 @@ impl Reconciler {
             return;
         }
         self.driver_reports.set_protect_timer(true);
-        self.timers.set(now.after(PROTECT_CHECK_MS), Timer::Protection);
+        self.due.set(now.after(PROTECT_CHECK_MS), Timer::Protection);
         if self.can_judge() {
             running.into_iter().for_each(|id| self.protect_if_busy(id, now));
         }

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use super::Reconciler;
-use super::timers::Timer;
 use crate::model::action::Action;
 use crate::model::event::{Event, ExecutorEvent, Subject};
 use crate::model::ids::{ExecutorId, Uid};
@@ -13,6 +12,7 @@ use crate::model::input::{PodAnswer, Watermark};
 use crate::model::pod::Pod;
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::task::TaskOutput;
+use crate::state::due::Timer;
 use crate::state::errands::Step;
 use crate::state::snapshot::{AnswerAge, Change};
 use posse_base::text::sanitize;
@@ -145,7 +145,7 @@ impl Reconciler {
             let until = now.after(READ_RETRY_MS);
             self.errands.pods.retry_at(&id, until);
             self.driver_reports.extend_reason_wait(id, until);
-            self.timers.set(until, Timer::Disconnected(id));
+            self.due.set(until, Timer::Disconnected(id));
             return;
         }
         self.errands.pods.remove(&id);

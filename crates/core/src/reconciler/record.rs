@@ -84,7 +84,7 @@ impl Reconciler {
             let facts = topics.into_iter().map(|topic| self.fact(topic)).collect();
             self.out.act(Action::Record { facts });
         } else if let Some(at) = self.unrecorded.due() {
-            self.timers.add_turn(at);
+            self.due.add_turn(at);
         }
     }
 

@@ -6,7 +6,6 @@
 //! LIST) that is later than its limit: the pod may run by now while the watch is interrupted.
 
 use super::Reconciler;
-use super::timers::Timer;
 use crate::model::action::Action;
 use crate::model::event::{DeleteCause, LossReason};
 use crate::model::ids::{ExecutorId, GroupName};
@@ -16,6 +15,7 @@ use crate::model::waiting::{GroupWait, RunWait, StartWait, Waiting};
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
 use crate::policy::unplaced::{UNPLACED, UNPLACED_MS};
 use crate::state::create_backoff::BackoffCause;
+use crate::state::due::Timer;
 use crate::state::executors::{Group, Start};
 use crate::state::throttle::OWN_PROBLEMS;
 use posse_base::text::sanitize;
@@ -77,17 +77,17 @@ impl Reconciler {
         if start.ignored_since != before.ignored_since {
             let at = |since: Millis| since.after(IGNORED_MS);
             if let Some(at) = before.ignored_since.map(at) {
-                self.timers.cancel(at, Timer::Ignored(id));
+                self.due.cancel(at, Timer::Ignored(id));
             }
             if let Some(at) = start.ignored_since.map(at) {
-                self.timers.set(at, Timer::Ignored(id));
+                self.due.set(at, Timer::Ignored(id));
             }
         }
         if self.policy.pending_max > 0
             && let Some((_, since)) = start.problem.filter(|(kind, _)| UNPLACED.contains(kind))
             && start.problem != before.problem
         {
-            self.timers.set(since.after(UNPLACED_MS), Timer::Unplaced);
+            self.due.set(since.after(UNPLACED_MS), Timer::Unplaced);
         }
     }
 
@@ -96,10 +96,10 @@ impl Reconciler {
         let next = self.start_deadline(id);
         if next != due {
             if let Some(at) = due {
-                self.timers.cancel(at, Timer::Start(id));
+                self.due.cancel(at, Timer::Start(id));
             }
             if let Some(at) = next {
-                self.timers.set(at, Timer::Start(id));
+                self.due.set(at, Timer::Start(id));
             }
         }
     }
@@ -112,7 +112,7 @@ impl Reconciler {
         let start = executor.start;
         if start.problem != before.problem && is_unschedulable(start) {
             let at = self.nodes.on_missed(now);
-            self.timers.set(at, Timer::Node);
+            self.due.set(at, Timer::Node);
         } else if start.bound_since.is_some() && before.bound_since.is_none() {
             self.nodes.on_found(now);
         }
@@ -123,7 +123,7 @@ impl Reconciler {
         self.nodes.on_time(now);
         // A node that caused more losses meanwhile has a later end.
         if let Some(at) = self.nodes.next_expiry() {
-            self.timers.set(at, Timer::Node);
+            self.due.set(at, Timer::Node);
         }
         let Some(since) = self.nodes.missed_since() else { return };
         let avoiding = self.executors.iter().filter(|(_, one)| one.avoids_nodes(now));
@@ -133,7 +133,7 @@ impl Reconciler {
         }
         let at = self.nodes.on_missed(since);
         if at > now {
-            return self.timers.set(at, Timer::Node);
+            return self.due.set(at, Timer::Node);
         }
         self.nodes.relent();
         // Who finds no node while it avoids some ends at the end of that time.
@@ -169,9 +169,9 @@ impl Reconciler {
     /// A start may have reached its limit.
     pub(super) fn on_start_due(&mut self, id: ExecutorId, now: Millis) {
         let Some(limit) = self.start_limit(id).filter(|limit| limit.at <= now) else { return };
-        let is_known = self.snapshot.is_synced() && self.overdue.is_updated_since(limit.at);
+        let is_known = self.snapshot.is_synced() && self.due.is_updated_since(limit.at);
         if !is_known || !self.gates.is_lease_held() || self.stop.is_some() {
-            self.overdue.postpone(id);
+            self.due.postpone(id);
             self.ask_for_server_update(id, now);
             return;
         }
@@ -189,14 +189,14 @@ impl Reconciler {
             return;
         }
         if let Some(at) = self.request_list(now) {
-            self.timers.set(at, Timer::Start(id));
+            self.due.set(at, Timer::Start(id));
         }
     }
 
     /// Requests a LIST, unless one was requested a moment ago. Then returns when the next one may be
     /// requested.
     pub(super) fn request_list(&mut self, now: Millis) -> Option<Millis> {
-        let next = self.overdue.ask(now);
+        let next = self.due.ask_for_list(now);
         if next.is_none() {
             self.out.act(Action::Poll);
         }
@@ -205,7 +205,7 @@ impl Reconciler {
 
     /// Judges the starts whose time was up before the last LIST.
     pub(super) fn judge_overdue(&mut self, now: Millis) {
-        for id in self.overdue.take_due() {
+        for id in self.due.take_overdue() {
             self.on_start_due(id, now);
         }
     }

@@ -134,7 +134,7 @@ impl Reconciler {
         if order.keep || (!had_any && self.server.window().in_flight() == 0) {
             self.finish_stop_if_answered(now);
         }
-        self.timers.add_turn(now);
+        self.due.add_turn(now);
     }
 
     /// Begins the stop and ends it with the next turn, whatever is left.

@@ -1,12 +1,12 @@
 //! How posse ends executors: at once or with a drain period. Other modules decide which ones.
 
 use super::Reconciler;
-use super::timers::Timer;
 use crate::model::action::Patch;
 use crate::model::event::{DeleteCause, ExecutorEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::{ContainerState, Draining};
 use crate::policy::loss::Loss;
+use crate::state::due::Timer;
 use crate::state::errands::MutationKind;
 use crate::state::executors::{Ending, Life, has_ended};
 use crate::state::ledger::CreateStep;
@@ -92,7 +92,7 @@ impl Reconciler {
             std::mem::take(&mut executor.memory_step)
         });
         if let Some(until) = late_until {
-            self.timers.set(until, Timer::Create(id));
+            self.due.set(until, Timer::Create(id));
         }
         self.resolve_retry(id);
         self.executors.discard_probe(id);
@@ -138,7 +138,7 @@ impl Reconciler {
     }
 
     fn begin_drain(&mut self, id: ExecutorId, cause: DeleteCause, until: Millis, now: Millis) {
-        self.timers.set(until, Timer::Drain(id));
+        self.due.set(until, Timer::Drain(id));
         if let Some((_, pod)) = self.seen(id) {
             let is_told = pod.draining.as_ref().is_some_and(|told| told.cause == cause);
             let uid = pod.uid.clone();

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::Reconciler;
 use super::retries::RETRY_INITIAL_MS;
-use super::timers::Timer;
 use crate::model::action::Action;
 use crate::model::event::{DeleteCause, Event, ExecutorEvent, GroupEvent};
 use crate::model::ids::{ExecutorId, GroupName};
@@ -16,6 +15,7 @@ use crate::policy::demand::{Demand, GroupFacts, RunFacts, Why};
 use crate::policy::plan::{GroupPlan, Plan, plan};
 use crate::policy::victims::choose;
 use crate::state::create_backoff::CreateBackoff;
+use crate::state::due::Timer;
 use crate::state::executors::{Executor, Group};
 use crate::state::ledger::{Create, CreateStep};
 use posse_base::time::Millis;
@@ -23,7 +23,7 @@ use posse_base::time::Millis;
 impl Reconciler {
     /// Fires the timers that are due. Each handler checks whether its timer still applies.
     pub(super) fn fire_timers(&mut self, now: Millis) {
-        while let Some((at, timer)) = self.timers.pop_due(now) {
+        while let Some((at, timer)) = self.due.pop_due(now) {
             match timer {
                 Timer::Mutation(uid) => self.on_mutation_due(&uid, now),
                 Timer::Create(id) => self.on_create_due(id, now),
@@ -66,7 +66,7 @@ impl Reconciler {
             && executor.running_since.is_some_and(|at| CreateBackoff::proven_at(at) <= now);
         if executor.state == State::Pending {
             // A resourceVersion rollback undid its start.
-            self.timers.set(CreateBackoff::proven_at(now), Timer::ProbeProven(name.clone(), id));
+            self.due.set(CreateBackoff::proven_at(now), Timer::ProbeProven(name.clone(), id));
         }
         if let Some(throttle) = self.executors.throttle_of(id)
             && lives
