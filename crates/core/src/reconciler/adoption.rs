@@ -18,7 +18,7 @@ impl Reconciler {
     /// Adopts a pod that an earlier run created.
     pub(super) fn adopt(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
-        let is_stopping = self.stop.as_ref().is_some_and(|stop| !stop.order.keep);
+        let is_stopping = self.end.ends_executors();
         let group = self.executors.groups.entry(pod.group.clone()).or_insert_with(|| {
             let spec = GroupSpec { restart: pod.restart, ..GroupSpec::bare(pod.group.clone()) };
             Group::new(spec, false)

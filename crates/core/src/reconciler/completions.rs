@@ -42,7 +42,7 @@ impl Reconciler {
             | Life::Lost { .. }
             | Life::Retained => false,
         };
-        let is_stopping = self.stop.as_ref().is_some_and(|stop| !stop.order.keep);
+        let is_stopping = self.end.ends_executors();
         is_open
             && !is_stopping
             && !self.repeats_work(executor, pod)
@@ -214,10 +214,10 @@ impl Reconciler {
             && !groups.is_empty()
             && groups.values().all(Group::is_finished)
         {
-            let at = self.end_of_run.on_work_ended(now).after(LAST_LOGS_MS);
+            let at = self.end.on_work_ended(now).after(LAST_LOGS_MS);
             self.end_at(at, now);
         } else {
-            self.end_of_run.on_work_left();
+            self.end.on_work_left();
         }
     }
 
@@ -230,10 +230,10 @@ impl Reconciler {
             && self.may_have_ended()
             && self.executors.groups.values().all(has_nothing)
         {
-            let at = self.end_of_run.on_idle(now).after(self.policy.idle_end_ms);
+            let at = self.end.on_idle(now).after(self.policy.idle_end_ms);
             self.end_at(at, now);
         } else {
-            self.end_of_run.on_busy();
+            self.end.on_busy();
         }
     }
 
@@ -247,7 +247,7 @@ impl Reconciler {
         if now < at {
             self.due.add_turn(at);
         } else {
-            self.end_of_run.decide(RunVerdict::AllEnded { n_given_up: self.n_given_up() });
+            self.end.decide(RunVerdict::AllEnded { n_given_up: self.n_given_up() });
         }
     }
 

@@ -266,13 +266,13 @@ impl Reconciler {
         group.refusal = Some(message.clone());
         let is_starting = self.gates.first_list_at().is_none_or(|at| now.since(at) < STARTING_MS);
         let may_end_run = group.spec.from_file && group.n_accepted == 0 && !has_task;
-        if may_end_run && is_starting && self.stop.is_none() {
+        if may_end_run && is_starting && !self.end.is_stopping() {
             let (group, message) = (name.clone(), message.clone());
             // What ends a run is named here: every other refusal is waited for.
             if refusal.class == RefusalClass::Invalid {
-                self.end_of_run.decide(RunVerdict::TemplateRefused { group, message });
+                self.end.decide(RunVerdict::TemplateRefused { group, message });
             } else if matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Forbidden) {
-                self.end_of_run.decide(RunVerdict::NotAllowed { message });
+                self.end.decide(RunVerdict::NotAllowed { message });
             }
         }
         if is_new {

@@ -47,8 +47,8 @@ impl Reconciler {
         let due = last_call_at.after(silence_ms);
         if due > now {
             self.due.set(due, Timer::Silence);
-        } else if self.stop.is_none() {
-            self.end_of_run.decide(RunVerdict::DriverSilent { silence_ms });
+        } else if !self.end.is_stopping() {
+            self.end.decide(RunVerdict::DriverSilent { silence_ms });
         }
     }
 
@@ -110,7 +110,7 @@ impl Reconciler {
     }
 
     pub(super) fn on_reason_wait_over(&mut self, id: ExecutorId, now: Millis) {
-        if !self.driver_reports.is_reason_wait_over(id, now) || self.stop.is_some() {
+        if !self.driver_reports.is_reason_wait_over(id, now) || self.end.is_stopping() {
             return;
         }
         if !self.can_judge() {
@@ -127,7 +127,7 @@ impl Reconciler {
 
     /// All that can be known about an executor that the driver lost is known.
     pub(super) fn judge_disconnected(&mut self, id: ExecutorId, now: Millis) {
-        if self.stop.is_some() {
+        if self.end.is_stopping() {
             return;
         }
         if !self.can_judge() {
@@ -158,7 +158,7 @@ impl Reconciler {
             self.driver_reports.reset_silence(now);
         }
         // If no calls arrive, the next call sets the timer again.
-        if self.stop.is_some() || !self.driver_reports.is_driver_reporting(timeout_ms, now) {
+        if self.end.is_stopping() || !self.driver_reports.is_driver_reporting(timeout_ms, now) {
             return;
         }
         let silent = self.driver_reports.silent(timeout_ms, now);

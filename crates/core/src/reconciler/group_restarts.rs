@@ -24,7 +24,7 @@ impl Reconciler {
         let is_due = group.is_some_and(|group| {
             group.spec.restarts_whole() && group.attempts.current() == attempt
         });
-        if is_due && self.stop.is_none() {
+        if is_due && !self.end.is_stopping() {
             self.restart_group(&name, now);
         }
     }
@@ -103,7 +103,7 @@ impl Reconciler {
     /// happened while posse was away, and the others cannot go on without it. No budget is charged.
     pub(super) fn restart_if_incomplete(&mut self, name: &GroupName, now: Millis) {
         let Some(group) = self.executors.groups.get(name) else { return };
-        if !group.spec.restarts_whole() || group.is_removed || self.stop.is_some() {
+        if !group.spec.restarts_whole() || group.is_removed || self.end.is_stopping() {
             return;
         }
         let executors = group.members.iter().filter_map(|&id| self.executors.get(id));

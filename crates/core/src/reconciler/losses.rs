@@ -93,7 +93,7 @@ impl Reconciler {
         if reason.budget() == Some(Budget::App) && !reason.is_by_posse() {
             self.request_log(id, now);
         }
-        let is_over = budget.is_some_and(|budget| self.budgets.charge(budget, now));
+        let is_over = budget.is_some_and(|budget| self.end.charge(budget, now));
         self.give_up(id, &loss, lived_ms, now);
         if let Some(budget) = budget {
             self.judge_budget(id, budget, is_over, now);
@@ -142,7 +142,7 @@ impl Reconciler {
     fn judge_budget(&mut self, id: ExecutorId, budget: Budget, is_over: bool, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let Some(group) = self.executors.groups.get(&executor.group) else { return };
-        let is_auto = self.budgets.is_auto(budget);
+        let is_auto = self.end.budgets().is_auto(budget);
         let waited_ms = group.wanted_since.map_or(0, |since| now.since(since));
         let throttle = group.tasks.throttles.of(executor.shape);
         let name = || group.spec.name.clone();
@@ -158,19 +158,17 @@ impl Reconciler {
             let n_tries = CRASH_LOOP_TRIES_MAX;
             is_hopeless.then(|| Exhaustion::CrashLoop { group: name(), n_tries })
         };
-        if let Some(why) = why.filter(|_| self.budgets.exhaust(budget))
-            && self.stop.is_none()
-        {
+        if let Some(why) = why.filter(|_| self.end.exhaust(budget)) {
             let event = RunEvent::BudgetExhausted { budget, why: why.clone() };
             self.out.tell(Event::Run(event));
-            self.end_of_run.decide(RunVerdict::BudgetExhausted { budget, why });
+            self.end.decide(RunVerdict::BudgetExhausted { budget, why });
         }
     }
 
     /// True if most executors of the run were there before the oldest loss that the budget counts, and run: they have
     /// lived through all of them.
     fn do_most_live(&self, budget: Budget) -> bool {
-        let Some(since) = self.budgets.oldest_loss(budget) else { return false };
+        let Some(since) = self.end.budgets().oldest_loss(budget) else { return false };
         let lives = |(_, one): &(ExecutorId, &Executor)| {
             one.state == State::Running && one.life == Life::Wanted && one.known_since < since
         };

@@ -21,7 +21,8 @@ const METHOD_NOT_ALLOWED: u16 = 405;
 impl Reconciler {
     /// The driver tells how much memory an executor uses.
     pub(super) fn on_memory_report(&mut self, id: ExecutorId, used_bytes: u64, now: Millis) {
-        if !self.errands.resizes.has_room() || self.stop.is_some() || !self.gates.is_lease_held() {
+        if !self.errands.resizes.has_room() || self.end.is_stopping() || !self.gates.is_lease_held()
+        {
             return;
         }
         let Some(executor) = self.executors.get(id) else { return };

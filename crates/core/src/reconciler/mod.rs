@@ -23,7 +23,6 @@ mod commands;
 mod completions;
 mod create_answers;
 mod driver_reports;
-mod force_delete;
 mod gangs;
 mod giving_way;
 mod group_restarts;
@@ -33,12 +32,10 @@ mod memory;
 mod mutations;
 mod pods;
 mod protection;
-mod queue_groups;
 mod reads;
 mod record;
 mod retained;
 mod retries;
-mod scale;
 mod server;
 mod starts;
 mod status;
@@ -47,7 +44,6 @@ mod tasks;
 mod termination;
 mod turn;
 
-use self::stop::Stop;
 use crate::model::action::{Action, RunVerdict};
 use crate::model::event::{
     ClusterEvent, Event, ExecutorEvent, GroupEvent, RestartKind, RunEvent, Subject,
@@ -57,7 +53,6 @@ use crate::model::input::{Input, Watermark};
 use crate::model::pod::Pod;
 use crate::model::settings::{GroupSpec, Policy};
 use crate::model::takeover::Takeover;
-use crate::state::budgets::Budgets;
 use crate::state::driver_reports::DriverReports;
 use crate::state::due::Due;
 use crate::state::errands::{Errands, MutationKind};
@@ -100,9 +95,7 @@ pub struct Reconciler {
     due: Due,
 
     // What ends the run.
-    budgets: Budgets,
-    end_of_run: RunEnd,
-    stop: Option<Stop>,
+    end: RunEnd,
 
     out: Outbox,
 }
@@ -118,7 +111,7 @@ impl Reconciler {
     ) -> Self {
         let mut reconciler = Self {
             server: Server::new(policy.in_flight_max),
-            budgets: Budgets::new(&policy),
+            end: RunEnd::new(&policy),
             nodes: Nodes::new(policy.bad_nodes),
             gates: Gates::new(
                 identity.is_lease_held,
@@ -133,8 +126,6 @@ impl Reconciler {
             driver_reports: DriverReports::default(),
             unrecorded: Unrecorded::default(),
             due: Due::default(),
-            stop: None,
-            end_of_run: RunEnd::default(),
             rng: Rng::new(seed),
             out: Outbox::default(),
         };
@@ -251,7 +242,7 @@ impl Reconciler {
         self.judge_overdue(now);
         self.ours.expire_creates(now);
         self.trim_records(now);
-        let until = if self.stop.is_some() { self.turn_stop(now) } else { self.turn_run(now) };
+        let until = if self.end.is_stopping() { self.turn_stop(now) } else { self.turn_run(now) };
         self.due.set_turn(until);
         self.judge_end(now);
         self.judge_idle(now);
@@ -273,6 +264,8 @@ impl Reconciler {
         self.gates.check();
         self.server.check();
         self.due.check(now);
+        self.end.check();
+        debug_assert!(!self.end.is_stopping() || self.gates.are_creates_stopped());
         let groups = self.executors.groups.values();
         let n_in_flight: u32 = groups.map(|group| group.tasks.throttles.n_in_flight()).sum();
         debug_assert_eq!(n_in_flight, self.server.window().in_flight(), "creates in flight");
@@ -290,7 +283,7 @@ impl Reconciler {
 
     /// The decision that ends the run. Returned once.
     pub fn poll_verdict(&mut self) -> Option<RunVerdict> {
-        self.end_of_run.take_verdict()
+        self.end.take_verdict()
     }
 
     /// When the next turn is due without an input.
@@ -347,7 +340,7 @@ impl Reconciler {
 
     fn note_targets(&mut self, now: Millis) {
         let total = self.executors.groups.values().map(|group| u64::from(group.target())).sum();
-        self.budgets.on_target(total, now);
+        self.end.on_target(total, now);
     }
 
     fn subject(&self, id: ExecutorId) -> Option<Subject> {
@@ -410,7 +403,9 @@ impl Reconciler {
     fn on_rollback(&mut self) {
         self.errands.mutations.on_rollback();
         self.note_everything();
-        self.forget_left_queues();
+        if let Some(stop) = self.end.stop_mut() {
+            stop.forget_left_queues();
+        }
         self.out.act(Action::Relist);
         if let Some(up_to) = self.ours.reserved() {
             self.out.act(Action::ReserveIds { up_to });

@@ -9,7 +9,7 @@ use super::retries::forget_refusal;
 use crate::model::event::{ClusterEvent, Event, ExecutorEvent, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{List, ListSource};
-use crate::model::pod::{ContainerState, Pod};
+use crate::model::pod::{ContainerState, Phase, Pod};
 use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::CreateBackoff;
 use crate::state::due::Timer;
@@ -194,6 +194,14 @@ impl Reconciler {
         self.report_ready(id, now);
         self.note_resize(id, now);
         self.note_start(id, due, now);
+    }
+
+    /// True if another executor may take the place of this one. In a queue group, if the pod has failed: as long
+    /// as it may run or has succeeded, the queue counts it, and a successor would be one too many.
+    pub(super) fn may_be_succeeded(&self, executor: &Executor, pod: &Pod) -> bool {
+        let group = self.executors.groups.get(&executor.group);
+        let is_counted = group.is_some_and(|group| group.spec.is_queue_group);
+        has_ended(pod) && (!is_counted || pod.phase == Phase::Failed)
     }
 
     /// Reports once that an executor is ready. That does not end a crash loop: without a probe, a pod

@@ -26,7 +26,7 @@ impl Reconciler {
     /// differ. A pod's annotations are read from the snapshot, so a restarted posse goes on.
     pub(super) fn on_protection_due(&mut self, now: Millis) {
         self.driver_reports.set_protect_timer(false);
-        if self.stop.is_some() || self.errands.protects.is_off() {
+        if self.end.is_stopping() || self.errands.protects.is_off() {
             return;
         }
         let running = self.running_of_protected_groups();

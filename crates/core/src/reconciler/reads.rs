@@ -107,7 +107,7 @@ impl Reconciler {
         while let Some((output, n_skipped)) = self.errands.next_output() {
             self.out.act(Action::KeepOutput { output, n_skipped });
         }
-        while self.stop.is_none()
+        while !self.end.is_stopping()
             && let Some((id, _)) = self.errands.pods.send_next(|_, ()| false)
         {
             if self.is_live(id) {

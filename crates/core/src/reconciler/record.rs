@@ -30,7 +30,7 @@ impl Reconciler {
 
     /// Something about this topic has changed. What a stop does to the run changes nothing of what is left to do.
     pub(super) fn note_fact(&mut self, topic: Topic) {
-        if self.has_record() && self.stop.is_none() {
+        if self.has_record() && !self.end.is_stopping() {
             self.unrecorded.note(topic);
         }
     }

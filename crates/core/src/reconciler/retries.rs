@@ -129,7 +129,7 @@ impl Reconciler {
             self.drop_executor(id);
         } else if is_seen {
             self.close_create_entry(id, false);
-        } else if is_cancelled || self.stop.is_some() {
+        } else if is_cancelled || self.end.is_stopping() {
             self.cancel_create(id, now);
         } else if let Some(group) = self.executors.group_of(id) {
             group.retries.schedule(id, shape, at);

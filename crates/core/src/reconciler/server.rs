@@ -31,7 +31,7 @@ impl Reconciler {
             // It timed out: perhaps a slow webhook, perhaps a silent server. A LIST shows which.
             Err(refusal) if refusal.is_no_answer() => {
                 let is_silent = sent_at.is_some_and(|at| self.server.is_silent_since(at));
-                if is_silent && self.stop.is_none() {
+                if is_silent && !self.end.is_stopping() {
                     self.request_list(now);
                 }
             }

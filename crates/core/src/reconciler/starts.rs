@@ -170,7 +170,7 @@ impl Reconciler {
     pub(super) fn on_start_due(&mut self, id: ExecutorId, now: Millis) {
         let Some(limit) = self.start_limit(id).filter(|limit| limit.at <= now) else { return };
         let is_known = self.snapshot.is_synced() && self.due.is_updated_since(limit.at);
-        if !is_known || !self.gates.is_lease_held() || self.stop.is_some() {
+        if !is_known || !self.gates.is_lease_held() || self.end.is_stopping() {
             self.due.postpone(id);
             self.ask_for_server_update(id, now);
             return;
@@ -185,7 +185,7 @@ impl Reconciler {
 
     /// Requests a LIST.
     fn ask_for_server_update(&mut self, id: ExecutorId, now: Millis) {
-        if !self.snapshot.is_synced() || !self.gates.is_lease_held() || self.stop.is_some() {
+        if !self.snapshot.is_synced() || !self.gates.is_lease_held() || self.end.is_stopping() {
             return;
         }
         if let Some(at) = self.request_list(now) {

@@ -114,11 +114,11 @@ impl Reconciler {
         let is_earlier =
             executor.zip(group).is_some_and(|(e, group)| e.attempt < group.attempts.current());
         let is_given_back = group.is_some_and(|group| group.gang.paused_until().is_some());
-        match (&self.stop, is_earlier, is_given_back) {
-            (Some(_), _, _) => DeleteCause::Stopped,
-            (None, true, _) => DeleteCause::GroupRestarted,
-            (None, false, true) => DeleteCause::GangGivenBack,
-            (None, false, false) => DeleteCause::ScaledDown,
+        match (self.end.is_stopping(), is_earlier, is_given_back) {
+            (true, _, _) => DeleteCause::Stopped,
+            (false, true, _) => DeleteCause::GroupRestarted,
+            (false, false, true) => DeleteCause::GangGivenBack,
+            (false, false, false) => DeleteCause::ScaledDown,
         }
     }
 
@@ -204,8 +204,8 @@ impl Reconciler {
 
     /// The grace period of a delete in seconds; none: the pod's own.
     pub(super) fn delete_grace_s(&self, uid: &Uid, now: Millis) -> Option<u32> {
-        if let Some(stop) = &self.stop {
-            return Some(stop.grace_s);
+        if let Some(stop) = self.end.stop() {
+            return Some(stop.grace_s());
         }
         let pod = self.snapshot.get(uid).filter(|pod| self.is_ended_by_term(pod.id))?;
         // Without a number the server does not shorten the grace period of a terminating pod.

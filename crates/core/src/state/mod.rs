@@ -36,6 +36,7 @@ pub mod slot_waits;
 pub mod slots;
 pub mod snapshot;
 pub mod start_problems;
+pub mod stop;
 pub mod stored_credentials;
 pub mod tasks;
 pub mod throttle;

@@ -1,19 +1,92 @@
-//! Whether and why the run ends.
+//! Whether, why and how the run ends.
+//!
+//! Always true: the first reason to end is the one that is told, and a stop begins once.
 
 use crate::model::action::RunVerdict;
+use crate::model::event::Budget;
+use crate::model::settings::Policy;
+use crate::state::budgets::Budgets;
+use crate::state::stop::Stop;
 use posse_base::time::Millis;
 
 /// The decision that ends the run, and what leads to it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RunEnd {
+    budgets: Budgets,
     verdict: Option<RunVerdict>,
     /// When the work of all groups had ended.
     work_ended_at: Option<Millis>,
     /// Since when the run has had nothing to do.
     idle_since: Option<Millis>,
+    stop: Option<Stop>,
 }
 
 impl RunEnd {
+    pub fn new(policy: &Policy) -> Self {
+        Self {
+            budgets: Budgets::new(policy),
+            verdict: None,
+            work_ended_at: None,
+            idle_since: None,
+            stop: None,
+        }
+    }
+
+    pub fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
+    /// Notes the sum of all targets from now on.
+    pub fn on_target(&mut self, total: u64, now: Millis) {
+        self.budgets.on_target(total, now);
+    }
+
+    /// Charges a loss. True if there are more than the budget allows.
+    pub fn charge(&mut self, budget: Budget, now: Millis) -> bool {
+        self.budgets.charge(budget, now)
+    }
+
+    /// A budget is exhausted. True if the run ends by that, which is so once.
+    pub fn exhaust(&mut self, budget: Budget) -> bool {
+        self.budgets.exhaust(budget) && self.stop.is_none()
+    }
+
+    pub fn begin_stop(&mut self, stop: Stop) {
+        debug_assert!(self.stop.is_none(), "a stop begins once");
+        self.stop = Some(stop);
+    }
+
+    pub fn stop(&self) -> Option<&Stop> {
+        self.stop.as_ref()
+    }
+
+    pub fn stop_mut(&mut self) -> Option<&mut Stop> {
+        self.stop.as_mut()
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// The executors are stopped, and not left as they are.
+    pub fn ends_executors(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| !stop.order().keep)
+    }
+
+    /// The stop leaves failed pods that are retained.
+    pub fn keeps_failed(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.order().keep_failed)
+    }
+
+    /// A retry delay that leaves time for the retry in a stop.
+    pub fn within_stop(&self, delay_ms: u64, now: Millis) -> u64 {
+        self.stop.as_ref().map_or(delay_ms, |stop| stop.within(delay_ms, now))
+    }
+
+    pub fn check(&self) {
+        self.stop.iter().for_each(Stop::check);
+    }
+
     /// The run ends for this reason, unless another came first.
     pub fn decide(&mut self, verdict: RunVerdict) {
         self.verdict.get_or_insert(verdict);

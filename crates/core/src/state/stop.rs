@@ -1,0 +1,278 @@
+//! A stop in progress: what it asks for next, and until when it waits.
+//!
+//! Always true: one of its own requests is in flight at a time, and no LIST counts that was sent before the one that is
+//! awaited.
+
+use std::collections::BTreeSet;
+
+use crate::model::action::Action;
+use crate::model::ids::Uid;
+use crate::model::input::Watermark;
+use crate::model::pod::Pod;
+use crate::model::refusal::{Refusal, RefusalClass};
+use crate::model::stop::{StopOrder, StopResult};
+use posse_base::time::Millis;
+
+const LIST_DELAY_INITIAL_MS: u64 = 100;
+const LIST_DELAY_MAX_MS: u64 = 2_000;
+/// How long the delete of all executors waits for labels to be written and logs to be read.
+const PATCH_AND_LOG_MS: u64 = 2_000;
+/// The time beyond the executors' grace period in which the cluster must report that they are gone.
+const GONE_MARGIN_MS: u64 = 5_000;
+/// In a hurry, how long the answer to the last delete is awaited.
+const HURRY_MS: u64 = 5_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StopStep {
+    /// The answer to the delete of all executors.
+    DeleteAll,
+    /// The answer to a LIST.
+    List,
+    /// The time for the next delete of all executors.
+    DeleteAllAt(Millis),
+    /// The time for the next LIST.
+    ListAt(Millis),
+}
+
+/// A stop in progress.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    order: StopOrder,
+    step: StopStep,
+    grace_s: u32,
+    deadline: Millis,
+    /// In a hurry: the stop ends then, or when a delete of all executors is answered.
+    hurry_until: Option<Millis>,
+    /// Pods with a grace period that is longer than the stop's own, and until when the cluster must
+    /// report that they are gone.
+    long_graces: BTreeSet<(Millis, Uid)>,
+    /// Until then failed pods are labelled and logs are read, before all executors are deleted.
+    patch_and_log_deadline: Millis,
+    /// The retained pods that were told to leave their queues.
+    left_queues: BTreeSet<Uid>,
+    n_lists: u32,
+    /// A LIST was answered since late pods were last looked for.
+    is_list_new: bool,
+    /// Failed deletes of all executors.
+    n_delete_failures: u32,
+    /// Pods that were left at the last turn.
+    n_left: usize,
+    /// When the LIST in flight was sent.
+    list_sent_at: Millis,
+    /// The last time at which a create was open, so that a pod may have appeared.
+    open_create_seen_at: Millis,
+    /// When the last answered LIST was sent.
+    listed_at: Option<Millis>,
+    result: Option<StopResult>,
+}
+
+impl Stop {
+    /// `timeout_ms`: the grace period of the executors. `n_left`: how many pods there are.
+    pub fn new(order: StopOrder, timeout_ms: u64, n_left: usize, now: Millis) -> Self {
+        Self {
+            order,
+            step: StopStep::DeleteAllAt(now),
+            grace_s: u32::try_from(timeout_ms.div_ceil(1_000)).unwrap_or(u32::MAX),
+            deadline: now.after(timeout_ms).after(GONE_MARGIN_MS),
+            hurry_until: None,
+            long_graces: BTreeSet::new(),
+            patch_and_log_deadline: now.after(PATCH_AND_LOG_MS),
+            left_queues: BTreeSet::new(),
+            n_lists: 0,
+            is_list_new: false,
+            n_delete_failures: 0,
+            n_left,
+            list_sent_at: now,
+            open_create_seen_at: now,
+            listed_at: None,
+            result: None,
+        }
+    }
+
+    pub fn order(&self) -> StopOrder {
+        self.order
+    }
+
+    /// The grace period of the executors.
+    pub fn grace_s(&self) -> u32 {
+        self.grace_s
+    }
+
+    /// None while the stop is in progress.
+    pub fn result(&self) -> Option<&StopResult> {
+        self.result.as_ref()
+    }
+
+    pub fn finish(&mut self, result: StopResult) {
+        self.result = Some(result);
+    }
+
+    /// Ends at once, whatever is left.
+    pub fn abandon(&mut self, now: Millis) {
+        self.hurry_until = Some(now);
+    }
+
+    /// Ends soon, whatever is left.
+    pub fn hurry(&mut self, now: Millis) {
+        self.hurry_until = Some(now.after(HURRY_MS));
+    }
+
+    /// The next request, which is in flight now. `can_delete_all`: a request that deletes by labels hits no other pods.
+    /// `is_held`: something is to be done before all executors are deleted.
+    pub fn next_request(
+        &mut self,
+        watermark: Watermark,
+        can_delete_all: bool,
+        is_held: impl FnOnce() -> bool,
+        now: Millis,
+    ) -> Option<Action> {
+        match self.step {
+            // Failed pods are labelled first, because the label excludes them from the delete; and
+            // the last logs are read, if the server returns them in time.
+            StopStep::DeleteAllAt(at)
+                if at <= now && now < self.patch_and_log_deadline && is_held() =>
+            {
+                self.step = StopStep::DeleteAllAt(now.after(LIST_DELAY_INITIAL_MS));
+                None
+            }
+            StopStep::DeleteAllAt(at) if at <= now && can_delete_all => {
+                self.step = StopStep::DeleteAll;
+                let keep_counted = self.order.keep_failed;
+                Some(Action::DeleteAll { grace_s: self.grace_s, keep_counted })
+            }
+            StopStep::DeleteAllAt(at) | StopStep::ListAt(at) if at <= now => {
+                (self.step, self.list_sent_at) = (StopStep::List, now);
+                Some(Action::List { watermark })
+            }
+            StopStep::DeleteAll
+            | StopStep::DeleteAllAt(_)
+            | StopStep::List
+            | StopStep::ListAt(_) => None,
+        }
+    }
+
+    pub fn on_deleted_all(&mut self, answer: Result<(), Refusal>, now: Millis) {
+        let delay_ms = answer.as_ref().map_or_else(Refusal::retry_delay_ms, |()| 0);
+        let retry_ms = self.within(delay_ms.max(LIST_DELAY_MAX_MS / 2), now);
+        self.hurry_until = self.hurry_until.map(|_| now);
+        self.n_delete_failures += u32::from(answer.is_err());
+        self.step = match answer {
+            Ok(()) => StopStep::ListAt(now.after(LIST_DELAY_INITIAL_MS)),
+            // Without permission for deletecollection each pod is deleted on its own.
+            // A webhook that denies one pod fails the whole request, and so may a broken server: each
+            // pod gets its own delete then, and one refusal does not stop the others.
+            Err(refusal)
+                if refusal.class == RefusalClass::Forbidden || self.n_delete_failures > 1 =>
+            {
+                StopStep::ListAt(now)
+            }
+            Err(_) => StopStep::DeleteAllAt(now.after(retry_ms)),
+        };
+    }
+
+    /// A LIST of the stop was answered. `is_applied`: it was valid (no resourceVersion rollback). When it was sent, if it
+    /// was.
+    pub fn on_listed(&mut self, is_applied: bool, now: Millis) -> Option<Millis> {
+        self.n_lists = self.n_lists.saturating_add(1);
+        self.is_list_new = true;
+        let listed_at = Some(self.list_sent_at).filter(|_| is_applied);
+        self.listed_at = listed_at.or(self.listed_at);
+        let delay = LIST_DELAY_INITIAL_MS << self.n_lists.min(5);
+        self.step = StopStep::ListAt(now.after(delay.min(LIST_DELAY_MAX_MS)));
+        listed_at
+    }
+
+    pub fn on_list_refused(&mut self, refusal: &Refusal, now: Millis) {
+        let ms = self.within(refusal.retry_delay_ms().max(LIST_DELAY_MAX_MS / 2), now);
+        self.step = StopStep::ListAt(now.after(ms));
+    }
+
+    /// A LIST was answered since this was last asked.
+    pub fn take_new_list(&mut self) -> bool {
+        std::mem::take(&mut self.is_list_new)
+    }
+
+    /// True if a LIST was answered that was sent after the last open create. `has_open`: one is open now.
+    pub fn is_all_listed(&mut self, has_open: bool, now: Millis) -> bool {
+        if has_open {
+            self.open_create_seen_at = now;
+        }
+        !has_open && self.listed_at.is_some_and(|at| at > self.open_create_seen_at)
+    }
+
+    /// As long as pods go, the stop goes on.
+    pub fn note_left(&mut self, n_left: usize, now: Millis) {
+        if n_left < self.n_left {
+            self.deadline = self.deadline.max(now.after(GONE_MARGIN_MS));
+        }
+        self.n_left = n_left;
+    }
+
+    /// A pod that terminates has a grace period of its own. The stop's delete shortens it on the server,
+    /// but a node that has begun to end the containers may go on with the one that it began with
+    /// (seen with kubelet 1.33). `is_begun`: the node may have begun before the stop's delete.
+    pub fn note_grace(&mut self, pod: &Pod, is_begun: bool, now: Millis) {
+        let grace_s = match is_begun {
+            true => pod.grace_s.max(pod.deletion_grace_s),
+            false => pod.deletion_grace_s,
+        };
+        if grace_s > self.grace_s && (pod.deleting || is_begun) {
+            let until = now.after(u64::from(grace_s) * 1_000).after(GONE_MARGIN_MS);
+            self.long_graces.insert((until, pod.uid.clone()));
+        }
+    }
+
+    /// Only pods that are there are waited for.
+    pub fn forget_ended_graces(&mut self, is_there: impl Fn(&Uid) -> bool) {
+        while self.long_graces.last().is_some_and(|(_, uid)| !is_there(uid)) {
+            self.long_graces.pop_last();
+        }
+    }
+
+    /// This retained pod is to leave its queue. True if it was not told before.
+    pub fn leaves_queue(&mut self, uid: &Uid) -> bool {
+        self.left_queues.insert(uid.clone())
+    }
+
+    /// The server's history went back, perhaps to a time at which the retained pods had not left.
+    pub fn forget_left_queues(&mut self) {
+        self.left_queues.clear();
+    }
+
+    /// A retry delay that leaves time for the retry.
+    pub fn within(&self, delay_ms: u64, now: Millis) -> u64 {
+        delay_ms.min((self.deadline.since(now) / 2).max(LIST_DELAY_INITIAL_MS))
+    }
+
+    /// When the stop ends whatever is left: after the executors' grace period, and after the time in which
+    /// a create can take effect. `open_until`: for each create; `unlisted`: when the last one was closed that no LIST has
+    /// shown.
+    pub fn end(
+        &self,
+        open_until: impl Iterator<Item = Millis>,
+        unlisted: Option<Millis>,
+    ) -> Millis {
+        let end = match self.order.keep {
+            true => self.deadline,
+            false => {
+                let listed_by = unlisted.map(|at| at.after(GONE_MARGIN_MS));
+                // When the cluster must have reported that all pods are gone.
+                let gone_by = self.long_graces.last().map(|(until, _)| *until);
+                open_until.chain(listed_by).chain(gone_by).fold(self.deadline, Millis::max)
+            }
+        };
+        self.hurry_until.map_or(end, |until| until.min(end))
+    }
+
+    /// When the next request may be sent, if that is known.
+    pub fn due(&self) -> Option<Millis> {
+        match self.step {
+            StopStep::DeleteAllAt(at) | StopStep::ListAt(at) => Some(at),
+            StopStep::DeleteAll | StopStep::List => None,
+        }
+    }
+
+    pub fn check(&self) {
+        debug_assert!(self.listed_at <= Some(self.list_sent_at), "a LIST from before counts");
+    }
+}
