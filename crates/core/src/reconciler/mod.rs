@@ -24,7 +24,6 @@ mod completions;
 mod create_answers;
 mod driver_reports;
 mod gangs;
-mod giving_way;
 mod group_restarts;
 mod groups;
 mod losses;
@@ -70,33 +69,35 @@ use crate::state::unrecorded::Unrecorded;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
-/// The owner of snapshot, ledger and plan.
+/// The owner of what is remembered: twelve parts, each of which owns its state and says at its head what is always true
+/// of it. A module of the reconciler is the rule of one occasion, and calls them.
 #[derive(Debug)]
 pub struct Reconciler {
     policy: Policy,
+    /// For the jitter of delays.
     rng: Rng,
-
-    // What the server has shown, what was asked of it, and who has which id.
+    /// What the cluster shows.
     snapshot: Snapshot,
+    /// What is wanted, and what has come of it.
     executors: Executors,
+    /// Whose a pod is, and which ids were given.
     ours: Ours,
+    /// What was asked of the server beside creates.
     errands: Errands,
+    /// What the record of the run lacks.
     unrecorded: Unrecorded,
-
-    // What the driver says of its executors.
     driver_reports: DriverReports,
-
-    // What holds creates back.
+    /// What holds all creates back.
     gates: Gates,
+    /// What the server bears.
     server: Server,
+    /// Which nodes new executors avoid.
     nodes: Nodes,
-
-    // When something is due without an input.
+    /// What comes without an input.
     due: Due,
-
-    // What ends the run.
+    /// Whether, why and how the run ends.
     end: RunEnd,
-
+    /// What is to be told and carried out.
     out: Outbox,
 }
 
@@ -254,21 +255,24 @@ impl Reconciler {
         }
     }
 
-    /// What each part says is always true of it.
+    /// What each part says is always true of it, and what is true of two.
     fn check(&self, now: Millis) {
-        self.out.check();
-        self.ours.check();
         self.snapshot.check();
         self.executors.check();
+        self.ours.check();
+        self.errands.check();
+        self.unrecorded.check();
         self.driver_reports.check();
         self.gates.check();
         self.server.check();
+        self.nodes.check();
         self.due.check(now);
         self.end.check();
-        debug_assert!(!self.end.is_stopping() || self.gates.are_creates_stopped());
+        self.out.check();
         let groups = self.executors.groups.values();
         let n_in_flight: u32 = groups.map(|group| group.tasks.throttles.n_in_flight()).sum();
         debug_assert_eq!(n_in_flight, self.server.window().in_flight(), "creates in flight");
+        debug_assert!(!self.end.is_stopping() || self.gates.are_creates_stopped());
     }
 
     /// The next action to carry out.

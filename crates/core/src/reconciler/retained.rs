@@ -1,12 +1,21 @@
-//! The retained failed pods: which ones they are, their order, and which are deleted when there are
-//! too many.
+//! What stays for people to look at: the last failed pods, and the records of work that has ended. They give way to the
+//! work: when a group waits for a quota or for nodes, those that hold them end what runs on in their pods, or are deleted,
+//! the oldest first.
+//!
+//! The record of an index is not lost with its pod: another record of the group takes it over (`Folded`) before the
+//! pod is deleted.
 
 use super::Reconciler;
-use crate::model::ids::ExecutorId;
-use crate::model::pod::Pod;
+use crate::model::ids::{ExecutorId, GroupName, Uid};
+use crate::model::pod::{Pod, StartProblemKind};
+use crate::model::status::State;
 use crate::policy::loss::classify;
+use crate::policy::room::Holders;
+use crate::state::counts::Counts;
+use crate::state::create_backoff::BackoffCause;
 use crate::state::errands::MutationKind;
-use crate::state::executors::{Life, has_ended};
+use crate::state::executors::{Group, Life, has_ended};
+use crate::state::folded::Folded;
 use posse_base::time::Millis;
 
 /// True if the application itself ended this executor, also if a side-car still runs. The pod of an
@@ -62,6 +71,222 @@ impl Reconciler {
     pub(super) fn trim_retained(&mut self, now: Millis) {
         while let Some(id) = self.executors.pop_retained_beyond(self.policy.keep_failed as usize) {
             self.delete_pod_of(id, now);
+        }
+    }
+
+    /// Gives up as much of what records hold as executors wait for.
+    pub(super) fn give_way(&mut self, now: Millis) {
+        self.fold_again();
+        let n_going = |counts: Counts| counts.of(State::Terminating) + counts.of(State::Draining);
+        let counts = self.executors.groups.values().map(Group::counts);
+        let mut n_going: u32 = counts.map(n_going).sum();
+        let groups = self.executors.groups.iter();
+        let lacking: Vec<(GroupName, u32, Holders)> = groups
+            .filter_map(|(name, group)| {
+                let (n_missing, holders) = self.lacks(group)?;
+                Some((name.clone(), n_missing, holders))
+            })
+            .collect();
+        for (name, n_missing, holders) in lacking {
+            let n_wanted = n_missing.saturating_sub(n_going);
+            if n_wanted == 0 {
+                continue;
+            }
+            let ids: Vec<ExecutorId> =
+                self.holding(&name, holders).take(n_wanted as usize).collect();
+            for id in ids {
+                let is_going = match holders {
+                    Holders::All => self.drop_record(id, now),
+                    Holders::RunningOn => self.end_rest(id),
+                };
+                n_going += u32::from(is_going);
+            }
+        }
+    }
+
+    /// How much a group misses that waits for room, and which records may hold it.
+    fn lacks(&self, group: &Group) -> Option<(u32, Holders)> {
+        let mut throttles = group.tasks.throttles.all().filter(|_| !group.is_removed);
+        if throttles.any(|throttle| throttle.backoff.cause() == Some(BackoffCause::Capacity)) {
+            let n_missing = group.wanted().saturating_sub(group.counts().capacity());
+            let words = group.refusal.as_deref().unwrap_or_default();
+            return Some((n_missing, Holders::of_quota(words)));
+        }
+        let unplaced = group.problems.of(StartProblemKind::Unschedulable);
+        let words = self.problem_message(unplaced.first()?.1).unwrap_or_default();
+        let n_missing = u32::try_from(unplaced.len()).unwrap_or(u32::MAX);
+        Some((n_missing, Holders::of_scheduler(words)))
+    }
+
+    /// The records that hold what this group waits for: its own first, then those of the others, then the retained
+    /// failed pods. An attempt of a whole group ends with all of its records.
+    fn holding(&self, name: &GroupName, holders: Holders) -> impl Iterator<Item = ExecutorId> {
+        let groups = &self.executors.groups;
+        let own = groups.get(name);
+        let others = groups.iter().filter(move |(other, _)| *other != name).map(|(_, group)| group);
+        let records = own.into_iter().chain(others);
+        let records = records.filter(|group| !group.spec.restarts_whole());
+        let records =
+            records.flat_map(|group| group.records.iter().chain(group.tasks.records.iter()));
+        records.chain(self.executors.retained()).filter(move |id| self.holds(*id, holders))
+    }
+
+    fn holds(&self, id: ExecutorId, holders: Holders) -> bool {
+        let pod = self.seen(id).map(|(_, pod)| pod).filter(|pod| !pod.deleting);
+        pod.is_some_and(|pod| holders == Holders::All || !pod.phase.is_final())
+    }
+
+    /// Words about our records that hold what this group waits for, if there are any.
+    pub(super) fn words_about_holders(&self, group: &Group) -> Option<String> {
+        let (_, holders) = self.lacks(group)?;
+        let (mut n_completed, mut n_failed) = (0, 0);
+        for id in self.holding(&group.spec.name, holders) {
+            let is_completed =
+                self.executors.get(id).is_some_and(|executor| executor.life == Life::Completed);
+            if is_completed { n_completed += 1 } else { n_failed += 1 }
+        }
+        let counts = [(n_completed, "completed"), (n_failed, "failed")];
+        let named = counts.into_iter().filter(|(n, _)| *n > 0);
+        let named: Vec<String> =
+            named.map(|(n, how)| format!("our own {n} {how} executors")).collect();
+        let what = match holders {
+            Holders::All => "whose pods stay as records, hold a part of it",
+            Holders::RunningOn => "beside which another container runs on, hold a part of it",
+        };
+        (!named.is_empty()).then(|| format!("{}, {what}", named.join(" and ")))
+    }
+
+    pub(super) fn lacks_room(&self) -> bool {
+        self.executors.groups.values().any(|group| self.lacks(group).is_some())
+    }
+
+    /// Ends at once what runs on in the pod of a record, which stays. True: it ends.
+    fn end_rest(&mut self, id: ExecutorId) -> bool {
+        let pod = self.seen(id).map(|(_, pod)| pod);
+        let uid = pod.filter(|pod| pod.rest_deadline_s(0).is_some()).map(|pod| pod.uid.clone());
+        if let Some(uid) = uid {
+            self.request(&uid, self.label_of(id));
+        }
+        true
+    }
+
+    /// The label of a record.
+    fn label_of(&self, id: ExecutorId) -> MutationKind {
+        match self.executors.get(id).map(|executor| executor.life) {
+            Some(Life::Completed) => MutationKind::LabelCompleted,
+            Some(
+                Life::Cancelled
+                | Life::Ending(_)
+                | Life::Gone
+                | Life::Lost { .. }
+                | Life::Retained
+                | Life::Wanted,
+            )
+            | None => MutationKind::LabelCounted,
+        }
+    }
+
+    /// Deletes the pod of a record, as soon as another one tells what it told. False if there is no other.
+    fn drop_record(&mut self, id: ExecutorId, now: Millis) -> bool {
+        let Some(executor) = self.executors.get(id) else { return false };
+        let is_completed = executor.life == Life::Completed;
+        let index = executor.slot.filter(|_| executor.is_done && executor.task.is_none());
+        let uid = executor.uid.clone();
+        let Some(group) = self.executors.group_of(id) else { return false };
+        if let Some((index, uid)) = index.zip(uid).filter(|_| group.spec.completions.is_some()) {
+            if !group.records.iter().any(|other| other != id) {
+                return false;
+            }
+            group.folded.insert(index, is_completed);
+            group.folding.push(uid.clone());
+            let name = group.spec.name.clone();
+            self.errands.hold_untold(&uid);
+            self.delete_pod_of(id, now);
+            self.request_fold(&name);
+        } else {
+            self.delete_pod_of(id, now);
+        }
+        true
+    }
+
+    /// Asks the newest record of a group to take over what the deleted ones told.
+    fn request_fold(&mut self, name: &GroupName) {
+        let Some(group) = self.executors.groups.get(name) else { return };
+        let Some(id) = group.records.newest() else { return };
+        let uid = self.seen(id).map(|(_, pod)| pod.uid.clone());
+        if let Some(uid) = uid.filter(|uid| self.errands.mutations.get(uid).is_none()) {
+            self.request(&uid, self.label_of(id));
+        }
+    }
+
+    /// A record that was to take others over may be gone, or its change was given up.
+    fn fold_again(&mut self) {
+        let is_open = |group: &Group| !group.folding.is_empty() && group.folding_sent.is_none();
+        let open = self.executors.groups.iter().filter(|(_, group)| is_open(group));
+        let names: Vec<GroupName> = open.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let newest = self.executors.groups.get(&name).and_then(|group| group.records.newest());
+            match newest {
+                Some(_) => self.request_fold(&name),
+                // Somebody deleted the last record.
+                None => self.release_folded(),
+            }
+        }
+    }
+
+    /// What is left of the records goes without a word: nobody comes after this run.
+    pub(super) fn release_folded(&mut self) {
+        for group in self.executors.groups.values_mut() {
+            group.folding_sent = None;
+            group.folding.drain(..).for_each(|uid| self.errands.on_told(&uid));
+        }
+    }
+
+    /// What the label of this pod is to tell beside, as it is sent now.
+    pub(super) fn fold_into(&mut self, uid: &Uid) -> Option<String> {
+        let id = self.snapshot.get(uid)?.id;
+        let group = self.executors.group_of(id)?;
+        if group.folded.is_empty() || group.records.newest() != Some(id) {
+            return None;
+        }
+        group.folding_sent = Some((uid.clone(), group.folding.len()));
+        Some(group.folded.to_string())
+    }
+
+    /// The label of this pod was written, or not. What it took over may be deleted.
+    pub(super) fn on_folded(&mut self, uid: &Uid, is_written: bool) {
+        let groups = self.executors.groups.values_mut();
+        let sent = groups.into_iter().find_map(|group| {
+            let n = group.folding_sent.take_if(|(sent, _)| sent == uid)?.1;
+            Some(if is_written { group.folding.drain(..n).collect() } else { Vec::new() })
+        });
+        for uid in sent.unwrap_or_default() {
+            self.errands.on_told(&uid);
+        }
+    }
+
+    /// After the first list: what the records of a group tell of others that are gone.
+    pub(super) fn unfold(&mut self, now: Millis) {
+        let names: Vec<GroupName> = self.executors.groups.keys().cloned().collect();
+        for name in names {
+            let Some(group) = self.executors.groups.get(&name) else { continue };
+            let Some(completions) = group.spec.completions else { continue };
+            let told = group.records.iter();
+            let told = told.filter_map(|id| self.seen(id)?.1.end.as_ref()?.folded.clone());
+            let told: Vec<Folded> = told.filter_map(|text| text.parse().ok()).collect();
+            let Some(group) = self.executors.groups.get_mut(&name) else { continue };
+            let before = group.target();
+            for (index, is_completed) in told.iter().flat_map(|folded| folded.below(completions)) {
+                // An index that has a record of its own has taken its slot.
+                if group.slots.claim(index) {
+                    group.folded.insert(index, is_completed);
+                    group.work.on_end(is_completed);
+                }
+            }
+            let target = group.target();
+            if target != before {
+                self.on_target_changed(name, target, now);
+            }
         }
     }
 }

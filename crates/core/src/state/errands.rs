@@ -193,6 +193,10 @@ impl<K: Clone + Ord, T> Queue<K, T> {
         Some(errand.what)
     }
 
+    fn check(&self) {
+        debug_assert!(self.n_in_flight <= self.limit, "{} are in flight", self.n_in_flight);
+    }
+
     pub fn is_off(&self) -> bool {
         self.is_off
     }
@@ -372,6 +376,16 @@ impl Errands {
     pub fn on_told(&mut self, uid: &Uid) {
         self.untold.remove(uid);
         self.release(uid);
+    }
+
+    pub fn check(&self) {
+        self.mutations.check();
+        self.logs.check();
+        self.outputs.check();
+        self.pods.check();
+        self.nodes.check();
+        self.resizes.check();
+        self.protects.check();
     }
 
     /// What was asked of the pod is over: it may be deleted, unless something else holds it.

@@ -1,5 +1,7 @@
 //! Counts losses by node and decides which nodes new executors avoid for a time. Not kept over a
 //! restart.
+//!
+//! Always true: the names that new pods avoid are those of the avoided nodes, and no more than a pod may name.
 
 use std::sync::Arc;
 
@@ -171,6 +173,12 @@ impl Nodes {
         if self.names.len() != self.avoided.len() || !self.avoided.is_empty() {
             self.names = Arc::new(self.avoided.iter().map(|(name, _)| name.clone()).collect());
         }
+    }
+
+    pub fn check(&self) {
+        let is_named = |(name, _): &(String, Millis)| self.names.contains(name);
+        debug_assert!(self.avoided.iter().all(is_named), "an avoided node is not named");
+        debug_assert!(self.names.len() == self.avoided.len() && self.names.len() <= AVOIDED_MAX);
     }
 
     /// The index of the node, which is added if it is new; none if there are too many.

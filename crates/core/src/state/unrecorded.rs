@@ -1,5 +1,7 @@
 //! What has changed since the record was written last. A topic that changes twice before it is written is written
 //! once, and one write is under way at a time.
+//!
+//! Always true: nothing counts as recorded that was not sent, and nothing as sent that has not changed.
 
 use std::collections::BTreeSet;
 
@@ -80,6 +82,10 @@ impl Unrecorded {
         let wait_ms = self.retry.map_or(RETRY_FIRST_MS, |retry| retry.wait_ms * 2);
         let wait_ms = wait_ms.min(RETRY_MAX_MS);
         self.retry = Some(Retry { at: now.after(wait_ms), wait_ms });
+    }
+
+    pub fn check(&self) {
+        debug_assert!(self.n_recorded <= self.n_sent && self.n_sent <= self.n_changes);
     }
 
     /// All that is not known to be in the record, for a last write.
