@@ -191,7 +191,7 @@ class SimulatedRun:
 
     TOKEN = "abcdefghijklmnop"
 
-    def __init__(self, folder, counts, *flags, quota=None):
+    def __init__(self, folder, counts, *flags, quota=None, budget="off"):
         self.folder, self.stack = folder, contextlib.ExitStack()
         folder.mkdir(0o700)
         (folder / "token").touch(0o600)
@@ -203,7 +203,7 @@ class SimulatedRun:
             spec = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(quota)}}}
             self.cluster.call("POST", "/api/v1/namespaces/default/resourcequotas", spec)
         groups = [{"group": name, "count": n, "image": "none:1", "command": ["sleep", "600"]} for name, n in counts.items()]
-        config = {"app": "page", "failures": {"app": "off", "cluster": "off", "keep_failed": 0}, "executors": groups}
+        config = {"app": "page", "failures": {"app": budget, "cluster": "off", "keep_failed": 0}, "executors": groups}
         (folder / "posse.yaml").write_text(json.dumps(config))
         self.flags = ["run", "--kubeconfig", kubeconfig, "--instance", "shown", *flags]
         self.run()
