@@ -19,7 +19,7 @@ impl Reconciler {
     pub(super) fn adopt(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
         let is_stopping = self.end.ends_executors();
-        let group = self.executors.groups.entry(pod.group.clone()).or_insert_with(|| {
+        let group = self.executors.group_or_insert(pod.group.clone(), || {
             let spec = GroupSpec { restart: pod.restart, ..GroupSpec::bare(pod.group.clone()) };
             Group::new(spec, false)
         });
@@ -90,7 +90,7 @@ impl Reconciler {
         let is_live = executor.life == Life::Wanted && !has_ended(pod);
         let (end, is_record) = (end_of_record(pod), executor.is_done);
         let was_counted = pod.counted.is_some();
-        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        let Some(group) = self.executors.group_mut(&name) else { return };
         let adopted = if is_record {
             group.tasks.adopt_record(&run, id, end.clone())
         } else {
@@ -108,7 +108,7 @@ impl Reconciler {
         if !matches!(adopted, Adopted::Known | Adopted::Second) {
             self.note_task(&name, key);
         }
-        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        let Some(group) = self.executors.group_mut(&name) else { return };
         match adopted {
             Adopted::Current if was_counted => {
                 // The earlier process has charged this failure to the retries.

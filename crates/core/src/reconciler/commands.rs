@@ -136,8 +136,8 @@ impl Reconciler {
                 self.decommission(id, cause, now);
             }
         }
-        self.executors.groups.values_mut().for_each(Group::note_surplus);
-        let target = group.and_then(|name| Some(self.executors.groups.get(&name)?.target()));
+        self.executors.groups_mut().for_each(Group::note_surplus);
+        let target = group.and_then(|name| Some(self.executors.groups().get(&name)?.target()));
         Reply::Killed { killed, busy, unknown, target }
     }
 
@@ -154,7 +154,7 @@ impl Reconciler {
             *fewer.entry(executor.group.clone()).or_default() += 1;
         }
         for (name, n) in fewer {
-            if let Some(group) = self.executors.groups.get(&name) {
+            if let Some(group) = self.executors.groups().get(&name) {
                 self.change_target(&name, group.target().saturating_sub(n), now);
             }
         }
@@ -167,7 +167,7 @@ impl Reconciler {
             .iter()
             .filter_map(|&id| self.executors.get(id).map(|executor| &executor.group))
             .collect();
-        let mut all = self.executors.groups.keys();
+        let mut all = self.executors.groups().keys();
         match (groups.len(), groups.first(), all.next(), all.next()) {
             (0, _, Some(only), None) => Ok(Some(only.clone())),
             (0, ..) => Ok(None),

@@ -27,7 +27,7 @@ const LAST_LOGS_MS: u64 = 2_000;
 impl Reconciler {
     /// True if this pod, which has ended, has done its work: its main container ended with 0 by itself.
     pub(super) fn completes(&self, executor: &Executor, pod: &Pod) -> bool {
-        let Some(group) = self.executors.groups.get(&executor.group) else { return false };
+        let Some(group) = self.executors.groups().get(&executor.group) else { return false };
         let is_open = match executor.life {
             // In a drain period an executor may finish its work. Without `completions` a lower target
             // has taken account of it already.
@@ -53,7 +53,7 @@ impl Reconciler {
     /// The create of an earlier process took effect late, and another executor has done the work of this index or
     /// is at it.
     fn repeats_work(&self, executor: &Executor, pod: &Pod) -> bool {
-        let Some(group) = self.executors.groups.get(&executor.group) else { return false };
+        let Some(group) = self.executors.groups().get(&executor.group) else { return false };
         let may_repeat = group.spec.completions.is_some()
             && executor.is_adopted
             && executor.task.is_none()
@@ -175,7 +175,7 @@ impl Reconciler {
             let surplus = group.records.beyond(max).chain(of_tasks);
             surplus.filter(|&id| self.is_end_recorded(id)).collect::<Vec<ExecutorId>>()
         };
-        let surplus: Vec<ExecutorId> = self.executors.groups.values().flat_map(oldest).collect();
+        let surplus: Vec<ExecutorId> = self.executors.groups().values().flat_map(oldest).collect();
         for id in surplus {
             self.delete_pod_of(id, now);
         }
@@ -195,7 +195,7 @@ impl Reconciler {
     /// At the stop of a run that failed, the last failed pods stay: those of work that was given up are
     /// no more than the others.
     pub(super) fn give_up_records(&mut self, now: Millis) {
-        let groups = self.executors.groups.values();
+        let groups = self.executors.groups().values();
         let records =
             groups.flat_map(|group| group.records.iter().chain(group.tasks.records.iter()));
         let is_failed = |id: &ExecutorId| {
@@ -208,7 +208,7 @@ impl Reconciler {
 
     /// Ends the run after the work of all groups has ended.
     pub(super) fn judge_end(&mut self, now: Millis) {
-        let groups = &self.executors.groups;
+        let groups = self.executors.groups();
         if self.policy.ends_with_work
             && self.may_have_ended()
             && !groups.is_empty()
@@ -228,7 +228,7 @@ impl Reconciler {
         };
         if self.policy.idle_end_ms > 0
             && self.may_have_ended()
-            && self.executors.groups.values().all(has_nothing)
+            && self.executors.groups().values().all(has_nothing)
         {
             let at = self.end.on_idle(now).after(self.policy.idle_end_ms);
             self.end_at(at, now);
@@ -253,7 +253,7 @@ impl Reconciler {
 
     /// How much work has failed for good: executors, and tasks that have not succeeded since.
     fn n_given_up(&self) -> u32 {
-        let groups = self.executors.groups.values();
+        let groups = self.executors.groups().values();
         groups.map(|group| group.work.n_given_up().saturating_add(group.tasks.n_failed())).sum()
     }
 }

@@ -255,7 +255,7 @@ impl Reconciler {
         let name = executor.group.clone();
         let (has_task, shape) = (executor.task.is_some(), executor.shape);
         let requested_pod = executor.create.as_ref().and_then(|create| create.pod.clone());
-        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        let Some(group) = self.executors.group_mut(&name) else { return };
         if group.is_removed || requested_pod != group.spec.pod {
             // The refusal is about an old template.
             return;

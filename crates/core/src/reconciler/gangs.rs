@@ -12,13 +12,14 @@ use posse_base::time::Millis;
 impl Reconciler {
     /// Reports complete gangs and gives incomplete ones back. Returns when this is due again.
     pub(super) fn judge_gangs(&mut self, now: Millis) -> Option<Millis> {
-        let with_gang = self.executors.groups.iter().filter(|(_, group)| group.spec.gang.is_some());
+        let with_gang =
+            self.executors.groups().iter().filter(|(_, group)| group.spec.gang.is_some());
         let names: Vec<GroupName> = with_gang.map(|(name, _)| name.clone()).collect();
         names.iter().filter_map(|name| self.judge_gang(name, now)).min()
     }
 
     fn judge_gang(&mut self, name: &GroupName, now: Millis) -> Option<Millis> {
-        let group = self.executors.groups.get_mut(name)?;
+        let group = self.executors.group_mut(name)?;
         let gang = group.spec.gang?;
         let counts = gang_counts(group);
         let since = match group.gang.observe(gang, counts, now) {
@@ -42,7 +43,7 @@ impl Reconciler {
         if !is_known {
             return self.request_list(now);
         }
-        let group = self.executors.groups.get_mut(name)?;
+        let group = self.executors.group_mut(name)?;
         let until = group.gang.give_back(now, &mut self.rng);
         let GangCounts { running, .. } = counts;
         let event = GroupEvent::GangGivenBack { running, min: gang.min, until };
@@ -53,7 +54,7 @@ impl Reconciler {
 
     /// Ends all executors of the group that still work, and cancels its creates.
     fn give_back(&mut self, name: &GroupName, now: Millis) {
-        let Some(group) = self.executors.groups.get(name) else { return };
+        let Some(group) = self.executors.groups().get(name) else { return };
         let members = group.members.iter().filter_map(|&id| Some((id, self.executors.get(id)?)));
         let held = members.filter(|(_, one)| one.life == Life::Wanted && one.task.is_none());
         let held: Vec<ExecutorId> = held.map(|(id, _)| id).collect();

@@ -20,7 +20,7 @@ impl Reconciler {
             return;
         };
         let (name, attempt) = (executor.group.clone(), executor.attempt);
-        let group = self.executors.groups.get(&name).filter(|group| !group.is_removed);
+        let group = self.executors.groups().get(&name).filter(|group| !group.is_removed);
         let is_due = group.is_some_and(|group| {
             group.spec.restarts_whole() && group.attempts.current() == attempt
         });
@@ -30,7 +30,7 @@ impl Reconciler {
     }
 
     fn restart_group(&mut self, name: &GroupName, now: Millis) {
-        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let Some(group) = self.executors.group_mut(name) else { return };
         let target = group.target();
         let attempt = group.attempts.begin_next();
         let members: Vec<ExecutorId> = group.members.iter().copied().collect();
@@ -42,7 +42,7 @@ impl Reconciler {
         for id in members {
             self.end_earlier_attempt(id, now);
         }
-        let Some(group) = self.executors.groups.get(name) else { return };
+        let Some(group) = self.executors.groups().get(name) else { return };
         if group.target() != target {
             let target = group.target();
             self.on_target_changed(name.clone(), target, now);
@@ -93,7 +93,7 @@ impl Reconciler {
             .map(|pod| (pod.group.clone(), pod.attempt))
             .collect();
         for (name, attempt) in found {
-            if let Some(group) = self.executors.groups.get_mut(&name) {
+            if let Some(group) = self.executors.group_mut(&name) {
                 group.attempts.on_found(attempt);
             }
         }
@@ -102,7 +102,7 @@ impl Reconciler {
     /// The executors of an earlier run were found. If one of the attempt is missing, its loss may have
     /// happened while posse was away, and the others cannot go on without it. No budget is charged.
     pub(super) fn restart_if_incomplete(&mut self, name: &GroupName, now: Millis) {
-        let Some(group) = self.executors.groups.get(name) else { return };
+        let Some(group) = self.executors.groups().get(name) else { return };
         if !group.spec.restarts_whole() || group.is_removed || self.end.is_stopping() {
             return;
         }
@@ -127,7 +127,8 @@ impl Reconciler {
     /// How many other executors end by the loss of this one soon after their start.
     pub(super) fn n_early_mates(&self, id: ExecutorId, now: Millis) -> usize {
         let Some(executor) = self.executors.get(id) else { return 0 };
-        let group = self.executors.groups.get(&executor.group).filter(|_| executor.task.is_none());
+        let group =
+            self.executors.groups().get(&executor.group).filter(|_| executor.task.is_none());
         let Some(group) = group.filter(|group| group.spec.restarts_whole()) else { return 0 };
         let others = group.members.iter().filter(|&&other| other != id);
         let is_early = |other: &&Executor| {

@@ -26,9 +26,9 @@ impl Reconciler {
     pub(super) fn put_group(&mut self, name: GroupName, change: GroupChange, now: Millis) -> Reply {
         let GroupChange { pod, target, min, max, scale_down, replace, slots, .. } = change;
         let GroupChange { on_loss, restart, completions, decommission, call, .. } = change;
-        let before = self.executors.groups.get(&name).filter(|group| !group.is_removed);
+        let before = self.executors.groups().get(&name).filter(|group| !group.is_removed);
         let old = before.map_or_else(|| GroupSpec::bare(name.clone()), |group| group.spec.clone());
-        if before.is_none() && self.executors.groups.len() >= GROUPS_MAX {
+        if before.is_none() && self.executors.groups().len() >= GROUPS_MAX {
             return too_many_groups();
         }
         if old.is_queue_group {
@@ -98,8 +98,7 @@ impl Reconciler {
 
     /// The nodes for the group's next executors, by the driver's word. Those that exist stay where they are.
     pub(super) fn prefer_nodes(&mut self, name: &GroupName, nodes: Vec<PreferredNode>) -> Reply {
-        let Some(group) = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)
-        else {
+        let Some(group) = self.executors.group_mut(name).filter(|group| !group.is_removed) else {
             return Reply::UnknownGroup;
         };
         if group.spec.is_queue_group {
@@ -113,7 +112,7 @@ impl Reconciler {
     /// The group with these settings. It is created if there is none.
     fn put_spec(&mut self, spec: GroupSpec, is_new_pod: bool) -> &mut Group {
         let new = || Group::new(GroupSpec::bare(spec.name.clone()), true);
-        let group = self.executors.groups.entry(spec.name.clone()).or_insert_with(new);
+        let group = self.executors.group_or_insert(spec.name.clone(), new);
         if group.is_removed {
             (group.is_removed, group.is_target_set, group.n_accepted) = (false, false, 0);
             group.calls.clear();
@@ -131,7 +130,7 @@ impl Reconciler {
         outcome: Result<Option<u32>, String>,
         now: Millis,
     ) {
-        let group = self.executors.groups.get_mut(name);
+        let group = self.executors.group_mut(name);
         // A group that was deleted and made anew takes its target from calls.
         let Some(group) = group.filter(|group| group.spec.is_scaled) else { return };
         match outcome {
@@ -148,7 +147,7 @@ impl Reconciler {
 
     /// The refusal of a call that sets the target of such a group: the next reading would undo it.
     pub(super) fn scaled_by_command(&self, name: &GroupName) -> Option<Reply> {
-        let group = self.executors.groups.get(name)?;
+        let group = self.executors.groups().get(name)?;
         group.spec.is_scaled.then(|| Reply::Refused {
             what: format!("the command of `scale` sets the target of group {name}"),
             field: "target",
@@ -157,7 +156,7 @@ impl Reconciler {
 
     /// Deletes a group: ends all of its executors; the group is removed after them.
     pub(super) fn delete_group(&mut self, name: &GroupName, now: Millis) -> Reply {
-        let Some(group) = self.executors.groups.get_mut(name) else { return Reply::UnknownGroup };
+        let Some(group) = self.executors.group_mut(name) else { return Reply::UnknownGroup };
         if group.is_removed {
             return Reply::Done;
         }
@@ -178,7 +177,7 @@ impl Reconciler {
             self.end_member(id, now);
         }
         if self.had_first_list() {
-            self.forget_empty_groups();
+            self.executors.forget_empty_groups();
         }
         Reply::Done
     }
@@ -193,12 +192,6 @@ impl Reconciler {
             return;
         }
         self.delete_pod_of(id, now);
-    }
-
-    /// Removes groups that are over. Not called before the first LIST, whose pods may belong to
-    /// them.
-    pub(super) fn forget_empty_groups(&mut self) {
-        self.executors.groups.retain(|_, group| !group.is_over());
     }
 }
 

@@ -133,7 +133,7 @@ impl Reconciler {
     fn spare_task(&mut self, id: ExecutorId, loss: &Loss) -> bool {
         let Some((name, run)) = self.task_of(id) else { return false };
         let most = self.policy.bad_nodes.losses;
-        let group = self.executors.groups.get_mut(&name);
+        let group = self.executors.group_mut(&name);
         loss.reason.budget() == Some(Budget::Start)
             && group.is_some_and(|group| group.tasks.spare(&run, id, most))
     }
@@ -141,7 +141,7 @@ impl Reconciler {
     /// Ends the run if this loss, which was charged to the budget, was one too many.
     fn judge_budget(&mut self, id: ExecutorId, budget: Budget, is_over: bool, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
-        let Some(group) = self.executors.groups.get(&executor.group) else { return };
+        let Some(group) = self.executors.groups().get(&executor.group) else { return };
         let is_auto = self.end.budgets().is_auto(budget);
         let waited_ms = group.wanted_since.map_or(0, |since| now.since(since));
         let throttle = group.tasks.throttles.of(executor.shape);
@@ -173,7 +173,7 @@ impl Reconciler {
             one.state == State::Running && one.life == Life::Wanted && one.known_since < since
         };
         let n_living = self.executors.iter().filter(lives).count() as u64;
-        let groups = self.executors.groups.values();
+        let groups = self.executors.groups().values();
         let n_wanted: u64 =
             groups.map(|group| u64::from(group.wanted().max(group.counts().capacity()))).sum();
         n_living * 2 > n_wanted

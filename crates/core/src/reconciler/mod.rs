@@ -133,7 +133,7 @@ impl Reconciler {
         reconciler.out.tell(Event::Run(RunEvent::Started));
         for spec in groups {
             let name = spec.name.clone();
-            reconciler.executors.groups.entry(name).or_insert_with(|| Group::new(spec, true));
+            reconciler.executors.group_or_insert(name, || Group::new(spec, true));
         }
         reconciler.note_targets(now);
         reconciler
@@ -225,7 +225,7 @@ impl Reconciler {
     /// Sets a group's target, limited to its bounds. Returns the target in force; none if the group
     /// does not exist.
     pub fn set_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
-        let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
+        let group = self.executors.group_mut(name).filter(|group| !group.is_removed)?;
         group.is_target_set = true;
         self.change_target(name, target, now)
     }
@@ -269,7 +269,7 @@ impl Reconciler {
         self.due.check(now);
         self.end.check();
         self.out.check();
-        let groups = self.executors.groups.values();
+        let groups = self.executors.groups().values();
         let n_in_flight: u32 = groups.map(|group| group.tasks.throttles.n_in_flight()).sum();
         debug_assert_eq!(n_in_flight, self.server.window().in_flight(), "creates in flight");
         debug_assert!(!self.end.is_stopping() || self.gates.are_creates_stopped());
@@ -316,7 +316,7 @@ impl Reconciler {
 
     /// The same, but adopted surplus stays protected: the target was not set explicitly.
     fn change_target(&mut self, name: &GroupName, target: u32, now: Millis) -> Option<u32> {
-        let group = self.executors.groups.get_mut(name).filter(|group| !group.is_removed)?;
+        let group = self.executors.group_mut(name).filter(|group| !group.is_removed)?;
         let before = group.target();
         let spec = &mut group.spec;
         spec.target = target.max(spec.min).min(spec.max.unwrap_or(u32::MAX));
@@ -343,7 +343,7 @@ impl Reconciler {
     }
 
     fn note_targets(&mut self, now: Millis) {
-        let total = self.executors.groups.values().map(|group| u64::from(group.target())).sum();
+        let total = self.executors.groups().values().map(|group| u64::from(group.target())).sum();
         self.end.on_target(total, now);
     }
 
@@ -394,11 +394,9 @@ impl Reconciler {
         self.close_create_entry(id, false);
         self.release_task(id);
         self.executors.discard_probe(id);
-        let Some(executor) = self.executors.remove(id) else { return };
-        self.ours.retire(id);
-        self.driver_reports.forget(id);
-        if self.executors.groups.get(&executor.group).is_some_and(Group::is_over) {
-            self.executors.groups.remove(&executor.group);
+        if self.executors.remove(id) {
+            self.ours.retire(id);
+            self.driver_reports.forget(id);
         }
     }
 

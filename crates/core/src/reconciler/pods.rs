@@ -55,11 +55,11 @@ impl Reconciler {
         }
         if is_first {
             self.unfold(now);
-            let names: Vec<GroupName> = self.executors.groups.keys().cloned().collect();
+            let names: Vec<GroupName> = self.executors.groups().keys().cloned().collect();
             names.iter().for_each(|name| self.restart_if_incomplete(name, now));
             self.tell_adopted();
         }
-        self.forget_empty_groups();
+        self.executors.forget_empty_groups();
     }
 
     fn tell_adopted(&mut self) {
@@ -199,7 +199,7 @@ impl Reconciler {
     /// True if another executor may take the place of this one. In a queue group, if the pod has failed: as long
     /// as it may run or has succeeded, the queue counts it, and a successor would be one too many.
     pub(super) fn may_be_succeeded(&self, executor: &Executor, pod: &Pod) -> bool {
-        let group = self.executors.groups.get(&executor.group);
+        let group = self.executors.groups().get(&executor.group);
         let is_counted = group.is_some_and(|group| group.spec.is_queue_group);
         has_ended(pod) && (!is_counted || pod.phase == Phase::Failed)
     }
@@ -323,7 +323,7 @@ impl Reconciler {
     }
 
     pub(super) fn on_capacity_freed(&mut self, now: Millis) {
-        for group in self.executors.groups.values_mut() {
+        for group in self.executors.groups_mut() {
             let throttles = group.tasks.throttles.all_mut();
             throttles.for_each(|throttle| throttle.backoff.on_capacity_freed(now));
         }

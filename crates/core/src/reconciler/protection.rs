@@ -15,7 +15,7 @@ impl Reconciler {
     pub(super) fn begin_protection(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let is_busy_protected =
-            self.executors.groups.get(&executor.group).is_some_and(|g| g.spec.protects_busy());
+            self.executors.groups().get(&executor.group).is_some_and(|g| g.spec.protects_busy());
         let may_protect = is_busy_protected && !self.errands.protects.is_off();
         if may_protect && !self.driver_reports.set_protect_timer(true) {
             self.due.set(now, Timer::Protection);
@@ -90,7 +90,7 @@ impl Reconciler {
 
     /// By id.
     fn running_of_protected_groups(&self) -> Vec<ExecutorId> {
-        let groups = self.executors.groups.values().filter(|group| group.spec.protects_busy());
+        let groups = self.executors.groups().values().filter(|group| group.spec.protects_busy());
         let members = groups.flat_map(|group| group.members.iter().copied());
         let is_running =
             |id: &ExecutorId| self.executors.get(*id).is_some_and(|e| e.state == State::Running);

@@ -64,7 +64,7 @@ impl Reconciler {
             return;
         }
         let mut topics = Vec::new();
-        for (name, group) in &self.executors.groups {
+        for (name, group) in self.executors.groups() {
             let of_group = [Topic::Group, Topic::Target, Topic::Work];
             topics.extend(of_group.map(|topic| topic(name.clone())));
             for key in group.tasks.keys() {
@@ -104,7 +104,7 @@ impl Reconciler {
 
     fn knowledge(&self, topic: &Topic) -> Option<Knowledge> {
         let live =
-            |name: &GroupName| self.executors.groups.get(name).filter(|group| !group.is_removed);
+            |name: &GroupName| self.executors.groups().get(name).filter(|group| !group.is_removed);
         match topic {
             Topic::Group(name) => {
                 let calls = &live(name)?.calls;
@@ -149,7 +149,7 @@ impl Reconciler {
                     progress.insert((name, key), known);
                 }
                 (Topic::Target(name), Some(Knowledge::Target { target, of_file })) => {
-                    let group = self.executors.groups.get(&name);
+                    let group = self.executors.groups().get(&name);
                     if group.is_some_and(|group| group.of_file == of_file) {
                         // An older posse without a record may have set another one meanwhile, so what runs stays.
                         self.change_target(&name, target, now);
@@ -172,7 +172,7 @@ impl Reconciler {
     }
 
     fn restore_work(&mut self, name: &GroupName, ended: &EndedWork) {
-        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let Some(group) = self.executors.group_mut(name) else { return };
         if group.spec.completions.is_none() {
             return;
         }
@@ -196,8 +196,8 @@ impl Reconciler {
         tasks.sort_by_key(|(_, (order, _))| *order);
         for ((name, key), (order, task)) in tasks {
             let known = progress.get(&(name.clone(), Arc::clone(&key)));
-            let group = self.executors.groups.entry(name.clone());
-            let group = group.or_insert_with(|| Group::new(GroupSpec::bare(name.clone()), false));
+            let new = || Group::new(GroupSpec::bare(name.clone()), false);
+            let group = self.executors.group_or_insert(name.clone(), new);
             if group.tasks.is_known(&key) {
                 continue;
             }
@@ -209,7 +209,7 @@ impl Reconciler {
             self.note_ended_task(&name, key);
         }
         for (name, key, order, task) in open {
-            let Some(group) = self.executors.groups.get_mut(&name) else { continue };
+            let Some(group) = self.executors.group_mut(&name) else { continue };
             group.tasks.resume_order(order);
             let end = group.tasks.add(task);
             if let Some(known) = progress.get(&(name.clone(), Arc::clone(&key))) {

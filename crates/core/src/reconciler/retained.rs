@@ -78,9 +78,9 @@ impl Reconciler {
     pub(super) fn give_way(&mut self, now: Millis) {
         self.fold_again();
         let n_going = |counts: Counts| counts.of(State::Terminating) + counts.of(State::Draining);
-        let counts = self.executors.groups.values().map(Group::counts);
+        let counts = self.executors.groups().values().map(Group::counts);
         let mut n_going: u32 = counts.map(n_going).sum();
-        let groups = self.executors.groups.iter();
+        let groups = self.executors.groups().iter();
         let lacking: Vec<(GroupName, u32, Holders)> = groups
             .filter_map(|(name, group)| {
                 let (n_missing, holders) = self.lacks(group)?;
@@ -121,7 +121,7 @@ impl Reconciler {
     /// The records that hold what this group waits for: its own first, then those of the others, then the retained
     /// failed pods. An attempt of a whole group ends with all of its records.
     fn holding(&self, name: &GroupName, holders: Holders) -> impl Iterator<Item = ExecutorId> {
-        let groups = &self.executors.groups;
+        let groups = self.executors.groups();
         let own = groups.get(name);
         let others = groups.iter().filter(move |(other, _)| *other != name).map(|(_, group)| group);
         let records = own.into_iter().chain(others);
@@ -157,7 +157,7 @@ impl Reconciler {
     }
 
     pub(super) fn lacks_room(&self) -> bool {
-        self.executors.groups.values().any(|group| self.lacks(group).is_some())
+        self.executors.groups().values().any(|group| self.lacks(group).is_some())
     }
 
     /// Ends at once what runs on in the pod of a record, which stays. True: it ends.
@@ -211,7 +211,7 @@ impl Reconciler {
 
     /// Asks the newest record of a group to take over what the deleted ones told.
     fn request_fold(&mut self, name: &GroupName) {
-        let Some(group) = self.executors.groups.get(name) else { return };
+        let Some(group) = self.executors.groups().get(name) else { return };
         let Some(id) = group.records.newest() else { return };
         let uid = self.seen(id).map(|(_, pod)| pod.uid.clone());
         if let Some(uid) = uid.filter(|uid| self.errands.mutations.get(uid).is_none()) {
@@ -222,10 +222,11 @@ impl Reconciler {
     /// A record that was to take others over may be gone, or its change was given up.
     fn fold_again(&mut self) {
         let is_open = |group: &Group| !group.folding.is_empty() && group.folding_sent.is_none();
-        let open = self.executors.groups.iter().filter(|(_, group)| is_open(group));
+        let open = self.executors.groups().iter().filter(|(_, group)| is_open(group));
         let names: Vec<GroupName> = open.map(|(name, _)| name.clone()).collect();
         for name in names {
-            let newest = self.executors.groups.get(&name).and_then(|group| group.records.newest());
+            let newest =
+                self.executors.groups().get(&name).and_then(|group| group.records.newest());
             match newest {
                 Some(_) => self.request_fold(&name),
                 // Somebody deleted the last record.
@@ -236,7 +237,7 @@ impl Reconciler {
 
     /// What is left of the records goes without a word: nobody comes after this run.
     pub(super) fn release_folded(&mut self) {
-        for group in self.executors.groups.values_mut() {
+        for group in self.executors.groups_mut() {
             group.folding_sent = None;
             group.folding.drain(..).for_each(|uid| self.errands.on_told(&uid));
         }
@@ -255,7 +256,7 @@ impl Reconciler {
 
     /// The label of this pod was written, or not. What it took over may be deleted.
     pub(super) fn on_folded(&mut self, uid: &Uid, is_written: bool) {
-        let groups = self.executors.groups.values_mut();
+        let groups = self.executors.groups_mut();
         let sent = groups.into_iter().find_map(|group| {
             let n = group.folding_sent.take_if(|(sent, _)| sent == uid)?.1;
             Some(if is_written { group.folding.drain(..n).collect() } else { Vec::new() })
@@ -267,14 +268,14 @@ impl Reconciler {
 
     /// After the first list: what the records of a group tell of others that are gone.
     pub(super) fn unfold(&mut self, now: Millis) {
-        let names: Vec<GroupName> = self.executors.groups.keys().cloned().collect();
+        let names: Vec<GroupName> = self.executors.groups().keys().cloned().collect();
         for name in names {
-            let Some(group) = self.executors.groups.get(&name) else { continue };
+            let Some(group) = self.executors.groups().get(&name) else { continue };
             let Some(completions) = group.spec.completions else { continue };
             let told = group.records.iter();
             let told = told.filter_map(|id| self.seen(id)?.1.end.as_ref()?.folded.clone());
             let told: Vec<Folded> = told.filter_map(|text| text.parse().ok()).collect();
-            let Some(group) = self.executors.groups.get_mut(&name) else { continue };
+            let Some(group) = self.executors.group_mut(&name) else { continue };
             let before = group.target();
             for (index, is_completed) in told.iter().flat_map(|folded| folded.below(completions)) {
                 // An index that has a record of its own has taken its slot.

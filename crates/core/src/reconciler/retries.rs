@@ -61,7 +61,7 @@ impl Reconciler {
     pub(super) fn report_failure(&mut self, id: ExecutorId, refusal: &Refusal, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let name = executor.group.clone();
-        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        let Some(group) = self.executors.group_mut(&name) else { return };
         if !group.retries.contains(id) {
             // It was cancelled meanwhile, or its pod was seen.
             return;
@@ -146,7 +146,7 @@ impl Reconciler {
     /// True if a pod that took effect late may still work in the slot, or on the task, of this executor.
     pub(super) fn is_place_taken(&self, id: ExecutorId) -> bool {
         let Some(executor) = self.executors.get(id) else { return false };
-        let group = self.executors.groups.get(&executor.group);
+        let group = self.executors.groups().get(&executor.group);
         let has_own_slots = group.is_some_and(|group| group.spec.has_own_slots());
         self.snapshot.late().filter(|pod| pod.group == executor.group && !has_ended(pod)).any(
             |pod| match (&pod.task, &executor.task) {
@@ -166,7 +166,7 @@ impl Reconciler {
         now: Millis,
     ) {
         for _ in 0..n {
-            let Some(group) = self.executors.groups.get_mut(name) else { return };
+            let Some(group) = self.executors.group_mut(name) else { return };
             let open = rooms.iter_mut().filter(|room| room.why == Why::Retry && room.n > 0);
             let open = open.filter_map(|room| Some((group.retries.first(room.shape)?, room)));
             let Some((_, room)) = open.min_by_key(|(first, _)| *first) else { return };

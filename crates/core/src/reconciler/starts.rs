@@ -297,7 +297,7 @@ impl Reconciler {
 
     /// Ends the youngest executors of a group that have no node or cannot be created.
     pub(super) fn displace(&mut self, name: &GroupName, n: u32, now: Millis) {
-        let Some(group) = self.executors.groups.get(name) else { return };
+        let Some(group) = self.executors.groups().get(name) else { return };
         let unplaced = UNPLACED.into_iter().flat_map(|kind| group.problems.of(kind));
         let unplaced = unplaced.map(|(_, id)| *id);
         let mut ids: Vec<ExecutorId> = unplaced.chain(group.retries.ids()).collect();
@@ -311,7 +311,7 @@ impl Reconciler {
     /// start. No retry is charged. Their own shape tries with one executor at a time until one starts; if that try
     /// ends by itself, its time is not cut short.
     pub(super) fn give_places(&mut self, name: &GroupName, n: u32, now: Millis) {
-        let Some(group) = self.executors.groups.get(name).filter(|_| n > 0) else { return };
+        let Some(group) = self.executors.groups().get(name).filter(|_| n > 0) else { return };
         let mut stuck: Vec<(ExecutorId, StartProblemKind)> = Vec::new();
         for throttle in group.tasks.throttles.all().filter(|throttle| throttle.is_stuck(now)) {
             let tried = throttle.backoff.start_probe();
@@ -331,7 +331,7 @@ impl Reconciler {
             let throttle = self.executors.throttle_of(id);
             let begins =
                 throttle.is_some_and(|one| one.backoff.on_start_failed(id, cause, now, rng));
-            if let Some(group) = self.executors.groups.get_mut(name).filter(|_| begins) {
+            if let Some(group) = self.executors.group_mut(name).filter(|_| begins) {
                 group.refusal = message;
             }
             self.end(id, DeleteCause::Unplaced, now);

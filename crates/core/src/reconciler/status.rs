@@ -24,7 +24,7 @@ impl Reconciler {
 
     /// The status of the groups; costs nothing for each executor.
     pub fn group_statuses(&self) -> Vec<GroupStatus> {
-        let groups = self.executors.groups.iter();
+        let groups = self.executors.groups().iter();
         let status = |(name, group)| GroupStatus {
             message: self.waiting_message(group),
             limits: group.wait.limits().clone(),
@@ -35,7 +35,7 @@ impl Reconciler {
 
     /// The same without messages, and without taking memory.
     pub fn brief_group_statuses(&self) -> impl Iterator<Item = GroupStatus> + Clone {
-        self.executors.groups.iter().map(group_status)
+        self.executors.groups().iter().map(group_status)
     }
 
     /// What is left of the failure budgets that are not off.

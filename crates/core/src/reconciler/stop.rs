@@ -235,7 +235,7 @@ impl Reconciler {
         let Some(stop) = self.end.stop_mut().filter(|stop| stop.order().keep_failed) else {
             return;
         };
-        let groups = self.executors.groups.values().filter(|group| group.spec.is_queue_group);
+        let groups = self.executors.groups().values().filter(|group| group.spec.is_queue_group);
         let members = groups.flat_map(|group| group.members.iter());
         let executors = members.filter_map(|&id| self.executors.get(id));
         for executor in executors.filter(|executor| executor.life == Life::Retained) {

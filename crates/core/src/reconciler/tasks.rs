@@ -52,7 +52,7 @@ impl Reconciler {
         if let Some(reply) = self.refuse_more(name, n_new) {
             return reply;
         }
-        if let Some(group) = self.executors.groups.get_mut(name) {
+        if let Some(group) = self.executors.group_mut(name) {
             group.on_target_raised(u32::try_from(n_new).unwrap_or(u32::MAX));
         }
         // In the order of the call.
@@ -60,7 +60,7 @@ impl Reconciler {
             let Some(task) = new.remove(&task.key) else { continue };
             let key = Arc::clone(&task.key);
             self.note_fact(Topic::Task(name.clone(), Arc::clone(&key)));
-            let group = self.executors.groups.get_mut(name);
+            let group = self.executors.group_mut(name);
             if let Some(end) = group.and_then(|group| group.tasks.add(task)) {
                 self.end_task(name, &key, end);
             }
@@ -74,7 +74,8 @@ impl Reconciler {
 
     /// Why a group cannot have so many more open tasks.
     fn refuse_more(&self, name: &GroupName, n_new: usize) -> Option<Reply> {
-        let n_open: usize = self.executors.groups.values().map(|group| group.tasks.n_open()).sum();
+        let n_open: usize =
+            self.executors.groups().values().map(|group| group.tasks.n_open()).sum();
         if n_open + n_new > OPEN_TASKS_MAX {
             let what = format!(
                 "{n_open} tasks are open, {n_new} are new, and the maximum is {OPEN_TASKS_MAX}: add \
@@ -82,7 +83,7 @@ impl Reconciler {
             );
             return Some(Reply::TooMany { what, field: "executors" });
         }
-        let group = self.executors.groups.get(name)?;
+        let group = self.executors.groups().get(name)?;
         if n_new > 0
             && let Some(max) = Group::max_without_room_for_tasks(group.target(), group.spec.max)
         {
@@ -134,7 +135,7 @@ impl Reconciler {
 
     /// The keys of the Secret that tasks still need: open ones, and those that a call may open again.
     pub(super) fn task_secret_keys(&self) -> BTreeSet<Arc<str>> {
-        let groups = self.executors.groups.values();
+        let groups = self.executors.groups().values();
         let tasks = groups.flat_map(|group| group.tasks.all_that_may_run());
         tasks.flat_map(|task| task.secret_keys()).cloned().collect()
     }
@@ -162,7 +163,7 @@ impl Reconciler {
                 return reply;
             }
             let leaving = self.executor_of_ended(name, key);
-            let group = self.executors.groups.get_mut(name);
+            let group = self.executors.group_mut(name);
             let end = group.and_then(|group| group.tasks.reopen(key, leaving));
             self.note_task(name, &Arc::from(key));
             if let Some(Some(end)) = end {
@@ -175,16 +176,16 @@ impl Reconciler {
     /// The executor of this ended task, if it can still run: a cancelled one has a grace period, and a create of unknown
     /// outcome may take effect late.
     fn executor_of_ended(&self, name: &GroupName, key: &str) -> Option<ExecutorId> {
-        let id = self.executors.groups.get(name)?.tasks.ended(key)?.executor?;
+        let id = self.executors.groups().get(name)?.tasks.ended(key)?.executor?;
         self.executors.get(id).filter(|executor| self.can_run(executor)).map(|_| id)
     }
 
     fn live_group(&self, name: &GroupName) -> Option<&Group> {
-        self.executors.groups.get(name).filter(|group| !group.is_removed)
+        self.executors.groups().get(name).filter(|group| !group.is_removed)
     }
 
     fn task_status(&self, name: &GroupName, key: &str) -> Option<TaskStatus> {
-        let tasks = &self.executors.groups.get(name)?.tasks;
+        let tasks = &self.executors.groups().get(name)?.tasks;
         if let Some(open) = tasks.open(key) {
             let executor = open.executor.and_then(|id| self.executors.get(id));
             let pod = executor.and_then(|executor| executor.pod(&self.snapshot));
@@ -224,7 +225,7 @@ impl Reconciler {
     pub(super) fn end_task(&mut self, name: &GroupName, key: &str, end: TaskEnd) {
         let mut ends = VecDeque::from([(Arc::from(key), end)]);
         while let Some((key, end)) = ends.pop_front() {
-            let Some(group) = self.executors.groups.get_mut(name) else { return };
+            let Some(group) = self.executors.group_mut(name) else { return };
             let Some((key, ended)) = group.tasks.end(&key, end) else { continue };
             let event = task_ended(name, &key, ended);
             let end = ended.end.clone();
@@ -238,7 +239,7 @@ impl Reconciler {
     /// Reports an end that only the record of an earlier process tells, to a client that adds the
     /// task again. A kill may have ended that process before anybody read its event.
     fn report_recorded(&mut self, name: &GroupName, key: &Arc<str>) {
-        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let Some(group) = self.executors.group_mut(name) else { return };
         if let Some(ended) = group.tasks.report(key) {
             self.out.tell(task_ended(name, key, ended));
         }
@@ -264,7 +265,7 @@ impl Reconciler {
     /// The task of this executor is over, so that no executor may work on it again.
     pub(super) fn has_ended_task(&self, id: ExecutorId) -> bool {
         self.task_of(id).is_some_and(|(name, run)| {
-            self.executors.groups.get(&name).is_some_and(|group| group.tasks.is_over(&run))
+            self.executors.groups().get(&name).is_some_and(|group| group.tasks.is_over(&run))
         })
     }
 
@@ -272,7 +273,7 @@ impl Reconciler {
     /// executor of another attempt changes nothing.
     pub(super) fn end_task_of(&mut self, id: ExecutorId, end: TaskEnd, now: Millis) {
         let Some((name, run)) = self.task_of(id) else { return };
-        let group = self.executors.groups.get(&name);
+        let group = self.executors.groups().get(&name);
         if group.is_some_and(|group| group.tasks.is_current(&run, id)) {
             let is_done = end.outcome != TaskOutcome::Cancelled;
             if is_done {
@@ -297,7 +298,7 @@ impl Reconciler {
         let Some((name, run)) = self.task_of(id).filter(|_| loss.caused_by_app()) else {
             return false;
         };
-        let group = self.executors.groups.get_mut(&name);
+        let group = self.executors.group_mut(&name);
         if group.is_none_or(|group| group.tasks.take_retry(&run, id)) {
             self.note_progress(&name, &run.task.key);
             return false;
@@ -318,7 +319,7 @@ impl Reconciler {
         let Some((name, run)) = self.task_of(id) else { return Some(BackoffCause::Permanent) };
         let key = &run.task.key;
         let shape = self.executors.get(id).map_or(Shape::TEMPLATE, |executor| executor.shape);
-        let group = self.executors.groups.get_mut(&name)?;
+        let group = self.executors.group_mut(&name)?;
         let n_accepted = group.n_accepted;
         let refused = group.tasks.refuse(key, n_accepted, now);
         let throttle = group.tasks.throttles.of_mut(shape);
@@ -338,7 +339,7 @@ impl Reconciler {
     pub(super) fn release_task(&mut self, id: ExecutorId) {
         let Some((name, run)) = self.task_of(id) else { return };
         let had_pod = self.executors.get(id).is_some_and(|executor| executor.uid.is_some());
-        if let Some(group) = self.executors.groups.get_mut(&name) {
+        if let Some(group) = self.executors.group_mut(&name) {
             group.tasks.release(&run.task.key, id, had_pod);
             self.note_progress(&name, &run.task.key);
         }
@@ -346,7 +347,7 @@ impl Reconciler {
 
     /// The group is deleted, and its tasks with it.
     pub(super) fn cancel_all_tasks(&mut self, name: &GroupName) {
-        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let Some(group) = self.executors.group_mut(name) else { return };
         let keys: Vec<Arc<str>> = group.tasks.open_keys().cloned().collect();
         let all: Vec<Arc<str>> = group.tasks.keys().cloned().collect();
         for key in keys {
@@ -356,13 +357,13 @@ impl Reconciler {
             }
         }
         self.executors.forget_ended_tasks(name);
-        let Some(group) = self.executors.groups.get(name) else { return };
+        let Some(group) = self.executors.groups().get(name) else { return };
         let left = group.members.iter().filter_map(|&id| {
             let executor = self.executors.get(id).filter(|one| self.can_run(one))?;
             Some((Arc::clone(&executor.task.as_ref()?.task.key), id))
         });
         let leaving = left.collect();
-        if let Some(group) = self.executors.groups.get_mut(name) {
+        if let Some(group) = self.executors.group_mut(name) {
             group.tasks.clear(leaving);
         }
         all.iter().for_each(|key| self.note_task(name, key));

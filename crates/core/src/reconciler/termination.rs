@@ -110,7 +110,7 @@ impl Reconciler {
     /// The reason for creates that are cancelled now.
     pub(super) fn cancel_cause(&self, id: ExecutorId) -> DeleteCause {
         let executor = self.executors.get(id);
-        let group = executor.and_then(|executor| self.executors.groups.get(&executor.group));
+        let group = executor.and_then(|executor| self.executors.groups().get(&executor.group));
         let is_earlier =
             executor.zip(group).is_some_and(|(e, group)| e.attempt < group.attempts.current());
         let is_given_back = group.is_some_and(|group| group.gang.paused_until().is_some());
@@ -125,7 +125,7 @@ impl Reconciler {
     /// Ends an executor with the drain period of its group, if it runs.
     pub(super) fn decommission(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
         let drain_until = self.seen(id).and_then(|(executor, pod)| {
-            let group = self.executors.groups.get(&executor.group)?;
+            let group = self.executors.groups().get(&executor.group)?;
             // An executor that does not run needs no drain period.
             let runs = pod.container == ContainerState::Running && !pod.deleting && !has_ended(pod);
             // The next attempt would wait for the drain.
@@ -216,7 +216,7 @@ impl Reconciler {
     /// True if the drain period of this executor begins with SIGTERM.
     fn is_ended_by_term(&self, id: ExecutorId) -> bool {
         let executor = self.executors.get(id);
-        let group = executor.and_then(|executor| self.executors.groups.get(&executor.group));
+        let group = executor.and_then(|executor| self.executors.groups().get(&executor.group));
         let decommission = group.and_then(|group| group.spec.decommission.as_ref());
         decommission.is_some_and(|decommission| decommission.by_term)
     }
@@ -245,7 +245,7 @@ impl Reconciler {
         let executor = self.snapshot.get(uid).and_then(|pod| self.executors.get(pod.id));
         let ending = executor.and_then(|executor| executor.life.ending());
         let until = ending.and_then(|ending| ending.drain_until);
-        let group = executor.and_then(|executor| self.executors.groups.get(&executor.group));
+        let group = executor.and_then(|executor| self.executors.groups().get(&executor.group));
         let decommission = group.and_then(|group| group.spec.decommission.as_ref());
         let draining = Draining {
             cause: ending.map_or(DeleteCause::ScaledDown, |ending| ending.cause),

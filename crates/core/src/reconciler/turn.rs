@@ -82,7 +82,7 @@ impl Reconciler {
             self.out.act(Action::ReserveIds { up_to });
         }
         self.gates.expire(now);
-        self.executors.groups.values_mut().for_each(|group| group.slot_waits.expire(now));
+        self.executors.groups_mut().for_each(|group| group.slot_waits.expire(now));
         self.give_way(now);
         let gangs_due = self.judge_gangs(now);
         let Plan { groups, next_at } = self.plan(now);
@@ -91,7 +91,7 @@ impl Reconciler {
         for of_group in groups {
             self.carry_out(of_group, now);
         }
-        self.executors.groups.values_mut().for_each(Group::note_surplus);
+        self.executors.groups_mut().for_each(Group::note_surplus);
         let expiry = self.gates.next_expiry(now);
         [at_once, next_at, gangs_due, self.ours.request_again_at(), expiry]
             .into_iter()
@@ -111,7 +111,7 @@ impl Reconciler {
 
     /// Plans the groups of which something may have to be done.
     fn plan(&self, now: Millis) -> Plan {
-        let groups = self.executors.groups.iter().filter(|(_, group)| !self.rests(group));
+        let groups = self.executors.groups().iter().filter(|(_, group)| !self.rests(group));
         let facts: Vec<GroupFacts<'_>> =
             groups.map(|(name, group)| self.facts_of(name, group)).collect();
         plan(&facts, &self.run_facts(now))
@@ -172,7 +172,7 @@ impl Reconciler {
     /// For what the next executor is: the target first, then the task that is next in the order of the calls. Takes it
     /// from its room.
     fn next_demand(&self, name: &GroupName, rooms: &mut [Demand]) -> Option<Demand> {
-        let group = self.executors.groups.get(name)?;
+        let group = self.executors.groups().get(name)?;
         let first = |room: &&mut Demand| match room.why {
             Why::Retry => None,
             Why::Target => Some(0),
@@ -187,11 +187,11 @@ impl Reconciler {
     /// Tells what the group waits for, if that has changed.
     fn note_limits(&mut self, name: GroupName, limits: Limits, now: Millis) {
         let told = limits.told();
-        let Some(group) = self.executors.groups.get_mut(&name) else { return };
+        let Some(group) = self.executors.group_mut(&name) else { return };
         if group.wait.set(limits, now)
             && let Some(Limit { waiting, until, .. }) = told.filter(|told| !told.waiting.is_pace())
         {
-            let group = self.executors.groups.get(&name);
+            let group = self.executors.groups().get(&name);
             let message = group.and_then(|group| self.waiting_message(group));
             let event = GroupEvent::Waiting { waiting, until, message };
             self.out.tell(Event::Group(name, event));
@@ -208,7 +208,7 @@ impl Reconciler {
     ) {
         let is_for_task = shape.is_some();
         let watermark = self.watermark();
-        let Some(group) = self.executors.groups.get_mut(name) else { return };
+        let Some(group) = self.executors.group_mut(name) else { return };
         let mut executor = Executor::new(name.clone(), now);
         let mut skipped = None;
         executor.awaits_heartbeat = self.policy.heartbeat_timeout_ms > 0 && !is_for_task;
@@ -311,7 +311,7 @@ impl Reconciler {
     }
 
     fn end_surplus(&mut self, name: &GroupName, n: u32, now: Millis) {
-        let Some(group) = self.executors.groups.get(name) else { return };
+        let Some(group) = self.executors.groups().get(name) else { return };
         let idle = self.executors.places(name, self.driver_reports.idle(now)).collect();
         for id in choose(&group.order, &idle, n as usize) {
             self.decommission(id, DeleteCause::ScaledDown, now);

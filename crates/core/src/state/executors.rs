@@ -46,7 +46,7 @@ pub struct Executors {
     n_missing: u64,
     /// The blocks of the status in which nothing has changed, by the highest id that belongs to each.
     status_blocks: BTreeMap<ExecutorId, ExecutorBlock>,
-    pub groups: BTreeMap<GroupName, Group>,
+    groups: BTreeMap<GroupName, Group>,
     retained: RetainedPods,
     ended_tasks: EndedTasks,
 }
@@ -218,7 +218,8 @@ impl Executors {
     }
 
     /// Removes the executor and frees its slot, unless that is the index of work that is done.
-    pub fn remove(&mut self, id: ExecutorId) -> Option<Executor> {
+    /// With the last one goes its group, if that is over. False if it was not there.
+    pub fn remove(&mut self, id: ExecutorId) -> bool {
         let is_indexed = self.group_of(id).is_some_and(|group| group.spec.completions.is_some());
         if let Some(executor) = self.by_id.get_mut(&id) {
             executor.is_done &= is_indexed;
@@ -226,7 +227,7 @@ impl Executors {
         self.release_slot(id);
         self.on_change(id);
         self.open_creates.remove(&id);
-        let executor = self.by_id.remove(&id)?;
+        let Some(executor) = self.by_id.remove(&id) else { return false };
         let group = self.groups.get_mut(&executor.group).expect("a member's group stays");
         group.counts_of(&executor).into_iter().for_each(|counts| counts.remove(executor.state));
         group.n_ready -= u32::from(executor.is_ready);
@@ -239,7 +240,10 @@ impl Executors {
         }
         group.note_start(id, executor.shape, executor.start, Start::default());
         group.tasks.throttles.of_mut(executor.shape).places.remove(id);
-        Some(executor)
+        if group.is_over() {
+            self.groups.remove(&executor.group);
+        }
+        true
     }
 
     /// Sorts the group's victims again, because its settings have changed.
@@ -298,6 +302,27 @@ impl Executors {
         let executor = self.by_id.get(&id)?;
         let group = self.groups.get_mut(&executor.group)?;
         Some((&mut group.tasks.throttles, executor.shape))
+    }
+
+    pub fn groups(&self) -> &BTreeMap<GroupName, Group> {
+        &self.groups
+    }
+
+    pub fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.values_mut()
+    }
+
+    pub fn group_mut(&mut self, name: &GroupName) -> Option<&mut Group> {
+        self.groups.get_mut(name)
+    }
+
+    pub fn group_or_insert(&mut self, name: GroupName, new: impl FnOnce() -> Group) -> &mut Group {
+        self.groups.entry(name).or_insert_with(new)
+    }
+
+    /// Removes groups that are over. Not called before the first LIST, whose pods may belong to them.
+    pub fn forget_empty_groups(&mut self) {
+        self.groups.retain(|_, group| !group.is_over());
     }
 
     pub fn group_of(&mut self, id: ExecutorId) -> Option<&mut Group> {

@@ -43,7 +43,7 @@ fn a_turn_of_a_run_visits_what_changed() {
 #[test]
 fn a_lower_target_visits_the_victims() {
     let mut run = running();
-    let group = |run: &Run| run.core.executors().groups[&GroupName::from("g")].order.len();
+    let group = |run: &Run| run.core.executors().groups()[&GroupName::from("g")].order.len();
     assert_eq!(group(&run), EXECUTORS as usize, "the order holds every live executor");
     let n = visits(&mut run, |run| run.target("g", EXECUTORS - 1));
     assert!(n <= VISITS_MAX, "{n} visits to choose one victim");

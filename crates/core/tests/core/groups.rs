@@ -59,7 +59,7 @@ fn delete(run: &mut Run, group: &str) -> Reply {
 }
 
 fn has(run: &Run, group: &str) -> bool {
-    run.core.executors().groups.contains_key(&GroupName::from(group))
+    run.core.executors().groups().contains_key(&GroupName::from(group))
 }
 
 /// The ids and pods of the requested creates. No other action may have been requested.
@@ -90,7 +90,7 @@ fn a_group_is_created_with_the_given_fields() {
     };
     assert_eq!(put(&mut run, "0", change), Reply::Target(4));
     assert_eq!(made(&mut run), all_of("a", 1..=4));
-    let group = &run.core.executors().groups[&GroupName::from("0")];
+    let group = &run.core.executors().groups()[&GroupName::from("0")];
     assert_eq!((group.spec.min, group.spec.max), (1, Some(4)));
     assert_eq!((group.spec.scale_down, group.spec.replace), (ScaleDown::Pending, Replace::Gone));
     assert!(
@@ -177,7 +177,7 @@ fn a_refusal_of_the_old_template_does_not_hold_back_the_new_one() {
 fn a_deleted_group_is_forgotten_when_its_executors_are_gone() {
     let mut run = Run::with_running(policy(), vec![spec("g", 3), spec("other", 1)]);
     let ours: Vec<u64> = {
-        let members = &run.core.executors().groups[&GroupName::from("g")].members;
+        let members = &run.core.executors().groups()[&GroupName::from("g")].members;
         members.iter().map(|id| id.0).collect()
     };
     assert_eq!(delete(&mut run, "nobody"), Reply::UnknownGroup);

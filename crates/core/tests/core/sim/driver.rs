@@ -157,7 +157,7 @@ impl Driver {
                 };
                 let is_awake = self.said.called_at.is_some_and(|at| now <= at + timeout / 2);
                 let last = self.said.silenced.insert(subject.group.clone(), now);
-                let group = core.executors().groups.get(&subject.group);
+                let group = core.executors().groups().get(&subject.group);
                 // A tenth of fewer than twenty is one.
                 let is_small = group.is_none_or(|group| group.members.len() < 20);
                 let is_first = last.is_none_or(|at| now >= at + timeout) || !is_small;
@@ -354,7 +354,7 @@ impl World {
 
     /// Target and min of each group.
     fn targets_now(&self) -> BTreeMap<GroupName, (u32, u32)> {
-        let groups = self.core.iter().flat_map(|core| core.executors().groups.iter());
+        let groups = self.core.iter().flat_map(|core| core.executors().groups().iter());
         groups.map(|(name, group)| (name.clone(), (group.spec.target, group.spec.min))).collect()
     }
 

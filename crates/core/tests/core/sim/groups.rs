@@ -90,7 +90,7 @@ impl Groups {
         if let Some(left) = pods().find(|s| self.doomed.contains(&s.pod.uid) && !is_over(&s.pod)) {
             return Err(format!("{} lives, and its group was deleted", left.pod.id));
         }
-        let groups = &core.executors().groups;
+        let groups = core.executors().groups();
         if let Some(name) = self.pods.keys().find(|name| !groups.contains_key(*name)) {
             return Err(format!("{name} is forgotten, and nobody deleted it"));
         }

@@ -48,7 +48,7 @@ pub fn indexes_are_right(core: &Reconciler) -> CheckResult {
     if known != ours {
         return fail(format!("{ours} pods are ours, {known} are known"));
     }
-    for (name, group) in executors.groups.iter() {
+    for (name, group) in executors.groups().iter() {
         order_is_right(name, group, core)?;
         ready_is_right(name, group, core)?;
         problems_are_right(name, group, executors)?;

@@ -194,7 +194,7 @@ impl Check {
         if n > 0 && (bad.losses == 0 || bad.share_permille == 0 || n > most) {
             return fail(format!("{action:?} keeps away from too many of {n_nodes} nodes"));
         }
-        let n_steps = core.executors().groups.get(group).map_or(0, |g| g.spec.n_memory_steps());
+        let n_steps = core.executors().groups().get(group).map_or(0, |g| g.spec.n_memory_steps());
         if overrides.memory_step > n_steps {
             return fail(format!("{action:?} grows beyond {n_steps} steps"));
         }

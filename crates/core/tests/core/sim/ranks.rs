@@ -41,7 +41,7 @@ impl Attempts {
         let Event::Executor(subject, ExecutorEvent::Lost { budget, .. }) = event else {
             return Ok(());
         };
-        let group = core.executors().groups.get(&subject.group);
+        let group = core.executors().groups().get(&subject.group);
         let is_whole = group.is_some_and(|group| group.spec.restarts_whole());
         let Some(&attempt) = self.of_create.get(&subject.id.0) else { return Ok(()) };
         if is_whole
@@ -58,7 +58,7 @@ impl Attempts {
 /// A create gets a slot below the target that no executor has, and no other attempt is alive.
 pub fn on_action(action: &Action, core: &Reconciler, cluster: &Cluster) -> CheckResult {
     let Action::Create { id, group: name, slot, overrides, .. } = action else { return Ok(()) };
-    let Some(group) = core.executors().groups.get(name) else { return Ok(()) };
+    let Some(group) = core.executors().groups().get(name) else { return Ok(()) };
     if !group.spec.has_stable_slots() || cluster.n_restores > 0 {
         return Ok(());
     }
@@ -101,7 +101,7 @@ pub fn are_unique(core: &Reconciler, cluster: &Cluster, gen_: u32) -> CheckResul
     let mut slots: BTreeMap<(&GroupName, Option<u32>), &Pod> = BTreeMap::new();
     let mut attempts: BTreeMap<&GroupName, u32> = BTreeMap::new();
     for pod in cluster.pods.values().filter(|stored| stored.is_ours()).map(|stored| &stored.pod) {
-        let group = core.executors().groups.get(&pod.group);
+        let group = core.executors().groups().get(&pod.group);
         let is_rank = group.is_some_and(|group| group.spec.has_stable_slots()) && !has_ended(pod);
         if is_rank
             && is_of_executor(pod, core)

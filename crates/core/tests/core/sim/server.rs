@@ -131,7 +131,7 @@ impl World {
             return fail(format!("outage {:?} was not told", core.outage()));
         }
         let is_stopping = self.check.stop.is_some();
-        for (name, group) in core.executors().groups.iter().filter(|_| !is_stopping) {
+        for (name, group) in core.executors().groups().iter().filter(|_| !is_stopping) {
             let is_silent = group
                 .wait
                 .waiting()

@@ -74,7 +74,7 @@ impl TaskDriver {
     /// A process knows what an earlier one had acknowledged, and which of it had ended.
     pub fn are_restored(&self, core: &Reconciler, cluster: &Cluster) {
         for (name, key) in self.recorded.iter().filter(|_| cluster.n_restores == 0) {
-            let tasks = &core.executors().groups[name].tasks;
+            let tasks = &core.executors().groups()[name].tasks;
             assert!(tasks.is_known(key), "{key} was acknowledged, and is not known");
             let has_ended = cluster.has_recorded_end(name, key);
             assert!(!has_ended || tasks.ended(key).is_some(), "{key} had ended");
@@ -188,7 +188,7 @@ impl TaskDriver {
             return fail(format!("{action:?}, but what it comes after has not ended well"));
         }
         if let Some(array) = run.task.array.as_ref() {
-            let of_it = core.executors().groups[name].tasks.n_busy_of(&array.name);
+            let of_it = core.executors().groups()[name].tasks.n_busy_of(&array.name);
             let create = core.executors().get(*id).and_then(|one| one.create.as_deref());
             let is_first = create.is_some_and(|create| create.n_tries <= 1);
             if is_first && array.max.is_some_and(|max| of_it > max) {
@@ -216,7 +216,7 @@ impl TaskDriver {
 /// What the core keeps about tasks equals a recount.
 pub fn tasks_are_right(core: &Reconciler) -> CheckResult {
     let executors = core.executors();
-    for (name, group) in executors.groups.iter() {
+    for (name, group) in executors.groups().iter() {
         let with_task = |id: &&_| executors.get(**id).is_some_and(|one| one.task.is_some());
         let states = group.members.iter().filter(with_task);
         let capacity = states.filter(|id| {
@@ -343,7 +343,7 @@ impl World {
             if is_recorded && matches!(reply, Reply::Tasks(_)) {
                 self.tasks.unrecorded.push((core.recorded().0, keys));
             }
-            let group = core.executors().groups.get(&spec.name);
+            let group = core.executors().groups().get(&spec.name);
             let is_full =
                 group.is_some_and(|group| group.spec.max.is_some_and(|max| group.target() >= max));
             let is_right = match reply {
@@ -375,7 +375,7 @@ impl World {
             return;
         };
         trace(|| format!("{:>9}   <- again {}", self.now, task.key));
-        let tasks = core.executors().groups.get(&group).map(|group| &group.tasks);
+        let tasks = core.executors().groups().get(&group).map(|group| &group.tasks);
         let is_over = tasks.is_some_and(|tasks| tasks.ended(&task.key).is_some());
         let key = Arc::clone(&task.key);
         let command = Command::Group(group, GroupCommand::RetryTask { key });
@@ -416,7 +416,7 @@ impl World {
             let key = (group.clone(), Arc::clone(&task.key));
             if !matches!(all[0].state, TaskState::Ended(_)) {
                 let waiting =
-                    core.executors().groups.get(group).map(|g| (g.wait.clone(), g.counts()));
+                    core.executors().groups().get(group).map(|g| (g.wait.clone(), g.counts()));
                 return fail(format!("{reply:?}: not ended, {waiting:?}"));
             }
             // All were said again after the last start, but for those in the record.

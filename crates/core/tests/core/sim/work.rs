@@ -38,7 +38,7 @@ impl Work {
         let Event::Executor(subject, ExecutorEvent::Completed { .. }) = event else {
             return Ok(());
         };
-        let group = core.executors().groups.get(&subject.group);
+        let group = core.executors().groups().get(&subject.group);
         let Some(uid) = &subject.uid else { return fail(format!("{event:?} without a uid")) };
         if cluster.n_restores > 0 {
             return Ok(());
@@ -60,7 +60,7 @@ impl Work {
 
     pub fn on_action(&self, action: &Action, core: &Reconciler, cluster: &Cluster) -> CheckResult {
         let Action::Create { id, group: name, slot, .. } = action else { return Ok(()) };
-        let Some(group) = core.executors().groups.get(name) else { return Ok(()) };
+        let Some(group) = core.executors().groups().get(name) else { return Ok(()) };
         let Some(completions) = group.spec.completions else { return Ok(()) };
         let n_used = group.counts().capacity() + group.work.n_completed() + group.work.n_given_up();
         if *slot >= completions || n_used > completions {
@@ -85,7 +85,7 @@ impl Work {
 
     /// Long after the last fault all work is done.
     fn finished(&self, core: &Reconciler, n_restores: u32) -> CheckResult {
-        for (name, group) in core.executors().groups.iter() {
+        for (name, group) in core.executors().groups().iter() {
             let (n, failed) = (group.work.n_completed(), group.work.n_given_up());
             let said = format!("{name}: {n} completed, {failed} given up, {:?}", group.spec);
             if !group.is_finished() {

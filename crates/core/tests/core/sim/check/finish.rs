@@ -16,7 +16,7 @@ impl Check {
     pub fn converged(world: &World) -> CheckResult {
         let Some(core) = &world.core else { return fail("no process".to_owned()) };
         let mut n_owned = 0;
-        for (name, group) in core.executors().groups.iter() {
+        for (name, group) in core.executors().groups().iter() {
             let ours: Vec<_> = world
                 .cluster
                 .pods
@@ -72,7 +72,7 @@ impl Check {
         world.check.groups.converged(core, &world.cluster)?;
         // After a rollback, pods of a deleted group may exist again; they must be terminating.
         let is_stray =
-            |pod: &Pod| pod.deleting && !core.executors().groups.contains_key(&pod.group);
+            |pod: &Pod| pod.deleting && !core.executors().groups().contains_key(&pod.group);
         let all = world.cluster.pods.values().filter(|s| s.is_ours() && !is_stray(&s.pod));
         let n_all = all.count();
         if n_owned != n_all {

@@ -448,7 +448,7 @@ impl Check {
                     return fail(format!("{action:?}, but a pod of that id was seen before"));
                 }
                 let is_fresh = self.posted.insert(id.0, (now, group.clone())).is_none();
-                if is_fresh && !core.executors().groups.contains_key(group) {
+                if is_fresh && !core.executors().groups().contains_key(group) {
                     return fail(format!("{action:?} for no group"));
                 }
             }
@@ -511,7 +511,7 @@ impl Check {
     ) -> CheckResult {
         let executors = core.executors();
         let mut n = 0;
-        for (name, group) in executors.groups.iter() {
+        for (name, group) in executors.groups().iter() {
             let (mut counts, mut slots) = (BTreeMap::new(), BTreeSet::new());
             let mut n_in_flight = 0;
             for &id in &group.members {
@@ -581,7 +581,7 @@ impl Check {
                 .get(*id)
                 .and_then(|executor| executor.create.as_ref())
                 .is_some_and(|create| create.n_tries == 1);
-            let Some(group) = executors.groups.get(name).filter(|_| is_fresh) else { continue };
+            let Some(group) = executors.groups().get(name).filter(|_| is_fresh) else { continue };
             let (n, target) = (group.own_capacity(), group.target());
             let n_tasks = group.tasks.counts.capacity();
             let is_for_task = executors.get(*id).is_some_and(|one| one.task.is_some());
@@ -593,7 +593,7 @@ impl Check {
                 return fail(format!("{action:?} makes {n} of {target}, and {n_tasks} for tasks"));
             }
             let not_running: u32 =
-                executors.groups.values().map(|g| g.counts().not_running()).sum();
+                executors.groups().values().map(|g| g.counts().not_running()).sum();
             if pending_max > 0 && not_running > pending_max {
                 return fail(format!("{action:?} makes {not_running} pending"));
             }
