@@ -27,7 +27,7 @@ const LAST_LOGS_MS: u64 = 2_000;
 impl Reconciler {
     /// True if this pod, which has ended, has done its work: its main container ended with 0 by itself.
     pub(super) fn completes(&self, executor: &Executor, pod: &Pod) -> bool {
-        let Some(group) = self.executors.groups().get(&executor.group) else { return false };
+        let group = self.executors.home(executor);
         let is_open = match executor.life {
             // In a drain period an executor may finish its work. Without `completions` a lower target
             // has taken account of it already.
@@ -53,16 +53,16 @@ impl Reconciler {
     /// The create of an earlier process took effect late, and another executor has done the work of this index or
     /// is at it.
     fn repeats_work(&self, executor: &Executor, pod: &Pod) -> bool {
-        let Some(group) = self.executors.groups().get(&executor.group) else { return false };
+        let group = self.executors.home(executor);
         let may_repeat = group.spec.completions.is_some()
             && executor.is_adopted
             && executor.task.is_none()
             && executor.slot.is_none();
-        let mut others = group.members.iter().filter_map(|&id| self.executors.get(id));
+        let mut others = self.executors.own(group);
         let is_recorded = pod.slot.is_some_and(|slot| group.ended.contains(slot));
         may_repeat
             && pod.slot.is_some()
-            && (is_recorded || others.any(|other| other.slot == pod.slot))
+            && (is_recorded || others.any(|(_, other)| other.slot == pod.slot))
     }
 
     /// The same for a pod that is gone, and that posse was not ending.

@@ -55,8 +55,7 @@ impl Reconciler {
     /// Ends all executors of the group that still work, and cancels its creates.
     fn give_back(&mut self, name: &GroupName, now: Millis) {
         let Some(group) = self.executors.groups().get(name) else { return };
-        let members = group.members.iter().filter_map(|&id| Some((id, self.executors.get(id)?)));
-        let held = members.filter(|(_, one)| one.life == Life::Wanted && one.task.is_none());
+        let held = self.executors.own(group).filter(|(_, one)| one.life == Life::Wanted);
         let held: Vec<ExecutorId> = held.map(|(id, _)| id).collect();
         for id in held {
             self.end(id, DeleteCause::GangGivenBack, now);

@@ -30,16 +30,16 @@ impl Reconciler {
     }
 
     fn restart_group(&mut self, name: &GroupName, now: Millis) {
+        let Some(group) = self.executors.groups().get(name) else { return };
+        let own: Vec<ExecutorId> = self.executors.own(group).map(|(id, _)| id).collect();
         let Some(group) = self.executors.group_mut(name) else { return };
         let target = group.target();
         let attempt = group.attempts.begin_next();
-        let members: Vec<ExecutorId> = group.members.iter().copied().collect();
-        let members = members.into_iter().filter(|&id| !self.has_task(id)).collect::<Vec<_>>();
         self.out.tell(Event::Group(name.clone(), GroupEvent::Restarted { attempt }));
         // What some executors have completed is worth nothing without the others.
         self.executors.forget_work(name);
         self.note_fact(Topic::Work(name.clone()));
-        for id in members {
+        for id in own {
             self.end_earlier_attempt(id, now);
         }
         let Some(group) = self.executors.groups().get(name) else { return };
@@ -106,10 +106,9 @@ impl Reconciler {
         if !group.spec.restarts_whole() || group.is_removed || self.end.is_stopping() {
             return;
         }
-        let executors = group.members.iter().filter_map(|&id| self.executors.get(id));
-        let executors = executors.filter(|executor| executor.task.is_none());
+        let own = self.executors.own(group).map(|(_, executor)| executor);
         let found: Vec<&Executor> =
-            executors.filter(|e| e.attempt == group.attempts.current()).collect();
+            own.filter(|executor| executor.attempt == group.attempts.current()).collect();
         let is_there = |executor: &&&Executor| {
             let is_capacity =
                 matches!(executor.state, State::Requested | State::Pending | State::Running);
@@ -127,15 +126,15 @@ impl Reconciler {
     /// How many other executors end by the loss of this one soon after their start.
     pub(super) fn n_early_mates(&self, id: ExecutorId, now: Millis) -> usize {
         let Some(executor) = self.executors.get(id) else { return 0 };
-        let group =
-            self.executors.groups().get(&executor.group).filter(|_| executor.task.is_none());
-        let Some(group) = group.filter(|group| group.spec.restarts_whole()) else { return 0 };
-        let others = group.members.iter().filter(|&&other| other != id);
-        let is_early = |other: &&Executor| {
+        let group = self.executors.home(executor);
+        if executor.task.is_some() || !group.spec.restarts_whole() {
+            return 0;
+        }
+        let is_early = |(other_id, other): &(ExecutorId, &Executor)| {
             let is_young =
                 other.running_since.is_some_and(|since| CreateBackoff::proven_at(since) > now);
-            is_young && other.task.is_none() && !other.is_adopted && other.state == State::Running
+            *other_id != id && is_young && !other.is_adopted && other.state == State::Running
         };
-        others.filter_map(|&other| self.executors.get(other)).filter(is_early).count()
+        self.executors.own(group).filter(is_early).count()
     }
 }

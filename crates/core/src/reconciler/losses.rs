@@ -141,7 +141,7 @@ impl Reconciler {
     /// Ends the run if this loss, which was charged to the budget, was one too many.
     fn judge_budget(&mut self, id: ExecutorId, budget: Budget, is_over: bool, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
-        let Some(group) = self.executors.groups().get(&executor.group) else { return };
+        let group = self.executors.home(executor);
         let is_auto = self.end.budgets().is_auto(budget);
         let waited_ms = group.wanted_since.map_or(0, |since| now.since(since));
         let throttle = group.tasks.throttles.of(executor.shape);

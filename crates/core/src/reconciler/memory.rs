@@ -31,8 +31,7 @@ impl Reconciler {
             return;
         }
         let (limit_bytes, uid) = (executor.memory_limit_bytes, executor.uid.clone());
-        let pod =
-            self.executors.groups().get(&executor.group).and_then(|group| group.spec.pod.clone());
+        let pod = self.executors.home(executor).spec.pod.clone();
         let (Some(uid), Some(pod)) = (uid, pod) else { return };
         let Some((step, memory)) = pod.step_for(used_bytes, limit_bytes) else { return };
         let (limit, limit_bytes) = (memory.limit.clone(), memory.limit_bytes);

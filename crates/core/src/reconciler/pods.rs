@@ -199,8 +199,7 @@ impl Reconciler {
     /// True if another executor may take the place of this one. In a queue group, if the pod has failed: as long
     /// as it may run or has succeeded, the queue counts it, and a successor would be one too many.
     pub(super) fn may_be_succeeded(&self, executor: &Executor, pod: &Pod) -> bool {
-        let group = self.executors.groups().get(&executor.group);
-        let is_counted = group.is_some_and(|group| group.spec.is_queue_group);
+        let is_counted = self.executors.home(executor).spec.is_queue_group;
         has_ended(pod) && (!is_counted || pod.phase == Phase::Failed)
     }
 

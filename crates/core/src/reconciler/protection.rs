@@ -14,9 +14,8 @@ impl Reconciler {
     /// An executor runs: from now on its group is looked at, if it protects the busy.
     pub(super) fn begin_protection(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
-        let is_busy_protected =
-            self.executors.groups().get(&executor.group).is_some_and(|g| g.spec.protects_busy());
-        let may_protect = is_busy_protected && !self.errands.protects.is_off();
+        let protects_busy = self.executors.home(executor).spec.protects_busy();
+        let may_protect = protects_busy && !self.errands.protects.is_off();
         if may_protect && !self.driver_reports.set_protect_timer(true) {
             self.due.set(now, Timer::Protection);
         }

@@ -146,8 +146,7 @@ impl Reconciler {
     /// True if a pod that took effect late may still work in the slot, or on the task, of this executor.
     pub(super) fn is_place_taken(&self, id: ExecutorId) -> bool {
         let Some(executor) = self.executors.get(id) else { return false };
-        let group = self.executors.groups().get(&executor.group);
-        let has_own_slots = group.is_some_and(|group| group.spec.has_own_slots());
+        let has_own_slots = self.executors.home(executor).spec.has_own_slots();
         self.snapshot.late().filter(|pod| pod.group == executor.group && !has_ended(pod)).any(
             |pod| match (&pod.task, &executor.task) {
                 (Some(late), Some(run)) => late.task.key == run.task.key,

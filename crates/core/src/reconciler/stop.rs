@@ -236,9 +236,8 @@ impl Reconciler {
             return;
         };
         let groups = self.executors.groups().values().filter(|group| group.spec.is_queue_group);
-        let members = groups.flat_map(|group| group.members.iter());
-        let executors = members.filter_map(|&id| self.executors.get(id));
-        for executor in executors.filter(|executor| executor.life == Life::Retained) {
+        let members = groups.flat_map(|group| self.executors.own(group));
+        for (_, executor) in members.filter(|(_, executor)| executor.life == Life::Retained) {
             let Some(pod) = executor.pod(&self.snapshot).filter(|pod| !pod.deleting) else {
                 continue;
             };

@@ -110,22 +110,21 @@ impl Reconciler {
     /// The reason for creates that are cancelled now.
     pub(super) fn cancel_cause(&self, id: ExecutorId) -> DeleteCause {
         let executor = self.executors.get(id);
-        let group = executor.and_then(|executor| self.executors.groups().get(&executor.group));
-        let is_earlier =
-            executor.zip(group).is_some_and(|(e, group)| e.attempt < group.attempts.current());
-        let is_given_back = group.is_some_and(|group| group.gang.paused_until().is_some());
-        match (self.end.is_stopping(), is_earlier, is_given_back) {
-            (true, _, _) => DeleteCause::Stopped,
-            (false, true, _) => DeleteCause::GroupRestarted,
-            (false, false, true) => DeleteCause::GangGivenBack,
-            (false, false, false) => DeleteCause::ScaledDown,
+        let of_group = executor.map(|executor| (executor.attempt, self.executors.home(executor)));
+        match of_group {
+            _ if self.end.is_stopping() => DeleteCause::Stopped,
+            Some((attempt, group)) if attempt < group.attempts.current() => {
+                DeleteCause::GroupRestarted
+            }
+            Some((_, group)) if group.gang.paused_until().is_some() => DeleteCause::GangGivenBack,
+            Some(_) | None => DeleteCause::ScaledDown,
         }
     }
 
     /// Ends an executor with the drain period of its group, if it runs.
     pub(super) fn decommission(&mut self, id: ExecutorId, cause: DeleteCause, now: Millis) {
         let drain_until = self.seen(id).and_then(|(executor, pod)| {
-            let group = self.executors.groups().get(&executor.group)?;
+            let group = self.executors.home(executor);
             // An executor that does not run needs no drain period.
             let runs = pod.container == ContainerState::Running && !pod.deleting && !has_ended(pod);
             // The next attempt would wait for the drain.
@@ -215,10 +214,10 @@ impl Reconciler {
 
     /// True if the drain period of this executor begins with SIGTERM.
     fn is_ended_by_term(&self, id: ExecutorId) -> bool {
-        let executor = self.executors.get(id);
-        let group = executor.and_then(|executor| self.executors.groups().get(&executor.group));
-        let decommission = group.and_then(|group| group.spec.decommission.as_ref());
-        decommission.is_some_and(|decommission| decommission.by_term)
+        self.executors.get(id).is_some_and(|executor| {
+            let decommission = self.executors.home(executor).spec.decommission.as_ref();
+            decommission.is_some_and(|decommission| decommission.by_term)
+        })
     }
 
     /// The drain period of this executor is over early. If it was the grace period of a delete, the pod is
@@ -245,7 +244,7 @@ impl Reconciler {
         let executor = self.snapshot.get(uid).and_then(|pod| self.executors.get(pod.id));
         let ending = executor.and_then(|executor| executor.life.ending());
         let until = ending.and_then(|ending| ending.drain_until);
-        let group = executor.and_then(|executor| self.executors.groups().get(&executor.group));
+        let group = executor.map(|executor| self.executors.home(executor));
         let decommission = group.and_then(|group| group.spec.decommission.as_ref());
         let draining = Draining {
             cause: ending.map_or(DeleteCause::ScaledDown, |ending| ending.cause),

@@ -304,6 +304,17 @@ impl Executors {
         Some((&mut group.tasks.throttles, executor.shape))
     }
 
+    /// The group of an executor.
+    pub fn home(&self, executor: &Executor) -> &Group {
+        self.groups.get(&executor.group).expect("a member's group stays")
+    }
+
+    /// The executors of a group that are for its target, and not for tasks.
+    pub fn own(&self, group: &Group) -> impl Iterator<Item = (ExecutorId, &Executor)> {
+        let members = group.members.iter().filter_map(|&id| Some((id, self.get(id)?)));
+        members.filter(|(_, executor)| executor.task.is_none())
+    }
+
     pub fn groups(&self) -> &BTreeMap<GroupName, Group> {
         &self.groups
     }
