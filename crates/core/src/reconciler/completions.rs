@@ -11,6 +11,7 @@ use crate::model::fact::Topic;
 use crate::model::ids::ExecutorId;
 use crate::model::pod::Pod;
 use crate::model::settings::Restart;
+use crate::model::task::TaskEnd;
 use crate::policy::loss::{Loss, classify};
 use crate::state::errands::MutationKind;
 use crate::state::executors::{Ending, Executor, Group, Life, has_ended};
@@ -94,7 +95,7 @@ impl Reconciler {
             forget_refusal(group);
         }
         if self.has_task(id) {
-            self.complete_task(id, now);
+            self.end_task_of(id, TaskEnd::SUCCEEDED, now);
         } else {
             self.note_done(id, true, true, now);
         }
@@ -206,35 +207,25 @@ impl Reconciler {
         self.trim_retained(now);
     }
 
-    /// Ends the run after the work of all groups has ended.
+    /// Ends the run after the work of all groups has ended, or when it has had nothing to do for `idle_end_ms`, from its
+    /// first LIST on.
     pub(super) fn judge_end(&mut self, now: Millis) {
-        let groups = self.executors.groups();
-        if self.policy.ends_with_work
-            && self.may_have_ended()
+        let (groups, may_have_ended) = (self.executors.groups(), self.may_have_ended());
+        let has_ended = self.policy.ends_with_work
+            && may_have_ended
             && !groups.is_empty()
-            && groups.values().all(Group::is_finished)
-        {
-            let at = self.end.on_work_ended(now).after(LAST_LOGS_MS);
-            self.end_at(at, now);
-        } else {
-            self.end.on_work_left();
-        }
-    }
-
-    /// Ends a run that has had nothing to do for `idle_end_ms`, from its first LIST on.
-    pub(super) fn judge_idle(&mut self, now: Millis) {
+            && groups.values().all(Group::is_finished);
         let has_nothing = |group: &Group| {
             group.tasks.n_open() == 0 && group.target() == 0 && group.counts().capacity() == 0
         };
-        if self.policy.idle_end_ms > 0
-            && self.may_have_ended()
-            && self.executors.groups().values().all(has_nothing)
-        {
-            let at = self.end.on_idle(now).after(self.policy.idle_end_ms);
-            self.end_at(at, now);
-        } else {
-            self.end.on_busy();
-        }
+        let idle_end_ms = self.policy.idle_end_ms;
+        let is_idle = idle_end_ms > 0 && may_have_ended && groups.values().all(has_nothing);
+        let (ended_since, idle_since) = self.end.note_rest(has_ended, is_idle, now);
+        let ends = [
+            ended_since.map(|since| since.after(LAST_LOGS_MS)),
+            idle_since.map(|since| since.after(idle_end_ms)),
+        ];
+        ends.into_iter().flatten().for_each(|at| self.end_at(at, now));
     }
 
     /// Nothing else ends the run, and all pods are known.

@@ -246,7 +246,6 @@ impl Reconciler {
         let until = if self.end.is_stopping() { self.turn_stop(now) } else { self.turn_run(now) };
         self.due.set_turn(until);
         self.judge_end(now);
-        self.judge_idle(now);
         self.send_reads(now);
         self.send_mutations(now);
         self.send_facts(now);

@@ -284,10 +284,6 @@ impl Reconciler {
         }
     }
 
-    pub(super) fn complete_task(&mut self, id: ExecutorId, now: Millis) {
-        self.end_task_of(id, TaskEnd::SUCCEEDED, now);
-    }
-
     /// A call or a drain of an earlier process cancels the task of this executor.
     pub(super) fn cancel_task_of(&mut self, id: ExecutorId, now: Millis) {
         self.end_task_of(id, TaskEnd::CANCELLED, now);

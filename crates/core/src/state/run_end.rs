@@ -97,23 +97,15 @@ impl RunEnd {
         self.verdict.take()
     }
 
-    /// No work is left. Since when that is so.
-    pub fn on_work_ended(&mut self, now: Millis) -> Millis {
-        *self.work_ended_at.get_or_insert(now)
-    }
-
-    /// Work is left, or work may come.
-    pub fn on_work_left(&mut self) {
-        self.work_ended_at = None;
-    }
-
-    /// The run has nothing to do. Since when that is so.
-    pub fn on_idle(&mut self, now: Millis) -> Millis {
-        *self.idle_since.get_or_insert(now)
-    }
-
-    /// The run has something to do.
-    pub fn on_busy(&mut self) {
-        self.idle_since = None;
+    /// Whether the work of all groups has ended, and whether the run has nothing to do. Since when that is so.
+    pub fn note_rest(
+        &mut self,
+        has_ended: bool,
+        is_idle: bool,
+        now: Millis,
+    ) -> (Option<Millis>, Option<Millis>) {
+        self.work_ended_at = has_ended.then(|| self.work_ended_at.unwrap_or(now));
+        self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
+        (self.work_ended_at, self.idle_since)
     }
 }
