@@ -6,8 +6,8 @@ use crate::model::event::{Event, GroupEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::status::State;
+use crate::state::driver_reports::PROTECT_CHECK_MS;
 use crate::state::due::Timer;
-use crate::state::protection::PROTECT_CHECK_MS;
 use posse_base::time::Millis;
 
 impl Reconciler {

@@ -23,7 +23,6 @@ pub mod ours;
 pub mod outbox;
 pub mod places;
 pub mod plan_wait;
-pub mod protection;
 pub mod ranges;
 pub mod ready_tasks;
 pub mod records;
