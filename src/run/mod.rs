@@ -9,7 +9,7 @@ use log::{debug, error, info, warn};
 use crate::args::{RunArgs, ShowProgress};
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
-use crate::permissions::{self, FOR_LEASES, FOR_PODS};
+use crate::permissions;
 use crate::settings::{self, DEFAULT_FILE};
 use crate::world::World;
 use posse_base::clock::Clock;
@@ -26,6 +26,7 @@ use posse_run::run::settings::RunSettings;
 use posse_run::run::{RunInputs, RunResult, run as run_application};
 use posse_run::signals::{Signal, Signals};
 use posse_wire::config::DriverPod;
+use posse_wire::k8s::permissions::{LEASES, PODS};
 
 #[cfg_attr(not(feature = "dev"), path = "no_embedded.rs")]
 mod embedded;
@@ -298,12 +299,12 @@ fn leave_commands_out(found: &mut RunSettings, args: &RunArgs) {
 
 /// Logs the permissions that are missing in `namespace`, if the server tells.
 fn log_missing(http: &Http, namespace: &str) {
-    let missing =
-        match permissions::missing(http, namespace, FOR_PODS.into_iter().chain(FOR_LEASES)) {
-            Ok(missing) if missing.is_empty() => return,
-            Ok(missing) => permissions::list(&missing),
-            Err(refusal) => return debug!("cannot find the missing permissions: {refusal}"),
-        };
+    let needed = permissions::of_rules([PODS, LEASES]);
+    let missing = match permissions::missing(http, namespace, needed) {
+        Ok(missing) if missing.is_empty() => return,
+        Ok(missing) => permissions::list(&missing),
+        Err(refusal) => return debug!("cannot find the missing permissions: {refusal}"),
+    };
     if let Ok(version) = version(http) {
         debug!("the server is Kubernetes {version}");
     }

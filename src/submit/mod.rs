@@ -15,6 +15,7 @@ use crate::args::{CleanupArgs, FileArgs, Output, RunArgs, ServerArgs};
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
 use crate::namespace::Namespace;
+use crate::permissions::of_settings;
 use crate::pod_dialer::PodDialer;
 use crate::settings;
 use crate::shown_identity::shown_identity;
@@ -40,9 +41,10 @@ use posse_submit::manifests::manifests;
 use posse_submit::plan::{Plan, ScrapePort};
 use posse_submit::pod_files::PodFiles;
 use posse_submit::submission::{Submission, SubmitError};
-use posse_wire::config::{DriverPod, PodSource, PosseImage, Record, TaskOutput};
+use posse_wire::config::{DriverPod, PodSource, PosseImage, TaskOutput};
 use posse_wire::control::status_json::GroupJson;
 use posse_wire::k8s::object::Meta;
+use posse_wire::k8s::permissions::{LOGS, Rule};
 use posse_wire::names;
 use posse_wire::pod::template::Template;
 
@@ -221,6 +223,10 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         TaskOutput::Default => driver.command.is_empty(),
         TaskOutput::Off => false,
     };
+    let mut rules: Vec<Rule> = of_settings(&settings).into_iter().map(|(rule, _)| rule).collect();
+    if keeps_output && !rules.contains(&LOGS) {
+        rules.push(LOGS);
+    }
     Ok(Plan {
         app: settings.app.clone(),
         namespace: settings.namespace.clone().unwrap_or_default(),
@@ -244,13 +250,7 @@ pub fn plan(request: &SubmitRequest<'_>, world: &World<'_>) -> Result<Plan, Fail
         create_rbac: request.create_rbac,
         credential_secrets: settings.credentials.iter().map(|one| one.secret.clone()).collect(),
         task_secrets: config.task_secrets,
-        reads_logs: keeps_output || settings.policy.log_lines > 0,
-        has_record: match config.record {
-            Record::Auto => driver.command.is_empty(),
-            Record::Cluster => true,
-            Record::File(_) | Record::Off => false,
-        },
-        has_volumes: settings.groups.iter().any(|group| !group.volumes.is_empty()),
+        rules,
         pod_files: PodFiles::None,
     })
 }

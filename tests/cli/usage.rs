@@ -328,6 +328,19 @@ fn settings_for_a_driver_in_the_cluster_are_checked_first() {
     refused(&[], &["logs", "Upper"], &["is not a name for an application"]);
 }
 
+/// The Role of `--create-rbac` has what the settings need, by the list that `check` asks for.
+#[test]
+fn the_role_of_a_driver_has_the_rules_for_its_settings() {
+    let group = "{count: 4, image: i, command: [a], gang: {kind: volcano, min: 4}}";
+    let config = format!("app: a\ndriver: {{image: i}}\nexecutors: [{group}]\nrecord: cluster\n");
+    let folder = Folder::new(&[("posse.yaml", &config)]);
+    let output = posse(&folder.path, &["render", "--driver", "--create-rbac", "--", "x"]);
+    let printed = text(&output.stdout);
+    for resource in ["podgroups", "configmaps"] {
+        assert!(printed.contains(&format!("- {resource}\n")), "{resource}: {printed}");
+    }
+}
+
 /// `render` accepts the files that `init` writes. `init` overwrites no file.
 #[test]
 fn init_then_render() {

@@ -10,6 +10,7 @@ use posse_wire::config::{DriverPod, Metrics, PosseImage};
 use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::k8s::kueue;
 use posse_wire::k8s::labels::{APP, DRIVER, EXECUTORS, MANAGED_BY, SUBMISSION};
+use posse_wire::k8s::permissions::Rule;
 use posse_wire::pod::staged::Staged;
 use posse_wire::pod::template::Template;
 
@@ -56,12 +57,8 @@ pub struct Plan {
     pub credential_secrets: Vec<String>,
     /// The tasks of the run have secret variables.
     pub task_secrets: bool,
-    /// The run keeps its record in ConfigMaps.
-    pub has_record: bool,
-    /// A group has `volumes_per_slot`.
-    pub has_volumes: bool,
-    /// The run reads logs of executors: for its events, or to keep the output of tasks.
-    pub reads_logs: bool,
+    /// What the run may need besides the rules of `deploy/rbac.yaml`.
+    pub rules: Vec<Rule>,
     /// The files that come along.
     pub pod_files: PodFiles,
 }

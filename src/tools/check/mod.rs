@@ -13,7 +13,7 @@ use crate::args::{FileArgs, RunArgs};
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
 use crate::listing::print_listing;
-use crate::permissions::{FOR_LEASES, Permission, list, missing};
+use crate::permissions::{Permission, list, missing, of_rules};
 use crate::settings;
 use crate::shown_identity::shown_identity;
 use crate::tools::check::permissions::{missing_for_secret, needed, optional, role};
@@ -33,6 +33,7 @@ use posse_run::run::settings::{GroupSettings, RunSettings};
 use posse_wire::config::DriverPod;
 use posse_wire::control::task_secrets::secret_name;
 use posse_wire::k8s::labels::Selection;
+use posse_wire::k8s::permissions::LEASES;
 use posse_wire::k8s::preflight::{Namespace, Quota, Shortage, shortages};
 use posse_wire::time::http_date_ms;
 
@@ -220,23 +221,20 @@ impl Checks {
     }
 
     fn permissions(&mut self, user: Option<&str>) {
-        let leases: &[Permission] =
-            match self.settings.as_ref().is_none_or(|settings| settings.lease) {
-                true => &FOR_LEASES,
-                false => &[],
-            };
+        let has_lease = self.settings.as_ref().is_none_or(|settings| settings.lease);
+        let leases: Vec<Permission> = of_rules(has_lease.then_some(LEASES)).collect();
         let needed = needed(self.settings.as_ref());
         let mut missing = self.permission("rights", &needed, UNREACHABLE, "");
         let without =
             "; without them nothing prevents a second posse from running the same instance";
-        missing.extend(self.permission("lease", leases, Status::Warning, without));
+        missing.extend(self.permission("lease", &leases, Status::Warning, without));
         if !missing.is_empty() {
             let role = role(&missing, &self.namespace, user);
             self.report.remedy(format!("apply this:\n{role}"));
         }
         let optional = optional(self.settings.as_ref());
         for of_one in optional.chunk_by(|(_, before), (_, without)| before == without) {
-            let all: Vec<Permission> = of_one.iter().map(|(permission, _)| *permission).collect();
+            let all: Vec<Permission> = of_rules(of_one.iter().map(|(rule, _)| *rule)).collect();
             let missing = self.missing(&all).unwrap_or_default();
             if let [(_, without), ..] = of_one
                 && !missing.is_empty()

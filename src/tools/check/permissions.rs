@@ -1,145 +1,63 @@
 //! The permissions that depend on the settings or are optional, and a Role that grants what is missing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::permissions::{COORDINATION, FOR_PODS, Permission};
+use crate::permissions::{Permission, of_rules, of_settings};
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::reviews::access_review;
 use posse_kube::http::Http;
-use posse_run::run::settings::{GroupSettings, RecordSetting, RunSettings};
+use posse_run::run::settings::{GroupSettings, RunSettings};
 use posse_wire::config::DriverPod;
+use posse_wire::k8s::permissions::{EVENTS, LEASES, PODS, RESIZE, Rule, USAGE};
 use posse_wire::k8s::review::Access;
 
-/// Required for a record in ConfigMaps.
-const FOR_RECORD: [Permission; 5] = [
-    Permission::new("", "configmaps", "create"),
-    Permission::new("", "configmaps", "delete"),
-    Permission::new("", "configmaps", "get"),
-    Permission::new("", "configmaps", "list"),
-    Permission::new("", "configmaps", "update"),
-];
-/// Required for `failures.log_lines` and `task_output`.
-pub const FOR_LOGS: Permission =
-    Permission { subresource: "log", ..Permission::new("", "pods", "get") };
-
-/// Optional with `oom_growth.grow_at`.
-const FOR_RESIZE: (Permission, &str) = (
-    Permission { subresource: "resize", ..Permission::new("", "pods", "patch") },
-    "running executors get no more memory in place (oom_growth.grow_at)",
-);
-
-/// Optional with a page, where there is a metrics API.
-const FOR_USAGE: Permission = Permission::new("metrics.k8s.io", "pods", "list");
-
-/// Required for `volumes_per_slot`.
-pub const FOR_VOLUMES: [Permission; 4] = [
-    Permission::new("", "persistentvolumeclaims", "create"),
-    Permission::new("", "persistentvolumeclaims", "get"),
-    Permission::new("", "persistentvolumeclaims", "list"),
-    Permission::new("", "persistentvolumeclaims", "delete"),
-];
-
-/// Optional for who submits a driver: they bring the files of `--file`.
-const FOR_FILES: [Permission; 4] = [
-    Permission::new("", "secrets", "create"),
-    Permission::new("", "secrets", "delete"),
-    Permission::new("", "secrets", "get"),
-    Permission::new("", "secrets", "patch"),
-];
-
-/// The API group of Events.
-const EVENTS: &str = "events.k8s.io";
-
 /// Optional permissions, and what happens without each.
-const OPTIONAL: [(Permission, &str); 5] = [
+const OPTIONAL: [(Rule, &str); 5] = [
+    (Rule { verbs: &["deletecollection"], ..PODS }, "a shutdown needs one call for each executor"),
+    (Rule { verbs: &["delete"], ..LEASES }, "a Lease without an owner is released but not deleted"),
     (
-        Permission::new("", "pods", "deletecollection"),
-        "a shutdown needs one call for each executor",
-    ),
-    (
-        Permission::new(COORDINATION, "leases", "delete"),
-        "a Lease without an owner is released but not deleted",
-    ),
-    (
-        Permission::new(EVENTS, "events", "create"),
+        Rule { verbs: &["create"], ..EVENTS },
         "`kubectl describe` of the driver's pod does not show losses and waits",
     ),
     (
-        Permission::new(EVENTS, "events", "patch"),
+        Rule { verbs: &["patch"], ..EVENTS },
         "Events about the driver's pod do not count repetitions",
     ),
     (
-        Permission::new("", "nodes", "get"),
+        Rule { group: "", resource: "nodes", verbs: &["get"] },
         "terminating pods on a deleted node are not force-deleted",
     ),
 ];
 
-/// Whether the run keeps its record in ConfigMaps: none, only if it may, or in any case.
-fn record_in_cluster(settings: &RunSettings) -> Option<RecordNeed> {
-    match &settings.record {
-        RecordSetting::Cluster => Some(RecordNeed::InAnyCase),
-        // Outside of a cluster it is another file, and a driver's own run needs none.
-        RecordSetting::Auto(_) if settings.driver.command.is_empty() => Some(RecordNeed::IfItMay),
-        RecordSetting::Auto(_) | RecordSetting::File(_) | RecordSetting::Off => None,
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RecordNeed {
-    IfItMay,
-    InAnyCase,
-}
-
 /// The optional permissions with these settings, and what happens without each.
-pub fn optional(settings: Option<&RunSettings>) -> Vec<(Permission, &'static str)> {
+pub fn optional(settings: Option<&RunSettings>) -> Vec<(Rule, &'static str)> {
+    let Some(settings) = settings else { return OPTIONAL.to_vec() };
     let grows = |group: &GroupSettings| {
         group.pod.memory_scaling.as_ref().is_some_and(|memory| memory.grow_at_permille.is_some())
     };
-    let in_place = settings.is_some_and(|settings| settings.groups.iter().any(grows));
-    let folder = settings.and_then(|settings| settings.task_output.as_ref());
-    let outputs = folder.filter(|folder| !folder.is_named).map(|_| {
+    // They bring the files of `--file`.
+    let files =
+        Rule { group: "", resource: "secrets", verbs: &["create", "delete", "get", "patch"] };
+    let in_place = "running executors get no more memory in place (oom_growth.grow_at)";
+    let others = [
         (
-            FOR_LOGS,
-            "the output of ended tasks is not kept (task_output), only that of pods that are there",
-        )
-    });
-    let record = settings.and_then(record_in_cluster).filter(|need| *need == RecordNeed::IfItMay);
-    let record = record.into_iter().flat_map(|_| {
-        FOR_RECORD.map(|one| (one, "a run in a pod takes no tasks, unless it has `record: off`"))
-    });
-    let known = OPTIONAL.into_iter().chain(in_place.then_some(FOR_RESIZE)).chain(outputs);
-    let submits = settings.is_some_and(|settings| settings.driver.pod != DriverPod::default());
-    let files = submits.then_some(FOR_FILES).into_iter().flatten();
-    let files = files.map(|one| (one, "`posse submit --file` can bring no files to the pods"));
-    let page = settings.filter(|settings| settings.page.is_some());
-    let usage = page.map(|_| (FOR_USAGE, "the page does not show what executors use"));
-    known.chain(record).chain(files).chain(usage).collect()
+            settings.driver.pod != DriverPod::default(),
+            (files, "`posse submit --file` can bring no files to the pods"),
+        ),
+        (settings.groups.iter().any(grows), (RESIZE, in_place)),
+        (settings.page.is_some(), (USAGE, "the page does not show what executors use")),
+    ];
+    let of_run = of_settings(settings).into_iter();
+    let of_run = of_run.filter_map(|(rule, without)| Some((rule, without?)));
+    let others = others.into_iter().filter_map(|(is_used, one)| is_used.then_some(one));
+    OPTIONAL.into_iter().chain(of_run).chain(others).collect()
 }
 
 /// The permissions that these settings require.
 pub fn needed(settings: Option<&RunSettings>) -> Vec<Permission> {
-    let named = |settings: &RunSettings| {
-        settings.task_output.as_ref().is_some_and(|folder| folder.is_named)
-    };
-    let logs = settings.is_some_and(|settings| settings.policy.log_lines > 0 || named(settings));
-    let has_volumes =
-        |settings: &RunSettings| settings.groups.iter().any(|one| !one.volumes.is_empty());
-    let volumes = settings.is_some_and(has_volumes).then_some(FOR_VOLUMES);
-    let record = settings.and_then(record_in_cluster);
-    let record = record.filter(|need| *need == RecordNeed::InAnyCase).map(|_| FOR_RECORD);
-    let gangs = settings.into_iter().flat_map(|settings| &settings.groups);
-    let apis: BTreeSet<&str> =
-        gangs.filter_map(|group| group.pod.gang.as_ref()?.kind.pod_group_api()).collect();
-    let pod_groups = apis
-        .into_iter()
-        .flat_map(|api| ["create", "delete"].map(|verb| Permission::new(api, "podgroups", verb)));
-    FOR_PODS
-        .into_iter()
-        .chain(pod_groups)
-        .chain(logs.then_some(FOR_LOGS))
-        .chain(record.into_iter().flatten())
-        .chain(volumes.into_iter().flatten())
-        .collect()
+    let of_run = settings.into_iter().flat_map(of_settings);
+    let of_run = of_run.filter(|(_, without)| without.is_none()).map(|(rule, _)| rule);
+    of_rules([PODS].into_iter().chain(of_run)).collect()
 }
 
 /// What is missing to write a Secret of this name: `update secrets/wc-hdfs`. To read it is tried. `change`: the verb that
@@ -169,9 +87,9 @@ pub fn missing_for_secret(
 /// A Role with these permissions and its RoleBinding, as one YAML document that may be indented. `user`
 /// is the user name that the server sees; without it, the text has a placeholder.
 pub fn role(permissions: &[Permission], namespace: &str, user: Option<&str>) -> String {
-    let mut rules: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
+    let mut rules: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for one in permissions {
-        rules.entry((one.group, one.full_resource())).or_default().push(one.verb);
+        rules.entry((one.group, one.resource)).or_default().push(one.verb);
     }
     let rules = rules.into_iter().map(|((group, resource), mut verbs)| {
         verbs.sort_unstable();
@@ -208,12 +126,15 @@ pub fn role(permissions: &[Permission], namespace: &str, user: Option<&str>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::permissions::{FOR_LEASES, list};
+    use crate::permissions::list;
     use posse_encoding::yaml::Node;
+    use posse_wire::k8s::permissions::LOGS;
 
     #[test]
     fn a_role_is_valid_yaml_and_names_its_subject() {
-        let text = role(&[FOR_PODS[2], FOR_PODS[0], FOR_LOGS, FOR_LEASES[0]], "team", None);
+        let pods: Vec<Permission> = of_rules([PODS]).collect();
+        let others: Vec<Permission> = of_rules([LOGS, LEASES]).collect();
+        let text = role(&[pods[2], pods[0], others[0], others[1]], "team", None);
         let rules = [
             r#"  - {apiGroups: [""], resources: [pods], verbs: [create, list]}"#,
             r#"  - {apiGroups: [""], resources: [pods/log], verbs: [get]}"#,
@@ -229,9 +150,9 @@ mod tests {
             (Some("me@here"), "kind: User, name: \"me@here\"}"),
             (None, "kind: User, name: \"USER\"}"),
         ] {
-            let text = role(&FOR_PODS, "team", user);
+            let text = role(&pods, "team", user);
             assert!(text.ends_with(&format!("{want}\n")), "{text}");
         }
-        assert_eq!(list(&[FOR_PODS[0], FOR_LOGS]), "list pods, get pods/log");
+        assert_eq!(list(&[pods[0], others[0]]), "list pods, get pods/log");
     }
 }

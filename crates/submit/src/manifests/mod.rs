@@ -131,29 +131,13 @@ fn rbac(plan: &Plan) -> Result<Vec<Value>, TemplateError> {
                 .map_err(|error| plan.template.fail("deploy/rbac.yaml", error.message))?;
             let mut object = node.to_json();
             object["metadata"] = plan.metadata();
-            if let Some(rules) = object["rules"].as_array_mut().filter(|_| plan.has_volumes) {
-                rules.push(json!({
-                    "apiGroups": [""], "resources": ["persistentvolumeclaims"],
-                    "verbs": ["create", "delete", "get", "list"],
-                }));
-            }
-            if let Some(rules) = object["rules"].as_array_mut().filter(|_| plan.has_record) {
-                rules.push(json!({
-                    "apiGroups": [""], "resources": ["configmaps"],
-                    "verbs": ["create", "delete", "get", "list", "update"],
-                }));
-            }
-            if let Some(rules) = object["rules"].as_array_mut().filter(|_| plan.reads_logs) {
-                rules.push(
-                    json!({ "apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"] }),
-                );
-            }
-            for rule in object["rules"].as_array_mut().into_iter().flatten() {
-                if let Some(names) = rule.get_mut("resourceNames") {
-                    *names = json!([plan.name()]);
-                }
-            }
             if let Some(rules) = object["rules"].as_array_mut() {
+                for rule in rules.iter_mut() {
+                    if let Some(names) = rule.get_mut("resourceNames") {
+                        *names = json!([plan.name()]);
+                    }
+                }
+                rules.extend(plan.rules.iter().map(|rule| rule.to_json()));
                 rules.extend(secret_rules(plan));
             }
             for key in ["roleRef", "subjects"] {

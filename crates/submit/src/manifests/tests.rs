@@ -9,6 +9,7 @@ use crate::pod_files::PodFiles;
 use posse_wire::bundle::Ticket;
 use posse_wire::config::{Config, Metrics, PodSource};
 use posse_wire::k8s::common_metadata::CommonMetadata;
+use posse_wire::k8s::permissions::RECORD;
 use posse_wire::names;
 use posse_wire::pod::template::Template;
 
@@ -41,11 +42,9 @@ fn plan(driver: &str, shape: impl FnOnce(&mut Plan)) -> Plan {
         exclusive: false,
         scrape: None,
         create_rbac: false,
-        reads_logs: false,
         credential_secrets: Vec::new(),
         task_secrets: false,
-        has_record: false,
-        has_volumes: false,
+        rules: Vec::new(),
         pod_files: PodFiles::None,
     };
     shape(&mut plan);
@@ -90,21 +89,15 @@ fn parts_come_before_the_job_and_all_is_labelled() {
     assert_eq!(*create, json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}));
     assert_eq!(change["resourceNames"], json!(["wc-hdfs"]));
     assert_eq!(change["verbs"], json!(["delete", "get", "update"]));
-    let with_record = |plan: &mut Plan| (plan.create_rbac, plan.has_record) = (true, true);
-    let rules = manifests(&plan("{image: i}", with_record)).unwrap().parts[1]["rules"].clone();
-    let verbs = ["create", "delete", "get", "list", "update"];
-    let of_record = json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs});
-    assert!(rules.as_array().unwrap().contains(&of_record), "{rules}");
     let with_tasks = |plan: &mut Plan| (plan.create_rbac, plan.task_secrets) = (true, true);
     let rules = manifests(&plan("{image: i}", with_tasks)).unwrap().parts[1]["rules"].clone();
     let [.., create, change] = rules.as_array().unwrap().as_slice() else { panic!("{rules}") };
     assert_eq!(*create, json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}));
     assert_eq!(change["resourceNames"], json!(["wc-tasks"]));
     assert_eq!(change["verbs"], json!(["delete", "get", "patch"]));
-    let with_logs = |plan: &mut Plan| (plan.create_rbac, plan.reads_logs) = (true, true);
-    let rules = manifests(&plan("{image: i}", with_logs)).unwrap().parts[1]["rules"].clone();
-    let logs = json!({"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]});
-    assert!(rules.as_array().unwrap().contains(&logs), "{rules}");
+    let with_more = |plan: &mut Plan| (plan.create_rbac, plan.rules) = (true, vec![RECORD]);
+    let rules = manifests(&plan("{image: i}", with_more)).unwrap().parts[1]["rules"].clone();
+    assert_eq!(rules.as_array().unwrap().last(), Some(&RECORD.to_json()), "{rules}");
     assert_eq!(made.pod["spec"]["serviceAccountName"], "wc-driver");
     assert_eq!(made.parts[3]["data"], json!({"posse.yaml": "app: wc", "a-e.yaml": "pod"}));
     let selector = json!({

@@ -14,6 +14,7 @@ pub mod list;
 pub mod log;
 pub mod object;
 pub mod orphan;
+pub mod permissions;
 pub mod preflight;
 pub mod review;
 pub mod seen_event;
