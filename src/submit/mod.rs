@@ -401,24 +401,15 @@ pub fn failure(app: &str, connection: &Connection, why: &SubmitError) -> Failure
         SubmitError::Interrupted => follow::DETACHED,
         SubmitError::AlreadyRunning(_) => Code::Server,
         SubmitError::NameTaken { .. } => Code::Failed,
-        SubmitError::Refused { refusal, what } => match refusal.class {
-            RefusalClass::Invalid => Code::TemplateRefused,
-            RefusalClass::Capacity
-            | RefusalClass::Conflict
-            | RefusalClass::Exists
-            | RefusalClass::Expired
-            | RefusalClass::NotFound => Code::Failed,
-            RefusalClass::Forbidden
-            | RefusalClass::NamespaceGone
-            | RefusalClass::Throttled
-            | RefusalClass::WebhookBusy
-            | RefusalClass::Transient
-            | RefusalClass::Unauthorized
-            | RefusalClass::OutcomeUnknown => {
+        SubmitError::Refused { refusal, what } => {
+            use RefusalClass::{Forbidden, Invalid, NamespaceGone, Unauthorized};
+            let class = refusal.class;
+            if class.is_temporary() || [Forbidden, NamespaceGone, Unauthorized].contains(&class) {
                 let what = format!("application {app} is not submitted: {what}");
                 return connection.failure(&what, refusal);
             }
-        },
+            if class == Invalid { Code::TemplateRefused } else { Code::Failed }
+        }
     };
     Failure::new(code, message)
 }

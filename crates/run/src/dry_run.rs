@@ -159,24 +159,14 @@ fn told_what_is_added(
 
 /// Whether a refused dry run means that this field of the call is invalid.
 fn check_refusal(field: &str, refusal: &Refusal) -> Result<(), DryRunError> {
-    match refusal.class {
-        // The object is valid; only the quota is exhausted or the name is in use.
-        RefusalClass::Capacity | RefusalClass::Exists => Ok(()),
-        RefusalClass::Conflict
-        | RefusalClass::Expired
-        | RefusalClass::NamespaceGone
-        | RefusalClass::NotFound
-        | RefusalClass::Forbidden
-        | RefusalClass::Invalid => {
-            Err(DryRunError::Invalid(CallError::new(field, refusal.to_string())))
-        }
-        RefusalClass::Throttled
-        | RefusalClass::WebhookBusy
-        | RefusalClass::Transient
-        | RefusalClass::Unauthorized
-        | RefusalClass::OutcomeUnknown => {
-            let retry_after_ms = refusal.retry_after_ms;
-            Err(DryRunError::Unavailable { why: refusal.to_string(), retry_after_ms })
-        }
+    let class = refusal.class;
+    // The object is valid; only the quota is exhausted or the name is in use.
+    if [RefusalClass::Capacity, RefusalClass::Exists].contains(&class) {
+        return Ok(());
+    }
+    let (why, retry_after_ms) = (refusal.to_string(), refusal.retry_after_ms);
+    match class.is_temporary() || class == RefusalClass::Unauthorized {
+        true => Err(DryRunError::Unavailable { why, retry_after_ms }),
+        false => Err(DryRunError::Invalid(CallError::new(field, why))),
     }
 }

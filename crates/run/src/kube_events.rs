@@ -219,22 +219,15 @@ fn is_hopeless(refusal: &Refusal, is_update: bool) -> bool {
 fn answer_of(answer: Result<(), Refusal>) -> EventAnswer {
     let Err(refusal) = answer else { return EventAnswer::Done };
     debug!("an Event about the driver's pod: {refusal}");
-    match refusal.class {
-        RefusalClass::Exists => EventAnswer::Done,
-        RefusalClass::NotFound => EventAnswer::Gone,
-        RefusalClass::Invalid | RefusalClass::Conflict => EventAnswer::Invalid,
-        RefusalClass::Capacity
-        | RefusalClass::Expired
-        | RefusalClass::Forbidden
-        | RefusalClass::NamespaceGone
-        | RefusalClass::Throttled
-        | RefusalClass::WebhookBusy
-        | RefusalClass::Transient
-        | RefusalClass::Unauthorized
-        | RefusalClass::OutcomeUnknown => {
-            EventAnswer::Failed { retry_after_ms: refusal.retry_delay_ms() }
-        }
-    }
+    let answers = [
+        (RefusalClass::Exists, EventAnswer::Done),
+        (RefusalClass::NotFound, EventAnswer::Gone),
+        (RefusalClass::Invalid, EventAnswer::Invalid),
+        (RefusalClass::Conflict, EventAnswer::Invalid),
+    ];
+    let known = answers.into_iter().find(|(class, _)| *class == refusal.class);
+    let failed = EventAnswer::Failed { retry_after_ms: refusal.retry_delay_ms() };
+    known.map_or(failed, |(_, answer)| answer)
 }
 
 #[cfg(test)]

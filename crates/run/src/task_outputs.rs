@@ -343,21 +343,11 @@ fn remove(path: &Path) {
 }
 
 fn describe(refusal: &Refusal) -> String {
-    let remedy = match refusal.class {
-        RefusalClass::Forbidden => "; grant get for pods/log",
-        RefusalClass::NotFound => "; the pod was gone before its log was read",
-        RefusalClass::Capacity
-        | RefusalClass::Conflict
-        | RefusalClass::Exists
-        | RefusalClass::Expired
-        | RefusalClass::Invalid
-        | RefusalClass::NamespaceGone
-        | RefusalClass::OutcomeUnknown
-        | RefusalClass::Throttled
-        | RefusalClass::WebhookBusy
-        | RefusalClass::Transient
-        | RefusalClass::Unauthorized => "",
-    };
+    let remedies = [
+        (RefusalClass::Forbidden, "; grant get for pods/log"),
+        (RefusalClass::NotFound, "; the pod was gone before its log was read"),
+    ];
+    let remedy = remedies.iter().find(|(class, _)| *class == refusal.class).map_or("", |one| one.1);
     sanitize(&format!("{refusal}{remedy}"), WHY_BYTES_MAX)
 }
 

@@ -150,21 +150,12 @@ mod tests {
         let not_allowed = |message| RunVerdict::NotAllowed { message };
         let not_reachable = |message| RunVerdict::NotReachable { message };
         check(None, false, not_reachable);
-        for class in [RefusalClass::Forbidden, RefusalClass::Unauthorized, RefusalClass::NotFound] {
+        let permanent =
+            [RefusalClass::Forbidden, RefusalClass::Unauthorized, RefusalClass::NotFound];
+        for class in permanent {
             check(Some(class), true, not_allowed);
         }
-        for class in [
-            RefusalClass::Capacity,
-            RefusalClass::Conflict,
-            RefusalClass::Exists,
-            RefusalClass::Expired,
-            RefusalClass::NamespaceGone,
-            RefusalClass::Invalid,
-            RefusalClass::Throttled,
-            RefusalClass::WebhookBusy,
-            RefusalClass::Transient,
-            RefusalClass::OutcomeUnknown,
-        ] {
+        for class in RefusalClass::ALL.into_iter().filter(|class| !permanent.contains(class)) {
             check(Some(class), false, not_reachable);
         }
     }

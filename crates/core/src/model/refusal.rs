@@ -71,6 +71,11 @@ impl RefusalClass {
             Self::WebhookBusy => "webhook_busy",
         }
     }
+
+    /// True if the same request may succeed soon: there was no verdict on what it asks for.
+    pub fn is_temporary(self) -> bool {
+        matches!(self, Self::OutcomeUnknown | Self::Throttled | Self::Transient | Self::WebhookBusy)
+    }
 }
 
 /// What a request does.

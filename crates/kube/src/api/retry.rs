@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 use posse_core::machines::retry::{Retry, RetryLimit, RetryRule};
-use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_core::model::refusal::Refusal;
 
 /// For one request of a command: a person waits for it.
 const RULE: RetryRule =
@@ -60,16 +60,7 @@ impl Retries {
 /// # Errors
 /// The last refusal.
 pub fn with_retries<T>(request: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
-    let is_temporary = |refusal: &Refusal| {
-        matches!(
-            refusal.class,
-            RefusalClass::Throttled
-                | RefusalClass::WebhookBusy
-                | RefusalClass::Transient
-                | RefusalClass::OutcomeUnknown
-        )
-    };
-    with_retries_if(is_temporary, request)
+    with_retries_if(|refusal| refusal.class.is_temporary(), request)
 }
 
 /// Repeats a request after the refusals that `is_temporary` accepts.

@@ -147,27 +147,14 @@ impl SecretStore {
 
     /// What a refusal of the server means.
     pub(crate) fn describe(&self, refusal: &Refusal) -> StoreProblem {
-        let name = &self.name;
-        match refusal.class {
-            RefusalClass::Forbidden => StoreProblem {
-                what: format!("secret {name}: {refusal}; {}", self.remedy()),
-                may_pass: false,
-            },
-            RefusalClass::Invalid | RefusalClass::NamespaceGone => {
-                StoreProblem { what: format!("secret {name}: {refusal}"), may_pass: false }
-            }
-            RefusalClass::Capacity
-            | RefusalClass::Conflict
-            | RefusalClass::Exists
-            | RefusalClass::Expired
-            | RefusalClass::NotFound
-            | RefusalClass::OutcomeUnknown
-            | RefusalClass::Throttled
-            | RefusalClass::WebhookBusy
-            | RefusalClass::Transient
-            | RefusalClass::Unauthorized => {
-                StoreProblem { what: format!("secret {name}: {refusal}"), may_pass: true }
-            }
+        use RefusalClass::{Forbidden, Invalid, NamespaceGone};
+        let mut what = format!("secret {}: {refusal}", self.name);
+        if refusal.class == Forbidden {
+            what.push_str(&format!("; {}", self.remedy()));
+        }
+        StoreProblem {
+            what,
+            may_pass: ![Forbidden, Invalid, NamespaceGone].contains(&refusal.class),
         }
     }
 }
