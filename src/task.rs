@@ -32,7 +32,7 @@ use posse_control::client::{Client, ClientError, OneTask};
 use posse_core::model::task::TaskOutcome;
 use posse_run::random::random_bits;
 use posse_run::task_outputs::TaskOutputs;
-use posse_wire::control::task::{ArrayJson, TaskJson, TaskStatusJson, tasks_body};
+use posse_wire::control::task::{ArrayJson, TaskJson, TaskShapeJson, TaskStatusJson, tasks_body};
 
 /// The time between two looks at the tasks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -91,21 +91,23 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     let has_words = !args.words.is_empty();
     let task = TaskJson {
         key,
-        image: args.image.clone(),
         command: has_words.then(|| args.words.clone()),
         // Those of the template belong to its own command.
         args: has_words.then(Vec::new),
-        cpu: args.cpu.clone(),
-        memory: args.memory.clone(),
-        resources: by_name(&args.resource),
         env: by_name(&args.env),
         secret_env: values.secret_env,
         files: values.files,
-        node_selector: by_name(&args.node_selector),
         retries: args.retries,
         deadline: args.deadline.map(|ms| format!("{ms}ms")),
         array: None,
-        after: by_name(&args.after),
+        shape: TaskShapeJson {
+            image: args.image.clone(),
+            cpu: args.cpu.clone(),
+            memory: args.memory.clone(),
+            resources: by_name(&args.resource),
+            node_selector: by_name(&args.node_selector),
+            after: by_name(&args.after),
+        },
     };
     let tasks = match &args.array {
         None => vec![task],

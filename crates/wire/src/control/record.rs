@@ -191,7 +191,7 @@ fn knowledge(topic: &Topic, is: Value) -> Result<Knowledge, NotAFact> {
         }
         Topic::Task(_, key) => {
             let OrderedTaskJson { order, task } = read(is)?;
-            let after = task.after.iter().map(|(other, after)| {
+            let after = task.shape.after.iter().map(|(other, after)| {
                 Ok((Arc::from(other.as_str()), After::parse(after).ok_or(NotAFact)?))
             });
             let after = after.collect::<Result<_, NotAFact>>()?;

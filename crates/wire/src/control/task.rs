@@ -16,7 +16,7 @@ use crate::control::task_fields::{
 };
 use crate::control::task_secrets::NewTask;
 use crate::control::{CallError, check_names, parse_object};
-use posse_core::model::task::{After, Task, TaskArray, TaskRun, TaskStatus};
+use posse_core::model::task::{Task, TaskArray, TaskRun, TaskStatus};
 
 /// The largest contents of a task as JSON, in bytes. All annotations of a pod may have 256 KiB.
 pub const TASK_BYTES_MAX: usize = 32 << 10;
@@ -36,11 +36,24 @@ pub struct TaskJson {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
+    #[serde(default)]
+    pub retries: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<ArrayJson>,
+    #[serde(flatten)]
+    pub shape: TaskShapeJson,
+}
+
+/// What differs from the template of its group, and decides when and on which nodes a task can start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskShapeJson {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,12 +62,6 @@ pub struct TaskJson {
     pub resources: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    #[serde(default)]
-    pub retries: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub array: Option<ArrayJson>,
     /// Never in the annotation.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub after: BTreeMap<String, String>,
@@ -106,19 +113,8 @@ pub struct TaskStatusJson {
     pub reason: Option<String>,
     #[serde(default)]
     pub message: Option<String>,
-    /// What differs from the template of its group, and decides on which nodes it can start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub resources: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub node_selector: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub after: BTreeMap<String, String>,
+    #[serde(flatten)]
+    pub shape: TaskShapeJson,
 }
 
 /// Reads the body of `POST /v1/groups/{group}/executors`.
@@ -202,26 +198,28 @@ fn status_json(status: &TaskStatus) -> TaskStatusJson {
     });
     let start = status.start_problem.as_deref().map(str::to_owned);
     let end = status.end.as_ref();
-    let Task { key, image, cpu, memory, resources, node_selector, after, .. } = &*status.task;
     TaskStatusJson {
-        key: key.to_string(),
+        key: status.task.key.to_string(),
         state: status.state.as_str().to_owned(),
         executor: status.executor.map(|id| id.0),
         attempts: status.attempts,
         exit_code: end.and_then(|end| end.exit_code),
         reason: end.and_then(|end| end.reason).map(str::to_owned),
         message: end.and_then(|end| end.message.as_deref()).map(str::to_owned).or(held).or(start),
-        image: image.clone(),
-        cpu: cpu.clone(),
-        memory: memory.clone(),
-        resources: resources.clone(),
-        node_selector: node_selector.clone(),
-        after: after_json(after),
+        shape: shape_json(&status.task),
     }
 }
 
-fn after_json(after: &BTreeMap<Arc<str>, After>) -> BTreeMap<String, String> {
-    after.iter().map(|(key, after)| (key.to_string(), after.as_str().to_owned())).collect()
+fn shape_json(task: &Task) -> TaskShapeJson {
+    let after = task.after.iter();
+    TaskShapeJson {
+        image: task.image.clone(),
+        cpu: task.cpu.clone(),
+        memory: task.memory.clone(),
+        resources: task.resources.clone(),
+        node_selector: task.node_selector.clone(),
+        after: after.map(|(key, after)| (key.to_string(), after.as_str().to_owned())).collect(),
+    }
 }
 
 /// The annotation's value.
@@ -246,20 +244,15 @@ impl From<Task> for TaskJson {
             |TaskArray { name, index, max }| ArrayJson { name: name.to_string(), index, max };
         Self {
             key: task.key.to_string(),
+            shape: shape_json(&task),
             env: task.env,
             secret_env: texts(task.secret_env),
             files: texts(task.files),
-            image: task.image,
             command: task.command,
             args: task.args,
-            cpu: task.cpu,
-            memory: task.memory,
-            resources: task.resources,
-            node_selector: task.node_selector,
             retries: task.retries,
             deadline: task.deadline_s.map(|seconds| format!("{seconds}s")),
             array: task.array.map(array),
-            after: after_json(&task.after),
         }
     }
 }
@@ -275,18 +268,19 @@ impl From<TaskJson> for Task {
         let keys = |texts: BTreeMap<String, String>| {
             texts.into_iter().map(|(name, key)| (name, key.into())).collect()
         };
+        let TaskShapeJson { image, cpu, memory, resources, node_selector, after: _ } = json.shape;
         Self {
             key: json.key.into(),
             env: json.env,
             secret_env: keys(json.secret_env),
             files: keys(json.files),
-            image: json.image,
+            image,
             command: json.command,
             args: json.args,
-            cpu: json.cpu,
-            memory: json.memory,
-            resources: json.resources,
-            node_selector: json.node_selector,
+            cpu,
+            memory,
+            resources,
+            node_selector,
             retries: json.retries,
             deadline_s: json.deadline.and_then(seconds),
             array: json.array.map(array),
@@ -301,8 +295,8 @@ fn is_first(round: &u32) -> bool {
 
 /// The contents without the key, which is a label, and without what a pod has behind it.
 fn contents(task: &Task) -> TaskJson {
-    let (key, after) = (String::new(), BTreeMap::new());
-    TaskJson { key, after, ..TaskJson::from(task.clone()) }
+    let task = Task { key: "".into(), after: BTreeMap::new(), ..task.clone() };
+    TaskJson::from(task)
 }
 
 fn text(task: &Task) -> String {
@@ -330,7 +324,7 @@ mod tests {
     use crate::control::task_files::{FILES_BYTES_MAX, FILES_MAX};
     use crate::pod::task::of_task;
     use posse_core::model::ids::ExecutorId;
-    use posse_core::model::task::{TaskEnd, TaskOutcome, TaskState};
+    use posse_core::model::task::{After, TaskEnd, TaskOutcome, TaskState};
     use serde_json::Map;
 
     fn task() -> Task {
