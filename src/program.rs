@@ -23,47 +23,38 @@ const COMMANDS_OF_THE_FULL_PROGRAM: [&str; 7] =
 /// What needs Linux.
 const COMMANDS_OF_LINUX: [&str; 3] = ["dev", "map", "run"];
 
-/// The flags that earlier releases had, by command, and what to do instead.
-const REMOVED: [(&str, &str, &str); 8] = [
-    ("posse check", "--file", "-f FILE"),
-    ("posse map", "--file", "-f FILE"),
-    ("posse render", "--file", "-f FILE"),
-    ("posse run", "--file", "-f FILE"),
+/// What a hand types that knows earlier releases or other programs, by command, and what posse says to it.
+const HABITS: [(&str, &str, &str); 18] = [
+    ("posse check", "--file", "it was removed: -f FILE"),
+    ("posse map", "--file", "it was removed: -f FILE"),
+    ("posse render", "--file", "it was removed: -f FILE"),
+    ("posse run", "--file", "it was removed: -f FILE"),
     (
         "posse render",
         "--server-check",
-        "`posse check` asks the server, and of a driver `posse submit --dry-run`",
+        "it was removed: `posse check` asks the server, and of a driver `posse submit --dry-run`",
     ),
-    ("posse submit", "--wait", "posse waits without it"),
-    ("posse kill", "--replace", "posse replaces executors without it"),
-    ("posse logs", "--executor", "write `posse logs APP ID`"),
-];
-
-/// What a hand types that knows other programs, by command, and how posse spells it.
-const HABITS: [(&str, &str, &str); 10] = [
-    ("posse", "version", "posse --version"),
-    ("posse apps", "-l", "posse apps 'NAME*'"),
-    ("posse apps", "-w", "watch posse apps, or posse apps --page :0"),
-    ("posse apps", "--watch", "watch posse apps, or posse apps --page :0"),
-    ("posse logs", "--since", "--tail N"),
+    ("posse submit", "--wait", "it was removed: posse waits without it"),
+    ("posse kill", "--replace", "it was removed: posse replaces executors without it"),
+    ("posse logs", "--executor", "it was removed: write `posse logs APP ID`"),
+    ("posse", "version", "here: posse --version"),
+    ("posse apps", "-l", "here: posse apps 'NAME*'"),
+    ("posse apps", "-w", WATCH),
+    ("posse apps", "--watch", WATCH),
+    ("posse logs", "--since", "here: --tail N"),
     (
         "posse logs",
         "--timestamps",
-        "kubectl logs --timestamps POD; posse status -o wide names the pods",
+        "here: kubectl logs --timestamps POD; posse status -o wide names the pods",
     ),
-    (
-        "posse logs",
-        "-p",
-        "posse explain APP ID: it has the last lines of an executor that was lost",
-    ),
-    (
-        "posse logs",
-        "--previous",
-        "posse explain APP ID: it has the last lines of an executor that was lost",
-    ),
-    ("posse submit", "--dry-run", "--dry-run asks the server, and prints the objects"),
-    ("posse submit", "-o", "--dry-run prints YAML"),
+    ("posse logs", "-p", PREVIOUS),
+    ("posse logs", "--previous", PREVIOUS),
+    ("posse submit", "--dry-run", "here: --dry-run asks the server, and prints the objects"),
+    ("posse submit", "-o", "here: --dry-run prints YAML"),
 ];
+const WATCH: &str = "here: watch posse apps, or posse apps --page :0";
+const PREVIOUS: &str =
+    "here: posse explain APP ID: it has the last lines of an executor that was lost";
 /// Formats of kubectl that are programs of their own.
 const FORMATS: [&str; 4] = ["jsonpath", "go-template", "custom-columns", "template"];
 
@@ -136,27 +127,13 @@ fn usage_error(
     {
         said = said.replace(&why.to_string(), "expected a whole number");
     }
-    let hint = removed(error, &names)
-        .or_else(|| habit(error, &names))
-        .or_else(|| suggestion(error, &command))
-        .unwrap_or_default();
+    let hint = habit(error, &names).or_else(|| suggestion(error, &command)).unwrap_or_default();
     Err(Failure::usage(format!("{said}{hint}; see `{names} --help`")))
 }
 
-/// What takes the place of a flag that earlier releases had.
-fn removed(error: &clap::Error, command: &str) -> Option<String> {
-    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
-    let is_it = |(of, name, _): &&(&str, &str, &str)| *of == command && name == flag;
-    let (_, _, instead) = REMOVED.iter().find(is_it)?;
-    Some(format!(" (it was removed: {instead})"))
-}
-
-/// How posse spells what other programs spell so.
+/// How posse spells what is typed so elsewhere.
 fn habit(error: &clap::Error, command: &str) -> Option<String> {
-    let said = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.as_str()),
-        Some(_) | None => None,
-    };
+    let said = |kind| said(error, kind);
     let word = said(ContextKind::InvalidSubcommand).or_else(|| said(ContextKind::InvalidArg))?;
     if error.kind() == ErrorKind::InvalidValue {
         let value = said(ContextKind::InvalidValue)?;
@@ -169,7 +146,14 @@ fn habit(error: &clap::Error, command: &str) -> Option<String> {
     }
     let is_it = |(of, name, _): &&(&str, &str, &str)| *of == command && *name == word;
     let (_, _, instead) = HABITS.iter().find(is_it)?;
-    Some(format!(" (here: {instead})"))
+    Some(format!(" ({instead})"))
+}
+
+fn said(error: &clap::Error, kind: ContextKind) -> Option<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word),
+        Some(_) | None => None,
+    }
 }
 
 /// What was probably meant by an unknown command or flag.
@@ -177,10 +161,7 @@ fn suggestion(error: &clap::Error, command: &clap::Command) -> Option<String> {
     if !matches!(error.kind(), ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument) {
         return None;
     }
-    let said = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.as_str()),
-        Some(_) | None => None,
-    };
+    let said = |kind| said(error, kind);
     let known = if let Some(word) = said(ContextKind::InvalidSubcommand) {
         if let Some(why) = lacking(word, cfg!(target_os = "linux")) {
             return Some(format!(" ({why})"));
