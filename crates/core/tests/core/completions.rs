@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::core_run::{Run, end_with, policy, refusal, spec};
 use posse_base::time::Millis;
@@ -13,7 +12,6 @@ use posse_core::model::event::{Event, ExecutorEvent, LossReason};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::RefusalClass;
-use posse_core::model::settings::CallFields;
 use posse_core::model::settings::{Decommission, GroupSpec, Limit, Policy, Restart};
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, Waiting};
@@ -319,18 +317,10 @@ fn pods_of_a_group_that_is_not_known_yet_say_whether_their_work_ends() {
             GroupName::from("g"),
             GroupCommand::Put {
                 change: GroupChange {
-                    call: CallFields::new(),
-                    pod: Arc::default(),
                     target: Some(3),
-                    min: None,
-                    max: None,
-                    scale_down: None,
-                    replace: None,
-                    slots: None,
-                    on_loss: None,
                     restart: Some(Restart::OnFailure),
                     completions,
-                    decommission: None,
+                    ..GroupChange::default()
                 },
             },
         )

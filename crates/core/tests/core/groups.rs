@@ -12,7 +12,6 @@ use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::input::{Input, List, ListSource};
 use posse_core::model::pod_text::{Part, PodOverrides, PodText};
 use posse_core::model::refusal::RefusalClass;
-use posse_core::model::settings::CallFields;
 use posse_core::model::settings::{Policy, Replace, ScaleDown};
 use posse_core::model::status::State;
 use posse_core::model::waiting::{GroupWait, ServerWait, Waiting};
@@ -23,20 +22,7 @@ fn pod(text: &str) -> Arc<PodText> {
 
 /// A change that sets only the pod template.
 fn only(text: &str) -> GroupChange {
-    GroupChange {
-        call: CallFields::new(),
-        pod: pod(text),
-        target: None,
-        min: None,
-        max: None,
-        scale_down: None,
-        replace: None,
-        slots: None,
-        on_loss: None,
-        restart: None,
-        completions: None,
-        decommission: None,
-    }
+    GroupChange { pod: pod(text), ..GroupChange::default() }
 }
 
 fn of(text: &str, target: u32) -> GroupChange {

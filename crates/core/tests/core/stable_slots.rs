@@ -1,15 +1,11 @@
 //! `slots: stable`: the executors of a group with target n have the slots from 0 to n - 1.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use std::sync::Arc;
-
 use crate::core_run::{Run, end_with, policy, set, spec};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::pod::{ContainerState, Phase};
-use posse_core::model::pod_text::PodText;
-use posse_core::model::settings::CallFields;
 use posse_core::model::settings::{
     Decommission, GroupSpec, Policy, Replace, Restart, ScaleDown, SlotPolicy,
 };
@@ -162,20 +158,7 @@ fn with_replace_gone_the_successor_waits_for_the_pod() {
 }
 
 fn change(n: u32) -> GroupChange {
-    GroupChange {
-        call: CallFields::new(),
-        pod: Arc::<PodText>::default(),
-        target: Some(n),
-        min: None,
-        max: None,
-        scale_down: None,
-        replace: None,
-        slots: None,
-        on_loss: None,
-        restart: None,
-        completions: None,
-        decommission: None,
-    }
+    GroupChange { target: Some(n), ..GroupChange::default() }
 }
 
 #[test]

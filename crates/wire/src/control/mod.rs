@@ -498,7 +498,6 @@ mod tests {
             template: json!({"spec": 1}),
             container: Some("w".to_owned()),
             change: GroupChange {
-                pod: Arc::default(),
                 target: Some(3),
                 min: Some(1),
                 max: Some(9),
@@ -509,7 +508,7 @@ mod tests {
                 restart: Some(Restart::Never),
                 completions: Some(7),
                 decommission: Some(Decommission { after_ms: 30_000, label: None, by_term: true }),
-                call: CallFields::new(),
+                ..GroupChange::default()
             },
             volumes: Vec::new(),
         };

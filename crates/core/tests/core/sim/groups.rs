@@ -8,7 +8,6 @@ use posse_base::time::Millis;
 use posse_core::model::command::{Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::pod_text::{Part, PodText};
-use posse_core::model::settings::CallFields;
 use posse_core::model::settings::{
     Decommission, GroupSpec, OnLoss, Protect, Replace, Restart, ScaleDown, SlotPolicy,
 };
@@ -115,22 +114,18 @@ impl World {
             1 => Command::Group(name, GroupCommand::SetTarget { target: number(rng) }),
             _ => {
                 let change = GroupChange {
-                    call: CallFields::new(),
                     pod: pod_text(&format!("{name} by call {}", self.n_calls)),
                     target: rng.chance(70).then(|| number(rng)),
                     min: rng.chance(10).then_some(1),
                     max: rng.chance(20).then(|| number(rng)),
                     scale_down: rng.chance(20).then_some(ScaleDown::Pending),
                     replace: rng.chance(20).then_some(Replace::Gone),
-                    slots: None,
-                    on_loss: None,
-                    restart: None,
-                    completions: None,
                     decommission: (self.n_calls % 5 == 3).then_some(Decommission {
                         after_ms: 20_000,
                         label: None,
                         by_term: self.n_calls.is_multiple_of(2),
                     }),
+                    ..GroupChange::default()
                 };
                 Command::Group(name, GroupCommand::Put { change })
             }

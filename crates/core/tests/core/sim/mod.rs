@@ -33,7 +33,6 @@ use posse_base::rng::Rng;
 use posse_base::time::Millis;
 use posse_core::model::command::{Command, GroupChange, GroupCommand};
 use posse_core::model::ids::GroupName;
-use posse_core::model::settings::CallFields;
 use posse_core::model::settings::{GroupSpec, Limit, Policy};
 
 const SEEDS: u64 = 100;
@@ -382,20 +381,7 @@ fn a_group_created_again_after_its_deletion_gets_new_executors() {
         assert_eq!((n_live(&world), old.len()), (5, 5), "seed {seed}");
         let name = GroupName::from("g");
         world.group_call(Command::Group(name.clone(), GroupCommand::Delete)).unwrap();
-        let change = GroupChange {
-            call: CallFields::new(),
-            pod: Arc::default(),
-            target: Some(5),
-            min: None,
-            max: None,
-            scale_down: None,
-            replace: None,
-            slots: None,
-            on_loss: None,
-            restart: None,
-            completions: None,
-            decommission: None,
-        };
+        let change = GroupChange { target: Some(5), ..GroupChange::default() };
         world.group_call(Command::Group(name, GroupCommand::Put { change })).unwrap();
         world.run_until(20 * MINUTE_MS).unwrap();
         assert_eq!(n_live(&world), 5, "seed {seed}");
