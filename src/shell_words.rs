@@ -1,4 +1,5 @@
-//! Splits a command into words as a POSIX shell does, without starting a shell.
+//! Splits a command into words as a POSIX shell does, without starting a shell. The crate shlex says only that a text cannot be
+//! split: not which quote has no end, nor that an operator needs a shell.
 
 use std::str::Chars;
 

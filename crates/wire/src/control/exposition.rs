@@ -1,4 +1,5 @@
-//! The text of a scrape: Prometheus' text format 0.0.4 and OpenMetrics 1.0, and the histograms in it.
+//! The text of a scrape: Prometheus' text format 0.0.4 and OpenMetrics 1.0, and the histograms in it. The crate prometheus-client
+//! writes OpenMetrics alone.
 
 use std::fmt::Write as _;
 
