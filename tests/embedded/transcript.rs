@@ -2,7 +2,7 @@
 //! answers. The requests and the answers of a real 1.36 are in `fixtures/transcript/AREA.jsonl`, with
 //! the answer of an older server where that is another. If KUBEBUILDER_ASSETS names a real server,
 //! its current answers are compared as well; one of a version without answers is NOT TESTED.
-//! `docs/EMBEDDED.md` lists the intended differences. The test fails on an unlisted difference and
+//! `fixtures/transcript/differences.md` lists the intended differences. The test fails on an unlisted difference and
 //! on a listed one that has disappeared.
 //!
 //! A row is a request: `name` (unique in the area), `method`, `path`, and optionally `type`
@@ -45,7 +45,8 @@ use serde_json::{Map, Value};
 const NEWEST: &str = "1.36";
 const OLDER: &str = "1.20";
 const FOLDER: &str = "fixtures/transcript";
-const DOCUMENT: &str = "docs/EMBEDDED.md";
+const DOCUMENT: &str = "fixtures/transcript/differences.md";
+const PAGE: &str = "docs/EMBEDDED.md";
 const RECORD: &str = "POSSE_TRANSCRIPT_RECORD";
 const AREA: &str = "POSSE_TRANSCRIPT_AREA";
 /// How long a row waits for a controller.
@@ -571,12 +572,12 @@ fn check_equal(wrong: &[String], n_rows: usize) {
     println!("{n_rows} rows equal");
 }
 
-/// The document says how many requests are compared, and how many answers are equal in full.
+/// The page says how many requests are compared, and how many answers are equal in full.
 fn check_numbers(n_rows: usize, n_whole: usize) {
-    let document = fs::read_to_string(DOCUMENT).unwrap_or_default();
+    let page = fs::read_to_string(PAGE).unwrap_or_default();
     let number = |n: usize| format!("{},{:03}", n / 1000, n % 1000);
     for claim in [format!("{} requests", number(n_rows)), format!("{} answers", number(n_whole))] {
-        assert!(document.contains(&claim), "{DOCUMENT} does not say: {claim}");
+        assert!(page.contains(&claim), "{PAGE} does not say: {claim}");
     }
 }
 
