@@ -158,6 +158,8 @@ pub enum Input {
     PodRead { id: ExecutorId, watermark: Watermark, answer: Result<PodAnswer, Refusal> },
     /// The answer to an `Action::Protect`.
     Protected { id: ExecutorId, uid: Uid, answer: Result<(), Refusal> },
+    /// Nobody ends the pods of this process's own node, not even its own: their kubelet is dead.
+    OwnNodeLost { node: Box<str> },
     /// The answer to an `Action::Record`.
     Recorded { answer: Result<(), RecordError> },
     /// The answer to an `Action::Resize`.

@@ -18,6 +18,8 @@ pub struct Record {
     pub acquired_ms: Option<i64>,
     /// `spec.renewTime`, milliseconds since 1970.
     pub renewed_ms: Option<i64>,
+    /// For how long it was unchanged when it was read, by the servers' clocks; none if they do not say.
+    pub unchanged_ms: Option<u64>,
     /// `spec.leaseTransitions`.
     pub transitions: u32,
     /// Annotation `posse.dev/id-high-water`: ids up to this one may have been used.

@@ -293,6 +293,7 @@ mod tests {
             duration_s: 60,
             acquired_ms: None,
             renewed_ms: Some(1_000_000),
+            unchanged_ms: None,
             transitions: 0,
             id_high_water: None,
             owner: None,

@@ -201,6 +201,7 @@ impl Reconciler {
                 self.note_answer(&answer, None, now);
                 self.on_resized(id, &uid, answer, now);
             }
+            Input::OwnNodeLost { node } => self.snapshot.lose_own_node(node),
             Input::ReadRefused { refusal } => self.on_read_refused(&refusal, now),
             Input::WatchOpened => self.on_read(now),
             Input::Watch { epoch, events } => {

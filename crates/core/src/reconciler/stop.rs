@@ -210,7 +210,9 @@ impl Reconciler {
         let is_clear = self.snapshot.is_synced()
             // Ends at the first pod that is left, so the second condition is cheap: few mutations are
             // left then.
-            && self.snapshot.our_pods().all(|pod| stays_after_stop(keeps_failed, &self.executors, pod))
+            && self.snapshot.our_pods().all(|pod| {
+                stays_after_stop(keeps_failed, &self.executors, pod) || self.snapshot.is_on_own_lost_node(pod)
+            })
             && self.errands.mutations.names_not_in(&self.snapshot).next().is_none()
             && !self.errands.mutations.has(MutationKind::LeaveQueue);
         let is_listed = self.end.stop_mut().is_some_and(|stop| stop.is_all_listed(has_open, now));

@@ -87,6 +87,8 @@ pub struct Snapshot {
     late: BTreeSet<Uid>,
     /// Pods whose nodes are looked at if they do not end.
     terminating: BTreeSet<Uid>,
+    /// The node of this process, if its kubelet ends no pods.
+    own_lost_node: Option<Box<str>>,
 }
 
 impl Snapshot {
@@ -178,6 +180,15 @@ impl Snapshot {
     pub fn terminating_on(&self, node: &str) -> impl Iterator<Item = &Pod> {
         let known = self.terminating.iter().filter_map(|uid| self.get(uid));
         known.filter(move |pod| pod.deleting && pod.node.as_deref() == Some(node))
+    }
+
+    pub fn lose_own_node(&mut self, node: Box<str>) {
+        self.own_lost_node = Some(node);
+    }
+
+    /// The pod terminates, and no kubelet will say that it has.
+    pub fn is_on_own_lost_node(&self, pod: &Pod) -> bool {
+        pod.deleting && pod.node.is_some() && pod.node == self.own_lost_node
     }
 
     /// The pod is gone. True if it was foreign.

@@ -48,6 +48,47 @@ fn a_stop_waits_for_the_grace_period_that_a_terminating_pod_began_with() {
     }
 }
 
+/// Nobody will say that a pod on the driver's own dead node has ended.
+#[test]
+fn a_stop_does_not_wait_for_pods_of_its_own_lost_node() {
+    for (lost, deleting, is_awaited) in
+        [("n1", true, false), ("n1", false, true), ("n2", true, true)]
+    {
+        let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+        run.core.stop_creates();
+        run.watch(&[1], |pod| (pod.node, pod.deleting) = (Some("n1".into()), deleting));
+        run.take();
+        run.tell(Input::OwnNodeLost { node: lost.into() });
+        run.core.begin_stop(STOP, Millis(run.now));
+        run.turn();
+        let began = run.now;
+        while run.core.stop_result().is_none() {
+            for action in run.take() {
+                match action {
+                    Action::DeleteAll { .. } => run.tell(Input::DeletedAll { answer: Ok(()) }),
+                    Action::List { watermark } => {
+                        let version = watermark.position;
+                        let pods = run.pods.clone();
+                        run.tell(Input::List(List::whole(
+                            ListSource::Stop,
+                            pods,
+                            version,
+                            watermark,
+                        )));
+                    }
+                    _ => {}
+                }
+            }
+            run.wait(1_000);
+        }
+        let took_ms = run.now - began;
+        assert_eq!(took_ms >= 10_000, is_awaited, "{lost} {deleting}: {took_ms}");
+        let result = run.core.stop_result().unwrap();
+        let named = [&result.terminating, &result.remaining].map(Vec::len);
+        assert_eq!(named.iter().sum::<usize>(), 1, "{result:?}");
+    }
+}
+
 #[test]
 fn a_stop_waits_for_a_pod_whose_delete_was_sent_just_before() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);

@@ -147,16 +147,25 @@ impl DriverPod {
         })
     }
 
-    /// Whether the pod is being deleted.
+    /// Whether the pod is being deleted. On a lost node nobody gives it a grace period.
     pub fn deletion(&self) -> Result<OwnPod, Refusal> {
-        let meta = match self.read() {
+        let pod = match self.read() {
             Ok(pod) if pod.metadata.uid != self.uid => return Ok(OwnPod::Gone),
-            Ok(pod) => pod.metadata,
+            Ok(pod) => pod,
             Err(refusal) if refusal.class == RefusalClass::NotFound => return Ok(OwnPod::Gone),
             Err(refusal) => return Err(refusal),
         };
-        let grace_s = meta.deletion_grace_s.unwrap_or(GRACE_DEFAULT_S);
-        Ok(meta.deletion_timestamp.map_or(OwnPod::Alive, |_| OwnPod::Deleting { grace_s }))
+        let grace_s = match pod.status.conditions.iter().any(RawCondition::is_of_lost_node) {
+            true => 0,
+            false => pod.metadata.deletion_grace_s.unwrap_or(GRACE_DEFAULT_S),
+        };
+        let deleted = pod.metadata.deletion_timestamp;
+        Ok(deleted.map_or(OwnPod::Alive, |_| OwnPod::Deleting { grace_s }))
+    }
+
+    /// The node of the pod.
+    pub fn node(&self) -> Result<Option<String>, Refusal> {
+        self.read().map(|pod| pod.spec.node_name)
     }
 
     /// Stores that ids up to `up_to` may be used.
@@ -215,12 +224,37 @@ struct RawMetadata {
 struct RawSpec {
     #[serde(rename = "terminationGracePeriodSeconds")]
     grace_s: Option<u64>,
+    #[serde(rename = "nodeName")]
+    node_name: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 struct RawStatus {
     #[serde(rename = "podIP")]
     pod_ip: Option<IpAddr>,
+    #[serde(default)]
+    conditions: Vec<RawCondition>,
+}
+
+#[derive(Deserialize)]
+struct RawCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    #[serde(default)]
+    reason: String,
+}
+
+impl RawCondition {
+    /// The node controller says so since 1.25. Before, it leaves a `Ready` that is false without a reason (`MarkPodsNotReady`):
+    /// a kubelet gives one.
+    fn is_of_lost_node(&self) -> bool {
+        match (&*self.kind, &*self.status) {
+            ("DisruptionTarget", "True") => self.reason == "DeletionByTaintManager",
+            ("Ready", "False") => self.reason.is_empty(),
+            _ => false,
+        }
+    }
 }
 
 fn from_host_name(host_name: &str, namespace: &str, http: &Http) -> Option<OwnerRef> {
@@ -280,6 +314,43 @@ mod tests {
     const POD: &str = r#"{"metadata":{"name":"driver","uid":"u-1",
         "annotations":{"posse.dev/id-high-water":"3000"}},
         "spec":{"terminationGracePeriodSeconds":30},"status":{"podIP":"127.0.0.1"}}"#;
+
+    #[test]
+    fn a_deleted_pod_of_a_lost_node_has_no_grace_period() {
+        let deleted = r#""deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":40,"uid":"u-1""#;
+        let deleting = |grace_s| OwnPod::Deleting { grace_s };
+        for (meta, conditions, want) in [
+            (r#""uid":"u-1""#, r#"{"type":"Ready","status":"False"}"#, OwnPod::Alive),
+            (r#""uid":"u-2""#, "", OwnPod::Gone),
+            (deleted, "", deleting(40)),
+            (deleted, r#"{"type":"Ready","status":"True"}"#, deleting(40)),
+            (
+                deleted,
+                r#"{"type":"Ready","status":"False","reason":"ContainersNotReady"}"#,
+                deleting(40),
+            ),
+            (deleted, r#"{"type":"Ready","status":"False"}"#, deleting(0)),
+            (
+                deleted,
+                r#"{"type":"DisruptionTarget","status":"True","reason":"EvictionByEvictionAPI"}"#,
+                deleting(40),
+            ),
+            (
+                deleted,
+                r#"{"type":"DisruptionTarget","status":"True","reason":"DeletionByTaintManager"}"#,
+                deleting(0),
+            ),
+        ] {
+            let body = format!(
+                r#"{{"metadata":{{"name":"driver",{meta}}},"spec":{{"nodeName":"n"}},"status":{{"conditions":[{conditions}]}}}}"#
+            );
+            let server = server(&body, 200);
+            let pod = owner("driver".to_owned(), "u-1".to_owned());
+            let pod = DriverPod::new(plain_client(server.address), "ns", &pod);
+            assert_eq!(pod.deletion().unwrap(), want, "{meta} {conditions}");
+            assert_eq!(pod.node().unwrap().as_deref(), Some("n"));
+        }
+    }
 
     #[test]
     fn the_driver_pod_is_found_by_name_token_or_address() {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{
     LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, Preconditions, call, delete_options, get,
-    managed_selector, object_path, open_stream, percent_encode, read, write, write_path,
+    managed_selector, object_path, open_stream, percent_encode, read, require_success,
+    transport_refusal, unreadable, write, write_path,
 };
 use crate::http::{Http, Method, Stream};
 use posse_core::model::lease::Record;
@@ -31,9 +32,15 @@ impl Leases {
     /// Reads a Lease; `None` if it does not exist.
     pub fn get(&self, name: &str) -> Result<Option<Record>, Refusal> {
         let request = get(self.path(Some(name)), LEASE_TIMEOUT, OBJECT_BYTES_MAX);
-        match read(&self.http, &request, Verb::Get, lease::parse) {
+        let answer = self.http.call(&request).map_err(transport_refusal)?;
+        let date = answer.date.clone();
+        match require_success(answer, Verb::Get) {
             Err(refusal) if refusal.class == RefusalClass::NotFound => Ok(None),
-            answer => answer.map(Some),
+            Err(refusal) => Err(refusal),
+            Ok((status, body)) => match lease::parse_sent(&body, date.as_deref()) {
+                Ok(record) => Ok(Some(record)),
+                Err(problem) => Err(unreadable(status, &problem.to_string())),
+            },
         }
     }
 

@@ -7,6 +7,7 @@ use log::{debug, warn};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::{OWN_POD_INTERVAL, Run, STACK_BYTES};
+use crate::inbox::Message;
 use crate::job_pod::JobPod;
 use crate::run::error::RunError;
 use crate::run::instance::AcquiredInstance;
@@ -15,6 +16,7 @@ use posse_core::machines::lease::LeaseTerms;
 use posse_core::machines::own_deletion::OwnDeletion;
 use posse_core::machines::shutdown::ShutdownOutcome;
 use posse_core::model::action::RunVerdict;
+use posse_core::model::input::Input;
 use posse_core::model::takeover::Takeover;
 use posse_kube::api::driver_job::DriverJob;
 use posse_kube::api::driver_pod::DriverPod;
@@ -75,7 +77,7 @@ impl Run<'_> {
 
     /// Checks the driver's pod on a thread of its own, and then looks for its deletion until the returned
     /// sender is dropped.
-    pub(super) fn watch_driver_pod(&self) -> Option<Sender<()>> {
+    pub(super) fn watch_driver_pod(&self, inbox: &Sender<Message>) -> Option<Sender<()>> {
         let pod = self.context.pod.as_ref()?;
         let pod = DriverPod::new(self.server.http.clone(), &self.context.namespace, pod);
         let has_driver = !self.settings.driver.command.is_empty();
@@ -85,6 +87,7 @@ impl Run<'_> {
         let of_standbys = self.job_pod.as_deref().filter(|pod| pod.has_standby());
         let job = of_standbys.map(|pod| pod.job().clone());
         let leader = Arc::clone(&self.leader);
+        let inbox = inbox.clone();
         let (sender, is_over) = bounded::<()>(0);
         let body = move || {
             if let Some(problem) = pod.problem(needed_s) {
@@ -112,6 +115,10 @@ impl Run<'_> {
                 };
                 if deletion.is_abandoned(ours, clock.now()) {
                     warn!("the driver's pod was deleted, and no kubelet ends it: ending");
+                    if let Ok(Some(node)) = pod.node() {
+                        // The run has ended if the send fails.
+                        drop(inbox.send(Input::OwnNodeLost { node: node.into() }.into()));
+                    }
                     let sent = kill_process(getpid(), Signal::TERM);
                     return sent.unwrap_or_else(|error| warn!("cannot send SIGTERM: {error}"));
                 }

@@ -201,7 +201,7 @@ impl Run<'_> {
                 return Err(error);
             }
         };
-        let _driver_pod = self.watch_driver_pod();
+        let _driver_pod = self.watch_driver_pod(&sender);
         if !matches!(acquired.leases.ids, IdStore::Lease(_)) {
             self.context.end_with_pod();
         }

@@ -10,6 +10,7 @@ use crate::error::WireError;
 use crate::k8s::common_metadata::CommonMetadata;
 use crate::k8s::labels::{APP, COMPONENT, FORMAT, ID_HIGH_WATER, INSTANCE, MANAGED_BY, Selection};
 use crate::pod::build::OwnerRef;
+use crate::time::http_date_ms;
 use posse_base::text::sanitize;
 use posse_core::machines::lease::LeaseScope;
 use posse_core::model::ids::{ExecutorId, STORED_ID_MAX, Uid};
@@ -143,6 +144,23 @@ pub fn parse(bytes: &[u8]) -> Result<Record, WireError> {
     record(&serde_json::from_slice(bytes)?)
 }
 
+/// Reads a Lease that the server has sent at this time, its `Date` header. `managedFields` say when it was stored, since
+/// Kubernetes 1.18.
+///
+/// # Errors
+/// As for `parse`.
+pub fn parse_sent(bytes: &[u8], date: Option<&str>) -> Result<Record, WireError> {
+    let lease: Value = serde_json::from_slice(bytes)?;
+    let fields = lease.get("metadata").and_then(|meta| meta.get("managedFields")?.as_array());
+    let times = fields.into_iter().flatten().map(|one| unix_ms(one.get("time")?.as_str()?));
+    let stored = times.max().flatten();
+    let unchanged_ms = date
+        .and_then(http_date_ms)
+        .zip(stored)
+        .and_then(|(sent, stored)| u64::try_from(sent.saturating_sub(stored)).ok());
+    Ok(Record { unchanged_ms, ..record(&lease)? })
+}
+
 fn record(lease: &Value) -> Result<Record, WireError> {
     let meta = lease.get("metadata").ok_or(WireError::Missing("metadata"))?;
     let text = |key: &str| meta.get(key).and_then(Value::as_str);
@@ -179,6 +197,7 @@ fn record(lease: &Value) -> Result<Record, WireError> {
         duration_s: number("leaseDurationSeconds").unwrap_or(0),
         acquired_ms: time("acquireTime"),
         renewed_ms: time("renewTime"),
+        unchanged_ms: None,
         transitions: number("leaseTransitions").unwrap_or(0),
         id_high_water: high_water().map(ExecutorId),
         owner: owners.into_iter().flatten().find_map(owner_pod),
@@ -260,6 +279,7 @@ mod tests {
             duration_s: 60,
             acquired_ms: Some(1_767_225_600_000),
             renewed_ms: Some(1_767_225_601_500),
+            unchanged_ms: None,
             transitions: 3,
             id_high_water: Some(ExecutorId(2_000)),
             owner: Some(Owner {
@@ -305,6 +325,28 @@ mod tests {
         let json = String::from_utf8(object.to_json()).unwrap();
         assert!(json.contains(r#""name":"wordcount.exclusive""#), "{json}");
         assert!(json.contains(r#""app.kubernetes.io/component":"application""#), "{json}");
+    }
+
+    #[test]
+    fn the_server_says_for_how_long_a_lease_is_unchanged() {
+        let fields = r#""managedFields":[{"manager":"posse","time":"2026-01-01T00:00:05Z"},{"manager":"k","time":"2026-01-01T00:00:01Z"}]"#;
+        let (early, late) = ("Thu, 01 Jan 2026 00:00:04 GMT", "Thu, 01 Jan 2026 00:01:30 GMT");
+        for (fields, date, want) in [
+            (fields, Some(late), Some(85_000)),
+            (fields, Some(early), None),
+            (fields, Some("today"), None),
+            (fields, None, None),
+            (r#""managedFields":[]"#, Some(late), None),
+            (r#""managedFields":[{"time":"x"},{}]"#, Some(late), None),
+            (r#""x":1"#, Some(late), None),
+        ] {
+            let with = format!(r#"{fields},"uid":"u","resourceVersion""#);
+            let lease = OURS.replace(r#""resourceVersion""#, &with);
+            let got = parse_sent(lease.as_bytes(), date).unwrap();
+            assert_eq!(got.unchanged_ms, want, "{fields} {date:?}");
+            let same = parse(lease.as_bytes()).unwrap();
+            assert_eq!(same, Record { unchanged_ms: None, ..got });
+        }
     }
 
     #[test]

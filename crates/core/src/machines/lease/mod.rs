@@ -12,6 +12,7 @@
 //! A machine that waits for the holder (`HolderWait`) also observes a fresh Lease, for
 //! `HOLDER_WAIT_MS`: the previous driver may be ending, or its node may have been lost a moment
 //! ago. A holder that still renews after that time is alive, unless its pod is terminating. A standby observes it for ever.
+//! A Lease that the servers have long not stored, of a pod that is terminating, is that of a lost node: it is observed for less.
 
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::lease::Record;
@@ -27,9 +28,8 @@ mod terms;
 
 pub use self::identity::LeaseIdentity;
 pub use self::terms::{HolderWait, ID_BLOCK, LeaseTerms};
+use self::terms::{duration_ms, observation_ms};
 
-/// The longest duration of another holder's Lease that we wait for, in seconds.
-const HOLDER_LEASE_S_MAX: u32 = 3_600;
 /// How long a start waits for a holder that renews.
 pub const HOLDER_WAIT_MS: u64 = 60_000;
 /// How often a waiting start reads the Lease, to notice a release quickly.
@@ -296,7 +296,7 @@ impl LeaseMachine {
                 }
                 let free =
                     record.holder.is_empty() || named_us || holder_state == HolderState::Gone;
-                if free || self.is_expired(&record, now) {
+                if free || self.is_expired(&record, holder_state, now) {
                     self.from = (!named_us && self.stands_by())
                         .then(|| standby::takeover(&record, holder_state, wall_ms));
                     self.record = Some(record);
@@ -400,7 +400,7 @@ impl LeaseMachine {
             self.observed = Some((record.version_text.clone(), now));
         }
         let since = self.observed.as_ref().map_or(now, |(_, since)| *since);
-        let until = since.after(duration_ms(&record));
+        let until = since.after(observation_ms(&record, holder));
         let look_ms = match wait {
             HolderWait::No => self.terms.renew_ms,
             HolderWait::ForItsEnd => HOLDER_POLL_MS,
@@ -449,9 +449,9 @@ impl LeaseMachine {
         self.due_at = Millis::ZERO;
     }
 
-    fn is_expired(&self, record: &Record, now: Millis) -> bool {
+    fn is_expired(&self, record: &Record, holder: HolderState, now: Millis) -> bool {
         self.observed.as_ref().is_some_and(|(version, since)| {
-            *version == record.version_text && now.since(*since) >= duration_ms(record)
+            *version == record.version_text && now.since(*since) >= observation_ms(record, holder)
         })
     }
 
@@ -467,6 +467,7 @@ impl LeaseMachine {
             duration_s: self.terms.lease_s,
             acquired_ms: acquired_ms.or(Some(wall_ms)),
             renewed_ms: Some(wall_ms),
+            unchanged_ms: None,
             transitions: before
                 .map_or(0, |record| record.transitions.saturating_add(from_other.into())),
             id_high_water: stored.max(self.ids_wanted).max(self.ids_reported),
@@ -504,10 +505,6 @@ fn update_kind(update: &LeaseUpdate) -> u8 {
         LeaseUpdate::IdsReserved { .. } => 1,
         LeaseUpdate::Retrying { .. } | LeaseUpdate::Waiting { .. } => 2,
     }
-}
-
-fn duration_ms(record: &Record) -> u64 {
-    u64::from(record.duration_s.clamp(1, HOLDER_LEASE_S_MAX)) * 1_000
 }
 
 /// Whether the Lease is fresh by its own `renewTime`. Only a hint, because clocks may differ.

@@ -1,5 +1,14 @@
 //! How long a Lease lasts, and who waits for it.
 
+use super::HolderState;
+use crate::model::lease::Record;
+
+/// The longest duration of another holder's Lease that we wait for, in seconds.
+const HOLDER_LEASE_S_MAX: u32 = 3_600;
+/// The clocks of the servers that store and read a Lease may differ by so much.
+const CLOCKS_DIFFER_MS: u64 = 15_000;
+/// One renewal (`renew_ms`), with time for a retry.
+const LAST_LOOK_MS: u64 = 15_000;
 /// Ids are reserved in blocks of this size: one write for a thousand executors.
 pub const ID_BLOCK: u64 = 1_000;
 
@@ -53,4 +62,19 @@ pub enum HolderWait {
     ForItsEnd,
     /// For ever: it is the standby of the holder.
     StandsBy,
+}
+
+pub(super) fn duration_ms(record: &Record) -> u64 {
+    u64::from(record.duration_s.clamp(1, HOLDER_LEASE_S_MAX)) * 1_000
+}
+
+/// How long the Lease must stay unchanged here before it is taken: its whole duration. Less, if it has been unchanged for longer
+/// than that by the servers' clocks, and the pod of its holder is being deleted, as on a lost node: one renewal is missed here.
+pub(super) fn observation_ms(record: &Record, holder: HolderState) -> u64 {
+    let lease_ms = duration_ms(record);
+    let is_silent = record.unchanged_ms.is_some_and(|ms| ms >= lease_ms + CLOCKS_DIFFER_MS);
+    match holder == HolderState::Ending && is_silent {
+        true => lease_ms.min(LAST_LOOK_MS),
+        false => lease_ms,
+    }
 }

@@ -121,6 +121,7 @@ fn leases_secrets_and_events_have_them() {
         duration_s: 1,
         acquired_ms: None,
         renewed_ms: None,
+        unchanged_ms: None,
         transitions: 0,
         id_high_water: Some(ExecutorId(7)),
         owner: None,

@@ -58,6 +58,40 @@ fn a_waiting_start_takes_a_silent_lease_and_not_a_renewed_one() {
 }
 
 #[test]
+fn a_waiting_start_takes_the_lease_of_a_lost_node_sooner() {
+    use HolderState::{Ending, Unknown};
+    // For how long the server has not stored it, whether the holder's pod is terminating; how long it is watched.
+    for (unchanged_ms, holder, watched_ms) in [
+        (Some(83_000), Ending, 15_000),
+        (Some(60_000), Ending, 16_000),
+        (Some(10_000), Ending, 60_000),
+        (None, Ending, 60_000),
+        (Some(83_000), Unknown, 60_000),
+    ] {
+        let mut bench = Bench::new(&pod(true));
+        bench.machine = bench.machine.waiting(HolderWait::ForItsEnd);
+        let first_read_at = bench.now;
+        while bench.due() == LeaseStep::Read {
+            let unchanged_ms = unchanged_ms.map(|ms| ms + bench.now.since(first_read_at));
+            let found = Record { unchanged_ms, ..record("other", "9", -80_000) };
+            bench.machine.on_read(Ok(Some((found, holder))), bench.now, wall(bench.now));
+        }
+        assert_eq!(bench.now.since(first_read_at), watched_ms, "{unchanged_ms:?} {holder:?}");
+        bench.write();
+    }
+    // A clock that is a day ahead takes no Lease from a holder that renews.
+    let mut bench = Bench::new(&pod(true));
+    bench.machine = bench.machine.waiting(HolderWait::ForItsEnd);
+    let first_read_at = bench.now;
+    while bench.now.since(first_read_at) < 4 * HOLDER_WAIT_MS {
+        assert_eq!(bench.due(), LeaseStep::Read);
+        let version = (bench.now.since(first_read_at) / LeaseTerms::USUAL.renew_ms).to_string();
+        let found = Record { unchanged_ms: Some(86_400_000), ..record("other", &version, 0) };
+        bench.machine.on_read(Ok(Some((found, Ending))), bench.now, wall(bench.now));
+    }
+}
+
+#[test]
 fn a_waiting_start_outlasts_a_holder_whose_pod_is_terminating() {
     let mut bench = Bench::new(&pod(true));
     bench.machine = bench.machine.waiting(HolderWait::ForItsEnd);

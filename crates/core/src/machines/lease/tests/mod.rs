@@ -40,6 +40,7 @@ fn record(holder: &str, version: &str, renewed_ms: i64) -> Record {
         duration_s: 60,
         acquired_ms: None,
         renewed_ms: Some(WALL_MS + renewed_ms),
+        unchanged_ms: None,
         transitions: 4,
         id_high_water: Some(ExecutorId(3_000)),
         owner: None,
