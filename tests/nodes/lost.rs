@@ -1,13 +1,18 @@
 //! Nodes that are lost, drained, deleted or restarted.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::nodes::cluster::{
-    PATIENCE, POSSE_IMAGE, Scene, UNTIL_GO, expect, is_ready, name_of, node_of, owner_of, shown,
+    PATIENCE, POSSE_IMAGE, Scene, UNTIL_GO, expect, is_ready, name_of, node_of, owner_of, said,
+    shown,
 };
-use crate::nodes::machine::{MortalNode, is_node_ready, node, take_node};
+use crate::nodes::machine::{MortalNode, is_node_ready, node, share_nodes, take_node};
 use crate::nodes::wait::{stays_true, wait_for, wait_value};
 
 /// From the death of the driver's node to the last new executor: 150 s on a quiet machine, with a node
@@ -17,6 +22,12 @@ const DRIVER_BACK: Duration = Duration::from_secs(300);
 const EXECUTORS_BACK: Duration = Duration::from_secs(150);
 /// A Node that is deleted: the pod garbage collector waits 40 s and looks every 20 s.
 const DELETED_BACK: Duration = Duration::from_secs(300);
+
+/// From the death of the driver's node to a standby that leads.
+const STANDBY_LEADS: Duration = Duration::from_secs(30);
+/// From the eviction of a lost driver to the next one that leads: it is to be there 110 s after the death, and Kubernetes
+/// evicts it 80 s after it.
+const NEXT_LEADS: Duration = Duration::from_secs(30);
 
 /// Two executors on the node as long as it lives, and two on others.
 fn executors(node: &MortalNode) -> Value {
@@ -98,90 +109,245 @@ pub fn driver_node_lost() {
     scene.finish();
 }
 
-/// A queue whose driver may be on the node or on the first one, where no other scenario ends it.
-fn submit_queue(scene: &Scene, node: &MortalNode) {
-    let container =
-        json!({ "name": "worker", "image": "busybox:1.36", "command": ["sleep", "20"] });
-    let mut spec = node.avoided();
-    spec["containers"] = json!([container]);
-    let group = json!({ "group": "default", "count": 0, "max": 4, "pod": { "spec": spec } });
-    let names = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": [node.name(), "node-0"] });
-    let mut spec = node.preferred();
-    spec["affinity"] = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution":
-        { "nodeSelectorTerms": [{ "matchExpressions": [names] }] } } });
-    spec["containers"] = json!([{ "name": "driver" }]);
-    let driver = json!({ "image": POSSE_IMAGE, "posse_image": POSSE_IMAGE, "standby": 1, "pod": { "spec": spec } });
-    let settings = json!({ "app": "app", "driver": driver, "executors": [group] });
-    scene.write("posse.yaml", &settings.to_string());
-    scene.submit();
+/// Waits until the taint manager has deleted the driver's pod. Returns when that was seen.
+#[track_caller]
+fn wait_evicted(scene: &Scene, driver: &Value) -> Instant {
+    wait_for(PATIENCE, "the eviction", || {
+        !scene.drivers().iter().any(|pod| name_of(pod) == name_of(driver))
+    });
+    Instant::now()
 }
 
-/// The pod of the driver that acts, if it is another one.
-fn leader(scene: &Scene, other_than: &str) -> Option<Value> {
-    let is_leader = |pod: &Value| pod["metadata"]["labels"]["posse.dev/leader"] == "true";
-    scene
-        .drivers()
-        .into_iter()
-        .find(|pod| is_leader(pod) && is_ready(pod) && name_of(pod) != other_than)
+fn say_back(died_at: Instant, evicted_at: Instant) {
+    let [all, ours] = [died_at, evicted_at].map(|at| at.elapsed().as_secs_f64());
+    println!("driver's node lost -> back: {all:.1} s, of which posse needs {ours:.1} s");
 }
 
-/// The standby of a driver whose node is lost goes on with its tasks: those at work are not disturbed, and each is done once.
-pub fn driver_node_lost_with_a_standby() {
+/// The kubelet of the driver's node dies, and its containers live on. The driver ends itself, and waits for no executor on its node.
+pub fn driver_cut_off() {
     let mortal = take_node();
+    let node = mortal.name();
     let scene = Scene::new().create_namespace();
-    submit_queue(&scene, &mortal);
-    let mut first = String::new();
-    for _ in 0..10 {
-        let pod = wait_value(PATIENCE, "a leader and a standby", || {
-            let is_pair = scene.drivers().iter().filter(|pod| is_ready(pod)).count() == 2;
-            leader(&scene, "").filter(|_| is_pair).ok_or_else(|| shown(&scene.pods()))
+    let first = submit(&scene, &mortal, true);
+    let died_at = Instant::now();
+    let dead = mortal.kill(false);
+    let evicted_at = wait_evicted(&scene, &first);
+    let second = scene.wait_application(name_of(&first), 4, DRIVER_BACK);
+    say_back(died_at, evicted_at);
+    assert!(evicted_at.elapsed() < NEXT_LEADS, "{:?}", evicted_at.elapsed());
+    drop(dead);
+    wait_for(PATIENCE, "the node to be back", || is_node_ready(&node));
+    wait_value(PATIENCE, "the old pods to go", || {
+        let pods = scene.pods();
+        if pods.len() == 5 { Ok(()) } else { Err(shown(&pods)) }
+    });
+    scene.let_go(&second, "app");
+    scene.finish();
+}
+
+/// A queue with a driver that can act on two nodes, whose tasks wait for a file of this machine.
+struct Queue {
+    scene: Scene,
+    app: &'static str,
+    standby: usize,
+}
+
+/// How many tasks are at work at a time.
+const AT_WORK: usize = 20;
+
+impl Queue {
+    /// The driver is on one of `nodes`, with a standby on the other, and the executors are not on `avoided`.
+    fn submit(app: &'static str, nodes: [&str; 2], avoided: Value, standby: usize) -> Self {
+        let scene = Scene::new().create_namespace();
+        fs::set_permissions(scene.dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let script = "echo $POSSE_KEY >>/shared/begun; until test -e /shared/go; do sleep 1; done; echo $POSSE_KEY >>/shared/done";
+        let mut spec = avoided;
+        spec["containers"] = json!([{ "name": "worker", "image": "busybox:1.36", "command": ["sh", "-c", script],
+            "volumeMounts": [{ "name": "shared", "mountPath": "/shared" }] }]);
+        spec["volumes"] = json!([{ "name": "shared", "hostPath": { "path": scene.dir.path() } }]);
+        spec["terminationGracePeriodSeconds"] = json!(1);
+        let group =
+            json!({ "group": "default", "count": 0, "max": AT_WORK, "pod": { "spec": spec } });
+        let names = json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": nodes });
+        let mut spec = json!({
+            "tolerations": [{ "key": "posse.dev/test", "value": nodes[0], "effect": "NoSchedule" }],
+            "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution":
+                { "nodeSelectorTerms": [{ "matchExpressions": [names] }] } } },
+            "containers": [{ "name": "driver" }],
         });
-        name_of(&pod).clone_into(&mut first);
-        if node_of(&pod) == mortal.name() {
-            break;
+        // With a preferred node the pods would be on it together.
+        if standby == 0 {
+            let first =
+                json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": nodes[..1] });
+            spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] =
+                json!([{ "weight": 100, "preference": { "matchExpressions": [first] } }]);
         }
-        scene.kubectl(&["delete", "pod", &first]);
+        let driver = json!({ "image": POSSE_IMAGE, "posse_image": POSSE_IMAGE, "standby": standby, "retries": 9, "pod": { "spec": spec } });
+        let settings = json!({ "app": app, "driver": driver, "executors": [group] });
+        scene.write("posse.yaml", &settings.to_string());
+        scene.submit();
+        Self { scene, app, standby }
     }
-    let task = |words: &[&str]| {
-        let mut command = scene.command("posse");
-        command.args(["task", words[0], "--app", "app", "-n", &scene.namespace]).args(&words[1..]);
+
+    fn task(&self, words: &[&str]) -> Output {
+        let mut command = self.scene.command("posse");
+        let reached = ["--app", self.app, "-n", &self.scene.namespace];
+        command.args(["task", words[0]]).args(reached).args(&words[1..]);
         command.output().expect("posse is built")
-    };
-    wait_value(PATIENCE, "the leader to take the tasks", || {
-        let output = task(&["add", "--name", "t", "--array", "1-12", "--", "sleep", "20"]);
-        if output.status.success() { Ok(()) } else { Err(format!("{output:?}")) }
-    });
-    let at_work = wait_value(PATIENCE, "four tasks at work", || {
-        let pods = scene.executors();
-        let n_ready = pods.iter().filter(|pod| is_ready(pod)).count();
-        if n_ready == 4 { Ok(names(&pods)) } else { Err(shown(&pods)) }
-    });
+    }
+
+    /// Adds tasks until so many are known, and waits until as many as can are at work. Returns their pods.
+    fn add(&self, n: usize) -> Vec<String> {
+        let array = format!("1-{n}");
+        wait_value(PATIENCE, "the leader to take the tasks", || {
+            let output = self.task(&["add", "--name", "t", "--array", &array]);
+            if output.status.success() { Ok(()) } else { Err(said(&output)) }
+        });
+        self.wait_at_work(n, "")
+    }
+
+    /// Waits until as many of `n` tasks as can are at work, on other nodes than this one.
+    #[track_caller]
+    fn wait_at_work(&self, n: usize, other_than: &str) -> Vec<String> {
+        wait_value(PATIENCE, "tasks at work", || {
+            let mut pods = self.scene.executors();
+            pods.retain(|pod| is_ready(pod) && node_of(pod) != other_than);
+            if pods.len() == n.min(AT_WORK) { Ok(names(&pods)) } else { Err(shown(&pods)) }
+        })
+    }
+
+    /// The pod of the driver that acts, if it is another one and all that stand by are ready.
+    #[track_caller]
+    fn wait_leader(&self, other_than: &str, stands_by: bool) -> Value {
+        let is_leader = |pod: &&Value| pod["metadata"]["labels"]["posse.dev/leader"] == "true";
+        wait_value(PATIENCE, "a leader", || {
+            let mut pods = self.scene.drivers();
+            pods.retain(is_ready);
+            let is_whole = pods.len() == 1 + self.standby || !stands_by;
+            let found = pods.iter().find(|pod| is_leader(pod) && name_of(pod) != other_than);
+            found.cloned().filter(|_| is_whole).ok_or_else(|| shown(&self.scene.pods()))
+        })
+    }
+
+    /// The lines of a file that the tasks write, sorted.
+    fn told(&self, file: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.scene.dir.path().join(file)).unwrap_or_default();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    /// Lets the tasks end, and returns how often each was begun, by its key.
+    #[track_caller]
+    fn end(&self, n: usize) -> BTreeMap<String, u64> {
+        self.scene.write("go", "");
+        let waited = wait_value(PATIENCE, "the leader to wait for", || {
+            let output = self.task(&["wait"]);
+            if output.status.code() == Some(0) { Ok(output) } else { Err(said(&output)) }
+        });
+        expect(&waited, 0, &[]);
+        let list = String::from_utf8(self.task(&["list", "-o", "json"]).stdout).unwrap();
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let tasks = list["tasks"].as_array().or(list.as_array()).expect("a list").iter();
+        let attempts: BTreeMap<String, u64> = tasks
+            .map(|task| {
+                (task["key"].as_str().unwrap().to_owned(), task["attempts"].as_u64().unwrap())
+            })
+            .collect();
+        assert_eq!(attempts.len(), n, "{attempts:?}");
+        let done = self.told("done");
+        assert_eq!(done, attempts.keys().cloned().collect::<Vec<_>>(), "each is done once");
+        let mut begun = BTreeMap::new();
+        self.told("begun").into_iter().for_each(|key| *begun.entry(key).or_default() += 1);
+        assert_eq!(begun, attempts);
+        attempts
+    }
+}
+
+/// The tasks of a driver whose node is lost go on: those at work are not disturbed, and each is done once.
+fn queue_outlives(mortal: &MortalNode, standby: usize) {
+    const TASKS: usize = 200 + AT_WORK;
+    let queue = Queue::submit("app", [&mortal.name(), "node-0"], mortal.avoided(), standby);
+    let mut first = queue.wait_leader("", true);
+    while node_of(&first) != mortal.name() {
+        queue.scene.kubectl(&["delete", "pod", name_of(&first)]);
+        first = queue.wait_leader(name_of(&first), true);
+    }
+    let at_work = queue.add(TASKS);
     let died_at = Instant::now();
     let dead = mortal.kill(true);
-    let second = wait_value(PATIENCE, "the standby to lead", || {
-        leader(&scene, &first).ok_or_else(|| shown(&scene.pods()))
-    });
-    let took = died_at.elapsed();
-    println!("driver's node lost -> its standby leads: {:.1} s", took.as_secs_f64());
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    let (limit, since) = match standby {
+        0 => (NEXT_LEADS, wait_evicted(&queue.scene, &first)),
+        _ => (STANDBY_LEADS, died_at),
+    };
+    let second = queue.wait_leader(name_of(&first), false);
+    say_back(died_at, since);
+    assert!(since.elapsed() < limit, "{:?}", since.elapsed());
     assert_ne!(node_of(&second), mortal.name());
-    let left: Vec<String> = names(&scene.pods());
-    assert!(at_work.iter().any(|name| left.contains(name)), "{at_work:?} of {left:?}");
-    expect(&task(&["wait"]), 0, &[]);
-    let list = String::from_utf8(task(&["list", "-o", "json"]).stdout).unwrap();
-    let tasks: Value = serde_json::from_str(&list).unwrap();
-    let tasks = tasks["tasks"].as_array().or(tasks.as_array()).expect("a list");
-    assert_eq!(tasks.len(), 12, "{list}");
-    assert!(tasks.iter().all(|task| task["attempts"] == 1), "each is done once: {list}");
-    let apps = scene.posse(&["apps", "-o", "wide"]);
-    expect(&apps, 0, &[name_of(&second), ", silent, after 1"]);
-    expect(
-        &scene.posse(&["status", "--app", "app"]),
-        0,
-        &["leader ", "stands by: ", "; took over "],
-    );
+    assert_eq!(names(&queue.scene.executors()), at_work, "they run on");
+    let attempts = queue.end(TASKS);
+    assert!(attempts.values().all(|n| *n == 1), "each is begun once: {attempts:?}");
+    if standby > 0 {
+        let apps = queue.scene.posse(&["apps", "-o", "wide"]);
+        expect(&apps, 0, &[name_of(&second), ", silent, after 1"]);
+        let words = ["leader ", "stands by: ", "; took over "];
+        expect(&queue.scene.posse(&["status", "--app", "app"]), 0, &words);
+    }
     drop(dead);
-    scene.finish();
+    queue.scene.finish();
+}
+
+pub fn driver_node_lost_with_a_standby() {
+    queue_outlives(&take_node(), 1);
+}
+
+pub fn driver_node_lost_without_a_standby() {
+    queue_outlives(&take_node(), 0);
+}
+
+/// Each node of a run is drained in turn: the run goes on, and a task is begun again only if its pod was evicted.
+pub fn nodes_drained_in_turn() {
+    let _nodes = share_nodes();
+    const NODES: [&str; 2] = ["node-0", "node-1"];
+    let queue = Queue::submit("drained", NODES, json!({}), 0);
+    let mut before = queue.wait_leader("", true);
+    queue.add(AT_WORK);
+    let mut n_evicted = 0;
+    for node in NODES {
+        let scene = &queue.scene;
+        n_evicted += on_node(&scene.executors(), node);
+        let moves = node_of(&before) == node;
+        let selector = "--pod-selector=posse.dev/app=drained";
+        let drain = ["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", selector];
+        expect(&scene.try_kubectl(&drain), 0, &["drained"]);
+        let after = queue.wait_leader(if moves { name_of(&before) } else { "" }, true);
+        assert_eq!(name_of(&after) == name_of(&before), !moves, "{}", shown(&scene.pods()));
+        queue.wait_at_work(AT_WORK, node);
+        scene.kubectl(&["uncordon", node]);
+        before = after;
+    }
+    let attempts = queue.end(AT_WORK);
+    let n_begun = AT_WORK + n_evicted;
+    assert_eq!(attempts.values().sum::<u64>(), n_begun as u64, "{attempts:?}");
+    queue.scene.finish();
+}
+
+/// `kill -9` of each posse that acts, one after another: a standby goes on, and no task is begun twice.
+pub fn each_leader_killed() {
+    let _nodes = share_nodes();
+    let queue = Queue::submit("killed", ["node-0", "node-1"], json!({}), 1);
+    let mut leader = queue.wait_leader("", true);
+    let at_work = queue.add(2 * AT_WORK);
+    for _ in 0..4 {
+        let statuses = leader["status"]["containerStatuses"].as_array().unwrap();
+        let posse = statuses.iter().find(|one| one["name"] == "driver").unwrap();
+        node(node_of(&leader)).kill_container(posse["containerID"].as_str().unwrap());
+        leader = queue.wait_leader(name_of(&leader), true);
+        assert_eq!(names(&queue.scene.executors()), at_work, "they run on");
+    }
+    let attempts = queue.end(2 * AT_WORK);
+    assert!(attempts.values().all(|n| *n == 1), "each is begun once: {attempts:?}");
+    queue.scene.finish();
 }
 
 /// Executors on a lost node are replaced, their terminating pods hold nothing up and are shown as such.
