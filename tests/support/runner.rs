@@ -210,9 +210,9 @@ pub fn main(scenarios: &[Scenario]) -> ExitCode {
     main_with(scenarios, |assets| Real::start(assets, true), &[])
 }
 
-/// Runs scenarios of kind `OwnReal` if the variable `env` is set.
+/// Runs scenarios of kind `OwnReal` if the variable `env` is set. What they start again of the cluster that it names lives on.
 pub fn main_if_set(env: &'static str, scenarios: &[Scenario]) -> ExitCode {
-    run_all(scenarios, |assets| Real::start(assets, true), &[], env)
+    run_selected(scenarios, |assets| Real::start(assets, true), &[], env)
 }
 
 /// The same with other kinds of servers.
@@ -221,19 +221,10 @@ pub fn main_with(
     start_real: fn(&Path) -> Real,
     embedded_args: &'static [&'static str],
 ) -> ExitCode {
-    run_all(scenarios, start_real, embedded_args, ASSETS)
+    leftovers::play(|| run_selected(scenarios, start_real, embedded_args, ASSETS))
 }
 
 /// `env`: the variable without which scenarios for a real server are skipped.
-fn run_all(
-    scenarios: &[Scenario],
-    start_real: fn(&Path) -> Real,
-    embedded_args: &'static [&'static str],
-    env: &'static str,
-) -> ExitCode {
-    leftovers::play(|| run_selected(scenarios, start_real, embedded_args, env))
-}
-
 fn run_selected(
     scenarios: &[Scenario],
     start_real: fn(&Path) -> Real,
