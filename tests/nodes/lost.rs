@@ -23,11 +23,10 @@ const EXECUTORS_BACK: Duration = Duration::from_secs(150);
 /// A Node that is deleted: the pod garbage collector waits 40 s and looks every 20 s.
 const DELETED_BACK: Duration = Duration::from_secs(300);
 
-/// From the death of the driver's node to a standby that leads.
-const STANDBY_LEADS: Duration = Duration::from_secs(30);
-/// From the eviction of a lost driver, 80 s after its death, to the next one that leads. It is 30 s on a busy machine, and was
-/// 60 s when a lost Lease was watched for its whole duration.
-const NEXT_LEADS: Duration = Duration::from_secs(45);
+/// From the death of the driver's node to a standby that leads: 15 s on a quiet machine.
+const STANDBY_LEADS: Duration = Duration::from_secs(60);
+/// From the eviction of a lost driver, 80 s after its death, to the next one that leads: 30 s on a busy machine.
+const NEXT_LEADS: Duration = Duration::from_secs(60);
 
 /// Two executors on the node as long as it lives, and two on others.
 fn executors(node: &MortalNode) -> Value {
