@@ -12,6 +12,9 @@ use posse_base::text::sanitize;
 pub const OPEN_TASKS_MAX: usize = 20_000;
 /// The most ended tasks that a run remembers, over all groups. The oldest ones are forgotten first.
 pub const ENDED_TASKS_MAX: usize = 20_000;
+/// The most bytes of the open tasks of a run, and of the ended ones that it remembers: all of them are in its memory and in
+/// its record.
+pub const TASKS_BYTES_MAX: usize = 32 << 20;
 /// The longest key, in bytes: the key is a label of the pod.
 pub const KEY_BYTES_MAX: usize = 63;
 /// The longest message about the end of a task, in bytes.
@@ -123,6 +126,20 @@ impl Task {
     /// The keys of the Secret that the task needs.
     pub fn secret_keys(&self) -> impl Iterator<Item = &Arc<str>> {
         self.secret_env.values().chain(self.files.values())
+    }
+
+    /// About how many bytes it takes in memory and in the record.
+    pub fn n_bytes(&self) -> usize {
+        let Self { key, env, secret_env, files, image, command, args, cpu, memory, .. } = self;
+        let Self { resources, node_selector, after, .. } = self;
+        let maps = [env, resources, node_selector];
+        let maps = maps.into_iter().flatten().map(|(name, value)| name.len() + value.len());
+        let keys = [secret_env, files];
+        let keys = keys.into_iter().flatten().map(|(name, key)| name.len() + key.len());
+        let words = [command, args].into_iter().flatten().flatten().map(String::len);
+        let texts = [image, cpu, memory].into_iter().flatten().map(String::len);
+        let after = after.keys().map(|key| key.len());
+        key.len() + maps.chain(keys).chain(words).chain(texts).chain(after).sum::<usize>()
     }
 
     /// A short form of the contents, to compare them with another call.

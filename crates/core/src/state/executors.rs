@@ -384,15 +384,23 @@ impl Executors {
         }
     }
 
-    /// A task has ended. The oldest ended one, if it is forgotten for it.
+    /// A task has ended. The oldest ended ones that are forgotten for it.
     pub fn note_ended_task(
         &mut self,
         name: GroupName,
         key: Arc<str>,
-    ) -> Option<(GroupName, Arc<str>)> {
-        let (name, key) = self.ended_tasks.push(name, key)?;
-        self.groups.get_mut(&name)?.tasks.forget(&key);
-        Some((name, key))
+    ) -> Vec<(GroupName, Arc<str>)> {
+        let task = self.groups.get(&name).and_then(|group| group.tasks.recorded(&key));
+        let n_bytes = task.map_or(0, |(_, task)| task.n_bytes());
+        self.ended_tasks.push(name, key, n_bytes);
+        let mut forgotten = Vec::new();
+        while let Some((name, key)) = self.ended_tasks.pop_beyond() {
+            if let Some(group) = self.groups.get_mut(&name) {
+                group.tasks.forget(&key);
+                forgotten.push((name, key));
+            }
+        }
+        forgotten
     }
 
     /// The group is deleted, and its tasks with it.

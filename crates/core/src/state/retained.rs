@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::model::ids::{ExecutorId, GroupName};
-use crate::model::task::ENDED_TASKS_MAX;
+use crate::model::task::{ENDED_TASKS_MAX, TASKS_BYTES_MAX};
 
 /// The executors whose failed pods are retained, oldest first.
 #[derive(Clone, Debug, Default)]
@@ -45,19 +45,31 @@ impl RetainedPods {
 /// Ended tasks that are remembered, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct EndedTasks {
-    keys: VecDeque<(GroupName, Arc<str>)>,
+    keys: VecDeque<(GroupName, Arc<str>, usize)>,
+    n_bytes: usize,
 }
 
 impl EndedTasks {
-    /// This task has ended. The oldest one, if it is to be forgotten now.
-    pub fn push(&mut self, group: GroupName, key: Arc<str>) -> Option<(GroupName, Arc<str>)> {
-        self.keys.push_back((group, key));
-        if self.keys.len() > ENDED_TASKS_MAX { self.keys.pop_front() } else { None }
+    /// This task of so many bytes has ended.
+    pub fn push(&mut self, group: GroupName, key: Arc<str>, n_bytes: usize) {
+        self.n_bytes += n_bytes;
+        self.keys.push_back((group, key, n_bytes));
+    }
+
+    /// Takes out the oldest one if there are too many.
+    pub fn pop_beyond(&mut self) -> Option<(GroupName, Arc<str>)> {
+        if self.keys.len() <= ENDED_TASKS_MAX && self.n_bytes <= TASKS_BYTES_MAX {
+            return None;
+        }
+        let (group, key, n_bytes) = self.keys.pop_front()?;
+        self.n_bytes -= n_bytes;
+        Some((group, key))
     }
 
     /// The group is deleted, and its tasks with it.
     pub fn forget_group(&mut self, name: &GroupName) {
-        self.keys.retain(|(group, _)| group != name);
+        self.keys.retain(|(group, ..)| group != name);
+        self.n_bytes = self.keys.iter().map(|(_, _, n_bytes)| n_bytes).sum();
     }
 }
 
@@ -84,12 +96,16 @@ mod tests {
     #[test]
     fn the_oldest_ended_tasks_are_forgotten() {
         let mut tasks = EndedTasks::default();
-        let mut push = |group: &str, n: usize| {
-            tasks.push(GroupName::from(group), n.to_string().into()).map(|(_, key)| key.to_string())
+        let mut push = |group: &str, n: usize, n_bytes| {
+            tasks.push(GroupName::from(group), n.to_string().into(), n_bytes);
+            tasks.pop_beyond().map(|(_, key)| key.to_string())
         };
-        assert!((0..ENDED_TASKS_MAX).all(|n| push("a", n).is_none()));
-        assert_eq!(push("b", 1), Some("0".to_owned()));
+        assert!((0..ENDED_TASKS_MAX).all(|n| push("a", n, 10).is_none()));
+        assert_eq!(push("a", 7, 10), Some("0".to_owned()));
+        assert_eq!(push("b", 1, TASKS_BYTES_MAX), Some("1".to_owned()));
+        assert_eq!(tasks.pop_beyond().map(|(_, key)| key.to_string()), Some("2".to_owned()));
         tasks.forget_group(&GroupName::from("a"));
-        assert_eq!(tasks.keys.len(), 1);
+        assert_eq!((tasks.keys.len(), tasks.n_bytes), (1, TASKS_BYTES_MAX));
+        assert_eq!(tasks.pop_beyond(), None);
     }
 }

@@ -12,7 +12,7 @@ use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
-use posse_core::model::task::{After, Task};
+use posse_core::model::task::{After, TASKS_BYTES_MAX, Task};
 
 fn recorded() -> Policy {
     Policy { record: RecordUse::On, ends_with_work: true, outlives_driver: true, ..policy() }
@@ -236,6 +236,22 @@ fn a_run_that_cannot_record_takes_no_task() {
     let Reply::Refused { what, .. } = say(&mut run, &[task("a", 0)]) else { panic!() };
     assert!(what.contains("right to create configmaps"), "{what}");
     assert_eq!(creates(&mut run), []);
+}
+
+#[test]
+fn the_tasks_of_a_run_have_so_many_bytes() {
+    const MIB: usize = 1 << 20;
+    let big = |i: usize| Task { args: Some(vec!["x".repeat(MIB)]), ..task(&format!("t{i}"), 0) };
+    let n_max = TASKS_BYTES_MAX / MIB;
+    let mut run = Run::new(recorded(), vec![group(0, Some(1))]);
+    let all: Vec<Task> = (1..n_max).map(big).collect();
+    assert!(matches!(say(&mut run, &all), Reply::Tasks(_)));
+    let Reply::TooMany { what, .. } = say(&mut run, &[big(n_max)]) else { panic!() };
+    assert!(what.contains(&format!("the maximum is {TASKS_BYTES_MAX}")), "{what}");
+    assert_eq!(state(&mut run, &format!("t{n_max}")), "unknown");
+    settle(&mut run);
+    run.watch(&[1], end_with(0));
+    assert!(matches!(say(&mut run, &[big(n_max)]), Reply::Tasks(_)), "one has ended");
 }
 
 #[test]

@@ -100,6 +100,8 @@ pub struct Tasks {
     next: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     arrays: Arrays,
     n_held: usize,
+    /// The bytes of the open ones.
+    n_bytes: usize,
     /// How many have failed or were skipped, also those that are forgotten, and were not opened again.
     n_failed: u32,
     next_order: u64,
@@ -117,6 +119,11 @@ pub struct Tasks {
 impl Tasks {
     pub fn n_open(&self) -> usize {
         self.open.len()
+    }
+
+    /// The bytes of the open ones.
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
     }
 
     pub fn n_ended(&self) -> usize {
@@ -211,6 +218,7 @@ impl Tasks {
             self.ready.insert(place, &task);
         }
         let attempts = 0;
+        self.n_bytes += task.n_bytes();
         let open = OpenTask {
             task,
             executor,
@@ -392,6 +400,7 @@ impl Tasks {
         }
         self.throttles.on_task_over(place.shape);
         self.n_held -= usize::from(!held.is_empty());
+        self.n_bytes -= task.n_bytes();
         let key = Arc::clone(&task.key);
         let ended = EndedTask::new(&task, executor, attempts, end);
         self.insert_ended(EndedTask { round, is_reported: true, first_order, ..ended });
