@@ -12,6 +12,7 @@ mod core {
     mod acts;
     mod announced_ends;
     mod bad_nodes;
+    mod chunks;
     mod completions;
     mod costs;
     mod creates;

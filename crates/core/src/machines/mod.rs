@@ -5,6 +5,7 @@ pub mod held_leases;
 pub mod lease;
 pub mod orphan_cleanup;
 pub mod own_deletion;
+pub mod record;
 pub mod renewal_schedule;
 pub mod retry;
 pub mod scale;

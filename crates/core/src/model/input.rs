@@ -95,9 +95,20 @@ pub enum PodAnswer {
     Ours(Pod),
 }
 
-/// Why the record was not written; in words, with what to do.
+/// Why the record was not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordError(pub String);
+pub struct RecordError {
+    /// In words, with what to do.
+    pub why: String,
+    /// Another posse writes it now.
+    pub is_taken_over: bool,
+}
+
+impl RecordError {
+    pub fn failed(why: String) -> Self {
+        Self { why, is_taken_over: false }
+    }
+}
 
 /// The end of one run of the command that renews credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Reconciler;
-use crate::model::action::Action;
+use crate::model::action::{Action, RunVerdict};
 use crate::model::command::{GroupChange, Reply};
 use crate::model::fact::{EndedWork, Fact, Knowledge, Progress, Topic};
 use crate::model::ids::GroupName;
@@ -90,6 +90,9 @@ impl Reconciler {
 
     pub(super) fn on_recorded(&mut self, answer: Result<(), RecordError>, now: Millis) {
         self.unrecorded.end(answer.is_ok(), now);
+        if let Err(RecordError { why, is_taken_over: true }) = answer {
+            self.end_of_run.decide(RunVerdict::TakenOver { holder: why });
+        }
     }
 
     /// What is not known to be in the record, for a last write at the end of the run.

@@ -10,7 +10,7 @@ use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::{GroupName, Uid};
-use posse_core::model::input::Input;
+use posse_core::model::input::{Input, RecordError};
 use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
 use posse_core::model::task::{After, TASKS_BYTES_MAX, Task};
 
@@ -236,6 +236,39 @@ fn a_run_that_cannot_record_takes_no_task() {
     let Reply::Refused { what, .. } = say(&mut run, &[task("a", 0)]) else { panic!() };
     assert!(what.contains("right to create configmaps"), "{what}");
     assert_eq!(creates(&mut run), []);
+}
+
+#[test]
+fn without_the_lease_nothing_is_recorded() {
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    run.tell(Input::Lease { held: false, high_water: None });
+    say(&mut run, &[task("a", 0)]);
+    assert_eq!(run.facts(), []);
+    run.tell(Input::Lease { held: true, high_water: None });
+    assert_ne!(run.facts(), []);
+}
+
+#[test]
+fn a_restored_server_gets_all_that_is_known() {
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    settle(&mut run);
+    run.watch(&[1], end_with(0));
+    let topics: Vec<Topic> = std::mem::take(&mut run.record).into_keys().collect();
+    run.refused_by_history();
+    run.list();
+    assert!(topics.iter().all(|topic| run.record.contains_key(topic)), "{:?}", run.record);
+}
+
+#[test]
+fn a_run_whose_record_another_posse_writes_ends() {
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    for (is_taken_over, ends) in [(false, false), (true, true)] {
+        let answer = Err(RecordError { why: "b".to_owned(), is_taken_over });
+        run.tell(Input::Recorded { answer });
+        let verdict = ends.then(|| RunVerdict::TakenOver { holder: "b".to_owned() });
+        assert_eq!(run.core.poll_verdict(), verdict);
+    }
 }
 
 #[test]

@@ -134,6 +134,7 @@ pub fn heard(ids: &[u64]) -> Command {
     Command::Heartbeat { executors: set(ids), memory: BTreeMap::new() }
 }
 
+#[derive(Clone, Debug)]
 pub struct Run {
     pub core: Reconciler,
     pub now: u64,
@@ -147,6 +148,8 @@ pub struct Run {
     pub record: BTreeMap<Topic, Knowledge>,
     /// Writes of the record fail.
     pub is_record_broken: bool,
+    /// The test answers the writes of the record itself; they are among those asked for.
+    pub is_record_slow: bool,
 }
 
 impl Run {
@@ -184,6 +187,7 @@ impl Run {
             n_polls: 0,
             record: BTreeMap::new(),
             is_record_broken: false,
+            is_record_slow: false,
         }
     }
 
@@ -207,7 +211,7 @@ impl Run {
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Poll => self.n_polls += 1,
-                Action::Record { facts } => {
+                Action::Record { facts } if !self.is_record_slow => {
                     let answer = self.write(facts);
                     self.core.handle(Input::Recorded { answer }, Millis(self.now));
                 }
@@ -218,7 +222,7 @@ impl Run {
 
     fn write(&mut self, facts: Vec<Fact>) -> Result<(), RecordError> {
         if self.is_record_broken {
-            return Err(RecordError("the disk is full".to_owned()));
+            return Err(RecordError::failed("the disk is full".to_owned()));
         }
         for Fact { topic, knowledge } in facts {
             match knowledge {

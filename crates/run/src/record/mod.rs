@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use log::{info, warn};
 
 use crate::inbox::Message;
@@ -25,6 +25,8 @@ use self::file::FileRecord;
 
 /// The stack of the thread that writes, bytes.
 const STACK_BYTES: usize = 256 << 10;
+/// How often it is looked at whether others have changed the record.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the end of a run waits for a write that is under way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -80,15 +82,23 @@ impl Record {
         Ok((Self { store: Store::File(record) }, facts))
     }
 
-    fn append(&mut self, facts: Vec<Fact>) -> Result<(), String> {
+    fn append(&mut self, facts: Vec<Fact>) -> Result<(), RecordError> {
         match &mut self.store {
             Store::Cluster(record) => record.append(facts),
-            Store::File(record) => record.append(&facts),
+            Store::File(record) => record.append(&facts).map_err(RecordError::failed),
+        }
+    }
+
+    /// Looks whether it is as it was written. A file is locked.
+    fn check(&mut self) -> Result<(), RecordError> {
+        match &mut self.store {
+            Store::Cluster(record) => record.check(),
+            Store::File(_) => Ok(()),
         }
     }
 
     /// Writes these last facts. A record without any is removed.
-    fn keep(&mut self, facts: Vec<Fact>) -> Result<(), String> {
+    fn keep(&mut self, facts: Vec<Fact>) -> Result<(), RecordError> {
         if !facts.is_empty() {
             self.append(facts)?;
         }
@@ -100,10 +110,10 @@ impl Record {
     }
 
     /// The run has nothing left to do, and nobody needs the record.
-    fn remove(&mut self) -> Result<(), String> {
+    fn remove(&mut self) -> Result<(), RecordError> {
         match &mut self.store {
             Store::Cluster(record) => record.remove(),
-            Store::File(record) => record.remove(),
+            Store::File(record) => record.remove().map_err(RecordError::failed),
         }
     }
 }
@@ -134,17 +144,26 @@ impl RecordThread {
         // One write is under way at a time, and then there is the end.
         let (orders, received) = bounded(2);
         let body = move || {
-            let mut is_failing = false;
-            for order in received {
-                match order {
-                    Order::Write(facts) => {
-                        let written = record.append(facts);
-                        tell(&mut is_failing, written.as_ref().err());
-                        let answer = written.map_err(RecordError);
+            let (mut is_failing, mut checked) = (false, Instant::now());
+            loop {
+                let left = CHECK_INTERVAL.saturating_sub(checked.elapsed());
+                match received.recv_timeout(left) {
+                    Ok(Order::Write(facts)) => {
+                        let answer = record.append(facts);
+                        tell(&mut is_failing, answer.as_ref().err());
                         // The send fails if the run has ended: then the end of the record comes next.
                         let _ = inbox.send(Input::Recorded { answer }.into());
                     }
-                    Order::End(end) => return finish(&mut record, end),
+                    Ok(Order::End(end)) => return finish(&mut record, end),
+                    Err(RecvTimeoutError::Timeout) => {
+                        checked = Instant::now();
+                        let answer = record.check();
+                        tell(&mut is_failing, answer.as_ref().err());
+                        if answer.as_ref().is_err_and(|error| error.is_taken_over) {
+                            let _ = inbox.send(Input::Recorded { answer }.into());
+                        }
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
         };
@@ -175,15 +194,15 @@ fn finish(record: &mut Record, end: RecordEnd) {
         RecordEnd::Keep(facts) => (record.keep(facts), "not written to its end"),
         RecordEnd::Remove => (record.remove(), "not removed"),
     };
-    if let Err(why) = done {
-        warn!("the record was {what}: {why}");
+    if let Err(error) = done {
+        warn!("the record was {what}: {}", error.why);
     }
 }
 
 /// Says once that writes fail, and once that they succeed again.
-fn tell(is_failing: &mut bool, error: Option<&String>) {
+fn tell(is_failing: &mut bool, error: Option<&RecordError>) {
     match (error, *is_failing) {
-        (Some(why), false) => {
+        (Some(RecordError { why, .. }), false) => {
             warn!(
                 "the record cannot be written, so calls that add something are not answered: {why}"
             );

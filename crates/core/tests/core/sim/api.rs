@@ -128,7 +128,9 @@ impl World {
             Action::Protect { id, uid, .. } => Input::Protected { id, uid, answer: Err(refusal) },
             Action::Resize { id, uid, .. } => Input::Resized { id, uid, answer: Err(refusal) },
             Action::List { .. } => Input::ListRefused { refusal },
-            Action::Record { .. } => Input::Recorded { answer: Err(RecordError(refusal.message)) },
+            Action::Record { .. } => {
+                Input::Recorded { answer: Err(RecordError::failed(refusal.message)) }
+            }
             Action::ReserveIds { up_to } => Input::IdsReserved { up_to },
             Action::Poll | Action::Relist => return,
         };
@@ -233,7 +235,7 @@ impl World {
     fn record(&mut self, facts: Vec<Fact>, gen_: u32) -> Result<(), RecordError> {
         let is_refused = !self.is_calm && self.rng.chance(12);
         if is_refused || gen_ != self.gen_ {
-            return Err(RecordError("refused".to_owned()));
+            return Err(RecordError::failed("refused".to_owned()));
         }
         self.cluster.record(facts);
         Ok(())

@@ -1,0 +1,438 @@
+//! A record in numbered objects of the server: which line goes into which object, who may write it, and what becomes of
+//! an object that others have changed. Sends nothing itself: a `RecordStore` does.
+//!
+//! The last line about a topic counts, and it is in the object with the highest number. New lines go into the last one
+//! while it is small, else into new ones; one that is half dead is moved to the end and deleted.
+//!
+//! Who takes a record over writes the last object first: its resourceVersion changes, so that a posse that has lost its
+//! Lease without knowing it can no longer write there. A new object of it may still arrive. It is above one of a later
+//! process, and therefore counts for nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::model::fact::{Fact, Topic};
+use crate::model::refusal::{Refusal, RefusalClass};
+
+/// How often a write is tried that others are in the way of.
+const TRIES_MAX: u32 = 10;
+
+/// What an object says about a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub text: Arc<str>,
+    /// It says that nothing is known.
+    pub is_removal: bool,
+}
+
+/// The last line about each topic.
+pub type Lines = BTreeMap<Topic, Line>;
+
+/// A version of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectVersion {
+    pub uid: String,
+    pub version: String,
+}
+
+/// One object of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub number: u64,
+    /// Of the process that made it, or that took it over as the last one.
+    pub epoch: u64,
+    /// What a write replaces. None: it creates the object.
+    pub at: Option<ObjectVersion>,
+    pub lines: Lines,
+}
+
+/// An object as the server has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundChunk {
+    pub chunk: Chunk,
+    pub format: u32,
+    /// What its lines say, in their order.
+    pub facts: Vec<Fact>,
+    /// How many lines are none of this format.
+    pub n_unreadable: usize,
+}
+
+/// What others have done to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordNotice {
+    /// It was changed, and is written anew.
+    Changed(u64),
+    /// It was deleted, and is written anew.
+    Deleted(u64),
+    /// It arrived after its process had lost the record. It counts for nothing.
+    Late(u64),
+    /// So many of its lines say nothing.
+    Unreadable(u64, usize),
+}
+
+/// Where the objects are.
+pub trait RecordStore {
+    /// The highest format that it can read.
+    const FORMAT: u32;
+    /// The most lines of one object, bytes. The server takes 1 MiB.
+    const CHUNK_BYTES_MAX: usize = 256 << 10;
+    /// Up to this size the last object gets more lines, bytes: each write sends all of it.
+    const TAIL_BYTES_MAX: usize = 32 << 10;
+
+    /// The objects of this record.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    fn list(&mut self) -> Result<Vec<FoundChunk>, Refusal>;
+
+    /// Creates the object, or replaces the version that it names.
+    ///
+    /// # Errors
+    /// The server's refusal; outdated if the object is there already, or has changed.
+    fn write(&mut self, chunk: &Chunk) -> Result<ObjectVersion, Refusal>;
+
+    /// Deletes the object with this uid. Succeeds if it is gone.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    fn delete(&mut self, number: u64, uid: &str) -> Result<(), Refusal>;
+
+    fn tell(&mut self, notice: RecordNotice);
+}
+
+/// Why a record was not read or written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordFailure {
+    /// An object has a format that this posse does not know.
+    NewerFormat {
+        number: u64,
+        format: u32,
+    },
+    Refused(Refusal),
+    /// Others change it all the time.
+    Restless,
+    /// Another posse writes it now.
+    TakenOver,
+}
+
+impl From<Refusal> for RecordFailure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// An open record.
+#[derive(Clone, Debug)]
+pub struct ChunkedRecord {
+    /// How many processes have taken the record over.
+    epoch: u64,
+    chunks: BTreeMap<u64, Chunk>,
+    /// In which objects a topic has a line.
+    places: BTreeMap<Topic, BTreeSet<u64>>,
+    /// A write whose outcome is unknown. It is repeated before anything else is written.
+    unknown: Option<Chunk>,
+}
+
+impl ChunkedRecord {
+    /// Opens a record and takes it over from an earlier process. Gives the last fact about each topic.
+    ///
+    /// # Errors
+    /// The server refuses it, or it cannot be read.
+    pub fn open<S: RecordStore>(store: &mut S) -> Result<(Self, Vec<Fact>), RecordFailure> {
+        for _ in 0..TRIES_MAX {
+            let found = sorted(store.list()?);
+            if let Some(newer) = found.iter().find(|one| one.format > S::FORMAT) {
+                let FoundChunk { chunk: Chunk { number, .. }, format, .. } = *newer;
+                return Err(RecordFailure::NewerFormat { number, format });
+            }
+            let epoch = found.iter().map(|one| one.chunk.epoch).max().unwrap_or(0) + 1;
+            let (chunks, places) = (BTreeMap::new(), BTreeMap::new());
+            let mut record = Self { epoch, chunks, places, unknown: None };
+            let facts = record.load(found, store);
+            match record.fence(store) {
+                Ok(()) => return Ok((record, facts)),
+                // The process before has written once more.
+                Err(refusal) if refusal.is_outdated() => {}
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+        Err(RecordFailure::Restless)
+    }
+
+    fn load(&mut self, found: Vec<FoundChunk>, store: &mut impl RecordStore) -> Vec<Fact> {
+        let mut known = BTreeMap::new();
+        let mut latest = 0;
+        for FoundChunk { chunk, facts, n_unreadable, .. } in found {
+            if chunk.epoch < latest {
+                store.tell(RecordNotice::Late(chunk.number));
+                continue;
+            }
+            latest = chunk.epoch;
+            if n_unreadable > 0 {
+                store.tell(RecordNotice::Unreadable(chunk.number, n_unreadable));
+            }
+            for fact in facts {
+                known.insert(fact.topic.clone(), fact);
+            }
+            self.keep(chunk);
+        }
+        known.into_values().filter(|fact| fact.knowledge.is_some()).collect()
+    }
+
+    fn fence(&mut self, store: &mut impl RecordStore) -> Result<(), Refusal> {
+        let Some((_, last)) = self.chunks.last_key_value() else { return Ok(()) };
+        let mut last = Chunk { epoch: self.epoch, ..last.clone() };
+        last.at = Some(store.write(&last)?);
+        self.keep(last);
+        Ok(())
+    }
+
+    /// Stores these lines.
+    ///
+    /// # Errors
+    /// They are not known to be stored. What was stored before is.
+    pub fn append(
+        &mut self,
+        store: &mut impl RecordStore,
+        new: Vec<(Topic, Line)>,
+    ) -> Result<(), RecordFailure> {
+        self.settle(store)?;
+        let mut lines = Lines::new();
+        let wasteful = self.wasteful();
+        for &number in &wasteful {
+            lines.extend(self.live_lines(number));
+        }
+        for (topic, line) in new {
+            if line.is_removal && !self.places.contains_key(&topic) {
+                lines.remove(&topic);
+            } else {
+                lines.insert(topic, line);
+            }
+        }
+        self.write(store, lines)?;
+        for number in wasteful {
+            self.delete(store, number)?;
+        }
+        Ok(())
+    }
+
+    /// Writes lines into the last object, or into new ones.
+    fn write<S: RecordStore>(&mut self, store: &mut S, lines: Lines) -> Result<(), RecordFailure> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let n_new = n_bytes(&lines);
+        let last = self.chunks.last_key_value().map(|(_, last)| last);
+        if let Some(last) = last.filter(|last| n_bytes(&last.lines) + n_new <= S::TAIL_BYTES_MAX) {
+            let mut last = last.clone();
+            last.lines.extend(lines);
+            return self.save(store, last);
+        }
+        let mut lines = lines.into_iter().peekable();
+        while lines.peek().is_some() {
+            let mut part = Lines::new();
+            let mut n_bytes = 0;
+            while let Some((_, line)) = lines.peek()
+                && (n_bytes == 0 || n_bytes + line.text.len() < S::CHUNK_BYTES_MAX)
+            {
+                n_bytes += line.text.len() + 1;
+                part.extend(lines.next());
+            }
+            let number = self.chunks.last_key_value().map_or(1, |(&number, _)| number + 1);
+            self.save(store, Chunk { number, epoch: self.epoch, at: None, lines: part })?;
+        }
+        Ok(())
+    }
+
+    /// Stores an object, whatever others have done to it.
+    fn save(
+        &mut self,
+        store: &mut impl RecordStore,
+        mut chunk: Chunk,
+    ) -> Result<(), RecordFailure> {
+        for _ in 0..TRIES_MAX {
+            match store.write(&chunk) {
+                Ok(at) => {
+                    self.keep(Chunk { at: Some(at), ..chunk });
+                    return Ok(());
+                }
+                Err(refusal) if refusal.is_outdated() => {}
+                Err(refusal) => {
+                    let is_unknown = refusal.class == RefusalClass::OutcomeUnknown;
+                    self.unknown = is_unknown.then_some(chunk);
+                    return Err(refusal.into());
+                }
+            }
+            let mut found = self.look(store)?;
+            let is_new = chunk.at.is_none();
+            match found.remove(&chunk.number) {
+                Some(there) => {
+                    let is_known = there.lines == chunk.lines || self.has_written(&there);
+                    if is_new && !is_known && there.epoch >= self.epoch {
+                        // It began at the same time, and has found no object either.
+                        return Err(RecordFailure::TakenOver);
+                    }
+                    if !is_new && !is_known {
+                        store.tell(RecordNotice::Changed(chunk.number));
+                    }
+                    chunk.at = there.at;
+                }
+                // Something else has this name.
+                None if is_new => chunk.number += 1,
+                None => {
+                    store.tell(RecordNotice::Deleted(chunk.number));
+                    chunk.at = None;
+                }
+            }
+        }
+        Err(RecordFailure::Restless)
+    }
+
+    /// What is there, unless a later process has taken it over.
+    fn look(&self, store: &mut impl RecordStore) -> Result<BTreeMap<u64, Chunk>, RecordFailure> {
+        let found = store.list()?;
+        if found.iter().any(|one| one.chunk.epoch > self.epoch) {
+            return Err(RecordFailure::TakenOver);
+        }
+        Ok(found.into_iter().map(|one| (one.chunk.number, one.chunk)).collect())
+    }
+
+    fn has_written(&self, there: &Chunk) -> bool {
+        self.chunks.get(&there.number).is_some_and(|chunk| chunk.lines == there.lines)
+    }
+
+    /// Repeats the write whose outcome is unknown: if it has arrived, it is the last word about what it says.
+    fn settle(&mut self, store: &mut impl RecordStore) -> Result<(), RecordFailure> {
+        let Some(chunk) = self.unknown.take() else { return Ok(()) };
+        let saved = self.save(store, chunk.clone());
+        if saved.is_err() {
+            self.unknown = Some(chunk);
+        }
+        saved
+    }
+
+    /// Writes anew what others have changed or deleted, and deletes what arrived after its process had lost the record.
+    ///
+    /// # Errors
+    /// As `append`.
+    pub fn check(&mut self, store: &mut impl RecordStore) -> Result<(), RecordFailure> {
+        if self.chunks.is_empty() {
+            return Ok(());
+        }
+        self.settle(store)?;
+        let mut found = self.look(store)?;
+        for mut chunk in self.chunks.clone().into_values() {
+            let there = found.remove(&chunk.number);
+            let at = there.as_ref().and_then(|there| there.at.clone());
+            if at.is_some() && at == chunk.at {
+                continue;
+            }
+            match &there {
+                None => store.tell(RecordNotice::Deleted(chunk.number)),
+                Some(there) if self.has_written(there) => {}
+                Some(_) => store.tell(RecordNotice::Changed(chunk.number)),
+            }
+            chunk.at = at;
+            self.save(store, chunk)?;
+        }
+        for (number, stray) in found {
+            store.delete(number, stray.uid())?;
+        }
+        Ok(())
+    }
+
+    /// The objects that are dead, and one of which half is: a move is a write, too. The last one is written anew with
+    /// each write.
+    fn wasteful(&self) -> Vec<u64> {
+        let mut moves = false;
+        let last = self.chunks.last_key_value().map(|(&number, _)| number);
+        let mut is_wasteful = |number: u64, chunk: &Chunk| {
+            let n_live = n_bytes(&self.live_lines(number).collect());
+            let is_dead = n_live == 0;
+            let is_moved = !is_dead && !moves && n_live * 2 < n_bytes(&chunk.lines);
+            moves |= is_moved;
+            Some(number) != last && (is_dead || is_moved)
+        };
+        let chunks = self.chunks.iter().map(|(&number, chunk)| (number, chunk));
+        chunks
+            .filter(|(number, chunk)| is_wasteful(*number, chunk))
+            .map(|(number, _)| number)
+            .collect()
+    }
+
+    /// The lines of an object that count.
+    fn live_lines(&self, number: u64) -> impl Iterator<Item = (Topic, Line)> {
+        let lines = self.chunks.get(&number).into_iter().flat_map(|chunk| &chunk.lines);
+        let is_live = move |topic: &Topic, line: &Line| {
+            let places = self.places.get(topic);
+            let is_last = places.is_none_or(|places| places.last() == Some(&number));
+            let is_only = places.is_none_or(|places| places.len() == 1);
+            is_last && !(line.is_removal && is_only)
+        };
+        lines
+            .filter(move |(topic, line)| is_live(topic, line))
+            .map(|(topic, line)| (topic.clone(), line.clone()))
+    }
+
+    fn delete(&mut self, store: &mut impl RecordStore, number: u64) -> Result<(), Refusal> {
+        if let Some(chunk) = self.chunks.get(&number) {
+            store.delete(number, chunk.uid())?;
+        }
+        self.forget(number);
+        Ok(())
+    }
+
+    /// It says nothing about any topic.
+    pub fn is_empty(&self) -> bool {
+        self.places.iter().all(|(topic, places)| {
+            let last = places.last().and_then(|number| self.chunks.get(number));
+            last.and_then(|chunk| chunk.lines.get(topic)).is_none_or(|line| line.is_removal)
+        })
+    }
+
+    /// Deletes all of it.
+    ///
+    /// # Errors
+    /// The server's refusal, or another posse has taken it over.
+    pub fn remove(&mut self, store: &mut impl RecordStore) -> Result<(), RecordFailure> {
+        for (number, chunk) in self.look(store)? {
+            store.delete(number, chunk.uid())?;
+            self.forget(number);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, chunk: Chunk) {
+        for topic in chunk.lines.keys() {
+            self.places.entry(topic.clone()).or_default().insert(chunk.number);
+        }
+        self.chunks.insert(chunk.number, chunk);
+    }
+
+    fn forget(&mut self, number: u64) {
+        let Some(chunk) = self.chunks.remove(&number) else { return };
+        for topic in chunk.lines.into_keys() {
+            if let Some(places) = self.places.get_mut(&topic) {
+                places.remove(&number);
+                if places.is_empty() {
+                    self.places.remove(&topic);
+                }
+            }
+        }
+    }
+}
+
+impl Chunk {
+    fn uid(&self) -> &str {
+        self.at.as_ref().map_or("", |at| &at.uid)
+    }
+}
+
+fn n_bytes(lines: &Lines) -> usize {
+    lines.values().map(|line| line.text.len() + 1).sum()
+}
+
+fn sorted(mut found: Vec<FoundChunk>) -> Vec<FoundChunk> {
+    found.sort_by_key(|one| one.chunk.number);
+    found
+}
