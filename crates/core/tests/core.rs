@@ -49,6 +49,7 @@ mod core {
     mod stable_slots;
     mod starts;
     mod stop_waits;
+    mod takeovers;
     mod task_arrays;
     mod task_order;
     mod task_outputs;

@@ -71,7 +71,7 @@ use posse_base::time::Millis;
 
 /// The owner of what is remembered: twelve parts, each of which owns its state and says at its head what is always true
 /// of it. A module of the reconciler is the rule of one occasion, and calls them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reconciler {
     policy: Policy,
     /// For the jitter of delays.

@@ -91,7 +91,7 @@ impl Reconciler {
     pub(super) fn on_recorded(&mut self, answer: Result<(), RecordError>, now: Millis) {
         self.unrecorded.end(answer.is_ok(), now);
         if let Err(RecordError { why, is_taken_over: true }) = answer {
-            self.end_of_run.decide(RunVerdict::TakenOver { holder: why });
+            self.end.decide(RunVerdict::TakenOver { holder: why });
         }
     }
 
