@@ -1,10 +1,16 @@
 //! The record of a run: what was acknowledged is known to the next process, in the next pod of the driver's Job or on the
 //! same host, and what is done is not done again.
 
+use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
+
+use posse_base::rng::Rng;
 use serde_json::{Value, json};
 
 use super::submit;
 use crate::support::posse::{Run, said};
+use crate::support::runner::is_in_full;
 use crate::support::scene::{APP, Scene, is_running, uid_of};
 use crate::support::server::{End, Server};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
@@ -227,5 +233,75 @@ pub fn a_killed_posse_forgets_no_task(server: &dyn Server) {
     let output = other.once(&["run"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("is of application shop"), "{}", said(&output));
+    scene.finish();
+}
+
+/// Executors that outlive the driver's pod dial the Service; the driver listens at its own address, to which that name may
+/// not lead yet.
+pub fn executors_dial_the_service(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let told = scene.file("host");
+    let script = format!("echo $POSSE_DRIVER_HOST >{}; exec sleep 1000", told.display());
+    let mut settings = queue(&scene);
+    settings["executors"][0]["count"] = json!(1);
+    settings["driver"]["command"] = json!(["sh", "-c", script]);
+    let run = submit::run(&scene).settings(settings);
+    submit::expect(&run.once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    let pod = wait_value(PATIENCE, "an executor", || {
+        submit::pods_of(&scene, "executor").pop().ok_or("not yet")
+    });
+    let env = pod["spec"]["containers"][0]["env"].as_array().unwrap();
+    let host = env.iter().find(|one| one["name"] == "POSSE_DRIVER_HOST").unwrap();
+    assert_eq!(host["value"], format!("shop-driver.{}.svc", scene.namespace));
+    wait_value(PATIENCE, "the driver to say where it listens", || {
+        let host = std::fs::read_to_string(&told).unwrap_or_default();
+        host.trim().parse::<IpAddr>().map_err(|_| host)
+    });
+    submit::stop_and_finish(scene);
+}
+
+/// How often posse is killed in a row.
+fn n_kills() -> u64 {
+    if is_in_full() { 50 } else { 8 }
+}
+
+/// posse is killed again and again, at moments of chance: what it has taken is done, and begun once.
+pub fn a_loop_of_kills(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let (path, begun) = (scene.file("record"), scene.file("begun"));
+    let mut settings = queue(&scene);
+    settings["executors"][0]["max"] = json!(3);
+    settings["executors"][0]["pod"]["spec"]["containers"][0]["command"] =
+        json!(["sh", "-c", r#"echo "$POSSE_KEY" >>"$SCENE/begun"; exec sleep "0.$(($$ % 10))""#]);
+    let start = || {
+        let run = scene.run().settings(settings.clone()).instance("i");
+        run.arg("--record").arg(&path.display().to_string()).start()
+    };
+    let mut rng = Rng::new(1);
+    let mut taken = Vec::new();
+    for n in 0..n_kills() {
+        let posse = start();
+        // It may be killed before it has read its record.
+        if rng.chance(75) {
+            posse.wait_ready();
+            for name in [format!("a{n}"), format!("b{n}")] {
+                let output = posse.ask(&["task", "add", "--name", &name]);
+                assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+                taken.push(name);
+            }
+        }
+        thread::sleep(Duration::from_millis(rng.below(400)));
+        posse.kill();
+    }
+    let posse = start();
+    posse.wait_ready();
+    let output = posse.ask(&["task", "wait"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let begun = std::fs::read_to_string(begun).unwrap();
+    let mut begun: Vec<&str> = begun.lines().collect();
+    begun.sort_unstable();
+    taken.sort_unstable();
+    assert_eq!(begun, taken);
+    posse.stop();
     scene.finish();
 }

@@ -81,7 +81,12 @@ pub fn word_count() {
 pub fn queue() {
     let _nodes = share_nodes();
     let Some(scene) = scene() else { return };
-    let edits = [("driver:\n", &*driver()), ("python:3.12-slim", IMAGE)];
+    let edits = [
+        ("driver:\n", &*driver()),
+        ("python:3.12-slim", IMAGE),
+        // Without DNS no executor finds the next driver.
+        ("keep_executors: true", "keep_executors: false"),
+    ];
     scene.write("posse.yaml", &settings("queue", &edits));
     scene.submit();
     wait_end(&scene, "queue");

@@ -36,7 +36,10 @@ pub(super) struct RunContext {
     pub pod: Option<OwnerRef>,
     /// What owns the executors: the pod, or its Job if they outlive it.
     pub owner: Option<OwnerRef>,
+    /// What executors dial.
     pub driver_host: String,
+    /// Where the driver listens. The name of its Service may still lead to the pod before.
+    pub listen_host: String,
 }
 
 impl RunContext {
@@ -51,11 +54,16 @@ impl RunContext {
         let pod = driver_pod::find(hints, &server.http);
         let outlived = job.filter(|_| settings.keeps_executors() && pod.is_some());
         let has_program = !settings.driver.command.is_empty();
-        let driver_host = match (&settings.driver.host, outlived.filter(|_| has_program)) {
-            (Some(host), _) => host.clone(),
-            // The name of the Service that `posse submit` creates: the next pod has another address.
-            (None, Some(job)) => format!("{}.{namespace}.svc", job.name()),
-            (None, None) => local_address(&server.http)?.to_string(),
+        let listen_host = match &settings.driver.host {
+            Some(host) => host.clone(),
+            None => local_address(&server.http)?.to_string(),
+        };
+        // Nobody has chosen the pod's own address, and the next pod has another one.
+        let is_chosen = settings.driver.host.is_some() && settings.driver.host != env("POD_IP");
+        let driver_host = match outlived.filter(|_| has_program && !is_chosen) {
+            // The name of the Service that `posse submit` creates.
+            Some(job) => format!("{}.{namespace}.svc", job.name()),
+            None => listen_host.clone(),
         };
         let owner = outlived.map(DriverJob::owner_ref).or_else(|| pod.clone());
         if !server.is_embedded
@@ -68,7 +76,7 @@ impl RunContext {
                  of this machine that the cluster's nodes can reach"
             );
         }
-        Ok(Self { namespace, pod, owner, driver_host })
+        Ok(Self { namespace, pod, owner, driver_host, listen_host })
     }
 
     /// The executors are the Job's, and outlive the driver's pod.

@@ -20,7 +20,7 @@ impl Run<'_> {
         credentials: &CredentialThreads,
     ) -> DriverPlan {
         let driver = &self.settings.driver;
-        let host = names::host_in_url(&run.driver_host);
+        let host = names::host_in_url(&self.context.listen_host);
         // The settings have a port if a probe needs one.
         let address =
             |port: Option<u16>| format!("{host}:{}", port.or(run.driver_port).unwrap_or_default());
@@ -36,7 +36,7 @@ impl Run<'_> {
                     tcp @ ControlAddr::Tcp(_) => tcp.to_string(),
                 }),
                 control_token_file: self.settings.control_token_file.as_deref().map(absolute),
-                host: run.driver_host.clone(),
+                host: self.context.listen_host.clone(),
                 port: run.driver_port,
                 socket: (driver.ready == Ready::Socket).then(|| address(None)),
                 credentials: credentials.driver_env(&self.settings.credentials),
