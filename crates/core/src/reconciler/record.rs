@@ -11,7 +11,7 @@ use crate::model::fact::{EndedWork, Fact, Knowledge, Progress, Topic};
 use crate::model::ids::GroupName;
 use crate::model::input::RecordError;
 use crate::model::settings::{GroupSpec, RecordUse};
-use crate::model::task::Task;
+use crate::model::task::{TASKS_BYTES_MAX, Task};
 use crate::state::executors::Group;
 use posse_base::time::Millis;
 
@@ -73,6 +73,19 @@ impl Reconciler {
             }
         }
         topics.into_iter().for_each(|topic| self.note_fact(topic));
+    }
+
+    /// Why the open tasks cannot have so many more bytes.
+    pub(super) fn refuse_bytes(&self, n_new: usize) -> Option<Reply> {
+        let groups = self.executors.groups().values();
+        let n_bytes: usize = groups.map(|group| group.tasks.n_bytes()).sum();
+        (n_bytes + n_new > TASKS_BYTES_MAX).then(|| {
+            let what = format!(
+                "the open tasks have {n_bytes} bytes, the new ones {n_new}, and the maximum is {TASKS_BYTES_MAX}: move what \
+                 is equal into the template, or wait until some have ended"
+            );
+            Reply::TooMany { what, field: "executors" }
+        })
     }
 
     /// Sends what has changed, unless a write is under way. Without the Lease another process may write the record.

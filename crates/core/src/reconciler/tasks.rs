@@ -15,8 +15,8 @@ use crate::model::refusal::Refusal;
 use crate::model::settings::{GroupSpec, RecordUse};
 use crate::model::status::State;
 use crate::model::task::{
-    OPEN_TASKS_MAX, Shape, TASK_IN_POD_BYTES_MAX, TASK_MESSAGE_BYTES_MAX, TASKS_BYTES_MAX, Task,
-    TaskEnd, TaskOutcome, TaskRun, TaskState, TaskStatus,
+    OPEN_TASKS_MAX, Shape, TASK_IN_POD_BYTES_MAX, TASK_MESSAGE_BYTES_MAX, Task, TaskEnd,
+    TaskOutcome, TaskRun, TaskState, TaskStatus,
 };
 use crate::policy::loss::{Loss, classify};
 use crate::state::create_backoff::BackoffCause;
@@ -73,19 +73,6 @@ impl Reconciler {
         }
         let keys = tasks.iter().map(|task| &task.key);
         Reply::Tasks(keys.filter_map(|key| self.task_status(name, key)).collect())
-    }
-
-    /// Why the open tasks cannot have so many more bytes.
-    fn refuse_bytes(&self, n_new: usize) -> Option<Reply> {
-        let groups = self.executors.groups().values();
-        let n_bytes: usize = groups.map(|group| group.tasks.n_bytes()).sum();
-        (n_bytes + n_new > TASKS_BYTES_MAX).then(|| {
-            let what = format!(
-                "the open tasks have {n_bytes} bytes, the new ones {n_new}, and the maximum is {TASKS_BYTES_MAX}: move what \
-                 is equal into the template, or wait until some have ended"
-            );
-            Reply::TooMany { what, field: "executors" }
-        })
     }
 
     /// Why a group cannot have so many more open tasks.
