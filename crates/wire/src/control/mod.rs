@@ -129,6 +129,10 @@ impl NewGroup {
     }
 }
 
+/// The most bytes of a group that a call makes, as the record has them: it keeps them in one object of the server, which takes
+/// 1 MiB.
+const GROUP_BYTES_MAX: usize = 900_000;
+
 /// The fields of `PUT /v1/groups/{group}`.
 const PUT_FIELDS: [&str; 14] = [
     "target",
@@ -159,6 +163,13 @@ pub fn parse_put_group(body: &[u8]) -> Result<PutGroup, CallError> {
         return Ok(PutGroup::Target(count("target", target)?));
     };
     let call = call_fields(&fields, &template);
+    let n_bytes: usize =
+        call.iter().map(|(name, text)| name.len() + Value::from(&**text).to_string().len()).sum();
+    if n_bytes > GROUP_BYTES_MAX {
+        let what =
+            format!("makes a group of {n_bytes} bytes, and the maximum is {GROUP_BYTES_MAX}");
+        return Err(CallError::new(TEMPLATE, what));
+    }
     let container = optional(&fields, "container").map(|value| text("container", value));
     let container = container.transpose()?;
     let fields = Node::from(Value::Object(fields));
@@ -487,6 +498,17 @@ mod tests {
         }
         let kill = parse_kill(br#"{"executors": [1], "executors": [2]}"#).unwrap_err();
         assert!(kill.error.contains("\"executors\" is given twice"), "{kill:?}");
+    }
+
+    #[test]
+    fn a_group_that_no_record_can_keep_is_refused() {
+        let put = |n: usize| {
+            parse_put_group(format!(r#"{{"template":"{}","target":1}}"#, "x".repeat(n)).as_bytes())
+        };
+        assert!(put(GROUP_BYTES_MAX - 100).is_ok());
+        let error = put(GROUP_BYTES_MAX).unwrap_err();
+        assert_eq!(error.field.as_deref(), Some(TEMPLATE));
+        assert!(error.error.ends_with("and the maximum is 900000"), "{error:?}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::control::task::TaskJson;
 use posse_core::model::fact::{EndedWork, Fact, Knowledge, Progress, Topic, end_reason};
 use posse_core::model::ids::{ExecutorId, GroupName};
+use posse_core::model::settings::EXECUTORS_MAX;
 use posse_core::model::task::{After, Task, TaskEnd, TaskOutcome};
 
 /// The version of these lines. A posse that knows only older ones refuses a record instead of misreading it.
@@ -108,12 +109,13 @@ struct OrderedTaskJson {
     task: TaskJson,
 }
 
+/// Ranges with both ends, since most indexes that have ended are beside each other.
 #[derive(Serialize, Deserialize)]
 struct WorkJson {
     #[serde(default)]
-    completed: BTreeSet<u32>,
+    completed: Vec<(u32, u32)>,
     #[serde(default)]
-    given_up: BTreeSet<u32>,
+    given_up: Vec<(u32, u32)>,
 }
 
 /// The line of a fact, without its end.
@@ -138,10 +140,31 @@ pub fn line(fact: &Fact) -> String {
             json!(OrderedTaskJson { order: *order, task })
         }
         Knowledge::Work(EndedWork { completed, given_up }) => {
-            json!(WorkJson { completed: completed.clone(), given_up: given_up.clone() })
+            json!(WorkJson { completed: ranges(completed), given_up: ranges(given_up) })
         }
     });
     json!(Line { topic, is }).to_string()
+}
+
+fn ranges(indexes: &BTreeSet<u32>) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &index in indexes {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == index => *last = index,
+            _ => ranges.push((index, index)),
+        }
+    }
+    ranges
+}
+
+/// The indexes of these ranges, each of which lies above the one before. Somebody may have edited them.
+fn indexes(ranges: &[(u32, u32)]) -> Result<BTreeSet<u32>, NotAFact> {
+    let are_apart = ranges.is_sorted_by(|before, after| before.1 < after.0);
+    let is_range = |(first, last): &(u32, u32)| first <= last && *last < EXECUTORS_MAX;
+    if !are_apart || !ranges.iter().all(is_range) {
+        return Err(NotAFact);
+    }
+    Ok(ranges.iter().flat_map(|(first, last)| *first..=*last).collect())
 }
 
 fn progress_json(progress: &Progress) -> ProgressJson {
@@ -200,6 +223,7 @@ fn knowledge(topic: &Topic, is: Value) -> Result<Knowledge, NotAFact> {
         }
         Topic::Work(_) => {
             let WorkJson { completed, given_up } = read(is)?;
+            let (completed, given_up) = (indexes(&completed)?, indexes(&given_up)?);
             Knowledge::Work(EndedWork { completed, given_up })
         }
     })
@@ -243,7 +267,7 @@ mod tests {
             reason: end_reason("app_error"),
             message: Some("container: exit code 3".into()),
         };
-        let work = EndedWork { completed: [0, 2].into(), given_up: [1].into() };
+        let work = EndedWork { completed: [0, 2, 3, 4].into(), given_up: [1].into() };
         let known = [
             (
                 Topic::Task(group.clone(), Arc::clone(&key)),
@@ -283,6 +307,9 @@ mod tests {
             r#"{"group":"g","is":{"target":5}}"#,
             r#"{"task":["g"],"is":{"order":1}}"#,
             r#"{"task":["g","k"],"is":{}}"#,
+            r#"{"work":"g","is":{"completed":[[2,1]]}}"#,
+            r#"{"work":"g","is":{"completed":[[0,4294967295]]}}"#,
+            r#"{"work":"g","is":{"completed":[[0,7],[7,8]]}}"#,
             r#"{"target":"g","is":{"target":-1,"of_file":1}}"#,
             r#"{"progress":["g","k"],"is":{"attempts":1,"retries_left":0,"end":{"outcome":"lost"}}}"#,
             r#"{"progress":["g","k"],"is":{"attempts":1,"retries_left":0,
