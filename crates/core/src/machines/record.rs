@@ -200,7 +200,8 @@ impl ChunkedRecord {
         let mut lines = Lines::new();
         let wasteful = self.wasteful();
         for &number in &wasteful {
-            lines.extend(self.live_lines(number));
+            let live = self.live_lines(number);
+            lines.extend(live.map(|(topic, line)| (topic.clone(), line.clone())));
         }
         for (topic, line) in new {
             if line.is_removal && !self.places.contains_key(&topic) {
@@ -221,9 +222,11 @@ impl ChunkedRecord {
         if lines.is_empty() {
             return Ok(());
         }
-        let n_new = n_bytes(&lines);
+        let n_new = n_bytes(lines.values());
         let last = self.chunks.last_key_value().map(|(_, last)| last);
-        if let Some(last) = last.filter(|last| n_bytes(&last.lines) + n_new <= S::TAIL_BYTES_MAX) {
+        if let Some(last) =
+            last.filter(|last| n_bytes(last.lines.values()) + n_new <= S::TAIL_BYTES_MAX)
+        {
             let mut last = last.clone();
             last.lines.extend(lines);
             return self.save(store, last);
@@ -347,9 +350,9 @@ impl ChunkedRecord {
         let mut moves = false;
         let last = self.chunks.last_key_value().map(|(&number, _)| number);
         let mut is_wasteful = |number: u64, chunk: &Chunk| {
-            let n_live = n_bytes(&self.live_lines(number).collect());
+            let n_live = n_bytes(self.live_lines(number).map(|(_, line)| line));
             let is_dead = n_live == 0;
-            let is_moved = !is_dead && !moves && n_live * 2 < n_bytes(&chunk.lines);
+            let is_moved = !is_dead && !moves && n_live * 2 < n_bytes(chunk.lines.values());
             moves |= is_moved;
             Some(number) != last && (is_dead || is_moved)
         };
@@ -361,7 +364,7 @@ impl ChunkedRecord {
     }
 
     /// The lines of an object that count.
-    fn live_lines(&self, number: u64) -> impl Iterator<Item = (Topic, Line)> {
+    fn live_lines(&self, number: u64) -> impl Iterator<Item = (&Topic, &Line)> {
         let lines = self.chunks.get(&number).into_iter().flat_map(|chunk| &chunk.lines);
         let is_live = move |topic: &Topic, line: &Line| {
             let places = self.places.get(topic);
@@ -369,9 +372,7 @@ impl ChunkedRecord {
             let is_only = places.is_none_or(|places| places.len() == 1);
             is_last && !(line.is_removal && is_only)
         };
-        lines
-            .filter(move |(topic, line)| is_live(topic, line))
-            .map(|(topic, line)| (topic.clone(), line.clone()))
+        lines.filter(move |(topic, line)| is_live(topic, line))
     }
 
     fn delete(&mut self, store: &mut impl RecordStore, number: u64) -> Result<(), Refusal> {
@@ -428,8 +429,8 @@ impl Chunk {
     }
 }
 
-fn n_bytes(lines: &Lines) -> usize {
-    lines.values().map(|line| line.text.len() + 1).sum()
+fn n_bytes<'a>(lines: impl Iterator<Item = &'a Line>) -> usize {
+    lines.map(|line| line.text.len() + 1).sum()
 }
 
 fn sorted(mut found: Vec<FoundChunk>) -> Vec<FoundChunk> {
