@@ -119,6 +119,28 @@ fn a_job_completes_when_enough_pods_have_succeeded() {
     fixture.until(&format!("{CORE}/pods"), "empty", |pods| pods["items"] == json!([]));
 }
 
+/// As the executors of a run that outlive the driver's pod.
+#[test]
+fn a_pod_that_a_job_owns_without_control_does_not_count() {
+    let fixture = start(|_| {});
+    let job_uid =
+        fixture.created(JOBS, &job("j", "sleep 100", &json!({})))["metadata"]["uid"].clone();
+    let mut owned = pod("owned", &json!({ "restartPolicy": "Never" }));
+    owned["metadata"]["ownerReferences"] =
+        json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": job_uid }]);
+    owned["spec"]["containers"][0]["command"] = json!(["true"]);
+    let path = format!("{CORE}/pods/owned");
+    fixture.created(&format!("{CORE}/pods"), &owned);
+    fixture.until(&path, "succeeded", |pod| pod["status"]["phase"] == "Succeeded");
+    assert_eq!(fixture.delete(&path).status, 200);
+    // The controller sees the delete before this Job's end.
+    fixture.created(JOBS, &job("other", "true", &json!({})));
+    let other = format!("{JOBS}/other");
+    fixture.until(&other, "complete", |job| condition(job, "Complete").is_some());
+    let status = fixture.get(&format!("{JOBS}/j")).json()["status"].clone();
+    assert_eq!((&status["succeeded"], &status["active"]), (&Value::Null, &json!(1)), "{status}");
+}
+
 #[test]
 fn a_job_fails_after_its_backoff_limit() {
     let fixture = start(|_| {});

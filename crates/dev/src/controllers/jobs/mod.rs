@@ -72,6 +72,9 @@ impl Jobs {
         } else if object.key.kind == Kind::Pod {
             for owner in &object.owners {
                 let Some(job) = self.jobs.get_mut(owner) else { continue };
+                if !is_controlled(&object.value(), owner) {
+                    continue;
+                }
                 if change.gone {
                     job.gone.push(Arc::clone(object));
                 }
@@ -97,6 +100,7 @@ impl Jobs {
     }
 }
 
+/// What a Job owns without being its controller is none of its pods.
 fn is_controlled(pod: &Value, uid: &str) -> bool {
     let owners = array_at(pod, "/metadata/ownerReferences");
     owners.iter().any(|owner| owner["controller"] == true && text_at(owner, "/uid") == uid)
@@ -110,7 +114,6 @@ impl TrackedJob {
             let pods = state.store.dependents(uid).into_iter();
             let pods = pods.filter(|key| key.kind == Kind::Pod);
             let pods = pods.filter_map(|key| state.store.get(&key).cloned());
-            // What the Job owns without being its controller is none of its pods.
             let pods = pods.filter(|pod| is_controlled(&pod.value(), uid));
             (job, pods.collect::<Vec<_>>(), state.now.clone())
         };
