@@ -44,8 +44,8 @@ const TOLD_BYTES_MAX: usize = 2 << 10;
 
 /// A call has at most 3 MiB.
 const CALL_BYTES_MAX: usize = 3 << 20;
-/// A task has at most 32 KiB beside its files.
-const TASKS_A_CALL: usize = 90;
+/// Each call waits until the record has its tasks, which takes a fifth of a second.
+const TASKS_A_CALL: usize = 1_000;
 
 /// `posse task`.
 ///
