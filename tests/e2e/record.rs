@@ -175,7 +175,7 @@ pub fn work_outlives_the_drivers_pod(server: &dyn Server) {
         wait_value(PATIENCE, "the end to be in the record", || {
             let records = records(&scene);
             let text = records.iter().map(|one| one["data"]["lines"].as_str().unwrap_or_default());
-            let want = if index == "0" { "\"completed\":[0]" } else { "\"completed\":[0,1]" };
+            let want = if index == "0" { "\"completed\":[[0,0]]" } else { "\"completed\":[[0,1]]" };
             if text.collect::<String>().contains(want) { Ok(()) } else { Err(json!(records)) }
         });
         scene.delete(&driver);
