@@ -162,6 +162,9 @@ impl Reconciler {
                     tasks.insert((name, key), (order, task));
                 }
                 (Topic::Progress(name, key), Some(Knowledge::Progress(known))) => {
+                    if let Some((_, Some(executor))) = &known.end {
+                        self.ours.on_earlier(*executor);
+                    }
                     progress.insert((name, key), known);
                 }
                 (Topic::Target(name), Some(Knowledge::Target { target, of_file })) => {

@@ -146,13 +146,18 @@ impl Ours {
             is_credible && pod.id.0 <= ID_MAX && self.has_our_name(pod) && self.has_our_owner(pod)
         });
         let Some(highest) = found.map(|pod| pod.id).max() else { return };
-        if self.reserved.is_none() {
-            let block_end = highest.0.div_ceil(BLOCK).max(1).saturating_mul(BLOCK);
+        self.on_earlier(highest);
+        self.on_seen(highest);
+    }
+
+    /// An earlier run used this id, as a pod or the record of the run says.
+    pub fn on_earlier(&mut self, id: ExecutorId) {
+        if self.reserved.is_none() && id.0 <= ID_MAX {
+            let block_end = id.0.div_ceil(BLOCK).max(1).saturating_mul(BLOCK);
             let next = block_end.saturating_add(1);
             self.earlier.insert_all(1..next);
             self.next = self.next.max(next);
         }
-        self.on_seen(highest);
     }
 
     /// The pod of this id is gone, or it can never have one.

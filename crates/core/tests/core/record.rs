@@ -61,6 +61,7 @@ fn tasks_are_there_when_the_drivers_pod_is_not() {
     assert_eq!((show(&mut run, "failed").unwrap().end.unwrap().exit_code), Some(1));
     // In the old order, and each in its next attempt.
     let begun = settle(&mut run);
+    assert!(begun.iter().all(|(id, ..)| *id > 1_000), "no id of an ended task is used again");
     let begun: Vec<(&str, u32)> = begun.iter().map(|(_, key, n)| (key.as_str(), *n)).collect();
     assert_eq!(begun, [("again", 2), ("lost", 1)]);
     // Two of three retries are left.
