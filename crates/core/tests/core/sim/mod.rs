@@ -160,7 +160,7 @@ fn play_each(part: u64, world: impl Fn(u64) -> Result<(), String>) {
             outcome.unwrap_or_else(|_| Err("panic".to_owned()))
         };
         if play().is_err() {
-            trace::begin(TRACE_LINES);
+            trace::begin(number("SIM_SEED").map_or(TRACE_LINES, |_| 1_000_000));
             let again = play();
             panic!("{}\nseed {seed}: {again:?}", trace::end().join("\n"));
         }

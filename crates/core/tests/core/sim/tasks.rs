@@ -90,8 +90,14 @@ impl TaskDriver {
         }
     }
 
-    /// The output of an ended task is kept before its pod is deleted, a few at a time.
-    fn keeps_outputs(&mut self, action: &Action, core: &Reconciler) -> CheckResult {
+    /// The output of an ended task is kept before its pod is deleted, a few at a time. A restore begins pods again whose
+    /// output an earlier process has kept.
+    fn keeps_outputs(
+        &mut self,
+        action: &Action,
+        core: &Reconciler,
+        cluster: &Cluster,
+    ) -> CheckResult {
         match action {
             Action::KeepOutput { output, .. } => {
                 self.read.insert(output.uid.clone(), output.executor);
@@ -100,7 +106,7 @@ impl TaskDriver {
                     false => Ok(()),
                 }
             }
-            Action::Delete { uid, .. } => {
+            Action::Delete { uid, .. } if cluster.n_restores == 0 => {
                 let id = core.snapshot().get(uid).map(|pod| pod.id);
                 match id.is_some_and(|id| self.unkept.contains(&id)) {
                     true => fail(format!("{action:?} before its task's output was kept")),
@@ -131,7 +137,9 @@ impl TaskDriver {
         }
         self.outcomes.insert(key.clone(), end.outcome);
         let has_output = matches!(end.outcome, TaskOutcome::Failed | TaskOutcome::Succeeded);
-        let of_pod = |id: &ExecutorId| cluster.pods.values().any(|stored| stored.pod.id == *id);
+        let is_of_it = |pod: &Pod| pod.task.as_ref().is_some_and(|run| run.task.key == key.1);
+        let mut pods = cluster.pods.values().map(|stored| &stored.pod);
+        let mut of_pod = |id: &ExecutorId| pods.any(|pod| pod.id == *id && is_of_it(pod));
         let is_new = |id: &ExecutorId| !self.kept.contains(id);
         self.unkept.extend(executor.filter(|id| has_output && of_pod(id) && is_new(id)));
         if end.outcome == TaskOutcome::Skipped && self.allowed(&key.0, &key.1) == Some(true) {
@@ -173,7 +181,7 @@ impl TaskDriver {
         core: &Reconciler,
         cluster: &Cluster,
     ) -> CheckResult {
-        self.keeps_outputs(action, core)?;
+        self.keeps_outputs(action, core, cluster)?;
         let Action::Create { id, group: name, overrides, .. } = action else { return Ok(()) };
         let Some(run) = &overrides.task else { return Ok(()) };
         if cluster.n_restores > 0 {

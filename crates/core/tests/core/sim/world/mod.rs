@@ -506,7 +506,8 @@ impl World {
         self.lose_driver_pod();
     }
 
-    /// Half of the kills of a run with a record take the driver's pod: the garbage collector deletes its executors.
+    /// Half of the kills of a run with a record take the driver's pod: the garbage collector deletes its executors, and
+    /// what its late creates would make. The next process owns none of these.
     fn lose_driver_pod(&mut self) {
         if self.policy.record != RecordUse::On || !self.calls_rng.chance(50) {
             return;
@@ -516,6 +517,7 @@ impl World {
         for uid in uids {
             self.delete_pod(&uid);
         }
+        self.requests.retain(|_, request| !matches!(request.action, Action::Create { .. }));
     }
 
     fn lease(&mut self, held: bool) -> CheckResult {
