@@ -60,9 +60,11 @@ pub struct Adoption {
 
 /// Decides about one pod.
 pub fn judge(pod: &PodFacts, group: &GroupFacts) -> Adoption {
-    // A label is untrusted input: no pod is ahead of the attempts that this run knows.
+    // A label is untrusted input: no pod is ahead of the attempts that this run knows. One that says so is of a process
+    // before, whose create took effect late: it does not belong to the executors that have begun together since.
     let group_attempt = if group.is_known { group.attempt } else { group.attempt.max(pod.attempt) };
-    let attempt = pod.attempt.min(group_attempt);
+    let is_unknown = group.restarts_whole && pod.attempt > group_attempt;
+    let attempt = if is_unknown { 0 } else { pod.attempt.min(group_attempt) };
     let is_earlier = group.restarts_whole && attempt < group_attempt && pod.task.is_none();
     let stays = pod.has_stopped && !pod.is_deleting;
     let is_done = match (pod.reported, pod.task, group.restart) {
@@ -183,7 +185,12 @@ mod tests {
             (PodFacts { attempt: 2, ..LOST }, whole, (3, 2, true, Life::Retained, false)),
             (PodFacts { attempt: 2, ..DONE }, whole, (3, 2, true, LIFE_LOST, false)),
             // A label is untrusted input.
-            (PodFacts { attempt: 9, ..RUNS }, whole, (3, 3, false, Life::Wanted, true)),
+            (PodFacts { attempt: 9, ..RUNS }, whole, (3, 0, true, ending, false)),
+            (
+                PodFacts { attempt: 9, ..RUNS },
+                GroupFacts { restarts_whole: false, ..whole },
+                (3, 3, false, Life::Wanted, true),
+            ),
             (
                 PodFacts { attempt: 9, ..RUNS },
                 GroupFacts { is_known: false, ..whole },
