@@ -30,18 +30,16 @@ impl Reconciler {
     pub(super) fn completes(&self, executor: &Executor, pod: &Pod) -> bool {
         let group = self.executors.home(executor);
         let is_open = match executor.life {
-            // In a drain period an executor may finish its work. Without `completions` a lower target
-            // has taken account of it already.
-            Life::Ending(Ending { drain_until: Some(_), .. }) => {
-                group.spec.completions.is_some() && executor.task.is_none()
+            // In a drain period an executor may finish its work, and before the delete has reached its pod. Without
+            // `completions` a lower target has taken account of it already.
+            Life::Ending(Ending { drain_until, .. }) => {
+                let may_finish = drain_until.is_some() || !pod.deleting;
+                may_finish && group.spec.completions.is_some() && executor.task.is_none()
             }
             Life::Wanted => pod.draining.is_none() || group.spec.completions.is_some(),
-            Life::Cancelled
-            | Life::Completed
-            | Life::Ending(_)
-            | Life::Gone
-            | Life::Lost { .. }
-            | Life::Retained => false,
+            Life::Cancelled | Life::Completed | Life::Gone | Life::Lost { .. } | Life::Retained => {
+                false
+            }
         };
         let is_stopping = self.end.ends_executors();
         is_open
@@ -136,9 +134,11 @@ impl Reconciler {
         });
         let Some(group) = self.executors.group_of(id) else { return };
         let before = group.target();
-        group.work.on_end(is_completed);
-        if let Some(index) = index.filter(|_| group.spec.completions.is_some()) {
-            group.ended.insert(index, is_completed);
+        // Without an index another one has it, or it has ended before.
+        if group.spec.completions.is_none()
+            || index.is_some_and(|index| group.ended.insert(index, is_completed))
+        {
+            group.work.on_end(is_completed);
         }
         if group.spec.completions.is_none() && (is_new || !group.is_target_set) {
             group.spec.target = group.spec.target.saturating_sub(1);

@@ -300,3 +300,44 @@ fn a_stop_changes_nothing_of_what_is_left_to_do() {
     let mut run = restart(run, group(0, None), false);
     assert_eq!(settle(&mut run), [(1, "a".to_owned(), 1)]);
 }
+
+/// An executor whose end is in the record, and not yet on its pod.
+#[test]
+fn an_index_that_was_given_up_counts_once() {
+    let group = || GroupSpec { restart: Restart::Never, ..work(2) };
+    let mut run = Run::new(recorded(), vec![group()]);
+    assert_eq!(run.slots_created(), [(1, 0), (2, 1)]);
+    for (id, slot) in [(1, 0), (2, 1)] {
+        run.start(&[id]);
+        run.watch(&[id], |pod| {
+            (pod.slot, pod.restart) = (Some(slot), Restart::Never);
+        });
+    }
+    run.failed(&[1]);
+    let run = restart(run, group(), true);
+    let work = run.core.executors().groups()[&GroupName::from("g")].work;
+    assert_eq!((work.n_completed(), work.n_given_up()), (0, 1));
+}
+
+/// The pod of a surplus executor has ended with 0 before its delete reached it.
+#[test]
+fn work_that_ends_before_its_delete_is_done() {
+    for deleting in [false, true] {
+        let mut run = Run::new(policy(), vec![work(2)]);
+        assert_eq!(run.slots_created(), [(1, 0), (2, 1)]);
+        for (id, slot) in [(1, 0), (2, 1)] {
+            run.start(&[id]);
+            run.watch(&[id], |pod| {
+                (pod.slot, pod.restart) = (Some(slot), Restart::OnFailure);
+            });
+        }
+        call(&mut run, GroupCommand::SetTarget { target: 1 });
+        run.wait(1_000);
+        assert!(run.take().iter().any(|action| matches!(action, Action::Delete { .. })));
+        run.watch(&[2], |pod| {
+            end_with(0)(pod);
+            pod.deleting = deleting;
+        });
+        assert_eq!(run.group("g").completed, u32::from(!deleting));
+    }
+}
