@@ -24,7 +24,7 @@ mod world;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use self::check::CheckResult;
 use self::faults::Profile;
@@ -37,6 +37,8 @@ use posse_core::model::settings::{GroupSpec, Limit, Policy};
 
 const SEEDS: u64 = 100;
 const TRACE_LINES: usize = 60;
+/// After so many failures no further seed is played.
+const FAILURES_MAX: usize = 20;
 const MINUTE_MS: u64 = 60_000;
 /// Seeds that once failed.
 const REGRESSIONS: &[u64] = &[
@@ -115,7 +117,7 @@ fn many_seeds() {
         return;
     }
     let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
-    let (next, n_failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (next, n_failed) = (AtomicU64::new(0), AtomicUsize::new(0));
     let n_threads = std::thread::available_parallelism().map_or(2, usize::from);
     let failures: Vec<(u64, String)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..n_threads)
@@ -124,7 +126,7 @@ fn many_seeds() {
                     let mut failures = Vec::new();
                     loop {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= seeds || n_failed.load(Ordering::Relaxed) > 20 {
+                        if seed >= seeds || n_failed.load(Ordering::Relaxed) >= FAILURES_MAX {
                             return failures;
                         }
                         if let Err(what) = run(seed) {
@@ -152,18 +154,21 @@ fn drivers_take_over_from_each_other() {
     }
 }
 
-/// Plays a part of the seeds; one that fails is played again with its trace.
+/// Plays a part of the seeds; the first that fails is played again with its trace.
 fn play_each(part: u64, world: impl Fn(u64) -> Result<(), String>) {
-    for seed in part_of_seeds(part) {
-        let play = || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| world(seed)));
-            outcome.unwrap_or_else(|_| Err("panic".to_owned()))
-        };
-        if play().is_err() {
-            trace::begin(number("SIM_SEED").map_or(TRACE_LINES, |_| 1_000_000));
-            let again = play();
-            panic!("{}\nseed {seed}: {again:?}", trace::end().join("\n"));
-        }
+    let play = |seed| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| world(seed)));
+        outcome.unwrap_or_else(|_| Err("panic".to_owned()))
+    };
+    let failures = part_of_seeds(part).filter_map(|seed| Some((seed, play(seed).err()?)));
+    let failures: Vec<(u64, String)> = failures.take(FAILURES_MAX).collect();
+    if let Some((seed, _)) = failures.first() {
+        trace::begin(number("SIM_SEED").map_or(TRACE_LINES, |_| 1_000_000));
+        let again = play(*seed);
+        let trace = trace::end().join("\n");
+        let all: Vec<String> =
+            failures.iter().map(|(seed, what)| format!("seed {seed}: {what}")).collect();
+        panic!("{trace}\nseed {seed}: {again:?}\nfailed:\n{}", all.join("\n"));
     }
 }
 

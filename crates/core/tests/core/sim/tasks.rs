@@ -90,14 +90,8 @@ impl TaskDriver {
         }
     }
 
-    /// The output of an ended task is kept before its pod is deleted, a few at a time. A restore begins pods again whose
-    /// output an earlier process has kept.
-    fn keeps_outputs(
-        &mut self,
-        action: &Action,
-        core: &Reconciler,
-        cluster: &Cluster,
-    ) -> CheckResult {
+    /// The output of an ended task is kept before its pod is deleted, a few at a time.
+    fn keeps_outputs(&mut self, action: &Action, core: &Reconciler) -> CheckResult {
         match action {
             Action::KeepOutput { output, .. } => {
                 self.read.insert(output.uid.clone(), output.executor);
@@ -106,7 +100,7 @@ impl TaskDriver {
                     false => Ok(()),
                 }
             }
-            Action::Delete { uid, .. } if cluster.n_restores == 0 => {
+            Action::Delete { uid, .. } => {
                 let id = core.snapshot().get(uid).map(|pod| pod.id);
                 match id.is_some_and(|id| self.unkept.contains(&id)) {
                     true => fail(format!("{action:?} before its task's output was kept")),
@@ -135,14 +129,19 @@ impl TaskDriver {
         if before.is_some_and(|before| before >= *attempts || !self.again.contains(&key)) {
             return fail(format!("{event:?} was told before"));
         }
-        self.outcomes.insert(key.clone(), end.outcome);
+        let earlier = self.outcomes.insert(key.clone(), end.outcome);
         let has_output = matches!(end.outcome, TaskOutcome::Failed | TaskOutcome::Succeeded);
         let is_of_it = |pod: &Pod| pod.task.as_ref().is_some_and(|run| run.task.key == key.1);
         let mut pods = cluster.pods.values().map(|stored| &stored.pod);
         let mut of_pod = |id: &ExecutorId| pods.any(|pod| pod.id == *id && is_of_it(pod));
         let is_new = |id: &ExecutorId| !self.kept.contains(id);
+        // A restore begins pods again whose output an earlier process has kept.
+        let has_output = has_output && cluster.n_restores == 0;
         self.unkept.extend(executor.filter(|id| has_output && of_pod(id) && is_new(id)));
-        if end.outcome == TaskOutcome::Skipped && self.allowed(&key.0, &key.1) == Some(true) {
+        // What it comes after may have been begun again since it was skipped.
+        let is_skipped = end.outcome == TaskOutcome::Skipped;
+        if is_skipped && earlier != Some(end.outcome) && self.allowed(&key.0, &key.1) == Some(true)
+        {
             return fail(format!("{event:?}, but all that it comes after has ended well"));
         }
         if cluster.n_restores == 0 && end.outcome == TaskOutcome::Succeeded {
@@ -152,7 +151,10 @@ impl TaskDriver {
                 return fail(format!("{event:?}, but {of_it:?}"));
             }
         }
-        if end.outcome == TaskOutcome::Cancelled && !self.cancelled.contains(&key) {
+        // A process that has skipped a task ends its pod so that the next one finds it cancelled.
+        let may_be_cancelled =
+            earlier == Some(TaskOutcome::Skipped) || self.cancelled.contains(&key);
+        if end.outcome == TaskOutcome::Cancelled && !may_be_cancelled {
             return fail(format!("{event:?}, but nobody has cancelled it"));
         }
         Ok(())
@@ -181,7 +183,7 @@ impl TaskDriver {
         core: &Reconciler,
         cluster: &Cluster,
     ) -> CheckResult {
-        self.keeps_outputs(action, core, cluster)?;
+        self.keeps_outputs(action, core)?;
         let Action::Create { id, group: name, overrides, .. } = action else { return Ok(()) };
         let Some(run) = &overrides.task else { return Ok(()) };
         if cluster.n_restores > 0 {

@@ -5,6 +5,7 @@ mod finish;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
@@ -355,7 +356,7 @@ impl Check {
             indexes_are_right(core)?;
         }
         tasks_are_right(core)?;
-        check.plan_bounds(core, actions, world.policy.pending_max)?;
+        check.plan_bounds(core, actions, world.policy.pending_max, world.now)?;
         check.snapshot_is_true(core, &world.cluster, is_recounted)?;
         check.ledger_is_kept(core, world.now)
     }
@@ -573,14 +574,21 @@ impl Check {
         Ok(())
     }
 
-    fn plan_bounds(&self, core: &Reconciler, actions: &[Action], pending_max: u32) -> CheckResult {
+    fn plan_bounds(
+        &self,
+        core: &Reconciler,
+        actions: &[Action],
+        pending_max: u32,
+        now: u64,
+    ) -> CheckResult {
         let executors = core.executors();
         for action in actions {
             let Action::Create { id, group: name, .. } = action else { continue };
-            let is_fresh = executors
-                .get(*id)
-                .and_then(|executor| executor.create.as_ref())
-                .is_some_and(|create| create.n_tries == 1);
+            // Decided by this turn: what one before has decided may wait for its first request.
+            let is_fresh = executors.get(*id).is_some_and(|executor| {
+                let is_first = executor.create.as_ref().is_some_and(|create| create.n_tries == 1);
+                is_first && executor.known_since == Millis(now)
+            });
             let Some(group) = executors.groups().get(name).filter(|_| is_fresh) else { continue };
             let (n, target) = (group.own_capacity(), group.target());
             let n_tasks = group.tasks.counts.capacity();
