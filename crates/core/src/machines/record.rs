@@ -98,6 +98,9 @@ pub trait RecordStore {
     fn delete(&mut self, number: u64, uid: &str) -> Result<(), Refusal>;
 
     fn tell(&mut self, notice: RecordNotice);
+
+    /// The wall clock, ms since 1970.
+    fn unix_ms(&self) -> u64;
 }
 
 /// Why a record was not read or written.
@@ -124,7 +127,8 @@ impl From<Refusal> for RecordFailure {
 /// An open record.
 #[derive(Clone, Debug)]
 pub struct ChunkedRecord {
-    /// How many processes have taken the record over.
+    /// Above that of each process that is known to have had the record. Of what a restored server no longer shows, the
+    /// clock tells.
     epoch: u64,
     chunks: BTreeMap<u64, Chunk>,
     /// In which objects a topic has a line.
@@ -139,13 +143,15 @@ impl ChunkedRecord {
     /// # Errors
     /// The server refuses it, or it cannot be read.
     pub fn open<S: RecordStore>(store: &mut S) -> Result<(Self, Vec<Fact>), RecordFailure> {
+        let mut why = RecordFailure::Restless;
         for _ in 0..TRIES_MAX {
             let found = sorted(store.list()?);
             if let Some(newer) = found.iter().find(|one| one.format > S::FORMAT) {
                 let FoundChunk { chunk: Chunk { number, .. }, format, .. } = *newer;
                 return Err(RecordFailure::NewerFormat { number, format });
             }
-            let epoch = found.iter().map(|one| one.chunk.epoch).max().unwrap_or(0) + 1;
+            let last = found.iter().map(|one| one.chunk.epoch).max().unwrap_or(0);
+            let epoch = store.unix_ms().max(last + 1);
             let (chunks, places) = (BTreeMap::new(), BTreeMap::new());
             let mut record = Self { epoch, chunks, places, unknown: None };
             let facts = record.load(found, store);
@@ -153,10 +159,14 @@ impl ChunkedRecord {
                 Ok(()) => return Ok((record, facts)),
                 // The process before has written once more.
                 Err(refusal) if refusal.is_outdated() => {}
+                // Whether it is taken over is not known.
+                Err(refusal) if refusal.class == RefusalClass::OutcomeUnknown => {
+                    why = refusal.into();
+                }
                 Err(refusal) => return Err(refusal.into()),
             }
         }
-        Err(RecordFailure::Restless)
+        Err(why)
     }
 
     fn load(&mut self, found: Vec<FoundChunk>, store: &mut impl RecordStore) -> Vec<Fact> {

@@ -97,6 +97,7 @@ struct Server {
     format: u32,
     faults: Vec<Fault>,
     told: Vec<RecordNotice>,
+    unix_ms: u64,
 }
 
 impl RecordStore for Server {
@@ -129,6 +130,10 @@ impl RecordStore for Server {
 
     fn tell(&mut self, notice: RecordNotice) {
         self.told.push(notice);
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.unix_ms
     }
 }
 
@@ -245,6 +250,19 @@ fn what_arrives_late_counts_for_nothing() {
 }
 
 #[test]
+fn what_arrives_late_counts_for_nothing_after_a_restore_to_before_the_record() {
+    let mut server = Server { unix_ms: 7, ..Server::default() };
+    let (mut before, _) = server.open();
+    server.append(&mut before, &[fact("g", 9)]).unwrap();
+    let late = server.objects.chunks.remove(&1).unwrap();
+    server.unix_ms = 8;
+    let (mut after, _) = server.open();
+    server.append(&mut after, &[fact("g", 2)]).unwrap();
+    server.objects.write(&Chunk { number: 2, at: None, ..late }).unwrap();
+    assert_eq!(server.known(), [fact("g", 2)]);
+}
+
+#[test]
 fn a_write_of_unknown_outcome_is_repeated_first() {
     let mut server = Server::default();
     let (mut record, _) = server.open();
@@ -257,6 +275,18 @@ fn a_write_of_unknown_outcome_is_repeated_first() {
     assert_eq!(server.told, [], "nobody has changed it");
     let known = server.known();
     assert!(!known.contains(&fact("g0", 1)), "{known:?}");
+}
+
+#[test]
+fn a_record_is_taken_over_although_an_answer_is_lost() {
+    let mut server = Server::default();
+    let (mut record, _) = server.open();
+    server.append(&mut record, &[fact("a", 1)]).unwrap();
+    server.faults = vec![Fault::AnswerLost];
+    assert_eq!(server.known(), [fact("a", 1)]);
+    server.faults = vec![Fault::AnswerLost; 10];
+    let failed = ChunkedRecord::open(&mut server).unwrap_err();
+    assert_eq!(failed, RecordFailure::Refused(refusal(RefusalClass::OutcomeUnknown, 0)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, warn};
 use serde_json::{Value, json};
@@ -19,6 +19,7 @@ use posse_kube::api::retry::with_retries;
 use posse_wire::control::record::{RECORD_FORMAT, line, parse};
 use posse_wire::error::WireError;
 use posse_wire::k8s::labels::{APP, MANAGED_BY, RECORD};
+use posse_wire::time::unix_ms;
 
 /// Between two writes, so that a record costs etcd at most five a second. What changes meanwhile is written together.
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
@@ -130,6 +131,10 @@ impl RecordStore for ConfigMaps {
                 debug!("configmap {} arrived late, and counts for nothing", self.name(number));
             }
         }
+    }
+
+    fn unix_ms(&self) -> u64 {
+        unix_ms(SystemTime::now())
     }
 }
 
