@@ -30,10 +30,11 @@ impl Reconciler {
     pub(super) fn completes(&self, executor: &Executor, pod: &Pod) -> bool {
         let group = self.executors.home(executor);
         let is_open = match executor.life {
-            // In a drain period an executor may finish its work, and before the delete has reached its pod. Without
-            // `completions` a lower target has taken account of it already.
+            // In a drain period an executor may finish its work. So it may before the delete has reached its pod, if there
+            // is a record: else the delete takes away what tells the next process. Without `completions` a lower target
+            // has taken account of it already.
             Life::Ending(Ending { drain_until, .. }) => {
-                let may_finish = drain_until.is_some() || !pod.deleting;
+                let may_finish = drain_until.is_some() || self.has_record() && !pod.deleting;
                 may_finish && group.spec.completions.is_some() && executor.task.is_none()
             }
             Life::Wanted => pod.draining.is_none() || group.spec.completions.is_some(),

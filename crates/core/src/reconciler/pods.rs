@@ -3,6 +3,8 @@
 //! Foreign pods have our labels, but posse did not create them. posse reports each of them once and leaves it alone: it
 //! counts for nothing and is never deleted.
 
+use std::cmp::Reverse;
+
 use super::Reconciler;
 use super::losses::LostPod;
 use super::retries::forget_refusal;
@@ -72,16 +74,18 @@ impl Reconciler {
         }
     }
 
-    /// First what was told as done, then what has ended, then what runs.
-    fn adoption_order(&self, change: &Change) -> u8 {
+    /// First what was told as done, then what has ended, then what runs. Of two that have ended with one index the later
+    /// one counts: it was begun because the other did not.
+    fn adoption_order(&self, change: &Change) -> (u8, Reverse<ExecutorId>) {
+        let any = Reverse(ExecutorId(0));
         let pod = match change {
             Change::Gone(_) => None,
             Change::Updated(uid) => self.snapshot.get(uid),
         };
         match pod {
-            Some(pod) if pod.completed || pod.counted.is_some() => 0,
-            Some(pod) if has_ended(pod) => 1,
-            Some(_) | None => 2,
+            Some(pod) if pod.completed || pod.counted.is_some() => (0, any),
+            Some(pod) if has_ended(pod) => (1, Reverse(pod.id)),
+            Some(_) | None => (2, any),
         }
     }
 

@@ -63,6 +63,7 @@ impl Reconciler {
         if !self.has_record() {
             return;
         }
+        self.unrecorded.doubt();
         let mut topics = Vec::new();
         for (name, group) in self.executors.groups() {
             let of_group = [Topic::Group, Topic::Target, Topic::Work];

@@ -84,6 +84,11 @@ impl Unrecorded {
         self.retry = Some(Retry { at: now.after(wait_ms), wait_ms });
     }
 
+    /// The record may have lost what the write under way has written, so its answer says nothing.
+    pub fn doubt(&mut self) {
+        self.n_sent = self.n_recorded;
+    }
+
     pub fn check(&self) {
         debug_assert!(self.n_recorded <= self.n_sent && self.n_sent <= self.n_changes);
     }
@@ -122,6 +127,20 @@ mod tests {
         assert_eq!(state.begin(now), Some([target("a")].into()));
         state.end(true, now);
         assert_eq!((state.n_recorded(), state.due()), (4, None));
+    }
+
+    #[test]
+    fn a_write_in_doubt_records_nothing() {
+        let mut state = Unrecorded::default();
+        let now = Millis(5);
+        state.note(target("a"));
+        assert!(state.begin(now).is_some());
+        state.doubt();
+        state.note(target("a"));
+        state.end(true, now);
+        assert_eq!((state.n_recorded(), state.begin(now)), (0, Some([target("a")].into())));
+        state.end(true, now);
+        assert_eq!(state.n_recorded(), 2);
     }
 
     #[test]

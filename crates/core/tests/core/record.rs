@@ -8,9 +8,11 @@ use crate::core_run::{Run, end_with, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{Command, GroupChange, GroupCommand, Reply};
+use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::fact::{Fact, Knowledge, Topic};
-use posse_core::model::ids::{GroupName, Uid};
+use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::input::{Input, RecordError};
+use posse_core::model::pod::Pod;
 use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
 use posse_core::model::task::{After, TASKS_BYTES_MAX, Task};
 
@@ -323,7 +325,7 @@ fn an_index_that_was_given_up_counts_once() {
 #[test]
 fn work_that_ends_before_its_delete_is_done() {
     for deleting in [false, true] {
-        let mut run = Run::new(policy(), vec![work(2)]);
+        let mut run = Run::new(recorded(), vec![work(2)]);
         assert_eq!(run.slots_created(), [(1, 0), (2, 1)]);
         for (id, slot) in [(1, 0), (2, 1)] {
             run.start(&[id]);
@@ -340,4 +342,44 @@ fn work_that_ends_before_its_delete_is_done() {
         });
         assert_eq!(run.group("g").completed, u32::from(!deleting));
     }
+}
+
+/// etcd was restored while a write was under way: a part of it may be gone.
+#[test]
+fn what_a_restore_may_have_cost_is_not_acknowledged() {
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    run.is_record_slow = true;
+    say(&mut run, &[task("a", 0)]);
+    run.wait(1_000);
+    let (n_changes, _) = run.core.recorded();
+    run.refused_by_history();
+    run.list();
+    run.tell(Input::Recorded { answer: Ok(()) });
+    assert!(run.core.recorded().1 < n_changes);
+    run.tell(Input::Recorded { answer: Ok(()) });
+    assert!(run.core.recorded().1 >= n_changes);
+}
+
+/// Nobody has told that they have ended. The first was being ended when it did.
+#[test]
+fn of_two_that_have_done_an_index_the_later_one_counts() {
+    let mut run = Run::new(policy(), vec![work(1)]);
+    assert_eq!(run.slots_created(), [(1, 0)]);
+    run.start(&[1]);
+    run.watch(&[1], |pod| {
+        (pod.slot, pod.restart) = (Some(0), Restart::OnFailure);
+    });
+    run.watch(&[1], end_with(0));
+    let first = run.pods[0].clone();
+    let name = first.name.replace('1', "2").into();
+    let later = Pod { uid: Uid::new("u2"), name, id: ExecutorId(2), ..first.clone() };
+    let Run { version, now, .. } = run;
+    let pods = vec![first, later];
+    let mut run = Run { pods, version, now, ..Run::unlisted(policy(), vec![work(1)]) };
+    run.list();
+    let completed = run.events.iter().filter_map(|event| match event {
+        Event::Executor(of, ExecutorEvent::Completed { .. }) => Some(of.id.0),
+        _ => None,
+    });
+    assert_eq!(completed.collect::<Vec<u64>>(), [2]);
 }
