@@ -30,9 +30,8 @@ impl Quotas {
         let key = &change.now.key;
         let before = change.before.as_ref();
         let changed = match (key.kind, before) {
-            (Kind::Pod | Kind::PersistentVolumeClaim, _) if change.gone => true,
-            // A pod is charged when it is created and freed when it ends.
-            (Kind::Pod, None) => false,
+            _ if change.gone => true,
+            // An object is charged when it is created. A pod is freed when it ends.
             (Kind::Pod, Some(before)) => change.now.is_terminal() && !before.is_terminal(),
             // A changed status is the result of a charge and needs no count.
             (Kind::ResourceQuota, Some(before)) => {
@@ -88,7 +87,8 @@ impl Quotas {
 fn recount(api: &Api, quota: &Object) -> bool {
     let mut value = quota.value();
     let hard = Amounts::read(&value, "/spec/hard");
-    let kinds = [Kind::Pod, Kind::PersistentVolumeClaim];
+    let counted = |kind: &Kind| hard.0.keys().any(|resource| counts(*kind, resource));
+    let kinds: Vec<Kind> = Kind::namespaced().filter(counted).collect();
     let (objects, now) = {
         let state = api.lock();
         if state.store.get(&quota.key).is_none_or(|present| present.version != quota.version) {

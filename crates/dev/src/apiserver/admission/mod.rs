@@ -100,7 +100,7 @@ pub(crate) fn check(
         }
     }
     // The only updates that can increase a usage change a claim's size.
-    let counted = kind == Kind::PersistentVolumeClaim || kind == Kind::Pod && before.is_none();
+    let counted = kind == Kind::PersistentVolumeClaim || kind.is_namespaced() && before.is_none();
     if !counted || state.disabled.has("ResourceQuota") {
         return Ok(Charges::default());
     }

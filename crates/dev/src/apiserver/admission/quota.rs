@@ -1,5 +1,4 @@
-//! The rules of ResourceQuotas: what a pod or a claim uses, and whether the quota allows more. Objects
-//! of other kinds are not counted.
+//! The rules of ResourceQuotas: what an object uses, and whether the quota allows more.
 
 use serde_json::Value;
 
@@ -9,8 +8,7 @@ use crate::storage::object::{array_at, is_terminal, text_at};
 use crate::time;
 use posse_encoding::amounts::{Amounts, REQUESTS, named, pod_usage};
 
-const OF_PODS: [&str; 11] = [
-    "count/pods",
+const OF_PODS: [&str; 10] = [
     "cpu",
     "memory",
     "ephemeral-storage",
@@ -22,14 +20,18 @@ const OF_PODS: [&str; 11] = [
     "limits.ephemeral-storage",
     "pods",
 ];
-const OF_CLAIMS: [&str; 3] =
-    ["count/persistentvolumeclaims", "persistentvolumeclaims", "requests.storage"];
+const OF_CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
+/// Before the resource of any kind: how many of its objects there are.
+const COUNT: &str = "count/";
 /// The resources that each container has to set if a quota limits them.
 const NEEDED: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
 /// True if objects of the kind use the resource.
 pub(crate) fn counts(kind: Kind, resource: &str) -> bool {
+    if resource.strip_prefix(COUNT).is_some_and(|name| name == kind.resource()) {
+        return kind.is_namespaced();
+    }
     if kind == Kind::Pod {
         let name = resource.strip_prefix(REQUESTS);
         let extended = name.is_some_and(|name| name.contains('/'));
@@ -42,15 +44,13 @@ pub(crate) fn counts(kind: Kind, resource: &str) -> bool {
 /// The usage of one object.
 pub(crate) fn usage(kind: Kind, value: &Value, now: &str) -> Amounts {
     let mut used = Amounts::default();
-    if kind == Kind::Pod {
-        used.set("count/pods", Quantity::whole(1));
-        if !has_ended(value, now) {
-            used.add(&pod_usage(value));
-        }
+    if kind.is_namespaced() {
+        used.set(&format!("{COUNT}{}", kind.resource()), Quantity::whole(1));
+    }
+    if kind == Kind::Pod && !has_ended(value, now) {
+        used.add(&pod_usage(value));
     } else if kind == Kind::PersistentVolumeClaim {
-        for name in ["count/persistentvolumeclaims", "persistentvolumeclaims"] {
-            used.set(name, Quantity::whole(1));
-        }
+        used.set("persistentvolumeclaims", Quantity::whole(1));
         if let Some(size) = Amounts::read(value, "/spec/resources/requests").get("storage") {
             used.set("requests.storage", size.rounded_to_whole());
         }
@@ -182,7 +182,9 @@ mod tests {
                 &claim,
                 "count/persistentvolumeclaims=1,persistentvolumeclaims=1,requests.storage=1Gi",
             ),
-            (Kind::Job, &json!({}), ""),
+            (Kind::ConfigMap, &json!({}), "count/configmaps=1"),
+            (Kind::Job, &json!({}), "count/jobs.batch=1"),
+            (Kind::Node, &json!({}), ""),
             (Kind::Pod, &ended, "count/pods=1"),
             (Kind::Pod, &lost, "count/pods=1"),
             (Kind::Pod, &json!({}), "count/pods=1,pods=1"),
