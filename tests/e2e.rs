@@ -97,7 +97,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         a_standby_ends_with_its_leader, a_standby_follows_a_failure,
         a_standby_follows_a_silent_leader, a_standby_takes_over,
     };
-    Both record::{a_killed_posse_forgets_no_task};
+    Both record::{a_killed_posse_forgets_no_task, a_record_that_the_server_refuses};
     Real task_secrets::{secret_env_without_permission};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};

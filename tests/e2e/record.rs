@@ -2,6 +2,8 @@
 //! same host, and what is done is not done again.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -9,10 +11,11 @@ use posse_base::rng::Rng;
 use serde_json::{Value, json};
 
 use super::submit;
-use crate::support::posse::{Run, said};
+use crate::support::posse::{Posse, Run, said};
+use crate::support::proxy::{Proxy, ProxyAction};
 use crate::support::runner::is_in_full;
 use crate::support::scene::{APP, Scene, is_running, uid_of};
-use crate::support::server::{End, Server};
+use crate::support::server::{End, Server, Who};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 pub(super) fn queue(scene: &Scene<'_>) -> Value {
@@ -137,6 +140,72 @@ pub fn a_record_that_others_change(server: &dyn Server) {
     let theirs = scene.admin.get(&format!("{path}/shop-record-1")).ok();
     assert_eq!(theirs["data"], json!({"a": "b"}), "it is left alone");
     submit::stop_and_finish(scene);
+}
+
+/// A full quota of ConfigMaps and a proxy that takes no bodies: calls say why they are not in the record, which has all of
+/// them when the server takes it.
+pub fn a_record_that_the_server_refuses(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let driver = scene.make_driver_pod("driver");
+    let is_small = Arc::new(AtomicBool::new(false));
+    let small = Arc::clone(&is_small);
+    let proxy = Proxy::start(&server.access(Who::Admin), move |request, _| {
+        let is_write = matches!(request.method.as_str(), "POST" | "PUT");
+        if is_write && request.path.contains("/configmaps") && small.load(Ordering::SeqCst) {
+            return ProxyAction::Reply(413, json!("<h1>413 Request Entity Too Large</h1>"));
+        }
+        ProxyAction::Pass
+    });
+    let quotas = submit::path(&scene, "/api/v1", "resourcequotas");
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "room"},
+        "spec": {"hard": {"count/configmaps": "0"}}});
+    scene.admin.post(&quotas, &quota).ok();
+    let wait_hard = |n: &str| {
+        wait_value(PATIENCE, "the quota to be counted", || {
+            let status = scene.admin.get(&format!("{quotas}/room")).ok()["status"].clone();
+            let is_in_force = status["hard"]["count/configmaps"] == n
+                && status["used"]["count/configmaps"].is_string();
+            if is_in_force { Ok(()) } else { Err(status) }
+        });
+    };
+    wait_hard("0");
+    let run = || {
+        let run = scene.run_with(&proxy.access()).settings(queue(&scene)).instance("i");
+        run.in_pod("driver", uid_of(&driver)).start()
+    };
+    let posse = run();
+    posse.wait_ready();
+    let add = |posse: &Posse, key: &str| posse.ask(&["task", "add", "--name", key]);
+    let refused = |key: &str, why: &str| {
+        let begins = "is not in the record of the run yet, so a restart may forget it: repeat the call. Why: ";
+        submit::expect(&add(&posse, key), 1, &[begins, why]);
+    };
+    refused("a", "exceeded quota: room, requested: count/configmaps=1");
+    let hard = json!({"spec": {"hard": {"count/configmaps": "9"}}});
+    scene.admin.merge_patch(&format!("{quotas}/room"), &hard).ok();
+    wait_hard("9");
+    wait_value(PATIENCE, "the same call to be answered", || {
+        let output = add(&posse, "a");
+        if output.status.success() { Ok(()) } else { Err(said(&output)) }
+    });
+    submit::expect(&add(&posse, "b"), 0, &[]);
+    is_small.store(true, Ordering::SeqCst);
+    refused("c", "413");
+    is_small.store(false, Ordering::SeqCst);
+    wait_for(PATIENCE, "it to be in the record without a call", || {
+        let lines = records(&scene)[0]["data"]["lines"].to_string();
+        ["a", "b", "c"].iter().all(|key| lines.contains(&format!(r#"[\"default\",\"{key}\"]"#)))
+    });
+    posse.kill();
+    let posse = run();
+    posse.wait_ready();
+    for key in ["a", "b", "c"] {
+        scene.end(&wait_task(&scene, key), End::Exit(0));
+    }
+    submit::expect(&posse.ask(&["task", "wait"]), 0, &[]);
+    posse.stop();
+    scene.remove(&driver);
+    scene.finish();
 }
 
 fn work(scene: &Scene<'_>, n: u32) -> Value {

@@ -308,6 +308,9 @@ impl<U: Upstream> Engine<'_, U> {
             }
             Message::Lease(scope, update) => self.on_lease(scope, update, now),
             Message::Input(input) => {
+                if let Input::Recorded { answer } = &input {
+                    self.state.promises.on_recorded(answer);
+                }
                 self.core.handle(input, now);
                 if self.core.had_first_list() {
                     self.finish.on_first_list();

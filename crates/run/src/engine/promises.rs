@@ -7,6 +7,7 @@ use crossbeam_channel::Sender;
 
 use posse_base::time::Millis;
 use posse_core::model::command::Reply;
+use posse_core::model::input::RecordError;
 
 /// How long a call waits for the record. Its caller waits for ten seconds.
 const WAIT_MS: u64 = 8_000;
@@ -15,6 +16,8 @@ const WAIT_MS: u64 = 8_000;
 #[derive(Debug, Default)]
 pub(super) struct Promises {
     waiting: VecDeque<Promise>,
+    /// Why the last write of the record has failed.
+    why: Option<String>,
 }
 
 #[derive(Debug)]
@@ -32,6 +35,11 @@ impl Promises {
         self.waiting.push_back(Promise { change, until: now.after(WAIT_MS), answer, reply });
     }
 
+    /// A write of the record has ended.
+    pub(super) fn on_recorded(&mut self, answer: &Result<(), RecordError>) {
+        self.why = answer.as_ref().err().map(|error| error.why.clone());
+    }
+
     /// Sends the replies whose changes the record has, and gives up those that have waited for too long.
     pub(super) fn keep(&mut self, n_recorded: u64, now: Millis) {
         while let Some(first) = self.waiting.front()
@@ -40,7 +48,7 @@ impl Promises {
             let Some(Promise { change, answer, reply, .. }) = self.waiting.pop_front() else {
                 return;
             };
-            let answer = if change <= n_recorded { answer } else { not_recorded() };
+            let answer = if change <= n_recorded { answer } else { self.not_recorded() };
             // The send fails if the caller has gone.
             let _ = reply.try_send(answer);
         }
@@ -50,12 +58,15 @@ impl Promises {
     pub(super) fn next_deadline(&self) -> Option<Millis> {
         self.waiting.front().map(|first| first.until)
     }
-}
 
-fn not_recorded() -> Reply {
-    let what = "the call was carried out, and is not in the record of the run yet, so a restart may forget it: see the log \
-                of posse, and repeat the call";
-    Reply::NotRecorded { what: what.to_owned() }
+    fn not_recorded(&self) -> Reply {
+        let why = self.why.as_deref().unwrap_or("its write takes long");
+        let what = format!(
+            "the call was carried out, and is not in the record of the run yet, so a restart may forget it: repeat the \
+             call. Why: {why}"
+        );
+        Reply::NotRecorded { what }
+    }
 }
 
 #[cfg(test)]
@@ -77,9 +88,14 @@ mod tests {
         promises.keep(2, Millis(2));
         assert_eq!(answers(), [Some(Reply::Done), Some(Reply::Done), None]);
         assert_eq!(promises.next_deadline(), Some(Millis(WAIT_MS)));
+        promises.on_recorded(&Err(RecordError::failed("the disk is full".to_owned())));
         promises.keep(2, Millis(WAIT_MS));
         let late = answers();
-        assert!(matches!(late[2], Some(Reply::NotRecorded { .. })), "{late:?}");
+        let says_why = |what: &str| what.ends_with("repeat the call. Why: the disk is full");
+        assert!(
+            matches!(&late[2], Some(Reply::NotRecorded { what }) if says_why(what)),
+            "{late:?}"
+        );
         assert_eq!(promises.next_deadline(), None);
     }
 }
