@@ -383,3 +383,21 @@ fn of_two_that_have_done_an_index_the_later_one_counts() {
     });
     assert_eq!(completed.collect::<Vec<u64>>(), [2]);
 }
+
+/// An older posse has run these tasks without a record: what has a pod goes on, and is recorded from then on.
+#[test]
+fn a_run_without_a_record_is_taken_over() {
+    let group = || group(0, Some(2));
+    let mut run = Run::new(policy(), vec![group()]);
+    say(&mut run, &["a", "b", "c"].map(|key| task(key, 0)));
+    assert_eq!(settle(&mut run).len(), 2);
+    let Run { pods, version, now, .. } = run;
+    let mut run = Run { pods, version, now, ..Run::unlisted(recorded(), vec![group()]) };
+    run.list();
+    assert_eq!(["a", "b"].map(|key| state(&mut run, key)), ["running", "running"]);
+    assert_eq!(show(&mut run, "c"), None, "it had no pod");
+    run.watch(&[1], end_with(0));
+    let mut run = restart(run, group(), false);
+    assert_eq!(["a", "b"].map(|key| state(&mut run, key)), ["succeeded", "pending"]);
+    assert_eq!(settle(&mut run), [(1_001, "b".to_owned(), 1)]);
+}
