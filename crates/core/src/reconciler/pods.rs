@@ -281,8 +281,14 @@ impl Reconciler {
         let Some(executor) = self.executors.get(pod.id) else { return };
         let is_its_pod = match &executor.uid {
             Some(uid) => *uid == pod.uid && executor.life != Life::Gone,
-            // It came and went before its create was answered.
-            None => executor.group == pod.group && executor.life != Life::Gone,
+            // It came and went before its create was answered, unless it had gone before its first POST was sent: a
+            // watch that a LIST has overtaken tells the ends of an earlier run, whose ids it may have again.
+            None => {
+                let is_older = executor.create.as_deref().is_some_and(|create| {
+                    create.n_unknown == 0 && self.snapshot.precedes(pod.version, create.watermark)
+                });
+                executor.group == pod.group && executor.life != Life::Gone && !is_older
+            }
         };
         let is_cancelled = executor.is_cancelled();
         if is_its_pod {

@@ -97,6 +97,11 @@ impl Snapshot {
         Watermark { epoch: self.epoch, position: self.highest }
     }
 
+    /// True if what has this version was there before a request with this watermark was sent.
+    pub fn precedes(&self, version: Option<Version>, watermark: Watermark) -> bool {
+        watermark.epoch == self.epoch && !is_after(version, watermark.position)
+    }
+
     /// Up to which version all events were applied.
     pub fn position(&self) -> Option<Version> {
         self.position

@@ -11,7 +11,7 @@ use posse_core::model::command::{Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
-use posse_core::model::input::{Input, RecordError};
+use posse_core::model::input::{Input, PodEvent, RecordError};
 use posse_core::model::pod::Pod;
 use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
 use posse_core::model::task::{After, TASKS_BYTES_MAX, Task};
@@ -400,4 +400,19 @@ fn a_run_without_a_record_is_taken_over() {
     let mut run = restart(run, group(), false);
     assert_eq!(["a", "b"].map(|key| state(&mut run, key)), ["succeeded", "pending"]);
     assert_eq!(settle(&mut run), [(1_001, "b".to_owned(), 1)]);
+}
+
+/// A watch that was overtaken by the LIST tells the end of a pod of an earlier run, whose name is used again.
+#[test]
+fn the_end_of_an_earlier_pod_is_not_that_of_a_create() {
+    let mut run = Run::new(policy(), vec![work(1)]);
+    assert_eq!(run.slots_created(), [(1, 0)]);
+    let mut earlier = Pod { slot: Some(3), restart: Restart::OnFailure, ..run.pod("g", 1) };
+    end_with(0)(&mut earlier);
+    (earlier.uid, earlier.version) = (Uid::new("earlier"), run.core.watermark().position);
+    let epoch = run.core.watermark().epoch;
+    run.tell(Input::Watch { epoch, events: vec![PodEvent::Deleted(earlier)] });
+    assert_eq!(run.group("g").completed, 0);
+    run.start(&[1]);
+    assert_eq!(run.group("g").running, 1);
 }
