@@ -49,8 +49,6 @@ final class Link {
   private static final int WAIT_DIVISOR = 2;
   /** How Spark's reason for a removal begins if it decommissioned the executor. */
   private static final String DECOMMISSIONED = "Executor decommission";
-  /** How Spark's reasons begin for executors whose heartbeats it has missed. */
-  private static final String SILENT = "Executor heartbeat timed out";
   /** An executor that was decommissioned ends by itself, within this time. */
   private static final long OWN_END_MILLIS = 5_000;
   /** The exit codes of a shell for a program that it cannot start. */
@@ -108,7 +106,7 @@ final class Link {
   private Map<Integer, Map<String, Integer>> nodes = Map.of();
   /** Executors that posse must end, by the time from which on it must, in nanoseconds. */
   private final Map<Long, Long> removed = new TreeMap<>();
-  /** Those of them from which Spark has not heard for too long. */
+  /** Those of them of which Spark has heard no heartbeat for too long. */
   private final Set<Long> silent = new HashSet<>();
   private final Map<String, Boolean> ended = new LinkedHashMap<>() {
     private static final long serialVersionUID = 1L;
@@ -236,8 +234,8 @@ final class Link {
     this.nodes = nodes;
   }
 
-  /** Spark removed an executor. posse ends it if it still runs. */
-  void removed(String executor, String why) {
+  /** Spark removed an executor, a silent one because it has heard no heartbeat. posse ends it if it still runs. */
+  void removed(String executor, String why, boolean isSilent) {
     synchronized (this) {
       if (ended.containsKey(executor) || !executor.matches("[1-9][0-9]{0,17}")) {
         return;
@@ -246,7 +244,7 @@ final class Link {
       // Otherwise it would count as an executor that Spark had to replace, and not as one of a node that is shut down.
       long millis = why.startsWith(DECOMMISSIONED) ? OWN_END_MILLIS : 0;
       removed.put(Long.valueOf(executor), System.nanoTime() + millis * 1_000_000);
-      if (why.startsWith(SILENT)) {
+      if (isSilent) {
         silent.add(Long.valueOf(executor));
       }
     }

@@ -33,6 +33,8 @@ import org.apache.spark.scheduler.ExecutorDecommissionInfo;
 import org.apache.spark.scheduler.ExecutorExited;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerApplicationEnd;
+import org.apache.spark.scheduler.SparkListenerExecutorAdded;
+import org.apache.spark.scheduler.SparkListenerExecutorMetricsUpdate;
 import org.apache.spark.scheduler.SparkListenerExecutorRemoved;
 import org.apache.spark.scheduler.cluster.k8s.AbstractPodsAllocator;
 import org.apache.spark.scheduler.cluster.k8s.ExecutorPodsSnapshotsStore;
@@ -208,15 +210,29 @@ public final class PosseAllocator extends AbstractPodsAllocator {
 
   /** Events that Spark does not report to its allocator. */
   private final class End extends SparkListener {
+    private final Heartbeats heartbeats = new Heartbeats(conf);
+
     @Override
     public void onApplicationEnd(SparkListenerApplicationEnd event) {
       end();
     }
 
+    @Override
+    public void onExecutorAdded(SparkListenerExecutorAdded event) {
+      heartbeats.begin(event.executorId(), event.time());
+    }
+
+    /** An executor's heartbeat. */
+    @Override
+    public void onExecutorMetricsUpdate(SparkListenerExecutorMetricsUpdate event) {
+      heartbeats.heard(event.execId(), System.currentTimeMillis());
+    }
+
     /** Executors stopped by dynamic allocation, timed out, or decommissioned. */
     @Override
     public void onExecutorRemoved(SparkListenerExecutorRemoved event) {
-      link.removed(event.executorId(), event.reason());
+      boolean isSilent = heartbeats.end(event.executorId(), event.time());
+      link.removed(event.executorId(), event.reason(), isSilent);
     }
   }
 

@@ -365,12 +365,12 @@ final class LinkTest {
       posse.event(lost(1, "app_error", "1", true));
       Check.comes("the loss", () -> link.hasEnded("1"));
       for (String executor : List.of("1", "driver", "0", "-1", "07", "2", "2")) {
-        link.removed(executor, "idle");
+        link.removed(executor, "idle", false);
       }
       String kill = "POST /v1/executors/kill {\"executors\":[2],\"replace\":true,\"force\":true,\"reason\":\"Spark removed it\"}";
       Check.comes("a kill", () -> posse.calls.contains(kill));
       Check.same(link.hasEnded("2"), true);
-      link.removed("5", "Executor heartbeat timed out after 123456 ms");
+      link.removed("5", "Executor killed by driver.", true);
       String silent = "POST /v1/executors/kill {\"executors\":[5],\"replace\":true,\"force\":true,\"heartbeat_timeout\":true,"
           + "\"reason\":\"Spark has received no heartbeat of it\"}";
       Check.comes("its kill", () -> posse.calls.contains(silent));
@@ -382,7 +382,7 @@ final class LinkTest {
       Check.same(posse.calls.stream().filter(call -> call.startsWith("POST")).toList(), List.of(kill, silent));
       // One that was decommissioned ends by itself, so that posse reads from its pod why. If it hangs, posse ends it.
       long since = System.nanoTime();
-      link.removed("4", "Executor decommission: Finished decommissioning");
+      link.removed("4", "Executor decommission: Finished decommissioning", false);
       Check.comes("its kill", () -> posse.calls.contains(kill.replace("2", "4")));
       assert System.nanoTime() - since > 4_000_000_000L : "it had no time to end by itself";
       link.end();

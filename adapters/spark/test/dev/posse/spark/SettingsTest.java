@@ -15,6 +15,26 @@ final class SettingsTest {
     withoutEffect();
     address();
     beside();
+    heartbeats();
+  }
+
+  /** Half way between the interval and the timeout an executor is silent. */
+  private static void heartbeats() {
+    Heartbeats heartbeats = new Heartbeats(good().set("spark.network.timeout", "30"));
+    for (String executor : List.of("1", "2", "3")) {
+      heartbeats.begin(executor, 1_000);
+    }
+    heartbeats.heard("2", 11_000);
+    Check.same(heartbeats.end("1", 21_000), false);
+    Check.same(heartbeats.end("2", 31_001), true);
+    Check.same(heartbeats.end("3", 21_001), true);
+    // A late heartbeat, and executors that are not known.
+    heartbeats.heard("1", 22_000);
+    Check.same(heartbeats.end("1", 99_000), false);
+    SparkConf conf = good().set("spark.executor.heartbeatInterval", "1s");
+    heartbeats = new Heartbeats(conf.set("spark.storage.blockManagerHeartbeatTimeoutMs", "3000"));
+    heartbeats.begin("4", 0);
+    Check.same(heartbeats.end("4", 2_001), true);
   }
 
   private static void beside() {
