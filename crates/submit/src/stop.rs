@@ -15,8 +15,9 @@ use posse_wire::k8s::labels::executor_selector;
 use posse_wire::k8s::object::Meta;
 use posse_wire::pod::details::PodDetails;
 
-/// How much longer than its grace period a pod may take to disappear.
-const GONE_RESERVE: Duration = Duration::from_secs(30);
+/// How much longer than its grace period a pod may take to disappear: kubelets remove the containers of some pods that
+/// never ran only once a minute (ContainerGCPeriod).
+const GONE_RESERVE: Duration = Duration::from_secs(90);
 /// How long the Job controller may take to delete the pods after parallelism was set to 0.
 const CONTROLLER_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(200);
