@@ -226,19 +226,27 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Spreads the pods over nodes, and over zones where nodes have them.
+    /// Spreads the pods over nodes, and over zones where nodes have them. A spread over nodes does not count a pod that is
+    /// terminating, and one over zones ignores each node without a zone, so the zones are an affinity.
     fn add_spread(&self, spec: &mut Map<String, Value>) -> Result<(), TemplateError> {
+        let selector = json!({ "matchLabels": { APP: self.plan.app, DRIVER.0: DRIVER.1 } });
+        let (key, soft) = ("topologySpreadConstraints", "ScheduleAnyway");
+        let constraints = self.template.list(spec, key, &format!("spec.{key}"))?;
+        let has_own = constraints
+            .iter()
+            .any(|own| own["topologyKey"] == HOST_NAME && own["whenUnsatisfiable"] == soft);
+        if !has_own {
+            constraints
+                .push(json!({ "maxSkew": 1, "topologyKey": HOST_NAME, "whenUnsatisfiable": soft,
+                "labelSelector": selector }));
+        }
         let affinity = self.template.map(spec, "affinity", "spec.affinity")?;
         let field = "spec.affinity.podAntiAffinity";
         let anti = self.template.map(affinity, "podAntiAffinity", field)?;
         let key = "preferredDuringSchedulingIgnoredDuringExecution";
         let terms = self.template.list(anti, key, &format!("{field}.{key}"))?;
-        let labels = json!({ APP: self.plan.app, DRIVER.0: DRIVER.1 });
-        for (weight, topology) in [(100, HOST_NAME), (50, ZONE)] {
-            let selector = json!({ "matchLabels": labels });
-            let term = json!({ "topologyKey": topology, "labelSelector": selector });
-            terms.push(json!({ "weight": weight, "podAffinityTerm": term }));
-        }
+        let term = json!({ "topologyKey": ZONE, "labelSelector": selector });
+        terms.push(json!({ "weight": 100, "podAffinityTerm": term }));
         Ok(())
     }
 

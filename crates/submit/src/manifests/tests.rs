@@ -207,6 +207,7 @@ fn standbys_are_pods_of_the_same_job() {
         (
             "{standby: 2, pod: {spec: {affinity: {podAntiAffinity: \
              {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: rack}}]}}, \
+             topologySpreadConstraints: [{topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule}], \
              containers: [{name: c}]}}}",
             3,
             1,
@@ -222,9 +223,18 @@ fn standbys_are_pods_of_the_same_job() {
         let terms = anti["preferredDuringSchedulingIgnoredDuringExecution"].as_array().unwrap();
         let keys: Vec<&Value> =
             terms[n_before..].iter().map(|term| &term["podAffinityTerm"]["topologyKey"]).collect();
-        assert_eq!(keys, ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]);
-        let labels = &terms[n_before]["podAffinityTerm"]["labelSelector"]["matchLabels"];
-        assert_eq!(labels["posse.dev/app"], "wc");
+        assert_eq!(keys, ["topology.kubernetes.io/zone"]);
+        let spread = pod["spec"]["topologySpreadConstraints"].as_array().unwrap();
+        let [.., last] = &spread[..] else { panic!("{spread:?}") };
+        assert_eq!(
+            (spread.len(), &last["topologyKey"]),
+            (1 + n_before, &json!("kubernetes.io/hostname"))
+        );
+        for selector in
+            [&terms[n_before]["podAffinityTerm"]["labelSelector"], &last["labelSelector"]]
+        {
+            assert_eq!(selector["matchLabels"]["posse.dev/app"], "wc");
+        }
     }
 }
 
