@@ -285,6 +285,11 @@ impl Cluster {
         }
         self.log.retain(|(at, _)| *at <= version);
         (self.version, self.pods, self.high_water) = (version, pods, high_water);
+        // The processes know since whose a pod is.
+        for stored in self.pods.values_mut() {
+            let life = self.lives.get(&stored.pod.uid);
+            stored.is_foreign = life.map_or(stored.is_foreign, |life| life.is_foreign);
+        }
         self.n_restores += 1;
         true
     }

@@ -12,7 +12,7 @@ use super::check::{Check, CheckResult, fail};
 use super::cluster::Cluster;
 use super::faults::at;
 use super::node::{LOST_NODE, end};
-use super::world::{Happening, PREFIX, World};
+use super::world::{Happening, PREFIX, Step, World};
 
 const IMPOSTORS_MAX: usize = 12;
 /// Ids that no run reaches.
@@ -143,8 +143,13 @@ impl World {
         // Without a record, the next process's first LIST shows that an id was used.
         let is_recorded = stored.pod.id.0 <= high_water || !self.profile.is_high_water_kept;
         if is_recorded && life.is_disowned {
-            // The id was reserved again since.
-            (stored.is_foreign, life.is_foreign) = (false, false);
+            // The id was reserved again since. The steps of its life that came meanwhile had no effect.
+            let was_foreign = std::mem::take(&mut stored.is_foreign);
+            life.is_foreign = false;
+            if was_foreign {
+                let step = if stored.pod.deleting { Step::Gone } else { Step::Bind };
+                self.after(500, Happening::Node(uid.clone(), step));
+            }
         } else if !is_recorded && has_record && self.cluster.n_restores > 0 && !stored.is_foreign {
             (stored.is_foreign, life.is_foreign, life.is_disowned) = (true, true, true);
         }

@@ -1,6 +1,6 @@
 //! Groups whose work ends: the worlds in which they are played, and what must hold for each index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
@@ -26,12 +26,20 @@ pub struct Work {
 }
 
 impl Work {
-    /// What the next process can know: the pods that are there, and what the record has.
-    pub fn of_next_process(mut self, cluster: &Cluster) -> Self {
-        let is_record = |uid: &Uid| cluster.pods.values().any(|s| s.pod.uid == *uid);
-        self.done
-            .retain(|(name, index), uid| is_record(uid) || cluster.has_recorded_work(name, *index));
-        self
+    /// What the next process can know: the pods that stay, whatever the one before has `sent`, and what the record has.
+    pub fn on_start<'a>(&mut self, cluster: &Cluster, sent: impl Iterator<Item = &'a Action>) {
+        let deleted: BTreeSet<&Uid> = sent
+            .filter_map(|action| match action {
+                Action::Delete { uid, .. } => Some(uid),
+                _ => None,
+            })
+            .collect();
+        let stays = |pod: &Pod, uid: &Uid| pod.uid == *uid && !pod.deleting;
+        let is_there = |uid: &Uid| cluster.pods.values().any(|s| stays(&s.pod, uid));
+        self.done.retain(|(name, index), uid| {
+            let is_seen = is_there(uid) && !deleted.contains(uid);
+            is_seen || cluster.has_recorded_work(name, *index)
+        });
     }
 
     pub fn on_event(&mut self, event: &Event, core: &Reconciler, cluster: &Cluster) -> CheckResult {

@@ -171,7 +171,7 @@ impl Check {
             counted: kept.map(|stored| stored.pod.uid.clone()).collect(),
             groups: Groups::new(groups),
             late_ends: std::mem::take(&mut self.late_ends),
-            work: std::mem::take(&mut self.work).of_next_process(cluster),
+            work: std::mem::take(&mut self.work),
             attempts: std::mem::take(&mut self.attempts).of_next_process(),
             ..Self::default()
         };

@@ -29,6 +29,8 @@ pub const PREFIX: &str = "app-x-exec-";
 pub const CALM_MS: u64 = 660_000;
 const QUIET_MS: u64 = 60_000;
 const STEPS_MAX: u64 = 400_000;
+/// Turns in a row at one time: the places of displaced executors go to others in steps.
+const IDLE_TURNS_MAX: u32 = 8;
 
 /// What happens at a time.
 #[derive(Clone, Debug)]
@@ -487,6 +489,7 @@ impl World {
         self.tasks.are_restored(&core, &self.cluster);
         self.core = Some(core);
         self.check.on_start(self.is_held, &self.cluster, &self.groups);
+        self.check.work.on_start(&self.cluster, self.requests.values().map(|one| &one.action));
         self.driver.on_start();
         self.tasks.on_start();
         self.open_stream();
@@ -564,7 +567,7 @@ impl World {
         self.turn_at = core.next_deadline().map(|at| at.0);
         if self.turn_at.is_some_and(|at| at <= self.now) {
             self.n_idle_turns += 1;
-            if self.n_idle_turns > 3 {
+            if self.n_idle_turns > IDLE_TURNS_MAX {
                 return Err(format!("busy: the next deadline {:?} is not later", self.turn_at));
             }
         }
