@@ -20,9 +20,13 @@ const OF_PODS: [&str; 10] = [
     "limits.ephemeral-storage",
     "pods",
 ];
-const OF_CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
+/// The sum of the sizes of claims.
+const STORAGE: &str = "requests.storage";
 /// Before the resource of any kind: how many of its objects there are.
 const COUNT: &str = "count/";
+/// The resources that are counted without it, too.
+const PLAIN: [&str; 5] =
+    ["configmaps", "persistentvolumeclaims", "resourcequotas", "secrets", "services"];
 /// The resources that each container has to set if a quota limits them.
 const NEEDED: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
@@ -32,28 +36,34 @@ pub(crate) fn counts(kind: Kind, resource: &str) -> bool {
     if resource.strip_prefix(COUNT).is_some_and(|name| name == kind.resource()) {
         return kind.is_namespaced();
     }
+    if PLAIN.contains(&resource) {
+        return resource == kind.resource();
+    }
     if kind == Kind::Pod {
         let name = resource.strip_prefix(REQUESTS);
         let extended = name.is_some_and(|name| name.contains('/'));
         let pages = name.unwrap_or(resource).starts_with("hugepages-");
         return OF_PODS.contains(&resource) || extended || pages;
     }
-    kind == Kind::PersistentVolumeClaim && OF_CLAIMS.contains(&resource)
+    kind == Kind::PersistentVolumeClaim && resource == STORAGE
 }
 
 /// The usage of one object.
 pub(crate) fn usage(kind: Kind, value: &Value, now: &str) -> Amounts {
     let mut used = Amounts::default();
+    let resource = kind.resource();
     if kind.is_namespaced() {
-        used.set(&format!("{COUNT}{}", kind.resource()), Quantity::whole(1));
+        used.set(&format!("{COUNT}{resource}"), Quantity::whole(1));
+    }
+    if PLAIN.contains(&resource.as_str()) {
+        used.set(&resource, Quantity::whole(1));
     }
     if kind == Kind::Pod && !has_ended(value, now) {
         used.add(&pod_usage(value));
-    } else if kind == Kind::PersistentVolumeClaim {
-        used.set("persistentvolumeclaims", Quantity::whole(1));
-        if let Some(size) = Amounts::read(value, "/spec/resources/requests").get("storage") {
-            used.set("requests.storage", size.rounded_to_whole());
-        }
+    } else if kind == Kind::PersistentVolumeClaim
+        && let Some(size) = Amounts::read(value, "/spec/resources/requests").get("storage")
+    {
+        used.set(STORAGE, size.rounded_to_whole());
     }
     used
 }
@@ -182,7 +192,8 @@ mod tests {
                 &claim,
                 "count/persistentvolumeclaims=1,persistentvolumeclaims=1,requests.storage=1Gi",
             ),
-            (Kind::ConfigMap, &json!({}), "count/configmaps=1"),
+            (Kind::ConfigMap, &json!({}), "configmaps=1,count/configmaps=1"),
+            (Kind::Secret, &json!({}), "count/secrets=1,secrets=1"),
             (Kind::Job, &json!({}), "count/jobs.batch=1"),
             (Kind::Node, &json!({}), ""),
             (Kind::Pod, &ended, "count/pods=1"),
