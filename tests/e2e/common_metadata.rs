@@ -20,6 +20,26 @@ const PART_OF: &str = "app.kubernetes.io/part-of";
 const OWNER: &str = "example.com/owner";
 const COMPONENT: &str = "app.kubernetes.io/component";
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
+const POLICY: &str = r#"apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: cost-center}
+spec:
+  matchConstraints:
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: team-a}}
+    resourceRules:
+      - apiGroups: ["", batch, coordination.k8s.io]
+        apiVersions: [v1]
+        operations: [CREATE]
+        resources: [configmaps, jobs, leases, persistentvolumeclaims, pods, secrets, services]
+  validations:
+    - expression: "has(object.metadata.labels) && 'cost-center' in object.metadata.labels"
+      message: every object needs the label cost-center
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: cost-center}
+spec: {policyName: cost-center, validationActions: [Deny]}
+"#;
 /// The definition of the PodGroups of Coscheduling.
 const POD_GROUPS: &str = "podgroups.scheduling.x-k8s.io";
 
@@ -194,7 +214,7 @@ pub fn all_of_a_submission_has_the_labels(server: &dyn Server) {
     scene.finish();
 }
 
-/// The policy of docs/SHARED_CLUSTERS.md on the real server: `check` tells what is missing, and with the label a run and a
+/// A policy that asks for a label, on the real server: `check` tells what is missing, and with the label a run and a
 /// submission pass.
 pub fn a_policy_that_asks_for_labels(server: &dyn Server) {
     let scene = Scene::new(server);
@@ -202,11 +222,7 @@ pub fn a_policy_that_asks_for_labels(server: &dyn Server) {
         println!("NOT TESTED: this server has no ValidatingAdmissionPolicies");
         return;
     }
-    let page = include_str!("../../docs/SHARED_CLUSTERS.md");
-    let (_, policy) =
-        page.split_once("```text\napiVersion: admissionregistration").expect("a policy");
-    let (policy, _) = policy.split_once("```").expect("its end");
-    for (text, resource) in format!("apiVersion: admissionregistration{policy}")
+    for (text, resource) in POLICY
         .replace("team-a", &scene.namespace)
         .split("---\n")
         .zip(["validatingadmissionpolicies", "validatingadmissionpolicybindings"])
