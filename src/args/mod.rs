@@ -131,36 +131,36 @@ pub struct FileArgs {
     /// the driver's file name, else from the executors' command or image]
     #[arg(long, value_name = "NAME", value_parser = named(names::app_name_error), help_heading = "Configuration")]
     pub app: Option<String>,
-    /// The namespace [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error), help_heading = "Configuration")]
-    pub namespace: Option<String>,
     /// The name of this run, a part of its pods' names [default: from the driver pod's uid, else
     /// random]
     #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error), help_heading = "Configuration")]
     pub instance: Option<String>,
-    /// The number of executors, if there is only one group
-    #[arg(long, value_name = "N", value_parser = executors(), help_heading = "Configuration")]
+    /// The number of executors
+    #[arg(long, value_name = "N", value_parser = executors(), help_heading = "Executors, if there is only one group")]
     pub executors: Option<u32>,
-    /// The executors' command, if there is only one group; split into words as a shell does, with
-    /// quotes, but no shell runs: variables, wildcards and pipes need sh -c '...'
-    #[arg(long, value_name = "COMMAND", help_heading = "Configuration")]
+    /// The executors' command, split into words as a shell does, with quotes, but no shell runs: variables,
+    /// wildcards and pipes need sh -c '...'
+    #[arg(long, value_name = "COMMAND", help_heading = "Executors, if there is only one group")]
     pub command: Option<String>,
-    /// The executors' image, if there is only one group
-    #[arg(long, value_name = "IMAGE", help_heading = "Configuration")]
+    /// The executors' image
+    #[arg(long, value_name = "IMAGE", help_heading = "Executors, if there is only one group")]
     pub image: Option<String>,
-    /// The CPU request and limit of an executor, such as 500m, if there is only one group
-    #[arg(long, value_name = "QUANTITY", value_parser = named(cpu_error), help_heading = "Configuration")]
+    /// CPU request and limit of an executor, such as 500m
+    #[arg(long, value_name = "QUANTITY", value_parser = named(cpu_error), help_heading = "Executors, if there is only one group")]
     pub cpu: Option<String>,
-    /// The memory request and limit of an executor, such as 256Mi, if there is only one group
-    #[arg(long, value_name = "QUANTITY", value_parser = named(memory_error), help_heading = "Configuration")]
+    /// Memory request and limit of an executor, such as 256Mi
+    #[arg(long, value_name = "QUANTITY", value_parser = named(memory_error), help_heading = "Executors, if there is only one group")]
     pub memory: Option<String>,
-    /// A file with the executors' template, a v1 Pod or PodTemplate, if there is only one group
-    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    /// A file with the executors' template, a v1 Pod or PodTemplate
+    #[arg(long, value_name = "FILE", help_heading = "Executors, if there is only one group")]
     pub template: Option<PathBuf>,
     /// The port at which the driver listens for the executors; auto: posse chooses a free one. Both get
     /// it as POSSE_DRIVER_PORT
     #[arg(long, value_name = "PORT", value_parser = PortChoice::parse, help_heading = "Configuration")]
     pub driver_port: Option<PortChoice>,
+    /// The namespace [default: the service account's, or the context's]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error), help_heading = "API server")]
+    pub namespace: Option<String>,
 }
 
 /// The API server.
@@ -288,7 +288,7 @@ pub struct CleanupArgs {
     #[arg(long, conflicts_with = "instance")]
     pub all_apps: bool,
     /// The namespace [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error), help_heading = "API server")]
     pub namespace: Option<String>,
     /// Include executors of this instance that have no owner
     #[arg(long, value_name = "ID", value_parser = named(names::instance_name_error))]

@@ -5,7 +5,7 @@ use clap::{ArgAction, Args, ValueEnum};
 /// How much a command says on stderr, and in which form.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputArgs {
-    /// Whether to use colours: auto uses them on a terminal, if NO_COLOR is not set
+    /// When to use colours
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub color: UseColors,
     /// Log only errors, and show no progress
@@ -14,7 +14,7 @@ pub struct OutputArgs {
     /// Log what posse does at debug level; -vv adds the requests of the HTTP library
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// The format of what goes to stderr: text, or one JSON object per line
+    /// The format of what goes to stderr
     #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
 }
@@ -34,6 +34,6 @@ pub enum UseColors {
 pub enum LogFormat {
     #[default]
     Text,
-    /// `time`, `level`, `target` and `message`
+    /// One JSON object per line: `time`, `level`, `target` and `message`
     Json,
 }

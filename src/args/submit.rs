@@ -56,7 +56,7 @@ pub struct CopyArgs {
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceArgs {
     /// The namespace [default: the service account's, or the context's]
-    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error))]
+    #[arg(short, long, value_name = "NS", value_parser = named(names::namespace_error), help_heading = "API server")]
     pub namespace: Option<String>,
     #[command(flatten)]
     pub server: ServerArgs,

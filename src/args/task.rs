@@ -49,7 +49,7 @@ pub struct TaskGroupArgs {
     #[command(flatten)]
     pub client: ClientArgs,
     /// The group [default: all; to add a task, the only one]
-    #[arg(long, value_name = "GROUP", value_parser = named(names::group_name_error))]
+    #[arg(long, value_name = "GROUP", value_parser = named(names::group_name_error), help_heading = "Which group")]
     pub group: Option<String>,
 }
 

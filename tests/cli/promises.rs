@@ -7,21 +7,29 @@ use std::fs;
 
 use posse_wire::config::{Config, Preset, SECTIONS, Stability};
 
-use super::readme::{commands, first_cells, read, root, section, table};
+use super::readme::{commands, first_cells, read, root, section, slug, table};
 
 const PAGE: &str = "docs/STABILITY.md";
 /// What 0.1 had and 0.2 left: what is in these files works until version 1.
 const FIRST: &str = "fixtures/compat/0.1";
 const FIRST_FILES: &str = "fixtures/compat/0.1/files";
 
-/// Kind and name -> word, for everything that is not stable.
-fn told() -> BTreeMap<(String, String), String> {
-    let rows = table(&read(PAGE), "| kind | name | word |");
-    let rows = rows.into_iter().map(|cells| {
-        let [kind, name, word] = <[String; 3]>::try_from(cells).unwrap();
-        ((kind, name.replace('`', "")), word)
-    });
-    rows.collect()
+/// Kind, name and word of everything that is not stable.
+fn rows() -> Vec<(String, String, Stability)> {
+    let mut rows = Vec::new();
+    for cells in table(&read(PAGE), "| kind | beta | experimental |") {
+        let [kind, beta, experimental] = <[String; 3]>::try_from(cells).unwrap();
+        for (cell, word) in [(beta, Stability::Beta), (experimental, Stability::Experimental)] {
+            let names = cell.split('`').skip(1).step_by(2);
+            rows.extend(names.map(|name| (kind.clone(), name.to_owned(), word)));
+        }
+    }
+    rows
+}
+
+/// Kind and name -> word.
+fn told() -> BTreeMap<(String, String), Stability> {
+    rows().into_iter().map(|(kind, name, word)| ((kind, name), word)).collect()
 }
 
 /// `executors[].scale`: the place of a section, or a key with its place.
@@ -71,12 +79,11 @@ fn what_is_not_stable_exists_and_has_one_of_the_words() {
     let page = read(PAGE);
     let words: Vec<&str> = Stability::ALL.into_iter().map(Stability::as_str).collect();
     assert_eq!(first_cells(&page, "| word | promise |"), words);
-    let rows = table(&page, "| kind | name | word |").len();
     let told = told();
-    assert_eq!(rows, told.len(), "{PAGE} names something twice");
-    for ((kind, name), word) in told {
+    assert!(told.len() > 30, "{told:?}");
+    assert_eq!(rows().len(), told.len(), "{PAGE} names something twice");
+    for (kind, name) in told.into_keys() {
         assert!(known(&kind).contains(&name), "{PAGE}: there is no {kind} {name}");
-        assert!(words[1..].contains(&word.as_str()), "{PAGE}: {kind} {name}: {word}");
     }
 }
 
@@ -90,8 +97,8 @@ fn flags_of_keys_have_their_words() {
     for key in keys.iter().filter(|key| key.stability != Stability::Stable) {
         let flag = format!("posse run --{}", key.name.replace('_', "-"));
         if flags.contains(&flag) {
-            let word = key.stability.as_str().to_owned();
-            assert_eq!(told.get(&("flag".to_owned(), flag.clone())), Some(&word), "{flag}");
+            let word = told.get(&("flag".to_owned(), flag.clone()));
+            assert_eq!(word, Some(&key.stability), "{flag}");
             n_flags += 1;
         }
     }
@@ -169,13 +176,7 @@ fn the_names_of_the_first_version_are_known() {
     for line in kept("names.tsv") {
         match &line[..] {
             [kind, heading, flag] if kind == "flag" => {
-                let page = read("docs/CLI.md");
-                let text = section(&page, &shown(heading));
-                let mut now = first_cells(text, "| flag |");
-                if text.contains("](#control-flags)") {
-                    now.extend(first_cells(section(&page, "Control flags"), "| flag |"));
-                }
-                let now: BTreeSet<String> = now.iter().flat_map(|flag| names(flag)).collect();
+                let now = flags_of(&read("docs/CLI.md"), &shown(heading));
                 for name in names(flag) {
                     let is_gone = GONE.contains(&(heading.as_str(), name.as_str()));
                     assert!(is_gone != now.contains(&name), "{heading} had {name}");
@@ -187,6 +188,19 @@ fn the_names_of_the_first_version_are_known() {
         n_names += 1;
     }
     assert!(n_names > 250, "{n_names}");
+}
+
+/// The names of the flags of a section, and of the sections of shared flags to which it leads.
+fn flags_of(page: &str, heading: &str) -> BTreeSet<String> {
+    let text = section(page, heading);
+    let cells = table(text, "| flag |").into_iter().map(|cells| cells[0].replace('`', ""));
+    let mut found: BTreeSet<String> = cells.flat_map(|flag| names(&flag)).collect();
+    for shared in ["Control flags", "Server flags"] {
+        if shared != heading && text.contains(&format!("](#{})", slug(shared))) {
+            found.extend(flags_of(page, shared));
+        }
+    }
+    found
 }
 
 /// The heading of a command or of shared flags.

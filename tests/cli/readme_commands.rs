@@ -10,14 +10,18 @@ use super::readme::{commands, posse, read, root, section, slug};
 const PAGE: &str = "docs/CLI.md";
 const FLAGS: &str = "| flag | meaning |";
 /// Flags of many commands: their section, a command that has them, and the headings of its help.
-const SHARED: [(&str, &str, &[&str]); 4] = [
-    ("Configuration flags", "run", &["Configuration"]),
-    ("Control flags", "status", &["Which run", "API server"]),
-    ("Server flags", "run", &["API server"]),
+const SHARED: [(&str, &str, &[&str]); 5] = [
+    (CONFIGURATION, "run", &["Configuration", "Executors, if there is only one group"]),
+    (CONTROL, "status", &["Which run"]),
+    (SERVER, "run", &["API server"]),
+    ("Task flags", "task wait", &["Which group"]),
     ("Output flags", "status", &["Output"]),
 ];
+const CONFIGURATION: &str = "Configuration flags";
+const CONTROL: &str = "Control flags";
+/// The flags of every command that has one of the other two.
+const SERVER: &str = "Server flags";
 const GLOBAL: &str = "Global flags";
-const NAMESPACE: &str = "| `-n, --namespace ";
 
 struct Help {
     about: String,
@@ -94,28 +98,20 @@ fn shared(heading: &str) -> Vec<String> {
         return Help::of("").rows(&["Options"]);
     }
     let (_, command, headings) = SHARED.into_iter().find(|(of, _, _)| *of == heading).unwrap();
-    let help = Help::of(command);
-    let mut rows = help.rows(headings);
-    if headings.len() > 1 {
-        rows.extend(help.rows(&["Options"]).into_iter().filter(|row| row.starts_with(NAMESPACE)));
-    }
-    rows
+    Help::of(command).rows(headings)
 }
 
 /// What stands under the heading of a command.
 fn told(command: &str) -> String {
     let help = Help::of(command);
-    let is_linked = |headings: &[&str]| match headings {
-        ["API server"] => !help.has("Which run") && help.has("API server"),
-        [heading, ..] => help.has(heading),
-        [] => false,
-    };
-    let linked: Vec<&str> = SHARED
-        .iter()
-        .filter(|(_, _, headings)| is_linked(headings))
-        .map(|(of, _, _)| *of)
-        .collect();
+    let has = |headings: &[&str]| headings.iter().any(|heading| help.has(heading));
+    let all = SHARED.iter().filter(|(_, _, headings)| has(headings)).map(|(of, _, _)| *of);
+    let mut linked: Vec<&str> = all.collect();
     let known: Vec<String> = linked.iter().copied().chain([GLOBAL]).flat_map(shared).collect();
+    if linked.iter().any(|of| [CONFIGURATION, CONTROL].contains(of)) {
+        assert!(linked.contains(&SERVER), "posse {command} has no server flags");
+        linked.retain(|of| *of != SERVER);
+    }
     let links = linked.iter().map(|of| format!(" [{}](#{})", of.to_lowercase(), slug(of)));
     let links = links.collect::<Vec<_>>().join(",");
     let also = if links.is_empty() { links } else { format!(" Also:{links}.") };
