@@ -48,8 +48,7 @@ const TOP: &[Key] = &[
     key("bad_nodes", With(&Map, " or `off`"), none(""),
         "When new executors avoid a node. `off` switches this off. See [bad_nodes](#bad_nodes)."),
     key("failures", Map, none(""),
-        "Failure budgets (`auto`: the larger of 10 and twice the highest target) and failed pods. See \
-         [failures](#failures)."),
+        "How many losses end the run, and which failed pods stay. See [failures](#failures)."),
     key("heartbeat", Map, none(""), "When a silent executor is lost. See [heartbeat](#heartbeat)."),
     key("shutdown", Map, none(""), "The end of a run. See [shutdown](#shutdown)."),
     key("lease", Boolean, Is("true"),
@@ -70,7 +69,7 @@ const TOP: &[Key] = &[
         told("beside the file of `--events`, as `FILE.output`; else in the pod of `posse submit`, as `/run/posse/output`; \
               else off", "/data/output"),
         "The folder in which posse keeps the last MiB of the output of each [task](TASKS.md#output) that has ended. A \
-         relative path begins at the folder in which posse runs. Needs the permission to get `pods/log`.").beta(),
+         relative path begins at the folder in which posse runs.").beta(),
     key("record", RECORD,
         told("`cluster` for a driver in a pod; with `--instance` a file in the user's state folder; else off", "/data/my-app.record"),
         "Where posse keeps [what a run was told](TASKS.md#the-record) and its pods do not show: tasks and their ends, completions, targets. \
