@@ -1,7 +1,8 @@
 //! Many tasks of three shapes in a queue, a `posse run` without a driver, on a real API server. A test program binds,
 //! starts and ends the pods, and decides at random, from a seed, which 3 % of them end by an error or are evicted. So the
 //! end of each task is known in advance. The program stops if posse tells another end, or tells one twice, if two
-//! pods of a task are there at once, or if posse, its events and the server count otherwise.
+//! pods of a task are there at once, or if posse, its events and the server count otherwise. The record of the run is
+//! in the cluster: its writes are counted as the server tells of them.
 //! `KUBEBUILDER_ASSETS=... cargo bench --bench tasks [-- TASKS]`; without a number 10,000.
 
 #![allow(unreachable_pub, dead_code)]
@@ -14,6 +15,7 @@ mod support;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -43,8 +45,8 @@ const CALL_BYTES_MAX: usize = 3 << 20;
 const EXECUTORS_MAX: u32 = 200;
 /// How many executors of a hundred do not end with success.
 const FAILURES_PERCENT: u64 = 3;
-/// While the queue is there, the pods of the newest ended tasks stay as their records.
-const RECORDS_MAX: usize = 1_000;
+/// While the queue is there, the pods of the newest ended tasks stay for people to look at.
+const RECORDS_MAX: usize = 50;
 /// And so many failed ones of other attempts: the default of `failures.keep_failed`.
 const KEPT_MAX: usize = 5;
 /// The threads that end pods.
@@ -56,6 +58,12 @@ const STEP: Duration = Duration::from_secs(1);
 const NAMESPACE: &str = "tasks";
 const GROUP: &str = "default";
 const PATH: &str = "/v1/groups/default/executors";
+/// The pod in which posse believes it runs.
+const DRIVER: &str = "driver";
+/// So many bytes has a task in the body of a call.
+const TASK_BYTES: usize = 300;
+/// A watch that ends with the program.
+const RECORD_WATCH: &str = "/api/v1/namespaces/tasks/configmaps?watch=1&timeoutSeconds=86400&labelSelector=app.kubernetes.io/component%3Drecord";
 
 fn main() -> ExitCode {
     let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from) else {
@@ -72,11 +80,17 @@ fn main() -> ExitCode {
         {"name": "worker", "image": "example.com/worker:1"}]}});
     std::fs::write(dir.path().join("pod.json"), pod.to_string()).unwrap();
     let node = Arc::new(TestNode::start(&real.access(Who::Node), NAMESPACE));
-    let pods = Pods::follow(Client::new(&real.access(Who::Admin), "test-tasks"), &node);
+    let client = || Client::new(&real.access(Who::Admin), "test-tasks");
+    let mut driver = pod.clone();
+    driver["metadata"]["name"] = DRIVER.into();
+    let driver = client().post(&pods_path(NAMESPACE), &driver).ok();
+    let pods = Pods::follow(client(), &node);
+    let writes = Writes::follow(client());
     let group = json!({"group": GROUP, "count": 0, "max": EXECUTORS_MAX, "template": "pod.json"});
-    // The pods have no output: nothing runs in them. At the stop posse deletes the records of 1,000 tasks.
-    let run = Run::new(dir.path(), NAMESPACE, &real.access(Who::Posse)).settings(json!({
+    // The pods have no output: nothing runs in them. The test's account of posse has no right to a record.
+    let run = Run::new(dir.path(), NAMESPACE, &real.access(Who::Admin)).settings(json!({
         "executors": [group], "task_output": "off", "shutdown": {"timeout": "60s"}}));
+    let run = run.instance("bench").in_pod(DRIVER, uid_of(&driver));
     let posse = run.env("POSSE_LOG", "warn").start();
     posse.wait_ready();
 
@@ -94,22 +108,67 @@ fn main() -> ExitCode {
         used * 1e3 / f64::from(n_tasks),
         used * 100.0 / time,
     );
+    println!("its record: {}", writes.lock().unwrap());
     let listed = posse.control().call("GET", PATH, &Value::Null).ok();
     posse.wait_events("task_ended", tasks.len());
     let admin = real.client(Who::Admin, "test-admin");
     let n_records = tasks.len().min(RECORDS_MAX);
     let n_kept = wait_value(PATIENCE, "no pods but the records", || {
-        let n_pods = items(&admin.get(&pods_path(NAMESPACE)).ok()).len();
+        let n_pods = executors(&admin).len();
         if (n_records..=n_records + KEPT_MAX).contains(&n_pods) { Ok(n_pods) } else { Err(n_pods) }
     });
     let events = posse.events_file().to_owned();
     posse.stop();
     let account = Account { tasks, listed, events: read_events(&events), pods };
     account.report();
-    let left = items(&admin.get(&pods_path(NAMESPACE)).ok());
+    let left = executors(&admin);
     assert!(left.is_empty(), "{} pods are left", left.len());
     println!("{n_kept} pods were kept until the stop, and none after it");
     ExitCode::SUCCESS
+}
+
+fn executors(admin: &Client) -> Vec<Value> {
+    let mut pods = items(&admin.get(&pods_path(NAMESPACE)).ok());
+    pods.retain(|pod| name_of(pod) != DRIVER);
+    pods
+}
+
+/// What posse has written of its record.
+#[derive(Default)]
+struct Writes {
+    n: usize,
+    bytes: usize,
+    /// The bytes of each object now.
+    objects: BTreeMap<String, usize>,
+}
+
+impl Writes {
+    fn follow(client: Client) -> Arc<Mutex<Self>> {
+        let writes = Arc::new(Mutex::new(Self::default()));
+        let ours = Arc::clone(&writes);
+        thread::spawn(move || {
+            client.watch(RECORD_WATCH, |line| {
+                let (mut writes, object) = (ours.lock().unwrap(), &line["object"]);
+                let bytes = object.to_string().len();
+                if line["type"] == "DELETED" {
+                    writes.objects.remove(name_of(object));
+                    return true;
+                }
+                writes.objects.insert(name_of(object).to_owned(), bytes);
+                (writes.n, writes.bytes) = (writes.n + 1, writes.bytes + bytes);
+                true
+            });
+        });
+        writes
+    }
+}
+
+impl Display for Writes {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (mb, now) = (self.bytes as f64 / 1e6, self.objects.values().sum::<usize>());
+        let n = self.objects.len();
+        write!(f, "{} writes of {mb:.1} MB; {n} objects of {:.1} MB", self.n, now as f64 / 1e6)
+    }
 }
 
 /// Adds the tasks by as few calls as possible.
@@ -190,14 +249,16 @@ impl Task {
     }
 
     fn body(self) -> Value {
-        let mut body =
-            json!({"key": self.key(), "args": [self.0.to_string()], "retries": self.retries()});
+        let number = self.0.to_string();
+        let mut body = json!({"key": self.key(), "args": [number, ""], "retries": self.retries()});
         let shape = match self.0 % 3 {
             0 => json!({"cpu": "10m", "memory": "16Mi"}),
             1 => json!({"cpu": "20m", "memory": "32Mi", "env": {"MODE": "fast"}}),
             _ => json!({"image": "example.com/other:1", "command": ["other"], "memory": "64Mi"}),
         };
         body.as_object_mut().unwrap().extend(shape.as_object().unwrap().clone());
+        let n_missing = TASK_BYTES.saturating_sub(body.to_string().len());
+        body["args"][1] = "x".repeat(n_missing).into();
         body
     }
 
@@ -279,6 +340,9 @@ impl Pods {
     fn learn(&mut self, pod: &Value, enders: &SyncSender<(String, End)>) {
         let (uid, labels) = (uid_of(pod), &pod["metadata"]["labels"]);
         let key = labels["posse.dev/key"].as_str().unwrap_or_default();
+        if name_of(pod) == DRIVER {
+            return;
+        }
         let Some(task) = Task::of_key(key) else {
             self.wrong.push(format!("pod {} is of no task", name_of(pod)));
             return;
