@@ -285,9 +285,10 @@ impl StatusError {
         Self::new(415, "UnsupportedMediaType", message.to_owned()).about("", "", "")
     }
 
-    pub(crate) fn no_server_side_apply() -> Self {
-        let message = "the embedded cluster has no server-side apply: use kubectl apply without \
-                       --server-side, or create and patch";
+    /// 415 for a server-side apply of an object that exists.
+    pub(crate) fn no_fields_of_managers() -> Self {
+        let message = "the embedded cluster knows no managers of fields, so server-side apply only \
+                       creates: use kubectl apply without --server-side, or patch";
         Self::new(415, "UnsupportedMediaType", message.to_owned()).about("", "", "")
     }
 

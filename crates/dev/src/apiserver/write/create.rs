@@ -40,7 +40,7 @@ pub(crate) fn create(
 }
 
 /// Stores a new object.
-fn insert(
+pub(super) fn insert(
     api: &Api,
     state: &mut State,
     (kind, namespace): (Kind, &str),

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::create::insert;
 use super::update::{NewVersion, update};
 use super::{check_name, name_missing};
 use crate::apiserver::answer::Answer;
@@ -18,6 +19,7 @@ use posse_serve::Request;
 /// The media types of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PatchType {
+    Apply,
     Json,
     Merge,
     Strategic,
@@ -27,7 +29,7 @@ impl PatchType {
     fn of(request: &Request) -> Result<Self, StatusError> {
         let given = request.header("content-type").unwrap_or_default();
         match given.split(';').next().unwrap_or_default().trim() {
-            "application/apply-patch+yaml" => Err(StatusError::no_server_side_apply()),
+            "application/apply-patch+yaml" => Ok(Self::Apply),
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" => Ok(Self::Strategic),
@@ -46,10 +48,17 @@ pub(crate) fn patch(
     let dry_run = options::dry_run(request, "PatchOptions")?;
     let mut state = api.lock();
     let old = state.store.get(key).cloned();
+    if media == PatchType::Apply && old.is_none() && subresource == Subresource::None {
+        // As Spark's client makes the parts of a driver.
+        let value = decode::object(key.kind, &request.body)?;
+        check_name(&value, key)?;
+        return insert(api, &mut state, (key.kind, &key.namespace), value, dry_run);
+    }
     let old = old.ok_or_else(|| StatusError::not_found(key.kind, &key.name))?;
     let mut whole = old.value();
     let body = request.body.as_slice();
     let value = match media {
+        PatchType::Apply => return Err(StatusError::no_fields_of_managers()),
         PatchType::Json => checked(key, json::apply(&whole, json_of(body)?)?)?,
         PatchType::Merge => {
             json_patch::merge(&mut whole, &members(body)?.into());
