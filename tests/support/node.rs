@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -24,7 +24,10 @@ const TURN: Duration = Duration::from_millis(50);
 const LINES_MAX: usize = 1_000;
 
 /// How many steps are taken at a time: with thousands of pods the answers of a busy server take long.
-const HANDS: usize = 8;
+pub const HANDS: usize = 8;
+
+/// How long a watch lasts at most: as a kubelet's, because the LIST after it costs a server with many pods much.
+const WATCH_S: u32 = 600;
 
 /// A time in the past; nothing depends on it.
 const THEN: &str = "2026-01-01T00:00:00Z";
@@ -51,6 +54,15 @@ pub struct TestNode {
 
 impl TestNode {
     pub fn start(access: &Access, namespace: &str) -> Self {
+        Self::start_with(access, namespace, true)
+    }
+
+    /// Only a kubelet, for all nodes: somebody else binds the pods.
+    pub fn kubelet(access: &Access, namespace: &str) -> Self {
+        Self::start_with(access, namespace, false)
+    }
+
+    fn start_with(access: &Access, namespace: &str, binds: bool) -> Self {
         let switches = Arc::new(Switches::default());
         let client = Client::new(access, "test-node");
         let watcher = Client::new(access, "test-node");
@@ -58,6 +70,7 @@ impl TestNode {
         let worker = Worker {
             client: client.clone(),
             namespace: namespace.to_owned(),
+            binds,
             switches: Arc::clone(&switches),
             ended: Arc::default(),
             pods: BTreeMap::new(),
@@ -186,7 +199,7 @@ pub fn watch_pods(client: &Client, namespace: &str, stop: &AtomicBool, lines: &S
         if lines.send(Line::All(items(&list.body))).is_err() {
             return;
         }
-        let query = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds=60");
+        let query = format!("{path}?watch=1&resourceVersion={version}&timeoutSeconds={WATCH_S}");
         client.watch(&query, |mut line| {
             let object = line["object"].take();
             let told = match line["type"].as_str() {
@@ -210,8 +223,11 @@ enum Step {
 struct Worker {
     client: Client,
     namespace: String,
+    /// As a scheduler.
+    binds: bool,
     switches: Arc<Switches>,
     ended: Arc<Mutex<BTreeSet<String>>>,
+    /// Those for which there is, or may be later, something to be done.
     pods: BTreeMap<String, Value>,
     /// Steps that the server has accepted, by uid: not repeated while the watch lags.
     done: BTreeSet<(String, Step)>,
@@ -225,15 +241,15 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            while let Ok(line) = inbox.try_recv() {
-                self.learn(line);
-            }
+            self.learn_all(inbox);
             let steps: Vec<(String, Step)> = self.steps().collect();
             for steps in steps.chunks(HANDS) {
                 if self.switches.stop.load(Ordering::SeqCst) {
                     return;
                 }
                 self.take(steps);
+                // The server drops a watcher who lets it wait.
+                self.learn_all(inbox);
             }
         }
     }
@@ -248,30 +264,47 @@ impl Worker {
     /// Takes steps of several pods at once.
     fn take(&mut self, steps: &[(String, Step)]) {
         let worker = &*self;
-        let done: Vec<bool> = thread::scope(|scope| {
-            let hands: Vec<_> = steps
-                .iter()
-                .map(|(uid, step)| scope.spawn(|| worker.try_step(&worker.pods[uid], *step)))
-                .collect();
-            hands.into_iter().map(|hand| hand.join().expect("nobody panics in here")).collect()
+        let done: Vec<(String, Step)> = thread::scope(|scope| {
+            let mut hands = Vec::new();
+            for (uid, step) in steps {
+                // One that is missing has gone, or has taken its step, since.
+                let Some(pod) = worker.pods.get(uid) else { continue };
+                let hand = move || worker.try_step(pod, *step).then(|| (uid.clone(), *step));
+                hands.push(scope.spawn(hand));
+            }
+            let join = |hand: ScopedJoinHandle<'_, _>| hand.join().expect("nobody panics in here");
+            hands.into_iter().filter_map(join).collect()
         });
-        let done = steps.iter().zip(done).filter(|(_, is_done)| *is_done);
-        self.done.extend(done.map(|(step, _)| step.clone()));
+        self.done.extend(done);
+    }
+
+    fn learn_all(&mut self, inbox: &Receiver<Line>) {
+        while let Ok(line) = inbox.try_recv() {
+            self.learn(line);
+        }
     }
 
     fn learn(&mut self, line: Line) {
         let uid_of = |pod: &Value| pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         match line {
             Line::All(pods) => {
-                self.pods = pods.into_iter().map(|pod| (uid_of(&pod), pod)).collect()
+                self.pods.clear();
+                pods.into_iter().for_each(|pod| self.learn(Line::One(pod)));
             }
-            Line::One(pod) => {
+            Line::One(pod) if self.may_have_step(&pod) => {
                 self.pods.insert(uid_of(&pod), pod);
             }
-            Line::Gone(pod) => {
+            Line::One(pod) | Line::Gone(pod) => {
                 self.pods.remove(&uid_of(&pod));
             }
         }
+    }
+
+    /// False for pods for which nothing is done before they change, whatever the switches say.
+    fn may_have_step(&self, pod: &Value) -> bool {
+        let is_pending = pod["status"]["phase"] == "Pending";
+        !pod["metadata"]["deletionTimestamp"].is_null()
+            || if pod["spec"]["nodeName"].is_string() { is_pending } else { self.binds }
     }
 
     /// True if the server has accepted the step.
@@ -333,7 +366,7 @@ impl Worker {
             return (!held(&self.switches.hold_deletes)).then_some(Step::Delete);
         }
         if node.is_none() {
-            return Some(Step::Bind);
+            return self.binds.then_some(Step::Bind);
         }
         let pending = pod["status"]["phase"] == "Pending";
         let ours = !self.ended.lock().expect("nobody panics in here").contains(uid);

@@ -188,17 +188,28 @@ impl Real {
         controllers: &str,
         more: &[&str],
     ) -> Result<Guarded, String> {
-        let kubeconfig = self.dir.path().join("admin.kubeconfig");
-        fs::write(&kubeconfig, access.kubeconfig("default")).map_err(|e| e.to_string())?;
-        let mut command = Command::new(self.assets.join("kube-controller-manager"));
+        let controllers = format!("--controllers={controllers}");
+        let more = [&[controllers.as_str()], more].concat();
+        self.spawn_component("kube-controller-manager", access, &more)
+    }
+
+    /// Starts a scheduler or a controller manager, with these arguments besides its usual ones.
+    pub fn spawn_component(
+        &self,
+        program: &str,
+        access: &Access,
+        more: &[&str],
+    ) -> Result<Guarded, String> {
+        let file = |kind: &str| self.dir.path().join(format!("{program}.{kind}"));
+        fs::write(file("kubeconfig"), access.kubeconfig("default")).map_err(|e| e.to_string())?;
+        let mut command = Command::new(self.assets.join(program));
         command
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .arg(format!("--kubeconfig={}", file("kubeconfig").display()))
             .args(["--leader-elect=false", "--secure-port=0"])
-            .arg(format!("--controllers={controllers}"))
             // The insecure port, which Kubernetes 1.24 removed.
-            .args(knows(&self.assets, "kube-controller-manager", "--port ").then_some("--port=0"))
+            .args(knows(&self.assets, program, "--port ").then_some("--port=0"))
             .args(more);
-        spawn(&mut command, &self.dir.path().join("controllers.log"))
+        spawn(&mut command, &file("log"))
     }
 
     /// Creates the nodes, and the roles for namespaces.
