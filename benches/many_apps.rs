@@ -375,8 +375,9 @@ impl Bench {
                          "backoffLimit": 1_000_000, "template": {"spec": spec()}}});
             admin.post(&format!("/apis/batch/v1/namespaces/{NAMESPACE}/jobs"), &job).ok();
         }
-        let jobs =
-            self.real.spawn_controllers(&self.access(Who::Admin), "job", &UNLIMITED).unwrap();
+        let arguments = [&["--controllers=job"], &UNLIMITED[..]].concat();
+        let access = self.access(Who::Admin);
+        let jobs = self.real.spawn_component(self.who, &access, &arguments).unwrap();
         let n = (self.n * self.executors) as usize;
         wait_value(LIMIT, "the pods of all Jobs", || {
             self.learn();

@@ -239,7 +239,9 @@ impl Start<'_> {
                      "backoffLimit": 1_000_000, "template": {"spec": self.template()["spec"]}}});
         let path = format!("/apis/batch/v1/namespaces/{}/jobs", self.namespace);
         self.real.client(Who::Admin, "test-admin").post(&path, &job).ok();
-        self.real.spawn_controllers(&self.access(Who::Admin), "job", more).unwrap()
+        let more = [&["--controllers=job"], more].concat();
+        let access = self.access(Who::Admin);
+        self.real.spawn_component("kube-controller-manager", &access, &more).unwrap()
     }
 
     fn spark(&self, more: &[&str]) -> Guarded {

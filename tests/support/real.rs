@@ -159,7 +159,10 @@ impl Real {
         real.wait_ready()?;
         if let Some(controllers) = controllers {
             let access = real.access(Who::Admin);
-            real._controllers = Some(real.spawn_controllers(&access, controllers, &[])?);
+            let controllers = format!("--controllers={controllers}");
+            let controllers =
+                real.spawn_component("kube-controller-manager", &access, &[&controllers])?;
+            real._controllers = Some(controllers);
         }
         Ok(real)
     }
@@ -179,18 +182,6 @@ impl Real {
                 Err(e) => Err(e.to_string()),
             }
         })
-    }
-
-    /// Starts a controller manager, with these arguments besides its usual ones.
-    pub fn spawn_controllers(
-        &self,
-        access: &Access,
-        controllers: &str,
-        more: &[&str],
-    ) -> Result<Guarded, String> {
-        let controllers = format!("--controllers={controllers}");
-        let more = [&[controllers.as_str()], more].concat();
-        self.spawn_component("kube-controller-manager", access, &more)
     }
 
     /// Starts a scheduler or a controller manager, with these arguments besides its usual ones.
