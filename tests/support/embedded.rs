@@ -67,7 +67,10 @@ impl Embedded {
     pub fn start_as(user: u32, args: &[&str]) -> Self {
         let dir = TempDir::new("dev");
         let program = dir.path().join("posse");
-        fs::copy(env!("CARGO_BIN_EXE_posse"), &program).expect("the folder can be written");
+        // Not by this process: a child that another thread forks would have the copy open for a moment, and a file that is
+        // open for writing cannot be run (ETXTBSY).
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_posse")).arg(&program).status();
+        assert!(copied.is_ok_and(|status| status.success()), "the folder can be written");
         std::os::unix::fs::chown(dir.path(), Some(user), Some(user)).expect("we are root");
         let mut command = Command::new(program);
         command.current_dir(dir.path()).env_clear().uid(user).gid(user);
