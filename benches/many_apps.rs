@@ -323,29 +323,27 @@ impl Bench {
         let (n_first, mut n_started, mut n_ended, mut running_s) = (self.running.len(), 0, 0, 0.0);
         let (mut due, mut last) = (0.0, before.at);
         while before.at.elapsed() < CHURN {
-            thread::sleep(CHURN_STEP);
             n_started += self.learn();
             let running_now_s = self.running.len() as f64 * last.elapsed().as_secs_f64();
             last = Instant::now();
             running_s += running_now_s;
             due += running_now_s * LOST_A_SECOND;
             let mut lost = Vec::new();
-            while due >= 1.0 {
+            while due >= 1.0 && lost.len() < HANDS {
                 due -= 1.0;
                 lost.extend(self.running.pop_front());
             }
-            self.ended.extend(lost.iter().cloned());
-            for lost in lost.chunks(HANDS) {
-                thread::scope(|scope| {
-                    let node = &self.node;
-                    let hands: Vec<_> = lost
-                        .iter()
-                        .map(|pod| scope.spawn(|| node.end(pod, End::Exit(1))))
-                        .collect();
-                    // A busy server may refuse one.
-                    n_ended += hands.into_iter().filter_map(|hand| hand.join().ok()).count();
-                });
+            if lost.is_empty() {
+                thread::sleep(CHURN_STEP);
             }
+            self.ended.extend(lost.iter().cloned());
+            let node = &self.node;
+            thread::scope(|scope| {
+                let hands: Vec<_> =
+                    lost.iter().map(|pod| scope.spawn(|| node.end(pod, End::Exit(1)))).collect();
+                // A busy server may refuse one.
+                n_ended += hands.into_iter().filter_map(|hand| hand.join().ok()).count();
+            });
         }
         let took_s = last.duration_since(before.at).as_secs_f64();
         println!(
