@@ -79,8 +79,7 @@ impl Reconciler {
         }
         if let Some(group) = self.executors.group_of(id) {
             group.n_lost += 1;
-            if !is_of_task && attempt < group.attempts.current() {
-                // An attempt fails once, and what ends afterwards is part of it.
+            if !is_of_task && group.spec.restarts_whole() && !group.attempts.fail(attempt) {
                 loss.budget = None;
             }
         }

@@ -9,13 +9,15 @@ use crate::model::ids::ExecutorId;
 pub struct Attempts {
     /// From 1: each restart of the whole group begins another one.
     current: u32,
+    /// An executor of the current one was lost.
+    has_failed: bool,
     /// Executors of earlier attempts that have not ended.
     earlier: BTreeSet<ExecutorId>,
 }
 
 impl Default for Attempts {
     fn default() -> Self {
-        Self { current: 1, earlier: BTreeSet::new() }
+        Self { current: 1, has_failed: false, earlier: BTreeSet::new() }
     }
 }
 
@@ -27,13 +29,21 @@ impl Attempts {
 
     /// The group begins again. The number of the next attempt.
     pub fn begin_next(&mut self) -> u32 {
-        self.current = self.current.saturating_add(1);
+        self.on_found(self.current.saturating_add(1));
         self.current
     }
 
     /// A pod of this attempt was found.
     pub fn on_found(&mut self, attempt: u32) {
-        self.current = self.current.max(attempt);
+        if attempt > self.current {
+            (self.current, self.has_failed) = (attempt, false);
+        }
+    }
+
+    /// An executor of this attempt was lost. True if the attempt fails by it: it fails once, and what ends afterwards
+    /// is part of it.
+    pub fn fail(&mut self, attempt: u32) -> bool {
+        attempt >= self.current && !std::mem::replace(&mut self.has_failed, true)
     }
 
     /// The current attempt waits for the end of this executor.

@@ -3,9 +3,9 @@
 
 use crate::core_run::{Run, end_with, policy, set, spec};
 use posse_core::model::action::Action;
-use posse_core::model::command::{AfterKill, Command};
+use posse_core::model::command::{AfterKill, Command, GroupCommand};
 use posse_core::model::event::{Budget, DeleteCause, Event, ExecutorEvent, GroupEvent, LossReason};
-use posse_core::model::ids::Uid;
+use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, Phase, Pod};
 use posse_core::model::settings::{Decommission, GroupSpec, Limit, OnLoss, Policy, Restart};
@@ -92,6 +92,22 @@ fn a_loss_of_the_group_is_charged_once() {
         run.start(&[first, first + 1, first + 2, first + 3]);
     }
     assert_eq!(LossReason::AppError.budget(), Some(Budget::App));
+}
+
+/// The group is removed before the first LIST of a process, so its attempt is not followed by another one.
+#[test]
+fn an_attempt_of_a_removed_group_fails_once() {
+    let mut before = Run::with_running(policy(), vec![gang(2)]);
+    before.watch(&[1, 2], end_with(1));
+    let Run { pods, version, now, .. } = before;
+    let mut run = Run { pods, version, now, ..Run::unlisted(policy(), vec![gang(2)]) };
+    run.call(Command::Group(GroupName::from("g"), GroupCommand::Delete));
+    run.list();
+    let charged = run.take_events().into_iter().filter_map(|event| match event {
+        Event::Executor(_, ExecutorEvent::Lost { budget, .. }) => Some(budget),
+        _ => None,
+    });
+    assert_eq!(charged.collect::<Vec<_>>(), [Some(Budget::App), None]);
 }
 
 #[test]

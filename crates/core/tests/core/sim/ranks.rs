@@ -42,8 +42,7 @@ impl Attempts {
             return Ok(());
         };
         let group = core.executors().groups().get(&subject.group);
-        // One that is removed has a target of 0, and no attempts any more.
-        let is_whole = group.is_some_and(|group| group.spec.restarts_whole() && group.target() > 0);
+        let is_whole = group.is_some_and(|group| group.spec.restarts_whole());
         let Some(&attempt) = self.of_create.get(&subject.id.0) else { return Ok(()) };
         if is_whole
             && budget.is_some()
