@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use posse_testing::program;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::conventions::wait_for;
@@ -117,8 +117,8 @@ fn an_outage_is_shown() {
     let run = folder.posse(&["run", "--kubeconfig", kubeconfig]);
     let terminal = Terminal::start(&run, 120);
     wait_progress(&terminal, &["running 2/2"]);
-    cluster.kill().unwrap();
-    cluster.wait().unwrap();
+    kill_process(Pid::from_child(&cluster), Signal::TERM).unwrap();
+    assert!(cluster.wait().unwrap().success(), "its folder is gone with it");
     wait_progress(&terminal, &["running 2/2", "server unreachable"]);
 }
 

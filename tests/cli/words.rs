@@ -6,6 +6,8 @@
 use std::fs::{self, File};
 use std::process::Stdio;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::conventions::{Folder, Run, text, wait_for};
 
 #[test]
@@ -95,8 +97,8 @@ fn a_cluster_says_how_other_programs_find_it() {
         let said = fs::read_to_string(&log).unwrap();
         said.contains("in another shell: export KUBECONFIG=/")
     });
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success(), "its folder is gone with it");
 }
 
 /// An empty file is valid: flags may say all. But who wrote it wanted something.
