@@ -3,7 +3,7 @@
 //!
 //! Always true: a task that was acknowledged is known to the next process, what is done is not begun again, and no two
 //! pods work on the same. A restore may cost what was written last, until the core has found it out and written it again.
-//! Two of a takeover, a fault and a restore are tried with `POSSE_TESTS=all`.
+//! Two of a takeover, a fault and a restore are tried with `POSSE_TESTS=all`, and all three with one task.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 use std::cell::OnceCell;
@@ -29,8 +29,8 @@ use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
 use posse_core::model::task::Task;
 
-/// A call for each, in this order.
-const CALLS: [&[&str]; 1] = [&["a", "b", "c"]];
+/// One call adds them.
+const TASKS: [&str; 3] = ["a", "b", "c"];
 const INDEX: &str = "index 0";
 
 /// How often what may happen.
@@ -203,7 +203,8 @@ struct World {
     record: Option<ChunkedRecord>,
     /// What an earlier process has sent, and sends after it.
     late: Option<Writer>,
-    n_calls: usize,
+    /// What the call will add. None: it was made.
+    tasks: Option<&'static [&'static str]>,
     promises: Vec<Promise>,
     /// The tasks that were acknowledged, and what has ended well.
     known: BTreeSet<String>,
@@ -236,7 +237,7 @@ fn named(text: &str) -> String {
 }
 
 impl World {
-    fn new(left: Times) -> Self {
+    fn new(left: Times, tasks: &'static [&'static str]) -> Self {
         let policy = Policy {
             record: RecordUse::On,
             ends_with_work: true,
@@ -255,7 +256,7 @@ impl World {
             writer: Some(Writer::default()),
             record: None,
             late: None,
-            n_calls: 0,
+            tasks: Some(tasks),
             promises: vec![],
             known: BTreeSet::new(),
             done: BTreeSet::new(),
@@ -270,7 +271,7 @@ impl World {
     /// The next process begins. The pods of what has ended and is recorded have gone.
     fn take_over(&mut self) {
         self.late = self.writer.take().filter(|writer| writer.record.is_some());
-        let before = std::mem::replace(&mut self.run, Self::new(self.left).run);
+        let before = std::mem::replace(&mut self.run, Self::new(self.left, &[]).run);
         let stays = |pod: &&Pod| pod.phase == Phase::Running || !self.is_recorded(pod);
         let pods = before.pods.iter().filter(stays).cloned().collect();
         let run = self.run_mut();
@@ -328,9 +329,8 @@ impl World {
         }
     }
 
-    fn call(&mut self) {
-        let keys = CALLS[self.n_calls];
-        self.n_calls += 1;
+    fn call(&mut self, keys: &[&str]) {
+        self.tasks = None;
         let tasks = keys.iter().map(|key| Task { key: (*key).into(), ..Task::default() });
         let tasks = tasks.map(Arc::new).collect();
         let add = Command::Group(GroupName::from("g"), GroupCommand::AddTasks { tasks });
@@ -471,14 +471,14 @@ impl World {
 impl Model for World {
     /// Without what only counts: versions have names by their order.
     fn key(&self) -> impl Debug {
-        let Self { left, server, is_open, writer, record, late, n_calls, known, done, .. } = self;
+        let Self { left, server, is_open, writer, record, late, tasks, known, done, .. } = self;
         let objects = (&server.objects.chunks, &server.before, writer, record, late);
         let (_, n_recorded) = self.run.core.recorded();
         let promises = self.promises.iter();
         let promises: Vec<_> =
             promises.map(|one| (one.change > n_recorded, &one.tasks, &one.done)).collect();
         let shown = self.shown.get_or_init(|| self.shown());
-        let rest = (left, is_open, n_calls, known, done);
+        let rest = (left, is_open, tasks, known, done);
         format!("{} {shown:?} {rest:?} {promises:?}", named(&format!("{objects:?}")))
     }
 
@@ -504,8 +504,8 @@ impl Model for World {
             all.push((what, world));
             Ok::<(), String>(())
         };
-        if self.n_calls < CALLS.len() {
-            push(format!("call {}", self.n_calls), &Self::call)?;
+        if let Some(keys) = self.tasks {
+            push(format!("a call adds {keys:?}"), &|world| world.call(keys))?;
         }
         if self.writer.is_none() && !self.promises.is_empty() {
             push("time goes on after a write that has failed".to_owned(), &|world| {
@@ -529,8 +529,10 @@ fn what_was_acknowledged_is_known_and_what_is_done_is_not_begun_again() {
     let double = [(1, 1, 0), (0, 1, 1), (1, 0, 1)];
     let is_in_full = std::env::var_os("POSSE_TESTS").is_some_and(|extent| extent == "all");
     let double = double.into_iter().filter(|_| is_in_full);
-    for (takeovers, faults, restores) in single.into_iter().chain(double) {
-        let n = explore(World::new(Times { takeovers, faults, restores }));
+    let of_three = single.into_iter().chain(double).map(|times| (times, &TASKS[..]));
+    let of_one = is_in_full.then_some(((1, 1, 1), &TASKS[..1]));
+    for ((takeovers, faults, restores), tasks) in of_three.chain(of_one) {
+        let n = explore(World::new(Times { takeovers, faults, restores }, tasks));
         assert!(n > 1_000, "{n} states are too few");
     }
 }
