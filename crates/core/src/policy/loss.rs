@@ -70,8 +70,8 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
             _ => LossReason::ConfigError,
         };
     }
-    // Kubelets have many words for it, and new ones in each version.
-    if end.is_rejected && pod.node.is_some() && !end.pod_reason.is_empty() {
+    // Kubelets have many words for it, new ones in each version, and sometimes none.
+    if end.is_rejected && pod.node.is_some() {
         return LossReason::AdmissionRejected;
     }
     match (pod.container, end.exit_code, pod.phase) {
