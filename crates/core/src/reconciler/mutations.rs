@@ -48,11 +48,14 @@ impl Reconciler {
                     let is_deleted = self.is_terminating(&uid);
                     Action::Patch { uid, name, patch: Patch::LeftQueue { is_deleted } }
                 }
-                MutationKind::Delete => {
+                // After a restore of etcd a pod may live again.
+                MutationKind::ForceDelete if self.is_terminating(&uid) => {
+                    Action::Delete { uid, name, grace_s: Some(0) }
+                }
+                MutationKind::Delete | MutationKind::ForceDelete => {
                     let grace_s = self.delete_grace_s(&uid, now);
                     Action::Delete { uid, name, grace_s }
                 }
-                MutationKind::ForceDelete => Action::Delete { uid, name, grace_s: Some(0) },
                 MutationKind::Annotate => {
                     let patch = self.draining_patch(&uid);
                     Action::Patch { uid, name, patch }

@@ -576,6 +576,27 @@ fn a_pod_is_forgotten_only_if_its_node_is_gone() {
     check_stuck(Err(RefusalClass::Forbidden), false, false);
 }
 
+/// Etcd is restored after the node was looked for, and the pod lives again: it ends as others do.
+#[test]
+fn a_pod_that_lives_again_is_not_forgotten() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    run.watch(&[1], |pod| pod.deleting = true);
+    run.wait(120_000);
+    run.take();
+    run.refused_by_history();
+    run.tell(Input::GotNode {
+        name: "node".into(),
+        answer: Err(refusal(RefusalClass::NotFound, 404)),
+    });
+    run.pods.iter_mut().for_each(|pod| pod.deleting = false);
+    run.list();
+    let deletes = run.take().into_iter().filter_map(|action| match action {
+        Action::Delete { grace_s, .. } => Some(grace_s),
+        _ => None,
+    });
+    assert_eq!(deletes.collect::<Vec<_>>(), [None]);
+}
+
 #[test]
 fn a_pod_that_terminates_in_time_causes_no_node_read() {
     let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
