@@ -29,14 +29,16 @@ pub fn is_node_at_fault(reason: LossReason, pod: &Pod) -> bool {
     }
 }
 
-/// True if the place says who caused such a loss soon after the start of an executor: one node, if it happens there
-/// alone, or else who caused it by its reason. The others are decisions, or a node's fault wherever they happen.
+/// True if the place says who caused such a loss: one node, if it happens there alone, or else who caused it by its
+/// reason. The others are decisions, or a node's fault wherever they happen.
 pub fn depends_on_place(reason: LossReason) -> bool {
     match reason {
         LossReason::AppError
         | LossReason::Completed
         | LossReason::ConfigError
+        | LossReason::Disconnected
         | LossReason::DiskExceeded
+        | LossReason::HeartbeatTimeout
         | LossReason::ImageError
         | LossReason::OomKilled
         | LossReason::StartTimeout
@@ -44,9 +46,7 @@ pub fn depends_on_place(reason: LossReason) -> bool {
         LossReason::AdmissionRejected
         | LossReason::DeadlineExceeded
         | LossReason::Deleted
-        | LossReason::Disconnected
         | LossReason::Evicted
-        | LossReason::HeartbeatTimeout
         | LossReason::Killed
         | LossReason::MaxAge
         | LossReason::NodeLost

@@ -13,9 +13,7 @@ use crate::model::task::Shape;
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
 use crate::policy::node_fault::{depends_on_place, is_node_at_fault};
 use crate::state::budgets::NO_START_MS;
-use crate::state::create_backoff::{
-    AT_ONCE_MS, BackoffCause, CRASH_LOOP_TRIES_MAX, EARLY_END_MS, ExecutorEnd,
-};
+use crate::state::create_backoff::{AT_ONCE_MS, BackoffCause, CRASH_LOOP_TRIES_MAX, ExecutorEnd};
 use crate::state::due::Timer;
 use crate::state::executors::{Executor, Life};
 use crate::state::nodes::NodeLoss;
@@ -105,7 +103,8 @@ impl Reconciler {
         self.restart_group_of(id, now);
     }
 
-    /// Whom the place shows to be the cause of an early end.
+    /// Whom the place shows to be the cause of an end. Work that is done, and what says nothing, is a sign only if it
+    /// happens at once.
     fn blame(
         &mut self,
         id: ExecutorId,
@@ -114,14 +113,17 @@ impl Reconciler {
         (lived_ms, start_ms): (Option<u64>, u64),
         now: Millis,
     ) -> Blame {
-        let early_ms = if loss.caused_by_app() { EARLY_END_MS } else { AT_ONCE_MS };
         let lived_ms = lived_ms.unwrap_or(0);
         let Some(throttle) = self.executors.throttle_of(id) else { return Blame::Application };
         let Some(node) = node.filter(|_| depends_on_place(loss.reason)) else {
             return Blame::Application;
         };
+        let is_sign = match loss.reason {
+            LossReason::Completed | LossReason::Unknown => lived_ms < AT_ONCE_MS,
+            _ => true,
+        };
         let began = Millis(now.0.saturating_sub(lived_ms));
-        match lived_ms < early_ms {
+        match is_sign {
             true => throttle.places.blame(loss.reason, node, (began, start_ms), now),
             false => Blame::Application,
         }
@@ -164,10 +166,9 @@ impl Reconciler {
         }
     }
 
-    /// True if most executors of the run were there before the oldest loss that the budget counts, and run: they have
-    /// lived through all of them.
+    /// True if most executors of the run have lived through most of the losses that the budget counts.
     fn do_most_live(&self, budget: Budget) -> bool {
-        let Some(since) = self.end.budgets().oldest_loss(budget) else { return false };
+        let Some(since) = self.end.budgets().middle_loss(budget) else { return false };
         let lives = |(_, one): &(ExecutorId, &Executor)| {
             one.state == State::Running && one.life == Life::Wanted && one.known_since < since
         };

@@ -86,9 +86,10 @@ impl Budgets {
         self.exhausted.insert(budget)
     }
 
-    /// When the oldest loss was that the budget counts.
-    pub fn oldest_loss(&self, budget: Budget) -> Option<Millis> {
-        self.losses.get(&budget)?.front().copied()
+    /// When the loss was after which half of those came that the budget counts.
+    pub fn middle_loss(&self, budget: Budget) -> Option<Millis> {
+        let losses = self.losses.get(&budget)?;
+        losses.get(losses.len() / 2).copied()
     }
 
     /// Charges a loss. True if there are more than the budget allows.

@@ -1,5 +1,5 @@
-//! Where the executors of one shape run, and where they ended soon: a node on which they all end, while others live
-//! on other nodes, is to blame for that, and not the application.
+//! Where the executors of one shape run, and where they ended: a node on which they all end, while others live on other
+//! nodes, is to blame for that, and not the application.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const WINDOW_MS: u64 = 600_000;
 /// At most this many nodes are remembered for a reason; Kubernetes supports clusters of up to 5,000 nodes.
 const NODES_MAX: usize = 5_000;
 
-/// Who is to blame for an early end.
+/// Who is to blame for an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     Application,
@@ -23,14 +23,16 @@ pub enum Blame {
     Unclear,
 }
 
-/// The early ends on one node for one reason.
+/// The ends on one node for one reason.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     first: Millis,
     last: Millis,
+    /// How long the oldest of those that ended had run.
+    longest_ms: u64,
 }
 
-/// The lives and early ends of executors by node.
+/// The lives and ends of executors by node.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     by_id: BTreeMap<ExecutorId, (Arc<str>, Millis)>,
@@ -66,11 +68,11 @@ impl Places {
         others.filter_map(|(_, lives)| lives.first()).any(|(oldest, _)| *oldest <= since)
     }
 
-    /// An executor ended on `node` soon after it began at `began`, and does not count as running any more. True if that
-    /// node is to blame: for this reason none has ended soon on another, where others have outlived this one. An executor
-    /// that runs there proves nothing, unless it began later than the first one that ended and has lived for long. One
-    /// end alone is no pattern yet. Those that do not start for `start_ms` are tried one after the other, so their ends
-    /// are so far apart.
+    /// An executor ended on `node` that began at `began`, and does not count as running any more. That node is to
+    /// blame if for this reason none has ended on another, where others have outlived this one. An executor that runs
+    /// there proves nothing, unless it began later than the first one that ended, and has lived for a minute and for
+    /// longer than each of them. One end alone is no pattern yet. Those that do not start for `start_ms` are tried one
+    /// after the other, so their ends are so far apart.
     pub fn blame(
         &mut self,
         reason: LossReason,
@@ -83,7 +85,8 @@ impl Places {
         let is_proven = |node: &str, ends: &Ends| {
             let later = (ends.first.after(1), ExecutorId(0));
             let one = lives.get(node).and_then(|lives| lives.range(later..).next());
-            one.is_some_and(|(since, _)| now.since(*since) >= EARLY_END_MS)
+            let proof_ms = EARLY_END_MS.max(ends.longest_ms);
+            one.is_some_and(|(since, _)| now.since(*since) >= proof_ms)
         };
         ends.retain(|other, ends| {
             now.since(ends.last) <= WINDOW_MS + start_ms
@@ -92,10 +95,11 @@ impl Places {
         let is_alone = ends.keys().all(|other| **other == *node)
             && !ends.get(node).is_some_and(|ends| is_proven(node, ends));
         let is_first = !ends.contains_key(node);
+        let lived_ms = now.since(began);
         if let Some(ends) = ends.get_mut(node) {
-            ends.last = now;
+            (ends.last, ends.longest_ms) = (now, ends.longest_ms.max(lived_ms));
         } else if ends.len() < NODES_MAX {
-            ends.insert(node.into(), Ends { first: now, last: now });
+            ends.insert(node.into(), Ends { first: now, last: now, longest_ms: lived_ms });
         }
         match is_alone && self.lives_elsewhere(node, began) {
             false => Blame::Application,
@@ -171,5 +175,9 @@ mod tests {
         // The other node is good again, so this one is alone.
         check(&[&later[..], &[(60_999, "!y for 300")]].concat(), &["x", ""]);
         check(&[&later[..], &[(61_000, "!y for 300")]].concat(), &["x", "y"]);
+        // It has not lived for as long as the first one.
+        let late = [(0, "+a"), (90_900, "!x for 90000"), (91_000, "+x")];
+        check(&[&late[..], &[(171_000, "!x for 80000")]].concat(), &["x", "x"]);
+        check(&[&late[..], &[(181_000, "!x for 300")]].concat(), &["x", ""]);
     }
 }

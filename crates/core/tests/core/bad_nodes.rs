@@ -133,8 +133,9 @@ fn place(mut run: Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> Tol
     told
 }
 
-const KINDS: [(&str, Way, LossReason); 7] = [
+const KINDS: [(&str, Way, LossReason); 8] = [
     ("exits", (Some(300), exits), LossReason::AppError),
+    ("exits after a while", (Some(90_000), exits), LossReason::AppError),
     ("killed", (Some(300), is_killed), LossReason::OomKilled),
     ("does not start", (None, cannot_begin), LossReason::ConfigError),
     ("is rejected", (None, does_not_fit), LossReason::AdmissionRejected),
