@@ -19,6 +19,7 @@ impl Reconciler {
     pub(super) fn adopt(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };
         let is_stopping = self.end.ends_executors();
+        let is_known_end = self.is_known_end(pod);
         let group = self.executors.group_or_insert(pod.group.clone(), || {
             let spec = GroupSpec { restart: pod.restart, ..GroupSpec::bare(pod.group.clone()) };
             Group::new(spec, false)
@@ -43,10 +44,7 @@ impl Reconciler {
         }
         executor.life = life;
         executor.is_done = is_done;
-        // The record has this end already, and the slot with it.
-        let is_known_end = is_done
-            && pod.task.is_none()
-            && pod.slot.is_some_and(|slot| group.ended.contains(slot));
+        let is_known_end = is_known_end && is_done;
         executor.slot = pod
             .slot
             .filter(|&slot| is_known_end || adoption.claims_slot && group.slots.claim(slot));
@@ -79,6 +77,17 @@ impl Reconciler {
             self.executors.retain_since(id, at, &self.snapshot);
         }
         self.trim_retained(now);
+    }
+
+    /// The record of the run has the end of this index already, and the slot with it. If another pod has the slot, it
+    /// has ended with the same index: a restore of etcd can bring two.
+    fn is_known_end(&self, pod: &Pod) -> bool {
+        let Some(group) = self.executors.groups().get(&pod.group) else { return false };
+        let is_known = |slot| {
+            group.ended.contains(slot)
+                && !self.executors.own(group).any(|(_, other)| other.slot == Some(slot))
+        };
+        pod.task.is_none() && pod.slot.is_some_and(is_known)
     }
 
     /// A pod of an earlier process has a task.

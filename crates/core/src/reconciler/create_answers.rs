@@ -285,7 +285,7 @@ impl Reconciler {
     fn has_create_labels(&self, id: ExecutorId, pod: &Pod) -> bool {
         pod.id == id
             && self.ours.has_our_name(pod)
-            && self.executors.get(id).is_some_and(|executor| executor.group == pod.group)
+            && self.executors.get(id).is_some_and(|executor| executor.may_have_made(pod))
     }
 
     /// True if the pod has our name, our labels and our owner, and was not there before the create:

@@ -111,10 +111,9 @@ impl Reconciler {
         self.leave_queue(uid);
         let Some(pod) = self.snapshot.get(uid) else { return };
         let is_second = match self.executors.get(id) {
-            // A pod of another group is not the result of this create, even with the same name.
             Some(executor) => {
                 executor.life == Life::Gone
-                    || executor.uid.as_ref().map_or(executor.group != pod.group, |u| u != uid)
+                    || executor.uid.as_ref().map_or(!executor.may_have_made(pod), |u| u != uid)
             }
             None => self.ours.is_retired(id),
         };
@@ -287,7 +286,7 @@ impl Reconciler {
                 let is_older = executor.create.as_deref().is_some_and(|create| {
                     create.n_unknown == 0 && self.snapshot.precedes(pod.version, create.watermark)
                 });
-                executor.group == pod.group && executor.life != Life::Gone && !is_older
+                executor.may_have_made(pod) && executor.life != Life::Gone && !is_older
             }
         };
         let is_cancelled = executor.is_cancelled();

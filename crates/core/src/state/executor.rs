@@ -111,6 +111,17 @@ impl Executor {
         }
     }
 
+    /// False if this pod is not the result of our create, although it may have its name: an earlier process has sent
+    /// another one with the same id.
+    pub fn may_have_made(&self, pod: &Pod) -> bool {
+        let is_other_slot = self.slot.zip(pod.slot).is_some_and(|(ours, of_pod)| ours != of_pod);
+        let is_other_task = pod
+            .task
+            .as_ref()
+            .is_some_and(|run| self.task.as_ref().is_none_or(|ours| ours.task.key != run.task.key));
+        self.group == pod.group && !is_other_slot && !is_other_task
+    }
+
     /// It was created to avoid nodes that may not be used yet.
     pub fn avoids_nodes(&self, now: Millis) -> bool {
         self.avoids_until.is_some_and(|until| until > now)

@@ -121,17 +121,18 @@ impl Ours {
     /// to the next process: they are reported and left to `posse cleanup`. To believe any name above
     /// the record would let forged pods count as capacity.
     fn is_recorded(&self, pod: &Pod, executor: Option<&Executor>) -> bool {
-        // Without stored ids the range is only a guess.
-        let is_proof = self.reserved.is_some() || self.has_our_owner(pod);
-        if self.is_of_earlier_run(pod.id) && is_proof {
+        if executor.is_some_and(|executor| executor.uid.as_ref() == Some(&pod.uid)) {
+            return true;
+        }
+        // Without stored ids no id proves anything, and a create of an earlier process may take effect late.
+        if self.reserved.is_none() {
+            return self.has_our_owner(pod) && pod.id.0 <= ID_MAX;
+        }
+        if self.is_of_earlier_run(pod.id) {
             return true;
         }
         let is_from_create = match executor {
-            Some(executor) => match &executor.uid {
-                Some(uid) if *uid == pod.uid => return true,
-                Some(_) => true,
-                None => executor.group == pod.group,
-            },
+            Some(executor) => executor.uid.is_some() || executor.may_have_made(pod),
             None => self.is_retired(pod.id),
         };
         is_from_create && self.has_our_owner(pod)

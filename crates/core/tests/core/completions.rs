@@ -467,3 +467,35 @@ fn a_create_waits_for_a_late_pod_that_has_its_slot() {
     run.wait(1_000);
     assert_eq!(run.slots_created(), [(3, 1)]);
 }
+
+/// Without stored ids two processes can give one id. The pod of the other's create does not do the work of ours.
+#[test]
+fn a_late_pod_of_an_id_that_was_given_again_is_no_executors_pod() {
+    let group = || work(2, Restart::OnFailure, Some(3));
+    for (late_group, late_slot) in [("g", 2), ("other", 0)] {
+        let mut run = Run::new(policy(), vec![group()]);
+        assert_eq!(run.slots_created(), [(1, 0), (2, 1)]);
+        let late = Pod { slot: Some(late_slot), ..run.pod(late_group, 1) };
+        run.pods.push(late);
+        run.watch(&[1], |_| {});
+        assert_eq!(run.ends(), ["u1"], "{late_group}");
+        run.watch(&[1], end_with(0));
+        assert_eq!((completed(&mut run), run.group("g").completed), (vec![], 0), "{late_group}");
+    }
+}
+
+/// A restore of etcd has brought two pods that have done the same.
+#[test]
+fn two_records_of_an_index_are_one() {
+    let group = || work(1, Restart::OnFailure, Some(2));
+    let mut before = begin(policy(), group());
+    before.watch(&[1], end_with(0));
+    before.watch(&[1], |pod| pod.completed = true);
+    let again = Pod { slot: Some(0), ..before.pod("g", 7) };
+    before.pods.push(again);
+    before.watch(&[7], end_with(0));
+    before.pods.iter_mut().for_each(|pod| pod.completed = true);
+    let mut run = restart(before, policy(), group());
+    assert_eq!(run.group("g").completed, 1);
+    assert_eq!(run.slots_created().iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [1]);
+}

@@ -50,7 +50,6 @@ pub enum Cause {
 #[derive(Clone, Debug)]
 pub struct Life {
     pub id: u64,
-    pub group: GroupName,
     pub slot: Option<u32>,
     pub created: u64,
     /// Whether the pod was terminating, ended or gone at some time.
@@ -177,7 +176,6 @@ impl Cluster {
             uid,
             Life {
                 id,
-                group: pod.group.clone(),
                 slot: pod.slot,
                 created,
                 was_over: false,

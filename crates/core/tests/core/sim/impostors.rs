@@ -132,6 +132,16 @@ impl World {
         }
     }
 
+    /// The Lease says that another holder has used ids meanwhile, so the pods with these ids are ours after all.
+    pub fn own_recorded(&mut self) {
+        self.high_water_at_start = self.high_water_at_start.max(self.cluster.high_water);
+        let disowned = self.cluster.lives.iter().filter(|(_, life)| life.is_disowned);
+        let uids: Vec<Uid> = disowned.map(|(uid, _)| uid.clone()).collect();
+        for uid in uids {
+            self.disown_if_unrecorded(&uid);
+        }
+    }
+
     /// The same for one pod, which a request of an earlier process may have made.
     pub fn disown_if_unrecorded(&mut self, uid: &Uid) {
         let has_record = self.profile.is_high_water_kept && self.cluster.owner.is_none();
@@ -169,9 +179,8 @@ impl World {
 
 impl Check {
     /// Foreign pods are reported once.
-    pub(super) fn on_foreign_pod(&mut self, event: &Event, cluster: &mut Cluster) -> CheckResult {
+    pub(super) fn on_foreign_pod(&mut self, event: &Event, cluster: &Cluster) -> CheckResult {
         let Event::Cluster(ClusterEvent::ForeignPod { uid, .. }) = event else { return Ok(()) };
-        self.disown_late(uid, cluster);
         let is_disowned = cluster.lives.get(uid).is_some_and(|life| life.is_disowned);
         if !is_foreign(uid, cluster) && !is_disowned {
             return fail(format!("{event:?}, but posse made it"));
@@ -180,20 +189,6 @@ impl Check {
             return fail(format!("{event:?} is told twice"));
         }
         Ok(())
-    }
-
-    /// A create of an earlier process may take effect after this one's first LIST. Without an owner
-    /// and without a record of the ids, nothing shows then that posse made the pod.
-    fn disown_late(&self, uid: &Uid, cluster: &mut Cluster) {
-        let has_no_owner = cluster.owner.is_none();
-        let Some(life) = cluster.lives.get_mut(uid) else { return };
-        if life.is_foreign || !has_no_owner || !self.is_unknowable(life.id, &life.group) {
-            return;
-        }
-        (life.is_foreign, life.is_disowned) = (true, true);
-        if let Some(stored) = cluster.pods.values_mut().find(|stored| stored.pod.uid == *uid) {
-            stored.is_foreign = true;
-        }
     }
 
     /// No request touches a foreign pod.

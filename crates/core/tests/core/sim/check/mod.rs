@@ -210,11 +210,6 @@ impl Check {
         self.awaited_ends = ends.map(|(uid, at)| (uid.clone(), *at)).collect();
     }
 
-    /// True if this process cannot know that an earlier one used the id for this group.
-    pub(super) fn is_unknowable(&self, id: u64, group: &GroupName) -> bool {
-        !self.is_kept && id > self.unknowable_above && !self.has_posted(id, group)
-    }
-
     /// True if this process itself has asked for an executor of this id.
     pub fn has_posted(&self, id: u64, group: &GroupName) -> bool {
         self.posted.get(&id).is_some_and(|(_, posted)| posted == group)
@@ -325,7 +320,7 @@ impl Check {
         }
         for event in events {
             check.on_event(event, &world.cluster)?;
-            check.on_foreign_pod(event, &mut world.cluster)?;
+            check.on_foreign_pod(event, &world.cluster)?;
             check.on_start_loss(event, core, &world.cluster, &world.policy, world.now)?;
             world.driver.on_event(event, core, &world.policy, world.now)?;
             check.on_loss(event, &world.cluster, &world.policy, world.now)?;

@@ -531,6 +531,9 @@ impl World {
         }
         let high_water = self.profile.is_high_water_kept.then_some(self.cluster.high_water);
         let high_water = high_water.filter(|_| held).map(ExecutorId);
+        if high_water.is_some() {
+            self.own_recorded();
+        }
         if self.core.is_some() {
             self.input(Input::Lease { held, high_water })?;
         }
