@@ -304,9 +304,6 @@ impl Default for BadNodes {
     }
 }
 
-/// A driver may need some time before it knows its executors.
-const HEARTBEAT_FIRST_MS_MIN: u64 = 120_000;
-
 /// Settings of the run. Times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -384,11 +381,5 @@ impl Policy {
     /// From the first failed image pull until the main container runs; 0: no limit.
     pub fn image_timeout_ms(&self) -> u64 {
         self.start_timeout_ms / 2
-    }
-
-    /// A running executor that was never reported for this long is lost, once any other executor of the run was
-    /// reported.
-    pub fn heartbeat_first_ms(&self) -> u64 {
-        self.heartbeat_timeout_ms.max(HEARTBEAT_FIRST_MS_MIN)
     }
 }

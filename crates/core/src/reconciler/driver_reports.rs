@@ -11,7 +11,7 @@ use crate::model::ids::ExecutorId;
 use crate::model::input::Renewal;
 use crate::model::status::State;
 use crate::policy::loss::Loss;
-use crate::state::driver_reports::{IDLE_VALID_MS, Silent};
+use crate::state::driver_reports::{IDLE_VALID_MS, Silent, heartbeat_first_ms};
 use crate::state::due::Timer;
 use crate::state::executors::Life;
 use posse_base::time::Millis;
@@ -58,7 +58,7 @@ impl Reconciler {
         if timeout_ms > 0 {
             self.driver_reports.on_heartbeats(&known, timeout_ms, now);
             if !self.driver_reports.set_timer(true) {
-                self.due.set(now.after(self.heartbeat_check_ms()), Timer::Heartbeat);
+                self.due.set(now.after(timeout_ms), Timer::Heartbeat);
             }
         }
         for &id in &known {
@@ -163,11 +163,12 @@ impl Reconciler {
         }
         let silent = self.driver_reports.silent(timeout_ms, now);
         let unreported = self.unreported(now);
-        let mut next = now.after(self.heartbeat_check_ms());
+        // An executor that starts meanwhile is judged in time.
+        let mut next = now.after(timeout_ms);
         next = [silent.next, unreported.next].into_iter().flatten().fold(next, Millis::min);
         let seconds = timeout_ms / 1_000;
         let silent = silent.ids.into_iter().map(|id| (id, format!("no heartbeat for {seconds} s")));
-        let first_s = self.policy.heartbeat_first_ms() / 1_000;
+        let first_s = heartbeat_first_ms(timeout_ms) / 1_000;
         let unreported = unreported.ids.into_iter().map(|id| {
             (id, format!("no heartbeat at all, although it has been running for {first_s} s"))
         });
@@ -185,14 +186,8 @@ impl Reconciler {
             self.lose_and_delete(id, &loss, now);
         }
         self.driver_reports.set_timer(true);
-        let at = next.max(now.after(self.heartbeat_check_ms() / CHECKS_MAX));
+        let at = next.max(now.after(timeout_ms / CHECKS_MAX));
         self.due.set(at, Timer::Heartbeat);
-    }
-
-    /// The longest time between two checks, so that an executor that starts meanwhile is judged in
-    /// time.
-    fn heartbeat_check_ms(&self) -> u64 {
-        self.policy.heartbeat_timeout_ms.min(self.policy.heartbeat_first_ms())
     }
 
     /// The running executors that have never reported, although another one has. The driver need not
@@ -203,7 +198,7 @@ impl Reconciler {
             let is_watched = executor.state == State::Running && executor.task.is_none();
             is_watched.then_some((id, since))
         });
-        self.driver_reports.unreported(running, self.policy.heartbeat_first_ms(), now)
+        self.driver_reports.unreported(running, self.policy.heartbeat_timeout_ms, now)
     }
 
     /// Counts a heartbeat loss of this executor's group, if another one is allowed. Otherwise

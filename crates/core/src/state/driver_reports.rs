@@ -11,6 +11,8 @@ use posse_base::time::Millis;
 
 /// How long a list of idle executors is valid that the driver has given.
 pub const IDLE_VALID_MS: u64 = 10_000;
+/// A driver may need some time before it knows its executors.
+const HEARTBEAT_FIRST_MS_MIN: u64 = 120_000;
 
 /// How often the executors are looked at: so long a busy one may be without its protection.
 pub const PROTECT_CHECK_MS: u64 = 1_000;
@@ -43,6 +45,12 @@ pub struct Look {
     pub is_newly_over: bool,
     /// Its last change is so long ago that it may change again.
     pub may_change: bool,
+}
+
+/// A running executor that was never reported for this long is lost, once any other executor of the run was
+/// reported.
+pub fn heartbeat_first_ms(timeout_ms: u64) -> u64 {
+    timeout_ms.max(HEARTBEAT_FIRST_MS_MIN)
 }
 
 /// Executors without heartbeats.
@@ -146,18 +154,19 @@ impl DriverReports {
         Silent::new(all, now)
     }
 
-    /// Those of the running executors that were never reported for `first_ms`: since they run, and since
-    /// the first report of any executor. None before a call that was made after that time: the driver
+    /// Those of the running executors that were never reported for `heartbeat_first_ms`: since they run, and
+    /// since the first report of any executor. None before a call that was made after that time: the driver
     /// may call rarely.
     pub fn unreported(
         &self,
         running: impl Iterator<Item = (ExecutorId, Millis)>,
-        first_ms: u64,
+        timeout_ms: u64,
         now: Millis,
     ) -> Silent {
         let (Some(first), Some(called)) = (self.first_report_at, self.heartbeat_call_at) else {
             return Silent::default();
         };
+        let first_ms = heartbeat_first_ms(timeout_ms);
         let unheard = running.filter(|(id, _)| !self.heartbeats.contains_key(id));
         let all = unheard.map(|(id, since)| {
             let due = since.max(first).max(self.silence_from).after(first_ms);

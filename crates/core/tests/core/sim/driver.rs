@@ -12,6 +12,7 @@ use posse_core::model::pod::ContainerState;
 use posse_core::model::settings::{Decommission, GroupSpec, Policy};
 use posse_core::model::status::State;
 use posse_core::reconciler::Reconciler;
+use posse_core::state::driver_reports::heartbeat_first_ms;
 
 use super::check::CheckResult;
 use super::cluster::{Cluster, is_over};
@@ -146,7 +147,7 @@ impl Driver {
             LossReason::HeartbeatTimeout if self.said.silent.contains(&id) => true,
             LossReason::HeartbeatTimeout => {
                 let heard_at = self.said.heard.get(&id).copied();
-                let first = policy.heartbeat_first_ms();
+                let first = heartbeat_first_ms(policy.heartbeat_timeout_ms);
                 let since = core.executors().get(subject.id).and_then(|e| e.running_since);
                 let is_silent = match heard_at {
                     Some(at) => now >= at.max(self.said.since) + timeout,
