@@ -1,5 +1,4 @@
-//! Deletes and patches of pods: sends them, and draws the consequences of their answers. Terminating pods whose node is
-//! gone are force-deleted: no kubelet will ever confirm their end. Pods of a node that still exists are left alone.
+//! Deletes and patches of pods: sends them, and draws the consequences of their answers.
 
 use super::Reconciler;
 use super::retries::{RETRY_INITIAL_MS, RETRY_MAX_MS};
@@ -18,8 +17,6 @@ const FORBIDDEN_RETRY_MAX_MS: u64 = 300_000;
 /// An annotation or label that cannot be written is given up after this many tries. The cost is a
 /// repeated report, or a drain that is forgotten, after a restart.
 const PATCH_TRIES_MAX: u32 = 5;
-/// How long a pod may be terminating before its node is checked, and the time between checks.
-const NODE_CHECK_MS: u64 = 120_000;
 
 impl Reconciler {
     /// Sends deletes and patches up to the limit in flight.
@@ -174,41 +171,6 @@ impl Reconciler {
         let Some(pod) = self.snapshot.get(uid) else { return };
         if pod.is_held_by_queue && pod.deleting && pod.deletion_grace_s == 0 {
             self.errands.mutations.request(uid, &pod.name, MutationKind::LeaveQueue);
-        }
-    }
-
-    /// Notes a pod that is terminating.
-    pub(super) fn note_terminating(&mut self, uid: &Uid, now: Millis) {
-        let is_bound = self.snapshot.get(uid).is_some_and(|pod| pod.deleting && pod.node.is_some());
-        if is_bound && !self.errands.nodes.is_off() && self.snapshot.note_terminating(uid) {
-            self.due.set(now.after(NODE_CHECK_MS), Timer::Terminating(uid.clone()));
-        }
-    }
-
-    pub(super) fn on_terminating_due(&mut self, uid: Uid, now: Millis) {
-        let Some(node) = self.snapshot.get(&uid).and_then(|pod| pod.node.clone()) else { return };
-        if self.errands.nodes.is_off() {
-            return;
-        }
-        self.errands.nodes.add(node, ());
-        self.due.set(now.after(NODE_CHECK_MS), Timer::Terminating(uid));
-    }
-
-    pub(super) fn on_node_answer(&mut self, name: &str, answer: Result<(), Refusal>) {
-        self.errands.nodes.end(&name.into());
-        let class = match answer {
-            Ok(()) => return,
-            Err(refusal) => refusal.class,
-        };
-        if class == RefusalClass::Forbidden {
-            self.errands.nodes.turn_off();
-        }
-        // Other errors prove nothing.
-        if class != RefusalClass::NotFound {
-            return;
-        }
-        for pod in self.snapshot.terminating_on(name) {
-            self.errands.mutations.request(&pod.uid, &pod.name, MutationKind::ForceDelete);
         }
     }
 }

@@ -1,10 +1,13 @@
-//! How posse ends executors: at once or with a drain period. Other modules decide which ones.
+//! How posse ends executors: at once or with a drain period. Other modules decide which ones. Terminating pods whose
+//! node is gone are force-deleted: no kubelet will ever confirm their end. Pods of a node that still exists are left
+//! alone.
 
 use super::Reconciler;
 use crate::model::action::Patch;
 use crate::model::event::{DeleteCause, ExecutorEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::{ContainerState, Draining};
+use crate::model::refusal::{Refusal, RefusalClass};
 use crate::policy::loss::Loss;
 use crate::state::due::Timer;
 use crate::state::errands::MutationKind;
@@ -15,6 +18,8 @@ use posse_base::time::Millis;
 /// An executor whose task is over is annotated before it is deleted: a restarted posse that finds only
 /// a terminating pod would run its task again.
 const CANCEL_NOTE_MS: u64 = 1_000;
+/// How long a pod may be terminating before its node is checked, and the time between checks.
+const NODE_CHECK_MS: u64 = 120_000;
 
 impl Reconciler {
     /// Reports the loss of an executor and deletes it without a drain period.
@@ -277,6 +282,41 @@ impl Reconciler {
         if let Some(uid) = uid.filter(|uid| self.snapshot.get(uid).is_some_and(|pod| !pod.deleting))
         {
             self.request(&uid, MutationKind::Delete);
+        }
+    }
+
+    /// Notes a pod that is terminating.
+    pub(super) fn note_terminating(&mut self, uid: &Uid, now: Millis) {
+        let is_bound = self.snapshot.get(uid).is_some_and(|pod| pod.deleting && pod.node.is_some());
+        if is_bound && !self.errands.nodes.is_off() && self.snapshot.note_terminating(uid) {
+            self.due.set(now.after(NODE_CHECK_MS), Timer::Terminating(uid.clone()));
+        }
+    }
+
+    pub(super) fn on_terminating_due(&mut self, uid: Uid, now: Millis) {
+        let Some(node) = self.snapshot.get(&uid).and_then(|pod| pod.node.clone()) else { return };
+        if self.errands.nodes.is_off() {
+            return;
+        }
+        self.errands.nodes.add(node, ());
+        self.due.set(now.after(NODE_CHECK_MS), Timer::Terminating(uid));
+    }
+
+    pub(super) fn on_node_answer(&mut self, name: &str, answer: Result<(), Refusal>) {
+        self.errands.nodes.end(&name.into());
+        let class = match answer {
+            Ok(()) => return,
+            Err(refusal) => refusal.class,
+        };
+        if class == RefusalClass::Forbidden {
+            self.errands.nodes.turn_off();
+        }
+        // Other errors prove nothing.
+        if class != RefusalClass::NotFound {
+            return;
+        }
+        for pod in self.snapshot.terminating_on(name) {
+            self.errands.mutations.request(&pod.uid, &pod.name, MutationKind::ForceDelete);
         }
     }
 }
