@@ -12,7 +12,7 @@ use crate::model::event::{ClusterEvent, Event, ExecutorEvent, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{List, ListSource};
 use crate::model::pod::{ContainerState, Phase, Pod};
-use crate::policy::loss::{Loss, classify};
+use crate::policy::loss::classify;
 use crate::state::create_backoff::CreateBackoff;
 use crate::state::due::Timer;
 use crate::state::errands::MutationKind;
@@ -212,28 +212,6 @@ impl Reconciler {
         if self.change(id, now, Executor::take_ready) {
             self.tell(id, ExecutorEvent::Ready);
         }
-    }
-
-    /// Reports once that somebody else will end an executor that still runs: its pod terminates, or a condition says
-    /// that it will. The time that is left counts from now, so the clocks of others do not matter. A pod that
-    /// gets no time to end is only lost.
-    fn announce_end(&mut self, id: ExecutorId, now: Millis) {
-        let seen = self.seen(id).filter(|(executor, _)| !executor.is_end_told);
-        let Some((_, pod)) = seen else { return };
-        let is_disrupted = pod.end.as_ref().is_some_and(|end| !end.disruption.is_empty());
-        let grace_s = match pod.deleting {
-            true => pod.deletion_grace_s,
-            false if is_disrupted => pod.grace_s,
-            false => 0,
-        };
-        if grace_s == 0 || pod.phase.is_final() || pod.container != ContainerState::Running {
-            return;
-        }
-        let Loss { reason, message, .. } = classify(pod, false);
-        let node = pod.node.as_deref().map(str::to_owned);
-        let deadline = now.after(u64::from(grace_s) * 1_000);
-        self.change(id, now, |executor| executor.is_end_told = true);
-        self.tell(id, ExecutorEvent::Ending { node, reason, message, deadline });
     }
 
     fn on_running(&mut self, id: ExecutorId, now: Millis) {

@@ -1,6 +1,6 @@
-//! How posse ends executors: at once or with a drain period. Other modules decide which ones. Terminating pods whose
-//! node is gone are force-deleted: no kubelet will ever confirm their end. Pods of a node that still exists are left
-//! alone.
+//! How posse ends executors: at once or with a drain period. Other modules decide which ones. An end by somebody
+//! else is announced. Terminating pods whose node is gone are force-deleted: no kubelet will ever confirm their end. Pods
+//! of a node that still exists are left alone.
 
 use super::Reconciler;
 use crate::model::action::Patch;
@@ -8,7 +8,7 @@ use crate::model::event::{DeleteCause, ExecutorEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::{ContainerState, Draining};
 use crate::model::refusal::{Refusal, RefusalClass};
-use crate::policy::loss::Loss;
+use crate::policy::loss::{Loss, classify};
 use crate::state::due::Timer;
 use crate::state::errands::MutationKind;
 use crate::state::executors::{Ending, Life, has_ended};
@@ -283,6 +283,28 @@ impl Reconciler {
         {
             self.request(&uid, MutationKind::Delete);
         }
+    }
+
+    /// Reports once that somebody else will end an executor that still runs: its pod terminates, or a condition says
+    /// that it will. The time that is left counts from now, so the clocks of others do not matter. A pod that
+    /// gets no time to end is only lost.
+    pub(super) fn announce_end(&mut self, id: ExecutorId, now: Millis) {
+        let seen = self.seen(id).filter(|(executor, _)| !executor.is_end_told);
+        let Some((_, pod)) = seen else { return };
+        let is_disrupted = pod.end.as_ref().is_some_and(|end| !end.disruption.is_empty());
+        let grace_s = match pod.deleting {
+            true => pod.deletion_grace_s,
+            false if is_disrupted => pod.grace_s,
+            false => 0,
+        };
+        if grace_s == 0 || pod.phase.is_final() || pod.container != ContainerState::Running {
+            return;
+        }
+        let Loss { reason, message, .. } = classify(pod, false);
+        let node = pod.node.as_deref().map(str::to_owned);
+        let deadline = now.after(u64::from(grace_s) * 1_000);
+        self.change(id, now, |executor| executor.is_end_told = true);
+        self.tell(id, ExecutorEvent::Ending { node, reason, message, deadline });
     }
 
     /// Notes a pod that is terminating.
