@@ -12,7 +12,7 @@ pub mod loss;
 pub mod node_fault;
 pub mod orphans;
 pub mod plan;
-pub mod room;
+pub mod room_of_ended_pods;
 pub mod shares;
 pub mod unplaced;
 pub mod victims;

@@ -10,7 +10,7 @@ use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::pod::{Pod, StartProblemKind};
 use crate::model::status::State;
 use crate::policy::loss::classify;
-use crate::policy::room::Holders;
+use crate::policy::room_of_ended_pods::Holders;
 use crate::state::counts::Counts;
 use crate::state::create_backoff::BackoffCause;
 use crate::state::errands::MutationKind;

@@ -1,4 +1,5 @@
-//! What a record can hold of the room that a group waits for, by the words of those who refuse it: no field tells it.
+//! What ended pods that stay as records hold of the room that a group waits for, a quota's or that of nodes, by the words
+//! of those who refuse it: no field tells it.
 
 /// Which records hold what is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
