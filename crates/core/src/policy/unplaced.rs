@@ -1,5 +1,5 @@
-//! Executors for which the scheduler finds no node: how many there may be at a time, and how many give their place
-//! to others.
+//! Executors for which the scheduler finds no node, or at which none looks: how many there may be at a time, and how many
+//! give their place to others.
 
 use crate::model::pod::StartProblemKind;
 use crate::model::status::State;
@@ -10,6 +10,9 @@ use posse_base::time::Millis;
 /// A group whose executor found no node for this long, or whose creates failed for this long, gives
 /// up places beyond its share.
 pub const UNPLACED_MS: u64 = 120_000;
+/// A scheduler looks at a pod within this time. Later the group says that it does not.
+pub const IGNORED_MS: u64 = 30_000;
+pub const IGNORED: &str = "the pod has no condition PodScheduled: no scheduler has looked at it";
 /// A group has at most so many executors that do not run from when the
 /// scheduler finds no node for one of them, twice as many after each step, and never more than the last
 /// number, or than run. An autoscaler is told of all of 1,000 executors within a minute.

@@ -13,7 +13,7 @@ use crate::model::pod::StartProblemKind;
 use crate::model::status::State;
 use crate::model::waiting::{GroupWait, RunWait, StartWait, Waiting};
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
-use crate::policy::unplaced::{UNPLACED, UNPLACED_MS};
+use crate::policy::unplaced::{IGNORED, IGNORED_MS, UNPLACED, UNPLACED_MS};
 use crate::state::create_backoff::BackoffCause;
 use crate::state::due::Timer;
 use crate::state::executors::{Group, Start};
@@ -21,9 +21,6 @@ use crate::state::throttle::OWN_PROBLEMS;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
-/// A scheduler looks at a pod within this time. Later the group says that it does not.
-const IGNORED_MS: u64 = 30_000;
-const IGNORED: &str = "the pod has no condition PodScheduled: no scheduler has looked at it";
 /// A time limit of a start.
 struct StartLimit {
     at: Millis,
