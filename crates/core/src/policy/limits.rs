@@ -8,7 +8,7 @@ use crate::model::settings::{Replace, ScaleDown};
 use crate::model::waiting::{GroupWait, Limit, RunWait, ServerWait, StartWait, Waiting};
 use crate::policy::demand::{Demand, GroupFacts, RunFacts, Why};
 use crate::policy::shares::share_on;
-use crate::policy::unplaced;
+use crate::policy::unplaced_limit;
 use crate::state::create_backoff::{Allowance, BackoffCause};
 use crate::state::slot_range::SlotRoom;
 use posse_base::time::Millis;
@@ -155,7 +155,7 @@ fn server(case: &Case<'_>) -> Option<Limit> {
 fn unplaced(case: &Case<'_>) -> Option<Limit> {
     let group = case.facts.group;
     let throttle = group.tasks.throttles.of(case.demand.shape);
-    let (room, until) = unplaced::room(group, throttle, case.run.now)?;
+    let (room, until) = unplaced_limit::room(group, throttle, case.run.now)?;
     let at_most = if case.is_retry() { u32::MAX } else { room.saturating_sub(case.n_before) };
     case.up_to(at_most, Waiting::Start(StartWait::Unschedulable), until)
 }

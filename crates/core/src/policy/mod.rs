@@ -15,4 +15,5 @@ pub mod plan;
 pub mod room_of_ended_pods;
 pub mod shares;
 pub mod unplaced;
+pub mod unplaced_limit;
 pub mod victims;
