@@ -52,6 +52,7 @@ use crate::model::input::{Input, Watermark};
 use crate::model::pod::Pod;
 use crate::model::settings::{GroupSpec, Policy};
 use crate::model::takeover::Takeover;
+use crate::state::busy_protection::BusyProtection;
 use crate::state::driver_reports::DriverReports;
 use crate::state::due::Due;
 use crate::state::errands::{Errands, MutationKind};
@@ -69,7 +70,7 @@ use crate::state::unrecorded::Unrecorded;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
-/// The owner of what is remembered: twelve parts, each of which owns its state and says at its head what is always true
+/// The owner of what is remembered: thirteen parts, each of which owns its state and says at its head what is always true
 /// of it. A module of the reconciler is the rule of one occasion, and calls them.
 #[derive(Clone, Debug)]
 pub struct Reconciler {
@@ -87,6 +88,7 @@ pub struct Reconciler {
     /// What the record of the run lacks.
     unrecorded: Unrecorded,
     driver_reports: DriverReports,
+    busy_protection: BusyProtection,
     /// What holds all creates back.
     gates: Gates,
     /// What the server bears.
@@ -125,6 +127,7 @@ impl Reconciler {
             executors: Executors::default(),
             errands: Errands::default(),
             driver_reports: DriverReports::default(),
+            busy_protection: BusyProtection::default(),
             unrecorded: Unrecorded::default(),
             due: Due::default(),
             rng: Rng::new(seed),
@@ -263,6 +266,7 @@ impl Reconciler {
         self.errands.check();
         self.unrecorded.check();
         self.driver_reports.check();
+        self.busy_protection.check();
         self.gates.check();
         self.server.check();
         self.nodes.check();

@@ -6,7 +6,7 @@ use crate::model::event::{Event, GroupEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::refusal::{Refusal, RefusalClass};
 use crate::model::status::State;
-use crate::state::driver_reports::PROTECT_CHECK_MS;
+use crate::state::busy_protection::PROTECT_CHECK_MS;
 use crate::state::due::Timer;
 use posse_base::time::Millis;
 
@@ -16,7 +16,7 @@ impl Reconciler {
         let Some(executor) = self.executors.get(id) else { return };
         let protects_busy = self.executors.home(executor).spec.protects_busy();
         let may_protect = protects_busy && !self.errands.protects.is_off();
-        if may_protect && !self.driver_reports.set_protect_timer(true) {
+        if may_protect && !self.busy_protection.set_timer(true) {
             self.due.set(now, Timer::Protection);
         }
     }
@@ -24,16 +24,16 @@ impl Reconciler {
     /// Looks at all running executors of groups that protect the busy, and changes the annotations of those that
     /// differ. A pod's annotations are read from the snapshot, so a restarted posse goes on.
     pub(super) fn on_protection_due(&mut self, now: Millis) {
-        self.driver_reports.set_protect_timer(false);
+        self.busy_protection.set_timer(false);
         if self.end.is_stopping() || self.errands.protects.is_off() {
             return;
         }
         let running = self.running_of_protected_groups();
-        self.driver_reports.protect_only(&running);
+        self.busy_protection.protect_only(&running);
         if running.is_empty() {
             return;
         }
-        self.driver_reports.set_protect_timer(true);
+        self.busy_protection.set_timer(true);
         self.due.set(now.after(PROTECT_CHECK_MS), Timer::Protection);
         if self.can_judge() {
             running.into_iter().for_each(|id| self.protect_if_busy(id, now));
@@ -43,7 +43,8 @@ impl Reconciler {
     fn protect_if_busy(&mut self, id: ExecutorId, now: Millis) {
         let Some(executor) = self.executors.get(id) else { return };
         let Some(pod) = executor.pod(&self.snapshot) else { return };
-        let look = self.driver_reports.look(id, now);
+        let is_idle = self.driver_reports.is_idle(id, now);
+        let look = self.busy_protection.look(id, is_idle, now);
         if look.is_newly_over {
             let message = format!(
                 "executor {id} has been busy for a day, so its node may be taken from now on"
@@ -54,7 +55,7 @@ impl Reconciler {
         let is_due = look.wanted != pod.is_protected && look.may_change;
         if is_due && self.errands.protects.send_once() {
             let (uid, name) = (pod.uid.clone(), pod.name.to_string());
-            self.driver_reports.on_protect_sent(id, now);
+            self.busy_protection.on_sent(id, now);
             self.out.act(Action::Protect { id, uid, name, is_protected: look.wanted });
         }
     }

@@ -3,6 +3,7 @@
 
 pub mod attempts;
 pub mod budgets;
+pub mod busy_protection;
 pub mod counts;
 pub mod create_backoff;
 pub mod driver_reports;
