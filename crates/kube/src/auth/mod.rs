@@ -5,25 +5,18 @@ mod plugin_credentials;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ureq::http::HeaderValue;
 
-use self::plugin_credentials::PluginCredentials;
 use crate::config::exec_plugin::ExecPlugin;
 use crate::config::pem::CertPair;
 use crate::config::{AuthSource, Secret, header_value, read_token};
 
 /// A token file is read again after this time. The kubelet rotates tokens.
 const TOKEN_FILE_AGE_MAX: Duration = Duration::from_secs(50);
-
-/// How long before its expiry a credential from a plugin is renewed.
-const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
-
-/// The shortest time between two runs of a plugin whose credentials expire almost at once.
-const EXEC_AGE_MIN: Duration = Duration::from_secs(10);
 
 /// The shortest time between two runs of a plugin because of a 401.
 const EXEC_RERUN_MIN: Duration = Duration::from_secs(10);
@@ -226,13 +219,10 @@ fn reread(path: &Path) -> Option<Secret> {
 type Renewed = (Option<HeaderValue>, Option<Arc<CertPair>>, Option<Instant>);
 
 fn run_plugin(plugin: &ExecPlugin, now: Instant) -> Result<Renewed, String> {
-    let PluginCredentials { token, client_cert, expires } = plugin_credentials::run(plugin)?;
-    let renew_at = expires.map(|at| {
-        let left = at.duration_since(SystemTime::now()).unwrap_or_default();
-        now + left.saturating_sub(EXPIRY_MARGIN).max(EXEC_AGE_MIN)
-    });
-    let authorization = token.as_ref().map(bearer).transpose()?;
-    Ok((authorization, client_cert.map(Arc::new), renew_at))
+    let credentials = plugin_credentials::run(plugin)?;
+    let renew_at = credentials.renew_at(now);
+    let authorization = credentials.token.as_ref().map(bearer).transpose()?;
+    Ok((authorization, credentials.client_cert.map(Arc::new), renew_at))
 }
 
 fn bearer(token: &Secret) -> Result<HeaderValue, String> {
@@ -246,6 +236,8 @@ fn basic(username: &str, password: &Secret) -> Result<HeaderValue, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
     use crate::testing::Plugins as _;
     use posse_testing::Folder;

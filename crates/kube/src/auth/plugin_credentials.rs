@@ -1,9 +1,9 @@
-//! Runs credential plugins (no shell, limited time and output) and reads the ExecCredential that they
-//! print.
+//! Runs credential plugins (no shell, limited time and output), reads the ExecCredential that they
+//! print, and says when it is renewed.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use posse_base::safe_text::SafeText;
 use posse_base::text::sanitize_end;
@@ -23,12 +23,26 @@ const STDERR_BYTES_MAX: usize = 2 << 10;
 /// How long a plugin may take that tells a person at a terminal what to do: to open a page and to log in.
 const PERSON_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// How long before its expiry a credential from a plugin is renewed.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
+
+/// The shortest time between two runs of a plugin whose credentials expire almost at once.
+const EXEC_AGE_MIN: Duration = Duration::from_secs(10);
+
 /// The credentials that a plugin printed.
 #[derive(Debug)]
 pub(super) struct PluginCredentials {
     pub(super) token: Option<Secret>,
     pub(super) client_cert: Option<CertPair>,
-    pub(super) expires: Option<SystemTime>,
+    expires: Option<SystemTime>,
+}
+
+impl PluginCredentials {
+    /// When to run the plugin again, which ran at `now`; `None` means never.
+    pub(super) fn renew_at(&self, now: Instant) -> Option<Instant> {
+        let left = self.expires?.duration_since(SystemTime::now()).unwrap_or_default();
+        Some(now + left.saturating_sub(EXPIRY_MARGIN).max(EXEC_AGE_MIN))
+    }
 }
 
 #[derive(Deserialize)]
