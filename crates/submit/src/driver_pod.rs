@@ -32,6 +32,9 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 const SCRAPE: &str = "prometheus.io/";
 /// The service account that `deploy/rbac.yaml` creates.
 const SERVICE_ACCOUNT: &str = "posse-driver";
+/// Added to the grace period of the driver's pod, in seconds: time for posse's last requests after the
+/// driver and the executors have ended.
+const END_RESERVE_S: u64 = 5;
 
 /// The driver's pod, without a name, and a warning for each replaced field of the template.
 #[derive(Clone, PartialEq)]
@@ -262,7 +265,7 @@ impl Build<'_> {
             replaced("spec.restartPolicy", policy, "the Job creates another pod if this one fails");
             *policy = json!("Never");
         }
-        let needed_s = self.plan.termination_s();
+        let needed_s = self.termination_s();
         let field = "terminationGracePeriodSeconds";
         let grace = spec.entry(field).or_insert_with(|| json!(needed_s));
         if grace.as_u64().is_none_or(|s| s < needed_s) {
@@ -274,6 +277,11 @@ impl Build<'_> {
             let deadline_s = self.plan.pod.deadline_ms.div_ceil(1_000);
             spec.insert("activeDeadlineSeconds".to_owned(), json!(deadline_s));
         }
+    }
+
+    /// The time that the driver's pod needs to terminate, in seconds.
+    fn termination_s(&self) -> u64 {
+        self.plan.grace_ms.saturating_add(self.plan.stop_timeout_ms).div_ceil(1_000) + END_RESERVE_S
     }
 
     fn metadata(&self, container: &str) -> Result<Map<String, Value>, TemplateError> {

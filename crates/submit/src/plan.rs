@@ -14,10 +14,6 @@ use posse_wire::k8s::permissions::Rule;
 use posse_wire::pod::staged::Staged;
 use posse_wire::pod::template::Template;
 
-/// Added to the grace period of the driver's pod, in seconds: time for posse's last requests after the
-/// driver and the executors have ended.
-const END_RESERVE_S: u64 = 5;
-
 /// Everything that a driver's objects are built from.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -135,11 +131,6 @@ impl Plan {
             metadata["labels"][kueue::QUEUE] = json!(queue);
         }
         metadata
-    }
-
-    /// The time that the driver's pod needs to terminate, in seconds.
-    pub fn termination_s(&self) -> u64 {
-        self.grace_ms.saturating_add(self.stop_timeout_ms).div_ceil(1_000) + END_RESERVE_S
     }
 
     /// What pods need to find the files that come along.
