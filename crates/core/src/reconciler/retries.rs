@@ -143,10 +143,15 @@ impl Reconciler {
         }
     }
 
-    /// True if a pod that took effect late may still work in the slot, or on the task, of this executor.
+    /// True if a pod that took effect late may still work in the slot, or on the task, of this executor, or is of an
+    /// attempt before its own.
     pub(super) fn is_place_taken(&self, id: ExecutorId) -> bool {
         let Some(executor) = self.executors.get(id) else { return false };
-        let has_own_slots = self.executors.home(executor).spec.has_own_slots();
+        let group = self.executors.home(executor);
+        if group.spec.restarts_whole() && executor.task.is_none() && group.attempts.awaits_ends() {
+            return true;
+        }
+        let has_own_slots = group.spec.has_own_slots();
         self.snapshot.late().filter(|pod| pod.group == executor.group && !has_ended(pod)).any(
             |pod| match (&pod.task, &executor.task) {
                 (Some(late), Some(run)) => late.task.key == run.task.key,

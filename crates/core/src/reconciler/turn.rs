@@ -258,7 +258,8 @@ impl Reconciler {
         debug_assert!(!self.gates.are_creates_stopped(), "{id} is created after the end has begun");
         let is_check = self.is_check(id);
         if !is_check && self.is_place_taken(id) {
-            // Two pods would work in one slot, or on one task.
+            // Two pods would work in one slot, on one task, or beside another attempt. Others may go first.
+            self.executors.discard_probe(id);
             self.post_again(id, None, now.after(RETRY_INITIAL_MS), now);
             return;
         }

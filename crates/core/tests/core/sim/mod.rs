@@ -57,6 +57,8 @@ const WORK_REGRESSIONS: &[u64] = &[
     360, 1104, 1426, 1734, 1834, 1988, 1995, 2181, 2203, 2266, 2357, 3707, 25373, 26698, 42552,
     43966,
 ];
+/// Seeds that once failed in a world of ranks.
+const RANK_REGRESSIONS: &[u64] = &[7255, 37460, 45207];
 /// Seeds that once failed in a world of tasks.
 const TASK_REGRESSIONS: &[u64] = &[610];
 /// Seeds that once failed with drivers that follow each other.
@@ -200,6 +202,14 @@ fn a_task_that_once_ran_twice_runs_once() {
 #[test]
 fn ranks_are_stable() {
     play_each(5, |seed| World::with_ranks(seed).run().map(drop));
+}
+
+/// Late pods of a slot or an attempt, and an attempt that failed twice.
+#[test]
+fn ranks_that_once_were_unstable_are_stable() {
+    for seed in RANK_REGRESSIONS {
+        assert_eq!(World::with_ranks(*seed).run().map(drop), Ok(()), "seed {seed}");
+    }
 }
 
 /// Groups that wait for slots: no wait outlives its time.
