@@ -20,6 +20,8 @@ use posse_base::time::Millis;
 const CANCEL_NOTE_MS: u64 = 1_000;
 /// How long a pod may be terminating before its node is checked, and the time between checks.
 const NODE_CHECK_MS: u64 = 120_000;
+/// An end that comes sooner than announced by less is not announced again.
+const ANNOUNCED_AGAIN_MS: u64 = 1_000;
 
 impl Reconciler {
     /// Reports the loss of an executor and deletes it without a drain period.
@@ -285,25 +287,32 @@ impl Reconciler {
         }
     }
 
-    /// Reports once that somebody else will end an executor that still runs: its pod terminates, or a condition says
-    /// that it will. The time that is left counts from now, so the clocks of others do not matter. A pod that
-    /// gets no time to end is only lost.
+    /// Reports that somebody else will end an executor that still runs: its pod terminates, or a condition says that it
+    /// will; and again if it will be sooner: a drain first sets the condition, and may give the pod less time than its
+    /// own grace period. The time that is left counts from now, so the clocks of others do not matter. A pod that gets
+    /// no time to end is only lost.
     pub(super) fn announce_end(&mut self, id: ExecutorId, now: Millis) {
-        let seen = self.seen(id).filter(|(executor, _)| !executor.is_end_told);
-        let Some((_, pod)) = seen else { return };
+        let Some((executor, pod)) = self.seen(id) else { return };
+        let told = executor.end_told;
         let is_disrupted = pod.end.as_ref().is_some_and(|end| !end.disruption.is_empty());
         let grace_s = match pod.deleting {
             true => pod.deletion_grace_s,
             false if is_disrupted => pod.grace_s,
             false => 0,
         };
-        if grace_s == 0 || pod.phase.is_final() || pod.container != ContainerState::Running {
+        let deadline = now.after(u64::from(grace_s) * 1_000);
+        if grace_s == 0 && told.is_some() {
+            // It was taken back.
+            return self.change(id, now, |executor| executor.end_told = None);
+        }
+        let is_known = told.is_some_and(|told| told <= deadline.after(ANNOUNCED_AGAIN_MS));
+        let is_over = pod.phase.is_final() || pod.container != ContainerState::Running;
+        if grace_s == 0 || is_over || is_known {
             return;
         }
         let Loss { reason, message, .. } = classify(pod, false);
         let node = pod.node.as_deref().map(str::to_owned);
-        let deadline = now.after(u64::from(grace_s) * 1_000);
-        self.change(id, now, |executor| executor.is_end_told = true);
+        self.change(id, now, |executor| executor.end_told = Some(deadline));
         self.tell(id, ExecutorEvent::Ending { node, reason, message, deadline });
     }
 

@@ -57,8 +57,8 @@ pub struct Executor {
     pub is_ready: bool,
     /// It was reported as ready.
     pub was_ready: bool,
-    /// It was reported that somebody else will end it.
-    pub is_end_told: bool,
+    /// When somebody else will end it, as was reported.
+    pub end_told: Option<Millis>,
     pub since: Millis,
     /// Its place in its group's order; none if it is ending.
     pub(super) place: Option<VictimOrder>,
@@ -105,7 +105,7 @@ impl Executor {
             is_disconnected: false,
             is_ready: false,
             was_ready: false,
-            is_end_told: false,
+            end_told: None,
             since: now,
             place: None,
         }

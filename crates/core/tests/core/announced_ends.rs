@@ -33,7 +33,7 @@ fn deleted(grace_s: u32) -> impl Fn(&mut Pod) {
 }
 
 #[test]
-fn an_end_is_told_once_before_the_loss() {
+fn an_end_is_told_before_the_loss_and_again_if_it_is_sooner() {
     for (condition, reason) in [
         ("EvictionByEvictionAPI", LossReason::Evicted),
         ("PreemptionByScheduler", LossReason::Preempted),
@@ -46,8 +46,14 @@ fn an_end_is_told_once_before_the_loss() {
         assert_eq!(told(&mut run), [(1, reason, Some(40_000))], "{condition}");
         assert_eq!(run.creates(), [], "{condition}: it is capacity until its pod terminates");
         run.watch(&[1], |pod| pod.ready = false);
+        run.now += 5_000;
+        // The executor has 35 s by what was told.
+        let mut same = run.clone();
+        same.watch(&[1], deleted(35));
+        assert_eq!(told(&mut same), [(1, reason, None)], "{condition}");
         run.watch(&[1], deleted(20));
-        assert_eq!(told(&mut run), [(1, reason, None)], "{condition}");
+        let sooner = [(1, reason, Some(20_000)), (1, reason, None)];
+        assert_eq!(told(&mut run), sooner, "{condition}");
         assert_eq!(run.creates(), [3], "{condition}: the successor does not wait for the end");
         run.watch(&[1], end_with(143));
         run.gone(&[1]);
@@ -64,6 +70,19 @@ fn a_deletion_with_grace_is_told_with_the_time_that_is_left() {
         told(&mut run),
         [(2, deleted_by_others, Some(25_000)), (2, deleted_by_others, None)]
     );
+}
+
+/// The eviction was refused in the end, and comes later.
+#[test]
+fn an_end_that_was_taken_back_is_told_again() {
+    let mut run = Run::with_running(policy(), vec![spec("g", 1)]);
+    for _ in 0..2 {
+        run.watch(&[1], disrupted("EvictionByEvictionAPI"));
+        assert_eq!(told(&mut run).len(), 1);
+        run.now += 10_000;
+        run.watch(&[1], |pod| pod.end = None);
+        assert_eq!(told(&mut run), []);
+    }
 }
 
 /// Nothing can be done for an executor that has no time, has ended, or never ran.
