@@ -160,6 +160,11 @@ impl Reconciler {
             self.post_again(id, is_unknown.then_some(sent_at), at, now);
             return self.report_failure(id, refusal, now);
         }
+        if matches!(refusal.class, RefusalClass::Invalid | RefusalClass::Forbidden)
+            && self.gives_up_memory(id, refusal)
+        {
+            return self.retire(id, now);
+        }
         let cause = match refusal.class == RefusalClass::Invalid {
             true => self.refuse_task(id, refusal, now),
             false => Some(cause_of(refusal.class)),
@@ -228,6 +233,29 @@ impl Reconciler {
     ) {
         self.begin_backoff(id, cause, sent_at, refusal, now);
         self.retire(id, now);
+    }
+
+    /// The pod had more memory than the template says, after an OOM kill, and the server refuses it: a LimitRange allows
+    /// less. The others of the group do not wait for that, and the next one gets the memory of the step before.
+    fn gives_up_memory(&mut self, id: ExecutorId, refusal: &Refusal) -> bool {
+        let Some(executor) = self.executors.get(id) else { return false };
+        let (name, step) = (executor.group.clone(), executor.memory_step);
+        let is_of_group = executor.create.as_ref().is_some_and(|create| {
+            let group = self.executors.home(executor);
+            !group.is_removed && create.pod == group.spec.pod
+        });
+        if step == 0 || !is_of_group {
+            return false;
+        }
+        let Some(group) = self.executors.group_mut(&name) else { return false };
+        if group.memory_scaling.on_refused(step) {
+            let refusal = refusal.to_string();
+            let what = "more memory after an OOM kill is refused, so the next one gets less: ";
+            let message = sanitize(&format!("{what}{refusal}"), MESSAGE_BYTES_MAX);
+            let cause = BackoffCause::Permanent.as_str();
+            self.out.tell(Event::Group(name, GroupEvent::CreateRefused { cause, message }));
+        }
+        true
     }
 
     /// The last request of this id had no effect; an earlier one still may have.

@@ -9,6 +9,8 @@ pub const MEMORY_PROVEN_MS: u64 = 600_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryScaling {
     step: u32,
+    /// The server refused the step after this one; none: it refused no step.
+    most: Option<u32>,
     /// How many next creates get `step`: one for each OOM-killed executor.
     n_pending: u32,
 }
@@ -18,7 +20,8 @@ impl MemoryScaling {
     /// are.
     pub fn on_oom(&mut self, step: u32, n_steps: u32) {
         if n_steps > 0 {
-            self.step = self.step.max(step.saturating_add(1)).min(n_steps);
+            let most = self.most.map_or(n_steps, |most| most.min(n_steps));
+            self.step = self.step.max(step.saturating_add(1)).min(most);
             self.n_pending = self.n_pending.saturating_add(1);
         }
     }
@@ -38,9 +41,19 @@ impl MemoryScaling {
         }
     }
 
+    /// The server refuses the memory of this step, so the one before is the last. True if it did not refuse it before.
+    pub fn on_refused(&mut self, step: u32) -> bool {
+        let before = step.saturating_sub(1);
+        let is_new = self.most.is_none_or(|most| before < most);
+        self.most = Some(self.most.map_or(before, |most| most.min(before)));
+        self.step = self.step.min(before);
+        self.n_pending = self.n_pending.saturating_add(1);
+        is_new
+    }
+
     /// An executor with more memory has run for `MEMORY_PROVEN_MS`.
     pub fn on_proven(&mut self) {
-        *self = Self::default();
+        *self = Self { most: self.most, ..Self::default() };
     }
 }
 
@@ -53,12 +66,13 @@ mod tests {
         Oom(u32),
         Create(u32),
         Unused(u32),
+        Refused(u32),
         Proven,
     }
 
     #[test]
     fn memory_grows_with_each_oom_only_for_the_replacement() {
-        use Stage::{Create, Oom, Proven, Unused};
+        use Stage::{Create, Oom, Proven, Refused, Unused};
         for steps in [
             &[Create(0)][..],
             &[Oom(0), Create(1), Create(0)],
@@ -70,6 +84,20 @@ mod tests {
             &[Oom(0), Create(1), Proven, Create(0), Oom(0), Create(1)],
             &[Oom(0), Create(1), Unused(1), Create(1), Create(0), Unused(0), Create(0)],
             &[Oom(0), Create(1), Proven, Unused(1), Create(0)],
+            // What the server refuses is not asked for again, and the replacement gets what it takes.
+            &[Oom(0), Create(1), Oom(1), Create(2), Refused(2), Unused(2), Create(1), Create(0)],
+            &[Oom(0), Create(1), Refused(1), Create(0), Oom(0), Create(0)],
+            &[
+                Oom(0),
+                Create(1),
+                Oom(1),
+                Create(2),
+                Refused(2),
+                Create(1),
+                Proven,
+                Oom(1),
+                Create(1),
+            ],
         ] {
             let mut memory_scaling = MemoryScaling::default();
             for (i, step) in steps.iter().enumerate() {
@@ -79,6 +107,7 @@ mod tests {
                         assert_eq!(memory_scaling.take(), want, "step {i} of {}", steps.len())
                     }
                     Unused(of) => memory_scaling.on_unused(of),
+                    Refused(of) => assert!(memory_scaling.on_refused(of)),
                     Proven => memory_scaling.on_proven(),
                 }
             }

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::core_run::{Run, growing, policy, refusal, set, spec};
+use crate::core_run::{Run, end_with, growing, policy, refusal, set, spec};
 use posse_core::model::action::Action;
 use posse_core::model::command::Command;
-use posse_core::model::event::{Event, ExecutorEvent};
+use posse_core::model::event::{Event, ExecutorEvent, GroupEvent};
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::Input;
-use posse_core::model::pod::{ContainerState, End, Phase, Rare};
+use posse_core::model::pod::{ContainerState, Phase, Pod, Rare};
 use posse_core::model::pod_text::PodText;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::GroupSpec;
@@ -111,12 +111,7 @@ fn an_adopted_executor_grows_from_the_limit_of_its_pod() {
 
 /// Executor 1 is killed for its memory; returns the steps of what is created then.
 fn successors(run: &mut Run) -> Vec<u32> {
-    run.watch(&[1], |pod| {
-        (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
-        let end =
-            End { exit_code: Some(137), container_reason: "OOMKilled".into(), ..End::default() };
-        pod.end = Some(Box::new(end));
-    });
+    run.watch(&[1], killed);
     let steps = run.take().into_iter().filter_map(|action| match action {
         Action::Create { overrides, .. } => Some(overrides.memory_step),
         _ => None,
@@ -187,4 +182,41 @@ fn a_node_that_cannot_give_it_is_told_and_the_successor_gets_it() {
     let why = Some("Infeasible, node has 1Gi".to_owned());
     assert_eq!(told(&mut run), [(1, "2Gi".to_owned(), why)]);
     assert_eq!(successors(&mut run), [1]);
+}
+
+fn killed(pod: &mut Pod) {
+    end_with(137)(pod);
+    if let Some(end) = &mut pod.end {
+        end.container_reason = "OOMKilled".into();
+    }
+}
+
+/// A LimitRange refuses the memory of the replacement. The others of the group do not wait for that.
+#[test]
+fn memory_that_the_server_refuses_is_not_asked_for_again() {
+    let pod = growing(PodText::default(), &["2Gi", "3Gi"], None);
+    let mut run = Run::with_running(policy(), vec![GroupSpec { pod, ..spec("g", 2) }]);
+    let steps = |run: &mut Run| -> Vec<(u64, u32)> {
+        let creates = run.take().into_iter().filter_map(|action| match action {
+            Action::Create { id, overrides, .. } => Some((id.0, overrides.memory_step)),
+            _ => None,
+        });
+        creates.collect()
+    };
+    run.watch(&[1], killed);
+    assert_eq!(steps(&mut run), [(3, 1)]);
+    run.start(&[3]);
+    run.watch(&[3], killed);
+    assert_eq!(steps(&mut run), [(4, 2)]);
+    run.take_events();
+    run.refused(4, refusal(RefusalClass::Forbidden, 403));
+    assert_eq!(steps(&mut run), [(5, 1)]);
+    let told = run.take_events().into_iter().filter(|event| {
+        matches!(event, Event::Group(_, GroupEvent::CreateRefused { cause: "permanent", .. }))
+    });
+    assert_eq!(told.count(), 1);
+    run.refused(5, refusal(RefusalClass::Forbidden, 403));
+    assert_eq!(steps(&mut run), [(6, 0)], "the template's own memory");
+    run.watch(&[2], killed);
+    assert_eq!(steps(&mut run), [(7, 0)]);
 }
