@@ -33,6 +33,7 @@ use posse_core::model::task::TaskOutcome;
 use posse_run::random::random_bits;
 use posse_run::task_outputs::TaskOutputs;
 use posse_wire::control::task::{ArrayJson, TaskJson, TaskShapeJson, TaskStatusJson, tasks_body};
+use posse_wire::pod::arguments::literal;
 
 /// The time between two looks at the tasks.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -91,10 +92,10 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     let has_words = !args.words.is_empty();
     let task = TaskJson {
         key,
-        command: has_words.then(|| args.words.clone()),
+        command: has_words.then(|| args.words.iter().map(|word| literal(word)).collect()),
         // Those of the template belong to its own command.
         args: has_words.then(Vec::new),
-        env: by_name(&args.env),
+        env: by_name(&args.env).into_iter().map(|(name, value)| (name, literal(&value))).collect(),
         secret_env: values.secret_env,
         files: values.files,
         retries: args.retries,

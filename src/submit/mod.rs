@@ -46,6 +46,7 @@ use posse_wire::control::status_json::GroupJson;
 use posse_wire::k8s::object::Meta;
 use posse_wire::k8s::permissions::{LOGS, Rule};
 use posse_wire::names;
+use posse_wire::pod::arguments::literal;
 use posse_wire::pod::template::Template;
 
 /// The driver's container, if the pod is made from an image only.
@@ -312,12 +313,6 @@ fn run_args(
         args.extend(request.driver.iter().map(|word| literal(word)));
     }
     Ok(args)
-}
-
-/// The word as the kubelet must get it to leave it as it is: in a container's arguments it reads `$$` as
-/// `$`, and `$(NAME)` as a variable of the container.
-fn literal(word: &str) -> String {
-    word.replace('$', "$$")
 }
 
 fn folder(file: &FileArgs) -> &Path {

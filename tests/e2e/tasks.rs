@@ -359,7 +359,8 @@ pub fn tasks_by_commands(server: &dyn Server) {
         let output = posse.ask(words);
         (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let add = ["task", "add", "--name", "sim-3", "--cpu", "100m", "--memory", "64Mi", "-e", "X=1"];
+    let add =
+        ["task", "add", "--name", "sim-3", "--cpu", "100m", "--memory", "64Mi", "-e", "X=$(Y)"];
     // The flags of `ask` come last, so the command is the template's.
     assert_eq!(ask(&[&add[..], &["--retries", "1"]].concat()), (Some(0), "sim-3".to_owned()));
     assert_eq!(ask(&[&add[..], &["--retries", "2"]].concat()).0, Some(1), "another task");
@@ -372,7 +373,9 @@ pub fn tasks_by_commands(server: &dyn Server) {
     let container = &pod["spec"]["containers"][0];
     let amounts = json!({"cpu": "100m", "memory": "64Mi"});
     assert_eq!(container["resources"]["limits"], amounts);
-    assert!(container["env"].as_array().unwrap().contains(&json!({"name": "X", "value": "1"})));
+    // A kubelet makes `$(Y)` of it, which is what was said.
+    let variable = json!({"name": "X", "value": "$$(Y)"});
+    assert!(container["env"].as_array().unwrap().contains(&variable));
     assert_eq!(ask(&["task", "list", "-o", "name"]), (Some(0), "sim-3".to_owned()));
     assert_eq!(ask(&["task", "wait", "sim-3", "--timeout", "1s"]).0, Some(1), "it runs");
     scene.end(&pod, End::Exit(3));

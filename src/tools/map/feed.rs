@@ -29,6 +29,7 @@ use posse_run::signals::{Signal, Signals};
 use posse_wire::control::status_json::RunNames;
 use posse_wire::control::task::{TaskJson, TaskStatusJson};
 use posse_wire::k8s::labels::Selection;
+use posse_wire::pod::arguments::literal;
 
 /// The most lines that are handed on and have not ended.
 const OPEN_MAX: usize = 2_000;
@@ -316,7 +317,7 @@ impl Feed {
             }
             self.open.insert(n);
             self.done.note(n, &text);
-            let (key, args) = (format!("{KEY_PREFIX}{n}"), Some(vec![escaped(&text)]));
+            let (key, args) = (format!("{KEY_PREFIX}{n}"), Some(vec![literal(&text)]));
             tasks.push(TaskJson { key, args, retries: self.retries, ..TaskJson::default() });
         }
         if tasks.is_empty() {
@@ -390,11 +391,6 @@ impl Feed {
         }
         Ok(())
     }
-}
-
-/// The text as an argument of a container, which Kubernetes expands: `$$` to `$`, and `$(X)` to a variable.
-fn escaped(text: &str) -> String {
-    text.replace('$', "$$")
 }
 
 /// Calls again for a while if posse is busy or does not answer: all these calls are repeatable.

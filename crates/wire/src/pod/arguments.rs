@@ -12,6 +12,12 @@ const NUL_AND_POINTER_BYTES: usize = 1 + size_of::<usize>();
 
 const ONE_TOO_LONG: &str = "longer than Linux takes, 131,071 bytes: put it into a file";
 
+/// The word as the kubelet must get it to leave it as it is: it reads `$$` as `$`, and `$(NAME)` as a variable of the
+/// container.
+pub fn literal(word: &str) -> String {
+    word.replace('$', "$$")
+}
+
 /// What is wrong with an argument, or with a variable: then with its name and `=`.
 pub fn argument_error(n_bytes: usize) -> Option<&'static str> {
     (n_bytes > ONE_BYTES_MAX).then_some(ONE_TOO_LONG)
