@@ -176,6 +176,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
         submit_files_without_permission_for_secrets, submit_takes_small_files_in_a_secret,
     };
     Both upgrade::{newer_lease_is_left_alone, upgraded_and_back};
+    Embedded submit::{submit_held_by_a_finalizer};
     Embedded tasks::{too_many_tasks};
     Own submit_permissions::{submit_with_own_permissions};
     Embedded apps_page::{apps_page_over_an_outage};

@@ -14,7 +14,7 @@ use crate::support::embedded::Embedded;
 use crate::support::posse::{Posse, Run, said};
 use crate::support::proxy::{Proxy, ProxyAction, status};
 use crate::support::scene::{APP, Scene, describe, is_running, name_of, uid_of};
-use crate::support::server::{End, Server, Who, items};
+use crate::support::server::{End, Server, Who, items, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 /// What `posse submit` creates: the path of each kind, and whether it is created without
@@ -517,6 +517,26 @@ pub fn submit_stopped(server: &dyn Server) {
     // Runs of others on this host are listed, too.
     expect(&ask(&scene, &["apps", APP]), 1, &["there is no application shop"]);
     expect(&ask(&scene, &["logs", APP]), 1, &["there is no application shop"]);
+    scene.finish();
+}
+
+/// A driver's pod that somebody's finalizer holds: the stop names it, and does not call the application stopped.
+pub fn submit_held_by_a_finalizer(server: &dyn Server) {
+    let scene = Scene::new(server);
+    expect(&run(&scene).once(&["submit", "--no-wait"]), 0, &[]);
+    let driver = wait_driver(&scene, "");
+    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&driver));
+    let held = json!({"metadata": {"finalizers": ["example.com/hold"]}});
+    scene.admin.merge_patch(&path, &held).ok();
+    let words = format!(
+        "{} (held by finalizer example.com/hold, which nobody here removes)",
+        name_of(&driver)
+    );
+    expect(&ask(&scene, &["stop", APP, "--grace", "1s"]), 12, &[&words]);
+    scene.admin.merge_patch(&path, &json!({"metadata": {"finalizers": null}})).ok();
+    // What is left goes with the pod, or by another stop.
+    ask(&scene, &["stop", APP]);
+    wait_nothing_made(&scene);
     scene.finish();
 }
 

@@ -18,6 +18,8 @@ use posse_wire::pod::details::PodDetails;
 /// How much longer than its grace period a pod may take to disappear: kubelets remove the containers of some pods that
 /// never ran only once a minute (ContainerGCPeriod).
 const GONE_RESERVE: Duration = Duration::from_secs(90);
+/// How long those who have set finalizers may take to remove them from pods that have ended.
+const HELD_LIMIT: Duration = Duration::from_secs(10);
 /// How long the Job controller may take to delete the pods after parallelism was set to 0.
 const CONTROLLER_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(200);
@@ -33,7 +35,7 @@ pub enum Stopped {
     Gone,
     /// The application has no driver and no other objects.
     Nothing,
-    /// These pods still exist.
+    /// These pods still exist: their names, and the finalizers that hold them.
     Remain(Vec<String>),
 }
 
@@ -147,21 +149,22 @@ fn wait_until_gone(
     let limit = Duration::from_secs(grace_s).saturating_add(GONE_RESERVE);
     let started_at = Instant::now();
     let executors = executor_selector(app);
+    // Since when nothing but finalizers holds what is left.
+    let mut held_since = None;
     loop {
-        let mut left: Vec<String> = Vec::new();
-        for pod in drivers(objects, app)? {
-            if live.iter().any(|one| one.uid() == pod.uid()) && !pod.is_final() {
-                left.push(pod.meta.name);
-            }
-        }
-        let is_driver_gone = left.is_empty();
+        let mut left = drivers(objects, app)?;
+        left.retain(|pod| live.iter().any(|one| one.uid() == pod.uid()));
+        let is_driver_gone = left.iter().all(PodDetails::is_final);
         let (mut owned, _) = objects.pods(&executors)?;
         owned.retain(|pod| uids.iter().any(|uid| pod.meta.is_owned_by(uid)));
+        left.extend(owned.iter().cloned());
         // The garbage collector deletes retained failed pods with their owner.
-        let alive = owned.iter().filter(|pod| !pod.is_final());
-        left.extend(alive.map(|pod| pod.name().to_owned()));
-        if left.is_empty() || started_at.elapsed() > limit {
-            return Ok(left);
+        left.retain(is_left);
+        let is_held = left.iter().all(PodDetails::is_final);
+        let held_at = held_since.filter(|_| is_held).unwrap_or_else(Instant::now);
+        held_since = Some(held_at);
+        if left.is_empty() || started_at.elapsed() > limit || held_at.elapsed() > HELD_LIMIT {
+            return Ok(left.iter().map(name_left).collect());
         }
         if is_driver_gone {
             // The driver, which should have deleted them, is gone.
@@ -170,6 +173,21 @@ fn wait_until_gone(
             }
         }
         thread::park_timeout(POLL);
+    }
+}
+
+/// It runs, or it is deleted and stays.
+fn is_left(pod: &PodDetails) -> bool {
+    !pod.is_final() || pod.facts.held_by().is_some()
+}
+
+fn name_left(pod: &PodDetails) -> String {
+    let name = pod.name();
+    match pod.facts.held_by() {
+        None => name.to_owned(),
+        Some(held_by) => {
+            format!("{name} (held by finalizer {held_by}, which nobody here removes)")
+        }
     }
 }
 

@@ -148,13 +148,16 @@ fn is_handshake_refusal(error: &rustls::Error) -> bool {
 const KEY_TYPES: &str = "P-521 keys are not supported: give the server a certificate with a P-256, P-384, RSA or \
                          Ed25519 key, signed with such a key";
 
+/// The remedy for a server that gives no reason: some send the same alert if they miss a client certificate.
+const NOTHING_IN_COMMON: &str = "if the server's certificate has a P-521 key, which is not supported, give it a P-256, P-384,                                  RSA or Ed25519 key; if the server asks for a client certificate, the user of the kubeconfig                                  must have one";
+
 /// What to do about a failed TLS handshake, by its cause: never what the user may have done already.
 pub(super) fn tls_remedy(error: &Error) -> &'static str {
     let wrapped = as_before_send(error);
     let is_proxy = wrapped.is_some_and(|wrapped| wrapped.tls == Some(TlsPeer::Proxy));
     match tls_cause(wrapped.map_or(error, |wrapped| &wrapped.error)) {
         Some(rustls::Error::InvalidCertificate(problem)) => certificate_remedy(problem, is_proxy),
-        Some(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure)) => KEY_TYPES,
+        Some(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure)) => NOTHING_IN_COMMON,
         Some(error) if is_handshake_refusal(error) => {
             "the server refuses the client certificate: renew client-certificate-data of the user in \
              the kubeconfig, or use a token"
