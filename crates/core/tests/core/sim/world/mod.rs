@@ -527,13 +527,14 @@ impl World {
         self.is_held = held;
         if held && self.rng.chance(40) {
             // Another process had the Lease for a while.
+            let before = self.cluster.high_water;
             self.cluster.high_water += 1_000;
+            if self.profile.is_high_water_kept {
+                self.own_above(before);
+            }
         }
         let high_water = self.profile.is_high_water_kept.then_some(self.cluster.high_water);
         let high_water = high_water.filter(|_| held).map(ExecutorId);
-        if high_water.is_some() {
-            self.own_recorded();
-        }
         if self.core.is_some() {
             self.input(Input::Lease { held, high_water })?;
         }
