@@ -40,6 +40,9 @@ current-context: x
 const PRINTED: &str = r#"{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential",
     "status":{"token":"printed"}}"#;
 
+/// kubectl 1.20 runs the plugin of this row. Newer ones do not need it.
+const BESIDE_A_PLUGIN: &str = "a certificate beside a plugin";
+
 /// A row: its name, the files, `$KUBECONFIG` (none: `~/.kube/config`), `--context`, and the answer of kubectl:
 /// server, namespace, identity; `nothing` if it asks no server.
 struct Row {
@@ -284,7 +287,7 @@ fn users() -> Vec<Row> {
             "C default nobody",
         ),
         user(
-            "a certificate beside a plugin",
+            BESIDE_A_PLUGIN,
             "c",
             &format!(
                 "{{client-certificate: me.crt, client-key: me.key, exec: {{{exec}, args: [-c, 'exit 7']}}}}"
@@ -493,15 +496,18 @@ fn ask_kubectl(program: &Path, row: &Row, folder: &Folder) -> String {
     String::from_utf8_lossy(&command.output().unwrap().stderr).into_owned()
 }
 
-/// The kubectls of this machine.
+/// The kubectls of this machine, and that of the tests (`.ci/clients`).
 fn installed() -> Vec<PathBuf> {
+    let of_tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/kubectl-1.20");
     let folders =
         std::env::var_os("PATH").into_iter().chain(std::env::var_os("KUBEBUILDER_ASSETS"));
     let folders: Vec<PathBuf> =
         folders.flat_map(|list| std::env::split_paths(&list).collect::<Vec<_>>()).collect();
     let mut programs: Vec<PathBuf> = folders
         .into_iter()
-        .filter_map(|folder| std::fs::canonicalize(folder.join("kubectl")).ok())
+        .map(|folder| folder.join("kubectl"))
+        .chain([of_tests])
+        .filter_map(|program| std::fs::canonicalize(program).ok())
         .collect();
     programs.sort();
     programs.dedup();
@@ -521,6 +527,9 @@ fn kubeconfigs_mean_what_they_mean_to_kubectl() {
             wrong.push(format!("{}: {ours} instead of {}: {said:?}", row.name, row.want));
         }
         for kubectl in &kubectls {
+            if row.name == BESIDE_A_PLUGIN && kubectl.ends_with("kubectl-1.20") {
+                continue;
+            }
             let said = ask_kubectl(kubectl, &row, &folder);
             let its = world.asked();
             let asks = row.asks_for_user && said.contains("EOF");
@@ -534,5 +543,8 @@ fn kubeconfigs_mean_what_they_mean_to_kubectl() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    if kubectls.is_empty() {
+        println!("NOT TESTED with kubectl: none is in PATH, and .ci/clients has brought none");
+    }
     println!("{} kubeconfigs, asked {kubectls:?}", table().len());
 }
