@@ -440,19 +440,18 @@ impl Tasks {
     pub fn adopt(&mut self, run: &TaskRun, id: ExecutorId, is_live: bool) -> Adopted {
         let key = &run.task.key;
         self.forget_before(run);
+        // One that lives on beside what is known of the task is late, also if its attempt is over.
+        let other = if is_live { Adopted::Second } else { Adopted::Known };
         if self.ended.contains_key(key) {
-            return if is_live { Adopted::Second } else { Adopted::Known };
+            return other;
         }
         if !self.open.contains_key(key) {
             // Its pod does not carry what it came after.
             let _none = self.add(Arc::clone(&run.task));
         }
         let Some(open) = self.open.get_mut(key) else { return Adopted::Known };
-        if open.executor.is_some() {
-            return if is_live { Adopted::Second } else { Adopted::Known };
-        }
-        if run.attempt < open.attempts {
-            return Adopted::Known;
+        if open.executor.is_some() || run.attempt < open.attempts {
+            return other;
         }
         self.ready.remove(open.place, &open.task);
         open.task = Arc::clone(&run.task);

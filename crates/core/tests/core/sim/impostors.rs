@@ -135,7 +135,7 @@ impl World {
     /// The Lease says that another holder has used ids above this one, so the pods with them are ours after all.
     pub fn own_above(&mut self, before: u64) {
         self.high_water_at_start = self.high_water_at_start.max(self.cluster.high_water);
-        let lives = self.cluster.lives.iter();
+        let lives = self.cluster.lives.iter().filter(|_| self.profile.is_high_water_kept);
         let disowned = lives.filter(|(_, life)| life.is_disowned && life.id > before);
         let uids: Vec<Uid> = disowned.map(|(uid, _)| uid.clone()).collect();
         for uid in uids {

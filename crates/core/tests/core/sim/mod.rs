@@ -61,6 +61,8 @@ const WORK_REGRESSIONS: &[u64] = &[
 const RANK_REGRESSIONS: &[u64] = &[7255, 37460, 45207];
 /// Seeds that once failed in a world of tasks.
 const TASK_REGRESSIONS: &[u64] = &[610];
+/// The same with a record.
+const RECORDED_TASK_REGRESSIONS: &[u64] = &[7284];
 /// Seeds that once failed with drivers that follow each other.
 const RESTART_REGRESSIONS: &[u64] = &[648];
 
@@ -195,6 +197,9 @@ fn work_that_once_was_done_twice_ends() {
 fn a_task_that_once_ran_twice_runs_once() {
     for seed in TASK_REGRESSIONS {
         assert_eq!(World::with_tasks(*seed).run_tasks().map(drop), Ok(()), "seed {seed}");
+    }
+    for seed in RECORDED_TASK_REGRESSIONS {
+        assert_eq!(World::with_recorded_tasks(*seed).run_tasks().map(drop), Ok(()), "seed {seed}");
     }
 }
 

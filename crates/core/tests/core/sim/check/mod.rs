@@ -157,6 +157,9 @@ impl Check {
 
     pub fn on_start(&mut self, is_held: bool, cluster: &Cluster, groups: &[GroupSpec]) {
         let kept = cluster.pods.values().filter(|stored| stored.pod.counted.is_some());
+        // A create that was sent before a restore may have taken effect since.
+        let given = cluster.lives.values().map(|life| life.id);
+        self.unkept_ids.extend(given.filter(|id| *id > cluster.high_water));
         *self = Self {
             is_kept: self.is_kept,
             told_ids: std::mem::take(&mut self.told_ids),

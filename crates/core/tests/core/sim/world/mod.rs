@@ -529,9 +529,7 @@ impl World {
             // Another process had the Lease for a while.
             let before = self.cluster.high_water;
             self.cluster.high_water += 1_000;
-            if self.profile.is_high_water_kept {
-                self.own_above(before);
-            }
+            self.own_above(before);
         }
         let high_water = self.profile.is_high_water_kept.then_some(self.cluster.high_water);
         let high_water = high_water.filter(|_| held).map(ExecutorId);
