@@ -118,10 +118,8 @@ impl Reconciler {
         let Some(node) = node.filter(|_| depends_on_place(loss.reason)) else {
             return Blame::Application;
         };
-        let is_sign = match loss.reason {
-            LossReason::Completed | LossReason::Unknown => lived_ms < AT_ONCE_MS,
-            _ => true,
-        };
+        let says_little = matches!(loss.reason, LossReason::Completed | LossReason::Unknown);
+        let is_sign = !says_little || lived_ms < AT_ONCE_MS;
         let began = Millis(now.0.saturating_sub(lived_ms));
         match is_sign {
             true => throttle.places.blame(loss.reason, node, (began, start_ms), now),

@@ -112,8 +112,11 @@ impl Reconciler {
         let Some(pod) = self.snapshot.get(uid) else { return };
         let is_second = match self.executors.get(id) {
             Some(executor) => {
-                executor.life == Life::Gone
-                    || executor.uid.as_ref().map_or(!executor.may_have_made(pod), |u| u != uid)
+                let is_other = match &executor.uid {
+                    Some(known) => known != uid,
+                    None => !executor.may_have_made(pod),
+                };
+                executor.life == Life::Gone || is_other
             }
             None => self.ours.is_retired(id),
         };
