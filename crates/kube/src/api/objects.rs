@@ -310,6 +310,20 @@ impl Objects {
         Ok((objects, version))
     }
 
+    /// What `parse` reads of each pod that the label selector matches.
+    pub(super) fn all_pods<T>(
+        &self,
+        selector: &str,
+        parse: &dyn Fn(&[u8]) -> Result<T, WireError>,
+    ) -> Result<Vec<T>, Refusal> {
+        let (found, version) = self.list(Kind::Pod, selector, parse)?;
+        if version.is_empty() {
+            // This is not the answer of an API server, so it must not count as "there are no pods".
+            return Err(unreadable(200, "the list has no version"));
+        }
+        Ok(found)
+    }
+
     /// Opens a watch that starts after `version`. The server ends it after `timeout_s`.
     ///
     /// # Errors
@@ -427,10 +441,5 @@ fn pods_of_posse<T: Ord>(
     objects: &Objects,
     parse: impl Fn(&[u8]) -> Result<Vec<T>, WireError>,
 ) -> Result<BTreeSet<T>, Refusal> {
-    let (found, version) = objects.list(Kind::Pod, APP, &parse)?;
-    if version.is_empty() {
-        // This is not the answer of an API server, so it must not count as "there are no pods".
-        return Err(unreadable(200, "the list has no version"));
-    }
-    Ok(found.into_iter().flatten().collect())
+    Ok(objects.all_pods(APP, &parse)?.into_iter().flatten().collect())
 }

@@ -1,10 +1,10 @@
 //! All executors of an application, whichever instance created them, and the pods that own them.
 //! The orphan cleanup decides which of these executors are orphans.
 
+use super::objects::Objects;
 use super::{
-    CALL_TIMEOUT, LIST_BYTES_MAX, LIST_PAGE_TIMEOUT, OBJECT_BYTES_MAX, PAGE_ITEMS,
-    STRATEGIC_MERGE_PATCH, call, delete_options, get, managed_selector, object_path,
-    percent_encode, read, read_pages, restart_expired, uid_precondition, write, write_path,
+    CALL_TIMEOUT, OBJECT_BYTES_MAX, STRATEGIC_MERGE_PATCH, call, delete_options, get,
+    managed_selector, object_path, uid_precondition, write, write_path,
 };
 use serde_json::json;
 
@@ -87,20 +87,7 @@ impl AppExecutors {
     }
 
     fn list_matching(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
-        restart_expired(|| self.list_pages(selector))
-    }
-
-    fn list_pages(&self, selector: &str) -> Result<Vec<OrphanCandidate>, Refusal> {
-        let pods = object_path("/api/v1", &self.namespace, "pods", None);
-        let first = format!("{pods}?labelSelector={}&limit={PAGE_ITEMS}", percent_encode(selector));
-        let mut all = Vec::new();
-        read_pages(&first, |path| {
-            let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
-            let read_page = |mut page: &[u8]| orphan::read_page(&mut page);
-            let mut page = read(&self.http, &request, Verb::List, read_page)?;
-            all.append(&mut page.pods);
-            Ok(page.next)
-        })?;
-        Ok(all)
+        let objects = Objects::new(self.http.clone(), Some(&self.namespace));
+        objects.all_pods(selector, &orphan::parse)
     }
 }

@@ -37,15 +37,16 @@ pub struct Page {
 /// The body ends early, or is not a list of pods. One unreadable pod makes the whole page unreadable: a list
 /// without it would look as if that executor had been deleted.
 pub fn read_page(body: &mut dyn BufRead, selection: &Selection) -> Result<Page, WireError> {
-    let mut page = Page::default();
-    let end = read_pods(body, &mut |pod| {
+    let mut pods = Vec::new();
+    let meta = read_pods(body, &mut |pod| {
         if let PodAnswer::Ours(pod) = pod.seen(selection)? {
-            page.pods.push(pod);
+            pods.push(pod);
         }
         Ok(())
     })?;
-    page.version = Version::parse(&end.version_text);
-    Ok(Page { version_text: end.version_text, next: end.next, ..page })
+    let version_text = meta.version.unwrap_or_default();
+    let next = meta.next.filter(|token| !token.is_empty());
+    Ok(Page { pods, version: Version::parse(&version_text), version_text, next })
 }
 
 /// One page of a list of any kind, in JSON.
@@ -96,51 +97,43 @@ pub fn parse_items<T>(
 const META_NUMBER: u32 = 1;
 const ITEM_NUMBER: u32 = 2;
 
-/// A page without its pods.
-pub(super) struct PageEnd {
-    /// Text of the list's resourceVersion. Empty: absent.
-    version_text: String,
-    /// Token of the next page. None on the last one.
-    pub(super) next: Option<String>,
-}
-
 /// Calls `each` for every pod of a page.
-pub(super) fn read_pods(
+fn read_pods(
     body: &mut dyn BufRead,
     each: &mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
-) -> Result<PageEnd, WireError> {
+) -> Result<RawListMeta, WireError> {
     let mut bytes = Vec::new();
     body.take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
-    let end = if bytes == MAGIC {
-        let mut end = None;
+    let meta = if bytes == MAGIC {
+        let mut meta = None;
         read_object(body, "PodList", |number, bytes| {
             match number {
-                META_NUMBER => end = Some(message::<RawListMeta<'_>>(bytes)?.into()),
+                META_NUMBER => meta = Some(message(bytes)?),
                 ITEM_NUMBER => each(message(bytes)?)?,
                 _ => {}
             }
             Ok::<_, WireError>(())
         })?;
-        end
+        meta
     } else {
         body.read_to_end(&mut bytes)?;
         let mut list = RawList { meta: None, each, seen: Ok(()) };
         json::fill(&bytes, &mut list)?;
         list.seen?;
-        list.meta.map(PageEnd::from)
+        list.meta
     };
-    end.ok_or(WireError::Missing("metadata"))
+    meta.ok_or(WireError::Missing("metadata"))
 }
 
 /// A list of pods in JSON, each of which is handed on once it is read.
-struct RawList<'a, 'e> {
-    meta: Option<RawListMeta<'a>>,
+struct RawList<'e> {
+    meta: Option<RawListMeta>,
     each: &'e mut dyn FnMut(RawPod<'_>) -> Result<(), WireError>,
     /// The first error of `each`.
     seen: Result<(), WireError>,
 }
 
-impl<'a> Fields<'a> for RawList<'a, '_> {
+impl<'a> Fields<'a> for RawList<'_> {
     const NUMBERS: &'static [(u32, &'static str)] =
         &[(META_NUMBER, "metadata"), (ITEM_NUMBER, "items")];
 
@@ -159,30 +152,21 @@ impl<'a> Fields<'a> for RawList<'a, '_> {
 }
 
 #[derive(Default)]
-struct RawListMeta<'a> {
-    version: Option<Cow<'a, str>>,
-    next: Option<Cow<'a, str>>,
+struct RawListMeta {
+    version: Option<String>,
+    next: Option<String>,
 }
 
-impl<'a> Fields<'a> for RawListMeta<'a> {
+impl<'a> Fields<'a> for RawListMeta {
     const NUMBERS: &'static [(u32, &'static str)] = &[(2, "resourceVersion"), (3, "continue")];
 
     fn field<V: Value<'a>>(&mut self, key: &str, value: &mut V) -> Result<(), V::Error> {
         match key {
-            "resourceVersion" => self.version = value.text()?,
-            "continue" => self.next = value.text()?,
+            "resourceVersion" => self.version = value.text()?.map(Cow::into_owned),
+            "continue" => self.next = value.text()?.map(Cow::into_owned),
             _ => {}
         }
         Ok(())
-    }
-}
-
-impl From<RawListMeta<'_>> for PageEnd {
-    fn from(meta: RawListMeta<'_>) -> Self {
-        Self {
-            version_text: meta.version.unwrap_or_default().into_owned(),
-            next: meta.next.map(Cow::into_owned).filter(|token| !token.is_empty()),
-        }
     }
 }
 

@@ -1,34 +1,18 @@
 //! What `posse cleanup` reads: executors of any instance, and the pods that own them.
 
-use std::io::BufRead;
-
 use crate::error::WireError;
 use crate::k8s::job::{Job, JobOutcome};
-use crate::k8s::list::read_pods;
 use crate::pod::{OwnerFacts, read_pod};
 use posse_core::model::ids::Uid;
 use posse_core::model::pod::Phase;
 use posse_core::policy::orphans::OrphanCandidate;
 
-/// One page of a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
-    pub pods: Vec<OrphanCandidate>,
-    /// Token of the next page. None on the last one.
-    pub next: Option<String>,
-}
-
-/// Reads a page.
+/// Reads an executor.
 ///
 /// # Errors
-/// The body ends early, or is not a list of pods, each with a name and a uid.
-pub fn read_page(body: &mut dyn BufRead) -> Result<Page, WireError> {
-    let mut pods = Vec::new();
-    let end = read_pods(body, &mut |pod| {
-        pods.push(pod.orphan()?);
-        Ok(())
-    })?;
-    Ok(Page { pods, next: end.next })
+/// The bytes are not a pod with a name and a uid.
+pub fn parse(bytes: &[u8]) -> Result<OrphanCandidate, WireError> {
+    read_pod(bytes)?.unwrap_or_default().orphan()
 }
 
 /// Reads the facts about a pod that owns others.
@@ -64,19 +48,19 @@ mod tests {
     use posse_core::model::owner::{Owner, OwnerKind};
 
     #[test]
-    fn reads_pages() {
-        let page =
-            br#"{"kind":"PodList","metadata":{"resourceVersion":"7","continue":"t"},"items":[
-            {"metadata":{"name":"a-k-exec-1","uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"k","x":"y",
+    fn reads_executors() {
+        let pods = [
+            r#"{"metadata":{"name":"a-k-exec-1","uid":"u1","labels":{"posse.dev/app":"a","posse.dev/instance":"k","x":"y",
              "kueue.x-k8s.io/pod-group-name":"g"},"finalizers":["y","kueue.x-k8s.io/managed"],
              "ownerReferences":[{"kind":"Pod","name":"other","uid":"o0"},
                                 {"kind":"Pod","name":"driver","uid":"o1","controller":true}]},
-             "status":{"phase":"Running"}},
-            {"metadata":{"name":"b","uid":"u2","ownerReferences":
+             "status":{"phase":"Running"}}"#,
+            r#"{"metadata":{"name":"b","uid":"u2","ownerReferences":
               [{"kind":"Job","name":"driver","uid":"o1"},
-               {"kind":"Lease","name":"l","uid":"o2","controller":true}]},"status":null},
-            {"metadata":{"name":"c","uid":"u3","ownerReferences":
-              [{"kind":"ReplicaSet","name":"r","uid":"o3","controller":true}]},"status":null}]}"#;
+               {"kind":"Lease","name":"l","uid":"o2","controller":true}]},"status":null}"#,
+            r#"{"metadata":{"name":"c","uid":"u3","ownerReferences":
+              [{"kind":"ReplicaSet","name":"r","uid":"o3","controller":true}]},"status":null}"#,
+        ];
         let first = OrphanCandidate {
             name: "a-k-exec-1".to_owned(),
             uid: Uid::new("u1"),
@@ -111,11 +95,9 @@ mod tests {
             owner: None,
             ..second.clone()
         };
-        let want = Page { pods: vec![first, second, third], next: Some("t".to_owned()) };
-        assert_eq!(read_page(&mut &page[..]), Ok(want));
-        assert_eq!(read_page(&mut &br#"{"metadata":{},"items":null}"#[..]), Ok(Page::default()));
-        for bad in [&b"[]"[..], b"{}", br#"{"metadata":{},"items":[{"metadata":{"name":"a"}}]}"#] {
-            assert!(read_page(&mut &bad[..]).is_err());
+        assert_eq!(pods.map(|pod| parse(pod.as_bytes()).unwrap()), [first, second, third]);
+        for bad in ["[]", "{}", "null", r#"{"metadata":{"name":"a"}}"#] {
+            assert!(parse(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 
