@@ -345,7 +345,7 @@ fn files() -> Vec<Row> {
         ),
         two(
             "paths of the second file",
-            "{}",
+            "clusters: null\ncontexts: null\nusers: null\n",
             &format!(
                 "{CURRENT}{CONTEXTS}{}users: [{{name: t, user: {{tokenFile: ../token}}}}]",
                 CLUSTERS.replace("ca.pem", "../ca.pem")

@@ -285,13 +285,6 @@ fn all_fields_are_read() {
 }
 
 #[test]
-fn a_json_file_is_read() {
-    let cluster = resolve(JSON).unwrap();
-    assert_eq!(cluster.server.to_string(), "https://127.0.0.1:36443");
-    assert!(cluster.identity.client_cert.is_some());
-}
-
-#[test]
 fn secrets_are_not_printed() {
     let text = format!(
         "{HEAD}clusters: [{{name: k, cluster: {{server: 'https://a', \
@@ -350,44 +343,7 @@ fn unusable_certificates_are_refused_by_connect() {
 }
 
 #[test]
-fn the_first_entry_of_a_name_wins() {
-    let folder = Folder::new();
-    std::fs::create_dir(folder.path().join("sub")).unwrap();
-    let second = folder.path().join("sub/second");
-    folder.write(
-        "first",
-        "current-context: ''\nclusters: [{name: k, cluster: {server: 'https://first', \
-         insecure-skip-tls-verify: true}}]\ncontexts: null\n",
-    );
-    std::fs::write(
-        &second,
-        "current-context: c\nclusters: [{name: k, cluster: {server: 'https://second', \
-         tls-server-name: second}}]\nusers: [{name: u, user: {tokenFile: token}}]\n\
-         contexts: [{name: c, context: {cluster: k, user: u}}]\n",
-    )
-    .unwrap();
-    std::fs::write(folder.path().join("sub/token"), "abc").unwrap();
-    let list =
-        format!("{0}/missing:{0}/first:{0}/first:{1}:", folder.path().display(), second.display());
-    let env = |name: &str| (name == "KUBECONFIG").then(|| OsString::from(&list));
-    let cluster = sources(None, &env).resolve().unwrap();
-    assert_eq!(cluster.server.host, "first");
-    assert_eq!(cluster.tls_server_name, None, "entries are not merged");
-    let AuthSource::TokenFile { path, .. } = &cluster.identity.authorization else {
-        panic!("{cluster:?}")
-    };
-    assert_eq!(*path, folder.path().join("sub/token"));
-}
-
-#[test]
-fn home_is_searched_last() {
-    let folder = Folder::new();
-    std::fs::create_dir(folder.path().join(".kube")).unwrap();
-    std::fs::write(folder.path().join(".kube/config"), JSON).unwrap();
-    let home = folder.path().as_os_str().to_owned();
-    let env = |name: &str| (name == "HOME").then(|| home.clone());
-    assert_eq!(sources(None, &env).resolve().unwrap().server.port, 36443);
-
+fn missing_files_are_named() {
     let error = sources(None, &no_env).resolve().expect_err("nothing").to_string();
     assert_eq!(
         error,
