@@ -292,25 +292,10 @@ impl Api {
     /// Asks about one task.
     fn ask_one(&self, group: &str, command: GroupCommand, by: Caller) -> Result<Answer, Answer> {
         let command = Command::Group(group_name(group)?, command);
-        match self.subject.core.ask(command, Some(by))? {
-            Reply::Tasks(statuses) => {
-                let status = statuses.first().ok_or_else(no_such_task)?;
-                Ok(Answer::ok(tasks::status_body(status)))
-            }
-            reply @ (Reply::Done
-            | Reply::Killed { .. }
-            | Reply::NotRecorded { .. }
-            | Reply::Noted { .. }
-            | Reply::Refused { .. }
-            | Reply::Status(_)
-            | Reply::Target(_)
-            | Reply::TaskDiffers { .. }
-            | Reply::TaskSecretKeys(_)
-            | Reply::TooMany { .. }
-            | Reply::UnknownExecutor
-            | Reply::UnknownGroup
-            | Reply::UnknownTask) => self.reply(reply, 0),
-        }
+        let reply = self.subject.core.ask(command, Some(by))?;
+        let Reply::Tasks(statuses) = reply else { return self.reply(reply, 0) };
+        let status = statuses.first().ok_or_else(no_such_task)?;
+        Ok(Answer::ok(tasks::status_body(status)))
     }
 
     /// `seq`: the newest event before the call.
