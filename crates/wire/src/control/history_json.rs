@@ -70,12 +70,12 @@ pub struct RecordJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub end: Option<EndJson<'a>>,
+    pub end: Option<&'a EndJson>,
 }
 
 /// The end of an executor.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct EndJson<'a> {
+pub struct EndJson {
     pub at: u64,
     /// `lost`, `completed`, `deleted` or `gone`.
     pub how: &'static str,
@@ -83,7 +83,7 @@ pub struct EndJson<'a> {
     pub reason: &'static str,
     pub budget: Option<&'static str>,
     pub exit_code: Option<i32>,
-    pub message: &'a str,
+    pub message: Box<str>,
 }
 
 /// What an executor uses.

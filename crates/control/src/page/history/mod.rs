@@ -48,19 +48,9 @@ struct Record {
     requested: Option<Millis>,
     running: Option<Millis>,
     node: Option<Box<str>>,
-    end: Option<Box<End>>,
+    end: Option<Box<EndJson>>,
     /// Since when the status has not shown it, although no event told its end.
     missing: Option<Millis>,
-}
-
-#[derive(Debug)]
-struct End {
-    at: Millis,
-    how: &'static str,
-    reason: &'static str,
-    budget: Option<&'static str>,
-    exit_code: Option<i32>,
-    message: Box<str>,
 }
 
 /// The executors that have not ended.
@@ -189,8 +179,8 @@ impl Recorded {
                 self.change(subject, at, |one| one.state = State::Draining);
             }
             ExecutorEvent::Lost { node, reason, budget, exit_code, message } => {
-                let end = End {
-                    at,
+                let end = EndJson {
+                    at: at.0,
                     how: "lost",
                     reason: reason.as_str(),
                     budget: budget.map(Budget::as_str),
@@ -200,11 +190,11 @@ impl Recorded {
                 self.change(subject, at, |one| one.end_on(node.as_deref(), end));
             }
             ExecutorEvent::Completed { node } => {
-                let end = End::without_message(at, "completed", "completed");
+                let end = end_without_message(at, "completed", "completed");
                 self.change(subject, at, |one| one.end_on(node.as_deref(), end));
             }
             ExecutorEvent::Deleted { cause } => {
-                let end = End::without_message(at, "deleted", cause.as_str());
+                let end = end_without_message(at, "deleted", cause.as_str());
                 self.change(subject, at, |one| one.end = Some(Box::new(end)));
             }
             ExecutorEvent::Ending { .. }
@@ -289,7 +279,7 @@ impl Recorded {
         }
         for id in gone {
             if let Some(record) = self.executors.get_mut(&id) {
-                record.end = Some(Box::new(End::without_message(now, "gone", "unknown")));
+                record.end = Some(Box::new(end_without_message(now, "gone", "unknown")));
                 record.changed = version;
             }
             self.gone.push_back(id);
@@ -331,7 +321,7 @@ impl Record {
         }
     }
 
-    fn end_on(&mut self, node: Option<&str>, end: End) {
+    fn end_on(&mut self, node: Option<&str>, end: EndJson) {
         self.set_node(node);
         self.end = Some(Box::new(end));
     }
@@ -358,26 +348,13 @@ impl Record {
             requested: self.requested.map(|at| at.0),
             running: self.running.map(|at| at.0),
             node: self.node.as_deref(),
-            end: self.end.as_deref().map(End::json),
+            end: self.end.as_deref(),
         }
     }
 }
 
-impl End {
-    fn without_message(at: Millis, how: &'static str, reason: &'static str) -> Self {
-        Self { at, how, reason, budget: None, exit_code: None, message: "".into() }
-    }
-
-    fn json(&self) -> EndJson<'_> {
-        EndJson {
-            at: self.at.0,
-            how: self.how,
-            reason: self.reason,
-            budget: self.budget,
-            exit_code: self.exit_code,
-            message: &self.message,
-        }
-    }
+fn end_without_message(at: Millis, how: &'static str, reason: &'static str) -> EndJson {
+    EndJson { at: at.0, how, reason, budget: None, exit_code: None, message: "".into() }
 }
 
 impl Counts {
