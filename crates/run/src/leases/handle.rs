@@ -1,28 +1,21 @@
 //! Starts a lease thread, sends it commands, and stops it.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded};
 use log::debug;
 
 use crate::inbox::Message;
-use crate::leases::thread::{LeaseCommand, LeaseThread};
+use crate::leases::thread::{LeaseCommand, LeaseSettings, LeaseThread};
 use crate::leases::write_limit::LeaseWriteLimit;
 use crate::worker::Worker;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
-use posse_core::machines::lease::{
-    HolderWait, LeaseIdentity, LeaseRelease, LeaseScope, LeaseTerms,
-};
-use posse_core::model::ids::{ExecutorId, Uid};
+use posse_core::machines::lease::{LeaseRelease, LeaseScope};
+use posse_core::model::ids::ExecutorId;
 use posse_kube::api::leases::Leases;
 use posse_kube::api::orphans::AppExecutors;
-use posse_kube::http::Http;
-use posse_wire::k8s::common_metadata::CommonMetadata;
-use posse_wire::k8s::labels::Selection;
-use posse_wire::pod::build::OwnerRef;
 
 /// Commands that may wait for the lease thread: reservations of ids and one stop.
 const LEASE_COMMANDS_MAX: usize = 16;
@@ -50,25 +43,18 @@ impl LeaseHandle {
         let write_limit = LeaseWriteLimit::default();
         // A plugin may take a minute, and the Lease would expire meanwhile.
         let http = lease.http.with_plugin_in_timeout();
+        let is_of_instance = lease.scope == LeaseScope::Instance;
         let lease_thread = LeaseThread {
             leases: Leases::new(http.clone(), lease.namespace.as_str()),
             pods: AppExecutors::new(http, &lease.namespace, Some(&lease.selection.app)),
-            scope: lease.scope,
-            terms: lease.terms,
-            wait: lease.wait,
-            ended_pod: lease.ended_pod,
-            namespace: lease.namespace,
-            selection: lease.selection,
-            owners: lease.owners,
-            common: lease.common,
-            identity: lease.identity,
+            lease,
             inbox,
             commands: receiver,
             write_limit: write_limit.clone(),
             clock,
             rng,
         };
-        if lease.scope == LeaseScope::Instance {
+        if is_of_instance {
             commands.try_send(LeaseCommand::Reserve(ExecutorId(1))).map_err(io::Error::other)?;
         }
         let thread = Worker::start("lease", STACK_BYTES, move || lease_thread.run())?;
@@ -111,25 +97,6 @@ impl LeaseHandle {
         let ended = all.into_iter().map(|lease| lease.thread.join_by(by));
         ended.fold(true, |all, one| all & one)
     }
-}
-
-/// Which Lease, and its holder.
-#[derive(Debug)]
-pub struct LeaseSettings {
-    pub http: Http,
-    pub scope: LeaseScope,
-    pub terms: LeaseTerms,
-    /// Whether the start waits for another live holder to release the Lease, instead of failing.
-    pub wait: HolderWait,
-    /// A pod that is known to act no more, whatever its Lease says.
-    pub ended_pod: Option<Uid>,
-    pub namespace: String,
-    pub selection: Selection,
-    /// The Lease's owner references: the holder's pod, if there is one, and what the Lease lasts as long as.
-    pub owners: Vec<OwnerRef>,
-    /// Labels and annotations beside posse's own.
-    pub common: Arc<CommonMetadata>,
-    pub identity: LeaseIdentity,
 }
 
 #[cfg(test)]

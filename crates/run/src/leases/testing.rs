@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::leases::handle::LeaseSettings;
 use crate::leases::holder;
+use crate::leases::thread::LeaseSettings;
 use posse_core::machines::lease::{HolderWait, LeaseScope, LeaseTerms};
 use posse_testing::{TestServer, plain_client};
 use posse_wire::k8s::labels::Selection;

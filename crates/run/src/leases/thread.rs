@@ -19,6 +19,7 @@ use posse_core::model::refusal::Refusal;
 use posse_core::policy::orphans::OwnerState;
 use posse_kube::api::leases::Leases;
 use posse_kube::api::orphans::AppExecutors;
+use posse_kube::http::Http;
 use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::lease::{LeaseObject, name_of};
@@ -38,12 +39,10 @@ pub enum LeaseCommand {
     Stop { release: LeaseRelease, timeout: Duration },
 }
 
-/// The state of a lease thread.
+/// Which Lease, and its holder.
 #[derive(Debug)]
-pub struct LeaseThread<M> {
-    pub leases: Leases,
-    /// Looks up the pods of other holders.
-    pub pods: AppExecutors,
+pub struct LeaseSettings {
+    pub http: Http,
     pub scope: LeaseScope,
     pub terms: LeaseTerms,
     /// Whether the start waits for another live holder to release the Lease, instead of failing.
@@ -57,6 +56,15 @@ pub struct LeaseThread<M> {
     /// Labels and annotations beside posse's own.
     pub common: Arc<CommonMetadata>,
     pub identity: LeaseIdentity,
+}
+
+/// The state of a lease thread.
+#[derive(Debug)]
+pub struct LeaseThread<M> {
+    pub lease: LeaseSettings,
+    pub leases: Leases,
+    /// Looks up the pods of other holders.
+    pub pods: AppExecutors,
     /// Receives the updates.
     pub inbox: Sender<M>,
     /// When it is closed, the thread stops and keeps the Lease object.
@@ -95,16 +103,16 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
     }
 
     fn machine(&self) -> LeaseMachine {
-        let machine = LeaseMachine::new(&self.identity, self.rng.clone());
-        let machine = machine.on(self.terms).waiting(self.wait);
-        match self.scope {
+        let machine = LeaseMachine::new(&self.lease.identity, self.rng.clone());
+        let machine = machine.on(self.lease.terms).waiting(self.lease.wait);
+        match self.lease.scope {
             LeaseScope::Application => machine.yielding(),
             LeaseScope::Instance => machine,
         }
     }
 
     fn perform(&self, machine: &mut LeaseMachine, step: LeaseStep) {
-        let name = name_of(self.scope, &self.selection);
+        let name = name_of(self.lease.scope, &self.lease.selection);
         let sent_at = self.clock.now();
         match step {
             LeaseStep::Read => {
@@ -140,11 +148,11 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
             return HolderState::Gone;
         }
         let uid = LeaseIdentity::pod_uid(&record.holder);
-        if self.ended_pod.as_ref().is_some_and(|ended| ended.to_string() == uid) {
+        if self.lease.ended_pod.as_ref().is_some_and(|ended| ended.to_string() == uid) {
             return HolderState::Gone;
         }
         let named = record.owner.as_ref().filter(|pod| pod.uid.to_string() == uid);
-        let is_ours = uid == LeaseIdentity::pod_uid(&self.identity.to_string());
+        let is_ours = uid == LeaseIdentity::pod_uid(&self.lease.identity.to_string());
         let Some(pod) = named.filter(|_| !is_ours) else { return HolderState::Unknown };
         let owner = self.pods.owner(pod);
         log::debug!("the lease's holder is pod {}: {owner}", pod.name);
@@ -161,12 +169,12 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
 
     fn write(&self, name: &str, record: &Record) -> Result<Record, Refusal> {
         let object = LeaseObject {
-            scope: self.scope,
+            scope: self.lease.scope,
             name,
-            namespace: &self.namespace,
-            selection: &self.selection,
-            owners: &self.owners,
-            common: &self.common,
+            namespace: &self.lease.namespace,
+            selection: &self.lease.selection,
+            owners: &self.lease.owners,
+            common: &self.lease.common,
             record,
         };
         if record.version_text.is_empty() {
@@ -179,7 +187,7 @@ impl<M: From<(LeaseScope, LeaseUpdate)>> LeaseThread<M> {
     /// Sends the machine's updates to the inbox. False if the inbox has no room for all of them.
     fn send_updates(&self, machine: &mut LeaseMachine) -> bool {
         while let Some(update) = machine.update() {
-            match self.inbox.try_send(M::from((self.scope, update.clone()))) {
+            match self.inbox.try_send(M::from((self.lease.scope, update.clone()))) {
                 // If the inbox is closed, nobody needs the update.
                 Ok(()) | Err(TrySendError::Disconnected(_)) => machine.pop_update(),
                 Err(TrySendError::Full(_)) => return false,
@@ -228,6 +236,7 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
+    use crate::leases::testing::settings;
     use posse_testing::{Answer, TestServer, plain_client};
 
     /// The time-out of a test step; much longer than any step takes.
@@ -291,17 +300,9 @@ mod tests {
         let (inbox, updates) = bounded(8);
         let (send, commands) = bounded(8);
         let lease_thread = LeaseThread {
+            lease: LeaseSettings { identity, ..settings(server) },
             leases: Leases::new(plain_client(server.address), "n"),
             pods: AppExecutors::new(plain_client(server.address), "n", Some("a")),
-            scope: LeaseScope::Instance,
-            terms: LeaseTerms::USUAL,
-            wait: HolderWait::No,
-            ended_pod: None,
-            namespace: "n".to_owned(),
-            selection: Selection { app: "a".to_owned(), instance: "b".to_owned() },
-            owners: Vec::new(),
-            common: Arc::default(),
-            identity,
             inbox,
             commands,
             write_limit: LeaseWriteLimit::default(),

@@ -11,13 +11,10 @@ use log::{debug, warn};
 use super::Run;
 use crate::inbox::Message;
 use crate::leases::acquire::{LeaseAcquisition, await_lease};
-use crate::leases::handle::{LeaseHandle, LeaseSettings};
+use crate::leases::handle::LeaseHandle;
+use crate::leases::thread::LeaseSettings;
 use crate::leases::{IdStore, RunLeases, holder};
-use crate::run::context::RunContext;
 use crate::run::error::RunError;
-use crate::run::settings::RunSettings;
-use crate::signals::Signals;
-use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 use posse_core::machines::lease::{HolderWait, LeaseRelease, LeaseScope, LeaseTerms};
 use posse_core::machines::startup::START_TIMEOUT_MS;
@@ -27,7 +24,6 @@ use posse_core::model::takeover::Takeover;
 use posse_kube::api::driver_pod::DriverPod;
 use posse_kube::api::leases::Leases;
 use posse_kube::api::retry::with_retries;
-use posse_kube::http::Http;
 use posse_wire::k8s::labels::Selection;
 use posse_wire::k8s::lease;
 use posse_wire::names;
@@ -48,12 +44,8 @@ pub(super) struct AcquiredInstance {
 }
 
 /// What the acquisition of an instance needs.
-pub(super) struct InstanceRequest<'a> {
-    pub settings: &'a RunSettings,
-    pub context: &'a RunContext,
-    pub http: &'a Http,
-    pub clock: Clock,
-    pub signals: &'a Signals,
+pub(super) struct InstanceRequest<'a, 'r> {
+    pub run: &'a Run<'r>,
     /// Both ends of the inbox: the lease threads send, this request receives.
     pub sender: &'a Sender<Message>,
     pub receiver: &'a Receiver<Message>,
@@ -84,17 +76,17 @@ impl Instance {
     }
 }
 
-impl InstanceRequest<'_> {
+impl InstanceRequest<'_, '_> {
     /// Acquires the application's Lease if the run is exclusive, and then the instance.
     pub(super) fn acquire(&self, rng: &mut Rng) -> Result<AcquiredInstance, RunError> {
-        let owner = self.context.owner.as_ref();
-        let instance = match (&self.settings.instance, owner) {
+        let owner = self.run.context.owner.as_ref();
+        let instance = match (&self.run.settings.instance, owner) {
             (Some(instance), _) => instance.clone(),
             (None, Some(owner)) => names::instance_from_uid(&owner.uid),
             (None, None) => names::instance_from_bits(rng.next_u64()),
         };
-        let selection = Selection { app: self.settings.app.clone(), instance };
-        let (application, from) = match self.settings.exclusive {
+        let selection = Selection { app: self.run.settings.app.clone(), instance };
+        let (application, from) = match self.run.settings.exclusive {
             true => {
                 let (lease, from) = self.acquire_application(&selection, rng)?;
                 (Some(lease), from)
@@ -128,7 +120,7 @@ impl InstanceRequest<'_> {
         match self.acquire_lease(LeaseScope::Application, selection, None, rng)? {
             Ok(AcquiredLease { lease, from, .. }) => Ok((lease, from)),
             Err(message) => Err(RunError::Forbidden {
-                namespace: self.context.namespace.clone(),
+                namespace: self.run.context.namespace.clone(),
                 message: format!(
                     "exclusive: true needs a lease, which is not permitted: {message}"
                 ),
@@ -143,11 +135,11 @@ impl InstanceRequest<'_> {
         ended_pod: Option<Uid>,
         rng: &mut Rng,
     ) -> Result<Instance, RunError> {
-        if self.settings.lease {
+        if self.run.settings.lease {
             match self.acquire_lease(LeaseScope::Instance, &selection, ended_pod, rng)? {
                 Ok(AcquiredLease { lease, id_high_water, .. }) => {
-                    let is_named = self.settings.instance.is_some();
-                    let is_new = !is_named && self.context.owner.is_none();
+                    let is_named = self.run.settings.instance.is_some();
+                    let is_new = !is_named && self.run.context.owner.is_none();
                     let ids = IdStore::Lease(lease);
                     return Ok(Instance { selection, ids, id_high_water, is_new });
                 }
@@ -168,41 +160,41 @@ impl InstanceRequest<'_> {
         ended_pod: Option<Uid>,
         rng: &mut Rng,
     ) -> Result<Result<AcquiredLease, String>, RunError> {
-        let pod = self.context.pod.as_ref();
+        let pod = self.run.context.pod.as_ref();
         let identity = holder::identity(pod.map(|pod| pod.uid.as_str()), rng.next_u64());
         // The Lease names the holder's pod, and lasts as long as the instance.
-        let job = self.context.owner.as_ref().filter(|_| self.context.is_outlived());
+        let job = self.run.context.owner.as_ref().filter(|_| self.run.context.is_outlived());
         let is_jobs = job.is_some() && scope == LeaseScope::Instance;
         let stands_by = self.standby_of.is_some() && scope == LeaseScope::Application;
         let lasts_as = if stands_by { self.standby_of.as_ref() } else { job.filter(|_| is_jobs) };
         let owners = pod.into_iter().chain(lasts_as).cloned().collect();
         let wait = match scope {
             LeaseScope::Application if stands_by => HolderWait::StandsBy,
-            _ if self.settings.exclusive || is_jobs => HolderWait::ForItsEnd,
+            _ if self.run.settings.exclusive || is_jobs => HolderWait::ForItsEnd,
             LeaseScope::Application | LeaseScope::Instance => HolderWait::No,
         };
         let is_followed = self.standby_of.is_some();
         let terms = if is_followed { LeaseTerms::STANDBY } else { LeaseTerms::USUAL };
         let lease = LeaseSettings {
-            http: self.http.clone(),
+            http: self.run.server.http.clone(),
             scope,
             terms,
             wait,
             ended_pod,
-            namespace: self.context.namespace.clone(),
+            namespace: self.run.context.namespace.clone(),
             selection: selection.clone(),
             owners,
-            common: Arc::clone(&self.settings.common),
+            common: Arc::clone(&self.run.settings.common),
             identity,
         };
         let rng = Rng::new(rng.next_u64());
-        let handle = LeaseHandle::start(lease, self.sender.clone(), self.clock, rng)
+        let handle = LeaseHandle::start(lease, self.sender.clone(), self.run.clock, rng)
             .map_err(|error| RunError::System(format!("the lease: {error}")))?;
         let timeout = Duration::from_millis(START_TIMEOUT_MS);
         let result = match await_lease(
             self.receiver,
-            self.signals,
-            self.clock,
+            self.run.signals,
+            self.run.clock,
             timeout,
             (scope, wait),
         ) {
@@ -222,7 +214,7 @@ impl InstanceRequest<'_> {
                 Err(RunError::Interrupted { signal, waited_for: holder })
             }
             LeaseAcquisition::Refused { message } => {
-                Err(RunError::Server(format!("{}: {message}", self.http.server())))
+                Err(RunError::Server(format!("{}: {message}", self.run.server.http.server())))
             }
             LeaseAcquisition::TimedOut { message } => {
                 Err(RunError::Server(format!("the API server cannot be reached: {message}")))
@@ -242,15 +234,15 @@ impl InstanceRequest<'_> {
         selection: Selection,
         rng: &mut Rng,
     ) -> Result<Instance, RunError> {
-        let owner = self.context.pod.as_ref();
+        let owner = self.run.context.pod.as_ref();
         let is_init = std::process::id() == 1;
-        let selection = match (&self.settings.instance, owner) {
+        let selection = match (&self.run.settings.instance, owner) {
             (None, Some(pod)) => {
                 Selection { instance: names::instance_from_uid(&pod.uid), ..selection }
             }
             (Some(_), _) | (None, None) => selection,
         };
-        let can_adopt = self.settings.instance.is_some() || (owner.is_some() && is_init);
+        let can_adopt = self.run.settings.instance.is_some() || (owner.is_some() && is_init);
         if !can_adopt {
             let instance = names::instance_from_bits(rng.next_u64());
             let selection = Selection { instance, ..selection };
@@ -265,7 +257,7 @@ impl InstanceRequest<'_> {
         let Some(owner) = owner else {
             return Ok(Instance::without_ids(selection));
         };
-        let pod = DriverPod::new(self.http.clone(), &self.context.namespace, owner);
+        let pod = DriverPod::new(self.run.server.http.clone(), &self.run.context.namespace, owner);
         // Written back at once, so that a missing permission shows now and not with the first create.
         let stored = pod.id_high_water().and_then(|id_high_water| {
             pod.save_id_high_water(ExecutorId(id_high_water)).map(|()| id_high_water)

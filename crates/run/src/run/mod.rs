@@ -176,11 +176,7 @@ impl Run<'_> {
         // The seed only spreads retries: two runs should not use the same.
         let mut rng = Rng::new(random_bits());
         let request = InstanceRequest {
-            settings: self.settings,
-            context: &self.context,
-            http: &self.server.http,
-            clock: self.clock,
-            signals: self.signals,
+            run: self,
             sender: &sender,
             receiver: &receiver,
             standby_of: self
