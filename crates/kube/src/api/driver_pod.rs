@@ -16,6 +16,7 @@ use posse_core::machines::own_deletion::OwnPod;
 use posse_core::model::ids::{ExecutorId, STORED_ID_MAX};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::labels;
+use posse_wire::k8s::object::Condition;
 use posse_wire::k8s::status::Verb;
 use posse_wire::pod::build::OwnerRef;
 
@@ -155,7 +156,7 @@ impl DriverPod {
             Err(refusal) if refusal.class == RefusalClass::NotFound => return Ok(OwnPod::Gone),
             Err(refusal) => return Err(refusal),
         };
-        let grace_s = match pod.status.conditions.iter().any(RawCondition::is_of_lost_node) {
+        let grace_s = match pod.status.conditions.iter().any(is_of_lost_node) {
             true => 0,
             false => pod.metadata.deletion_grace_s.unwrap_or(GRACE_DEFAULT_S),
         };
@@ -233,27 +234,16 @@ struct RawStatus {
     #[serde(rename = "podIP")]
     pod_ip: Option<IpAddr>,
     #[serde(default)]
-    conditions: Vec<RawCondition>,
+    conditions: Vec<Condition>,
 }
 
-#[derive(Deserialize)]
-struct RawCondition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
-    #[serde(default)]
-    reason: String,
-}
-
-impl RawCondition {
-    /// The node controller says so since 1.25. Before, it leaves a `Ready` that is false without a reason (`MarkPodsNotReady`):
-    /// a kubelet gives one.
-    fn is_of_lost_node(&self) -> bool {
-        match (&*self.kind, &*self.status) {
-            ("DisruptionTarget", "True") => self.reason == "DeletionByTaintManager",
-            ("Ready", "False") => self.reason.is_empty(),
-            _ => false,
-        }
+/// The node controller says so since 1.25. Before, it leaves a `Ready` that is false without a reason (`MarkPodsNotReady`):
+/// a kubelet gives one.
+fn is_of_lost_node(condition: &Condition) -> bool {
+    match (&*condition.kind, &*condition.status) {
+        ("DisruptionTarget", "True") => condition.reason == "DeletionByTaintManager",
+        ("Ready", "False") => condition.reason.is_empty(),
+        _ => false,
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
 use crate::http::{Http, Method, TransportError};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::error::WireError;
+use posse_wire::k8s::discovery;
 use posse_wire::k8s::preflight::{self, ClosedBudget, Namespace, Quota};
 use posse_wire::k8s::review;
 use posse_wire::k8s::status::Verb;
@@ -118,8 +119,8 @@ const ADOPTERS: [(&str, &str, &str); 5] = [
 /// # Errors
 /// The server's refusal; `NotFound` if it does not have the group.
 pub(super) fn group_path(http: &Http, group: &str) -> Result<String, Refusal> {
-    let version = read_at(http, group.to_owned(), Verb::Get, preflight::preferred_version);
-    let version = if_served(version)?.ok_or_else(|| {
+    let versions = if_served(read_at(http, group.to_owned(), Verb::Get, discovery::versions))?;
+    let version = versions.and_then(|all| all.into_iter().next()).ok_or_else(|| {
         Refusal::local(RefusalClass::NotFound, format!("the server has no {group}"))
     })?;
     Ok(format!("{group}/{}", percent_encode(&version)))

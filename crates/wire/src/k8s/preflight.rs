@@ -41,12 +41,6 @@ pub struct Shortage {
     pub hard: Quantity,
 }
 
-/// Reads the version of an API group that the server prefers, from its answer to `GET /apis/GROUP`.
-pub fn preferred_version(bytes: &[u8]) -> Result<String, WireError> {
-    let group: Value = serde_json::from_slice(bytes)?;
-    text(&group, "/preferredVersion/version").ok_or(WireError::Missing("preferredVersion"))
-}
-
 /// A PodDisruptionBudget over executors that lets nobody evict one of them: the field asks for the scale of the
 /// controller that made the pods, and executors have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
