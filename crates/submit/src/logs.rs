@@ -114,10 +114,7 @@ impl LogFollower<'_> {
 
     /// Reads what a pod's log has now. False if it could not be read to its end.
     pub fn read_once(&self, pod: &str) -> bool {
-        let container = match self.objects.pod(pod) {
-            Ok(Some(pod)) => Some(pod.main),
-            Ok(None) | Err(_) => None,
-        };
+        let container = self.objects.pod(pod).ok().flatten().map(|pod| pod.main);
         // Without timestamps: nothing is read again, and nodes put them also into the middle of long lines.
         let query = LogQuery { container, tail: self.tail, ..LogQuery::default() };
         match self.objects.log(pod, &query) {
