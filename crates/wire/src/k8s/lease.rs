@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::WireError;
 use crate::k8s::common_metadata::CommonMetadata;
@@ -41,38 +40,6 @@ pub struct LeaseObject<'a> {
     pub record: &'a Record,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct JsonLease<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    metadata: JsonMeta<'a>,
-    spec: JsonSpec<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct JsonMeta<'a> {
-    name: &'a str,
-    namespace: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resource_version: Option<&'a str>,
-    labels: BTreeMap<&'a str, &'a str>,
-    annotations: BTreeMap<&'a str, &'a str>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    owner_references: &'a [OwnerRef],
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct JsonSpec<'a> {
-    holder_identity: &'a str,
-    lease_duration_seconds: u32,
-    acquire_time: Option<String>,
-    renew_time: Option<String>,
-    lease_transitions: u32,
-}
-
 /// Name of a Lease. The two scopes cannot collide: names of applications and instances contain no
 /// dot.
 pub fn name_of(scope: LeaseScope, selection: &Selection) -> String {
@@ -100,23 +67,28 @@ pub fn parse_list(bytes: &[u8]) -> Result<Vec<NamedLease>, WireError> {
     let items = list.get("items").ok_or(WireError::Missing("items"))?;
     let mut leases = Vec::new();
     for lease in items.as_array().into_iter().flatten() {
-        let meta = |key: &str| lease.get("metadata")?.get(key)?.as_str().map(str::to_owned);
-        let label = |key: &str| lease.get("metadata")?.get("labels")?.get(key)?.as_str();
-        let part = label(COMPONENT.0);
-        let scopes = [LeaseScope::Application, LeaseScope::Instance];
-        let scope = scopes.into_iter().find(|scope| part == Some(component(*scope)));
-        let (Some(scope), Some(app), Some(instance), Some(name)) =
-            (scope, label(APP), label(INSTANCE), meta("name"))
-        else {
-            continue;
-        };
-        let selection = Selection { app: app.to_owned(), instance: instance.to_owned() };
-        // Somebody else's Lease may have our labels.
-        if name == name_of(scope, &selection) {
+        if let Some((scope, selection)) = lease.get("metadata").and_then(named) {
+            let name = name_of(scope, &selection);
             leases.push(NamedLease { name, scope, selection, record: record(lease)? });
         }
     }
     Ok(leases)
+}
+
+/// The run of a Lease that has posse's labels, if its name is that of this run too: somebody else's Lease may have our
+/// labels.
+fn named(meta: &Value) -> Option<(LeaseScope, Selection)> {
+    let selection = selection(meta)?;
+    let part = meta.get("labels")?.get(COMPONENT.0)?.as_str()?;
+    let mut scopes = [LeaseScope::Application, LeaseScope::Instance].into_iter();
+    let scope = scopes.find(|scope| part == component(*scope))?;
+    (meta.get("name")?.as_str()? == name_of(scope, &selection)).then_some((scope, selection))
+}
+
+/// The run that the labels name.
+fn selection(meta: &Value) -> Option<Selection> {
+    let label = |key: &str| Some(meta.get("labels")?.get(key)?.as_str()?.to_owned());
+    Some(Selection { app: label(APP)?, instance: label(INSTANCE)? })
 }
 
 /// Whose Lease has ended, by a line of a watch: it is gone, or nobody holds it. The Lease of an application
@@ -130,10 +102,7 @@ pub fn parse_end(line: &[u8]) -> Option<Selection> {
         "ADDED" | "MODIFIED" => held_by().is_none_or(str::is_empty),
         _ => false,
     };
-    let label = |key: &str| lease.get("metadata")?.get("labels")?.get(key)?.as_str();
-    let selection =
-        Selection { app: label(APP)?.to_owned(), instance: label(INSTANCE)?.to_owned() };
-    has_ended.then_some(selection)
+    selection(lease.get("metadata")?).filter(|_| has_ended)
 }
 
 /// Reads a Lease.
@@ -176,19 +145,8 @@ fn record(lease: &Value) -> Result<Record, WireError> {
     }
     let high_water = || annotation(ID_HIGH_WATER)?.parse().ok();
     let high_water = || high_water().filter(|&id| id <= STORED_ID_MAX);
-    let label = |key: &str| meta.get("labels")?.get(key)?.as_str();
-    let selection = |app: &str, instance: &str| Selection {
-        app: app.to_owned(),
-        instance: instance.to_owned(),
-    };
-    let is_ours = label(APP).zip(label(INSTANCE)).is_some_and(|(app, instance)| {
-        let scopes = [LeaseScope::Application, LeaseScope::Instance];
-        let named = |scope: &LeaseScope| {
-            label(COMPONENT.0) == Some(component(*scope))
-                && text("name") == Some(&*name_of(*scope, &selection(app, instance)))
-        };
-        label(MANAGED_BY.0) == Some(MANAGED_BY.1) && scopes.iter().any(named)
-    });
+    let manager = meta.get("labels").and_then(|labels| labels.get(MANAGED_BY.0)?.as_str());
+    let is_ours = manager == Some(MANAGED_BY.1) && named(meta).is_some();
     let owners = meta.get("ownerReferences").and_then(Value::as_array);
     Ok(Record {
         uid: Uid::new(uid),
@@ -225,26 +183,33 @@ impl LeaseObject<'_> {
         ];
         let high_water = record.id_high_water.map(|id| id.to_string());
         let high_water = high_water.iter().map(|id| (ID_HIGH_WATER, id.as_str()));
-        let lease = JsonLease {
-            api_version: "coordination.k8s.io/v1",
-            kind: "Lease",
-            metadata: JsonMeta {
-                name: self.name,
-                namespace: self.namespace,
-                resource_version: (!version.is_empty()).then_some(version),
-                labels: texts(&self.common.labels).chain(ours).collect(),
-                annotations: texts(&self.common.annotations).chain(high_water).collect(),
-                owner_references: self.owners,
+        let labels: BTreeMap<_, _> = texts(&self.common.labels).chain(ours).collect();
+        let annotations: BTreeMap<_, _> =
+            texts(&self.common.annotations).chain(high_water).collect();
+        let mut lease = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {
+                "name": self.name,
+                "namespace": self.namespace,
+                "labels": labels,
+                "annotations": annotations,
             },
-            spec: JsonSpec {
-                holder_identity: &record.holder,
-                lease_duration_seconds: record.duration_s,
-                acquire_time: record.acquired_ms.and_then(micro_time),
-                renew_time: record.renewed_ms.and_then(micro_time),
-                lease_transitions: record.transitions,
+            "spec": {
+                "holderIdentity": record.holder,
+                "leaseDurationSeconds": record.duration_s,
+                "acquireTime": record.acquired_ms.and_then(micro_time),
+                "renewTime": record.renewed_ms.and_then(micro_time),
+                "leaseTransitions": record.transitions,
             },
-        };
-        serde_json::to_vec(&lease).expect("strings and numbers serialize")
+        });
+        if !version.is_empty() {
+            lease["metadata"]["resourceVersion"] = json!(version);
+        }
+        if !self.owners.is_empty() {
+            lease["metadata"]["ownerReferences"] = json!(self.owners);
+        }
+        lease.to_string().into_bytes()
     }
 }
 
@@ -305,9 +270,9 @@ mod tests {
             common: &CommonMetadata::default(),
             record: &record,
         };
-        let json = String::from_utf8(object.to_json()).unwrap();
-        assert_eq!(json, OURS);
-        let served = json.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
+        let json: Value = serde_json::from_slice(&object.to_json()).unwrap();
+        assert_eq!(json, serde_json::from_str::<Value>(OURS).unwrap());
+        let served = OURS.replace(r#""resourceVersion""#, r#""uid":"u","resourceVersion""#);
         assert_eq!(parse(served.as_bytes()), Ok(record.clone()));
         for (from, to) in [
             (r#""app.kubernetes.io/managed-by":"posse","#, ""),
