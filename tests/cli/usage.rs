@@ -89,28 +89,6 @@ fn template_refused(template: &str, words: &[&str]) {
     }
 }
 
-fn help(command: &[&str]) -> String {
-    let folder = Folder::new(&[]);
-    let output = posse(&folder.path, &[command, &["--help"]].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-#[test]
-fn help_names_every_command() {
-    let help = help(&[]);
-    for command in ["run", "status", "scale", "render", "cleanup", "init", "events", "explain"] {
-        assert!(help.lines().any(|l| l.trim_start().starts_with(command)), "{command}:\n{help}");
-    }
-}
-
-#[test]
-fn version_is_the_crates() {
-    let folder = Folder::new(&[]);
-    let output = posse(&folder.path, &["--version"]);
-    assert_eq!(text(&output.stdout), format!("posse {}\n", env!("CARGO_PKG_VERSION")));
-}
-
 /// A typing error comes before what follows from it.
 #[test]
 fn an_unknown_field_of_a_container_is_named() {
@@ -126,10 +104,6 @@ fn an_unknown_field_of_a_container_is_named() {
 
 #[test]
 fn usage_errors() {
-    refused(&[], &[], &[]);
-    refused(&[], &["dance"], &["dance"]);
-    refused(&[], &["run", "--frobnicate"], &["--frobnicate"]);
-    refused(&[], &["run", "--executors", "many"], &["--executors", "many"]);
     for args in [&["run", "--executors", "-1"][..], &["scale", "a", "-3"], &["map", "-j", "-1"]] {
         refused(&[], args, &["invalid value '-"]);
     }
@@ -145,8 +119,6 @@ fn usage_errors() {
         refused(&[], args, &[part]);
     }
     refused(&[], &["run", "--instance", "UPPER"], &["--instance"]);
-    refused(&[], &["run", "--app", "1st"], &["--app"]);
-    refused(&[], &["cleanup"], &["--app"]);
 }
 
 #[test]
@@ -339,21 +311,6 @@ fn the_role_of_a_driver_has_the_rules_for_its_settings() {
     for resource in ["podgroups", "configmaps"] {
         assert!(printed.contains(&format!("- {resource}\n")), "{resource}: {printed}");
     }
-}
-
-/// `render` accepts the files that `init` writes. `init` overwrites no file.
-#[test]
-fn init_then_render() {
-    let folder = Folder::new(&[]);
-    let output = posse(&folder.path, &["init"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let written = fs::read_to_string(folder.path.join("posse.yaml")).unwrap();
-    assert!(written.contains("executors:") && written.contains('#'), "{written}");
-    let output = posse(&folder.path, &["render"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("kind: Pod"), "{}", text(&output.stdout));
-    assert_eq!(posse(&folder.path, &["init"]).status.code(), Some(2));
-    assert_eq!(fs::read_to_string(folder.path.join("posse.yaml")).unwrap(), written);
 }
 
 #[test]
