@@ -59,13 +59,11 @@ pub struct StatusJson {
     #[serde(default)]
     pub avoided_nodes: BTreeMap<String, String>,
     /// The API server does not answer.
-    #[serde(default)]
     pub outage: Option<OutageJson>,
     /// False: tasks end with this process. None: an older posse does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<bool>,
     /// The driver process; null if the run has none, or before its start.
-    #[serde(default)]
     pub driver: Option<DriverJson>,
 }
 
@@ -123,14 +121,11 @@ pub struct GroupJson {
     #[serde(default)]
     pub completed: u32,
     /// How many are to end so; none: the group has no such number.
-    #[serde(default)]
     pub completions: Option<u32>,
     /// The group's attempt, from 1; none without `on_loss: group`.
-    #[serde(default)]
     pub attempt: Option<u32>,
     pub waiting: Option<String>,
     /// Since when it waits for that.
-    #[serde(default)]
     pub since: Option<String>,
     pub until: Option<String>,
     /// The server's message about what delays the group.
@@ -175,7 +170,6 @@ pub struct ExecutorJson {
     pub node: Option<String>,
     pub ip: Option<IpAddr>,
     /// The node's address.
-    #[serde(default)]
     pub host_ip: Option<IpAddr>,
     pub since: String,
 }

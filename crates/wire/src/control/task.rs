@@ -111,7 +111,6 @@ pub struct TaskStatusJson {
     pub attempts: u32,
     pub exit_code: Option<i32>,
     pub reason: Option<String>,
-    #[serde(default)]
     pub message: Option<String>,
     #[serde(flatten)]
     pub shape: TaskShapeJson,
