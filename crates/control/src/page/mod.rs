@@ -110,17 +110,12 @@ impl Handler for Reader {
 
     fn handle(&self, request: Request, responder: Responder<'_>) -> io::Result<()> {
         let Some(responder) = begin(&self.door, &request, responder)? else { return Ok(()) };
-        match request.path.as_str() {
-            "/v1/events" => self.events.serve(&request, responder),
-            "/v1/history" => {
-                let answer = view::history(&self.subject, &request);
-                answer.unwrap_or_else(|refusal| refusal).send(responder)
-            }
-            path => {
-                let answer = view::tasks(&self.subject, path, self.door.token.is_some());
-                answer.unwrap_or_else(|refusal| refusal).send(responder)
-            }
-        }
+        let answer = match request.path.as_str() {
+            "/v1/events" => return self.events.serve(&request, responder),
+            "/v1/history" => view::history(&self.subject, &request),
+            path => view::tasks(&self.subject, path, self.door.token.is_some()),
+        };
+        answer.unwrap_or_else(|refusal| refusal).send(responder)
     }
 }
 
