@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::http::{Http, JSON, Method, Request, Response, Stream, TransportError};
 use posse_core::model::ids::Uid;
@@ -59,19 +60,6 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf, application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 /// A merge patch that can also change an item of a list. For kinds that every server knows.
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
-
-/// The body of a DELETE request.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DeleteOptions {
-    api_version: &'static str,
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    grace_period_seconds: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    preconditions: Option<Preconditions>,
-    propagation_policy: &'static str,
-}
 
 /// The server deletes the object only if its uid and version are these.
 #[derive(Serialize)]
@@ -220,15 +208,18 @@ fn managed_selector(app: Option<&str>) -> String {
     app.map_or_else(|| all.clone(), |app| format!("{all},{APP}={app}"))
 }
 
+/// The body of a DELETE request.
 fn delete_options(grace_s: Option<u32>, preconditions: Option<Preconditions>) -> Vec<u8> {
-    let options = DeleteOptions {
-        api_version: "v1",
-        kind: "DeleteOptions",
-        grace_period_seconds: grace_s,
-        preconditions,
-        propagation_policy: "Background",
-    };
-    serde_json::to_vec(&options).expect("strings and numbers serialize")
+    let mut options = json!({
+        "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background",
+    });
+    if let Some(grace_s) = grace_s {
+        options["gracePeriodSeconds"] = json!(grace_s);
+    }
+    if let Some(preconditions) = preconditions {
+        options["preconditions"] = json!(preconditions);
+    }
+    options.to_string().into_bytes()
 }
 
 fn uid_precondition(uid: &Uid) -> Preconditions {

@@ -90,7 +90,7 @@ fn a_delete_carries_uid_grace_and_selector() {
     let (gone, asked) = sent((200, POD), |pods| pods.delete("x", Some(&uid), Some(10)));
     assert!(matches!(gone, Ok(Some(pod)) if pod.id.0 == 1));
     assert_eq!(asked.line(), format!("DELETE {PODS}/x?fieldManager=posse HTTP/1.1"));
-    let wanted = r#"{"apiVersion":"v1","kind":"DeleteOptions","gracePeriodSeconds":10,"preconditions":{"uid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301"},"propagationPolicy":"Background"}"#;
+    let wanted = r#"{"apiVersion":"v1","gracePeriodSeconds":10,"kind":"DeleteOptions","preconditions":{"uid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301"},"propagationPolicy":"Background"}"#;
     assert_eq!(String::from_utf8(asked.body).unwrap(), wanted);
 
     let done = r#"{"kind":"Status","status":"Success"}"#;
