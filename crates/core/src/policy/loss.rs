@@ -70,8 +70,9 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
             _ => LossReason::ConfigError,
         };
     }
-    // Kubelets have many words for it, new ones in each version, and sometimes none.
-    if end.is_rejected && pod.node.is_some() {
+    // Kubelets have many words for it, new ones in each version, and sometimes none: it had no address yet.
+    let is_before_start = !end.pod_reason.is_empty() || pod.ip.is_none();
+    if end.is_rejected && pod.node.is_some() && is_before_start {
         return LossReason::AdmissionRejected;
     }
     match (pod.container, end.exit_code, pod.phase) {
