@@ -27,7 +27,9 @@ def main():
         checks.same("ports that other machines reach", checks.beyond_loopback(), [])
         stranger = subprocess.run(["redis-cli", "-p", port, "llen", "celery"], capture_output=True, text=True)
         checks.same("Redis without its password", stranger.stdout.split()[:1], ["NOAUTH"])
-        executor = checks.until("a task", lambda: log.exists() and log.read_text().split("\n")[-2].split()[1])
+        # The line that is written just now may not be whole.
+        begun = lambda: log.exists() and log.read_text().split("\n")[:-1]
+        executor = checks.until("a task", begun)[-1].split()[1]
         checks.signal(signal.SIGKILL, f"POSSE_EXECUTOR_ID={executor}")
         held = [line.split()[0] for line in log.read_text().splitlines() if line.split()[1] == executor][-1]
         checks.until("the sum", lambda: checks.output("posse.out"))
