@@ -139,16 +139,22 @@ pub fn work_ends_with_its_exit_code() {
     assert_eq!(parts, ["0", "1", "2", "3", "4"]);
 }
 
-/// The example counts the words of ten texts.
+/// The example counts the words of ten texts, and begins each once.
 pub fn parts_of_work_without_a_driver() {
     let folder = TempDir::new("parts");
     let log = folder.path().join("log");
     show_on_failure(&log);
     let mut run = command(Path::new(env!("CARGO_MANIFEST_DIR")));
-    run.args(["run", "--dev", "-f", "examples/parts/posse.yaml", "--executor-logs"]);
+    let told = folder.path().join("events");
+    run.args(["run", "--dev", "-f", "examples/parts/posse.yaml", "--executor-logs", "--events"]);
+    run.arg(&told);
     run.env("HOME", folder.path()).env("XDG_RUNTIME_DIR", folder.path());
     run.stdout(Stdio::null()).stderr(std::fs::File::create(&log).expect("writable"));
     let mut posse = Guarded::spawn(&mut run).expect("the binary can be started");
     let status = wait_value(PATIENCE, "posse to end", || posse.status().ok_or("it runs"));
     assert_eq!(status.code(), Some(0));
+    let told = std::fs::read_to_string(told).expect("readable");
+    for event in ["executor_requested", "executor_completed"] {
+        assert_eq!(told.matches(&format!("\"event\":\"{event}\"")).count(), 10, "{told}");
+    }
 }
