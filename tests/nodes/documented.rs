@@ -112,7 +112,8 @@ fn clean_up(scene: &Scene) {
 pub fn stage_server() {
     let mortal = take_node();
     let scene = Scene::new().create_namespace();
-    serve_on(&scene, &mortal);
+    let address = address_of_a_node(&scene);
+    serve_on(&scene, &mortal, &address);
     let first = wait_server(&scene, "");
     assert_eq!(node_of(&first), mortal.name());
     let (forward, port) = forward(&scene);
@@ -153,6 +154,7 @@ pub fn stage_server() {
     expect(&output, 0, &["submitted"]);
     let driver = scene.wait_application("", 2, PATIENCE);
     drop(forward);
+    put_by_a_node_port(&scene, &address);
     let lost_at = Instant::now();
     let dead = mortal.kill(true);
     let second = wait_server(&scene, name_of(&first));
@@ -176,8 +178,8 @@ pub fn stage_server() {
     scene.finish();
 }
 
-/// The stage server, which begins on this node.
-fn serve_on(scene: &Scene, node: &MortalNode) {
+/// The stage server, which begins on this node. Its certificate has this address, too.
+fn serve_on(scene: &Scene, node: &MortalNode, address: &str) {
     let bundles = scene.dir.path().join("bundles");
     fs::create_dir(&bundles).unwrap();
     // fsGroup does not change the owner of a hostPath.
@@ -189,7 +191,7 @@ fn serve_on(scene: &Scene, node: &MortalNode) {
             "hostPath": { "path": bundles } } });
     scene.write("volume.json", &volume.to_string());
     scene.kubectl(&["create", "-f", "volume.json"]);
-    shell(scene, &certificate());
+    shell(scene, &certificate().replace("DNS:localhost", &format!("DNS:localhost,IP:{address}")));
     for step in stage_steps() {
         shell(scene, &step.replace("-n analytics", &format!("-n {}", scene.namespace)));
     }
@@ -204,6 +206,28 @@ fn serve_on(scene: &Scene, node: &MortalNode) {
     scene.kubectl(&["-n", STAGE, "patch", "deployment", STAGE, "-p", &patch]);
     let rolled = ["rollout", "status", "deployment/posse-stage", "--timeout=300s"];
     scene.kubectl(&[&["-n", STAGE], &rolled[..]].concat());
+}
+
+fn address_of_a_node(scene: &Scene) -> String {
+    let nodes = scene.get(&["nodes"]);
+    let addresses = nodes["items"][0]["status"]["addresses"].as_array().unwrap();
+    let internal = addresses.iter().find(|one| one["type"] == "InternalIP").unwrap();
+    internal["address"].as_str().unwrap().to_owned()
+}
+
+/// Files reach the server by a port of a node, which kube-proxy leads to the Service.
+fn put_by_a_node_port(scene: &Scene, address: &str) {
+    let patch = json!({ "spec": { "type": "NodePort" } }).to_string();
+    scene.kubectl(&["-n", STAGE, "patch", "service", STAGE, "-p", &patch]);
+    let service = scene.get(&["-n", STAGE, "service", STAGE]);
+    let url = format!("https://{address}:{}", service["spec"]["ports"][0]["nodePort"]);
+    let put = ["stage", "put", "--url", &url, "--ca", "tls.crt", "--token-file", "token"];
+    wait_value(PATIENCE, "files by a port of a node", || {
+        let output = scene.posse(
+            &[&put[..], &["--secret-file", "ticket", "--app", "by-port", "words.txt"]].concat(),
+        );
+        if output.status.success() { Ok(()) } else { Err(said(&output)) }
+    });
 }
 
 /// Waits until the only server, or another one than `not`, is ready.
