@@ -9,7 +9,8 @@ use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason};
-use posse_core::model::ids::{ExecutorId, GroupName, Uid};
+use posse_core::model::ids::{ExecutorId, GroupName, Uid, Version};
+use posse_core::model::input::{Input, PodEvent};
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Limit, Policy, Restart};
@@ -498,4 +499,18 @@ fn two_records_of_an_index_are_one() {
     let mut run = restart(before, policy(), group());
     assert_eq!(run.group("g").completed, 1);
     assert_eq!(run.slots_created().iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), [1]);
+}
+
+/// A watch that a LIST has overtaken tells the end of an earlier run's pod, whose id a create has again.
+#[test]
+fn a_pod_that_was_gone_before_a_create_has_not_done_its_work() {
+    let mut run = Run::new(policy(), vec![work(1, Restart::OnFailure, Some(2))]);
+    assert_eq!(run.slots_created(), [(1, 0)]);
+    let mut earlier = Pod { uid: Uid::new("earlier"), slot: Some(0), ..run.pod("g", 1) };
+    end_with(0)(&mut earlier);
+    earlier.version = Some(Version(1));
+    let epoch = run.core.watermark().epoch;
+    run.tell(Input::Watch { epoch, events: vec![PodEvent::Deleted(earlier)] });
+    assert_eq!((completed(&mut run), run.group("g").completed), (vec![], 0));
+    assert_eq!(run.slots_created(), [], "the first create is open");
 }
