@@ -160,9 +160,8 @@ impl Reconciler {
             self.post_again(id, is_unknown.then_some(sent_at), at, now);
             return self.report_failure(id, refusal, now);
         }
-        if matches!(refusal.class, RefusalClass::Invalid | RefusalClass::Forbidden)
-            && self.gives_up_memory(id, refusal)
-        {
+        // A missing right says nothing about the pod.
+        if refusal.class == RefusalClass::Invalid && self.gives_up_memory(id, refusal) {
             return self.retire(id, now);
         }
         let cause = match refusal.class == RefusalClass::Invalid {

@@ -209,13 +209,13 @@ fn memory_that_the_server_refuses_is_not_asked_for_again() {
     run.watch(&[3], killed);
     assert_eq!(steps(&mut run), [(4, 2)]);
     run.take_events();
-    run.refused(4, refusal(RefusalClass::Forbidden, 403));
+    run.refused(4, refusal(RefusalClass::Invalid, 403));
     assert_eq!(steps(&mut run), [(5, 1)]);
     let told = run.take_events().into_iter().filter(|event| {
         matches!(event, Event::Group(_, GroupEvent::CreateRefused { cause: "permanent", .. }))
     });
     assert_eq!(told.count(), 1);
-    run.refused(5, refusal(RefusalClass::Forbidden, 403));
+    run.refused(5, refusal(RefusalClass::Invalid, 403));
     assert_eq!(steps(&mut run), [(6, 0)], "the template's own memory");
     run.watch(&[2], killed);
     assert_eq!(steps(&mut run), [(7, 0)]);
