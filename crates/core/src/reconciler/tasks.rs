@@ -265,10 +265,11 @@ impl Reconciler {
         self.executors.get(id).is_some_and(|executor| executor.task.is_some())
     }
 
-    /// The task of this executor is over, so that no executor may work on it again.
-    pub(super) fn has_ended_task(&self, id: ExecutorId) -> bool {
+    /// The task of this executor is over, and without a record only the executor's pod tells that to the next process.
+    pub(super) fn has_last_word(&self, id: ExecutorId) -> bool {
         self.task_of(id).is_some_and(|(name, run)| {
-            self.executors.groups().get(&name).is_some_and(|group| group.tasks.is_over(&run))
+            let group = self.executors.groups().get(&name);
+            group.is_some_and(|group| group.tasks.is_last_word(&run, id))
         })
     }
 

@@ -41,7 +41,7 @@ impl Reconciler {
         if let Some(before) = executor.life.ending() {
             let is_news = ending.cause == DeleteCause::Cancelled
                 && before.cause != DeleteCause::Cancelled
-                && self.has_ended_task(id);
+                && self.has_last_word(id);
             if is_news {
                 self.note_cancelled(id, before, now);
             }
@@ -52,7 +52,7 @@ impl Reconciler {
             return;
         }
         let ending = match ending.drain_until {
-            None if self.has_ended_task(id) => {
+            None if self.has_last_word(id) => {
                 let drain_until = Some(now.after(CANCEL_NOTE_MS));
                 Ending { cause: DeleteCause::Cancelled, drain_until }
             }

@@ -361,9 +361,18 @@ impl Tasks {
         })
     }
 
-    /// True if the task of this attempt is over. A call may have opened it again since.
-    pub fn is_over(&self, run: &TaskRun) -> bool {
-        self.open.get(&run.task.key).is_none_or(|open| open.round > run.round)
+    /// True if the task of this executor's attempt is over, and no pod of another executor tells how. A call may have
+    /// opened it again since.
+    pub fn is_last_word(&self, run: &TaskRun, id: ExecutorId) -> bool {
+        let key = &*run.task.key;
+        let is_told_elsewhere = |ended: &EndedTask| {
+            let has_pod = matches!(ended.end.outcome, TaskOutcome::Failed | TaskOutcome::Succeeded);
+            has_pod && ended.executor.is_some_and(|other| other != id)
+        };
+        match self.open.get(key) {
+            Some(open) => open.round > run.round,
+            None => !self.ended.get(key).is_some_and(is_told_elsewhere),
+        }
     }
 
     /// A node kept the executor of this task from starting. True if that costs the task nothing, as up to `most` times.

@@ -60,7 +60,7 @@ const WORK_REGRESSIONS: &[u64] = &[
 /// Seeds that once failed in a world of ranks.
 const RANK_REGRESSIONS: &[u64] = &[7255, 37460, 45207];
 /// Seeds that once failed in a world of tasks.
-const TASK_REGRESSIONS: &[u64] = &[610];
+const TASK_REGRESSIONS: &[u64] = &[610, 2922, 7136];
 /// The same with a record.
 const RECORDED_TASK_REGRESSIONS: &[u64] = &[7284];
 /// Seeds that once failed with drivers that follow each other.

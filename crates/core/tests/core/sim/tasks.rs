@@ -52,6 +52,9 @@ pub struct TaskDriver {
     recorded: BTreeSet<Key>,
     /// How tasks have ended, as any process has told it last.
     outcomes: BTreeMap<Key, TaskOutcome>,
+    /// Those that any process has told as succeeded. Without a record a call can cancel one before a process knows its
+    /// pod, and the next process knows again that it has succeeded.
+    succeeded: BTreeSet<Key>,
 }
 
 impl TaskDriver {
@@ -130,6 +133,9 @@ impl TaskDriver {
             return fail(format!("{event:?} was told before"));
         }
         let earlier = self.outcomes.insert(key.clone(), end.outcome);
+        if end.outcome == TaskOutcome::Succeeded {
+            self.succeeded.insert(key.clone());
+        }
         let has_output = matches!(end.outcome, TaskOutcome::Failed | TaskOutcome::Succeeded);
         let is_of_it = |pod: &Pod| pod.task.as_ref().is_some_and(|run| run.task.key == key.1);
         let mut pods = cluster.pods.values().map(|stored| &stored.pod);
@@ -140,7 +146,9 @@ impl TaskDriver {
         self.unkept.extend(executor.filter(|id| has_output && of_pod(id) && is_new(id)));
         // What it comes after may have been begun again since it was skipped.
         let is_skipped = end.outcome == TaskOutcome::Skipped;
-        if is_skipped && earlier != Some(end.outcome) && self.allowed(&key.0, &key.1) == Some(true)
+        if is_skipped
+            && earlier != Some(end.outcome)
+            && self.allowed(&key.0, &key.1, false) == Some(true)
         {
             return fail(format!("{event:?}, but all that it comes after has ended well"));
         }
@@ -161,12 +169,14 @@ impl TaskDriver {
     }
 
     /// True if all that the task comes after has ended so that it may start, false if something has ended otherwise.
-    fn allowed(&self, name: &GroupName, key: &str) -> Option<bool> {
+    /// `of_any_process`: if any process has told that it has succeeded, that counts.
+    fn allowed(&self, name: &GroupName, key: &str, of_any_process: bool) -> Option<bool> {
         let (_, task) =
             self.said.iter().find(|(group, task)| group == name && &*task.key == key)?;
         let each = task.after.iter().map(|(other, after)| {
-            let outcome = self.outcomes.get(&(name.clone(), Arc::clone(other)));
-            outcome.map(|outcome| after.allows(*outcome))
+            let other = (name.clone(), Arc::clone(other));
+            let outcome = self.outcomes.get(&other)?;
+            Some(after.allows(*outcome) || of_any_process && self.succeeded.contains(&other))
         });
         let each: Vec<Option<bool>> = each.collect();
         if each.contains(&Some(false)) {
@@ -194,7 +204,8 @@ impl TaskDriver {
         if self.told.contains_key(&of_group) && !self.again.contains(&of_group) {
             return fail(format!("{action:?}, but the task has ended"));
         }
-        if self.allowed(name, key) != Some(true) {
+        let is_recorded = self.recorded.contains(&of_group);
+        if self.allowed(name, key, !is_recorded) != Some(true) {
             return fail(format!("{action:?}, but what it comes after has not ended well"));
         }
         if let Some(array) = run.task.array.as_ref() {
