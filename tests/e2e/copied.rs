@@ -5,8 +5,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::http::gone_in;
 use crate::support::proxy::{Proxy, ProxyAction};
-use crate::support::scene::{Scene, name_of, uid_of};
+use crate::support::scene::{GRACE_S, Scene, name_of, uid_of};
 use crate::support::server::{Server, Who, pods_path};
 use crate::support::wait::PATIENCE;
 
@@ -82,7 +83,8 @@ pub fn taken_by_a_controller(server: &dyn Server) {
         "uid": "3f2504e0-4f89-41d3-9a0c-0305e82c3301"});
     let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&taken));
     scene.admin.merge_patch(&path, &json!({"metadata": {"ownerReferences": [owner]}})).ok();
-    scene.delete(&taken);
+    // The garbage collector of a real server may be first: there is no such ReplicaSet.
+    scene.admin.delete(&path, &gone_in(GRACE_S)).ok_or_gone();
     let lost = posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&taken));
     let words = "deleted by its new controller, ReplicaSet web-abc, whose selector matches the template's labels";
     assert_eq!((&lost["reason"], &lost["message"]), (&json!("deleted"), &json!(words)));
