@@ -44,7 +44,7 @@ pub enum Knowledge {
 /// How far a task has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The attempts that are over; of an ended task all.
+    /// The attempts that had a pod.
     pub attempts: u32,
     pub retries_left: u32,
     /// How often a call has opened it again.

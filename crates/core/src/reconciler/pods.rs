@@ -154,6 +154,7 @@ impl Reconciler {
         if is_answered {
             self.close_create_entry(id, false);
         }
+        self.note_attempt(id);
         if is_cancelled {
             self.end(id, self.cancel_cause(id), now);
         }

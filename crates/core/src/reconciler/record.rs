@@ -8,7 +8,7 @@ use super::Reconciler;
 use crate::model::action::{Action, RunVerdict};
 use crate::model::command::{GroupChange, Reply};
 use crate::model::fact::{EndedWork, Fact, Knowledge, Progress, Topic};
-use crate::model::ids::GroupName;
+use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::input::RecordError;
 use crate::model::settings::{GroupSpec, RecordUse};
 use crate::model::task::{TASKS_BYTES_MAX, Task};
@@ -42,6 +42,17 @@ impl Reconciler {
 
     pub(super) fn note_progress(&mut self, group: &GroupName, key: &Arc<str>) {
         self.note_fact(Topic::Progress(group.clone(), Arc::clone(key)));
+    }
+
+    /// The task of this executor has begun an attempt. As long as the pod is there it tells that, so no write is made for it
+    /// alone.
+    pub(super) fn note_attempt(&mut self, id: ExecutorId) {
+        if self.has_record()
+            && !self.end.is_stopping()
+            && let Some((group, run)) = self.task_of(id)
+        {
+            self.unrecorded.note_later(Topic::Progress(group, Arc::clone(&run.task.key)));
+        }
     }
 
     /// A driver that begins anew sets its targets itself.
@@ -129,7 +140,10 @@ impl Reconciler {
             }
             Topic::Progress(name, key) => {
                 let tasks = &live(name)?.tasks;
-                tasks.progress(key).map(Knowledge::Progress)
+                let executor = tasks.open(key).and_then(|open| open.executor);
+                let executor = executor.and_then(|id| self.executors.get(id));
+                let has_pod = executor.is_some_and(|executor| executor.uid.is_some());
+                tasks.progress(key, has_pod).map(Knowledge::Progress)
             }
             Topic::Target(name) => {
                 let Group { spec, of_file, .. } = live(name)?;

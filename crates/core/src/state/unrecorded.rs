@@ -17,6 +17,8 @@ const RETRY_MAX_MS: u64 = 30_000;
 #[derive(Clone, Debug, Default)]
 pub struct Unrecorded {
     changed: BTreeSet<Topic>,
+    /// What comes along with the next write.
+    later: BTreeSet<Topic>,
     /// The topics of the write that is under way.
     in_flight: Option<BTreeSet<Topic>>,
     /// How many changes there were.
@@ -39,6 +41,11 @@ impl Unrecorded {
     pub fn note(&mut self, topic: Topic) {
         self.n_changes += 1;
         self.changed.insert(topic);
+    }
+
+    /// Something about this topic has changed that a pod shows for now: the next write has it.
+    pub fn note_later(&mut self, topic: Topic) {
+        self.later.insert(topic);
     }
 
     pub fn n_changes(&self) -> u64 {
@@ -64,7 +71,8 @@ impl Unrecorded {
     /// Begins a write of all that has changed, if one may begin.
     pub fn begin(&mut self, now: Millis) -> Option<BTreeSet<Topic>> {
         self.due().filter(|&at| at <= now)?;
-        let topics = std::mem::take(&mut self.changed);
+        let mut topics = std::mem::take(&mut self.changed);
+        topics.append(&mut self.later);
         self.n_sent = self.n_changes;
         self.in_flight = Some(topics.clone());
         Some(topics)
@@ -96,6 +104,7 @@ impl Unrecorded {
     /// All that is not known to be in the record, for a last write.
     pub fn take_all(&mut self) -> BTreeSet<Topic> {
         let mut all = std::mem::take(&mut self.changed);
+        all.append(&mut self.later);
         all.extend(self.in_flight.take().into_iter().flatten());
         all
     }

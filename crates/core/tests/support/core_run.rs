@@ -233,6 +233,12 @@ impl Run {
         Ok(())
     }
 
+    /// The last write of a process that ends in order.
+    pub fn write_last(&mut self) {
+        let facts = self.core.take_unrecorded();
+        assert_eq!(self.write(facts), Ok(()));
+    }
+
     /// The facts of the record.
     pub fn facts(&self) -> Vec<Fact> {
         let facts = self.record.clone().into_iter();

@@ -270,15 +270,16 @@ impl Tasks {
         self.next_order = self.next_order.max(order.saturating_sub(1));
     }
 
-    /// How far a task has come. An attempt that is under way shows in its pod.
-    pub fn progress(&self, key: &str) -> Option<Progress> {
+    /// How far a task has come. `has_pod`: the attempt that is under way has one.
+    pub fn progress(&self, key: &str, has_pod: bool) -> Option<Progress> {
         if let Some(ended) = self.ended.get(key) {
             let EndedTask { end, executor, attempts, round, .. } = ended;
             let end = Some((end.clone(), *executor));
             return Some(Progress { attempts: *attempts, retries_left: 0, round: *round, end });
         }
         let open = self.open.get(key)?;
-        let attempts = open.attempts.saturating_sub(u32::from(open.executor.is_some()));
+        let is_attempt = open.executor.is_none() || has_pod;
+        let attempts = open.attempts.saturating_sub(u32::from(!is_attempt));
         let (retries_left, round) = (open.retries_left, open.round);
         Some(Progress { attempts, retries_left, round, end: None })
     }
