@@ -12,8 +12,12 @@ pub enum Holders {
 
 impl Holders {
     /// A quota refused a pod: `exceeded quota: NAME, requested: RESOURCE=N,..., used: ..., limited: ...`. A quota on
-    /// `count/pods` counts ended pods, and one on claims those that ended pods own.
+    /// `count/pods` counts ended pods, and one on claims those that ended pods own. The claim of a slot, whose refusal
+    /// begins with its name, belongs to no pod.
     pub fn of_quota(message: &str) -> Self {
+        if message.starts_with("claim ") {
+            return Self::RunningOn;
+        }
         let requested = message.split_once("requested: ").map_or("", |(_, rest)| rest);
         let requested = requested.split_once(", used: ").map_or(requested, |(names, _)| names);
         let mut names = requested.split(',').map(|one| one.split('=').next().unwrap_or_default());
@@ -62,6 +66,8 @@ mod tests {
             assert_eq!(Holders::of_quota(&quota(names)), want, "{names}");
         }
         assert_eq!(Holders::of_quota("the team has no room"), Holders::RunningOn);
+        let of_slot = format!("claim app-x-data-2: {}", quota("persistentvolumeclaims=1"));
+        assert_eq!(Holders::of_quota(&of_slot), Holders::RunningOn);
         for (message, want) in [
             (
                 "0/3 nodes are available: waiting for ephemeral volume controller to create the \
