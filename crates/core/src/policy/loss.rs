@@ -10,8 +10,6 @@ use posse_base::text::{sanitize, sanitize_end};
 pub const MESSAGE_BYTES_MAX: usize = 4_096;
 /// The condition by which Kueue announces the end of an admitted pod.
 pub const TERMINATION_TARGET: &str = "TerminationTarget";
-/// A kubelet's reason for the end of a container that it does not find any more. Its exit code, 137, is made up.
-pub const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// The part for a message of the server or a kubelet; its beginning is kept.
 const SERVER_MESSAGE_BYTES_MAX: usize = 1_024;
 /// The part for a container's termination message; its end is kept, because it is often the end of
@@ -41,6 +39,12 @@ impl Loss {
     }
 }
 
+/// True if nobody knows how the container ended, and its exit code is made up: a kubelet does not find it any more, or
+/// containerd its task (`unknownExitReason`), as after a reboot of the node.
+pub fn is_made_up(reason: &str, exit_code: Option<i32>) -> bool {
+    reason == "ContainerStatusUnknown" || reason == "Unknown" && exit_code == Some(255)
+}
+
 /// Classifies the loss from the last known state of the pod. `is_absent`: the pod is gone.
 pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
     let default = End::default();
@@ -49,7 +53,8 @@ pub fn classify(pod: &Pod, is_absent: bool) -> Loss {
 }
 
 fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
-    match of_disruption(end).or_else(|| of_pod_reason(&end.pod_reason, &end.pod_message)) {
+    let main = pod.main_container.as_deref();
+    match of_disruption(end, main).or_else(|| of_pod_reason(end, main)) {
         Some(LossReason::DeadlineExceeded) if end.has_max_age => return LossReason::MaxAge,
         Some(reason) => return reason,
         None => {}
@@ -66,7 +71,7 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
     if let Some(init) = &end.init {
         return match &*init.reason {
             "OOMKilled" => LossReason::OomKilled,
-            STATUS_UNKNOWN => LossReason::Unknown,
+            reason if is_made_up(reason, Some(init.exit_code)) => LossReason::Unknown,
             _ => LossReason::ConfigError,
         };
     }
@@ -80,7 +85,7 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
         (ContainerState::Ended, Some(_), _) => match &*end.container_reason {
             // The container runtime could not start it: the command is missing or not executable.
             "StartError" | "ContainerCannotRun" => LossReason::ConfigError,
-            STATUS_UNKNOWN => LossReason::Unknown,
+            reason if is_made_up(reason, end.exit_code) => LossReason::Unknown,
             _ => LossReason::AppError,
         },
         (_, _, Phase::Succeeded) => LossReason::Completed,
@@ -96,7 +101,7 @@ fn reason(pod: &Pod, end: &End, is_absent: bool) -> LossReason {
 
 /// The reason of condition `DisruptionTarget` (KEP-3329, since Kubernetes 1.25), or `TERMINATION_TARGET`: they say that
 /// the pod did not end by itself.
-fn of_disruption(end: &End) -> Option<LossReason> {
+fn of_disruption(end: &End, main: Option<&str>) -> Option<LossReason> {
     match &*end.disruption {
         "" => None,
         "PreemptionByScheduler" => Some(LossReason::Preempted),
@@ -106,20 +111,20 @@ fn of_disruption(end: &End) -> Option<LossReason> {
         // It covers several causes, which the pod's own reason distinguishes. Without one the containers ended with 0:
         // the kubelet calls the pod Succeeded, and keeps its reason for Failed to itself.
         "TerminationByKubelet" if end.pod_reason.is_empty() => {
-            Some(of_kubelet(&end.disruption_message))
+            Some(of_kubelet(&end.disruption_message, main))
         }
         // Unknown reasons are not the application's fault either.
-        _ => of_pod_reason(&end.pod_reason, &end.pod_message).or(Some(LossReason::Evicted)),
+        _ => of_pod_reason(end, main).or(Some(LossReason::Evicted)),
     }
 }
 
 /// The message of condition `DisruptionTarget` of a kubelet: for a shutdown of its node and for a critical pod it
 /// is a constant (nodeshutdown and preemption there), and for an eviction it begins with the resource.
-fn of_kubelet(message: &str) -> LossReason {
+fn of_kubelet(message: &str, main: Option<&str>) -> LossReason {
     match message {
         "Pod was terminated in response to imminent node shutdown." => LossReason::NodeShutdown,
         "Pod was preempted by Kubelet to accommodate a critical pod." => LossReason::Preempted,
-        message if is_over_its_request(message) => LossReason::OomKilled,
+        message if is_over_its_request(message, main) => LossReason::OomKilled,
         _ => LossReason::Evicted,
     }
 }
@@ -133,19 +138,26 @@ fn is_own_disk_limit(message: &str) -> bool {
         || message.contains("Usage of EmptyDir volume")
 }
 
-/// True for the message of a kubelet that evicts a pod because the node has little memory, and names a
-/// container that used more than it asked for (kubelet, `evictionMessage`). No field of the pod says that.
-fn is_over_its_request(message: &str) -> bool {
+/// True for the message of a kubelet that evicts a pod because the node has little memory, if the main container used
+/// more than it asked for. It names only the containers that did (kubelet, `evictionMessage`; until 1.25 it said "which
+/// exceeds its request of"). No field of the pod says that. `main`: none if the pod has one container.
+fn is_over_its_request(message: &str, main: Option<&str>) -> bool {
+    let is_it = |said: &str| {
+        let Some((name, use_)) = said.split_once(" was using ") else { return false };
+        let is_over =
+            use_.contains(", request is ") || use_.contains(", which exceeds its request of ");
+        is_over && main.is_none_or(|main| main == name)
+    };
     message.starts_with("The node was low on resource: memory.")
-        && message.contains(" was using ")
-        && message.contains(", request is ")
+        && message.split("Container ").skip(1).any(is_it)
 }
 
 /// `status.reason`, set by kubelets and controllers that end a pod.
-fn of_pod_reason(reason: &str, message: &str) -> Option<LossReason> {
-    match reason {
+fn of_pod_reason(end: &End, main: Option<&str>) -> Option<LossReason> {
+    let message = &*end.pod_message;
+    match &*end.pod_reason {
         "Evicted" if is_own_disk_limit(message) => Some(LossReason::DiskExceeded),
-        "Evicted" if is_over_its_request(message) => Some(LossReason::OomKilled),
+        "Evicted" if is_over_its_request(message, main) => Some(LossReason::OomKilled),
         "Evicted" => Some(LossReason::Evicted),
         "Preempting" => Some(LossReason::Preempted),
         "NodeShutdown" | "Shutdown" | "Terminated" => Some(LossReason::NodeShutdown),

@@ -136,6 +136,17 @@ mod tests {
             let again = behind.replace("Never", "Always");
             assert_eq!(parse_owner(again.as_bytes()), facts(Phase::Running, false, None));
         }
+        // Nobody knows in which of these containers posse runs.
+        for code in [0, 1] {
+            let steps = format!(
+                r#"{{"metadata":{{"uid":"o1"}},
+                    "spec":{{"restartPolicy":"Never","containers":[{{"name":"step-clone"}},{{"name":"step-run"}}]}},
+                    "status":{{"phase":"Running","containerStatuses":[
+                        {{"name":"step-clone","state":{{"terminated":{{"exitCode":{code}}}}}}},
+                        {{"name":"step-run","state":{{"running":{{}}}}}}]}}}}"#
+            );
+            assert_eq!(parse_owner(steps.as_bytes()), facts(Phase::Running, false, None));
+        }
         assert!(parse_owner(br#"{"metadata":{}}"#).is_err());
         for (status, want) in [
             ("{}", Phase::Running),

@@ -15,7 +15,7 @@ use posse_core::model::pod::{
     StartProblemKind,
 };
 use posse_core::model::settings::Restart;
-use posse_core::policy::loss::{STATUS_UNKNOWN, TERMINATION_TARGET};
+use posse_core::policy::loss::{self, TERMINATION_TARGET};
 use posse_core::policy::orphans::OrphanCandidate;
 use posse_encoding::json;
 use posse_encoding::protobuf::{Envelope, message};
@@ -133,7 +133,8 @@ impl RawPod<'_> {
         })
     }
 
-    /// The phase, or the one that the end of the main container stands for: others may run on in the pod.
+    /// The phase, or the one that the end of the main container stands for: others may run on in the pod. Of a pod that
+    /// does not name it nobody knows in which container posse runs.
     fn phase_of_main(&self) -> Phase {
         let (Some(meta), Some(spec), Some(status)) = (&self.metadata, &self.spec, &self.status)
         else {
@@ -141,9 +142,9 @@ impl RawPod<'_> {
             return phase(status.and_then(|status| status.phase.as_ref()));
         };
         let annotations = meta.annotations.as_ref();
-        let named = annotations.and_then(|annotations| annotations.container.clone());
-        let main = named.or_else(|| main_without_annotation(&spec.containers));
-        let state = status.lasting_state_of(main.as_ref(), spec, meta.is_deleting);
+        let main = annotations.and_then(|annotations| annotations.container.as_ref());
+        let state =
+            main.and_then(|main| status.lasting_state_of(Some(main), spec, meta.is_deleting));
         match state.and_then(|state| state.terminated.as_ref()) {
             Some(end) if end.exit_code == Some(0) => Phase::Succeeded,
             Some(_) => Phase::Failed,
@@ -525,7 +526,7 @@ fn end(
 
 /// The kubelet did not find the container any more, and made its exit code up.
 fn is_made_up(terminated: &RawTerminated<'_>) -> bool {
-    text_of(terminated.reason.as_ref()) == STATUS_UNKNOWN
+    loss::is_made_up(text_of(terminated.reason.as_ref()), terminated.exit_code)
 }
 
 /// The condition by which somebody announces that the pod will end: its reason and message. Of Kueue's condition the
