@@ -242,6 +242,8 @@ const TABLE: &[Row] = &[
     row(429, "", "", RefusalClass::Throttled),
     // Before anything is stored: admission (apiserver, `admission/plugin/webhook` and `plugin/resourcequota`).
     row(500, "", "failed calling webhook \"", RefusalClass::WebhookBusy),
+    // A webhook's patch that does not fit the object (apiserver, `webhook/mutating/dispatcher.go`).
+    row(500, "", "operation does not apply: ", RefusalClass::WebhookBusy),
     on_create(500, "resource quota evaluation timed out", RefusalClass::Transient),
     on_create(500, "API token found for service account", RefusalClass::Transient),
     // What etcd and its client answer instead of a write (etcd, `server/etcdserver/v3_server.go`, `apply/`). After the
@@ -444,6 +446,12 @@ mod tests {
             500,
             "InternalError",
             "Internal error occurred: failed calling webhook \"w\": timeout",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: jsonpatch add operation does not apply: doc is missing path: \"/metadata/annotations/x\": missing value",
             RefusalClass::WebhookBusy,
         ),
         (

@@ -210,6 +210,11 @@ impl PodDetails {
         !self.has_ended() && !self.facts.deleting
     }
 
+    /// True if it runs, or its main container does: a kubelet calls a pod Pending while another container waits.
+    pub fn runs(&self) -> bool {
+        self.facts.phase == Phase::Running || self.facts.container == ContainerState::Running
+    }
+
     /// The containers beside the main one that have not ended with 0. Native side-cars, which the kubelet ends, are
     /// none.
     pub fn rest(&self) -> impl Iterator<Item = &ContainerStatus> {

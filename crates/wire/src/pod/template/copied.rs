@@ -27,8 +27,22 @@ const OF_CONTROLLERS: [&str; 8] = [
 ];
 /// The same, of Jobs.
 const OF_JOBS: &str = "batch.kubernetes.io/";
-/// The volume of the token that the server adds. Five characters follow.
+/// Annotations by which a network has given the pod its address. Some networks take them for a request.
+const OF_NETWORKS: [&str; 8] = [
+    "cni.projectcalico.org/containerID",
+    "cni.projectcalico.org/podIP",
+    "cni.projectcalico.org/podIPs",
+    "k8s.ovn.org/pod-networks",
+    "k8s.v1.cni.cncf.io/network-status",
+    "ovn.kubernetes.io/allocated",
+    "ovn.kubernetes.io/ip_address",
+    "ovn.kubernetes.io/mac_address",
+];
+/// What a server tolerates for each pod that says nothing (`DefaultTolerationSeconds`), in seconds.
+const DEFAULT_TOLERATION_S: u64 = 300;
+/// The volume of the token that the server adds, and what its name has in it before 1.22. Five characters follow.
 const TOKEN_VOLUME: &str = "kube-api-access-";
+const TOKEN_SECRET: &str = "-token-";
 const SUFFIX_BYTES: usize = 5;
 
 /// Removes all of it, and gives the fields that a person may have meant. The server computes `priority` from
@@ -41,9 +55,7 @@ pub(super) fn remove(
         SERVER_FIELDS.map(|field| metadata.remove(field).is_some_and(|value| !value.is_null()));
     let mut dropped = Vec::new();
     let mut drop = |map: &mut Map<String, Value>, key: &str, of: &str| {
-        if map.remove(key).is_some_and(|value| !value.is_null()) {
-            dropped.push(format!("{of}.{key}"));
-        }
+        dropped.extend(taken(map, key, of));
     };
     drop(metadata, "finalizers", "metadata");
     for list in ["labels", "annotations"] {
@@ -54,28 +66,65 @@ pub(super) fn remove(
         keys.iter().for_each(|key| drop(map, key, &format!("metadata.{list}")));
     }
     drop(spec, "priority", "spec");
-    // Alone it may be meant.
+    drop(spec, "ephemeralContainers", "spec");
+    // Alone they may be meant.
     let is_copy = theirs.contains(&true) || !dropped.is_empty();
-    if is_copy && spec.remove("nodeName").is_some_and(|value| !value.is_null()) {
-        dropped.push("spec.nodeName".to_owned());
+    if is_copy {
+        remove_of_copy(metadata, spec, &mut dropped);
     }
     remove_token(spec);
     dropped
 }
 
+/// The field that was there and is not any more.
+fn taken(map: &mut Map<String, Value>, key: &str, of: &str) -> Option<String> {
+    map.remove(key).filter(|value| !value.is_null()).map(|_| format!("{of}.{key}"))
+}
+
+/// What only a pod that came from a server has for itself.
+fn remove_of_copy(
+    metadata: &mut Map<String, Value>,
+    spec: &mut Map<String, Value>,
+    dropped: &mut Vec<String>,
+) {
+    let mut drop = |map: &mut Map<String, Value>, key: &str, of: &str| {
+        dropped.extend(taken(map, key, of));
+    };
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        OF_NETWORKS.iter().for_each(|key| drop(annotations, key, "metadata.annotations"));
+    }
+    drop(spec, "nodeName", "spec");
+    // Of a StatefulSet or an indexed Job: the name of the pod, or its beginning.
+    let name = metadata.get("name").and_then(Value::as_str).unwrap_or_default();
+    let host = spec.get("hostname").and_then(Value::as_str).unwrap_or_default();
+    if !host.is_empty() && name.starts_with(host) {
+        drop(spec, "hostname", "spec");
+        drop(spec, "subdomain", "spec");
+    }
+    // posse gives up a lost node sooner.
+    if let Some(tolerations) = spec.get_mut("tolerations").and_then(Value::as_array_mut) {
+        tolerations.retain(|one| {
+            let key = one["key"].as_str().unwrap_or_default();
+            !matches!(key, "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
+                || one["tolerationSeconds"].as_u64() != Some(DEFAULT_TOLERATION_S)
+        });
+    }
+}
+
 /// The server adds the volume and its mounts to each pod of an account with a token.
 fn remove_token(spec: &mut Map<String, Value>) {
-    let is_token = |name: &Value| {
-        let suffix = name.as_str().and_then(|name| name.strip_prefix(TOKEN_VOLUME));
+    let is_token = |volume: &Value| {
+        let name = volume["name"].as_str().unwrap_or_default();
+        let of_secret = volume["secret"]["secretName"] == name;
+        let suffix = match volume["projected"].is_object() {
+            true => name.strip_prefix(TOKEN_VOLUME),
+            false => name.rsplit_once(TOKEN_SECRET).filter(|_| of_secret).map(|(_, rest)| rest),
+        };
         suffix.is_some_and(|suffix| suffix.len() == SUFFIX_BYTES)
     };
-    let of_token = |entry: &Value| is_token(&entry["name"]);
     let Some(volumes) = spec.get_mut("volumes").and_then(Value::as_array_mut) else { return };
-    let n_volumes = volumes.len();
-    volumes.retain(|volume| !(of_token(volume) && volume["projected"].is_object()));
-    if volumes.len() == n_volumes {
-        return;
-    }
+    let tokens: Vec<Value> = volumes.extract_if(.., |volume| is_token(volume)).collect();
+    let of_token = |mount: &Value| tokens.iter().any(|token| token["name"] == mount["name"]);
     for list in ["initContainers", "containers"] {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
@@ -97,20 +146,29 @@ mod tests {
     #[test]
     fn what_belongs_to_a_live_pod_is_dropped_with_one_warning() {
         let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
+        let tolerates = |state: &str, seconds: u64| {
+            json!({"key": format!("node.kubernetes.io/{state}"), "operator": "Exists", "effect": "NoExecute",
+                "tolerationSeconds": seconds})
+        };
         let live = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
-                "uid": "u", "resourceVersion": "7", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "name": "s-0", "uid": "u", "resourceVersion": "7", "deletionTimestamp": "2026-01-01T00:00:00Z",
                 "finalizers": ["batch.kubernetes.io/job-tracking"],
                 "labels": {"app": "web", "job-name": "j", "controller-uid": "c", "pod-template-hash": "h",
                     "batch.kubernetes.io/job-name": "j", "statefulset.kubernetes.io/pod-name": "s-0"},
-                "annotations": {"batch.kubernetes.io/job-completion-index": "0", "mine": "1"},
+                "annotations": {"batch.kubernetes.io/job-completion-index": "0", "mine": "1",
+                    "ovn.kubernetes.io/ip_address": "10.16.0.7"},
             },
-            "spec": {"nodeName": "node-7", "priority": 0, "priorityClassName": "low",
+            "spec": {"nodeName": "node-7", "priority": 0, "priorityClassName": "low", "hostname": "s-0",
+                "subdomain": "s", "ephemeralContainers": [{"name": "debugger"}],
+                "tolerations": [tolerates("not-ready", 300), tolerates("unreachable", 300), tolerates("unreachable", 7)],
                 "volumes": [{"name": "kube-api-access-x2x4q", "projected": {}}, {"name": "data", "emptyDir": {}},
+                    {"name": "default-token-7xk2p", "secret": {"secretName": "default-token-7xk2p"}},
                     {"name": "kube-api-access-mine", "emptyDir": {}}],
                 "containers": [{"name": "c", "image": "i", "volumeMounts":
-                    [mount("data"), mount("kube-api-access-x2x4q"), mount("kube-api-access-mine")]}]},
+                    [mount("data"), mount("kube-api-access-x2x4q"), mount("default-token-7xk2p"),
+                        mount("kube-api-access-mine")]}]},
             "status": {"phase": "Running"},
         });
         let compiled = Template::from_json("t.yaml", live).unwrap().compile(&context()).unwrap();
@@ -118,14 +176,21 @@ mod tests {
             metadata.labels.controller-uid, metadata.labels.job-name, metadata.labels.pod-template-hash, \
             metadata.labels.statefulset.kubernetes.io/pod-name, \
             metadata.annotations.batch.kubernetes.io/job-completion-index, spec.priority, \
-            spec.nodeName: dropped, because they belong to one live pod";
-        assert_eq!(compiled.warnings(), [words]);
+            spec.ephemeralContainers, metadata.annotations.ovn.kubernetes.io/ip_address, spec.nodeName, \
+            spec.hostname, spec.subdomain: dropped, because they belong to one live pod";
+        let named = "t.yaml: metadata.name: `s-0` is replaced: executors are named wordcount-k3f9x-exec-1 and so on";
+        assert_eq!(compiled.warnings(), [words, named]);
         let body = compiled.render(1, 0, &PodOverrides::default());
         let pod: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(pod["metadata"]["labels"]["app"], "web");
         assert_eq!(pod["metadata"]["annotations"]["mine"], "1");
         for gone in [
             "x2x4q",
+            "7xk2p",
+            "s-0",
+            "debugger",
+            "10.16.0.7",
+            "300",
             "node-7",
             "job",
             "finalizers",
@@ -137,6 +202,9 @@ mod tests {
             assert!(!pod.to_string().contains(gone), "{gone}: {pod}");
         }
         assert_eq!(pod["spec"]["priorityClassName"], "low");
+        let lost = pod["spec"]["tolerations"].as_array().unwrap().iter();
+        let lost: Vec<&Value> = lost.map(|one| &one["tolerationSeconds"]).collect();
+        assert_eq!(lost, [7, 60], "the one that somebody meant, and posse's");
         let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array().unwrap();
         let names: Vec<&Value> = mounts.iter().map(|mount| &mount["name"]).collect();
         assert_eq!(names, ["data", "kube-api-access-mine"]);
