@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use log::{debug, warn};
 use serde::Deserialize;
 
+use super::retry::with_retries;
 use super::{MERGE_PATCH, call, get, object_path, write, write_path};
 use crate::config::Home;
 use crate::http::{Http, Method};
@@ -58,20 +59,26 @@ pub fn find(hints: Hints<'_>, http: &Http) -> Option<OwnerRef> {
     }
     if let (Some(name), Some(uid)) = (var("POD_NAME"), var("POD_UID")) {
         let owner = owner(name, uid);
-        // A pod of another cluster than the one that the kubeconfig names.
+        // A pod of another cluster than the one that the kubeconfig names. The garbage collector deletes an object whose
+        // owner does not exist, so an owner that was not seen is none.
         let is_elsewhere = hints.home.is_none() && var("KUBERNETES_SERVICE_HOST").is_some();
-        let pod = DriverPod::new(http.clone(), hints.namespace, &owner);
-        if is_elsewhere && matches!(pod.deletion(), Ok(OwnPod::Gone)) {
-            warn!(
-                "this pod, {}, is not in namespace {} of {}: the executors get no owner and are not \
-                 deleted if this pod is killed",
-                owner.name,
-                hints.namespace,
-                http.server()
-            );
-            return None;
+        if !is_elsewhere {
+            return Some(owner);
         }
-        return Some(owner);
+        let pod = DriverPod::new(http.clone(), hints.namespace, &owner);
+        let why = match with_retries(|| pod.deletion()) {
+            Ok(OwnPod::Alive | OwnPod::Deleting { .. }) => return Some(owner),
+            Ok(OwnPod::Gone) => "is not".to_owned(),
+            Err(refusal) => format!("was not seen ({refusal})"),
+        };
+        warn!(
+            "this pod, {}, {why} in namespace {} of {}: the executors get no owner and are not deleted if this pod is \
+             killed",
+            owner.name,
+            hints.namespace,
+            http.server()
+        );
+        return None;
     }
     match &hints.home?.pod {
         Some(pod) => Some(owner(pod.name.clone(), pod.uid.clone())),
@@ -237,14 +244,10 @@ struct RawStatus {
     conditions: Vec<Condition>,
 }
 
-/// The node controller says so since 1.25. Before, it leaves a `Ready` that is false without a reason (`MarkPodsNotReady`):
-/// a kubelet gives one.
+/// The node controller makes `Ready` false and gives no reason (`MarkPodsNotReady`): a kubelet gives one. That the taint
+/// manager deletes the pod says nothing: anybody may taint a node that lives.
 fn is_of_lost_node(condition: &Condition) -> bool {
-    match (&*condition.kind, &*condition.status) {
-        ("DisruptionTarget", "True") => condition.reason == "DeletionByTaintManager",
-        ("Ready", "False") => condition.reason.is_empty(),
-        _ => false,
-    }
+    condition.kind == "Ready" && condition.status == "False" && condition.reason.is_empty()
 }
 
 fn from_host_name(host_name: &str, namespace: &str, http: &Http) -> Option<OwnerRef> {
@@ -327,8 +330,9 @@ mod tests {
             ),
             (
                 deleted,
-                r#"{"type":"DisruptionTarget","status":"True","reason":"DeletionByTaintManager"}"#,
-                deleting(0),
+                r#"{"type":"DisruptionTarget","status":"True","reason":"DeletionByTaintManager"},
+                    {"type":"Ready","status":"True"}"#,
+                deleting(40),
             ),
         ] {
             let body = format!(
@@ -380,6 +384,20 @@ mod tests {
             let found = find(Hints { env: &env, home: home.as_ref(), namespace: "ns" }, &http);
             assert_eq!(found.map(|owner| owner.uid).as_deref(), want, "{vars:?} {account:?}");
         }
+    }
+
+    /// A role of another cluster lets nobody read this pod: the garbage collector there would delete what it owns.
+    #[test]
+    fn a_pod_that_another_cluster_does_not_show_owns_nothing() {
+        let forbidden =
+            server(r#"{"kind":"Status","reason":"Forbidden","message":"no","code":403}"#, 403);
+        let vars =
+            [("POD_NAME", "driver"), ("POD_UID", "u-1"), ("KUBERNETES_SERVICE_HOST", "10.96.0.1")];
+        let env = |name: &str| {
+            vars.iter().find(|(given, _)| *given == name).map(|(_, v)| (*v).to_owned())
+        };
+        let hints = Hints { env: &env, home: None, namespace: "ns" };
+        assert!(find(hints, &plain_client(forbidden.address)).is_none());
     }
 
     #[test]

@@ -78,9 +78,16 @@ impl Authenticator {
         match (&state.credentials, &self.shared.source) {
             (Some(credentials), _) if !due => Ok(credentials.clone()),
             (present, AuthSource::Exec(plugin)) => {
-                let present = present.clone().filter(|_| until.is_some());
+                let present = present.clone();
+                // They are due a while before they expire, and serve until then if the plugin fails.
+                let serves =
+                    state.renew_at.is_some_and(|at| now < at + plugin_credentials::EXPIRY_MARGIN);
                 self.shared.start_run(&mut state, plugin, now);
-                present.map_or_else(|| self.shared.await_run(state, until), Ok)
+                match present {
+                    Some(present) if until.is_some() => Ok(present),
+                    Some(present) if serves => self.shared.await_run(state, until).or(Ok(present)),
+                    Some(_) | None => self.shared.await_run(state, until),
+                }
             }
             (Some(_) | None, _) => self.shared.read(&mut state, now),
         }
@@ -360,6 +367,23 @@ mod tests {
         let error = auth.credentials(Instant::now(), None).expect_err("the ninth run fails");
         assert!(error.contains("exit code 1"), "{error}");
         check(&auth, Instant::now(), "Bearer t10");
+    }
+
+    #[test]
+    fn a_credential_serves_until_its_expiry_if_the_plugin_fails() {
+        let folder = Folder::new();
+        std::fs::write(folder.path().join("runs"), "\n".repeat(7)).unwrap();
+        let at = SystemTime::now() + Duration::from_secs(3600);
+        let at = jiff::Timestamp::try_from(at).unwrap().to_string();
+        let auth = counting(&folder, Some(&at));
+        let start = Instant::now();
+        check(&auth, start, "Bearer t8");
+        check(&auth, start + Duration::from_secs(3570), "Bearer t8");
+        // The ninth run has failed.
+        check(&auth, start + Duration::from_secs(3571), "Bearer t10");
+        std::fs::write(folder.path().join("runs"), "\n".repeat(8)).unwrap();
+        let expired = auth.credentials(start + Duration::from_secs(7300), None);
+        assert!(expired.is_err_and(|error| error.contains("exit code 1")));
     }
 
     #[test]

@@ -24,7 +24,7 @@ const STDERR_BYTES_MAX: usize = 2 << 10;
 const PERSON_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long before its expiry a credential from a plugin is renewed.
-const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
+pub(super) const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
 
 /// The shortest time between two runs of a plugin whose credentials expire almost at once.
 const EXEC_AGE_MIN: Duration = Duration::from_secs(10);
