@@ -35,10 +35,9 @@ pub fn submit_gives_up_a_missing_image() {
     let own = Embedded::start_with(&[]);
     let scene = Scene::new(&own);
     // The embedded node pulls no image, which it says of a container without a command.
-    let containers = json!([{"name": "driver"}, {"name": "side", "image": "nowhere/none:1"}]);
+    let spec = json!({"initContainers": [{"name": "prep", "image": "nowhere/none:1"}], "containers": [{"name": "driver"}]});
     let settings = json!({
-        "driver": {"command": ["sleep", "60"], "env": [],
-            "pod": {"spec": {"containers": containers}}},
+        "driver": {"command": ["sleep", "60"], "env": [], "pod": {"spec": spec}},
         "allocation": {"start_timeout": "2s"},
     });
     let output = run(&scene).settings(settings).once(&["submit"]);

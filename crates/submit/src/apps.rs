@@ -135,7 +135,8 @@ struct Executor {
     key: Option<AppKey>,
     instance: Option<String>,
     created_s: Option<i64>,
-    phase: Phase,
+    runs: bool,
+    has_failed: bool,
     is_live: bool,
     group: String,
     pending_reason: Option<String>,
@@ -159,7 +160,8 @@ impl AppPod {
                 key: key_of(meta),
                 instance: meta.label(INSTANCE).map(str::to_owned),
                 created_s: created_s(meta),
-                phase: pod.facts.phase,
+                runs: pod.runs(),
+                has_failed: pod.facts.phase == Phase::Failed,
                 is_live: pod.is_live(),
                 group: meta.label(GROUP).unwrap_or_default().to_owned(),
                 pending_reason: pod.pending_reason().map(str::to_owned),
@@ -220,7 +222,7 @@ fn groups(executors: &[Executor], now_s: i64) -> BTreeMap<String, GroupUse> {
     let mut groups: BTreeMap<String, GroupUse> = BTreeMap::new();
     for pod in executors {
         let group = groups.entry(pod.group.clone()).or_default();
-        if pod.is_live && pod.phase == Phase::Running {
+        if pod.is_live && pod.runs {
             group.n_running += 1;
         } else if pod.is_live {
             group.n_pending += 1;
@@ -236,7 +238,7 @@ fn groups(executors: &[Executor], now_s: i64) -> BTreeMap<String, GroupUse> {
 /// The reason that most pending executors have; of several, the first by name.
 fn waiting(live: &[&Executor]) -> Option<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    let pending = live.iter().filter(|pod| pod.phase != Phase::Running);
+    let pending = live.iter().filter(|pod| !pod.runs);
     for reason in pending.filter_map(|pod| pod.pending_reason.as_deref()) {
         *counts.entry(reason).or_default() += 1;
     }
@@ -249,7 +251,7 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
     let drivers = &owned_pods(job.as_ref(), drivers);
     let driver = newest(drivers);
     let live: Vec<&Executor> = executors.iter().filter(|pod| pod.is_live).collect();
-    let n_running = live.iter().filter(|pod| pod.phase == Phase::Running).count() as u64;
+    let n_running = live.iter().filter(|pod| pod.runs).count() as u64;
     let workload = job.as_ref().map(|job| &job.meta).or_else(|| Some(&driver?.meta));
     // What the run wants now, else what was submitted.
     let by_run = driver.filter(|pod| pod.is_live()).and_then(|pod| pod.meta.annotation(EXECUTORS));
@@ -268,7 +270,7 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
         state: workload.map(|_| state(job.as_ref(), drivers)),
         n_running,
         n_pending: live.len() as u64 - n_running,
-        n_failed: executors.iter().filter(|pod| pod.phase == Phase::Failed).count() as u64,
+        n_failed: executors.iter().filter(|pod| pod.has_failed).count() as u64,
         groups: groups(&executors, now_s),
         waiting: waiting(&live),
         n_wanted: wanted.and_then(|text| text.parse().ok()),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::state::{cannot_start, image_problem, pod_line};
+use crate::state::{cannot_start, has_begun, image_problem, newest, pod_line};
 use crate::stop::StopRequest;
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::driver_job::rest_patch;
@@ -48,14 +48,17 @@ impl Start {
         self.told_rests.insert(pod.uid().to_owned()).then_some(deadline_s)
     }
 
-    /// The last words about an image that has been missing for too long.
+    /// The last words about an image that the newest pod has waited for too long. A driver that has begun needs none: what
+    /// runs beside it may miss one for ever.
     pub(super) fn missing_image(
         &mut self,
         pods: &[PodDetails],
         limits: &GiveUp,
         now: Instant,
     ) -> Option<String> {
-        let Some(pod) = pods.iter().find(|pod| image_problem(pod).is_some()) else {
+        let starts = |pod: &&PodDetails| pod.is_live() && !has_begun(pod);
+        let starting = newest(pods).filter(starts);
+        let Some(pod) = starting.filter(|pod| image_problem(pod).is_some()) else {
             self.image_missing_since = None;
             return None;
         };
@@ -123,6 +126,19 @@ mod tests {
         assert!(line.contains("ErrImagePull: no such image"), "{line}");
         let never = GiveUp { image_timeout: Duration::ZERO };
         assert_eq!(start.missing_image(&missing, &never, at(10_000)), None);
+        // The driver runs, and a container beside it misses its image; an older pod is stuck on a lost node.
+        let beside = read(&json!({
+            "metadata": { "name": "d-2", "uid": "u2", "creationTimestamp": "2026-01-01T00:00:09Z" },
+            "spec": { "containers": [{ "name": "driver" }, { "name": "proxy" }] },
+            "status": { "phase": "Pending", "containerStatuses": [
+                { "name": "driver", "state": { "running": {} } },
+                { "name": "proxy", "state": { "waiting": { "reason": "ImagePullBackOff" } } }] }
+        }));
+        let [old] = missing;
+        let pods = [old, beside];
+        assert_eq!(start.missing_image(&pods, &limits, at(20_000)), None);
+        assert_eq!(start.missing_image(&pods, &limits, at(20_061)), None);
+        assert!(pod_line(&pods[1]).ends_with("pod d-2 runs"), "{}", pod_line(&pods[1]));
     }
 
     #[test]
@@ -147,12 +163,30 @@ mod tests {
 
     #[test]
     fn a_command_that_cannot_be_started_is_hopeless_once() {
-        let ended = |reason: &str| {
-            pod("Failed", json!({ "terminated": { "exitCode": 128, "reason": reason } }))
+        let ended = |reason: &str, message: &str| {
+            let end = json!({ "exitCode": 128, "reason": reason, "message": message });
+            pod("Failed", json!({ "terminated": end }))
         };
+        let absent = "failed to create containerd task: runc create failed: unable to start container process: exec: \
+                      \"x\": executable file not found in $PATH: unknown";
+        for message in [
+            "error running prestart hook #0: exit status 1, stderr: nvidia-container-cli: initialization error",
+            "exec: \"/usr/bin/nvidia-container-runtime-hook\": executable file not found in $PATH: hook",
+            "mkdir /run/containerd/x: no space left on device",
+            "exec /bin/driver: exec format error",
+        ] {
+            assert!(!Start::default().is_hopeless(&ended("StartError", message)), "{message}");
+        }
+        for message in [
+            "exec: \"/bin/x\": stat /bin/x: no such file or directory",
+            "exec: \"/bin/x\": permission denied: unknown",
+            "executable file `x` not found in $PATH: No such file or directory",
+        ] {
+            assert!(Start::default().is_hopeless(&ended("StartError", message)), "{message}");
+        }
         let mut start = Start::default();
-        assert!(!start.is_hopeless(&ended("Error")));
-        assert!(start.is_hopeless(&ended("StartError")));
-        assert!(!start.is_hopeless(&ended("StartError")), "the Job was told already");
+        assert!(!start.is_hopeless(&ended("Error", absent)));
+        assert!(start.is_hopeless(&ended("StartError", absent)));
+        assert!(!start.is_hopeless(&ended("StartError", absent)), "the Job was told already");
     }
 }

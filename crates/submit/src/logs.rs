@@ -20,6 +20,8 @@ const PIECE_BYTES_MAX: u64 = 1 << 20;
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
 /// How often in a row the server may refuse the log.
 const REFUSED_MAX: u32 = 30;
+/// How often in a row it may not answer, one second apart: a server may restart, or a laptop sleep.
+const UNANSWERED_MAX: u32 = 600;
 /// What the kubelet writes into the answer, without a line's end, if it cannot read the log of a container
 /// (`ReadLogs` of its package kuberuntime, which has sent the code 200 by then).
 const KUBELET_ERRORS: [&str; 4] = [
@@ -69,8 +71,11 @@ impl LogFollower<'_> {
     /// Reads a pod's log until the driver's container has terminated and everything is read.
     pub fn follow(&self, pod: &str) {
         let mut position = ReadPosition::default();
-        let mut n_refused = 0;
-        while n_refused < REFUSED_MAX && !self.is_ended.load(Ordering::Acquire) {
+        let (mut n_refused, mut n_unanswered) = (0, 0);
+        while n_refused < REFUSED_MAX
+            && n_unanswered < UNANSWERED_MAX
+            && !self.is_ended.load(Ordering::Acquire)
+        {
             let seen = self.objects.pod(pod);
             let container = match &seen {
                 Ok(Some(pod)) => Some(pod.main.clone()),
@@ -92,10 +97,10 @@ impl LogFollower<'_> {
                 Err(refusal) if refusal.class == RefusalClass::NotFound => return,
                 Err(refusal) => {
                     log::debug!("the log of {pod} cannot be read: {refusal}");
-                    n_refused += 1;
+                    *(if refusal.is_no_answer() { &mut n_unanswered } else { &mut n_refused }) += 1;
                 }
                 Ok(mut stream) => {
-                    n_refused = 0;
+                    (n_refused, n_unanswered) = (0, 0);
                     let is_whole = self.copy(stream.reader(), Some(&mut position));
                     match is_whole {
                         None => return,

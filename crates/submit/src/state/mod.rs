@@ -67,12 +67,18 @@ pub fn job_end(job: &Job, pods: &[PodDetails]) -> Option<(bool, String)> {
 /// The state of a driver by its pods and its Job, if it has one.
 pub fn state(job: Option<&Job>, pods: &[PodDetails]) -> DriverState {
     let newest = newest(pods);
-    let by_pod = newest.map_or(DriverState::Pending, |pod| match pod.facts.phase {
-        _ if pod.has_succeeded() => DriverState::Succeeded,
-        _ if pod.has_ended() => DriverState::Failed,
-        _ if pod.facts.deleting => DriverState::Stopping,
-        Phase::Running => DriverState::Running,
-        Phase::Failed | Phase::Pending | Phase::Succeeded | Phase::Unknown => DriverState::Pending,
+    let by_pod = newest.map_or(DriverState::Pending, |pod| {
+        if pod.has_succeeded() {
+            DriverState::Succeeded
+        } else if pod.has_ended() {
+            DriverState::Failed
+        } else if pod.facts.deleting {
+            DriverState::Stopping
+        } else if pod.runs() {
+            DriverState::Running
+        } else {
+            DriverState::Pending
+        }
     });
     let Some(job) = job else { return by_pod };
     match job_end(job, pods) {
@@ -125,20 +131,16 @@ pub fn pod_line(pod: &PodDetails) -> String {
         0 => String::new(),
         n => format!(", restarted {n} times"),
     };
-    let what = match pod.facts.phase {
-        _ if pod.has_succeeded() => "has succeeded".to_owned(),
-        _ if pod.has_ended() => format!("has failed: {}", failure(pod)),
-        _ if pod.facts.deleting => "is terminating".to_owned(),
-        Phase::Running => match &pod.facts.node {
-            Some(node) => format!("runs on {node}"),
-            None => "runs".to_owned(),
-        },
-        Phase::Failed | Phase::Pending | Phase::Succeeded | Phase::Unknown => {
-            match waits_for(pod) {
-                Some(why) => format!("is waiting: {why}"),
-                None => "is pending".to_owned(),
-            }
-        }
+    let what = if pod.has_succeeded() {
+        "has succeeded".to_owned()
+    } else if pod.has_ended() {
+        format!("has failed: {}", failure(pod))
+    } else if pod.facts.deleting {
+        "is terminating".to_owned()
+    } else if pod.runs() {
+        pod.facts.node.as_ref().map_or_else(|| "runs".to_owned(), |node| format!("runs on {node}"))
+    } else {
+        waits_for(pod).map_or_else(|| "is pending".to_owned(), |why| format!("is waiting: {why}"))
     };
     let rest: Vec<&str> = pod.rest().map(|one| one.name.as_str()).collect();
     let runs_on = match pod.has_ended() && !pod.is_final() {
@@ -191,9 +193,17 @@ pub fn last_lines(pod: &PodDetails) -> Vec<String> {
     lines
 }
 
-/// True if a pod has ended because the command of its main container cannot be started.
+/// True if a pod has ended because its main container's command is missing or not executable: it is on no node. What
+/// else a runtime cannot do, such as a hook for a device, may be one node's fault.
 pub fn cannot_start(pod: &PodDetails) -> bool {
-    has_failed(pod) && end(pod).is_some_and(is_start_error)
+    let of_command = |end: &End| {
+        let message = end.container_message.to_ascii_lowercase();
+        let is_missing = ["executable file", "no such file or directory", "permission denied"];
+        message.contains("exec")
+            && is_missing.iter().any(|words| message.contains(words))
+            && !message.contains("hook")
+    };
+    has_failed(pod) && end(pod).is_some_and(|end| is_start_error(end) && of_command(end))
 }
 
 fn has_failed(pod: &PodDetails) -> bool {
