@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use crate::cleanup::Cleanup;
 use crate::exit::Failure;
 use posse_core::model::refusal::Refusal;
-use posse_core::policy::orphans::LeaseAge;
 use posse_kube::api::objects::{Kind, Objects, apps_with_pods};
 use posse_wire::k8s::labels::{APP, CREDENTIALS, VOLUME, component_selector};
 use posse_wire::k8s::lease::NamedLease;
@@ -85,7 +84,7 @@ impl Cleanup<'_> {
 
     /// Somebody holds it, who with --stale has renewed it lately.
     pub(super) fn is_held(&self, lease: &NamedLease) -> bool {
-        let age = LeaseAge::read(Some(&lease.record), self.wall_ms);
+        let age = self.age_of(&lease.record);
         let is_stale = self.args.stale.is_some_and(|stale_ms| age.is_stale(stale_ms));
         !lease.record.holder.is_empty() && !is_stale
     }

@@ -294,6 +294,27 @@ fn a_lease_that_is_renewed_while_it_is_watched_is_not_stale() {
     }
 }
 
+/// The same of its volumes, while it has no pods.
+#[test]
+fn the_claims_of_a_renewed_lease_stay() {
+    let old = lease("a", "k", "2020-01-01T00:00:00.000000Z");
+    let mut renewed = old.clone();
+    renewed["metadata"]["resourceVersion"] = "6".into();
+    let claims = "/api/v1/namespaces/ns/persistentvolumeclaims";
+    let claim = json!({"metadata": {"name": "a-k-data-0", "namespace": "ns", "uid": "c1", "resourceVersion": "1",
+        "labels": {"posse.dev/app": "a", "posse.dev/instance": "k"}}});
+    let scene = Scene::new(vec![
+        (format!("GET {PODS}"), 200, list("", &[])),
+        (format!("GET {LEASES}"), 200, json!({"items": [old.clone()]})),
+        (format!("GET {LEASES}/a-k"), 200, renewed),
+        (format!("GET {claims}"), 200, json!({"items": [claim]})),
+        (format!("DELETE {claims}/a-k-data-0"), 200, json!({})),
+        (format!("DELETE {LEASES}/a-k"), 200, json!({})),
+    ]);
+    let (code, out, err) = scene.cleanup("--stale 1h --volumes --yes");
+    assert_eq!((code, scene.deletes()), (0, vec![]), "{out}{err}");
+}
+
 #[test]
 fn failed_deletes_are_named() {
     let mut answers = five();
