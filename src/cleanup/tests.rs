@@ -300,7 +300,7 @@ fn the_claims_of_a_renewed_lease_stay() {
     let old = lease("a", "k", "2020-01-01T00:00:00.000000Z");
     let mut renewed = old.clone();
     renewed["metadata"]["resourceVersion"] = "6".into();
-    let claims = "/api/v1/namespaces/ns/persistentvolumeclaims";
+    let claims = "/api/v1/namespaces/n/persistentvolumeclaims";
     let claim = json!({"metadata": {"name": "a-k-data-0", "namespace": "ns", "uid": "c1", "resourceVersion": "1",
         "labels": {"posse.dev/app": "a", "posse.dev/instance": "k"}}});
     let scene = Scene::new(vec![
@@ -308,6 +308,8 @@ fn the_claims_of_a_renewed_lease_stay() {
         (format!("GET {LEASES}"), 200, json!({"items": [old.clone()]})),
         (format!("GET {LEASES}/a-k"), 200, renewed),
         (format!("GET {claims}"), 200, json!({"items": [claim]})),
+        (format!("GET {PODS}"), 200, list("", &[])),
+        (format!("GET {LEASES}"), 200, json!({"items": [old]})),
         (format!("DELETE {claims}/a-k-data-0"), 200, json!({})),
         (format!("DELETE {LEASES}/a-k"), 200, json!({})),
     ]);

@@ -87,20 +87,13 @@ impl Command {
     /// A good reply to this call promises that the next process of the run still knows of it.
     pub fn is_recorded(&self) -> bool {
         match self {
-            Self::Group(_, command) => match command {
-                GroupCommand::AddTasks { .. }
-                | GroupCommand::CancelTask { .. }
-                | GroupCommand::Delete
-                | GroupCommand::Put { .. }
-                | GroupCommand::RetryTask { .. }
-                | GroupCommand::SetTarget { .. } => true,
-                GroupCommand::Prefer { .. } | GroupCommand::ShowTasks { .. } => false,
-            },
+            Self::Group(_, command) => command.is_recorded(),
+            // It cancels the executor's task, or lowers a target.
+            Self::Kill { after, .. } => *after != AfterKill::Replace,
             Self::Disconnected { .. }
             | Self::DriverReady
             | Self::Heartbeat { .. }
             | Self::Idle { .. }
-            | Self::Kill { .. }
             | Self::Status
             | Self::TaskSecretKeys
             | Self::View
@@ -130,6 +123,21 @@ pub enum GroupCommand {
     ShowTasks { key: Option<Arc<str>> },
 }
 
+impl GroupCommand {
+    /// As for a `Command`.
+    pub fn is_recorded(&self) -> bool {
+        match self {
+            Self::AddTasks { .. }
+            | Self::CancelTask { .. }
+            | Self::Delete
+            | Self::Put { .. }
+            | Self::RetryTask { .. }
+            | Self::SetTarget { .. } => true,
+            Self::Prefer { .. } | Self::ShowTasks { .. } => false,
+        }
+    }
+}
+
 /// The reply to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -143,7 +151,7 @@ pub enum Reply {
         /// The target now in force; none if the ids belong to no known group.
         target: Option<u32>,
     },
-    /// The call was carried out, and is not in the record yet: it may be lost. Why, and what to do.
+    /// The call is not in the record, and may be lost. Why, and what to do.
     NotRecorded { what: String },
     /// Reply to `Heartbeat` and `Idle`. `unknown`: ids without an executor.
     Noted { unknown: Vec<ExecutorId> },

@@ -28,10 +28,11 @@ pub enum Topic {
 pub enum Knowledge {
     Group(CallFields),
     Progress(Progress),
-    /// `of_file`: the target that the configuration had then.
+    /// `of_file`: the target that the configuration had then. `is_deleted`: a call has deleted the group since.
     Target {
         target: u32,
         of_file: u32,
+        is_deleted: bool,
     },
     /// `order`: tasks are begun in this order.
     Task {

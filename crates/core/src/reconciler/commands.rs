@@ -63,6 +63,11 @@ impl Reconciler {
     }
 
     fn group_command(&mut self, name: GroupName, command: GroupCommand, now: Millis) -> Reply {
+        if self.end.is_stopping() && command.is_recorded() {
+            let what =
+                "the run stops, so nothing new is recorded: repeat the call when it runs again";
+            return Reply::NotRecorded { what: what.to_owned() };
+        }
         match command {
             GroupCommand::AddTasks { tasks } => self.add_tasks(&name, tasks),
             GroupCommand::CancelTask { key } => self.cancel_task(&name, &key, now),

@@ -111,8 +111,13 @@ impl Reconciler {
 
     /// The group with these settings. It is created if there is none.
     fn put_spec(&mut self, spec: GroupSpec, is_new_pod: bool) -> &mut Group {
+        let was_deleted = self.executors.deleted.remove(&spec.name);
+        if was_deleted.is_some() {
+            self.note_target(&spec.name);
+        }
         let new = || Group::new(GroupSpec::bare(spec.name.clone()), true);
         let group = self.executors.group_or_insert(spec.name.clone(), new);
+        group.of_file = group.of_file.or(was_deleted);
         if group.is_removed {
             (group.is_removed, group.is_target_set, group.n_accepted) = (false, false, 0);
             group.calls.clear();
@@ -165,6 +170,8 @@ impl Reconciler {
         group.is_removed = true;
         (group.spec.target, group.spec.min) = (0, 0);
         let members: Vec<ExecutorId> = group.members.iter().copied().collect();
+        let of_file = group.of_file.map(|of_file| (name.clone(), of_file));
+        self.executors.deleted.extend(of_file);
         self.executors.forget_work(name);
         self.note_group(name);
         self.note_fact(Topic::Work(name.clone()));

@@ -136,7 +136,8 @@ impl Reconciler {
         reconciler.out.tell(Event::Run(RunEvent::Started));
         for spec in groups {
             let name = spec.name.clone();
-            reconciler.executors.group_or_insert(name, || Group::new(spec, true));
+            let of_file = Some(spec.target);
+            reconciler.executors.group_or_insert(name, || Group::new(spec, true)).of_file = of_file;
         }
         reconciler.note_targets(now);
         reconciler

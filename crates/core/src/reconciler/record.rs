@@ -146,8 +146,12 @@ impl Reconciler {
                 tasks.progress(key, has_pod).map(Knowledge::Progress)
             }
             Topic::Target(name) => {
+                if let Some(&of_file) = self.executors.deleted.get(name) {
+                    return Some(Knowledge::Target { target: 0, of_file, is_deleted: true });
+                }
                 let Group { spec, of_file, .. } = live(name)?;
-                Some(Knowledge::Target { target: spec.target, of_file: *of_file })
+                let (target, of_file) = (spec.target, of_file.unwrap_or_default());
+                Some(Knowledge::Target { target, of_file, is_deleted: false })
             }
             Topic::Task(name, key) => {
                 let (order, task) = live(name)?.tasks.recorded(key)?;
@@ -182,9 +186,14 @@ impl Reconciler {
                     }
                     progress.insert((name, key), known);
                 }
-                (Topic::Target(name), Some(Knowledge::Target { target, of_file })) => {
+                (Topic::Target(name), Some(Knowledge::Target { target, of_file, is_deleted })) => {
                     let group = self.executors.groups().get(&name);
-                    if group.is_some_and(|group| group.of_file == of_file) {
+                    if group.is_none_or(|group| group.of_file.unwrap_or_default() != of_file) {
+                        continue;
+                    }
+                    if is_deleted {
+                        self.delete_group(&name, now);
+                    } else {
                         // An older posse without a record may have set another one meanwhile, so what runs stays.
                         self.change_target(&name, target, now);
                     }
@@ -239,7 +248,7 @@ impl Reconciler {
                 open.push((name, key, order, task));
                 continue;
             };
-            group.tasks.restore_ended(&task, end.clone(), (*attempts, *round));
+            group.tasks.restore_ended((order, &task), end.clone(), (*attempts, *round));
             self.note_ended_task(&name, key);
         }
         for (name, key, order, task) in open {

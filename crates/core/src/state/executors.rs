@@ -47,6 +47,8 @@ pub struct Executors {
     /// The blocks of the status in which nothing has changed, by the highest id that belongs to each.
     status_blocks: BTreeMap<ExecutorId, ExecutorBlock>,
     groups: BTreeMap<GroupName, Group>,
+    /// The groups of the configuration that a call has deleted, with the target that they have there.
+    pub(crate) deleted: BTreeMap<GroupName, u32>,
     retained: RetainedPods,
     ended_tasks: EndedTasks,
 }

@@ -34,8 +34,8 @@ use posse_base::time::Millis;
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     pub spec: GroupSpec,
-    /// The target that the configuration has.
-    pub(crate) of_file: u32,
+    /// The target that the configuration has, if it has the group.
+    pub(crate) of_file: Option<u32>,
     /// The target was set in this run, so surplus executors may be ended.
     pub(crate) is_target_set: bool,
     /// The group comes from the file or was created in this run; false: it is known only from
@@ -95,7 +95,7 @@ pub struct Group {
 impl Group {
     /// A group without executors.
     pub fn new(spec: GroupSpec, is_known: bool) -> Self {
-        Self { of_file: spec.target, spec, is_known, ..Self::default() }
+        Self { spec, is_known, ..Self::default() }
     }
 
     /// The target in force; 0 for a deleted group, and never more than the work that is left.

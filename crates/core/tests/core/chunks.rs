@@ -155,7 +155,7 @@ impl Server {
 
 fn fact(group: &str, target: u32) -> Fact {
     let topic = Topic::Target(GroupName::from(group));
-    Fact { topic, knowledge: Some(Knowledge::Target { target, of_file: 1 }) }
+    Fact { topic, knowledge: Some(Knowledge::Target { target, of_file: 1, is_deleted: false }) }
 }
 
 fn gone(group: &str) -> Fact {

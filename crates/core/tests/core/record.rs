@@ -7,14 +7,15 @@ use super::tasks::{creates, ends, group, say, settle, show, state, task};
 use crate::core_run::{Run, end_with, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
-use posse_core::model::command::{Command, GroupChange, GroupCommand, Reply};
+use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::input::{Input, PodEvent, RecordError};
 use posse_core::model::pod::Pod;
+use posse_core::model::pod_text::PodText;
 use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
-use posse_core::model::task::{After, TASKS_BYTES_MAX, Task};
+use posse_core::model::task::{After, TASKS_BYTES_MAX, Task, TaskArray};
 
 fn recorded() -> Policy {
     Policy { record: RecordUse::On, ends_with_work: true, outlives_driver: true, ..policy() }
@@ -184,8 +185,6 @@ fn a_group_of_calls_is_there_again_as_all_of_them_made_it() {
     let topic = Topic::Group(GroupName::from("g"));
     let want = Knowledge::Group([field("max", "3"), field("template", "2")].into());
     assert_eq!(run.facts(), [Fact { topic, knowledge: Some(want) }]);
-    call(&mut run, GroupCommand::Delete);
-    assert_eq!(run.facts(), []);
     // A driver that begins anew makes its groups itself.
     let mut run = Run::new(Policy { outlives_driver: false, ..recorded() }, vec![spec("g", 0)]);
     call(&mut run, put(&[("template", "1")]));
@@ -200,7 +199,96 @@ fn a_deleted_group_takes_its_facts_along() {
     run.watch(&[1], end_with(0));
     assert_eq!(run.facts().len(), 4);
     call(&mut run, GroupCommand::Delete);
-    assert_eq!(run.facts(), []);
+    let topic = Topic::Target(GroupName::from("g"));
+    let is_deleted = Knowledge::Target { target: 0, of_file: 0, is_deleted: true };
+    assert_eq!(run.facts(), [Fact { topic, knowledge: Some(is_deleted) }]);
+}
+
+#[test]
+fn a_group_that_a_call_has_deleted_is_not_there_again_unless_the_file_has_changed() {
+    let mut run = Run::new(recorded(), vec![spec("g", 1), spec("h", 1)]);
+    settle(&mut run);
+    call(&mut run, GroupCommand::Delete);
+    for of_file in [1, 2] {
+        let mut again = restart(run.clone(), spec("g", of_file), false);
+        again.wait(1_000);
+        let is_there = again.core.executors().groups().contains_key(&GroupName::from("g"));
+        assert_eq!(is_there, of_file == 2);
+        assert_eq!(creates(&mut again).len(), if of_file == 2 { 2 } else { 0 });
+    }
+    // A call has made it again.
+    let pod = Arc::new(PodText::default());
+    let change = GroupChange { pod, target: Some(0), ..GroupChange::default() };
+    call(&mut run, GroupCommand::Put { change });
+    let topic = Topic::Target(GroupName::from("g"));
+    let is_there = Knowledge::Target { target: 0, of_file: 1, is_deleted: false };
+    assert!(run.facts().contains(&Fact { topic, knowledge: Some(is_there) }), "{:?}", run.facts());
+}
+
+/// Nothing of a call in a stop is recorded, so none is accepted.
+#[test]
+fn a_call_during_the_stop_is_refused() {
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    settle(&mut run);
+    run.core.begin_stop(crate::core_run::STOP, Millis(run.now));
+    run.turn();
+    let refused = |reply: Reply| matches!(reply, Reply::NotRecorded { .. });
+    assert!(refused(say(&mut run, &[task("b", 0)])));
+    for command in [
+        GroupCommand::CancelTask { key: "a".into() },
+        GroupCommand::RetryTask { key: "a".into() },
+        GroupCommand::SetTarget { target: 1 },
+        GroupCommand::Delete,
+    ] {
+        assert!(refused(call(&mut run, command.clone())), "{command:?}");
+    }
+    assert!(!refused(call(&mut run, GroupCommand::ShowTasks { key: None })));
+}
+
+/// The next process has to know what a kill has cancelled before anybody hears that it is done.
+#[test]
+fn a_kill_that_lowers_is_a_change_of_the_record() {
+    let kill = |after| Command::Kill {
+        executors: [ExecutorId(1)].into(),
+        after,
+        force: true,
+        is_silent: false,
+        reason: None,
+    };
+    for (after, want) in
+        [(AfterKill::Lower, true), (AfterKill::Target(0), true), (AfterKill::Replace, false)]
+    {
+        assert_eq!(kill(after).is_recorded(), want, "{after:?}");
+    }
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    say(&mut run, &[task("a", 0)]);
+    settle(&mut run);
+    let (before, _) = run.core.recorded();
+    run.call(kill(AfterKill::Lower));
+    assert!(run.core.recorded().0 > before);
+    let mut run = restart(run, group(0, None), false);
+    assert_eq!(state(&mut run, "a"), "cancelled");
+}
+
+/// What is added to an array after a task that waits for the array holds it up neither before nor after a restart.
+#[test]
+fn a_later_task_of_an_array_skips_nothing_after_a_restart() {
+    let of_array = |index| Task {
+        array: Some(TaskArray { name: "x".into(), index, max: None }),
+        ..task(&format!("x-{index}"), 0)
+    };
+    let mut run = Run::new(recorded(), vec![group(0, None)]);
+    say(&mut run, &[of_array(1)]);
+    say(&mut run, &[Task { after: [("x".into(), After::Ok)].into(), ..task("after", 0) }]);
+    say(&mut run, &[of_array(2)]);
+    assert_eq!(settle(&mut run).len(), 2);
+    run.watch(&[2], end_with(1));
+    assert_eq!((state(&mut run, "x-2"), state(&mut run, "after")), ("failed", "held"));
+    let mut run = restart(run, group(0, None), true);
+    assert_eq!((state(&mut run, "x-2"), state(&mut run, "after")), ("failed", "held"));
+    run.watch(&[1], end_with(0));
+    assert_eq!(settle(&mut run).len(), 1, "its array has ended as far as it waits for it");
 }
 
 #[test]

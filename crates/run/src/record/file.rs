@@ -194,7 +194,7 @@ mod tests {
 
     fn target(group: &str, target: u32) -> Fact {
         let topic = Topic::Target(GroupName::from(group));
-        Fact { topic, knowledge: Some(Knowledge::Target { target, of_file: 1 }) }
+        Fact { topic, knowledge: Some(Knowledge::Target { target, of_file: 1, is_deleted: false }) }
     }
 
     fn open(path: &Path) -> Result<(FileRecord, Vec<Fact>), String> {

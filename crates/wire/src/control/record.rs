@@ -100,6 +100,8 @@ struct EndJson {
 struct TargetJson {
     target: u32,
     of_file: u32,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    deleted: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -132,8 +134,8 @@ pub fn line(fact: &Fact) -> String {
             json!(fields.iter().map(|(name, text)| (&**name, &**text)).collect::<BTreeMap<_, _>>())
         }
         Knowledge::Progress(progress) => json!(progress_json(progress)),
-        Knowledge::Target { target, of_file } => {
-            json!(TargetJson { target: *target, of_file: *of_file })
+        Knowledge::Target { target, of_file, is_deleted } => {
+            json!(TargetJson { target: *target, of_file: *of_file, deleted: *is_deleted })
         }
         Knowledge::Task { order, task } => {
             let task = TaskJson { key: String::new(), ..TaskJson::from(Task::clone(task)) };
@@ -209,8 +211,8 @@ fn knowledge(topic: &Topic, is: Value) -> Result<Knowledge, NotAFact> {
         }
         Topic::Progress(..) => Knowledge::Progress(progress(read(is)?)?),
         Topic::Target(_) => {
-            let TargetJson { target, of_file } = read(is)?;
-            Knowledge::Target { target, of_file }
+            let TargetJson { target, of_file, deleted } = read(is)?;
+            Knowledge::Target { target, of_file, is_deleted: deleted }
         }
         Topic::Task(_, key) => {
             let OrderedTaskJson { order, task } = read(is)?;
@@ -279,7 +281,10 @@ mod tests {
                 Knowledge::Progress(progress(Some((failed, Some(ExecutorId(9)))))),
             ),
             (Topic::Group(group.clone()), Knowledge::Group([("target".into(), "5".into())].into())),
-            (Topic::Target(group.clone()), Knowledge::Target { target: 5, of_file: 3 }),
+            (
+                Topic::Target(group.clone()),
+                Knowledge::Target { target: 5, of_file: 3, is_deleted: false },
+            ),
             (Topic::Work(group.clone()), Knowledge::Work(work)),
         ];
         let known = known.map(|(topic, known)| Fact { topic, knowledge: Some(known) });

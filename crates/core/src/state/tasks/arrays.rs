@@ -28,8 +28,8 @@ struct Array {
     /// The open tasks, by order.
     open: BTreeSet<u64>,
     n_ended: usize,
-    /// The keys of those that have ended without success.
-    bad: BTreeSet<Arc<str>>,
+    /// Order and key of those that have ended without success.
+    bad: BTreeSet<(u64, Arc<str>)>,
     /// The keys of what comes after the array, by order. One added later holds up none of them, so that there is no
     /// circle.
     next: BTreeMap<u64, Arc<str>>,
@@ -44,9 +44,9 @@ impl Arrays {
         self.0.get(name).is_some_and(|array| !array.open.is_empty())
     }
 
-    /// The first task of the array that has ended without success.
-    pub(super) fn bad(&self, name: &str) -> Option<&Arc<str>> {
-        self.0.get(name)?.bad.first()
+    /// The first task of the array that was added before this order and has ended without success.
+    pub(super) fn bad(&self, name: &str, before: u64) -> Option<&Arc<str>> {
+        self.0.get(name)?.bad.first().filter(|(order, _)| *order < before).map(|(_, key)| key)
     }
 
     pub(super) fn on_open(&mut self, name: &Arc<str>, order: u64) {
@@ -58,7 +58,7 @@ impl Arrays {
         array.open.remove(&order);
         array.n_ended += 1;
         if !is_good {
-            array.bad.insert(Arc::clone(key));
+            array.bad.insert((order, Arc::clone(key)));
         }
     }
 
@@ -66,7 +66,7 @@ impl Arrays {
     pub(super) fn on_ended_removed(&mut self, name: &str, key: &str) {
         let Some(array) = self.0.get_mut(name) else { return };
         array.n_ended = array.n_ended.saturating_sub(1);
-        array.bad.remove(key);
+        array.bad.retain(|(_, bad)| **bad != *key);
         if array.n_ended == 0 && array.open.is_empty() {
             self.0.remove(name);
         }

@@ -68,7 +68,7 @@ pub struct EndedTask {
     pub executor: Option<ExecutorId>,
     pub attempts: u32,
     round: u32,
-    /// The place that it had first; 0 if an earlier process has recorded its end.
+    /// The place that it had first; 0 if only its pod is known.
     first_order: u64,
     /// This process has reported the end.
     is_reported: bool,
@@ -235,15 +235,15 @@ impl Tasks {
         end
     }
 
-    /// A task whose end an earlier process has recorded.
+    /// A task whose end an earlier process has recorded. `first_order`: the place that it had first.
     pub fn restore_ended(
         &mut self,
-        task: &Arc<Task>,
+        (first_order, task): (u64, &Arc<Task>),
         (end, executor): (TaskEnd, Option<ExecutorId>),
         (attempts, round): (u32, u32),
     ) {
         let ended = EndedTask::new(task, executor, attempts, end);
-        self.insert_ended(EndedTask { round, ..ended });
+        self.insert_ended(EndedTask { round, first_order, ..ended });
     }
 
     fn insert_ended(&mut self, ended: EndedTask) {
@@ -284,11 +284,11 @@ impl Tasks {
         Some(Progress { attempts, retries_left, round, end: None })
     }
 
-    /// A task and the place in the order that it had first. Those that have ended have no place any more.
+    /// A task and the place in the order that it had first.
     pub fn recorded(&self, key: &str) -> Option<(u64, Arc<Task>)> {
         match self.open.get(key) {
             Some(open) => Some((open.first_order, Arc::clone(&open.task))),
-            None => self.ended.get(key).map(|ended| (0, Arc::clone(&ended.task))),
+            None => self.ended.get(key).map(|ended| (ended.first_order, Arc::clone(&ended.task))),
         }
     }
 

@@ -25,7 +25,7 @@ impl Tasks {
             }
         }
         let end = task.after.iter().find_map(|(name, after)| {
-            let key = if self.is_known(name) { name } else { self.arrays.bad(name)? };
+            let key = if self.is_known(name) { name } else { self.arrays.bad(name, order)? };
             let ended = self.ended.get(key).filter(|ended| !after.allows(ended.end.outcome))?;
             Some(ended.end.of_next(key))
         });
