@@ -129,14 +129,19 @@ pub enum Protect {
     Always,
 }
 
-/// Executors of which fewer than a number are of no use (`gang`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gang {
-    /// How many must run together, at least 1.
-    pub min: u32,
-    /// posse gives all executors back if too few of them run together for this long, in milliseconds, never
-    /// 0; none: the cluster's scheduler starts them together, and holds nothing while they wait.
-    pub give_back_after_ms: Option<u64>,
+/// Whether executors are of use only together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Together {
+    /// Each executor is of use alone.
+    #[default]
+    No,
+    /// Fewer than `min`, which is at least 1, are of no use. posse gives all executors back if too few of them run
+    /// together for this long, in milliseconds, never 0; none: the cluster's scheduler starts them together, and holds
+    /// nothing while they wait.
+    Gang { min: u32, give_back_after_ms: Option<u64> },
+    /// A queue admits all executors together or none (`queue_group`): their number never changes, and each has a slot
+    /// of its own.
+    Queue,
 }
 
 /// The settings of one group that are in force. This is all that the core decides by: it knows the template as finished
@@ -156,11 +161,7 @@ pub struct GroupSpec {
     /// How many executors must end with 0; never 0, and only if `restart` is not `Always`. None: each
     /// one that does lowers the target by one.
     pub completions: Option<u32>,
-    /// A queue admits all executors together or none (`queue_group`): their number never changes, and each
-    /// has a slot of its own.
-    pub is_queue_group: bool,
-    /// None: each executor is of use alone.
-    pub gang: Option<Gang>,
+    pub together: Together,
     pub protect: Protect,
     /// None: executors are deleted at once, without a drain period.
     pub decommission: Option<Decommission>,
@@ -196,9 +197,20 @@ impl GroupSpec {
         u32::try_from(n).unwrap_or(u32::MAX)
     }
 
+    /// The key by which executors have the slots from 0 to one below the target, and that with its value.
+    pub fn slot_key(&self) -> Option<(&'static str, &'static str)> {
+        if self.restarts_whole() {
+            Some(("on_loss", "`on_loss: group`"))
+        } else if self.together == Together::Queue {
+            Some(("queue_group", "`queue_group: true`"))
+        } else {
+            (self.slots == SlotPolicy::Stable).then_some(("slots", "`slots: stable`"))
+        }
+    }
+
     /// True if executors have the slots from 0 to one below the target.
     pub fn has_stable_slots(&self) -> bool {
-        self.slots == SlotPolicy::Stable || self.restarts_whole() || self.is_queue_group
+        self.slot_key().is_some()
     }
 
     /// True if no two executors may have one slot.
@@ -213,12 +225,12 @@ impl GroupSpec {
 
     /// True if one executor alone can do nothing.
     pub fn works_together(&self) -> bool {
-        self.restarts_whole() || self.is_queue_group || self.gang.is_some()
+        self.restarts_whole() || self.together != Together::No
     }
 
     /// True if one executor alone does not even start: a queue or scheduler starts several together.
     pub fn starts_together(&self) -> bool {
-        self.is_queue_group || self.gang.is_some_and(|gang| gang.give_back_after_ms.is_none())
+        matches!(self.together, Together::Queue | Together::Gang { give_back_after_ms: None, .. })
     }
 
     /// The key of a setting that excludes stable slots, and what to do. `replace`, `slots`: as they were
@@ -228,19 +240,10 @@ impl GroupSpec {
         replace: Option<Replace>,
         slots: Option<SlotPolicy>,
     ) -> Option<(&'static str, String)> {
-        if !self.has_stable_slots() {
-            return None;
-        }
-        let by = if self.restarts_whole() {
-            "`on_loss: group`"
-        } else if self.is_queue_group {
-            "`queue_group: true`"
-        } else {
-            "`slots: stable`"
-        };
+        let (_, by) = self.slot_key()?;
         let (key, what) = if self.restarts_whole() && slots == Some(SlotPolicy::Lowest) {
             ("slots", "the next attempt has the slots of the one before; leave `slots` out")
-        } else if self.is_queue_group && slots == Some(SlotPolicy::Lowest) {
+        } else if slots == Some(SlotPolicy::Lowest) {
             ("slots", "a successor has the slot of the lost executor; leave `slots` out")
         } else if replace == Some(Replace::Terminating) {
             let what = "a replacement gets the slot of the lost executor, so it must wait until that \

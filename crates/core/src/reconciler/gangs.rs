@@ -4,6 +4,7 @@
 use super::Reconciler;
 use crate::model::event::{DeleteCause, Event, GroupEvent};
 use crate::model::ids::{ExecutorId, GroupName};
+use crate::model::settings::Together;
 use crate::model::status::State;
 use crate::state::executors::{Group, Life};
 use crate::state::gang::{GangCounts, GangStep};
@@ -12,26 +13,27 @@ use posse_base::time::Millis;
 impl Reconciler {
     /// Reports complete gangs and gives incomplete ones back. Returns when this is due again.
     pub(super) fn judge_gangs(&mut self, now: Millis) -> Option<Millis> {
-        let with_gang =
-            self.executors.groups().iter().filter(|(_, group)| group.spec.gang.is_some());
-        let names: Vec<GroupName> = with_gang.map(|(name, _)| name.clone()).collect();
+        let groups = self.executors.groups().iter();
+        let gangs =
+            groups.filter(|(_, group)| matches!(group.spec.together, Together::Gang { .. }));
+        let names: Vec<GroupName> = gangs.map(|(name, _)| name.clone()).collect();
         names.iter().filter_map(|name| self.judge_gang(name, now)).min()
     }
 
     fn judge_gang(&mut self, name: &GroupName, now: Millis) -> Option<Millis> {
         let group = self.executors.group_mut(name)?;
-        let gang = group.spec.gang?;
+        let Together::Gang { min, give_back_after_ms } = group.spec.together else { return None };
         let counts = gang_counts(group);
-        let since = match group.gang.observe(gang, counts, now) {
+        let since = match group.gang.observe(min, counts, now) {
             GangStep::Unchanged => return None,
             GangStep::Complete => {
-                let event = GroupEvent::GangRunning { running: counts.running, min: gang.min };
+                let event = GroupEvent::GangRunning { running: counts.running, min };
                 self.out.tell(Event::Group(name.clone(), event));
                 return None;
             }
             GangStep::Incomplete(since) => since,
         };
-        let at = since.after(gang.give_back_after_ms?);
+        let at = since.after(give_back_after_ms?);
         if at > now {
             return Some(at);
         }
@@ -46,7 +48,7 @@ impl Reconciler {
         let group = self.executors.group_mut(name)?;
         let until = group.gang.give_back(now, &mut self.rng);
         let GangCounts { running, .. } = counts;
-        let event = GroupEvent::GangGivenBack { running, min: gang.min, until };
+        let event = GroupEvent::GangGivenBack { running, min, until };
         self.out.tell(Event::Group(name.clone(), event));
         self.give_back(name, now);
         None
@@ -64,11 +66,11 @@ impl Reconciler {
 
     /// How far a gang has come, and what keeps the others from running.
     pub(super) fn gang_message(&self, group: &Group) -> Option<String> {
-        let gang = group.spec.gang?;
+        let Together::Gang { min, .. } = group.spec.together else { return None };
         let GangCounts { running, .. } = gang_counts(group);
         let problem = group.problems.first().and_then(|id| self.problem_message(id));
         let problem = problem.map_or_else(String::new, |problem| format!(": {problem}"));
-        Some(format!("{running} of {} run{problem}", gang.min))
+        Some(format!("{running} of {min} run{problem}"))
     }
 }
 

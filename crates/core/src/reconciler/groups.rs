@@ -10,7 +10,7 @@ use crate::model::event::DeleteCause;
 use crate::model::fact::Topic;
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::pod_text::PreferredNode;
-use crate::model::settings::{GroupSpec, Restart, completions_error};
+use crate::model::settings::{GroupSpec, Restart, Together, completions_error};
 use crate::model::waiting::{ServerWait, Waiting};
 use crate::state::create_backoff::CreateBackoff;
 use crate::state::executors::{Group, Life};
@@ -31,7 +31,7 @@ impl Reconciler {
         if before.is_none() && self.executors.groups().len() >= GROUPS_MAX {
             return too_many_groups();
         }
-        if old.is_queue_group {
+        if old.together == Together::Queue {
             let what = "has `queue_group: true`, so its queue has admitted its pods as they are: change \
                         the file, or delete the group and put another one";
             return Reply::Refused { what: what.to_owned(), field: "group" };
@@ -66,7 +66,6 @@ impl Reconciler {
             on_loss: on_loss.unwrap_or(old.on_loss),
             // From now on the group comes from the call, not from the file.
             from_file: false,
-            is_queue_group: false,
             decommission: decommission.or(old.decommission),
             pod: Some(pod),
             name: name.clone(),
@@ -101,7 +100,7 @@ impl Reconciler {
         let Some(group) = self.executors.group_mut(name).filter(|group| !group.is_removed) else {
             return Reply::UnknownGroup;
         };
-        if group.spec.is_queue_group {
+        if group.spec.together == Together::Queue {
             let what = "has `queue_group: true`, so its queue has admitted its pods as they are";
             return Reply::Refused { what: what.to_owned(), field: "group" };
         }

@@ -12,6 +12,7 @@ use crate::model::event::{ClusterEvent, Event, ExecutorEvent, RunEvent};
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::input::{List, ListSource};
 use crate::model::pod::{ContainerState, Phase, Pod};
+use crate::model::settings::Together;
 use crate::policy::loss::classify;
 use crate::state::create_backoff::CreateBackoff;
 use crate::state::due::Timer;
@@ -206,7 +207,7 @@ impl Reconciler {
     /// True if another executor may take the place of this one. In a queue group, if the pod has failed: as long
     /// as it may run or has succeeded, the queue counts it, and a successor would be one too many.
     pub(super) fn may_be_succeeded(&self, executor: &Executor, pod: &Pod) -> bool {
-        let is_counted = self.executors.home(executor).spec.is_queue_group;
+        let is_counted = self.executors.home(executor).spec.together == Together::Queue;
         has_ended(pod) && (!is_counted || pod.phase == Phase::Failed)
     }
 

@@ -7,6 +7,7 @@ use crate::model::event::{DeleteCause, Event, RunEvent};
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::Pod;
 use crate::model::refusal::Refusal;
+use crate::model::settings::Together;
 use crate::model::stop::{HeldPod, StopOrder, StopResult};
 use crate::state::errands::{MutationKind, Step};
 use crate::state::executors::{Ending, Executors, Life};
@@ -237,7 +238,8 @@ impl Reconciler {
         let Some(stop) = self.end.stop_mut().filter(|stop| stop.order().keep_failed) else {
             return;
         };
-        let groups = self.executors.groups().values().filter(|group| group.spec.is_queue_group);
+        let groups =
+            self.executors.groups().values().filter(|group| group.spec.together == Together::Queue);
         let members = groups.flat_map(|group| self.executors.own(group));
         for (_, executor) in members.filter(|(_, executor)| executor.life == Life::Retained) {
             let Some(pod) = executor.pod(&self.snapshot).filter(|pod| !pod.deleting) else {

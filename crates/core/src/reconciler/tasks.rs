@@ -373,15 +373,8 @@ impl Reconciler {
 /// The key that gives each executor of the group a slot of its own, and its value. By the template a task would
 /// stand for slot 0: it would share the volumes of that slot, or be a second rank 0.
 pub(super) fn needs_slots(group: &GroupSpec) -> Option<(&'static str, &'static str)> {
-    if group.has_volumes() {
-        Some(("volumes_per_slot", "volumes_per_slot"))
-    } else if group.restarts_whole() {
-        Some(("on_loss", "`on_loss: group`"))
-    } else if group.is_queue_group {
-        Some(("queue_group", "`queue_group: true`"))
-    } else {
-        group.has_stable_slots().then_some(("slots", "`slots: stable`"))
-    }
+    let volumes = group.has_volumes().then_some(("volumes_per_slot", "volumes_per_slot"));
+    volumes.or_else(|| group.slot_key())
 }
 
 /// Why the group's template has no room for the contents of a task.

@@ -1,7 +1,6 @@
 //! A group whose executors are of use only together (`gang`): since when too few of them run, and until when
 //! none is created because they were given back.
 
-use crate::model::settings::Gang;
 use posse_base::backoff::delay_ms;
 use posse_base::rng::Rng;
 use posse_base::time::Millis;
@@ -42,10 +41,10 @@ pub struct GangState {
 }
 
 impl GangState {
-    /// The number of executors may have changed.
-    pub fn observe(&mut self, gang: Gang, counts: GangCounts, now: Millis) -> GangStep {
+    /// The number of executors may have changed. `min`: how many the gang needs.
+    pub fn observe(&mut self, min: u32, counts: GangCounts, now: Millis) -> GangStep {
         self.paused_until = self.paused_until.filter(|until| *until > now);
-        let needed = gang.min.min(counts.target);
+        let needed = min.min(counts.target);
         let was_complete = std::mem::replace(&mut self.is_complete, counts.running >= needed);
         if self.is_complete {
             self.incomplete_since = None;

@@ -8,7 +8,7 @@ use crate::model::fact::EndedWork;
 use crate::model::ids::{ExecutorId, Uid};
 use crate::model::pod::Pod;
 use crate::model::pod_text::PreferredNode;
-use crate::model::settings::{CallFields, GroupSpec, Restart};
+use crate::model::settings::{CallFields, GroupSpec, Restart, Together};
 use crate::model::status::State;
 use crate::model::task::Shape;
 use crate::state::attempts::Attempts;
@@ -144,7 +144,7 @@ impl Group {
 
     /// True if the group is a gang of which too few run.
     pub fn has_incomplete_gang(&self) -> bool {
-        self.spec.gang.is_some() && !self.gang.is_complete()
+        matches!(self.spec.together, Together::Gang { .. }) && !self.gang.is_complete()
     }
 
     /// A create of something is slowed down.

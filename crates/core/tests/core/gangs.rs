@@ -12,7 +12,7 @@ use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
 use posse_core::model::pod::{StartProblem, StartProblemKind};
 use posse_core::model::refusal::RefusalClass;
-use posse_core::model::settings::{Gang, GroupSpec};
+use posse_core::model::settings::{GroupSpec, Together};
 use posse_core::model::waiting::{GroupWait, StartWait, Waiting};
 
 const SECOND: u64 = 1_000;
@@ -20,7 +20,7 @@ const MINUTE: u64 = 60_000;
 const WAITS_FOR_GANG: Option<Waiting> = Some(Waiting::Group(GroupWait::Gang));
 
 fn gang(count: u32, min: u32, give_back_after_ms: Option<u64>) -> GroupSpec {
-    GroupSpec { gang: Some(Gang { min, give_back_after_ms }), ..spec("g", count) }
+    GroupSpec { together: Together::Gang { min, give_back_after_ms }, ..spec("g", count) }
 }
 
 /// What was told about gangs and given back since the last call, in short.
@@ -115,11 +115,9 @@ fn a_lower_target_needs_fewer_and_nothing_is_given_back_without_executors() {
 /// One executor alone would never start, so the probe after a failed start is all of them.
 #[test]
 fn executors_that_start_together_are_tried_together() {
-    let queue_group =
-        GroupSpec { is_queue_group: true, min: 3, max: Some(3), ..gang(3, 3, Some(MINUTE)) };
     for (group, n) in [
         (gang(3, 3, None), 3),
-        (GroupSpec { gang: None, ..queue_group }, 3),
+        (GroupSpec { together: Together::Queue, min: 3, max: Some(3), ..spec("g", 3) }, 3),
         (gang(3, 3, Some(60 * MINUTE)), 1),
         (spec("g", 3), 1),
     ] {

@@ -8,12 +8,12 @@ use posse_core::model::ids::Uid;
 use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, Phase, Pod};
 use posse_core::model::refusal::RefusalClass;
-use posse_core::model::settings::{GroupSpec, OnLoss, Policy};
+use posse_core::model::settings::{GroupSpec, OnLoss, Policy, Together};
 use posse_core::model::stop::StopOrder;
 use posse_core::model::waiting::{GroupWait, Waiting};
 
 fn group(n: u32) -> GroupSpec {
-    GroupSpec { is_queue_group: true, min: n, max: Some(n), ..spec("g", n) }
+    GroupSpec { together: Together::Queue, min: n, max: Some(n), ..spec("g", n) }
 }
 
 /// A run of three executors, whose pods the queue holds.

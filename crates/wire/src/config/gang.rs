@@ -6,7 +6,7 @@ use crate::config::key::{Key, key, preset_ms, told, words};
 use crate::config::only;
 use crate::config::section::{ConfigError, Section};
 use crate::pod::build::gang::{GangKind, PodGang};
-use posse_core::model::settings::{EXECUTORS_MAX, Gang};
+use posse_core::model::settings::{EXECUTORS_MAX, Together};
 
 const KEY: &str = "gang";
 /// Who starts the executors of a gang together.
@@ -34,9 +34,9 @@ pub(super) fn gang(
     count: u32,
     max: Option<u32>,
     queue: Option<&str>,
-) -> Result<(Option<Gang>, Option<PodGang>), ConfigError> {
+) -> Result<(Together, Option<PodGang>), ConfigError> {
     if group.get(KEY).is_none() {
-        return Ok((None, None));
+        return Ok((Together::No, None));
     }
     let section = group.section(KEY)?;
     only(&section, KEYS)?;
@@ -81,7 +81,7 @@ pub(super) fn gang(
         queue: queue.map(str::to_owned).filter(|_| is_queue_needed),
         as_created: None,
     });
-    Ok((Some(Gang { min, give_back_after_ms }), pods))
+    Ok((Together::Gang { min, give_back_after_ms }, pods))
 }
 
 #[cfg(test)]
@@ -100,8 +100,8 @@ mod tests {
             ("scale: {command: [a]}, gang: {min: 9}", 9, 300_000),
         ] {
             let config = Config::parse("posse.yaml", &group(text)).unwrap();
-            let want = Gang { min, give_back_after_ms: Some(timeout_ms) };
-            assert_eq!(config.executors[0].spec.gang, Some(want), "{text}");
+            let want = Together::Gang { min, give_back_after_ms: Some(timeout_ms) };
+            assert_eq!(config.executors[0].spec.together, want, "{text}");
             assert_eq!(config.executors[0].pod.gang, None, "{text}");
         }
         let place = "executors[0].gang";
@@ -157,7 +157,8 @@ mod tests {
         ] {
             let file = format!("executors: [{{image: x, {text}}}]");
             let group = Config::parse("posse.yaml", &file).unwrap().executors.remove(0);
-            assert_eq!(group.spec.gang, Some(Gang { min: 3, give_back_after_ms: None }), "{text}");
+            let want = Together::Gang { min: 3, give_back_after_ms: None };
+            assert_eq!(group.spec.together, want, "{text}");
             let queue = queue.map(str::to_owned);
             assert_eq!(
                 group.pod.gang,

@@ -29,7 +29,7 @@ use crate::pod::template::Shorthands;
 use posse_core::model::command::GroupChange;
 use posse_core::model::ids::GroupName;
 use posse_core::model::settings::{
-    EXECUTORS_MAX, GroupSpec, OnLoss, Protect, Replace, Restart, ScaleDown, SlotPolicy,
+    EXECUTORS_MAX, GroupSpec, OnLoss, Protect, Replace, Restart, ScaleDown, SlotPolicy, Together,
     completions_error,
 };
 use posse_encoding::quantity::{Quantity, is_decimal, memory_error};
@@ -244,7 +244,7 @@ fn group(
     let replace = section.word("replace", &REPLACE, default.replace)?;
     let slots = section.word("slots", &SLOTS, default.slots)?;
     let queue = queue(section)?.or(app_queue);
-    let (gang_of_core, gang) = gang(section, target, max, queue.as_deref())?;
+    let (together, gang) = gang(section, target, max, queue.as_deref())?;
     let mut spec = GroupSpec {
         name: name.map_or(default.name, |name| GroupName::from(name.as_str())),
         target,
@@ -256,8 +256,7 @@ fn group(
         on_loss: section.word("on_loss", &ON_LOSS, default.on_loss)?,
         restart,
         completions: completions(section, restart)?,
-        gang: gang_of_core,
-        is_queue_group: section.flag("queue_group", false)?,
+        together: if section.flag("queue_group", false)? { Together::Queue } else { together },
         protect: section.word("protect", &PROTECT, default.protect)?,
         decommission: decommission(section)?,
         credentials: credentials_of(section, credentials)?,
@@ -272,8 +271,8 @@ fn group(
     // The queue of another scheduler is none of Kueue's.
     let is_of_gang = gang.as_ref().is_some_and(|gang| gang.queue.is_some());
     let queue = queue.filter(|_| !is_of_gang);
-    let queue_group = spec.is_queue_group.then_some(target);
-    if spec.is_queue_group {
+    let queue_group = (spec.together == Together::Queue).then_some(target);
+    if queue_group.is_some() {
         queue_group::check(section, &spec, queue.is_some())?;
         (spec.min, spec.max) = (target, Some(target));
     }

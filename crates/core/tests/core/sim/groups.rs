@@ -9,7 +9,7 @@ use posse_core::model::command::{Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::pod_text::{Part, PodText};
 use posse_core::model::settings::{
-    Decommission, GroupSpec, OnLoss, Protect, Replace, Restart, ScaleDown, SlotPolicy,
+    Decommission, GroupSpec, OnLoss, Protect, Replace, Restart, ScaleDown, SlotPolicy, Together,
 };
 use posse_core::reconciler::Reconciler;
 
@@ -147,9 +147,8 @@ impl World {
 /// A group from the file.
 pub fn group(name: &str, rng: &mut Rng) -> GroupSpec {
     GroupSpec {
-        gang: None,
         protect: Protect::Busy,
-        is_queue_group: false,
+        together: Together::No,
         name: GroupName::from(name),
         target: u32::try_from(rng.below(8)).unwrap(),
         min: u32::from(rng.chance(20)),
