@@ -76,16 +76,6 @@ pub enum SlotPolicy {
     Stable,
 }
 
-impl SlotPolicy {
-    /// The value of the key `slots`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Lowest => "lowest",
-            Self::Stable => "stable",
-        }
-    }
-}
-
 /// What a loss ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
@@ -94,16 +84,6 @@ pub enum OnLoss {
     Executor,
     /// All executors of its group, which begin together again.
     Group,
-}
-
-impl OnLoss {
-    /// The value of the key `on_loss`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Executor => "executor",
-            Self::Group => "group",
-        }
-    }
 }
 
 /// How a running executor is ended.

@@ -60,12 +60,9 @@ const SCALE_DOWN: [(&str, ScaleDown); 2] =
     [(ScaleDown::Any.as_str(), ScaleDown::Any), (ScaleDown::Pending.as_str(), ScaleDown::Pending)];
 const REPLACE: [(&str, Replace); 2] =
     [("terminating", Replace::Terminating), ("gone", Replace::Gone)];
-const SLOTS: [(&str, SlotPolicy); 2] = [
-    (SlotPolicy::Lowest.as_str(), SlotPolicy::Lowest),
-    (SlotPolicy::Stable.as_str(), SlotPolicy::Stable),
-];
-const ON_LOSS: [(&str, OnLoss); 2] =
-    [(OnLoss::Executor.as_str(), OnLoss::Executor), (OnLoss::Group.as_str(), OnLoss::Group)];
+const SLOTS: [(&str, SlotPolicy); 2] =
+    [("lowest", SlotPolicy::Lowest), ("stable", SlotPolicy::Stable)];
+const ON_LOSS: [(&str, OnLoss); 2] = [("executor", OnLoss::Executor), ("group", OnLoss::Group)];
 const RESTART: [(&str, Restart); 3] = [
     (Restart::Always.as_str(), Restart::Always),
     (Restart::OnFailure.as_str(), Restart::OnFailure),
