@@ -10,12 +10,12 @@ use posse_core::model::settings::{EXECUTORS_MAX, Together};
 
 const KEY: &str = "gang";
 /// Who starts the executors of a gang together.
-const KINDS: [(&str, GangKind); 5] = [
-    ("none", GangKind::None),
-    ("native", GangKind::Native),
-    ("volcano", GangKind::Volcano),
-    ("coscheduling", GangKind::Coscheduling),
-    ("yunikorn", GangKind::Yunikorn),
+const KINDS: [(&str, Option<GangKind>); 5] = [
+    ("none", None),
+    ("native", Some(GangKind::Native)),
+    ("volcano", Some(GangKind::Volcano)),
+    ("coscheduling", Some(GangKind::Coscheduling)),
+    ("yunikorn", Some(GangKind::Yunikorn)),
 ];
 
 /// The keys of `gang`.
@@ -55,8 +55,10 @@ pub(super) fn gang(
             return Err(section.error("min", message));
         }
     }
-    let kind = section.word("kind", &KINDS, GangKind::None)?;
-    if matches!(kind, GangKind::Native | GangKind::Volcano) && section.get("timeout").is_some() {
+    let kind = section.word("kind", &KINDS, None)?;
+    if matches!(kind, Some(GangKind::Native | GangKind::Volcano))
+        && section.get("timeout").is_some()
+    {
         let message = "excludes this `kind`, whose scheduler holds nothing while a gang waits; leave \
                        `timeout` out";
         return Err(section.error("timeout", message));
@@ -66,15 +68,15 @@ pub(super) fn gang(
         let message = "must be longer than 0s: a gang needs time to start";
         return Err(section.error("timeout", message));
     }
-    let is_queue_needed = matches!(kind, GangKind::Volcano | GangKind::Yunikorn);
-    if queue.is_some() && !is_queue_needed && kind != GangKind::None {
+    let is_queue_needed = matches!(kind, Some(GangKind::Volcano | GangKind::Yunikorn));
+    if queue.is_some() && !is_queue_needed && kind.is_some() {
         let message = "excludes `queue`, which admits executors one by one; for a gang in a queue of Kueue \
                        write `queue_group: true` instead";
         return Err(section.error("kind", message));
     }
-    let give_back_after_ms = (kind == GangKind::None).then_some(timeout_ms);
+    let give_back_after_ms = kind.is_none().then_some(timeout_ms);
     let timeout_s = timeout_ms.div_ceil(1_000);
-    let pods = (kind != GangKind::None).then(|| PodGang {
+    let pods = kind.map(|kind| PodGang {
         kind,
         min,
         timeout_s,

@@ -83,7 +83,6 @@ const ALL: [&str; 5] = ["common", "common", "batch", "common", "{{x}}"];
 fn pods_claims_and_pod_groups_have_them_unless_they_have_their_own() {
     let theirs = "{labels: {team: template}, annotations: {example.com/owner: template}}";
     for (kind, has_group) in [
-        (GangKind::None, false),
         (GangKind::Native, true),
         (GangKind::Volcano, true),
         (GangKind::Coscheduling, true),

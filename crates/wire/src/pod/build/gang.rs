@@ -6,11 +6,9 @@ use super::{PodContext, PodSettings};
 use crate::k8s::labels;
 use posse_encoding::amounts::{Amounts, pod_requests};
 
-/// Who starts the executors of a gang together.
+/// The scheduler that starts the executors of a gang together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GangKind {
-    /// Nobody: posse gives incomplete gangs back.
-    None,
     /// The scheduler of Kubernetes (KEP-4671).
     Native,
     /// The scheduler of Volcano.
@@ -24,7 +22,6 @@ pub enum GangKind {
 /// The gang of a group's pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodGang {
-    /// Never `None`.
     pub kind: GangKind,
     /// How many pods must start together.
     pub min: u32,
@@ -80,7 +77,7 @@ impl GangKind {
     /// The group of APIs of its PodGroups, if it needs one.
     pub fn pod_group_api(self) -> Option<&'static str> {
         match self {
-            Self::None | Self::Yunikorn => None,
+            Self::Yunikorn => None,
             Self::Native => Some(NATIVE_API),
             Self::Volcano => Some(VOLCANO_API),
             Self::Coscheduling => Some(COSCHEDULING_API),
@@ -106,7 +103,7 @@ impl PodContext {
         let min = gang.min;
         let api = gang.kind.pod_group_api()?;
         let spec = match gang.kind {
-            GangKind::None | GangKind::Yunikorn => return None,
+            GangKind::Yunikorn => return None,
             GangKind::Native => json!({"schedulingPolicy": {"gang": {"minCount": min}}}),
             GangKind::Volcano => {
                 let mut spec = json!({"minMember": min});
@@ -149,7 +146,6 @@ pub(super) fn mark(
         }
     };
     match gang.kind {
-        GangKind::None => {}
         GangKind::Native => {
             spec.insert("schedulingGroup".to_owned(), json!({"podGroupName": name}));
         }
@@ -221,7 +217,6 @@ mod tests {
         let tasks = r#"[{"minMember":3,"minResource":{"cpu":"1500m","gpu/x":"2","memory":"1Gi"},"name":"executors"}]"#;
         let parameters = "placeholderTimeoutInSeconds=90 gangSchedulingStyle=Hard";
         for (kind, want) in [
-            (GangKind::None, vec![("/spec/schedulerName", Value::Null)]),
             (
                 GangKind::Native,
                 vec![
@@ -267,7 +262,6 @@ mod tests {
     #[test]
     fn a_scheduler_that_needs_a_pod_group_gets_one() {
         for (kind, want) in [
-            (GangKind::None, None),
             (GangKind::Yunikorn, None),
             (
                 GangKind::Native,
