@@ -71,13 +71,25 @@ impl Node {
     /// # Errors
     /// The text is not exactly one valid YAML document, or it exceeds the limits.
     pub fn read(text: &str) -> Result<Self, YamlError> {
+        Self::read_with(text, true)
+    }
+
+    /// The same, as client-go reads a kubeconfig: the last one of equal keys counts, and the first document.
+    ///
+    /// # Errors
+    /// As for `read`.
+    pub fn read_loosely(text: &str) -> Result<Self, YamlError> {
+        Self::read_with(text, false)
+    }
+
+    fn read_with(text: &str, is_strict: bool) -> Result<Self, YamlError> {
         if text.len() > FILE_BYTES_MAX {
             let message = format!("is larger than {FILE_BYTES_MAX} bytes");
             return Err(YamlError { at: Position::default(), message });
         }
         // Generators like to end a file with a separator and nothing after it.
         let text = text.trim_end().strip_suffix("\n---").unwrap_or(text);
-        Composer::new(text).document()
+        Composer::new(text, is_strict).document()
     }
 
     /// For "expected ..., found ...".
@@ -139,6 +151,8 @@ impl From<Value> for Node {
 
 /// Builds the tree from the parser's events.
 struct Composer<'a> {
+    /// Refuses a second document and equal keys.
+    is_strict: bool,
     parser: Parser<'a, StrInput<'a>>,
     /// Finished nodes by anchor number.
     anchors: BTreeMap<usize, (Node, Size)>,
@@ -158,29 +172,36 @@ struct Size {
 }
 
 impl<'a> Composer<'a> {
-    fn new(text: &'a str) -> Self {
+    fn new(text: &'a str, is_strict: bool) -> Self {
         let mut options = Options::default();
         (options.flow_nesting_limit, options.block_nesting_limit) = (DEPTH_MAX, DEPTH_MAX);
         let parser = Parser::new_from_str_with_options(text, options);
-        Self { parser, anchors: BTreeMap::new(), n_nodes: 0, n_bytes: 0 }
+        Self { parser, is_strict, anchors: BTreeMap::new(), n_nodes: 0, n_bytes: 0 }
     }
 
     /// The only document. An empty file is null.
     fn document(mut self) -> Result<Node, YamlError> {
         let mut root = None;
         loop {
-            match self.next()? {
-                (Event::StreamEnd, at) => {
-                    return Ok(root.unwrap_or(Node { at, written: None, kind: Kind::Null }));
+            match (self.next()?, root.take()) {
+                ((Event::StreamEnd, at), None) => {
+                    return Ok(Node { at, written: None, kind: Kind::Null });
                 }
-                (Event::DocumentStart(..), at) if root.is_some() => {
+                ((Event::StreamEnd, _), Some(node)) => return Ok(node),
+                ((Event::DocumentStart(..), _), Some(node)) if !self.is_strict => return Ok(node),
+                ((Event::DocumentStart(..), at), Some(_)) => {
                     return Err(error_at(
                         at,
                         "contains several documents; exactly one is expected",
                     ));
                 }
-                (Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _) => {}
-                (event, at) => root = Some(self.node(event, at, 0)?),
+                (
+                    (Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _),
+                    before,
+                ) => {
+                    root = before;
+                }
+                ((event, at), _) => root = Some(self.node(event, at, 0)?),
             }
         }
     }
@@ -276,7 +297,10 @@ impl<'a> Composer<'a> {
                 continue;
             }
             if !keys.insert(key.clone()) {
-                return Err(error_at(at, &format!("duplicate mapping key: {key}")));
+                if self.is_strict {
+                    return Err(error_at(at, &format!("duplicate mapping key: {key}")));
+                }
+                entries.retain(|entry| entry.key != key);
             }
             entries.push(Entry { at, key, value });
         }

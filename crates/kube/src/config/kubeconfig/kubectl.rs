@@ -224,6 +224,12 @@ fn formats() -> Vec<Row> {
             "A default tok",
         ),
         one(
+            "a key twice",
+            &whole.replace("namespace: ns", "namespace: other, namespace: ns"),
+            "A ns tok",
+        ),
+        one("a second document", &format!("{whole}---\nkind: Config\n"), "A ns tok"),
+        one(
             "unknown keys",
             &format!("{whole}\nx-mine: [1, {{a: b}}]\npreferences: {{colors: true}}\n"),
             "A ns tok",

@@ -101,7 +101,7 @@ impl Loaded {
         let wrong = |at: Position, problem: String| syntax(path, at, problem);
         let text = std::str::from_utf8(bytes)
             .map_err(|_| wrong(Position::default(), "is not UTF-8".to_owned()))?;
-        let node = Node::read(text).map_err(|error| wrong(error.at, error.message))?;
+        let node = Node::read_loosely(text).map_err(|error| wrong(error.at, error.message))?;
         let loaded = Self { path: path.to_owned(), node };
         for list in ["clusters", "contexts", "users"] {
             loaded.checked(loaded.top().and_then(|top| top.list(list)))?;
@@ -347,6 +347,15 @@ fn endpoint(
         .server
         .clone()
         .ok_or_else(|| location.error("server", "missing: set it to https://HOST:PORT"))?;
+    // client-go's `DefaultServerURL`.
+    let has_tls = raw.insecure_skip_tls_verify
+        || raw.certificate_authority.is_some()
+        || raw.certificate_authority_data.is_some();
+    let url = match (url.contains("://"), has_tls) {
+        (true, _) => url,
+        (false, true) => format!("https://{url}"),
+        (false, false) => format!("http://{url}"),
+    };
     let server = Server::parse(&url).map_err(|e| location.error("server", e))?;
     let proxy = match raw.proxy_url.clone() {
         Some(url) => Some(proxy::parse(&url).map_err(|e| location.error("proxy-url", e))?),

@@ -110,7 +110,7 @@ fn errors_in_a_cluster_entry_name_the_field() {
     check_cluster("{}", "server: missing: set it to https://HOST:PORT");
     check_cluster(
         "{server: kube.example.com}",
-        "server: \"kube.example.com\" is not a URL with scheme and host: write https://HOST",
+        "server: \"http://kube.example.com\": plain http is allowed for loopback only, use https://",
     );
     check_cluster(
         "{server: 'http://kube.example.com'}",
@@ -195,7 +195,6 @@ fn syntax_errors_name_line_and_column_without_values() {
         "users:\n- name: u\n  user: {exec: s3cr3t}\n",
         "users:\n- name: u\n  user: {exec: {provideClusterInfo: s3cr3t}}\n",
         "users:\n- name: u\n  user: {token: \"s3cr3t}\n",
-        "users:\n- name: u\n  user: {token: s3cr3t, token: s3cr3t}\n",
         "users:\n- name: u\n  user: {as-groups: s3cr3t}\n",
         "users:\n- name: u\n  user: {token: !!binary s3cr3t}\n",
         "users:\n- name: u\n  user: {token: *s3cr3t}\n",
@@ -215,6 +214,23 @@ fn syntax_errors_name_line_and_column_without_values() {
         let at: Vec<u64> = parts.by_ref().take(2).map(|n| n.parse().expect("a number")).collect();
         assert!(at[0] > 0 && at[1] > 0, "{error}");
         assert!(parts.next().is_some_and(|what| what.len() > 5), "{error}");
+    }
+}
+
+/// client-go takes the scheme from whether TLS is configured.
+#[test]
+fn a_server_without_a_scheme_has_the_one_of_its_trust() {
+    for (cluster, want) in [
+        (
+            "server: 'k.example.com:6443', insecure-skip-tls-verify: true",
+            "https://k.example.com:6443",
+        ),
+        ("server: '127.0.0.1:8001'", "http://127.0.0.1:8001"),
+    ] {
+        let text = format!(
+            "{HEAD}users: [{{name: u}}]\nclusters: [{{name: k, cluster: {{{cluster}}}}}]\n"
+        );
+        assert_eq!(resolve(&text).unwrap().server.origin(), want);
     }
 }
 
