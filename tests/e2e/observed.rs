@@ -168,9 +168,9 @@ fn address(posse: &Posse) -> String {
 }
 
 /// Status and body of a GET.
-fn get(address: &str, path: &str, accept: &str) -> (u16, String) {
+fn get(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
-    write!(stream, "GET {path} HTTP/1.0\r\nhost: posse\r\naccept: {accept}\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\nhost: posse\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a whole answer");
@@ -193,7 +193,7 @@ fn samples(text: &str) -> BTreeMap<&str, f64> {
 fn agree(posse: &Posse, address: &str) -> Result<(), String> {
     let status = posse.status();
     let events = posse.events();
-    let (code, text) = get(address, "/metrics", "*/*");
+    let (code, text) = get(address, "/metrics");
     assert_eq!(code, 200, "{text}");
     let samples = samples(&text);
     let count = |kind: &str| events.iter().filter(|event| event["event"] == kind).count();
@@ -247,12 +247,10 @@ fn agree(posse: &Posse, address: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The other paths and formats of the port.
+/// The other paths of the port.
 fn ports(address: &str) {
-    let (_, text) = get(address, "/metrics", "application/openmetrics-text;version=1.0.0");
-    assert!(text.ends_with("\n# EOF\n") && text.contains("# TYPE posse info\n"), "{text}");
     for (path, code) in [("/healthz", 200), ("/readyz", 200), ("/v1/status", 404), ("/", 404)] {
-        assert_eq!(get(address, path, "*/*").0, code, "{path}");
+        assert_eq!(get(address, path).0, code, "{path}");
     }
 }
 

@@ -11,12 +11,12 @@ use crate::address::listen;
 use crate::door::Door;
 use posse_serve::{Handler, Limits, Listen, Request, Responder, Server};
 use posse_wire::config::listen_addr::ListenAddr;
-use posse_wire::control::exposition::Format;
+use posse_wire::control::exposition::CONTENT_TYPE;
 
 /// The numbers of a run. `runtime` implements this.
 pub trait Metrics: Send + Sync {
     /// The text of a scrape. Does not wait for the reconciler.
-    fn text(&self, format: Format) -> String;
+    fn text(&self) -> String;
 }
 
 /// The running server. Dropping it stops it.
@@ -92,10 +92,8 @@ impl Handler for MetricsHandler {
                 );
             }
             "/metrics" => {
-                let format = Format::of_accept(request.headers("accept"));
-                let body = self.metrics.text(format);
-                let headers = [("content-type", format.content_type()), ("vary", "accept")];
-                return responder.send(200, &headers, body.as_bytes());
+                let body = self.metrics.text();
+                return responder.send(200, &[("content-type", CONTENT_TYPE)], body.as_bytes());
             }
             "/healthz" => health(self.core.is_alive()),
             "/readyz" => health(self.core.is_ready()),
@@ -145,8 +143,8 @@ mod tests {
     }
 
     impl Metrics for Run {
-        fn text(&self, format: Format) -> String {
-            format!("in {format:?}\n")
+        fn text(&self) -> String {
+            "a 1\n".to_owned()
         }
     }
 
@@ -179,17 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn a_scrape_needs_no_token_and_gets_the_format_that_it_accepts() {
+    fn a_scrape_needs_no_token() {
         let (_, server, at) = server();
         let (head, body) = ask(at, "GET /metrics", "");
         assert!(head.starts_with("http/1.1 200") && head.contains("version=0.0.4"), "{head}");
-        assert_eq!(body, "in Prometheus\n");
-        let accept = "accept: application/openmetrics-text;version=1.0.0\r\n";
-        let (head, body) = ask(at, "GET /metrics", accept);
-        assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
-        assert_eq!(body, "in OpenMetrics\n");
+        assert_eq!(body, "a 1\n");
         let (head, body) = ask(at, "HEAD /metrics", "");
-        assert!(head.contains("content-length: 14") && body.is_empty(), "{head}\n{body}");
+        assert!(head.contains("content-length: 4") && body.is_empty(), "{head}\n{body}");
         server.stop();
     }
 

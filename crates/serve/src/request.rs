@@ -50,7 +50,7 @@ impl Request {
     }
 
     /// All headers with this name, ignoring case, in order.
-    pub fn headers(&self, name: &'static str) -> impl Iterator<Item = &str> {
+    pub(super) fn headers(&self, name: &'static str) -> impl Iterator<Item = &str> {
         let has_name = move |(key, _): &&(String, String)| key.eq_ignore_ascii_case(name);
         self.headers.iter().filter(has_name).map(|(_, value)| value.as_str())
     }

@@ -20,7 +20,6 @@ use posse_control::metrics::Metrics;
 use posse_core::model::event::Event;
 use posse_core::reconciler::Reconciler;
 use posse_kube::http::Http;
-use posse_wire::control::exposition::Format;
 
 /// The counters of one run.
 pub struct RunMetrics {
@@ -75,7 +74,7 @@ impl RunMetrics {
 }
 
 impl Metrics for RunMetrics {
-    fn text(&self, format: Format) -> String {
+    fn text(&self) -> String {
         let counted = self.lock().counted().clone();
         let since = |at: Millis| seconds(self.clock.now().since(at));
         let scrape = Scrape {
@@ -86,6 +85,6 @@ impl Metrics for RunMetrics {
             sent: &self.sent,
             since: &since,
         };
-        scrape.write(&counted, format)
+        scrape.write(&counted)
     }
 }

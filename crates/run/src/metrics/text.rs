@@ -11,8 +11,8 @@ use posse_core::model::event::{Budget, LossReason, RestartKind};
 use posse_core::model::refusal::RefusalClass;
 use posse_core::model::status::{GroupStatus, State};
 use posse_kube::http::RequestCounts;
-use posse_wire::control::exposition::MetricType::{Counter, Gauge, Histogram, Info};
-use posse_wire::control::exposition::{Exposition, Format};
+use posse_wire::control::exposition::Exposition;
+use posse_wire::control::exposition::MetricType::{Counter, Gauge, Histogram};
 
 /// The work queue that the inbox is to monitoring made for controllers.
 const QUEUE: &[(&str, &str)] = &[("name", "inbox")];
@@ -30,10 +30,10 @@ pub(super) struct Scrape<'a> {
 
 impl Scrape<'_> {
     /// The whole text.
-    pub(super) fn write(&self, counted: &Counted, format: Format) -> String {
-        let mut text = Exposition::new(format);
+    pub(super) fn write(&self, counted: &Counted) -> String {
+        let mut text = Exposition::default();
         let labels = [("app", self.app), ("version", env!("CARGO_PKG_VERSION"))];
-        text.metric("posse_info", Info, "The application and the version of posse.")
+        text.metric("posse_info", Gauge, "The application and the version of posse.")
             .sample(&labels, 1.0);
         write_leader(&mut text, counted);
         write_groups(&mut text, counted);
@@ -249,7 +249,7 @@ mod tests {
             sent: &SentCounts::default(),
             since: &|_| 3.0,
         };
-        let text = scrape.write(&Counted::default(), Format::Prometheus);
+        let text = scrape.write(&Counted::default());
         for line in [
             concat!("posse_info{app=\"shop\",version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
             "posse_executors_lost_total{budget=\"app\",reason=\"oom_killed\"} 0",

@@ -1,59 +1,9 @@
-//! The text of a scrape: Prometheus' text format 0.0.4 and OpenMetrics 1.0, and the histograms in it. The crate prometheus-client
-//! writes OpenMetrics alone.
+//! The text of a scrape in Prometheus' text format 0.0.4, and the histograms in it.
 
 use std::fmt::Write as _;
 
-/// The format of the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    OpenMetrics,
-    Prometheus,
-}
-
-impl Format {
-    /// The format that the client prefers, by the values of its `Accept` headers. Prometheus' own
-    /// format if it prefers none.
-    pub fn of_accept<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
-        let (mut openmetrics, mut text) = (0, 0);
-        for range in accept.flat_map(|value| value.split(',')) {
-            let mut parts = range.split(';').map(str::trim);
-            let media_type = parts.next().unwrap_or_default();
-            let (mut weight, mut version) = (WEIGHT_MAX, None);
-            for (name, value) in parts.filter_map(|parameter| parameter.split_once('=')) {
-                match name.trim().to_ascii_lowercase().as_str() {
-                    "q" => weight = parse_weight(value.trim()),
-                    "version" => version = Some(value.trim().trim_matches('"')),
-                    _ => {}
-                }
-            }
-            let is_ours = media_type.eq_ignore_ascii_case("application/openmetrics-text");
-            if is_ours && version.is_none_or(|version| version == "1.0.0") {
-                openmetrics = weight.max(openmetrics);
-            } else if ["text/plain", "text/*", "*/*"].contains(&media_type) {
-                text = weight.max(text);
-            }
-        }
-        if openmetrics > 0 && openmetrics >= text { Self::OpenMetrics } else { Self::Prometheus }
-    }
-
-    /// The `Content-Type` of the text.
-    pub fn content_type(self) -> &'static str {
-        match self {
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
-        }
-    }
-}
-
-/// The weight of a media type without `q`, in thousandths.
-const WEIGHT_MAX: u16 = 1_000;
-
-/// A weight (RFC 9110: at most three decimals) in thousandths; 0 if it is invalid.
-fn parse_weight(text: &str) -> u16 {
-    let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
-    let thousandths = format!("{whole}{decimals:0<3}").parse().unwrap_or(0);
-    if decimals.len() <= 3 && thousandths <= WEIGHT_MAX { thousandths } else { 0 }
-}
+/// The `Content-Type` of the text.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +12,6 @@ pub enum MetricType {
     Counter,
     Gauge,
     Histogram,
-    /// Its name ends with `_info`, its value is 1.
-    Info,
 }
 
 /// How often a value lay in each range.
@@ -96,9 +44,8 @@ impl Histogram {
 }
 
 /// A text under construction. A metric's samples follow its `metric` call.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Exposition {
-    format: Format,
     text: String,
     name: &'static str,
 }
@@ -107,27 +54,15 @@ pub struct Exposition {
 pub type Labels<'a> = &'a [(&'static str, &'a str)];
 
 impl Exposition {
-    /// An empty text.
-    pub fn new(format: Format) -> Self {
-        Self { format, text: String::with_capacity(TEXT_BYTES_USUAL), name: "" }
-    }
-
     /// Begins a metric. `help` is one line without quotes and backslashes.
     pub fn metric(&mut self, name: &'static str, metric_type: MetricType, help: &str) -> &mut Self {
         self.name = name;
-        // OpenMetrics names the family, without the ending that its samples have.
-        let (family, word) = match (self.format, metric_type) {
-            (Format::OpenMetrics, MetricType::Counter) => {
-                (name.strip_suffix("_total").unwrap_or(name), "counter")
-            }
-            (Format::OpenMetrics, MetricType::Info) => {
-                (name.strip_suffix("_info").unwrap_or(name), "info")
-            }
-            (Format::Prometheus, MetricType::Counter) => (name, "counter"),
-            (Format::Prometheus, MetricType::Info) | (_, MetricType::Gauge) => (name, "gauge"),
-            (_, MetricType::Histogram) => (name, "histogram"),
+        let word = match metric_type {
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
         };
-        self.push(format_args!("# HELP {family} {help}\n# TYPE {family} {word}\n"));
+        self.push(format_args!("# HELP {name} {help}\n# TYPE {name} {word}\n"));
         self
     }
 
@@ -156,10 +91,7 @@ impl Exposition {
     }
 
     /// The whole text.
-    pub fn finish(mut self) -> String {
-        if self.format == Format::OpenMetrics {
-            self.text.push_str("# EOF\n");
-        }
+    pub fn finish(self) -> String {
         self.text
     }
 
@@ -176,7 +108,7 @@ impl Exposition {
         }
         if let Some(bound) = bound {
             self.text.push(before);
-            // OpenMetrics wants `1.0`, not `1`.
+            // `1.0` and not `1`, as Prometheus itself keeps it.
             match bound.is_finite() {
                 true => self.push(format_args!("le=\"{bound:?}\"")),
                 false => self.text.push_str("le=\"+Inf\""),
@@ -207,23 +139,19 @@ impl Exposition {
 }
 
 /// Exact up to 2^53, as in every Prometheus.
-#[expect(clippy::cast_precision_loss, reason = "the formats have only floats")]
+#[expect(clippy::cast_precision_loss, reason = "the format has only floats")]
 fn as_f64(n: u64) -> f64 {
     n as f64
 }
-
-/// The usual size of a text, in bytes.
-const TEXT_BYTES_USUAL: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// A metric of each type, with what needs an escape.
-    fn text(format: Format) -> String {
-        let mut text = Exposition::new(format);
-        text.metric("posse_info", MetricType::Info, "The program.")
-            .sample(&[("version", "0.1.0")], 1.0);
+    #[test]
+    fn writes_each_type_of_metric() {
+        let mut text = Exposition::default();
         text.metric("a_total", MetricType::Counter, "What is counted.")
             .count(&[("reason", "a\\b"), ("said", "\"no\"\nnever")], 3)
             .count(&[], 1 << 40);
@@ -236,94 +164,25 @@ mod tests {
         text.metric("c_seconds", MetricType::Histogram, "A distribution.")
             .histogram(&[("group", "g")], &histogram);
         text.metric("d", MetricType::Gauge, "Nothing.");
-        text.finish()
-    }
-
-    const SAMPLES: [&str; 10] = [
-        "posse_info{version=\"0.1.0\"} 1",
-        "a_total{reason=\"a\\\\b\",said=\"\\\"no\\\"\\nnever\"} 3",
-        "a_total 1099511627776",
-        "b_seconds 0.25",
-        "c_seconds_bucket{group=\"g\",le=\"0.5\"} 2",
-        "c_seconds_bucket{group=\"g\",le=\"1.0\"} 3",
-        "c_seconds_bucket{group=\"g\",le=\"30.0\"} 3",
-        "c_seconds_bucket{group=\"g\",le=\"+Inf\"} 4",
-        "c_seconds_sum{group=\"g\"} 32.3",
-        "c_seconds_count{group=\"g\"} 4",
-    ];
-
-    #[track_caller]
-    fn check(format: Format, comments: &[&str]) {
-        let text = text(format);
-        let (ours, samples): (Vec<&str>, Vec<&str>) =
-            text.lines().partition(|line| line.starts_with('#'));
-        assert_eq!(samples, SAMPLES, "{text}");
-        assert_eq!(ours, comments, "{text}");
-    }
-
-    #[test]
-    fn both_formats_have_the_same_samples() {
-        check(
-            Format::Prometheus,
-            &[
-                "# HELP posse_info The program.",
-                "# TYPE posse_info gauge",
-                "# HELP a_total What is counted.",
-                "# TYPE a_total counter",
-                "# HELP b_seconds A time.",
-                "# TYPE b_seconds gauge",
-                "# HELP c_seconds A distribution.",
-                "# TYPE c_seconds histogram",
-                "# HELP d Nothing.",
-                "# TYPE d gauge",
-            ],
-        );
-        check(
-            Format::OpenMetrics,
-            &[
-                "# HELP posse The program.",
-                "# TYPE posse info",
-                "# HELP a What is counted.",
-                "# TYPE a counter",
-                "# HELP b_seconds A time.",
-                "# TYPE b_seconds gauge",
-                "# HELP c_seconds A distribution.",
-                "# TYPE c_seconds histogram",
-                "# HELP d Nothing.",
-                "# TYPE d gauge",
-                "# EOF",
-            ],
-        );
-        assert!(text(Format::OpenMetrics).ends_with("\n# EOF\n"));
-    }
-
-    #[test]
-    fn the_client_chooses_the_format() {
-        const OPEN: &str = "application/openmetrics-text";
-        // What Prometheus 2.42 and 3.0 send.
-        let old = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
-                   version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-        let new = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
-                   application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;\
-                   escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
-        for (accept, want) in [
-            (vec![], Format::Prometheus),
-            (vec!["*/*"], Format::Prometheus),
-            (vec!["text/plain"], Format::Prometheus),
-            (vec!["text/html,*/*;q=0.8"], Format::Prometheus),
-            (vec![OPEN], Format::OpenMetrics),
-            (vec!["text/plain;q=0.5", OPEN], Format::OpenMetrics),
-            (vec!["APPLICATION/OpenMetrics-Text; Version=\"1.0.0\""], Format::OpenMetrics),
-            (vec!["application/openmetrics-text; q=0.2, text/plain"], Format::Prometheus),
-            (vec!["application/openmetrics-text;q=0"], Format::Prometheus),
-            (vec!["application/openmetrics-text;q=x,text/plain"], Format::Prometheus),
-            (vec!["application/openmetrics-text;q=2,text/plain;q=0.001"], Format::Prometheus),
-            (vec!["application/openmetrics-text;q=0.50,text/plain;q=0.499"], Format::OpenMetrics),
-            (vec!["application/openmetrics-text;version=2.0.0"], Format::Prometheus),
-            (vec![old], Format::OpenMetrics),
-            (vec![new], Format::OpenMetrics),
-        ] {
-            assert_eq!(Format::of_accept(accept.iter().copied()), want, "{accept:?}");
-        }
+        let want = [
+            "# HELP a_total What is counted.",
+            "# TYPE a_total counter",
+            "a_total{reason=\"a\\\\b\",said=\"\\\"no\\\"\\nnever\"} 3",
+            "a_total 1099511627776",
+            "# HELP b_seconds A time.",
+            "# TYPE b_seconds gauge",
+            "b_seconds 0.25",
+            "# HELP c_seconds A distribution.",
+            "# TYPE c_seconds histogram",
+            "c_seconds_bucket{group=\"g\",le=\"0.5\"} 2",
+            "c_seconds_bucket{group=\"g\",le=\"1.0\"} 3",
+            "c_seconds_bucket{group=\"g\",le=\"30.0\"} 3",
+            "c_seconds_bucket{group=\"g\",le=\"+Inf\"} 4",
+            "c_seconds_sum{group=\"g\"} 32.3",
+            "c_seconds_count{group=\"g\"} 4",
+            "# HELP d Nothing.",
+            "# TYPE d gauge",
+        ];
+        assert_eq!(text.finish().lines().collect::<Vec<_>>(), want);
     }
 }
