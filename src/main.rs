@@ -47,7 +47,6 @@ mod stop;
 mod submit;
 mod table;
 mod task;
-mod task_record;
 mod task_values;
 mod terminal;
 #[cfg(test)]

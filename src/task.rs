@@ -21,9 +21,7 @@ use crate::listing::{Listing, print_listing};
 use crate::logs::logs;
 use crate::progress::{Far, Progress};
 use crate::scale::only_group;
-use crate::settings::output_beside;
 use crate::table::table;
-use crate::task_record::{GroupTask, read_record};
 use crate::task_values::TaskValues;
 use crate::terminal::with_log_output;
 use crate::world::World;
@@ -31,7 +29,6 @@ use posse_base::text::sanitize;
 use posse_control::client::{Client, ClientError, OneTask};
 use posse_core::model::task::TaskOutcome;
 use posse_run::random::random_bits;
-use posse_run::task_outputs::TaskOutputs;
 use posse_wire::control::task::{ArrayJson, TaskJson, TaskShapeJson, TaskStatusJson, tasks_body};
 use posse_wire::pod::arguments::literal;
 
@@ -61,6 +58,14 @@ pub fn task(args: &TaskArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         TaskCommand::Cancel(args) => each(args, OneTask::Cancel, world),
         TaskCommand::Retry(args) => each(args, OneTask::Retry, world),
     }
+}
+
+/// A task and its group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct GroupTask {
+    group: String,
+    #[serde(flatten)]
+    task: TaskStatusJson,
 }
 
 /// A run that can be called, and the groups that are meant.
@@ -138,10 +143,6 @@ fn n_a_call(tasks: &[TaskJson]) -> usize {
 }
 
 fn list(args: &TaskListArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    if let Some(path) = &args.from {
-        let tasks = read_record(path, args.of.group.as_deref())?;
-        return print_listing(&Tasks(tasks), args.output, out);
-    }
     let tasks = find(&args.of, world)?.wanted(&[])?;
     print_listing(&Tasks(tasks), args.output, out)
 }
@@ -210,17 +211,6 @@ fn tell_failures(tasks: &[GroupTask], app: Option<&str>) {
 }
 
 fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    if let Some(path) = &args.from {
-        let path = world.dir.join(path);
-        let folder = if path.is_dir() { path } else { output_beside(&path) };
-        let failed = |what: String| Failure::new(Code::Failed, what);
-        let outputs = TaskOutputs::existing(&folder)
-            .map_err(|error| failed(format!("{}: cannot be read: {error}", folder.display())))?;
-        let bytes = outputs
-            .find(args.of.group.as_deref(), &args.key)
-            .map_err(|why| failed(format!("the output of task {} {why}", args.key)))?;
-        return print_output(&bytes, out);
-    }
     let run = find(&args.of, world)?;
     let GroupTask { group, task } = match run.one(&args.key, OneTask::Look) {
         Ok(task) => task,

@@ -16,7 +16,6 @@ mod cli {
     mod readme_commands;
     mod restricted;
     mod supported;
-    mod task_record;
     mod terminal;
     mod usage;
     mod words;

@@ -1,7 +1,6 @@
 //! The arguments of `posse task`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
@@ -112,9 +111,6 @@ pub struct TaskAddArgs {
 pub struct TaskListArgs {
     #[command(flatten)]
     pub of: TaskGroupArgs,
-    /// List the ended tasks of this file instead: what `posse run --events FILE` or `posse events -o json` has written
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["control", "control_token_file", "app"])]
-    pub from: Option<PathBuf>,
     #[command(flatten)]
     pub output: FormatArgs,
 }
@@ -143,10 +139,6 @@ pub struct TaskLogsArgs {
     /// Print new output until the task's executor ends
     #[arg(short, long)]
     pub follow: bool,
-    /// Print what is kept beside this file of events, or in this folder of outputs: of a run that may be over
-    #[arg(long, value_name = "FILE",
-          conflicts_with_all = ["control", "control_token_file", "app", "follow"])]
-    pub from: Option<PathBuf>,
 }
 
 /// `posse task cancel` and `posse task retry`.

@@ -551,7 +551,9 @@ fn task_output(
         }
         (TaskOutput::Default, _) if args.jobs.is_some() => None,
         (TaskOutput::Default, Some(EventTarget::File(path))) if may_be_file(path) => {
-            found(output_beside(path))
+            let mut folder = path.as_os_str().to_owned();
+            folder.push(".output");
+            found(folder.into())
         }
         (TaskOutput::Default, _) => {
             let is_in_cluster = (world.env)("KUBERNETES_SERVICE_HOST").is_some();
@@ -581,13 +583,6 @@ fn records_folder(env: Env<'_>) -> Option<PathBuf> {
     let home =
         || Some(Path::new(&env("HOME").filter(|home| !home.is_empty())?).join(".local/state"));
     Some(state.or_else(home)?.join("posse"))
-}
-
-/// The folder with the output of the tasks whose ends are in this file of events.
-pub(super) fn output_beside(events: &Path) -> PathBuf {
-    let mut path = events.as_os_str().to_owned();
-    path.push(".output");
-    PathBuf::from(path)
 }
 
 /// True if it is a regular file, or will be one.

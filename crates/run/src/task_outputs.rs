@@ -88,23 +88,7 @@ impl TaskOutputs {
     /// The folder cannot be created, or is not this user's alone.
     pub fn open(folder: &Path) -> io::Result<Self> {
         files::own_folder(folder)?;
-        let (all, older) = Self::scan(folder)?;
-        older.iter().for_each(|path| remove(path));
-        let surplus = all.lock().take_surplus();
-        all.remove_surplus(&surplus);
-        Ok(all)
-    }
-
-    /// What is kept in a folder that no run may use now. Changes nothing.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
-    pub fn existing(folder: &Path) -> io::Result<Self> {
-        Self::scan(folder).map(|(all, _)| all)
-    }
-
-    /// Also gives the files that nobody needs: of earlier attempts, and what a killed process has left half written.
-    fn scan(folder: &Path) -> io::Result<(Self, Vec<PathBuf>)> {
+        // What nobody needs: of earlier attempts, and what a killed process has left half written.
         let mut older = Vec::new();
         let mut found: Vec<(SystemTime, Name, Kept)> = Vec::new();
         for group in fs::read_dir(folder)?.take(GROUPS_MAX) {
@@ -122,7 +106,11 @@ impl TaskOutputs {
         for (_, name, kept) in found {
             older.extend(state.insert(name, kept).map(|old| old.path));
         }
-        Ok((Self { folder: folder.to_owned(), state: Mutex::new(state) }, older))
+        older.iter().for_each(|path| remove(path));
+        let surplus = state.take_surplus();
+        let all = Self { folder: folder.to_owned(), state: Mutex::new(state) };
+        all.remove_surplus(&surplus);
+        Ok(all)
     }
 
     /// Keeps the output of a task. `read` asks the server for it.
@@ -226,36 +214,21 @@ impl TaskOutputs {
         }
     }
 
-    /// The output of a task, from any group if `group` is none.
-    ///
-    /// # Errors
-    /// Why it is not there, as a phrase after "the output of the task".
-    pub fn find(&self, group: Option<&str>, key: &str) -> Result<Vec<u8>, String> {
-        let state = self.lock();
-        let of_it = |(of, its): &&Name| its == key && group.is_none_or(|group| group == of);
-        let names: Vec<&Name> = match group {
-            Some(group) => {
-                let name = (group.to_owned(), key.to_owned());
-                state.kept.get_key_value(&name).map(|(name, _)| name).into_iter().collect()
-            }
-            None => state.kept.keys().filter(of_it).collect(),
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl posse_control::TaskOutputs for TaskOutputs {
+    fn find(&self, group: &GroupName, key: &str) -> Result<Vec<u8>, String> {
+        let name = (group.to_string(), key.to_owned());
+        let kept = self.lock().kept.get(&name).cloned();
+        let Some(kept) = kept else {
+            return Err(format!(
+                "is not in {}: none was kept, or it was one of the oldest and removed",
+                self.folder.display()
+            ));
         };
-        let kept = match names.as_slice() {
-            [] => {
-                return Err(format!(
-                    "is not in {}: none was kept, or it was one of the oldest and removed",
-                    self.folder.display()
-                ));
-            }
-            [name] => state.kept.get(*name).cloned(),
-            names => {
-                let groups: Vec<&str> = names.iter().map(|(group, _)| group.as_str()).collect();
-                let groups = sanitize(&groups.join(", "), WHY_BYTES_MAX);
-                return Err(format!("is there for several groups, so use --group: {groups}"));
-            }
-        };
-        drop(state);
-        let Some(kept) = kept else { return Err("is gone".to_owned()) };
         let bytes = files::read(&kept.path, OUTPUT_BYTES_MAX as u64)
             .map_err(|error| format!("cannot be read: {}: {error}", kept.path.display()))?;
         match kept.is_output {
@@ -265,16 +238,6 @@ impl TaskOutputs {
                 Err(format!("was not kept: {why}"))
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl posse_control::TaskOutputs for TaskOutputs {
-    fn find(&self, group: &GroupName, key: &str) -> Result<Vec<u8>, String> {
-        self.find(Some(group.as_str()), key)
     }
 }
 
@@ -357,6 +320,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
+    use posse_control::TaskOutputs as _;
     use posse_core::model::ids::Uid;
     use posse_testing::Folder;
 
@@ -377,7 +341,7 @@ mod tests {
     }
 
     fn found(all: &TaskOutputs, key: &str) -> String {
-        match all.find(Some("g"), key) {
+        match all.find(&"g".into(), key) {
             Ok(bytes) => String::from_utf8(bytes).unwrap(),
             Err(why) => format!("no: {why}"),
         }
@@ -412,7 +376,6 @@ mod tests {
                 (found(&all, "a.b").as_str(), found(&all, "a").as_str()),
                 ("one\n", "three\n")
             );
-            assert_eq!(all.find(None, "a").as_deref(), Ok(&b"three\n"[..]));
             assert!(found(&all, "b").starts_with("no: is not in "), "{}", found(&all, "b"));
         }
         for entry in fs::read_dir(path.join("g")).unwrap() {
@@ -511,7 +474,11 @@ mod tests {
                 ..output("", 1)
             };
             all.keep(&strange, 0, || Ok(key.as_bytes().to_vec()));
-            assert_eq!(all.find(Some(group), key).as_deref(), Ok(key.as_bytes()), "{group} {key}");
+            assert_eq!(
+                all.find(&group.into(), key).as_deref(),
+                Ok(key.as_bytes()),
+                "{group} {key}"
+            );
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing beside the folder");
         let target = folder.path().join("target");

@@ -85,7 +85,7 @@ fn name(event: &Event) -> &'static str {
             GroupEvent::GangRunning { .. } => "gang_running",
             GroupEvent::Restarted { .. } => "group_restarted",
             GroupEvent::TargetChanged { .. } => "target_changed",
-            GroupEvent::TaskEnded { .. } => TASK_ENDED,
+            GroupEvent::TaskEnded { .. } => "task_ended",
             GroupEvent::Unprotected { .. } => "unprotected",
             GroupEvent::Waiting { .. } => "waiting",
         },
@@ -287,8 +287,6 @@ const FORMAT: u32 = 1;
 
 /// The name of the event about a call that has changed the run.
 pub const ACTED: &str = "acted";
-/// The name of the event that tells the end of a task.
-pub const TASK_ENDED: &str = "task_ended";
 
 /// Initial buffer size: most lines fit.
 const LINE_BYTES_USUAL: usize = 320;
