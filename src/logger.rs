@@ -12,7 +12,6 @@ use crate::exit::Failure;
 use crate::terminal::has_colors;
 use crate::world::{Env, World};
 use posse_base::text::{one_line, printable_json, sanitize};
-use posse_run::progress::LOG_TARGET as PROGRESS;
 
 /// The longest error, in bytes.
 const ERROR_BYTES_MAX: usize = 16 << 10;
@@ -28,7 +27,7 @@ pub fn init(world: &World<'_>) -> Result<(), Failure> {
     let OutputArgs { quiet, verbose, log_format, .. } = world.output;
     let filters = match (quiet, verbose) {
         (true, _) => "error".to_owned(),
-        (false, 0) => filters(world.env)? + &format!(",{PROGRESS}=info"),
+        (false, 0) => filters(world.env)?,
         (false, 1) => "info,posse=debug".to_owned(),
         (false, _) => "debug".to_owned(),
     };

@@ -24,7 +24,7 @@ const COMMANDS_OF_THE_FULL_PROGRAM: [&str; 7] =
 const COMMANDS_OF_LINUX: [&str; 3] = ["dev", "map", "run"];
 
 /// What a hand types that knows earlier releases or other programs, by command, and what posse says to it.
-const HABITS: [(&str, &str, &str); 18] = [
+const HABITS: [(&str, &str, &str); 19] = [
     ("posse check", "--file", "it was removed: -f FILE"),
     ("posse map", "--file", "it was removed: -f FILE"),
     ("posse render", "--file", "it was removed: -f FILE"),
@@ -33,6 +33,11 @@ const HABITS: [(&str, &str, &str); 18] = [
         "posse render",
         "--server-check",
         "it was removed: `posse check` asks the server, and of a driver `posse submit --dry-run`",
+    ),
+    (
+        "posse run",
+        "--progress",
+        "it was removed: the log says what is waited for, and `posse status` how many executors run",
     ),
     ("posse submit", "--wait", "it was removed: posse waits without it"),
     ("posse kill", "--replace", "it was removed: posse replaces executors without it"),

@@ -227,9 +227,6 @@ pub struct RunArgs {
     /// Allow one driver of the application at a time: wait until the other one has ended
     #[arg(long)]
     pub exclusive: bool,
-    /// When to log the progress, a line for each change
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    pub progress: ShowProgress,
     /// Print what the executors write to stderr, each line with its group and executor in front
     #[arg(long)]
     pub executor_logs: bool,
@@ -255,7 +252,7 @@ pub struct EmbeddedArgs {
     pub insecure_no_auth: bool,
 }
 
-/// Whether `posse run` logs its progress: a line each time something has changed, at most one a second.
+/// Whether `posse map` logs how far it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ShowProgress {
     /// If stderr is a terminal

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _};
 
 use log::{debug, error, info};
 
-use crate::args::{RunArgs, ShowProgress};
+use crate::args::RunArgs;
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
 use crate::permissions;
@@ -108,7 +108,6 @@ fn run_once(
         env,
         clock,
         signals: &signals,
-        shows_progress: shows_progress(args.progress, world),
         job_pod: job_pod.as_mut(),
         exit_code: &exit_code,
     };
@@ -154,15 +153,6 @@ fn start_signals() -> Result<Signals, Failure> {
         false => Signals::start(),
     };
     signals.map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))
-}
-
-fn shows_progress(wanted: ShowProgress, world: &World<'_>) -> bool {
-    let is_wanted = match wanted {
-        ShowProgress::Auto => io::stderr().is_terminal(),
-        ShowProgress::Plain => true,
-        ShowProgress::Off => false,
-    };
-    is_wanted && !world.output.quiet
 }
 
 /// The pod of a Job in which this process runs.

@@ -155,10 +155,11 @@ fn changed_defaults_are_told() {
 }
 
 /// Flags that are gone. docs/UPGRADING.md tells what to write instead.
-const GONE: [(&str, &str); 4] = [
+const GONE: [(&str, &str); 5] = [
     ("posse kill", "--replace"),
     ("posse logs", "--executor"),
     ("posse render", "--server-check"),
+    ("posse run", "--progress"),
     ("posse submit", "--wait"),
 ];
 

@@ -1,4 +1,4 @@
-//! `posse run` on a terminal: its progress, drivers that read the terminal, and job control. Each test looks at the screen that a person would see.
+//! `posse run` on a terminal: drivers that read the terminal, and job control. Each test looks at the screen that a person would see.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,6 @@ use posse_testing::program;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::conventions::wait_for;
 use super::pty::Terminal;
 
 const TEMPLATE: &str = r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [
@@ -53,7 +52,10 @@ impl Folder {
     /// `posse run --dev` with a driver in `sh`, which waits for files by `wait_for NAME`.
     fn run(&self, flags: &[&str], script: &str) -> Command {
         let script = format!("wait_for() {{ until [ -e $1 ]; do sleep 0.02; done; }}\n{script}");
-        self.posse(&[&["run", "--dev"], flags, &["--", "sh", "-c", &script]].concat())
+        let mut run =
+            self.posse(&[&["run", "--dev"], flags, &["--", "sh", "-c", &script]].concat());
+        run.env("POSSE_LOG", "info");
+        run
     }
 
     fn make(&self, name: &str) {
@@ -79,47 +81,25 @@ impl Drop for Folder {
     }
 }
 
-/// Waits for a line of progress with these words.
 #[track_caller]
-fn wait_progress(terminal: &Terminal, words: &[&str]) -> String {
-    let is_it =
-        |line: &str| line.contains("INFO words  ") && words.iter().all(|word| line.contains(word));
-    terminal.wait_line(&format!("a progress line with {words:?}"), is_it)
+fn wait_running(terminal: &Terminal) {
+    terminal.wait_line("executors", |line| line.ends_with("all 2 executors are running"));
 }
 
 #[test]
-fn a_stop_says_what_it_waits_for_and_how_to_force_it() {
+fn a_second_ctrl_c_forces_the_end() {
     let folder = Folder::new(CONFIG);
     let run = folder.run(&[], "trap '' INT TERM; : >deaf; while :; do sleep 1; done");
     let mut terminal = Terminal::start(&run, 120);
-    wait_progress(&terminal, &["running 2/2"]);
+    wait_running(&terminal);
     folder.wait_made(&terminal, "deaf");
     terminal.press("\x03");
-    wait_progress(&terminal, &["stopping: waits for the driver", "Ctrl-C again to force"]);
+    terminal.wait_line("the stop", |line| line.ends_with("stopping"));
     // A signal within 200 ms of the first one counts as the same.
     while !terminal.is_over() {
         terminal.press("\x03");
     }
     assert_eq!(terminal.expect_end(), 12);
-}
-
-#[test]
-fn an_outage_is_shown() {
-    let folder = Folder::new(CONFIG);
-    let kubeconfig = folder.path().join("kubeconfig");
-    let kubeconfig = kubeconfig.to_str().unwrap();
-    let mut cluster = folder.posse(&["dev", "--simulate", "--kubeconfig", kubeconfig]);
-    let mut cluster = cluster.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    wait_for("the cluster", || {
-        assert!(cluster.try_wait().unwrap().is_none(), "the cluster runs");
-        Path::new(kubeconfig).exists()
-    });
-    let run = folder.posse(&["run", "--kubeconfig", kubeconfig]);
-    let terminal = Terminal::start(&run, 120);
-    wait_progress(&terminal, &["running 2/2"]);
-    kill_process(Pid::from_child(&cluster), Signal::TERM).unwrap();
-    assert!(cluster.wait().unwrap().success(), "its folder is gone with it");
-    wait_progress(&terminal, &["running 2/2", "server unreachable"]);
 }
 
 #[test]
@@ -197,7 +177,7 @@ fn ctrl_z_without_a_shell_stops_nothing() {
     let folder = Folder::new(CONFIG);
     let script = "trap ': >continued' CONT; : >trapped; while :; do sleep 0.1; done";
     let mut terminal = Terminal::start(&folder.run(&[], script), 80);
-    wait_progress(&terminal, &["running 2/2"]);
+    wait_running(&terminal);
     folder.wait_made(&terminal, "trapped");
     terminal.press("\x1a");
     folder.wait_made(&terminal, "continued");
@@ -222,8 +202,8 @@ fn a_killed_driver_leaves_the_terminal_as_it_was() {
     terminal.press("\r");
     let driver = driver_pid(&terminal);
     terminal.wait("other modes", || if terminal.state() == before { Err(()) } else { Ok(()) });
-    let driver = rustix::process::Pid::from_raw(driver.cast_signed()).unwrap();
-    rustix::process::kill_process(driver, Signal::KILL).unwrap();
+    let driver = Pid::from_raw(driver.cast_signed()).unwrap();
+    kill_process(driver, Signal::KILL).unwrap();
     terminal.wait_line("the exit code", |line| line == "code 137");
     assert_eq!(terminal.state(), before);
 }
@@ -253,7 +233,7 @@ fn ctrl_c_ends_a_driver_that_does_not_read_the_terminal() {
     let folder = Folder::new(CONFIG);
     let script = "trap 'echo got it; exit 5' INT; : >trapped; while :; do sleep 0.1; done";
     let mut terminal = Terminal::start(&folder.run(&[], script), 80);
-    wait_progress(&terminal, &["running 2/2"]);
+    wait_running(&terminal);
     folder.wait_made(&terminal, "trapped");
     terminal.press("\x03");
     assert_eq!(terminal.expect_end(), 5);
@@ -263,8 +243,8 @@ fn ctrl_c_ends_a_driver_that_does_not_read_the_terminal() {
 #[test]
 fn a_shell_can_move_the_run_between_background_and_foreground() {
     let folder = Folder::new(CONFIG);
-    let shell = folder.command("sh", &["-i"]);
-    let terminal = Terminal::start(&shell, 120);
+    let mut shell = folder.command("sh", &["-i"]);
+    let terminal = Terminal::start(shell.env("POSSE_LOG", "info"), 120);
     let posse = env!("CARGO_BIN_EXE_posse");
     terminal.press("PS1='prompt> '\r");
     terminal.wait_line("the prompt", |line| line.ends_with("prompt>"));
@@ -275,8 +255,10 @@ fn a_shell_can_move_the_run_between_background_and_foreground() {
     terminal.press(&format!("{posse} run --dev -- python3 driver.py &\r"));
     let pid = || fs::read_to_string(folder.path().join("pid")).map_err(drop);
     let pid = terminal.wait("the driver", || pid()?.trim().parse::<u32>().map_err(drop));
+    wait_running(&terminal);
+    let (_, shell) = terminal.state();
     terminal.press("fg\r");
-    wait_progress(&terminal, &["running 2/2"]);
+    terminal.wait("the job", || if terminal.state().1 == shell { Err(()) } else { Ok(()) });
     terminal.press("\x1a");
     terminal.wait("the driver to stop", || if is_stopped(pid) { Ok(()) } else { Err(()) });
     terminal.press("echo is''typed\r");
@@ -365,26 +347,9 @@ fn output(folder: &Folder, flags: &[&str], script: &str, log: &str) -> Output {
 }
 
 #[test]
-fn plain_progress_is_log_lines() {
-    let folder = Folder::new(CONFIG);
-    // The driver ends when it has seen the line.
-    let log = folder.path().join("log");
-    let script = r#"n=0; until grep -q "running 2/2" log || [ $n -gt 6000 ]; do
-        n=$((n + 1)); sleep 0.02; done"#;
-    let mut run = folder.run(&["--progress", "plain"], script);
-    run.stderr(fs::File::create(&log).unwrap()).stdin(Stdio::null()).status().unwrap();
-    let log = fs::read_to_string(&log).unwrap();
-    assert!(log.lines().any(|line| line.ends_with("INFO words  running 2/2")), "{log}");
-    assert!(!log.contains(|c: char| c.is_control() && c != '\n'), "{log:?}");
-    let lines: Vec<&str> = log.lines().map(|line| line.split_once("INFO").unwrap().1).collect();
-    let is_repeated = lines.windows(2).any(|pair| pair[0] == pair[1]);
-    assert!(!is_repeated, "only changes: {log}");
-}
-
-#[test]
 fn quiet_says_only_errors() {
     let folder = Folder::new(CONFIG);
-    let quiet = output(&folder, &["-q", "--progress", "plain"], "echo out", "debug");
+    let quiet = output(&folder, &["-q"], "echo out", "debug");
     assert_eq!((text(&quiet.stdout).as_str(), text(&quiet.stderr).as_str()), ("out\n", ""));
     let mut terminal = Terminal::start(&folder.run(&["-q"], "sleep 2; echo out"), 80);
     assert_eq!(terminal.expect_end(), 0);
@@ -405,7 +370,7 @@ fn verbose_logs_what_posse_does() {
 #[test]
 fn everything_on_stderr_can_be_json() {
     let folder = Folder::new(CONFIG);
-    let flags = ["--log-format", "json", "--progress=plain"];
+    let flags = ["--log-format", "json"];
     for (args, code) in [
         (&[&["run", "--dev"], &flags[..], &["--", "sh", "-c", "sleep 1; exit 3"]].concat()[..], 3),
         (&["--log-format=json", "run", "--dev", "--", "/no/such/file"], 2),

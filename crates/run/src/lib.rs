@@ -16,7 +16,6 @@ pub mod log_lines;
 pub mod metrics;
 pub mod pod_groups;
 pub mod polled;
-pub mod progress;
 pub mod random;
 pub mod record;
 pub mod run;

@@ -8,7 +8,7 @@ use clap::ValueEnum as _;
 
 use crate::args::map::MapArgs;
 use crate::args::output::OutputArgs;
-use crate::args::{EmbeddedArgs, RunArgs, ShowProgress};
+use crate::args::{EmbeddedArgs, RunArgs};
 use crate::exit::{Code, Failure};
 use crate::world::World;
 
@@ -64,7 +64,6 @@ fn run_args(args: &MapArgs, world: &World<'_>) -> Result<RunArgs, Failure> {
         server: args.server.clone(),
         embedded: EmbeddedArgs { dev: args.dev, ..EmbeddedArgs::default() },
         // That of the lines is told instead.
-        progress: ShowProgress::Off,
         jobs: Some(args.jobs),
         driver,
         ..RunArgs::default()

@@ -22,7 +22,6 @@ use crate::inbox::{Liveness, Message, TURN_MESSAGES_MAX};
 use crate::leases::{holder, scope_name};
 use crate::log_lines::{EventLogger, describe_verdict};
 use crate::metrics::RunMetrics;
-use crate::progress::{Facts, Progress, Stopping};
 use crate::record::{RecordEnd, RecordThread};
 use crate::signals::{Signal, Signals};
 use crate::watermark::SharedWatermark;
@@ -36,10 +35,9 @@ use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
 use posse_core::machines::startup::StartStep;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{Command, Reply};
-use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
-use posse_core::model::status::{DriverStatus, GroupStatus};
+use posse_core::model::status::DriverStatus;
 use posse_core::reconciler::Reconciler;
 use posse_kube::api::driver_job::DriverJob;
 use posse_wire::time;
@@ -102,8 +100,6 @@ pub struct Engine<'a, U> {
     pub log: Arc<EventLog>,
     /// Counts for scrapes; none: nobody scrapes.
     pub metrics: Option<Arc<RunMetrics>>,
-    /// None: it is not shown.
-    pub progress: Option<Progress>,
     pub driver_plan: DriverPlan,
     /// None: the run has no record.
     pub record: Option<RecordThread>,
@@ -127,8 +123,6 @@ pub struct EngineState {
     interrupted_by: Option<Signal>,
     leases: HeldLeases,
     promises: Promises,
-    progress_at: Option<Millis>,
-    n_lost: u64,
     /// The last inputs came within `TURN_INTERVAL_MIN` after the turn before them.
     is_busy: bool,
     /// The driver has read the terminal.
@@ -152,8 +146,6 @@ impl EngineState {
             interrupted_by: None,
             leases: HeldLeases::default(),
             promises: Promises::default(),
-            progress_at: None,
-            n_lost: 0,
             is_busy: false,
             wants_terminal: false,
             is_suspended: false,
@@ -272,7 +264,6 @@ impl<U: Upstream> Engine<'_, U> {
             self.core.next_deadline(),
             self.finish.next_deadline(),
             self.state.reap_at,
-            self.state.progress_at,
             self.state.foreground_check_at,
             self.state.promises.next_deadline(),
         ]
@@ -398,36 +389,10 @@ impl<U: Upstream> Engine<'_, U> {
         let is_ready = self.core.had_first_list() && self.state.leases.has_all();
         self.liveness.record_turn(now.0, is_ready);
         self.state.logger.log_groups(self.core.brief_group_statuses(), now);
-        if let Some(mut progress) = self.progress.take() {
-            self.state.progress_at = progress.show(|| self.facts(), now);
-            self.progress = Some(progress);
-        }
-    }
-
-    fn facts(&self) -> Facts {
-        let groups = self.core.group_statuses();
-        let stopping = self.stopping(&groups);
-        Facts { stopping, ..Facts::new(&groups, self.state.n_lost, self.core.outage().is_some()) }
-    }
-
-    /// What the stop waits for.
-    fn stopping(&self, groups: &[GroupStatus]) -> Option<Stopping> {
-        if self.finish.is_running() {
-            return None;
-        }
-        if self.state.driver.is_some() {
-            return Some(Stopping::Driver);
-        }
-        let count = |group: &GroupStatus| {
-            group.requested + group.pending + group.running + group.draining + group.terminating
-        };
-        Some(Stopping::Executors { remaining: groups.iter().map(count).sum() })
     }
 
     fn publish_events(&mut self, now: Millis) {
         while let Some(event) = self.core.poll_event() {
-            self.state.n_lost +=
-                u64::from(matches!(event, Event::Executor(_, ExecutorEvent::Lost { .. })));
             self.state.logger.log_event(&event, now);
             if let Some(metrics) = &self.metrics {
                 metrics.on_event(&event, now);

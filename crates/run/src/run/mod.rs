@@ -32,7 +32,6 @@ use crate::leases::IdStore;
 use crate::log_lines::EventLogger;
 use crate::metrics::RunMetrics;
 use crate::pod_groups::PodGroups;
-use crate::progress::Progress;
 use crate::random::random_bits;
 use crate::run::context::{ApiServer, EnvLookup, RunContext};
 use crate::run::error::RunError;
@@ -82,7 +81,6 @@ pub struct RunInputs<'a> {
     pub env: EnvLookup<'a>,
     pub clock: Clock,
     pub signals: &'a Signals,
-    pub shows_progress: bool,
     /// The Job of this process's pod.
     pub job_pod: Option<&'a mut JobPod>,
     /// The exit code of an outcome.
@@ -101,17 +99,8 @@ pub struct RunResult {
 /// # Errors
 /// The run could not start. After the start every end is a `ShutdownOutcome`.
 pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
-    let RunInputs {
-        settings,
-        server,
-        driver_kubeconfig,
-        env,
-        clock,
-        signals,
-        shows_progress,
-        job_pod,
-        exit_code,
-    } = inputs;
+    let RunInputs { settings, server, driver_kubeconfig, env, clock, signals, job_pod, exit_code } =
+        inputs;
     let outliving = job_pod.as_deref().filter(|pod| pod.is_readable()).map(JobPod::job);
     let context = RunContext::find(settings, env, &server, outliving)?;
     let outputs = open_outputs(settings)?;
@@ -120,7 +109,6 @@ pub fn run(inputs: RunInputs<'_>) -> Result<RunResult, RunError> {
         driver_kubeconfig,
         clock,
         signals,
-        shows_progress,
         server,
         context,
         job: job_pod.as_deref().map(|pod| pod.job().clone()),
@@ -138,7 +126,6 @@ struct Run<'a> {
     driver_kubeconfig: Option<&'a Path>,
     clock: Clock,
     signals: &'a Signals,
-    shows_progress: bool,
     server: ApiServer,
     context: RunContext,
     job: Option<DriverJob>,
@@ -444,7 +431,6 @@ impl Run<'_> {
             liveness: Arc::clone(&interfaces.liveness),
             log: Arc::clone(&interfaces.log),
             metrics,
-            progress: self.shows_progress.then(|| Progress::new(&settings.app)),
             driver_plan,
             record,
             state: EngineState::new(self.logger()),
