@@ -79,12 +79,13 @@ impl SlotClaims {
     /// Name and uid of the claim, if this call has created it.
     fn ensure_claim(&self, claim: &Value) -> Result<Option<(String, String)>, Refusal> {
         let name = claim["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let about = |refusal| about(&format!("claim {name}"), refusal);
         let refusal = match self.objects.create(KIND, claim) {
             Ok(created) => return Ok(Some((name, created.uid))),
             Err(refusal) if refusal.class == RefusalClass::Exists => refusal,
-            Err(refusal) => return Err(about(&name, refusal)),
+            Err(refusal) => return Err(about(refusal)),
         };
-        let found = self.objects.get(KIND, &name).map_err(|refusal| about(&name, refusal))?;
+        let found = self.objects.get(KIND, &name).map_err(about)?;
         let (class, what) = match found {
             None => (RefusalClass::Transient, "was deleted at this moment"),
             Some(found) if !is_same_claim(claim, &found) => (
@@ -122,7 +123,7 @@ pub fn delete_claims(objects: &Objects, selector: &str) -> Result<usize, Refusal
     let mut refused = None;
     for claim in &claims {
         let deleted = objects.delete(KIND, &claim.name, &claim.uid, None);
-        refused = refused.or_else(|| Some(about(&claim.name, deleted.err()?)));
+        refused = refused.or_else(|| Some(about(&format!("claim {}", claim.name), deleted.err()?)));
     }
     refused.map_or(Ok(claims.len()), Err)
 }
@@ -137,12 +138,12 @@ fn parse(claim: &[u8]) -> Result<Value, Refusal> {
     })
 }
 
-/// The refusal with the claim's name. The pod was not sent, so nothing about it is unknown.
-fn about(name: &str, refusal: Refusal) -> Refusal {
+/// The refusal with what was to be there before a pod. The pod was not sent, so nothing about it is unknown.
+pub(crate) fn about(what: &str, refusal: Refusal) -> Refusal {
     let is_unknown = matches!(
         refusal.class,
         RefusalClass::OutcomeUnknown | RefusalClass::Conflict | RefusalClass::Expired
     );
     let class = if is_unknown { RefusalClass::Transient } else { refusal.class };
-    Refusal { class, message: format!("claim {name}: {}", refusal.message), ..refusal }
+    Refusal { class, message: format!("{what}: {}", refusal.message), ..refusal }
 }

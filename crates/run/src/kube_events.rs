@@ -263,12 +263,7 @@ mod tests {
         let log = Arc::new(EventLog::new("k3f9x", clock));
         let counts = Arc::new(SentCounts::default());
         let api = Objects::new(plain_client(server.address), Some("n"));
-        let pod = OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "driver".to_owned(),
-            uid: "u1".to_owned(),
-        };
+        let pod = OwnerRef::pod("driver", "u1");
         let regarding = Regarding { namespace: "n".to_owned(), pod, common: Arc::default() };
         let shared = (Arc::clone(&log), Arc::clone(&counts));
         let writer =

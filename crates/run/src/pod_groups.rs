@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use log::{debug, warn};
 
+use crate::claims::about;
 use posse_core::model::ids::GroupName;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::pod_groups;
@@ -51,7 +52,7 @@ impl PodGroups {
         let created = created.and_then(|root| {
             pod_groups::create(&self.http, &root, &self.namespace, &object).map(|()| root)
         });
-        let root = created.map_err(about)?;
+        let root = created.map_err(|refusal| about("PodGroup", refusal))?;
         debug!("PodGroup of group {group} is at {root}");
         lock(&self.created).insert(group.clone(), (root, Instant::now()));
         Ok(())
@@ -90,14 +91,4 @@ pub fn check_pod_group(http: &Http, pods: &PodContext) -> Result<(), Refusal> {
         Err(refusal) if refusal.class == RefusalClass::Invalid => Err(refusal),
         Ok(_) | Err(_) => Ok(()),
     }
-}
-
-/// The pod was not sent, so nothing about it is unknown.
-fn about(refusal: Refusal) -> Refusal {
-    let is_unknown = matches!(
-        refusal.class,
-        RefusalClass::OutcomeUnknown | RefusalClass::Conflict | RefusalClass::Expired
-    );
-    let class = if is_unknown { RefusalClass::Transient } else { refusal.class };
-    Refusal { class, message: format!("PodGroup: {}", refusal.message), ..refusal }
 }

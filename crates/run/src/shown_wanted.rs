@@ -98,12 +98,7 @@ mod tests {
                 Answer::Reply(200, "Content-Type: application/json\r\n", "{}".into())
             });
             let api = Objects::new(plain_client(server.address), Some("n"));
-            let pod = OwnerRef {
-                api_version: "v1".to_owned(),
-                kind: "Pod".to_owned(),
-                name: "d".to_owned(),
-                uid: "u".to_owned(),
-            };
+            let pod = OwnerRef::pod("d", "u");
             let log = Arc::new(EventLog::new("r", Clock::start()));
             let core = Arc::new(FakeCore::default());
             core.status.set(status.clone()).unwrap();

@@ -248,12 +248,7 @@ mod tests {
     fn ids_are_reserved_on_the_drivers_pod() {
         let pod = r#"{"metadata":{"name":"driver","uid":"u-1"}}"#;
         let server = TestServer::start(None, move |_| reply(200, pod));
-        let owner = OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "driver".to_owned(),
-            uid: "u-1".to_owned(),
-        };
+        let owner = OwnerRef::pod("driver", "u-1");
         let (sender, receiver) = bounded(4);
         let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
         assert!(store_on_pod(pod, ExecutorId(1_000), sender));

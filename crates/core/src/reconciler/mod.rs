@@ -14,7 +14,7 @@
 //! 4. *Getters*: they change nothing that a decision sees, and may be called at any time: `status`,
 //!    `group_statuses`, `brief_group_statuses`, `budgets`, `outage`, `server_heard_at`,
 //!    `n_avoided_nodes`, `had_first_list`, `recorded`, `has_credentials`, `has_foreign_pods`, `our_pods`,
-//!    `n_our_pods`, `executors`, `snapshot`, `stop_result`, `remaining`.
+//!    `executors`, `snapshot`, `stop_result`, `remaining`.
 //!
 //! It ends with `begin_stop`: turn and poll until `stop_result` returns the result.
 

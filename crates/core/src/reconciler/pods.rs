@@ -326,11 +326,6 @@ impl Reconciler {
         self.snapshot.foreign().next().is_some()
     }
 
-    /// The number of pods in the snapshot that are ours.
-    pub fn n_our_pods(&self) -> usize {
-        self.snapshot.n_ours()
-    }
-
     /// The pods in the snapshot that are ours.
     pub fn our_pods(&self) -> impl Iterator<Item = &Pod> {
         self.snapshot.our_pods()

@@ -58,7 +58,7 @@ pub fn find(hints: Hints<'_>, http: &Http) -> Option<OwnerRef> {
         return None;
     }
     if let (Some(name), Some(uid)) = (var("POD_NAME"), var("POD_UID")) {
-        let owner = owner(name, uid);
+        let owner = OwnerRef::pod(name, uid);
         // A pod of another cluster than the one that the kubeconfig names. The garbage collector deletes an object whose
         // owner does not exist, so an owner that was not seen is none.
         let is_elsewhere = hints.home.is_none() && var("KUBERNETES_SERVICE_HOST").is_some();
@@ -81,13 +81,9 @@ pub fn find(hints: Hints<'_>, http: &Http) -> Option<OwnerRef> {
         return None;
     }
     match &hints.home?.pod {
-        Some(pod) => Some(owner(pod.name.clone(), pod.uid.clone())),
+        Some(pod) => Some(OwnerRef::pod(&pod.name, &pod.uid)),
         None => from_host_name(&var("HOSTNAME")?, hints.namespace, http),
     }
-}
-
-fn owner(name: String, uid: String) -> OwnerRef {
-    OwnerRef { api_version: "v1".to_owned(), kind: "Pod".to_owned(), name, uid }
 }
 
 /// The driver's pod. It stores the id high water mark if there is no Lease.
@@ -261,7 +257,7 @@ fn from_host_name(host_name: &str, namespace: &str, http: &Http) -> Option<Owner
         let path = object_path("/api/v1", namespace, "pods", Some(host_name));
         let problem = match read_pod(http, path) {
             Ok(pod) if pod.status.pod_ip == Some(ours) => {
-                return Some(owner(pod.metadata.name, pod.metadata.uid));
+                return Some(OwnerRef::pod(pod.metadata.name, pod.metadata.uid));
             }
             Ok(pod) if pod.status.pod_ip.is_some() => {
                 debug!("pod {host_name} does not have our address {ours}: it is not our pod");
@@ -339,7 +335,7 @@ mod tests {
                 r#"{{"metadata":{{"name":"driver",{meta}}},"spec":{{"nodeName":"n"}},"status":{{"conditions":[{conditions}]}}}}"#
             );
             let server = server(&body, 200);
-            let pod = owner("driver".to_owned(), "u-1".to_owned());
+            let pod = OwnerRef::pod("driver", "u-1");
             let pod = DriverPod::new(plain_client(server.address), "ns", &pod);
             assert_eq!(pod.deletion().unwrap(), want, "{meta} {conditions}");
             assert_eq!(pod.node().unwrap().as_deref(), Some("n"));
@@ -431,7 +427,7 @@ mod tests {
             (r#"{"metadata":{"name":"driver","uid":"u-1"}}"#, 200, "u-1", 25, None),
         ] {
             let server = server(body, status);
-            let owner = owner("driver".to_owned(), uid.to_owned());
+            let owner = OwnerRef::pod("driver", uid);
             let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
             let problem = pod.problem(needed_s);
             match want {
@@ -455,7 +451,7 @@ mod tests {
             (absent, 404, "u-1", OwnPod::Gone),
         ] {
             let server = server(body, status);
-            let owner = owner("driver".to_owned(), uid.to_owned());
+            let owner = OwnerRef::pod("driver", uid);
             let pod = DriverPod::new(plain_client(server.address), "ns", &owner);
             assert_eq!(pod.deletion(), Ok(want), "{body}");
         }
@@ -465,7 +461,7 @@ mod tests {
     fn the_high_water_mark_is_read_and_saved_with_the_uid() {
         let server = server(POD, 200);
         let pod = |uid: &str| {
-            let owner = owner("driver".to_owned(), uid.to_owned());
+            let owner = OwnerRef::pod("driver", uid);
             DriverPod::new(plain_client(server.address), "ns", &owner)
         };
         assert_eq!(pod("u-1").id_high_water(), Ok(3_000));

@@ -19,7 +19,7 @@ use crate::driver::reaper::Reaper;
 use crate::driver::{Driver, DriverEnv};
 use crate::events::EventLog;
 use crate::inbox::{Liveness, Message, TURN_MESSAGES_MAX};
-use crate::leases::{holder, scope_name};
+use crate::leases::holder;
 use crate::log_lines::{EventLogger, describe_verdict};
 use crate::metrics::RunMetrics;
 use crate::record::{RecordEnd, RecordThread};
@@ -323,7 +323,7 @@ impl<U: Upstream> Engine<'_, U> {
     }
 
     fn on_lease(&mut self, scope: LeaseScope, update: LeaseUpdate, now: Millis) {
-        let what = scope_name(scope);
+        let what = scope.as_str();
         match update {
             LeaseUpdate::Held { id_high_water, from: _ } => {
                 info!("the lease of the {what} is held again");

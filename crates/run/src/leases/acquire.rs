@@ -7,7 +7,6 @@ use log::info;
 
 use crate::inbox::Message;
 use crate::leases::holder::describe;
-use crate::leases::scope_name;
 use crate::signals::{Signal, Signals};
 use posse_base::clock::Clock;
 use posse_base::time::Millis;
@@ -174,7 +173,7 @@ fn log_wait(scope: LeaseScope, holder: &str, wait: Duration) {
     info!(
         "the {} is held by {}: waiting until the holder releases the lease, or has not renewed it for \
          {} s",
-        scope_name(scope),
+        scope.as_str(),
         describe(holder),
         wait.as_secs()
     );

@@ -17,7 +17,7 @@ use log::warn;
 
 use crate::leases::handle::LeaseHandle;
 use posse_base::clock::Clock;
-use posse_core::machines::lease::{LeaseRelease, LeaseScope};
+use posse_core::machines::lease::LeaseRelease;
 use posse_kube::api::driver_pod::DriverPod;
 use posse_kube::http::WriteLimit;
 
@@ -64,13 +64,5 @@ impl RunLeases {
         if !LeaseHandle::stop_all(leases, release, RELEASE_TIMEOUT) {
             warn!("a lease was not released: the API server does not answer");
         }
-    }
-}
-
-/// The name of a scope, for messages.
-pub fn scope_name(scope: LeaseScope) -> &'static str {
-    match scope {
-        LeaseScope::Application => "application",
-        LeaseScope::Instance => "instance",
     }
 }

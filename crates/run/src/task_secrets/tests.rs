@@ -89,12 +89,7 @@ impl Secrets {
 
     /// A process of this instance.
     fn process(&self, server: &TestServer, instance: &str, core: &Arc<FakeCore>) -> TaskSecrets {
-        let owner = OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: format!("driver-{instance}"),
-            uid: format!("pod-{instance}"),
-        };
+        let owner = OwnerRef::pod(format!("driver-{instance}"), format!("pod-{instance}"));
         core.ready.store(true, Ordering::Relaxed);
         TaskSecrets::new(TaskSecret::new(
             Objects::new(plain_client(server.address), Some("n")),

@@ -273,12 +273,7 @@ mod tests {
 
     #[test]
     fn the_body_of_an_event_and_of_its_series() {
-        let owner = OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "driver".to_owned(),
-            uid: "u1".to_owned(),
-        };
+        let owner = OwnerRef::pod("driver", "u1");
         let regarding = Regarding { namespace: "n".to_owned(), pod: owner, common: Arc::default() };
         let mut request = EventRequest {
             series: 26,

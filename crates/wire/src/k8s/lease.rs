@@ -16,15 +16,6 @@ use posse_core::model::ids::{ExecutorId, STORED_ID_MAX, Uid};
 use posse_core::model::lease::Record;
 use posse_core::model::owner::{Owner, OwnerKind};
 
-/// Value of the component label. It differs from an executor's, so that no pod selector matches a
-/// Lease.
-fn component(scope: LeaseScope) -> &'static str {
-    match scope {
-        LeaseScope::Application => "application",
-        LeaseScope::Instance => "instance",
-    }
-}
-
 /// A Lease to write.
 #[derive(Clone, Debug)]
 pub struct LeaseObject<'a> {
@@ -81,7 +72,7 @@ fn named(meta: &Value) -> Option<(LeaseScope, Selection)> {
     let selection = selection(meta)?;
     let part = meta.get("labels")?.get(COMPONENT.0)?.as_str()?;
     let mut scopes = [LeaseScope::Application, LeaseScope::Instance].into_iter();
-    let scope = scopes.find(|scope| part == component(*scope))?;
+    let scope = scopes.find(|scope| part == scope.as_str())?;
     (meta.get("name")?.as_str()? == name_of(scope, &selection)).then_some((scope, selection))
 }
 
@@ -178,7 +169,8 @@ impl LeaseObject<'_> {
         let ours = [
             (APP, self.selection.app.as_str()),
             (INSTANCE, self.selection.instance.as_str()),
-            (COMPONENT.0, component(self.scope)),
+            // It differs from an executor's, so that no pod selector matches a Lease.
+            (COMPONENT.0, self.scope.as_str()),
             MANAGED_BY,
         ];
         let high_water = record.id_high_water.map(|id| id.to_string());
@@ -255,12 +247,7 @@ mod tests {
             is_ours: true,
         };
         let selection = Selection { app: "wordcount".to_owned(), instance: "ab3de".to_owned() };
-        let owner = OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "driver".to_owned(),
-            uid: "d".to_owned(),
-        };
+        let owner = OwnerRef::pod("driver", "d");
         let object = LeaseObject {
             scope: LeaseScope::Instance,
             name: &name_of(LeaseScope::Instance, &selection),

@@ -167,12 +167,7 @@ mod tests {
         }
         assert!(!is_ours(&json!({"metadata": {"name": "wc-hdfs"}}), "wc"));
 
-        let owner = OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "driver".to_owned(),
-            uid: "u1".to_owned(),
-        };
+        let owner = OwnerRef::pod("driver", "u1");
         let before =
             json!({"metadata": {"uid": "s1", "resourceVersion": "7", "labels": {"x": "y"}}});
         let common = CommonMetadata::default();

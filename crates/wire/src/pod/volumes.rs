@@ -137,12 +137,7 @@ mod tests {
 
     #[test]
     fn a_claim_has_the_labels_and_the_owner_of_its_slot() {
-        let owner = OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "driver".to_owned(),
-            uid: "u".to_owned(),
-        };
+        let owner = OwnerRef::pod("driver", "u");
         let run = claim(volume(KeepVolume::Run), 3, Some(owner.clone()));
         assert_eq!(run["metadata"]["name"], "w-i-g-3-scratch");
         let labels = json!({

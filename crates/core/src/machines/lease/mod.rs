@@ -45,6 +45,16 @@ pub enum LeaseScope {
     Instance,
 }
 
+impl LeaseScope {
+    /// The name in messages and in the Lease's component label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Application => "application",
+            Self::Instance => "instance",
+        }
+    }
+}
+
 /// What is known about a holder from other sources than its Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderState {

@@ -1,5 +1,6 @@
 //! The verb patch: the media types, and the errors of each.
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::create::insert;
@@ -59,13 +60,13 @@ pub(crate) fn patch(
     let body = request.body.as_slice();
     let value = match media {
         PatchType::Apply => return Err(StatusError::no_fields_of_managers()),
-        PatchType::Json => checked(key, json::apply(&whole, json_of(body)?)?)?,
+        PatchType::Json => checked(key, json::apply(&whole, parse(body)?)?)?,
         PatchType::Merge => {
-            json_patch::merge(&mut whole, &members(body)?.into());
+            json_patch::merge(&mut whole, &parse::<Map<String, Value>>(body)?.into());
             checked(key, whole)?
         }
         PatchType::Strategic => {
-            let mut value = strategic::apply(schema::of(key.kind), &whole, &members(body)?)?;
+            let mut value = strategic::apply(schema::of(key.kind), &whole, &parse(body)?)?;
             set_type(&mut value, key.kind);
             decode::patched(key.kind, value)?
         }
@@ -74,13 +75,7 @@ pub(crate) fn patch(
     update(&mut state, &old, NewVersion { value, subresource, dry_run })
 }
 
-fn json_of(body: &[u8]) -> Result<Value, StatusError> {
-    serde_json::from_slice(body)
-        .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}")))
-}
-
-/// The patch as an object.
-fn members(body: &[u8]) -> Result<Map<String, Value>, StatusError> {
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, StatusError> {
     serde_json::from_slice(body)
         .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}")))
 }

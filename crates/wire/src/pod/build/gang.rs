@@ -331,12 +331,7 @@ mod tests {
             queue: None,
             as_created: None,
         });
-        let owner = OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "driver".to_owned(),
-            uid: "u1".to_owned(),
-        };
+        let owner = OwnerRef::pod("driver", "u1");
         let settings = PodSettings { gang, ..PodSettings::default() };
         let context = PodContext { settings, owner: Some(owner), ..context() };
         let group = context.pod_group().unwrap();

@@ -104,6 +104,18 @@ pub struct OwnerRef {
     pub uid: String,
 }
 
+impl OwnerRef {
+    /// A pod, usually the driver's.
+    pub fn pod(name: impl Into<String>, uid: impl Into<String>) -> Self {
+        Self {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: name.into(),
+            uid: uid.into(),
+        }
+    }
+}
+
 /// A template with everything filled in except a pod's own ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
@@ -133,12 +145,7 @@ impl Template {
     ) -> Result<Compiled, TemplateError> {
         // Accept any owner here: in the run it may be the driver pod.
         let uid = self.metadata.get("ownerReferences").and_then(|owners| owners.get(0)?.get("uid"));
-        let owner = uid.and_then(Value::as_str).map(|uid| OwnerRef {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            name: "driver".to_owned(),
-            uid: uid.to_owned(),
-        });
+        let owner = uid.and_then(Value::as_str).map(|uid| OwnerRef::pod("driver", uid));
         let any = || "any".to_owned();
         self.compile(&PodContext {
             app: any(),

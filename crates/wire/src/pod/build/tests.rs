@@ -35,12 +35,7 @@ pub(crate) fn context() -> PodContext {
 }
 
 pub(super) fn driver_pod() -> OwnerRef {
-    OwnerRef {
-        api_version: "v1".to_owned(),
-        kind: "Pod".to_owned(),
-        name: "driver".to_owned(),
-        uid: "3f2504e0-4f89-41d3-9a0c-0305e82c3301".to_owned(),
-    }
+    OwnerRef::pod("driver", "3f2504e0-4f89-41d3-9a0c-0305e82c3301")
 }
 
 /// Compares the pod of `fixtures/template/{name}.yaml` with `{golden}.json`.
