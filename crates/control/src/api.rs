@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use percent_encoding::percent_decode_str;
 
@@ -14,6 +14,7 @@ use crate::page::{files, view};
 use crate::semaphore::Semaphore;
 use crate::served_run::ServedRun;
 use crate::shared::Shared;
+use posse_base::sync::lock;
 use posse_core::model::act::{Caller, Key};
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::GroupName;
@@ -328,10 +329,10 @@ impl Api {
 
     fn encode(&self, seq: u64, status: &Status) -> Body {
         let ServedRun { identity, leader, epoch, .. } = &self.subject;
-        let leader = leader.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let leader = lock(leader).clone();
         let identity = &RunNames { leader, ..identity.clone() };
         // A panic leaves it empty.
-        let mut encoder = self.encoder.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut encoder = lock(&self.encoder);
         encoder.encode(identity, seq, status, epoch())
     }
 }

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +16,7 @@ use rustix::net::Shutdown;
 
 use crate::address::{ControlError, app_of, connect_unix, live_sockets};
 use crate::run_process::folder_of;
+use posse_base::sync::lock;
 use posse_base::text::age;
 use posse_core::model::command::AfterKill;
 use posse_core::model::ids::ExecutorId;
@@ -324,7 +325,7 @@ impl Client {
     /// One call whose answer has a limited size.
     fn call(&self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>, ClientError> {
         let ask = |connection: Connection| connection.ask(method, path, body, "keep-alive");
-        let spare = self.spare().take();
+        let spare = lock(&self.spare).take();
         let mut answer = match spare.map(ask) {
             // The run has closed the connection before it read the call.
             Some(Err(error)) if is_closed(&error) => ask(self.connect(TIMEOUT)?),
@@ -334,12 +335,8 @@ impl Client {
         .map_err(|error| self.lost(error))?;
         answer.check()?;
         let body = answer.read_body().map_err(|error| self.lost(error))?;
-        *self.spare() = answer.reusable();
+        *lock(&self.spare) = answer.reusable();
         Ok(body)
-    }
-
-    fn spare(&self) -> MutexGuard<'_, Option<Connection>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn connect(&self, limit: Duration) -> Result<Connection, ClientError> {

@@ -1,7 +1,9 @@
 //! Limits the calls that take long, so that they cannot use all connections.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
+
+use posse_base::sync::lock;
 
 /// Gives out a limited number of permits.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ impl Semaphore {
     }
 
     pub(super) fn try_acquire(&self) -> Option<Permit<'_>> {
-        let mut n_used = self.n_used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut n_used = lock(&self.n_used);
         if *n_used >= self.n_max {
             return None;
         }
@@ -27,7 +29,7 @@ impl Semaphore {
 
     /// Waits until all permits are released, at most for `wait`.
     pub(super) fn wait_until_free(&self, wait: Duration) {
-        let n_used = self.n_used.lock().unwrap_or_else(PoisonError::into_inner);
+        let n_used = lock(&self.n_used);
         // After a time-out, the server's stop cuts the remaining connections.
         let _ = self.released.wait_timeout_while(n_used, wait, |n_used| *n_used > 0);
     }
@@ -38,7 +40,7 @@ pub(super) struct Permit<'a>(&'a Semaphore);
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        *self.0.n_used.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *lock(&self.0.n_used) -= 1;
         self.0.released.notify_all();
     }
 }

@@ -1,11 +1,12 @@
 //! The run that the control API and the page show.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use crate::page::history::History;
 use crate::{Busy, DryRuns, Events, RunHandle, TaskOutputs, TaskSecrets, Usage};
+use posse_base::sync::lock;
 use posse_base::time::Millis;
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::status::Status;
@@ -43,15 +44,11 @@ impl DriverPage {
     }
 
     pub(crate) fn set(&self, address: &str) {
-        *self.lock() = Some(address.to_owned());
+        *lock(&self.0) = Some(address.to_owned());
     }
 
     pub(crate) fn get(&self) -> Option<String> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).clone()
     }
 }
 

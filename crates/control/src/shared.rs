@@ -1,6 +1,8 @@
 //! One answer for all callers who ask the same question at the same time.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use posse_base::sync::lock;
 
 /// The question of the first caller is under way; those who come meanwhile wait for the next answer, which one
 /// of them asks for. So each caller's answer is to a question that was asked after its call began.
@@ -27,7 +29,7 @@ impl<T> Default for Shared<T> {
 impl<T: Clone> Shared<T> {
     /// The answer to a question that was asked after this call began. `ask` must end.
     pub(super) fn get(&self, ask: impl FnOnce() -> T) -> T {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let wanted = state.n_asked + 1;
         loop {
             if state.n_answered >= wanted
@@ -43,15 +45,10 @@ impl<T: Clone> Shared<T> {
         state.n_asked += 1;
         drop(state);
         let answer = ask();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         (state.n_answered, state.last) = (state.n_asked, Some(answer.clone()));
         self.answered.notify_all();
         answer
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // Every statement leaves the state consistent, so a poisoned lock is safe to use.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::supervisor::Launch;
 #[cfg(target_os = "linux")]
 use crate::supervisor::{Link, Running, Supervisor};
 use crate::this_program;
+use posse_base::sync::lock;
 use posse_base::text::sanitize_end;
 
 /// How much of the end of each output is kept, in bytes, if the caller needs no more.
@@ -48,14 +49,9 @@ enum Slot {
 impl RunningCommand {
     /// Ends the command that runs, and starts none any more.
     pub fn close(&self) {
-        if let Slot::Running(link) = std::mem::replace(&mut *self.lock(), Slot::Closed) {
+        if let Slot::Running(link) = std::mem::replace(&mut *lock(&self.0), Slot::Closed) {
             link.signal(Signal::KILL);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Slot> {
-        // No panic can leave the slot inconsistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a command. `close` waits until that is done, so that it ends the command.
@@ -64,7 +60,7 @@ impl RunningCommand {
         link: &Link,
         start: impl FnOnce() -> Result<Running, String>,
     ) -> Result<Running, String> {
-        let mut slot = self.lock();
+        let mut slot = lock(&self.0);
         if matches!(*slot, Slot::Closed) {
             return Err("was not started: the run ends".to_owned());
         }
@@ -74,7 +70,7 @@ impl RunningCommand {
     }
 
     fn end(&self) {
-        let mut slot = self.lock();
+        let mut slot = lock(&self.0);
         if matches!(*slot, Slot::Running(_)) {
             *slot = Slot::Idle;
         }
@@ -361,7 +357,7 @@ mod tests {
         let words = ["sleep", "600"].map(str::to_owned);
         thread::scope(|scope| {
             let command = scope.spawn(|| run(&words, &[], PATIENCE * 10, &running));
-            while !matches!(*running.lock(), Slot::Running(_)) {
+            while !matches!(*lock(&running.0), Slot::Running(_)) {
                 assert!(began.elapsed() < PATIENCE && !command.is_finished(), "it never ran");
                 thread::park_timeout(Duration::from_millis(2));
             }

@@ -1,13 +1,14 @@
 //! Checks a pod template from the control API with a server-side dry run.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use log::warn;
 use serde_json::Value;
 
 use crate::claims::SlotClaims;
 use crate::pod_groups::PodGroups;
+use posse_base::sync::lock;
 use posse_control::{DryRunError, DryRuns};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::pod_text::{PodOverrides, PodText};
@@ -39,11 +40,7 @@ pub struct TemplateDryRun {
 impl TemplateDryRun {
     /// What the pods of this group have beside their template.
     fn pods_of(&self, group: &GroupName) -> PodContext {
-        self.of_file().get(group).unwrap_or(&self.identity).clone()
-    }
-
-    fn of_file(&self) -> MutexGuard<'_, BTreeMap<GroupName, PodContext>> {
-        self.of_file.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.of_file).get(group).unwrap_or(&self.identity).clone()
     }
 }
 
@@ -120,7 +117,7 @@ impl DryRuns for TemplateDryRun {
     }
 
     fn forget(&self, group: &GroupName) {
-        self.of_file().remove(group);
+        lock(&self.of_file).remove(group);
         self.pod_groups.forget(group);
     }
 }

@@ -1,12 +1,13 @@
 //! The PodGroups of gangs: created before the first pod of a group, and deleted with the group or at the end of a run.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use log::{debug, warn};
 
 use crate::claims::about;
+use posse_base::sync::lock;
 use posse_core::model::ids::GroupName;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::pod_groups;
@@ -75,10 +76,6 @@ impl PodGroups {
             warn!("the PodGroup {name} of group {group} remains: {refusal}");
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks the server whether it knows the PodGroups that these pods need. Other problems are those of the first create.

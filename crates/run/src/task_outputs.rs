@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, warn};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use posse_base::files;
+use posse_base::sync::lock;
 use posse_base::text::sanitize;
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::refusal::{Refusal, RefusalClass};
@@ -129,10 +130,10 @@ impl TaskOutputs {
             let kept = state.kept.get(&name);
             kept.is_some_and(|kept| kept.uid == uid && kept.is_output)
         };
-        if output.is_earlier && is_there(&self.lock()) {
+        if output.is_earlier && is_there(&lock(&self.state)) {
             return;
         }
-        let forbidden = self.lock().forbidden();
+        let forbidden = lock(&self.state).forbidden();
         let was_forbidden = forbidden.is_some();
         let read = forbidden.map_or_else(read, Err);
         let kept = match &read {
@@ -141,7 +142,7 @@ impl TaskOutputs {
                 let why = describe(refusal);
                 self.tell(output, &why, was_forbidden);
                 if refusal.class == RefusalClass::Forbidden && !was_forbidden {
-                    self.lock().forbidden = Some((Instant::now(), refusal.clone()));
+                    lock(&self.state).forbidden = Some((Instant::now(), refusal.clone()));
                 }
                 self.write(output, WHY, why.as_bytes())
             }
@@ -152,7 +153,7 @@ impl TaskOutputs {
     }
 
     fn tell(&self, output: &TaskOutput, why: &str, is_known: bool) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.n_failed = state.n_failed.saturating_add(1);
         let TaskOutput { group, key, .. } = output;
         match state.n_failed {
@@ -187,7 +188,7 @@ impl TaskOutputs {
             age: 0,
             is_output: end == OUTPUT,
         };
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let is_late = state.kept.get(&name).is_some_and(|other| other.executor > kept.executor);
         let old = if is_late { Some(kept) } else { state.insert(name, kept) };
         let surplus = state.take_surplus();
@@ -213,16 +214,12 @@ impl TaskOutputs {
             remove(&old.path);
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl posse_control::TaskOutputs for TaskOutputs {
     fn find(&self, group: &GroupName, key: &str) -> Result<Vec<u8>, String> {
         let name = (group.to_string(), key.to_owned());
-        let kept = self.lock().kept.get(&name).cloned();
+        let kept = lock(&self.state).kept.get(&name).cloned();
         let Some(kept) = kept else {
             return Err(format!(
                 "is not in {}: none was kept, or it was one of the oldest and removed",

@@ -1,10 +1,11 @@
 //! What executors use, for the page. Nobody else asks, so the server is asked only while somebody looks.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use log::debug;
 
+use posse_base::sync::lock;
 use posse_core::model::refusal::RefusalClass;
 use posse_kube::api::pods::Pods;
 use posse_wire::k8s::usage::PodUsage;
@@ -31,16 +32,11 @@ impl Usage {
     pub fn new(pods: Pods) -> Self {
         Self { pods, last: Mutex::default() }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Last> {
-        // Every statement leaves it consistent, so a poisoned lock is safe to use.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl posse_control::Usage for Usage {
     fn read(&self) -> Vec<PodUsage> {
-        let mut last = self.lock();
+        let mut last = lock(&self.last);
         if last.next_at.is_some_and(|at| Instant::now() < at) {
             return last.usage.clone();
         }
@@ -48,7 +44,7 @@ impl posse_control::Usage for Usage {
         last.next_at = Some(Instant::now() + PAUSE);
         drop(last);
         let found = self.pods.usage();
-        let mut last = self.lock();
+        let mut last = lock(&self.last);
         last.usage = found.unwrap_or_else(|refusal| {
             debug!("the metrics API does not tell what executors use: {refusal}");
             if matches!(refusal.class, RefusalClass::NotFound | RefusalClass::Forbidden) {

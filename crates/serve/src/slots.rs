@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::Shutdown;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::Limits;
 use crate::socket::{Socket, Source};
+use posse_base::sync::lock;
 
 /// The slots of one server. There are three kinds, so that clients whom nobody knows do not take the place
 /// of those that have shown who they are, and so that a server without a free regular slot can still
@@ -102,7 +103,7 @@ impl Slots {
     /// A slot for a connection. `None` if there is none or the server is stopping.
     pub(super) fn admit(self: &Arc<Self>, socket: Arc<Socket>) -> Option<Slot> {
         let source = socket.source();
-        let mut connections = self.lock();
+        let mut connections = lock(&self.connections);
         if connections.is_stopping {
             return None;
         }
@@ -117,12 +118,12 @@ impl Slots {
     }
 
     pub(super) fn is_stopping(&self) -> bool {
-        self.lock().is_stopping
+        lock(&self.connections).is_stopping
     }
 
     /// Refuses new connections and ends the open ones.
     pub(super) fn stop(&self) {
-        let mut connections = self.lock();
+        let mut connections = lock(&self.connections);
         connections.is_stopping = true;
         for peer in connections.open.values() {
             peer.socket.shutdown(Shutdown::Both);
@@ -132,7 +133,7 @@ impl Slots {
     /// Waits up to `STOP_WAIT_MAX` for the ends of the connections' threads.
     pub(super) fn wait_until_empty(&self) {
         let deadline = Instant::now() + STOP_WAIT_MAX;
-        let mut connections = self.lock();
+        let mut connections = lock(&self.connections);
         while !connections.open.is_empty() {
             let remaining = deadline.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
@@ -146,11 +147,6 @@ impl Slots {
             let waited = self.closed.wait_timeout(connections, remaining);
             connections = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        // Every statement leaves the map consistent, so a poisoned lock is safe to use.
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,24 +164,24 @@ impl Slot {
     }
 
     pub(super) fn is_regular(&self) -> bool {
-        let connections = self.slots.lock();
+        let connections = lock(&self.slots.connections);
         connections.open.get(&self.number).is_some_and(|peer| peer.kind == Kind::Regular)
     }
 
     /// Gets a regular slot. False if there is none.
     pub(super) fn make_regular(&self) -> bool {
-        self.slots.lock().change(self.number, Kind::Regular, &self.slots.limits)
+        lock(&self.slots.connections).change(self.number, Kind::Regular, &self.slots.limits)
     }
 
     /// Frees the regular slot for others. False if there is no spare one.
     pub(super) fn make_spare(&self) -> bool {
-        self.slots.lock().change(self.number, Kind::Spare, &self.slots.limits)
+        lock(&self.slots.connections).change(self.number, Kind::Spare, &self.slots.limits)
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.lock().open.remove(&self.number);
+        lock(&self.slots.connections).open.remove(&self.number);
         self.slots.closed.notify_all();
     }
 }

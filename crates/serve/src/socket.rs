@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::Timeout;
@@ -15,6 +15,7 @@ use crate::Peer;
 use crate::deadline::set_deadline;
 use crate::pace::Pace;
 use crate::tls::TlsSocket;
+use posse_base::sync::lock;
 use posse_base::{socket_owner, system};
 
 /// One accepted connection and the pace of its client.
@@ -96,22 +97,22 @@ impl Socket {
 
     /// From now on the client may be behind by `limit`.
     pub(super) fn start_pace(&self, limit: Duration) {
-        *self.pace() = Pace::start(limit);
+        *lock(&self.pace) = Pace::start(limit);
     }
 
     /// See `Pace::finish`.
     pub(super) fn finish(&self) {
-        self.pace().finish();
+        lock(&self.pace).finish();
     }
 
     /// See `Pace::lag`.
     pub(super) fn lag(&self) -> Option<Duration> {
-        self.pace().lag(Instant::now())
+        lock(&self.pace).lag(Instant::now())
     }
 
     /// How far the client is behind its pace.
     pub(super) fn behind(&self) -> Duration {
-        self.pace().behind(Instant::now())
+        lock(&self.pace).behind(Instant::now())
     }
 
     /// Reads once; 0 is the end of the stream.
@@ -169,14 +170,15 @@ impl Socket {
 
     /// Runs one read or write at the client's pace. Interrupted ones are repeated.
     fn wait(&self, mut transfer: impl FnMut(Instant) -> io::Result<usize>) -> io::Result<usize> {
-        let deadline = self.pace().begin_wait(Instant::now()).ok_or(io::ErrorKind::TimedOut)?;
+        let deadline =
+            lock(&self.pace).begin_wait(Instant::now()).ok_or(io::ErrorKind::TimedOut)?;
         let result = loop {
             match transfer(deadline) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => break result,
             }
         };
-        self.pace().end_wait(Instant::now(), *result.as_ref().unwrap_or(&0));
+        lock(&self.pace).end_wait(Instant::now(), *result.as_ref().unwrap_or(&0));
         result
     }
 
@@ -209,11 +211,6 @@ impl Socket {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
             Err(_) => false,
         }
-    }
-
-    fn pace(&self) -> MutexGuard<'_, Pace> {
-        // Every statement leaves the pace consistent, so a poisoned lock is safe to use.
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::Timeout;
@@ -13,6 +13,7 @@ use rustix::net::{RecvFlags, recv};
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::deadline::set_deadline;
+use posse_base::sync::lock;
 
 /// The first byte of a TLS connection: the record type `handshake` (RFC 8446, 5.1). No HTTP method
 /// begins with it.
@@ -65,7 +66,7 @@ impl TlsSocket {
 
     /// Reads once, until the deadline, however many TLS records that takes.
     pub(super) fn read(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<usize> {
-        let mut session = self.lock();
+        let mut session = lock(&self.session);
         if let Session::Unknown(settings) = &*session {
             let mut first = [0];
             set_deadline(&self.stream, Timeout::Recv, deadline)?;
@@ -96,7 +97,7 @@ impl TlsSocket {
     }
 
     pub(super) fn write(&self, bytes: &[u8], deadline: Instant) -> io::Result<usize> {
-        match &mut *self.lock() {
+        match &mut *lock(&self.session) {
             Session::Tls(tls) => {
                 let n = tls.writer().write(bytes)?;
                 self.flush(tls, deadline)?;
@@ -122,7 +123,7 @@ impl TlsSocket {
 
     /// Reads what has arrived, without waiting: `WouldBlock` if there is nothing.
     pub(super) fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut session = self.lock();
+        let mut session = lock(&self.session);
         let Session::Tls(tls) = &mut *session else {
             let (_, n) = recv(&self.stream, buffer, RecvFlags::DONTWAIT)?;
             return Ok(n);
@@ -143,7 +144,7 @@ impl TlsSocket {
     /// Reads what has arrived and checks for `close_notify`. `None` if the session is not TLS. Does
     /// not wait for the socket.
     pub(super) fn peer_has_closed(&self) -> Option<bool> {
-        let Session::Tls(tls) = &mut *self.lock() else { return None };
+        let Session::Tls(tls) = &mut *lock(&self.session) else { return None };
         match self.receive_now(tls) {
             Ok(is_open) => Some(!is_open),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(false),
@@ -160,11 +161,6 @@ impl TlsSocket {
         let state = tls.process_new_packets();
         let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok(n > 0 && !state.peer_has_closed())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Session> {
-        // Every statement leaves the session consistent, so a poisoned lock is safe to use.
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn decrypt(

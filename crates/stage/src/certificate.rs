@@ -2,13 +2,14 @@
 //! without a restart.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 
+use posse_base::sync::lock;
 use posse_kube::config::ConfigError;
 use posse_kube::config::pem::server_identity;
 
@@ -33,9 +34,7 @@ impl ServerCertificate {
     /// Reads the files again. Invalid files, for example during a renewal, change nothing.
     pub(super) fn refresh(&self) {
         match server_identity(&self.cert, &self.key) {
-            Ok(renewed) => {
-                *self.current.lock().unwrap_or_else(PoisonError::into_inner) = renewed.into()
-            }
+            Ok(renewed) => *lock(&self.current) = renewed.into(),
             Err(error) => {
                 log::warn!("cannot read the certificate again, keeping the present one: {error}")
             }
@@ -56,6 +55,6 @@ impl ServerCertificate {
 
 impl ResolvesServerCert for ServerCertificate {
     fn resolve(&self, _client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner)))
+        Some(Arc::clone(&lock(&self.current)))
     }
 }

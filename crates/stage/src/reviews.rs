@@ -2,11 +2,12 @@
 //! may answer slowly.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use ring::digest::{Context, SHA256};
 
+use posse_base::sync::lock;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::reviews::{subject_access_review, token_review};
 use posse_kube::http::Http;
@@ -79,7 +80,7 @@ impl Reviews {
         let mut context = Context::new(&SHA256);
         context.update(token.as_bytes());
         let digest = context.finish().as_ref().to_vec();
-        if let Some(why) = self.lock().find_denied(&digest, namespace, Instant::now()) {
+        if let Some(why) = lock(&self.state).find_denied(&digest, namespace, Instant::now()) {
             return Err(why);
         }
         let result = {
@@ -90,7 +91,7 @@ impl Reviews {
             let is_unknown = matches!(why, Denied::Unauthenticated(_));
             let namespace = (!is_unknown).then(|| namespace.to_owned());
             let refused = Refused { digest, namespace, since: Instant::now(), why: why.clone() };
-            self.lock().deny(refused);
+            lock(&self.state).deny(refused);
         }
         result
     }
@@ -134,11 +135,6 @@ impl Reviews {
         let name = who.name();
         Err(Denied::Forbidden(format!("{name} may not create pods in namespace {namespace}")))
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every statement leaves the state consistent, so a poisoned lock is safe to use.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl State {
@@ -166,7 +162,7 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     fn start(reviews: &'a Reviews, source: Option<IpAddr>) -> Result<Self, Denied> {
-        let mut state = reviews.lock();
+        let mut state = lock(&reviews.state);
         let n_of_source = state.running.iter().filter(|other| **other == source).count();
         if state.running.len() >= REVIEWS_MAX || n_of_source >= REVIEWS_PER_SOURCE_MAX {
             let why = "too many tokens are being checked".to_owned();
@@ -179,7 +175,7 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut state = self.reviews.lock();
+        let mut state = lock(&self.reviews.state);
         if let Some(own) = state.running.iter().position(|other| *other == self.source) {
             state.running.swap_remove(own);
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use crate::terminal::with_log_output;
+use posse_base::sync::lock;
 use posse_kube::api::objects::Objects;
 use posse_submit::listener::FollowEvent;
 use posse_submit::logs::LogFollower;
@@ -60,12 +61,12 @@ impl Printer {
     }
 
     fn is_at_line_start(&self, line: u64) -> bool {
-        *self.unfinished.lock().unwrap_or_else(PoisonError::into_inner) != Some(line)
+        *lock(&self.unfinished) != Some(line)
     }
 
     /// Writes a line, or a piece of one. Waits until the line that another output has begun is finished.
     fn write(&self, line: u64, bytes: &[u8]) -> io::Result<()> {
-        let unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+        let unfinished = lock(&self.unfinished);
         let of_another = |of: &mut Option<u64>| of.is_some_and(|of| of != line);
         let waited = self.finished.wait_while(unfinished, of_another);
         let mut unfinished = waited.unwrap_or_else(PoisonError::into_inner);

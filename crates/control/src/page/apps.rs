@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -12,6 +12,7 @@ use crate::answer::Answer;
 use crate::door::Door;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
+use posse_base::sync::lock;
 use posse_core::machines::shared_list::{PACE_MS, SharedList, Turn};
 use posse_core::model::refusal::Refusal;
 use posse_serve::token::Token;
@@ -129,7 +130,7 @@ impl Handler for Reader {
 impl Reader {
     /// The last state with its age. If it may be read again, this reader does so first, for all.
     fn answer(&self) -> Answer {
-        let mut list = self.lock();
+        let mut list = lock(&self.list);
         loop {
             match list.plan.ask(self.clock.now()) {
                 Turn::Last => break,
@@ -139,7 +140,7 @@ impl Reader {
                 Turn::Read => {
                     drop(list);
                     let found = self.apps.read();
-                    list = self.lock();
+                    list = lock(&self.list);
                     self.note(&mut list, found);
                     self.read.notify_all();
                     break;
@@ -184,11 +185,6 @@ impl Reader {
         let apps = state.apps.unwrap_or_else(|| Arc::from(&b"[]"[..]));
         let parts = vec![head.into_bytes().into(), apps, Arc::from(&b"}"[..])];
         Answer::ok_in_parts(Arc::new(parts))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, List> {
-        // Every statement leaves the list consistent, so a poisoned lock is safe to use.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

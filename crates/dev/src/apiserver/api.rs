@@ -2,7 +2,7 @@
 //! the server's settings.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -21,6 +21,7 @@ use crate::storage::{DisabledPlugins, State};
 use crate::time;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
+use posse_base::sync::lock;
 
 /// Commands that wait for the node; more are refused.
 const EXEC_ORDERS_MAX: usize = 64;
@@ -102,7 +103,7 @@ impl Api {
     /// Locks the state and sets its time.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // The panic of another thread was reported, and the maps are still consistent.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state.now = time::text(self.wall());
         state
     }

@@ -2,7 +2,7 @@
 //! `server` and `watch` carry the faults out.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -11,6 +11,7 @@ use crate::faults::{Fault, Faults};
 use crate::schema::status::StatusError;
 use crate::storage::object::metadata_mut;
 use posse_base::rng::Rng;
+use posse_base::sync::lock;
 use posse_serve::Request;
 
 /// The most version times kept for stale lists; the oldest are dropped first.
@@ -38,17 +39,12 @@ impl Injector {
         Self { seed, inner: Mutex::new(inner) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Every statement leaves the state consistent, so a poisoned lock is safe to use.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn in_force(&self) -> Faults {
-        self.lock().faults.clone()
+        lock(&self.inner).faults.clone()
     }
 
     pub(crate) fn replace(&self, faults: Faults) {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         inner.faults = faults;
         if inner.faults.number(Fault::StaleLists).is_none() {
             inner.version_times.clear();
@@ -56,7 +52,7 @@ impl Injector {
     }
 
     pub(crate) fn number(&self, fault: Fault) -> Option<u64> {
-        self.lock().faults.number(fault)
+        lock(&self.inner).faults.number(fault)
     }
 
     /// The value as a duration in milliseconds.
@@ -66,24 +62,24 @@ impl Injector {
 
     /// The value in seconds, which may be negative. 0 if the fault is not active.
     pub(crate) fn seconds(&self, fault: Fault) -> i64 {
-        self.lock().faults.values.get(&fault).and_then(Value::as_i64).unwrap_or_default()
+        lock(&self.inner).faults.values.get(&fault).and_then(Value::as_i64).unwrap_or_default()
     }
 
     pub(crate) fn text(&self, fault: Fault) -> Option<String> {
-        self.lock().faults.values.get(&fault).and_then(Value::as_str).map(str::to_owned)
+        lock(&self.inner).faults.values.get(&fault).and_then(Value::as_str).map(str::to_owned)
     }
 
     /// True with the probability that the fault's value gives in percent.
     pub(crate) fn strikes(&self, fault: Fault) -> bool {
         let seed = self.seed.wrapping_add((fault as u64) << 32);
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         let Some(percent) = inner.faults.number(fault) else { return false };
         inner.rngs.entry(fault).or_insert_with(|| Rng::new(seed)).chance(percent)
     }
 
     /// True for as many calls as the fault's value says.
     pub(crate) fn counts_down(&self, fault: Fault) -> bool {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         let left = inner.faults.number(fault).and_then(|n| n.checked_sub(1));
         match left {
             None | Some(0) => inner.faults.values.remove(&fault),
@@ -99,7 +95,7 @@ impl Injector {
 
     /// Remembers that this version is current at this time.
     pub(crate) fn remember(&self, at: Instant, version: u64) {
-        let mut inner = self.lock();
+        let mut inner = lock(&self.inner);
         if inner.version_times.len() == VERSION_TIMES_MAX {
             inner.version_times.pop_front();
         }
@@ -109,7 +105,7 @@ impl Injector {
     /// The old version that a stale list shows. `None` if the fault is not active.
     pub(crate) fn stale_version(&self, now: Instant) -> Option<u64> {
         let age = self.time(Fault::StaleLists)?;
-        let inner = self.lock();
+        let inner = lock(&self.inner);
         let is_old = |(at, _): &&(Instant, u64)| now.saturating_duration_since(*at) >= age;
         let found =
             inner.version_times.iter().rev().find(is_old).or_else(|| inner.version_times.front());
@@ -118,7 +114,7 @@ impl Injector {
 
     /// True if the fault `node-loss` disconnects this node.
     pub(crate) fn is_lost(&self, node: &str) -> bool {
-        let inner = self.lock();
+        let inner = lock(&self.inner);
         let names = inner.faults.values.get(&Fault::NodeLoss).and_then(Value::as_str);
         names.is_some_and(|names| names.split(',').any(|name| name.trim() == node))
     }

@@ -6,7 +6,7 @@ use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rustix::event::epoll;
@@ -14,6 +14,7 @@ use rustix::event::epoll;
 use crate::apiserver::api::Api;
 use crate::storage::log_files::LogFile;
 use crate::time;
+use posse_base::sync::lock;
 
 /// How much is read from one container before the next one gets its turn.
 const READ_BYTES_MAX: usize = 64 << 10;
@@ -105,11 +106,6 @@ impl Outputs {
         self.stop = Some(writer);
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every statement leaves the state consistent, so a poisoned lock is safe to use.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads until the other end of `_stop` is closed.

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::schema::kind::Key;
+use posse_base::sync::lock;
 
 /// A file that reaches this size is rotated. Like a kubelet, the server reads only the new file
 /// from then on.
@@ -38,20 +39,16 @@ pub(crate) struct Followers {
 }
 
 impl Followers {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Vec<Sender<()>>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A channel that gets a token for each write and is closed with the log; `None` if the log is
     /// closed already.
     pub(crate) fn follow(&self, path: &Path) -> Option<Receiver<()>> {
         let (sender, receiver) = bounded(1);
-        self.lock().get_mut(path)?.push(sender);
+        lock(&self.open).get_mut(path)?.push(sender);
         Some(receiver)
     }
 
     fn wake(&self, path: &Path) {
-        if let Some(waiting) = self.lock().get_mut(path) {
+        if let Some(waiting) = lock(&self.open).get_mut(path) {
             let there = |sender: &Sender<()>| {
                 !matches!(
                     sender.try_send(()),
@@ -75,7 +72,7 @@ pub(crate) struct LogFile {
 impl LogFile {
     pub(crate) fn create(path: &Path, followers: &Followers) -> io::Result<Self> {
         let file = File::create(path)?;
-        followers.lock().insert(path.to_owned(), Vec::new());
+        lock(&followers.open).insert(path.to_owned(), Vec::new());
         Ok(Self { path: path.to_owned(), file, n_bytes: 0, followers: followers.clone() })
     }
 
@@ -103,7 +100,7 @@ impl LogFile {
 
 impl Drop for LogFile {
     fn drop(&mut self) {
-        self.followers.lock().remove(&self.path);
+        lock(&self.followers.open).remove(&self.path);
     }
 }
 

@@ -14,6 +14,7 @@ use ureq::http::HeaderValue;
 use crate::config::exec_plugin::ExecPlugin;
 use crate::config::pem::CertPair;
 use crate::config::{AuthSource, Secret, header_value, read_token};
+use posse_base::sync::lock;
 
 /// A token file is read again after this time. The kubelet rotates tokens.
 const TOKEN_FILE_AGE_MAX: Duration = Duration::from_secs(50);
@@ -73,7 +74,7 @@ impl Authenticator {
         now: Instant,
         until: Option<Instant>,
     ) -> Result<Credentials, String> {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         let due = state.renew_at.is_some_and(|at| at <= now);
         match (&state.credentials, &self.shared.source) {
             (Some(credentials), _) if !due => Ok(credentials.clone()),
@@ -101,7 +102,7 @@ impl Authenticator {
         now: Instant,
         until: Option<Instant>,
     ) -> bool {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         if state.generation != refused.generation {
             return true;
         }
@@ -130,10 +131,6 @@ impl Authenticator {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reads credentials that need no plugin.
     fn read(&self, state: &mut State, now: Instant) -> Result<Credentials, String> {
         let (authorization, renew_at) = match &self.source {
@@ -166,7 +163,7 @@ impl Shared {
         let (shared, plugin) = (Arc::clone(self), plugin.clone());
         let run = move || {
             let renewed = run_plugin(&plugin, now);
-            shared.lock().end_run(renewed);
+            lock(&shared.state).end_run(renewed);
             shared.run_ended.notify_all();
         };
         state.is_running = true;

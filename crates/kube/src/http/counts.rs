@@ -1,9 +1,10 @@
 //! How many requests were sent, with which result, and how long the server took to answer.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use posse_base::sync::lock;
 use posse_wire::control::exposition::Histogram;
 
 /// The upper bounds of the answer times, in seconds: those of Kubernetes' own clients.
@@ -26,7 +27,7 @@ impl SharedCounts {
     /// Counts one request.
     pub(super) fn add(&self, method: &'static str, status: Option<u16>, elapsed: Duration) {
         // No panic can leave the counts inconsistent.
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.0);
         *counts.by_status.entry((method, status)).or_default() += 1;
         let seconds = counts.seconds.entry(method).or_insert_with(|| Histogram::new(BOUNDS_S));
         seconds.observe(elapsed.as_secs_f64());
@@ -34,6 +35,6 @@ impl SharedCounts {
 
     /// The counts so far.
     pub(super) fn read(&self) -> RequestCounts {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 }

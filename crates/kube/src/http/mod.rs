@@ -17,7 +17,7 @@ mod tests;
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
@@ -36,6 +36,7 @@ use crate::auth::{Authenticator, Credentials};
 use crate::config::pem::CertPair;
 use crate::config::token_claims::subject;
 use crate::config::{AuthSource, Cluster, ConfigError, Trust};
+use posse_base::sync::lock;
 
 pub use self::counts::RequestCounts;
 pub use self::stream::{Stream, StreamHandle};
@@ -513,7 +514,7 @@ impl Shared {
     /// The agent and TLS settings for the next request. Reads the certificate files again if the last
     /// time is too long ago.
     fn snapshot(&self, credentials: &Credentials) -> AgentSnapshot {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let is_plugin_cert_new = match (&state.plugin_cert, &credentials.client_cert) {
             (Some(ours), Some(theirs)) => !Arc::ptr_eq(ours, theirs),
             (None, None) => false,
@@ -546,7 +547,7 @@ impl Shared {
 
     /// Reads the certificate files now. True if they have changed since `generation`.
     fn reload(&self, generation: u64) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.generation == generation {
             self.refresh(&mut state);
         }
@@ -581,10 +582,6 @@ impl Shared {
                 log::warn!("the new certificates cannot be used, the old ones stay in use: {e}")
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AgentState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The error for the caller, with the server's URL in the message.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::ClientConfig;
@@ -11,6 +11,7 @@ use ureq::{Agent, Body, BodyReader, Timeout, http};
 
 use super::agent::{OUTPUT_BYTES, stream_agent};
 use crate::config::Cluster;
+use posse_base::sync::lock;
 
 /// How long the server may take to send the headers of a stream.
 pub(super) const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -94,7 +95,7 @@ impl StreamHandle {
     /// by its own timeout, with an error.
     pub fn shutdown(&self) {
         let agents = {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             state.is_shut_down = true;
             std::mem::take(&mut state.agents)
         };
@@ -110,7 +111,7 @@ impl StreamHandle {
         tls_config: Option<&Arc<ClientConfig>>,
         generation: u64,
     ) -> Option<Agent> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.is_shut_down {
             return None;
         }
@@ -124,10 +125,6 @@ impl StreamHandle {
         let agent = stream_agent(cluster, tls_config.cloned(), OUTPUT_BYTES);
         state.agents.push((generation, agent.clone()));
         Some(agent)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HandleState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::worker::Worker;
 use posse_base::clock::Clock;
 use posse_base::files;
+use posse_base::sync::lock;
 use posse_base::time::Millis;
 use posse_control::{Events, Read};
 use posse_core::model::event::{Event, RunEvent};
@@ -91,7 +92,7 @@ impl EventLog {
     /// Adds an event. Ignored after `end`.
     pub fn push(&self, event: Event) {
         let entry = Entry { at: self.clock.now(), epoch: self.epoch(), event };
-        let mut log = self.lock();
+        let mut log = lock(&self.state);
         if log.is_ended {
             return;
         }
@@ -135,7 +136,7 @@ impl EventLog {
     }
 
     fn set_written(&self, written: Option<u64>) {
-        let mut log = self.lock();
+        let mut log = lock(&self.state);
         log.written = written;
         let is_awaited = log.n_waiting > 0;
         drop(log);
@@ -146,7 +147,7 @@ impl EventLog {
 
     /// Ends the log: readers end after the last event.
     pub fn end(&self) {
-        self.lock().is_ended = true;
+        lock(&self.state).is_ended = true;
         self.changed.notify_all();
     }
 
@@ -154,14 +155,9 @@ impl EventLog {
         Epoch(self.clock.wall(Millis::ZERO))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        // No panic can leave the log inconsistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits while `is_early`, at most for `wait`.
     fn wait_while(&self, wait: Duration, is_early: impl Fn(&Log) -> bool) -> MutexGuard<'_, Log> {
-        let mut log = self.lock();
+        let mut log = lock(&self.state);
         log.n_waiting += 1;
         let waited = self.changed.wait_timeout_while(log, wait, |log| is_early(log));
         let (mut log, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +203,7 @@ impl EventLog {
 
 impl Events for EventLog {
     fn newest(&self) -> u64 {
-        self.lock().newest()
+        lock(&self.state).newest()
     }
 
     fn read(&self, after: u64, wait: Duration) -> Read {

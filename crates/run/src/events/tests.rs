@@ -81,7 +81,7 @@ fn a_slow_reader_gets_the_number_of_missed_events() {
     }
     let Read::Lines { lines, .. } = log.read(40, Duration::ZERO) else { panic!("lines") };
     let newest = log.newest();
-    let (first, n_kept) = (seq(&lines[0]), log.lock().entries.len() as u64);
+    let (first, n_kept) = (seq(&lines[0]), lock(&log.state).entries.len() as u64);
     assert!(n_kept <= EVENTS_KEPT as u64);
     assert_eq!(first, newest - n_kept);
     let missed: Value = serde_json::from_str(&lines[0]).unwrap();
@@ -101,7 +101,7 @@ fn the_log_is_limited_in_bytes() {
         let cause = "x".repeat(100_000);
         log.push(Event::Cluster(ClusterEvent::WatchRestarted { kind: RestartKind::Cut, cause }));
     }
-    let state = log.lock();
+    let state = lock(&log.state);
     let n_bytes = state.entries.iter().map(|entry| entry.n_bytes()).sum::<usize>();
     assert_eq!(state.n_bytes, n_bytes);
     assert!((EVENT_BYTES_KEPT - 200_000..=EVENT_BYTES_KEPT).contains(&n_bytes), "{n_bytes}");
@@ -113,13 +113,13 @@ fn the_log_is_limited_in_bytes() {
 fn lines_have_the_time_of_their_events() {
     let log = log();
     log.push(Event::Run(RunEvent::Started));
-    let at = log.lock().entries[0].at;
+    let at = lock(&log.state).entries[0].at;
     while log.clock.now() == at {
         thread::sleep(Duration::from_millis(1));
     }
     let Read::Lines { lines, .. } = log.read(0, Duration::ZERO) else { panic!("lines") };
     let line: Value = serde_json::from_str(&lines[0]).unwrap();
-    assert_eq!(line["time"], log.lock().entries[0].epoch.rfc3339(at));
+    assert_eq!(line["time"], lock(&log.state).entries[0].epoch.rfc3339(at));
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod recorder;
 mod text;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use crate::inbox::Message;
@@ -15,6 +15,7 @@ use crate::metrics::process::ProcessUsage;
 use crate::metrics::recorder::{Recorder, seconds};
 use crate::metrics::text::Scrape;
 use posse_base::clock::Clock;
+use posse_base::sync::lock;
 use posse_base::time::Millis;
 use posse_control::metrics::Metrics;
 use posse_core::model::event::Event;
@@ -54,28 +55,23 @@ impl RunMetrics {
             | Message::Lease(..)
             | Message::ReadRefused(_) => None,
         };
-        self.lock().on_message(input);
+        lock(&self.recorder).on_message(input);
     }
 
     /// Counts an event.
     pub fn on_event(&self, event: &Event, now: Millis) {
-        self.lock().on_event(event, now);
+        lock(&self.recorder).on_event(event, now);
     }
 
     /// Notes the state after a turn that took `took`. `n_waiting`: the messages in the inbox.
     pub fn on_turn(&self, core: &Reconciler, took: Duration, n_waiting: usize, now: Millis) {
-        self.lock().on_turn(core, took, n_waiting, now);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Recorder> {
-        // No panic can leave the counters inconsistent.
-        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.recorder).on_turn(core, took, n_waiting, now);
     }
 }
 
 impl Metrics for RunMetrics {
     fn text(&self) -> String {
-        let counted = self.lock().counted().clone();
+        let counted = lock(&self.recorder).counted().clone();
         let since = |at: Millis| seconds(self.clock.now().since(at));
         let scrape = Scrape {
             app: &self.app,

@@ -1,6 +1,6 @@
 //! Which pod of the Job acts: it takes the lead when it has the Leases, and tells the Job how the run has ended.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use log::{debug, warn};
@@ -12,6 +12,7 @@ use crate::job_pod::JobPod;
 use crate::run::error::RunError;
 use crate::run::instance::AcquiredInstance;
 use crate::worker::Worker;
+use posse_base::sync::lock;
 use posse_core::machines::lease::LeaseTerms;
 use posse_core::machines::own_deletion::OwnDeletion;
 use posse_core::machines::shutdown::ShutdownOutcome;
@@ -64,7 +65,7 @@ impl Run<'_> {
         if job_pod.has_standby() {
             let pod = self.context.pod.as_ref().map(|pod| pod.name.clone()).unwrap_or_default();
             let leader = LeaderJson { pod, standby: Vec::new(), takeover };
-            *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = Some(leader);
+            *lock(&self.leader) = Some(leader);
         }
         if let Err(refusal) = with_retries(|| job_pod.job().take_lead(text.as_deref())) {
             warn!(
@@ -99,7 +100,7 @@ impl Run<'_> {
                     Some(Err(refusal)) => return debug!("standbys cannot be listed: {refusal}"),
                     None => return,
                 };
-                let mut leader = leader.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut leader = lock(&leader);
                 *leader = leader.take().map(|leader| LeaderJson { standby, ..leader });
             };
             see_standbys();

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
@@ -15,6 +15,7 @@ use crate::credentials::SecretRelease;
 use crate::credentials::store::{SecretStore, StoreProblem};
 use crate::random::random_bits;
 use crate::worker::Worker;
+use posse_base::sync::lock;
 use posse_control::{RunHandle, StoreError, TaskSecrets as Store};
 use posse_core::model::command::{Command, Reply};
 use posse_core::model::refusal::{Refusal, RefusalClass};
@@ -104,7 +105,7 @@ impl TaskSecret {
 
     /// Stores these values and holds them.
     fn hold(&self, values: &BTreeSet<String>) -> Result<BTreeMap<String, Arc<str>>, StoreError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if state.seen.is_none() {
             self.read(&mut state)?;
         }
@@ -133,7 +134,7 @@ impl TaskSecret {
     }
 
     fn release(&self, values: &BTreeSet<String>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         for value in values {
             if let Some(entry) = state.entries.get_mut(value) {
                 entry.n_held = entry.n_held.saturating_sub(1);
@@ -256,7 +257,7 @@ impl TaskSecret {
     /// Removes the values that no task needs.
     fn sweep(&self) {
         let (n_stores, is_idle) = {
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = lock(&self.state);
             (state.n_stores, state.entries.is_empty())
         };
         // Before the first LIST is applied, tasks of an earlier process are not known.
@@ -266,7 +267,7 @@ impl TaskSecret {
         let Ok(Reply::TaskSecretKeys(needed)) = self.core.ask(Command::TaskSecretKeys, None) else {
             return;
         };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         // What a call has stored since may belong to a task that the answer does not know.
         let is_needed = |entry: &Entry| {
             entry.n_held > 0 || entry.last_store > n_stores || needed.contains(&entry.key)
@@ -335,7 +336,7 @@ impl TaskSecrets {
 
     /// Starts the thread that removes values, once.
     fn start_sweeper(&self) {
-        let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sweeper = lock(&self.sweeper);
         if sweeper.is_some() {
             return;
         }
@@ -355,7 +356,7 @@ impl TaskSecrets {
     /// Ends the thread, and removes the values with the run. `is_new`: no earlier process of the instance can have written
     /// any.
     pub fn stop(&self, release: SecretRelease, is_new: bool) {
-        let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sweeper = lock(&self.sweeper);
         let was_used = sweeper.is_some();
         if let Some(Sweeper { stop, worker }) = sweeper.take() {
             drop(stop);

@@ -12,7 +12,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use ring::digest::{Context, SHA256, digest};
@@ -22,6 +22,7 @@ use subtle::ConstantTimeEq as _;
 
 use crate::quotas::{NoRoom, Quotas, Uploader, Uploads, Usage};
 use posse_base::files;
+use posse_base::sync::lock;
 use posse_wire::bundle::{ID_DIGITS, Label, hex, is_hex};
 
 /// The most bundles in one store, because the index is in memory.
@@ -149,7 +150,7 @@ impl Store {
     /// Reads the index from the disk and removes incomplete bundles.
     fn load(&self) -> io::Result<()> {
         let (mut n_bytes, mut n_removed) = (0, 0);
-        let mut index = self.lock();
+        let mut index = lock(&self.index);
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -218,7 +219,7 @@ impl Store {
         if label.bytes.saturating_add(DISK_SPARE_BYTES) > free {
             return Err(StoreError::DiskFull);
         }
-        let mut index = self.lock();
+        let mut index = lock(&self.index);
         if index.bundles.len() + index.uploads.len() >= BUNDLES_MAX {
             return Err(StoreError::TooMany);
         }
@@ -232,7 +233,7 @@ impl Store {
     /// exists.
     pub(super) fn find(&self, id: &str, secret: &str) -> Option<Arc<Bundle>> {
         let given = hex(digest(&SHA256, secret.as_bytes()).as_ref());
-        let bundle = self.lock().bundles.iter().find(|one| one.id == id).cloned();
+        let bundle = lock(&self.index).bundles.iter().find(|one| one.id == id).cloned();
         let no_match = "-".repeat(given.len());
         let expected = bundle.as_ref().map_or(no_match.as_str(), |one| &one.label.secret_sha256);
         let is_equal = bool::from(given.as_bytes().ct_eq(expected.as_bytes()));
@@ -259,7 +260,7 @@ impl Store {
     }
 
     pub(super) fn bundles(&self) -> Vec<Arc<Bundle>> {
-        self.lock().bundles.clone()
+        lock(&self.index).bundles.clone()
     }
 
     /// Milliseconds since the last use of a bundle, and whether it was fetched since the store was
@@ -275,17 +276,12 @@ impl Store {
     /// # Errors
     /// The file cannot be removed. Clients do not find the bundle any more, until a restart.
     pub(super) fn remove(&self, bundle: &Bundle) -> io::Result<()> {
-        self.lock().bundles.retain(|one| one.id != bundle.id);
+        lock(&self.index).bundles.retain(|one| one.id != bundle.id);
         fs::remove_file(self.path(&bundle.id, COMPLETE))
     }
 
     fn path(&self, id: &str, suffix: &str) -> PathBuf {
         self.dir.join(format!("{id}{suffix}"))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Index> {
-        // Every statement leaves the index consistent, so a poisoned lock is safe to use.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -323,7 +319,7 @@ impl Incoming<'_> {
             used_ms: AtomicI64::new(millis(store.opened.elapsed())),
             was_fetched: AtomicBool::new(false),
         };
-        let mut index = store.lock();
+        let mut index = lock(&store.index);
         if !index.uploads.end(self.number) {
             return Err(NoRoom::Displaced.into());
         }
@@ -343,7 +339,7 @@ impl Incoming<'_> {
             let full = fill(&mut block[..room], body);
             n_received += room as u64;
             // First, because this is why the body of a slow upload was cut.
-            let mut index = self.store.lock();
+            let mut index = lock(&self.store.index);
             let stored = index.stored(&self.label.namespace);
             index.uploads.receive(self.number, n_received, stored, &self.store.quotas)?;
             drop(index);
@@ -369,7 +365,7 @@ fn fill(block: &mut [u8], body: &mut dyn Read) -> io::Result<()> {
 
 impl Drop for Incoming<'_> {
     fn drop(&mut self) {
-        self.store.lock().uploads.end(self.number);
+        lock(&self.store.index).uploads.end(self.number);
     }
 }
 

@@ -2,8 +2,9 @@
 //! numbers over time. Limited: the executors that exist, the last that ended, a fixed number of samples.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+use posse_base::sync::lock;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 use posse_core::model::event::{Budget, Event, ExecutorEvent, GroupEvent, Subject};
@@ -98,24 +99,24 @@ impl History {
 
     /// Adds an event. Events come in their order, some may be missing.
     pub fn record(&self, at: Millis, event: &Event) {
-        self.lock().record(at, event);
+        lock(&self.0).record(at, event);
     }
 
     /// Adds what events do not tell: states, and executors that posse found at its start.
     pub fn observe(&self, status: &Status, now: Millis) {
-        self.lock().observe(status, now);
+        lock(&self.0).observe(status, now);
     }
 
     /// True if only the status tells how it goes on: the events do not tell when posse takes a create back.
     pub fn needs_status(&self) -> bool {
-        let recorded = self.lock();
+        let recorded = lock(&self.0);
         recorded.counts.starting > 0 || recorded.n_missing > 0
     }
 
     /// Calls `read` with what changed after version `since`; 0 reads everything. `None`: there is no such
     /// version, or it is too old.
     pub fn read<T>(&self, since: u64, read: impl FnOnce(Changes<'_>) -> T) -> Option<T> {
-        let recorded = self.lock();
+        let recorded = lock(&self.0);
         if since > recorded.version || (since > 0 && since < recorded.removed_version) {
             return None;
         }
@@ -127,11 +128,6 @@ impl History {
             n_ended: recorded.n_ended,
             samples: samples.map(Sample::json).collect(),
         }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Recorded> {
-        // A panic leaves at worst an incomplete picture.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::schema::kind::{Key, Kind};
 use crate::storage::State;
 use crate::storage::object::text_at;
+use posse_base::sync::lock;
 
 /// The issuer of tokens, and their default audience.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -55,10 +56,6 @@ pub(crate) struct TokenSpec {
 }
 
 impl Tokens {
-    fn lock(&self) -> MutexGuard<'_, TokenTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Issues a token for a service account.
     pub(crate) fn issue(
         &self,
@@ -86,7 +83,7 @@ impl Tokens {
             part(&claims.payload(now)),
             new_secret()?
         );
-        let mut known = self.lock();
+        let mut known = lock(&self.0);
         if known.claims.len() >= TOKENS_MAX {
             known.claims.retain(|_, claims| claims.expires > now);
         }
@@ -110,7 +107,7 @@ impl Tokens {
     ) -> Result<String, String> {
         let uid = text_at(pod, "/metadata/uid");
         let place = (uid.to_owned(), audience.to_owned(), seconds);
-        if let Some((token, until)) = self.lock().of_pods.get(&place)
+        if let Some((token, until)) = lock(&self.0).of_pods.get(&place)
             && now < *until
         {
             return Ok(token.clone());
@@ -127,7 +124,7 @@ impl Tokens {
         };
         let issued = self.issue(&account, &object.uid, wanted, now);
         let (token, _) = issued.map_err(|error| format!("failed to fetch token: {error}"))?;
-        let mut known = self.lock();
+        let mut known = lock(&self.0);
         known.of_pods.retain(|(uid, _, _), _| state.store.has_uid(uid));
         let until = now + Duration::from_secs(seconds - seconds / 5);
         known.of_pods.insert(place, (token.clone(), until));
@@ -156,7 +153,7 @@ impl Tokens {
     /// The claims of a token; `None` if it has expired, or its service account or bound object is
     /// gone.
     pub(crate) fn claims(&self, state: &State, token: &str, now: SystemTime) -> Option<Claims> {
-        let claims = self.lock().claims.get(token).cloned()?;
+        let claims = lock(&self.0).claims.get(token).cloned()?;
         let bound = claims.bound.as_ref().is_none_or(|(_, _, uid)| state.store.has_uid(uid));
         let holds = claims.expires > now && state.store.has_uid(&claims.account_uid) && bound;
         holds.then_some(claims)
