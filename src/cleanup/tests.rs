@@ -104,7 +104,6 @@ fn driver(uid: &str, phase: &str) -> Value {
     json!({"metadata": {"uid": uid}, "status": {"phase": phase}})
 }
 
-/// The Lease of an instance.
 fn lease(app: &str, instance: &str, renewed: &str) -> Value {
     json!({"metadata": {"name": format!("{app}-{instance}"), "uid": "l", "resourceVersion": "5",
            "labels": {"posse.dev/app": app, "posse.dev/instance": instance,

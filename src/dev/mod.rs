@@ -69,7 +69,6 @@ fn serve(
     printed.map(|()| Code::Clean)
 }
 
-/// The absolute path.
 fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }

@@ -51,7 +51,6 @@ fn identity() -> RunIdentity {
     }
 }
 
-/// The pod of a group, as JSON.
 fn pod(settings: &RunSettings, group: usize) -> serde_json::Value {
     let group = &settings.groups[group];
     let compiled = group.template.compile(&settings.identity(Some(group), &identity())).unwrap();

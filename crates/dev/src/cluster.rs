@@ -214,7 +214,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The path of the kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }

@@ -68,7 +68,6 @@ impl JobPod {
         }
     }
 
-    /// The Job.
     pub fn job(&self) -> &DriverJob {
         &self.job
     }

@@ -83,7 +83,6 @@ impl EventLogger {
         self.is_stopping = true;
     }
 
-    /// Logs an event.
     pub fn log_event(&mut self, event: &Event, now: Millis) {
         self.end_window(now);
         let is_loss = matches!(event, Event::Executor(_, ExecutorEvent::Lost { .. }));

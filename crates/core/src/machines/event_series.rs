@@ -173,7 +173,6 @@ impl EventSeries {
         }))
     }
 
-    /// The answer to a request.
     pub fn on_answer(&mut self, request: &EventRequest, answer: EventAnswer, now: Millis) {
         self.not_before = now.after(REQUEST_INTERVAL_MS);
         if let EventAnswer::Failed { retry_after_ms } = answer {

@@ -131,7 +131,6 @@ impl OrphanCleanup {
         self.due_at = Millis::ZERO;
     }
 
-    /// The next step.
     pub fn next(&mut self, now: Millis) -> CleanupStep {
         if self.is_done {
             return CleanupStep::Done;
@@ -153,12 +152,10 @@ impl OrphanCleanup {
         }
     }
 
-    /// The next report.
     pub fn next_report(&mut self) -> Option<CleanupReport> {
         self.reports.pop_front()
     }
 
-    /// The answer to the LIST.
     pub fn on_listed(&mut self, answer: Result<Vec<OrphanCandidate>, Refusal>, now: Millis) {
         let pods = match answer {
             Ok(pods) => pods,
@@ -213,7 +210,6 @@ impl OrphanCleanup {
         }
     }
 
-    /// The answer to the delete.
     pub fn on_deleted(&mut self, answer: Result<(), Refusal>) {
         let Some(pod) = self.to_delete.pop() else { return };
         match answer {

@@ -28,7 +28,6 @@ pub struct Line {
 /// The last line about each topic.
 pub type Lines = BTreeMap<Topic, Line>;
 
-/// A version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectVersion {
     pub uid: String,

@@ -16,7 +16,6 @@ pub struct HeldPod {
     pub finalizers: String,
 }
 
-/// The result of a stop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopResult {
     /// Names of pods that are not confirmed deleted.

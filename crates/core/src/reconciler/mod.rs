@@ -373,7 +373,6 @@ impl Reconciler {
         self.change(id, now, |executor| executor.create.as_deref_mut().map(change));
     }
 
-    /// An executor and its pod.
     fn seen(&self, id: ExecutorId) -> Option<(&Executor, &Pod)> {
         let executor = self.executors.get(id)?;
         Some((executor, executor.pod(&self.snapshot)?))

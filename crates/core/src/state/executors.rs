@@ -286,7 +286,6 @@ impl Executors {
         }
     }
 
-    /// The throttle of an executor.
     pub fn throttle_of(&mut self, id: ExecutorId) -> Option<&mut Throttle> {
         let (throttles, shape) = self.throttles_of(id)?;
         Some(throttles.of_mut(shape))

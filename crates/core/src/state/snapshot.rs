@@ -137,7 +137,6 @@ impl Snapshot {
         self.pods.is_empty()
     }
 
-    /// The pods that are ours.
     pub fn our_pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods().filter(|pod| !self.is_foreign(&pod.uid))
     }
@@ -181,7 +180,6 @@ impl Snapshot {
         self.terminating.insert(uid.clone())
     }
 
-    /// The pods that terminate on this node.
     pub fn terminating_on(&self, node: &str) -> impl Iterator<Item = &Pod> {
         let known = self.terminating.iter().filter_map(|uid| self.get(uid));
         known.filter(move |pod| pod.deleting && pod.node.as_deref() == Some(node))

@@ -139,7 +139,6 @@ impl Throttles {
         [&mut self.template].into_iter().chain(self.others.values_mut())
     }
 
-    /// A task of this shape is open.
     pub fn on_task_open(&mut self, shape: Shape) {
         self.of_mut(shape).n_tasks += 1;
     }

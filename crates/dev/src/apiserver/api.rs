@@ -36,7 +36,6 @@ pub(crate) struct Api {
     pub(crate) logs: PathBuf,
     /// The server's URL: `https://127.0.0.1:PORT`.
     pub(crate) url: String,
-    /// The path of the kubeconfig.
     pub(crate) kubeconfig: PathBuf,
     /// The program that starts containers with volumes.
     pub(crate) runner: PathBuf,

@@ -31,7 +31,6 @@ pub(crate) fn paths() -> Value {
     json!({ "paths": paths })
 }
 
-/// The document at a path.
 pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     match segments.as_slice() {

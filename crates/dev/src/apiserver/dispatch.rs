@@ -22,7 +22,6 @@ use crate::schema::status::StatusError;
 use crate::storage::deletion::Deleted;
 use posse_serve::Request;
 
-/// Answers a request.
 pub(crate) fn answer(api: &Api, request: &Request, address: &str) -> Answer {
     dispatch(api, request, address).unwrap_or_else(|error| Answer::error(&error))
 }

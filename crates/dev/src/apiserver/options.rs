@@ -44,7 +44,6 @@ pub(crate) struct ListOptions {
     pub(crate) form: Form,
 }
 
-/// A continue token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ContinueToken {
     /// `None` continues with the newest version.

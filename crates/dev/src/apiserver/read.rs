@@ -145,7 +145,6 @@ fn snapshot(
     }
 }
 
-/// The metadata of a list.
 pub(crate) fn list_metadata(
     version: u64,
     token: Option<&str>,

@@ -177,7 +177,6 @@ impl Kind {
         &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
     }
 
-    /// The subresources.
     pub(crate) fn subresources(self) -> &'static [Subresource] {
         self.row().subresources
     }

@@ -116,7 +116,6 @@ pub(crate) fn named(name: &str) -> Option<&'static Type> {
     table().iter().find(|one| one.name == name)
 }
 
-/// The type of a body.
 pub(crate) fn of_body(api_version: &str, kind: &str) -> Option<&'static Type> {
     table().iter().find(|one| one.kind() == kind && one.versions.contains(&api_version))
 }

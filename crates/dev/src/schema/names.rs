@@ -105,7 +105,6 @@ pub(crate) fn qualified_name(text: &str) -> Vec<String> {
     wrong
 }
 
-/// The value of a label.
 pub(crate) fn label_value(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_CHARS_MAX {

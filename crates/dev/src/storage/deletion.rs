@@ -282,7 +282,6 @@ fn finalizers_after(kind: Kind, value: &Value, propagation: Option<Propagation>)
     finalizers
 }
 
-/// Sets deletionTimestamp and deletionGracePeriodSeconds.
 fn set_deletion_timestamp(value: &mut Value, grace: i64, now: &str) {
     if text_at(value, "/metadata/deletionTimestamp").is_empty() {
         next_generation(value);

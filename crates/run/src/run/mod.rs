@@ -83,7 +83,6 @@ pub struct RunInputs<'a> {
     pub signals: &'a Signals,
     /// The Job of this process's pod.
     pub job_pod: Option<&'a mut JobPod>,
-    /// The exit code of an outcome.
     pub exit_code: &'a dyn Fn(&ShutdownOutcome) -> u8,
 }
 

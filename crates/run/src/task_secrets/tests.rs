@@ -87,7 +87,6 @@ impl Secrets {
         values
     }
 
-    /// A process of this instance.
     fn process(&self, server: &TestServer, instance: &str, core: &Arc<FakeCore>) -> TaskSecrets {
         let owner = OwnerRef::pod(format!("driver-{instance}"), format!("pod-{instance}"));
         core.ready.store(true, Ordering::Relaxed);

@@ -11,7 +11,6 @@ const MESSAGE_CHARS_MAX: usize = 300;
 /// How many of the last lines of a failed driver are shown. The last four or so are posse's own.
 const LAST_LINES_MAX: usize = 10;
 
-/// The state of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverState {
     /// It runs on this host, by `posse run`.

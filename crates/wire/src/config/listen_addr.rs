@@ -27,7 +27,6 @@ impl ListenAddr {
         })
     }
 
-    /// The port.
     pub fn port(self) -> u16 {
         match self {
             Self::All(port) => port,

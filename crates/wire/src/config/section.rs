@@ -229,7 +229,6 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A list.
     pub fn list(&self, key: &str) -> Result<Option<&'a [Node]>, ConfigError> {
         match self.get(key) {
             None => Ok(None),
@@ -288,7 +287,6 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A map, as JSON.
     pub fn json_map(&self, key: &str) -> Result<Option<Value>, ConfigError> {
         match self.get(key) {
             None => Ok(None),

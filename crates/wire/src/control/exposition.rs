@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 /// The `Content-Type` of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricType {
     /// Its name ends with `_total`.

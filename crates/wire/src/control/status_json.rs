@@ -14,7 +14,6 @@ use posse_core::model::status::{
 };
 use posse_core::model::waiting::{Limit, Limits};
 
-/// Names of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunNames {
     /// Random for each process.

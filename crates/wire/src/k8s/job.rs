@@ -10,7 +10,6 @@ use crate::k8s::object::{Condition, Meta, or_default};
 /// Clocks differ: the Job's deadline may be over for its controller, and not for us.
 const DEADLINE_SLACK_S: u64 = 5;
 
-/// A Job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Job {

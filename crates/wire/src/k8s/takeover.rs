@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use posse_core::model::takeover;
 
-/// A takeover.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Takeover {
     /// The pod that acted before.

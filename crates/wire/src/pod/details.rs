@@ -17,7 +17,6 @@ use posse_encoding::amounts::pod_requests;
 use posse_encoding::json;
 use posse_encoding::quantity::Quantity;
 
-/// A pod.
 #[derive(Clone, Debug)]
 pub struct PodDetails {
     pub meta: Meta,

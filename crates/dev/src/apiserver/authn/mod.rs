@@ -30,7 +30,6 @@ pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 impl User {
-    /// The administrator.
     pub(crate) fn admin() -> Self {
         Self::new("kubernetes-admin", &["system:masters", AUTHENTICATED])
     }

@@ -56,7 +56,6 @@ pub(super) struct Exec {
     pub(super) output: PathBuf,
 }
 
-/// The outcome of a handler.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HandlerOutcome {
     pub(super) succeeded: bool,

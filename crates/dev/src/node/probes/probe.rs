@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use crate::storage::object::{array_at, text_at};
 
-/// The kind of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeKind {
     Liveness,

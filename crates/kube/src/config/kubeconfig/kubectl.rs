@@ -237,7 +237,6 @@ fn formats() -> Vec<Row> {
     ]
 }
 
-/// Clusters.
 fn clusters() -> Vec<Row> {
     vec![
         cluster(
@@ -268,7 +267,6 @@ fn clusters() -> Vec<Row> {
     ]
 }
 
-/// Users.
 fn users() -> Vec<Row> {
     let exec = "apiVersion: client.authentication.k8s.io/v1beta1, command: /bin/sh";
     vec![

@@ -47,7 +47,6 @@ pub struct Shorthands {
     pub resources: Option<Value>,
 }
 
-/// An error in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateError {
     /// The file, possibly with line and column.
