@@ -243,13 +243,11 @@ mod tests {
     use posse_testing::{Answer, TestServer, plain_client};
     use posse_wire::pod::build::OwnerRef;
 
-    const JSON: &str = "Content-Type: application/json\r\n";
-
     fn status(code: u16, reason: &str) -> Answer {
         let body = serde_json::json!({
             "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "no",
         });
-        Answer::Reply(code, JSON, body.to_string().into_bytes())
+        Answer::json(code, body.to_string())
     }
 
     struct Running {
@@ -300,7 +298,7 @@ mod tests {
         let server = TestServer::start(None, move |seen| {
             let body = serde_json::from_slice(&seen.body).unwrap();
             seen_bodies.lock().unwrap().push((seen.line().to_owned(), body));
-            Answer::Reply(201, JSON, b"{}".to_vec())
+            Answer::json(201, "{}")
         });
         let running = start(&server);
         for _ in 0..300 {

@@ -95,7 +95,7 @@ mod tests {
                     seen.head
                 );
                 patches.lock().unwrap().push(seen.body.clone());
-                Answer::Reply(200, "Content-Type: application/json\r\n", "{}".into())
+                Answer::json(200, "{}")
             });
             let api = Objects::new(plain_client(server.address), Some("n"));
             let pod = OwnerRef::pod("d", "u");

@@ -202,16 +202,10 @@ mod tests {
     use posse_testing::{Answer, TestServer, plain_client};
     use posse_wire::k8s::labels::Selection;
     use posse_wire::pod::build::OwnerRef;
-
-    const JSON: &str = "Content-Type: application/json\r\n";
     const EMPTY_LIST: &str = r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#;
 
     fn selection() -> Selection {
         Selection { app: "w".to_owned(), instance: "a1b2c".to_owned() }
-    }
-
-    fn reply(status: u16, body: &str) -> Answer {
-        Answer::Reply(status, JSON, body.as_bytes().to_vec())
     }
 
     /// Answers with empty lists and with watches that deliver nothing.
@@ -220,7 +214,7 @@ mod tests {
             true => {
                 Answer::Stall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n".to_vec())
             }
-            false => reply(200, EMPTY_LIST),
+            false => Answer::json(200, EMPTY_LIST),
         })
     }
 
@@ -247,7 +241,7 @@ mod tests {
     #[test]
     fn ids_are_reserved_on_the_drivers_pod() {
         let pod = r#"{"metadata":{"name":"driver","uid":"u-1"}}"#;
-        let server = TestServer::start(None, move |_| reply(200, pod));
+        let server = TestServer::start(None, move |_| Answer::json(200, pod));
         let owner = OwnerRef::pod("driver", "u-1");
         let (sender, receiver) = bounded(4);
         let pod = DriverPod::new(plain_client(server.address), "ns", &owner);

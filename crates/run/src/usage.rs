@@ -83,7 +83,7 @@ mod tests {
                 let path = "GET /apis/metrics.k8s.io/v1beta1/namespaces/n/pods?labelSelector=";
                 assert!(seen.head.starts_with(path), "{}", seen.head);
                 count.fetch_add(1, Ordering::SeqCst);
-                Answer::Reply(status, "Content-Type: application/json\r\n", body.into())
+                Answer::json(status, body)
             });
             let selection = Selection { app: "w".to_owned(), instance: "1".to_owned() };
             let usage = Usage::new(Pods::new(plain_client(server.address), "n", selection));

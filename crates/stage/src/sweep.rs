@@ -186,7 +186,7 @@ mod tests {
         TestServer::start(None, move |_| {
             let n = next.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1);
             let (status, body) = answers[n];
-            Answer::Reply(status, "Content-Type: application/json\r\n", body.into())
+            Answer::json(status, body)
         })
     }
 

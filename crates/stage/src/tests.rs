@@ -479,7 +479,7 @@ fn junk_tokens_take_no_slots_while_the_api_server_is_slow() {
         // Until the test has seen enough, or is over.
         let _ = held.recv();
         let body = r#"{"kind":"TokenReview","status":{"user":{},"error":"unknown token"}}"#;
-        Answer::Reply(201, "Content-Type: application/json\r\n", body.into())
+        Answer::json(201, body)
     });
     let http = plain_client(api_server.address);
     let served = Served::start_with(PATIENCE, |_| Admission::Review(http));

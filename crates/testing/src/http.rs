@@ -54,6 +54,13 @@ pub enum Answer {
     ThenCut(Vec<u8>),
 }
 
+impl Answer {
+    /// An answer of JSON.
+    pub fn json(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Self::Reply(status, "Content-Type: application/json\r\n", body.into())
+    }
+}
+
 type Script = dyn Fn(&Seen) -> Answer + Send + Sync;
 
 struct Inner {

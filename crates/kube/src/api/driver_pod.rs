@@ -295,9 +295,7 @@ mod tests {
 
     fn server(body: &str, status: u16) -> TestServer {
         let body = body.to_owned();
-        TestServer::start(None, move |_| {
-            Answer::Reply(status, "Content-Type: application/json\r\n", body.clone().into_bytes())
-        })
+        TestServer::start(None, move |_| Answer::json(status, body.clone()))
     }
 
     const POD: &str = r#"{"metadata":{"name":"driver","uid":"u-1",
@@ -405,7 +403,7 @@ mod tests {
                 1 => (200, r#"{"metadata":{"name":"driver","uid":"u-1"}}"#),
                 _ => (200, POD),
             };
-            Answer::Reply(status, "Content-Type: application/json\r\n", body.as_bytes().to_vec())
+            Answer::json(status, body)
         });
         let env = |name: &str| (name == "HOSTNAME").then(|| "driver".to_owned());
         let home = Home { namespace: "ns".to_owned(), pod: None };

@@ -99,13 +99,7 @@ mod tests {
             (201, HOST_USERS, HOST_USERS, false, 1),
             (201, DROPPED, HOST_USERS, true, 1),
         ] {
-            let server = TestServer::start(None, move |_| {
-                Answer::Reply(
-                    code,
-                    "Content-Type: application/json\r\n",
-                    answer.as_bytes().to_vec(),
-                )
-            });
+            let server = TestServer::start(None, move |_| Answer::json(code, answer));
             let got = check_fields(&plain_client(server.address), "/pods?x=y", body.as_bytes());
             assert_eq!(got.is_err(), is_refused, "{code} {answer}");
             let seen = server.seen();

@@ -113,7 +113,7 @@ mod tests {
                 ("DELETE", "/apis/a.io/v1alpha2/namespaces/n/podgroups/g") => (200, "{}"),
                 _ => (404, r#"{"kind":"Status","reason":"NotFound"}"#),
             };
-            Answer::Reply(status, "Content-Type: application/json\r\n", body.into())
+            Answer::json(status, body)
         })
     }
 

@@ -22,15 +22,11 @@ const SELECTOR: &str = "labelSelector=posse.dev%2Fapp%3Dwordcount%2Cposse.dev%2F
                         %2Capp.kubernetes.io%2Fcomponent%3Dexecutor";
 const PODS: &str = "/api/v1/namespaces/analytics/pods";
 
-fn json(status: u16, body: &str) -> Answer {
-    Answer::Reply(status, "Content-Type: application/json\r\n", body.as_bytes().to_vec())
-}
-
 /// A server that gives `answers` one after the other.
 fn server(answers: Vec<(u16, &'static str)>) -> TestServer {
     let answers = std::sync::Mutex::new(answers.into_iter());
     TestServer::start(None, move |_| match answers.lock().unwrap().next() {
-        Some((status, body)) => json(status, body),
+        Some((status, body)) => Answer::json(status, body),
         None => Answer::Cut,
     })
 }

@@ -328,23 +328,20 @@ mod tests {
         let stored = Mutex::new(None::<Value>);
         TestServer::start(None, move |asked| {
             let mut stored = stored.lock().unwrap();
-            let reply = |status, body: String| {
-                Answer::Reply(status, "Content-Type: application/json\r\n", body.into())
-            };
             match asked.line().split(' ').next() {
                 Some("POST" | "PUT") => {
                     let mut object: Value = serde_json::from_slice(&asked.body).unwrap();
                     (object["metadata"]["uid"], object["metadata"]["resourceVersion"]) =
                         ("u1".into(), "1".into());
-                    reply(200, stored.insert(object).to_string())
+                    Answer::json(200, stored.insert(object).to_string())
                 }
                 Some("DELETE") => {
                     *stored = None;
-                    reply(200, r#"{"kind":"Status"}"#.to_owned())
+                    Answer::json(200, r#"{"kind":"Status"}"#)
                 }
                 _ => match stored.as_ref() {
-                    Some(stored) => reply(200, stored.to_string()),
-                    None => reply(404, r#"{"kind":"Status","reason":"NotFound"}"#.to_owned()),
+                    Some(stored) => Answer::json(200, stored.to_string()),
+                    None => Answer::json(404, r#"{"kind":"Status","reason":"NotFound"}"#),
                 },
             }
         })

@@ -175,7 +175,7 @@ mod tests {
             let (status, body) = answers.lock().unwrap().next().unwrap_or_else(|| {
                 panic!("an unexpected request: {}", asked.line());
             });
-            Answer::Reply(status, "Content-Type: application/json\r\n", body.to_string().into())
+            Answer::json(status, body.to_string())
         })
     }
 

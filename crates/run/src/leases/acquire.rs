@@ -205,8 +205,7 @@ mod tests {
         let status = serde_json::json!({
             "kind": "Status", "code": code, "reason": reason, "message": message,
         });
-        let json = "Content-Type: application/json\r\n";
-        Answer::Reply(code, json, status.to_string().into_bytes())
+        Answer::json(code, status.to_string())
     }
 
     /// The time-out of a test step; much longer than any step takes.

@@ -100,14 +100,13 @@ mod tests {
             {"kind":"Pod","name":"driver","uid":"o1","controller":true}]},
             "status":{"phase":"Running"}}]}"#;
         TestServer::start(None, move |asked| {
-            let json = "Content-Type: application/json\r\n";
             let phase = driver.map(|phase| {
                 format!(r#"{{"metadata":{{"uid":"o1"}},"status":{{"phase":"{phase}"}}}}"#)
             });
             match (asked.line().contains("/pods/driver"), phase) {
-                (true, Some(driver)) => Answer::Reply(200, json, driver.into()),
-                (true, None) => Answer::Reply(404, json, "{}".into()),
-                (false, _) => Answer::Reply(200, json, old.into()),
+                (true, Some(driver)) => Answer::json(200, driver),
+                (true, None) => Answer::json(404, "{}"),
+                (false, _) => Answer::json(200, old),
             }
         })
     }

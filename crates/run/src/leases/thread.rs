@@ -247,17 +247,14 @@ mod tests {
         let stored = Mutex::new(None::<serde_json::Value>);
         TestServer::start(None, move |asked| {
             let mut stored = stored.lock().unwrap();
-            let reply = |status, body: String| {
-                Answer::Reply(status, "Content-Type: application/json\r\n", body.into_bytes())
-            };
             let status = |code: u16, reason: &str| {
-                reply(
+                Answer::json(
                     code,
                     format!(r#"{{"kind":"Status","reason":"{reason}","message":"{reason}"}}"#),
                 )
             };
             match (asked.line().split(' ').next(), stored.as_mut()) {
-                (Some("GET"), Some(lease)) => reply(200, lease.to_string()),
+                (Some("GET"), Some(lease)) => Answer::json(200, lease.to_string()),
                 (Some("GET" | "PUT" | "DELETE"), None) => status(404, "NotFound"),
                 (Some("POST"), Some(_)) => status(409, "AlreadyExists"),
                 (Some("DELETE"), Some(_)) => {
@@ -276,7 +273,7 @@ mod tests {
                     lease["metadata"]["resourceVersion"] = next.to_string().into();
                     lease["metadata"]["uid"] = "lease-uid".into();
                     *stored = Some(lease);
-                    reply(200, stored.as_ref().unwrap().to_string())
+                    Answer::json(200, stored.as_ref().unwrap().to_string())
                 }
                 other => panic!("{other:?}"),
             }

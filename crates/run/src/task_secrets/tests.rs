@@ -20,7 +20,7 @@ impl Secrets {
         TestServer::start(None, move |asked| {
             let method = asked.line().split(' ').next().unwrap_or_default().to_owned();
             let (code, body) = own.answer(&method, &asked.body);
-            Answer::Reply(code, "Content-Type: application/json\r\n", body.to_string().into())
+            Answer::json(code, body.to_string())
         })
     }
 

@@ -60,7 +60,7 @@ fn page(version: &str, next: &str, pods: &[String]) -> Answer {
         r#"{{"kind":"PodList","metadata":{{"resourceVersion":"{version}","continue":"{next}"}},"items":[{}]}}"#,
         pods.join(",")
     );
-    Answer::Reply(200, "Content-Type: application/json\r\n", body.into_bytes())
+    Answer::json(200, body)
 }
 
 fn refused(code: u16, headers: &'static str) -> Answer {

@@ -370,7 +370,7 @@ fn answer(seen: &Seen) -> Answer {
         }
         _ => r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[]}"#,
     };
-    Answer::Reply(200, "Content-Type: application/json\r\n", body.as_bytes().to_vec())
+    Answer::json(200, body)
 }
 
 fn path_of(seen: &Seen) -> &str {

@@ -67,7 +67,7 @@ fn get(http: &Http) -> Result<Response, TransportError> {
 }
 
 fn ok(body: &str) -> Answer {
-    Answer::Reply(200, "Content-Type: application/json\r\n", body.as_bytes().to_vec())
+    Answer::json(200, body)
 }
 
 /// A TLS server whose certificate authority is written to the folder's file `ca`.
