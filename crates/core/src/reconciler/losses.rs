@@ -192,10 +192,13 @@ impl Reconciler {
         let Some(group) = self.executors.group_of(id) else { return };
         let caused_by_app = loss.caused_by_app();
         let end = ExecutorEnd { lived_ms, caused_by_app, n_wanted: group.wanted() };
-        if loss.reason == LossReason::OomKilled
-            && let Some(step) = step
-        {
-            group.memory_scaling.on_oom(step, group.spec.n_memory_steps());
+        match step {
+            Some(step) if loss.reason == LossReason::OomKilled => {
+                group.memory_scaling.on_oom(step, group.spec.n_memory_steps());
+            }
+            // Its successor needs as much.
+            Some(step) => group.memory_scaling.on_unused(step),
+            None => {}
         }
         let backoff = &mut group.tasks.throttles.of_mut(shape).backoff;
         match BackoffCause::of_start(loss.reason).filter(|_| caused_by_app) {

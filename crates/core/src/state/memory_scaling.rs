@@ -26,11 +26,13 @@ impl MemoryScaling {
         }
     }
 
-    pub fn take(&mut self) -> u32 {
-        if self.n_pending == 0 {
+    /// The step of the next create. `is_whole`: the group restarts as a whole, and each rank of the next attempt may need
+    /// what one of them did.
+    pub fn take(&mut self, is_whole: bool) -> u32 {
+        if self.n_pending == 0 && !is_whole {
             return 0;
         }
-        self.n_pending -= 1;
+        self.n_pending = self.n_pending.saturating_sub(1);
         self.step
     }
 
@@ -104,7 +106,7 @@ mod tests {
                 match *step {
                     Oom(of) => memory_scaling.on_oom(of, 3),
                     Create(want) => {
-                        assert_eq!(memory_scaling.take(), want, "step {i} of {}", steps.len())
+                        assert_eq!(memory_scaling.take(false), want, "step {i} of {}", steps.len())
                     }
                     Unused(of) => memory_scaling.on_unused(of),
                     Refused(of) => assert!(memory_scaling.on_refused(of)),
@@ -114,6 +116,8 @@ mod tests {
         }
         let mut memory_scaling = MemoryScaling::default();
         memory_scaling.on_oom(0, 0);
-        assert_eq!(memory_scaling.take(), 0, "memory scaling is off");
+        assert_eq!(memory_scaling.take(true), 0, "memory scaling is off");
+        memory_scaling.on_oom(0, 3);
+        assert_eq!([1, 1, 1], [(); 3].map(|()| memory_scaling.take(true)), "all ranks");
     }
 }

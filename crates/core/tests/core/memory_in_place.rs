@@ -9,7 +9,7 @@ use posse_core::model::command::Command;
 use posse_core::model::event::{Event, ExecutorEvent, GroupEvent};
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::Input;
-use posse_core::model::pod::{ContainerState, Phase, Pod, Rare};
+use posse_core::model::pod::{ContainerState, End, Phase, Pod, Rare};
 use posse_core::model::pod_text::PodText;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::GroupSpec;
@@ -191,18 +191,41 @@ fn killed(pod: &mut Pod) {
     }
 }
 
+fn steps(run: &mut Run) -> Vec<(u64, u32)> {
+    let creates = run.take().into_iter().filter_map(|action| match action {
+        Action::Create { id, overrides, .. } => Some((id.0, overrides.memory_step)),
+        _ => None,
+    });
+    creates.collect()
+}
+
+/// A node takes the grown executor: the next one needs as much.
+#[test]
+fn the_successor_of_a_grown_executor_has_its_memory() {
+    let pod = growing(PodText::default(), &["2Gi", "3Gi"], None);
+    let mut run = Run::with_running(policy(), vec![GroupSpec { pod, ..spec("g", 1) }]);
+    run.watch(&[1], killed);
+    assert_eq!(steps(&mut run), [(2, 1)]);
+    run.start(&[2]);
+    run.watch(&[2], |pod| {
+        pod.deleting = true;
+        let disruption = "EvictionByEvictionAPI".into();
+        pod.end = Some(Box::new(End { disruption, ..End::default() }));
+    });
+    assert_eq!(steps(&mut run), [(3, 1)]);
+    // Long enough with this memory: the group begins with the template's again.
+    run.start(&[3]);
+    run.wait(601_000);
+    run.watch(&[3], end_with(1));
+    run.wait(60_000);
+    assert_eq!(steps(&mut run).last(), Some(&(4, 0)));
+}
+
 /// A LimitRange refuses the memory of the replacement. The others of the group do not wait for that.
 #[test]
 fn memory_that_the_server_refuses_is_not_asked_for_again() {
     let pod = growing(PodText::default(), &["2Gi", "3Gi"], None);
     let mut run = Run::with_running(policy(), vec![GroupSpec { pod, ..spec("g", 2) }]);
-    let steps = |run: &mut Run| -> Vec<(u64, u32)> {
-        let creates = run.take().into_iter().filter_map(|action| match action {
-            Action::Create { id, overrides, .. } => Some((id.0, overrides.memory_step)),
-            _ => None,
-        });
-        creates.collect()
-    };
     run.watch(&[1], killed);
     assert_eq!(steps(&mut run), [(3, 1)]);
     run.start(&[3]);
