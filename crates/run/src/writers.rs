@@ -1,6 +1,7 @@
 //! The writer threads: they send the API requests that the reconciler decides on, one request for
 //! each action, and return each answer to the inbox.
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,7 +34,7 @@ use posse_wire::pod::task::of_task;
 const MUTATION_WRITERS_MAX: usize = 8;
 /// A writer's stack, bytes.
 const STACK_BYTES: usize = 256 << 10;
-/// A thread without work ends after this time.
+/// A thread without work ends after this time, but for the last one of its kind.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// Time-out for reading a pod's log; the pod is deleted only after that.
 const LOG_TIMEOUT: Duration = Duration::from_secs(1);
@@ -112,34 +113,53 @@ impl Pool {
         if load.n_open <= load.n_threads || load.n_threads == self.n_threads_max {
             return;
         }
+        if let Err(error) = self.start_thread(&mut load, requests, inbox) {
+            debug!("cannot start another writer thread: {error}");
+        }
+    }
+
+    fn start_thread(
+        &self,
+        load: &mut Load,
+        requests: &Arc<Requests>,
+        inbox: &Sender<Message>,
+    ) -> io::Result<()> {
         let (queue, inbox) = (self.queue.clone(), inbox.clone());
         let (requests, thread_load) = (Arc::clone(requests), Arc::clone(&self.load));
-        let spawned = thread::Builder::new()
+        thread::Builder::new()
             .name(format!("{}-{}", self.name, load.n_threads))
             .stack_size(STACK_BYTES)
-            .spawn(move || requests.write(&queue, &thread_load, &inbox, IDLE_MAX));
-        match spawned {
-            Ok(_) => load.n_threads += 1,
-            Err(error) if load.n_threads > 0 => {
-                debug!("cannot start another writer thread: {error}")
-            }
-            Err(error) => warn!("cannot start a writer thread: {error}"),
-        }
+            .spawn(move || requests.write(&queue, &thread_load, &inbox, IDLE_MAX))?;
+        load.n_threads += 1;
+        Ok(())
     }
 }
 
 impl Writers {
-    /// Starts no thread yet; `send` starts them as needed. `in_flight_max`: concurrent creates.
-    pub fn new(requests: Requests, inbox: Sender<Message>, in_flight_max: usize) -> Self {
+    /// Starts one thread of each kind, which stays: another process may take the last thread that the system allows, and an
+    /// action that nobody carries out is lost. `send` starts others as needed. `in_flight_max`: concurrent creates.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub fn new(
+        requests: Requests,
+        inbox: Sender<Message>,
+        in_flight_max: usize,
+    ) -> io::Result<Self> {
         let n_mutations = MUTATIONS_IN_FLIGHT_MAX + OTHER_REQUESTS_MAX;
-        Self {
+        let writers = Self {
             requests: Arc::new(requests),
             inbox,
             creates: Pool::new("create", in_flight_max, in_flight_max),
             mutations: Pool::new("mutate", MUTATION_WRITERS_MAX, n_mutations),
             logs: Pool::new("log", LOG_READS_IN_FLIGHT_MAX, LOG_READS_IN_FLIGHT_MAX),
             outputs: Pool::new("output", OUTPUTS_IN_FLIGHT_MAX, OUTPUTS_IN_FLIGHT_MAX),
+        };
+        let Self { creates, mutations, logs, outputs, .. } = &writers;
+        for pool in [creates, mutations, logs, outputs] {
+            pool.start_thread(&mut lock(&pool.load), &writers.requests, &writers.inbox)?;
         }
+        Ok(writers)
     }
 
     /// Queues an action. Never blocks: the core limits the actions in flight to the capacity.
@@ -167,7 +187,7 @@ impl Writers {
 
 impl Requests {
     /// Performs one action after the other, until the channel or the inbox is closed, or until there was nothing to do
-    /// for `idle_max`.
+    /// for `idle_max` and another thread stays.
     fn write(
         &self,
         queue: &Receiver<Action>,
@@ -182,7 +202,7 @@ impl Requests {
         loop {
             let Ok(selected) = actions.select_timeout(idle_max) else {
                 let mut load = lock(load);
-                if load.n_open >= load.n_threads {
+                if load.n_threads == 1 || load.n_open >= load.n_threads {
                     continue;
                 }
                 load.n_threads -= 1;
@@ -421,7 +441,7 @@ mod tests {
     fn the_threads_end_with_the_writers() {
         let server = TestServer::start(None, |_| Answer::Reply(404, "", Vec::new()));
         let (inbox, answers) = bounded(16);
-        let writers = Writers::new(requests(&server), inbox, 4);
+        let writers = Writers::new(requests(&server), inbox, 4).unwrap();
         let (uid, name) = (Uid::new("u"), "x".to_owned());
         let actions = [
             get(1),
@@ -457,14 +477,18 @@ mod tests {
         assert!(matches!(answers.try_recv(), Ok(Message::Input(Input::Got { .. }))));
         assert_eq!(counts(&load), (0, 1));
 
-        // An action that is sent when the thread gives up waiting.
-        lock(&load).n_open = 1;
+        // The last one stays: there may be no other for the next action.
         thread::scope(|scope| {
             scope.spawn(|| requests.write(&queue, &load, &inbox, Duration::from_millis(1)));
             thread::sleep(Duration::from_millis(50));
+            lock(&load).n_open = 1;
             actions.send(get(2)).unwrap();
+            assert!(matches!(
+                answers.recv_timeout(PATIENCE),
+                Ok(Message::Input(Input::Got { .. }))
+            ));
+            assert_eq!(counts(&load), (0, 1));
+            drop(actions);
         });
-        assert!(matches!(answers.try_recv(), Ok(Message::Input(Input::Got { .. }))));
-        assert_eq!(counts(&load), (0, 0));
     }
 }

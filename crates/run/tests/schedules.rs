@@ -124,7 +124,7 @@ fn one_run(http: &Http, folder: &Path, order: Order) {
         log: Arc::new(EventLog::new("r", Clock::start())),
         outputs: None,
     };
-    let writers = Writers::new(requests, sender.clone(), IN_FLIGHT_MAX);
+    let writers = Writers::new(requests, sender.clone(), IN_FLIGHT_MAX).unwrap();
     let callers: Vec<_> = (0..CALLERS).map(|_| call(&sender)).collect();
     let mut reconciler = Reconciler { writers, n_open: 0, is_writing: false };
     reconciler.run(&receiver, &threads, &record);

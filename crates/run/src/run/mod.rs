@@ -408,7 +408,8 @@ impl Run<'_> {
             .map_err(|error| RunError::System(format!("threads: {error}")))?;
         let requests = self.requests(opened, pods.with_write_limit(write_limit));
         let writers =
-            Writers::new(requests, sender.clone(), settings.policy.in_flight_max as usize);
+            Writers::new(requests, sender.clone(), settings.policy.in_flight_max as usize)
+                .map_err(|error| RunError::System(format!("threads: {error}")))?;
         let driver_plan = self.driver_plan(run, interfaces.control_address(), &credentials);
         let polled = self.polled_commands(&driver_plan.env, &sender)?;
         let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now());
