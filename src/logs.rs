@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::args::submit::LogsArgs;
@@ -24,6 +24,7 @@ use posse_submit::logs::LogFollower;
 use posse_submit::state::{newest, pod_line};
 use posse_submit::stop;
 use posse_submit::workload::{Workload, find_workload, owned_pods};
+use posse_wire::k8s::labels::INSTANCE;
 use posse_wire::pod::details::PodDetails;
 
 /// The size of one read from a log, bytes.
@@ -40,11 +41,13 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     }
     let location = locate(&client, client.app.is_none(), world)?;
     let (app, is_local) = (location.app.clone().unwrap_or_default(), location.run.is_some());
+    let instance = location.run.map(|run| run.instance);
     let (app, namespace) = (app.as_str(), location.namespace);
     let objects = namespace.objects();
     let local_folders = is_local.then(|| socket_folders(world));
     if args.executors {
-        return executor_logs(args, app, &namespace, local_folders, out);
+        let run = LocalRun { instance, folders: local_folders };
+        return executor_logs(args, app, &namespace, run, out);
     }
     if id.is_none() && is_local {
         let message = format!(
@@ -59,7 +62,10 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
             return follow_driver(args, app, &namespace, &keeper, out);
         }
     }
-    let pods = pods(app, id, &namespace, &objects)?;
+    let mut pods = pods(app, id, &namespace, &objects)?;
+    if let Some(instance) = &instance {
+        pods.retain(|pod| pod.meta.label(INSTANCE) == Some(instance));
+    }
     let Some(pod) = newest(&pods) else {
         return Err(match id {
             None if namespace.keeper(&objects, app)?.is_some() => {
@@ -75,19 +81,7 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     };
     let pod_name = pod.name().to_owned();
     if args.follow {
-        let (tail, app) = (args.tail, app.to_owned());
-        let read = move |say: Listener<'_>| {
-            let is_ended = &AtomicBool::new(false);
-            let is_over = &|| {
-                let folders = local_folders.as_ref();
-                folders.is_some_and(|folders| live_sockets(Some(&app), folders).is_empty())
-            };
-            LogFollower { objects, listener: say, tail, is_ended, is_over }.follow(&pod_name);
-        };
-        let is_whole = with_log_output(out, args.raw, |out| {
-            follow::pump(Box::new(read), &start_signals()?, &mut || true, out)
-        });
-        return Ok(if is_whole? { Code::Clean } else { follow::DETACHED });
+        return follow_pod(args, app, objects, &pod_name, local_folders, out);
     }
     let query =
         LogQuery { container: Some(pod.main.clone()), tail: args.tail, ..LogQuery::default() };
@@ -100,6 +94,37 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
         namespace.refused(&format!("cannot read the log of pod {pod_name}"), app, &refusal)
     })?;
     with_log_output(out, args.raw, |out| copy(stream.reader(), out)).map(|()| Code::Clean)
+}
+
+/// Prints a pod's log until it ends.
+fn follow_pod(
+    args: &LogsArgs,
+    app: &str,
+    objects: Objects,
+    pod: &str,
+    local_folders: Option<Vec<PathBuf>>,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
+    let (tail, app, pod) = (args.tail, app.to_owned(), pod.to_owned());
+    let is_read = Arc::new(AtomicBool::new(true));
+    let slot = Arc::clone(&is_read);
+    let read = move |say: Listener<'_>| {
+        let is_ended = &AtomicBool::new(false);
+        let is_over = &|| {
+            let folders = local_folders.as_ref();
+            folders.is_some_and(|folders| live_sockets(Some(&app), folders).is_empty())
+        };
+        let follower = LogFollower { objects, listener: say, tail, is_ended, is_over };
+        slot.store(follower.follow(&pod), Ordering::Release);
+    };
+    let is_whole = with_log_output(out, args.raw, |out| {
+        follow::pump(Box::new(read), &start_signals()?, &mut || true, out)
+    });
+    Ok(match is_whole? {
+        true if is_read.load(Ordering::Acquire) => Code::Clean,
+        true => Code::Failed,
+        false => follow::DETACHED,
+    })
 }
 
 fn copy(reader: &mut dyn Read, out: &mut dyn Write) -> Result<(), Failure> {
@@ -134,31 +159,39 @@ fn pods(
     }
 }
 
-/// Prints the logs of all executors. With --follow until the driver has ended: its pod, or with
-/// `local_folders` the run on this host, whose socket is in one of them.
+/// What is known of a run on this host.
+struct LocalRun {
+    instance: Option<String>,
+    /// Its socket is in one of them.
+    folders: Option<Vec<PathBuf>>,
+}
+
+/// Prints the logs of all executors. With --follow until the driver has ended: its pod, or the run on this host.
 fn executor_logs(
     args: &LogsArgs,
     app: &str,
     namespace: &Namespace,
-    local_folders: Option<Vec<PathBuf>>,
+    run: LocalRun,
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
+    let LocalRun { instance, folders } = run;
     let logs = ExecutorLogs {
         objects: namespace.objects(),
         app: app.to_owned(),
+        instance,
         group: args.group.clone(),
         tail: args.tail,
     };
-    let result: Arc<OnceLock<Result<usize, Refusal>>> = Arc::default();
+    let result: Arc<OnceLock<Result<(usize, usize), Refusal>>> = Arc::default();
     let slot = Arc::clone(&result);
     let is_followed = args.follow;
     let read = move |listener: Listener<'_>| {
-        let is_over = || match &local_folders {
+        let is_over = || match &folders {
             Some(folders) => live_sockets(Some(&logs.app), folders).is_empty(),
             None => has_driver_ended(&logs.objects, &logs.app),
         };
         let read = match is_followed {
-            true => logs.follow(listener, &is_over).map(|()| 1),
+            true => logs.follow(listener, &is_over).map(|()| (1, 1)),
             false => logs.read(listener),
         };
         drop(slot.set(read));
@@ -170,11 +203,16 @@ fn executor_logs(
         return Ok(follow::DETACHED);
     }
     match result.get() {
-        Some(Ok(0)) => {
+        Some(Ok((0, _))) => {
             let group = args.group.as_ref().map(|group| format!(" of group {group}"));
             let (group, namespace) = (group.unwrap_or_default(), &namespace.name);
             let message =
                 format!("application {app} has no executors{group} in namespace {namespace}");
+            Err(Failure::new(Code::Failed, message))
+        }
+        Some(Ok((n, 0))) => {
+            let what = if *n == 1 { "1 executor has" } else { "executors have" };
+            let message = format!("application {app}: {what} no log yet");
             Err(Failure::new(Code::Failed, message))
         }
         Some(Err(refusal)) => {

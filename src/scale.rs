@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::args::ScaleArgs;
+use crate::args::words::Word;
 use crate::control_client::find_run;
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
@@ -17,6 +18,11 @@ use posse_wire::control::target_body;
 /// # Errors
 /// There is no such run or group, the group is not clear, or the run refuses.
 pub fn scale(args: &ScaleArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
+    if let Some(Word::App(app, Some(id))) = args.words.first() {
+        return Err(Failure::usage(format!(
+            "{app}/{id} names an executor: write `posse scale {app} {id}` for a target of {id}"
+        )));
+    }
     let (named, wanted) = args.client.with_number(&args.words, "TARGET")?;
     let wanted = wanted.and_then(|n| u32::try_from(n).ok()).filter(|n| *n <= EXECUTORS_MAX);
     let wanted = wanted.ok_or_else(|| {

@@ -67,11 +67,13 @@ fn stop_local(runs: &BTreeMap<PathBuf, String>, out: &mut dyn Write) -> Result<C
             (app, process.and_then(|process| process.terminate().map(|()| process)))
         })
         .collect();
-    let mut last: Option<Failure> = None;
+    let (mut last, mut printed) = (None::<Failure>, Ok(()));
     for (app, asked) in asked {
         let why = match asked.and_then(|process| process.wait(LOCAL_LIMIT)) {
             Ok(true) => {
-                print(out, &format!("application {} stopped\n", one_line(app)))?;
+                // Whoever does not read it any more wants all of them stopped, too.
+                let told = print(out, &format!("application {} stopped\n", one_line(app)));
+                printed = printed.and(told);
                 continue;
             }
             Ok(false) => {
@@ -112,11 +114,13 @@ fn stop_in_cluster(
     // All applications are told to end before the first is waited for, so that they end together.
     let asked: Vec<_> =
         names.iter().map(|app| (app, stop::StopRequest::new(&objects, app, grace_s))).collect();
-    let mut last: Option<Failure> = None;
+    let (mut last, mut printed) = (None::<Failure>, Ok(()));
     for (app, asked) in asked {
         let failure = match asked.and_then(|asked| asked.finish()) {
             Ok(stop::Stopped::Gone) => {
-                print(out, &format!("application {} stopped\n", one_line(app)))?;
+                // Whoever does not read it any more wants all of them stopped, too.
+                let told = print(out, &format!("application {} stopped\n", one_line(app)));
+                printed = printed.and(told);
                 continue;
             }
             Ok(stop::Stopped::Nothing) if not_submitted.contains(app) => {

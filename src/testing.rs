@@ -1,6 +1,7 @@
 //! Helpers for the tests of the command line: a temporary folder, in which posse is run.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -33,15 +34,27 @@ impl Folder {
 
     /// As `posse`, with only these environment variables.
     pub(super) fn posse_with(&self, args: &str, env: &[(&str, &str)]) -> (u8, String, String) {
+        let mut out = Vec::new();
+        let (code, err) = self.posse_to(args, env, &mut out);
+        (code, String::from_utf8(out).unwrap(), err)
+    }
+
+    /// As `posse_with`, with this stdout.
+    pub(super) fn posse_to(
+        &self,
+        args: &str,
+        env: &[(&str, &str)],
+        out: &mut dyn Write,
+    ) -> (u8, String) {
         let args = std::iter::once("posse").chain(args.split_whitespace()).map(OsString::from);
-        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut err = Vec::new();
         let lookup = |name: &str| {
             let found = env.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
         let lease_watch = Duration::ZERO;
         let world = World { lease_watch, ..World::new(&lookup, self.path()) };
-        let code = run(args, &world, &mut out, &mut err).number();
-        (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+        let code = run(args, &world, out, &mut err).number();
+        (code, String::from_utf8(err).unwrap())
     }
 }

@@ -187,7 +187,7 @@ pub struct RunArgs {
     /// Append the events to this file, one JSON object per line; `-` is stdout
     #[arg(long, value_name = "FILE", help_heading = "Control API and events")]
     pub events: Option<PathBuf>,
-    /// Keep what the run was told in this file, for the next run of this --instance
+    /// Keep what the run was told in this file, for the next run of this --instance; `off`: nowhere
     #[arg(long, value_name = "FILE", help_heading = "Control API and events")]
     pub record: Option<PathBuf>,
     /// The address on which to serve the control API: unix:PATH or a loopback HOST:PORT; `off`: none

@@ -97,7 +97,8 @@ pub struct LogsArgs {
     #[command(flatten)]
     pub client: ClientArgs,
     /// The application, as with --app, and the id of one of its executors; an ID alone is of the only run on this host
-    #[arg(value_name = "APP", value_parser = word, required_unless_present = "app")]
+    #[arg(value_name = "APP", value_parser = word,
+          required_unless_present_any = ["app", "executors", "control"])]
     pub words: Vec<Word>,
     /// Print new lines until the log ends
     #[arg(short, long)]

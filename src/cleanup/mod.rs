@@ -93,23 +93,36 @@ pub fn cleanup(
     }
     let listing =
         Batches { batches: &batches, orphan_objects: &orphan_objects, shows_app: args.all_apps };
-    print_listing(&listing, output, out)?;
+    let listed = print_listing(&listing, output, out);
+    let is_any = batches.iter().any(Batch::is_removable) || !orphan_objects.is_empty();
+    if !args.yes || !is_any {
+        listed?;
+        return say_removable(&batches, &orphan_objects, output, out);
+    }
+    // Whoever does not read the list any more wants all of it removed, too.
+    let removed = cleanup.delete_removable(&batches, &orphan_objects, out);
+    listed.and(removed)
+}
+
+/// What --yes would remove.
+fn say_removable(
+    batches: &[Batch],
+    orphan_objects: &[OrphanObject],
+    output: FormatArgs,
+    out: &mut dyn Write,
+) -> Result<Code, Failure> {
     let removable = || batches.iter().filter(|batch| batch.is_removable());
     let n_pods: usize = removable().map(|batch| batch.pods.len()).sum();
     let n_leases = removable().filter(|batch| batch.lease.is_some()).count();
-    let text = match (n_pods + n_leases + orphan_objects.len(), args.yes) {
-        (0, _) => "there is nothing to remove".to_owned(),
-        (_, false) => {
-            let mut what = count(n_pods, "executor");
-            if n_leases > 0 {
-                what.push_str(&format!(" and {}", count(n_leases, "lease")));
-            }
-            what.push_str(&count_each(orphan_objects.iter()));
-            format!("nothing was removed; the same with --yes removes {what}")
-        }
-        (_, true) => return cleanup.delete_removable(&batches, &orphan_objects, out),
-    };
-    conclude(output, &text, out)
+    if n_pods + n_leases + orphan_objects.len() == 0 {
+        return conclude(output, "there is nothing to remove", out);
+    }
+    let mut what = count(n_pods, "executor");
+    if n_leases > 0 {
+        what.push_str(&format!(" and {}", count(n_leases, "lease")));
+    }
+    what.push_str(&count_each(orphan_objects.iter()));
+    conclude(output, &format!("nothing was removed; the same with --yes removes {what}"), out)
 }
 
 /// Says what was done, below the table, or in the log if a program reads the output.
@@ -216,7 +229,10 @@ impl Listing for Batches<'_> {
                 "removable": batch.is_removable(),
             })
         });
-        format!("{:#}", all.collect::<Value>())
+        let objects = self.orphan_objects.iter().map(|left| {
+            json!({"app": left.app, "kind": left.word(), "name": left.name, "removable": true})
+        });
+        format!("{:#}", all.chain(objects).collect::<Value>())
     }
 
     /// What --yes removes.

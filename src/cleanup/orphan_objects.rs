@@ -15,6 +15,7 @@ use posse_wire::k8s::object::Meta;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OrphanObject {
     kind: Kind,
+    pub(super) app: Option<String>,
     pub(super) name: String,
     uid: String,
     version: String,
@@ -67,6 +68,7 @@ impl Cleanup<'_> {
             .filter(is_left)
             .map(|meta| OrphanObject {
                 kind,
+                app: meta.label(APP).map(str::to_owned),
                 name: meta.name,
                 uid: meta.uid,
                 version: meta.resource_version,
@@ -91,7 +93,7 @@ impl Cleanup<'_> {
 
     /// Deletes it by its uid; a Secret that a new run has written since it was listed stays.
     pub(super) fn delete_object(&self, left: &OrphanObject) -> Result<(), Refusal> {
-        let OrphanObject { kind, name, uid, version } = left;
+        let OrphanObject { kind, name, uid, version, .. } = left;
         if *kind == Kind::Secret {
             return self.objects().delete_version(*kind, name, uid, version);
         }

@@ -81,6 +81,19 @@ impl Scene {
     }
 }
 
+/// A stdout whose reader has gone.
+struct NoReader;
+
+impl io::Write for NoReader {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn status(reason: &str, message: &str) -> Value {
     json!({ "kind": "Status", "status": "Failure", "reason": reason, "message": message })
 }
@@ -291,6 +304,35 @@ fn a_lease_that_is_renewed_while_it_is_watched_is_not_stale() {
         assert_eq!(scene.deletes().is_empty(), is_kept, "{out}");
         assert_eq!(out.contains("their lease was renewed 0 s ago"), is_kept, "{out}");
     }
+}
+
+/// A reader that has gone ends nothing that --yes began, and the JSON has what is removed.
+#[test]
+fn what_nobody_reads_is_removed_all_the_same() {
+    let claims = "/api/v1/namespaces/n/persistentvolumeclaims";
+    let claim = json!({"metadata": {"name": "a-k-data-0", "namespace": "n", "uid": "c1", "resourceVersion": "1",
+        "labels": {"posse.dev/app": "a", "posse.dev/instance": "k"}}});
+    let scene = || {
+        Scene::new(vec![
+            (format!("GET {PODS}"), 200, list("", &[])),
+            (format!("GET {LEASES}"), 200, json!({"items": []})),
+            (format!("GET {claims}"), 200, json!({"items": [claim.clone()]})),
+            (format!("GET {PODS}"), 200, list("", &[])),
+            (format!("GET {LEASES}"), 200, json!({"items": []})),
+            (format!("DELETE {claims}/a-k-data-0"), 200, json!({})),
+        ])
+    };
+    let listed = scene();
+    let (_, out, _) = listed.cleanup("--volumes -o json");
+    let out: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        out,
+        json!([{"app": "a", "kind": "volume", "name": "a-k-data-0", "removable": true}])
+    );
+    let scene = scene();
+    let args = "cleanup --app a --kubeconfig k --volumes --yes";
+    scene.folder.posse_to(args, &[], &mut NoReader);
+    assert_eq!(scene.deletes().len(), 1);
 }
 
 /// The same of its volumes, while it has no pods.

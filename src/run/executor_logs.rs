@@ -25,9 +25,14 @@ pub(super) struct ExecutorLogPrinter {
 
 impl ExecutorLogPrinter {
     /// Starts printing to stderr.
-    pub(super) fn start(http: &Http, namespace: &str, app: &str) -> io::Result<Self> {
+    pub(super) fn start(
+        http: &Http,
+        namespace: &str,
+        app: &str,
+        instance: Option<String>,
+    ) -> io::Result<Self> {
         let (objects, streams) = Objects::new(http.clone(), Some(namespace)).with_own_streams();
-        let logs = ExecutorLogs { objects, app: app.to_owned(), group: None, tail: None };
+        let logs = ExecutorLogs { objects, app: app.to_owned(), instance, group: None, tail: None };
         let is_over = Arc::new(AtomicBool::new(false));
         let (over, (sender, ended)) = (Arc::clone(&is_over), channel());
         let read = move || {

@@ -566,6 +566,9 @@ fn task_output(
 /// Where the run keeps what it was told. The embedded cluster ends with the run, and so do its tasks.
 fn record(config: &Config, args: &RunArgs, world: &World<'_>) -> RecordSetting {
     if let Some(path) = &args.record {
+        if path.as_os_str() == "off" {
+            return RecordSetting::Off;
+        }
         return RecordSetting::File(world.dir.join(path));
     }
     match &config.record {

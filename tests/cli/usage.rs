@@ -115,6 +115,7 @@ fn usage_errors() {
         (&["submit", "--dry-run=server"], "here: --dry-run asks the server"),
         (&["apps", "-o", "jsonpath={.x}"], "use -o json"),
         (&["task", "list", "a"], "--app a"),
+        (&["scale", "a/3"], "write `posse scale a 3`"),
     ] {
         refused(&[], args, &[part]);
     }

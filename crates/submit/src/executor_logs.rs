@@ -11,7 +11,7 @@ use crate::state::has_begun;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::Objects;
 use posse_kube::api::retry::Retries;
-use posse_wire::k8s::labels::{EXECUTOR_ID, GROUP, executor_selector};
+use posse_wire::k8s::labels::{EXECUTOR_ID, GROUP, INSTANCE, executor_selector};
 use posse_wire::pod::details::PodDetails;
 
 /// Logs that are read at the same time; each has a thread and a connection.
@@ -25,6 +25,8 @@ const STACK_BYTES: usize = 256 << 10;
 pub struct ExecutorLogs {
     pub objects: Objects,
     pub app: String,
+    /// Only those of this run; none: of all runs of the application.
+    pub instance: Option<String>,
     pub group: Option<String>,
     /// Only this many lines from the end of each log.
     pub tail: Option<u32>,
@@ -38,21 +40,24 @@ struct Source {
 }
 
 impl ExecutorLogs {
-    /// Reads the logs that exist, one after the other. Gives the number of executors.
+    /// Reads the logs that exist, one after the other. Gives the number of executors, and of those whose log could be
+    /// read.
     ///
     /// # Errors
     /// The executors cannot be listed.
-    pub fn read(&self, listener: Listener<'_>) -> Result<usize, Refusal> {
-        let (sources, _) = self.sources()?;
+    pub fn read(&self, listener: Listener<'_>) -> Result<(usize, usize), Refusal> {
+        let (pods, _) = self.objects.pods(&self.selector())?;
         let is_ended = AtomicBool::new(false);
-        for source in &sources {
+        let mut n_read = 0;
+        for source in pods.iter().filter(|pod| has_begun(pod)).map(source) {
             if is_ended.load(Ordering::Acquire) {
                 break;
             }
             let listener = &|event| source.report(event, listener, &is_ended);
-            self.log_follower(listener, &is_ended, &|| false).read_once(&source.pod);
+            let follower = self.log_follower(listener, &is_ended, &|| false);
+            n_read += usize::from(follower.read_once(&source.pod));
         }
-        Ok(sources.len())
+        Ok((pods.len(), n_read))
     }
 
     /// Reads the logs, and those of new executors, side by side until `is_over` and all are read.
@@ -146,11 +151,13 @@ impl ExecutorLogs {
     }
 
     fn selector(&self) -> String {
-        let executors = executor_selector(&self.app);
-        match &self.group {
-            Some(group) => format!("{executors},{GROUP}={group}"),
-            None => executors,
+        let mut selector = executor_selector(&self.app);
+        for (label, value) in [(INSTANCE, &self.instance), (GROUP, &self.group)] {
+            if let Some(value) = value {
+                selector.push_str(&format!(",{label}={value}"));
+            }
         }
+        selector
     }
 }
 

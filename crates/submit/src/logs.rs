@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::listener::{FollowEvent, Listener};
+use crate::state::has_begun;
 use posse_core::model::pod::ContainerState;
 use posse_core::model::refusal::RefusalClass;
 use posse_kube::api::objects::{LogQuery, Objects};
@@ -68,8 +69,9 @@ struct SecondRead {
 }
 
 impl LogFollower<'_> {
-    /// Reads a pod's log until the driver's container has terminated and everything is read.
-    pub fn follow(&self, pod: &str) {
+    /// Reads a pod's log until the driver's container has terminated and everything is read. False if it could not be read
+    /// to its end.
+    pub fn follow(&self, pod: &str) -> bool {
         let mut position = ReadPosition::default();
         let (mut n_refused, mut n_unanswered) = (0, 0);
         while n_refused < REFUSED_MAX
@@ -78,9 +80,14 @@ impl LogFollower<'_> {
         {
             let seen = self.objects.pod(pod);
             let container = match &seen {
+                // It has no log before it begins, which may take as long as its image.
+                Ok(Some(pod)) if pod.is_live() && !has_begun(pod) && pod.restarts() == 0 => {
+                    thread::park_timeout(RECONNECT_WAIT);
+                    continue;
+                }
                 Ok(Some(pod)) => Some(pod.main.clone()),
-                Ok(None) => return,
-                Err(_) if (self.is_over)() => return,
+                Ok(None) => return true,
+                Err(_) if (self.is_over)() => return true,
                 Err(_) => None,
             };
             let query = LogQuery {
@@ -94,7 +101,11 @@ impl LogFollower<'_> {
                 pod.is_some_and(|pod| pod.facts.container == ContainerState::Ended)
             });
             match self.objects.log(pod, &query) {
-                Err(refusal) if refusal.class == RefusalClass::NotFound => return,
+                Err(refusal) if refusal.class == RefusalClass::NotFound => return true,
+                Err(refusal) if refusal.class == RefusalClass::Forbidden => {
+                    log::warn!("the log of {pod} cannot be read: {refusal}");
+                    return false;
+                }
                 Err(refusal) => {
                     log::debug!("the log of {pod} cannot be read: {refusal}");
                     *(if refusal.is_no_answer() { &mut n_unanswered } else { &mut n_refused }) += 1;
@@ -103,18 +114,20 @@ impl LogFollower<'_> {
                     (n_refused, n_unanswered) = (0, 0);
                     let is_whole = self.copy(stream.reader(), Some(&mut position));
                     match is_whole {
-                        None => return,
+                        None => return true,
                         // The container had terminated before the log was opened: this is all.
-                        Some(true) if had_terminated => return,
+                        Some(true) if had_terminated => return true,
                         Some(_) => position.reconnect(),
                     }
                 }
             }
             thread::park_timeout(RECONNECT_WAIT);
         }
-        if !self.is_ended.load(Ordering::Acquire) {
+        let is_ended = self.is_ended.load(Ordering::Acquire);
+        if !is_ended {
             log::warn!("the log of {pod} could not be read to its end");
         }
+        is_ended
     }
 
     /// Reads what a pod's log has now. False if it could not be read to its end.

@@ -25,8 +25,14 @@ const CONTROLLER_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(200);
 
 /// The objects that are deleted with the driver, the permissions last.
-const PARTS: [Kind; 5] =
-    [Kind::ConfigMap, Kind::Service, Kind::RoleBinding, Kind::Role, Kind::ServiceAccount];
+const PARTS: [Kind; 6] = [
+    Kind::ConfigMap,
+    Kind::Secret,
+    Kind::Service,
+    Kind::RoleBinding,
+    Kind::Role,
+    Kind::ServiceAccount,
+];
 
 /// The result of a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
