@@ -142,6 +142,9 @@ pub fn kill_9_and_adoption(server: &dyn Server) {
     assert!(!first.is_over());
     first.kill();
     scene.end(&before[0], End::Exit(9));
+    // A start that fails in between forgets neither the executors nor their ids.
+    let failed = run().arg("--record").arg("/proc/posse.record").once(&["run"]);
+    assert_eq!(failed.status.code(), Some(2), "{}", said(&failed));
     let second = run().start();
     let lost = second.wait_event("executor_lost", |_| true);
     assert_eq!((&lost["executor"], &lost["exit_code"]), (&json!(1), &json!(9)));

@@ -102,13 +102,23 @@ impl InstanceRequest<'_, '_> {
             }
             Err(error) => {
                 if let Some(application) = application
-                    && !application.stop(LeaseRelease::Delete, ABANDON_TIMEOUT)
+                    && !application.stop(self.abandoned(), ABANDON_TIMEOUT)
                 {
                     debug!("the application's lease may not be released");
                 }
                 Err(error)
             }
         }
+    }
+
+    /// The instance's name is chosen for this run: neither the settings nor the owner give it.
+    fn is_new(&self) -> bool {
+        self.run.settings.instance.is_none() && self.run.context.owner.is_none()
+    }
+
+    /// What becomes of a Lease with which the run does not start.
+    fn abandoned(&self) -> LeaseRelease {
+        LeaseRelease::of_failed_start(self.is_new())
     }
 
     /// An exclusive run does not start without the application's Lease.
@@ -138,8 +148,7 @@ impl InstanceRequest<'_, '_> {
         if self.run.settings.lease {
             match self.acquire_lease(LeaseScope::Instance, &selection, ended_pod, rng)? {
                 Ok(AcquiredLease { lease, id_high_water, .. }) => {
-                    let is_named = self.run.settings.instance.is_some();
-                    let is_new = !is_named && self.run.context.owner.is_none();
+                    let is_new = self.is_new();
                     let ids = IdStore::Lease(lease);
                     return Ok(Instance { selection, ids, id_high_water, is_new });
                 }
@@ -221,7 +230,7 @@ impl InstanceRequest<'_, '_> {
             }
         };
         // A request that acquires the Lease may still be in flight.
-        if !handle.stop(LeaseRelease::Delete, ABANDON_TIMEOUT) {
+        if !handle.stop(self.abandoned(), ABANDON_TIMEOUT) {
             debug!("the lease of {} may not be released", selection.pod_prefix());
         }
         result

@@ -198,7 +198,8 @@ impl Run<'_> {
         let opened = match self.open(&acquired, &sender, liveness, sent) {
             Ok(opened) => opened,
             Err(error) => {
-                acquired.leases.release(LeaseRelease::Delete);
+                let is_new = acquired.is_new;
+                acquired.leases.release(LeaseRelease::of_failed_start(is_new));
                 return Err(error);
             }
         };
@@ -391,7 +392,7 @@ impl Run<'_> {
         let (found, groups, credentials) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                leases.release(LeaseRelease::Delete);
+                leases.release(LeaseRelease::of_failed_start(is_new));
                 return Err(error);
             }
         };

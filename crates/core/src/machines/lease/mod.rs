@@ -114,6 +114,13 @@ pub enum LeaseRelease {
     Keep,
 }
 
+impl LeaseRelease {
+    /// After a start that failed. Nobody has looked for executors, and only the Lease tells which are the instance's.
+    pub fn of_failed_start(is_new_instance: bool) -> Self {
+        if is_new_instance { Self::Delete } else { Self::Keep }
+    }
+}
+
 /// The state machine of one Lease.
 #[derive(Clone, Debug)]
 pub struct LeaseMachine {

@@ -3,6 +3,13 @@
 use super::*;
 
 #[test]
+fn a_failed_start_keeps_what_an_earlier_one_has_stored() {
+    for (is_new, want) in [(false, LeaseRelease::Keep), (true, LeaseRelease::Delete)] {
+        assert_eq!(LeaseRelease::of_failed_start(is_new), want);
+    }
+}
+
+#[test]
 fn a_stop_deletes_or_releases_the_lease() {
     let by = Millis(60_000);
     let mut bench = Bench::held();
