@@ -110,9 +110,28 @@ const JOB_MS: u64 = 5_000;
 const KILLED_CODE: u8 = 128 + 9;
 
 impl ShutdownOutcome {
-    /// All work has ended well, so the next process of the run would have nothing to do.
+    /// All work has ended well, and so have the executors: the next process of the run would have nothing to do.
     pub fn has_done_all(&self) -> bool {
-        !self.is_signalled && self.verdict == Some(RunVerdict::AllEnded { n_given_up: 0 })
+        !self.is_signalled
+            && self.verdict == Some(RunVerdict::AllEnded { n_given_up: 0 })
+            && self.stop.is_clean()
+    }
+
+    /// Another pod of the Job would find no work. `is_queue`: what was given up is not tried again either.
+    pub fn leaves_no_work(&self, is_queue: bool) -> bool {
+        match self.verdict {
+            Some(RunVerdict::AllEnded { n_given_up }) => n_given_up == 0 || is_queue,
+            Some(
+                RunVerdict::BudgetExhausted { .. }
+                | RunVerdict::DriverNotStarted { .. }
+                | RunVerdict::DriverSilent { .. }
+                | RunVerdict::NotAllowed { .. }
+                | RunVerdict::NotReachable { .. }
+                | RunVerdict::TakenOver { .. }
+                | RunVerdict::TemplateRefused { .. },
+            )
+            | None => false,
+        }
     }
 }
 
@@ -300,7 +319,11 @@ impl Shutdown {
     /// True if the executors are left running at the end.
     fn keeps_executors(&self) -> bool {
         let has_next = matches!(self.job, Job::Asked { .. } | Job::GoesOn);
+        // The Job tries again from another node, and nobody has looked at the executors here.
+        let is_cut_off =
+            self.job != Job::None && matches!(self.verdict, Some(RunVerdict::NotReachable { .. }));
         self.keep
+            || is_cut_off
             || self.is_signalled && has_next
             || matches!(self.verdict, Some(RunVerdict::TakenOver { .. }))
     }
@@ -531,6 +554,47 @@ mod tests {
         assert_eq!(shutdown.on_signal(Millis(900)), [HURRY]);
         shutdown.on_stopped(nothing_left(), false);
         assert!(shutdown.outcome().expect("it is over").is_forced);
+    }
+
+    #[test]
+    fn a_pod_without_a_way_to_the_server_leaves_the_executors_of_its_job() {
+        for of_job in [true, false] {
+            let starting = Shutdown::new(Startup::new(false, false, Millis(0)), 15_000, false);
+            let mut shutdown = if of_job { starting.of_job() } else { starting };
+            let Some(StartStep::End(verdict)) = shutdown.next_start_step(false, Millis(30_000))
+            else {
+                panic!("the first LIST is late");
+            };
+            let order = StopOrder { keep: of_job, keep_failed: false };
+            let steps = shutdown.on_verdict(verdict, Millis(30_000));
+            assert_eq!(steps, [ShutdownStep::AbandonStop(order)]);
+            shutdown.on_stopped(nothing_left(), false);
+            assert_eq!(shutdown.outcome().map(|outcome| outcome.is_kept), Some(of_job));
+        }
+    }
+
+    #[test]
+    fn work_is_done_when_it_has_ended_well_and_its_executors_are_gone() {
+        let left = StopResult { remaining: vec!["a-exec-1".to_owned()], ..nothing_left() };
+        let all = |n_given_up| Some(RunVerdict::AllEnded { n_given_up });
+        for (verdict, stop, is_done, leaves_no_work) in [
+            (all(0), nothing_left(), true, [true, true]),
+            (all(0), left, false, [true, true]),
+            (all(1), nothing_left(), false, [false, true]),
+            (Some(RunVerdict::DriverSilent { silence_ms: 1 }), nothing_left(), false, [false; 2]),
+            (None, nothing_left(), false, [false; 2]),
+        ] {
+            let mut shutdown = shutdown(false);
+            match verdict {
+                Some(verdict) => shutdown.on_verdict(verdict, Millis(0)),
+                None => shutdown.on_signal(Millis(0)),
+            };
+            shutdown.on_stopped(stop, false);
+            let outcome = shutdown.outcome().expect("it is over");
+            assert_eq!(outcome.has_done_all(), is_done, "{outcome:?}");
+            let of = [false, true].map(|is_queue| outcome.leaves_no_work(is_queue));
+            assert_eq!(of, leaves_no_work, "{outcome:?}");
+        }
     }
 
     #[test]

@@ -207,6 +207,7 @@ mod tests {
             (&none, 2, 3, Some(JobEnd::Final { code: 2 })),
             (&none, 4, 3, Some(JobEnd::Final { code: 4 })),
             (&none, 11, 3, Some(JobEnd::Final { code: 11 })),
+            (&none, 12, 3, None),
             (&two, 13, 0, None),
         ] {
             assert_eq!(earlier.at_end(end(code), retries), want, "{code} of {retries}");
