@@ -172,11 +172,14 @@ impl DriverJob {
     /// Sets the number of failed pods after which the Job fails. `exit_code`: the application's, if the
     /// Job has to end.
     pub fn set_backoff_limit(&self, limit: u64, exit_code: Option<u8>) -> Result<(), Refusal> {
-        let annotations = json!({ EXIT_CODE: exit_code.map(|code| code.to_string()) });
-        let patch = json!({
-            "metadata": { "uid": self.job.uid.to_string(), "annotations": annotations },
+        let mut patch = json!({
+            "metadata": { "uid": self.job.uid.to_string() },
             "spec": { "backoffLimit": limit },
         });
+        // Without a code the patch is silent about it: a pod that ends may have told one since the Job was read.
+        if let Some(code) = exit_code {
+            patch["metadata"]["annotations"] = json!({ EXIT_CODE: code.to_string() });
+        }
         self.objects.patch(Kind::Job, &self.job.name, &patch)
     }
 }
