@@ -103,6 +103,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both submit::{submit_with_a_lost_pod, submit_without_room};
     OwnReal restarts::{driver_node_lost};
     OwnReal pod_security::{pods_on_a_server_that_enforces_restricted};
+    Embedded restarts::{a_pod_asks_until_it_knows_its_job};
     Own restarts::{driver_node_shut_down};
     Both restarts::{
         container_restarted, exclusive_lost_to_another, exclusive_waits_for_the_other_driver,

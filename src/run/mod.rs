@@ -73,9 +73,11 @@ fn run_once(
     if args.as_job {
         let DriverPod { retries, standby, .. } = settings.driver.pod;
         let tries = (retries, standby);
-        *job_pod = find_job_pod(&connection, settings.namespace.as_deref(), tries, world);
+        let namespace = settings.namespace.as_deref();
+        *job_pod = find_job_pod(&connection, namespace, tries, &signals, world)?;
         if let Some(job_pod) = job_pod
-            && let Some(job_end) = job_pod.begin()
+            && let Some(job_end) =
+                job_pod.begin(&signals).map_err(|error| failure(&error, &connection.http, true))?
         {
             if settings.keeps_executors() {
                 job_pod.end_executors(&settings.app);
@@ -165,18 +167,24 @@ fn find_job_pod(
     connection: &Connection,
     namespace: Option<&str>,
     tries: (u32, u32),
+    signals: &Signals,
     world: &World<'_>,
-) -> Option<JobPod> {
+) -> Result<Option<JobPod>, Failure> {
     let namespace = namespace.unwrap_or(&connection.namespace);
     let hints = Hints { env: world.env, home: connection.home.as_ref(), namespace };
-    let pod = driver_pod::find(hints, &connection.http)?;
-    JobPod::find(&connection.http, namespace, &pod, tries)
+    let Some(pod) = driver_pod::find(hints, &connection.http) else { return Ok(None) };
+    JobPod::find(&connection.http, namespace, &pod, tries, signals).map_err(|refusal| {
+        let why = format!("the job of pod {}: {refusal}", pod.name);
+        failure(&RunError::Unreachable(why), &connection.http, true)
+    })
 }
 
 /// The same of a process whose settings are invalid, so that the Job can be ended.
 fn job_pod_without_settings(args: &RunArgs, world: &World<'_>) -> Option<JobPod> {
     let connection = Connection::new(&args.server, world).ok()?;
-    find_job_pod(&connection, args.file.namespace.as_deref(), (0, 0), world)
+    let signals = start_signals().ok()?;
+    let namespace = args.file.namespace.as_deref();
+    find_job_pod(&connection, namespace, (0, 0), &signals, world).ok()?
 }
 
 fn api_server(connection: Connection, is_embedded: bool) -> ApiServer {
@@ -197,8 +205,8 @@ fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
         RunError::Interrupted { .. } if as_job => Code::Signal(Signal::Term),
         RunError::Interrupted { .. } => Code::Clean,
         // The Job tries again, and does not count this job_pod.
-        RunError::HeldBy(_) if as_job => Code::TakenOver,
-        RunError::HeldBy(_) | RunError::Server(_) => Code::Server,
+        RunError::HeldBy(_) | RunError::Unreachable(_) if as_job => Code::TakenOver,
+        RunError::HeldBy(_) | RunError::Server(_) | RunError::Unreachable(_) => Code::Server,
         RunError::Settings(_) => Code::Usage,
         RunError::Template(_) => Code::TemplateRefused,
         RunError::System(_) => Code::Failed,
@@ -233,6 +241,8 @@ fn report(outcome: &ShutdownOutcome, as_job: bool, dev_hint: Option<&str>) -> Co
         Some(RunVerdict::BudgetExhausted { .. }) => Code::BudgetExhausted,
         Some(RunVerdict::DriverSilent { .. }) => Code::DriverSilent,
         Some(RunVerdict::DriverNotStarted { .. }) => Code::Usage,
+        // No failure of the driver: the Job tries again, perhaps on a node that has a way to the server.
+        Some(RunVerdict::NotReachable { .. }) if as_job => Code::TakenOver,
         Some(RunVerdict::NotAllowed { .. } | RunVerdict::NotReachable { .. }) => Code::Server,
         Some(RunVerdict::TemplateRefused { .. }) => Code::TemplateRefused,
         Some(RunVerdict::TakenOver { .. }) => Code::TakenOver,

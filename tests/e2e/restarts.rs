@@ -2,6 +2,8 @@
 //! drivers; and what follows if the driver's node is lost.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -13,12 +15,12 @@ use crate::support::access::Access;
 use crate::support::embedded::Embedded;
 use crate::support::posse::{Posse, Run, command, said};
 use crate::support::proxy::{Proxy, ProxyAction, status};
-use crate::support::real::Real;
+use crate::support::real::{Real, free_port};
 use crate::support::runner::ASSETS;
 use crate::support::scene::{
     APP, Scene, describe, executor_id, is_over, is_running, name_of, uid_of,
 };
-use crate::support::server::{End, Server, Who, items};
+use crate::support::server::{End, Server, Who, items, pods_path};
 use crate::support::wait::{PATIENCE, stays_true, wait_for, wait_value};
 
 fn instance_of(pod: &Value) -> &str {
@@ -435,5 +437,60 @@ pub fn driver_node_lost() {
     check_heirs(&first, &second, &second_driver);
     posse.kill();
     delete_job(&scene);
+    scene.finish();
+}
+
+/// A pod that cannot find out about its Job asks again: else it would begin beside what the Job's earlier pods have left.
+/// Without any answer it ends with a code that the Job does not count.
+pub fn a_pod_asks_until_it_knows_its_job(server: &dyn Server) {
+    let scene = Scene::new(server);
+    scene.admin.post(&jobs_path(&scene), &job(&scene, &["sleep", "1000"])).ok();
+    let pod = wait_value(PATIENCE, "the pod of the Job", || {
+        let pods = items(&scene.admin.get(&pods_path(&scene.namespace)).ok());
+        pods.into_iter().find(is_running).ok_or("not yet")
+    });
+    // Each is away for longer than a request of a command is repeated, or refused for a moment.
+    let n_pod = Arc::new(AtomicUsize::new(6));
+    let n_left = [Arc::clone(&n_pod), Arc::new(AtomicUsize::new(6)), Arc::new(AtomicUsize::new(1))];
+    let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&pod));
+    let proxy = Proxy::start(&server.access(Who::Admin), move |request, _| {
+        let of = match request.path.split('?').next().unwrap_or_default() {
+            asked if asked == path => 0,
+            asked if asked.ends_with("/jobs/app") => 2,
+            _ if request.path.contains("job-name") => 1,
+            _ => return ProxyAction::Pass,
+        };
+        let less = |n: usize| n.checked_sub(1);
+        match n_left[of].fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(_) if of == 2 => ProxyAction::Reply(403, status(403, "Forbidden", "not now")),
+            Ok(_) => ProxyAction::Reply(503, status(503, "ServiceUnavailable", "not now")),
+            Err(_) => ProxyAction::Pass,
+        }
+    });
+    let as_pod = |access: &Access| {
+        let settings = json!({"driver": {"keep_executors": true}});
+        let run = scene.run_with(access).settings(settings).executors(1).arg("--as-job");
+        run.in_pod(name_of(&pod), uid_of(&pod))
+    };
+    let cut_off = Access { url: format!("http://127.0.0.1:{}", free_port()), ..Access::default() };
+    let lost = as_pod(&cut_off).start();
+    // No pod is found without its name, and then the Lease is asked for.
+    let nameless = scene.run_with(&cut_off).executors(1).arg("--as-job").start();
+    let posse = as_pod(&proxy.access()).start();
+    let executor = wait_value(PATIENCE, "an executor", || {
+        scene.ours().into_iter().find(is_running).ok_or_else(|| posse.stderr())
+    });
+    let owners = executor["metadata"]["ownerReferences"].as_array().unwrap();
+    let kinds: Vec<&Value> = owners.iter().map(|owner| &owner["kind"]).collect();
+    assert_eq!(kinds, ["Job", "Lease"], "{}", posse.stderr());
+    assert_eq!(n_pod.load(Ordering::SeqCst), 0);
+    for posse in [lost, nameless] {
+        assert_eq!(posse.wait_exit(PATIENCE), 13, "{}", posse.stderr());
+    }
+    posse.kill();
+    scene
+        .admin
+        .delete(&format!("{}/app", jobs_path(&scene)), &json!({"propagationPolicy": "Background"}))
+        .ok();
     scene.finish();
 }

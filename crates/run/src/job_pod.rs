@@ -6,14 +6,77 @@ use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, error, info, warn};
 
+use crate::run::error::RunError;
+use crate::signals::Signals;
+use posse_core::machines::retry::{RetryLimit, RetryRule};
+use posse_core::machines::startup::START_TIMEOUT_MS;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::takeover::Takeover;
 use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit, end_wait_ms};
 use posse_kube::api::driver_job::{DriverJob, PodRest};
-use posse_kube::api::retry::with_retries;
+use posse_kube::api::retry::{Retries, with_retries};
 use posse_kube::http::Http;
 use posse_wire::names;
 use posse_wire::pod::build::OwnerRef;
+
+/// How a pod asks about its Job at its start.
+const ASKING: Asking = Asking {
+    rule: RetryRule {
+        delay_ms: 500,
+        delay_ms_max: 1_000,
+        limit: RetryLimit::TimeMs(START_TIMEOUT_MS),
+    },
+    forbidden_ms: 4_000,
+};
+/// How often the wait before the next try looks for a signal.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// For how long an uncertain answer is no answer.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    rule: RetryRule,
+    /// A 403 that lasts so long is meant, in milliseconds: a Role that is applied anew is away for a moment.
+    forbidden_ms: u64,
+}
+
+impl Asking {
+    /// Asks until the server answers, or refuses the permission for good, which is the inner error. A pod that took
+    /// another answer for a no would begin the work of its Job as if nobody had before.
+    fn ask<T>(
+        self,
+        signals: &Signals,
+        mut request: impl FnMut() -> Result<T, Refusal>,
+    ) -> Result<Result<T, Refusal>, Refusal> {
+        let (mut retries, mut forbidden_at) = (Retries::new(self.rule), None);
+        loop {
+            let refusal = match request() {
+                Ok(answer) => return Ok(Ok(answer)),
+                Err(refusal) => refusal,
+            };
+            if refusal.class == RefusalClass::Forbidden {
+                let at = *forbidden_at.get_or_insert_with(Instant::now);
+                if at.elapsed() >= Duration::from_millis(self.forbidden_ms) {
+                    return Ok(Err(refusal));
+                }
+            } else {
+                forbidden_at = None;
+            }
+            let Some(delay) = retries.on_failure(refusal.retry_after_ms) else {
+                return Err(refusal);
+            };
+            if retries.n_failures() == 1 {
+                info!("asking about the job of this pod again: {refusal}");
+            }
+            let next = Instant::now() + delay;
+            while Instant::now() < next {
+                if signals.has_stop() {
+                    return Err(refusal);
+                }
+                thread::sleep(SIGNAL_INTERVAL.min(next.saturating_duration_since(Instant::now())));
+            }
+        }
+    }
+}
 
 /// The pod of a Job in which this process runs.
 #[derive(Debug)]
@@ -33,39 +96,41 @@ pub struct JobPod {
 }
 
 impl JobPod {
-    /// This pod; `None` if no Job controls it, or the server does not say.
+    /// This pod; `None` if no Job controls it, or posse may not read it.
+    ///
+    /// # Errors
+    /// The server does not say.
     pub fn find(
         http: &Http,
         namespace: &str,
         pod: &OwnerRef,
         (retries, standby): (u32, u32),
-    ) -> Option<Self> {
-        match with_retries(|| DriverJob::find(http, namespace, pod)) {
-            Ok(Some(job)) => {
-                let found_at = Instant::now();
-                Some(Self {
-                    job,
-                    retries,
-                    earlier: None,
-                    created: None,
-                    has_standby: standby > 0,
-                    is_ended: false,
-                    found_at,
-                    is_readable: false,
-                })
-            }
+        signals: &Signals,
+    ) -> Result<Option<Self>, Refusal> {
+        let job = match ASKING.ask(signals, || DriverJob::find(http, namespace, pod))? {
+            Ok(Some(job)) => job,
             Ok(None) => {
                 debug!("pod {} has no job", pod.name);
-                None
+                return Ok(None);
             }
             Err(refusal) => {
                 warn!(
                     "the job of pod {} is unknown, so it counts all failures: {refusal}",
                     pod.name
                 );
-                None
+                return Ok(None);
             }
-        }
+        };
+        Ok(Some(Self {
+            job,
+            retries,
+            earlier: None,
+            created: None,
+            has_standby: standby > 0,
+            is_ended: false,
+            found_at: Instant::now(),
+            is_readable: false,
+        }))
     }
 
     pub fn job(&self) -> &DriverJob {
@@ -89,13 +154,20 @@ impl JobPod {
     }
 
     /// Counts the earlier pods. Returns why the driver must not start, after it has ended the Job.
-    pub fn begin(&mut self) -> Option<JobEnd> {
+    ///
+    /// # Errors
+    /// The server does not say what the Job is and has.
+    pub fn begin(&mut self, signals: &Signals) -> Result<Option<JobEnd>, RunError> {
         let job = self.job.name().to_owned();
-        let pods = match with_retries(|| self.job.pods()) {
+        let unknown = |refusal| RunError::Unreachable(format!("job {job}: {refusal}"));
+        let pods = ASKING.ask(signals, || self.job.pods()).map_err(unknown)?;
+        let told = ASKING.ask(signals, || self.job.told()).map_err(unknown)?;
+        self.is_readable = told.is_ok();
+        let pods = match pods {
             Ok(pods) => pods,
             Err(refusal) => {
                 warn!("the earlier pods of job {job} cannot be read: {refusal}");
-                return None;
+                return Ok(None);
             }
         };
         let earlier = FailedPods::of(&pods, self.job.uid(), self.job.pod());
@@ -106,8 +178,6 @@ impl JobPod {
         if pods.len() > 1 {
             info!("failed pods of job {job} so far: {n} (driver.retries: {retries})");
         }
-        let told = with_retries(|| self.job.told());
-        self.is_readable = told.is_ok();
         let written = told.as_ref().ok().and_then(|told| told.exit_code.map(JobEnd::told));
         self.created = told.as_ref().ok().and_then(|told| told.created);
         let is_over = match job_end {
@@ -119,7 +189,7 @@ impl JobPod {
         };
         if let Some(job_end) = written.or(job_end).filter(|_| is_over) {
             info!("job {job} ends: an earlier pod has ended with exit code {}", job_end.code());
-            return Some(job_end);
+            return Ok(Some(job_end));
         }
         let raised = told
             .map(|told| backoff_limit(told.n_failed))
@@ -127,7 +197,7 @@ impl JobPod {
         if let Err(refusal) = raised {
             self.warn_not_permitted(&refusal);
         }
-        None
+        Ok(None)
     }
 
     /// Ends the executors that an earlier pod has left to this one, which does not start its driver.
@@ -258,4 +328,72 @@ impl JobPod {
 
 fn is_gone(answer: &Result<(), Refusal>) -> bool {
     answer.as_ref().is_err_and(|refusal| refusal.class == RefusalClass::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posse_testing::{Answer, TestServer, plain_client};
+
+    const ASKING: Asking = Asking {
+        rule: RetryRule { delay_ms: 1, delay_ms_max: 2, limit: RetryLimit::TimeMs(500) },
+        forbidden_ms: 100,
+    };
+
+    /// A try to ask gives this class of refusal, or an answer.
+    fn ask(tries: impl Fn(u32) -> Option<RefusalClass>) -> Result<Result<u32, Refusal>, Refusal> {
+        let mut n = 0;
+        ASKING.ask(&Signals::start().unwrap(), || {
+            n += 1;
+            tries(n).map_or(Ok(n), |class| Err(Refusal::local(class, "not now")))
+        })
+    }
+
+    #[test]
+    fn only_a_certain_answer_means_that_there_is_no_job() {
+        for class in [
+            RefusalClass::Transient,
+            RefusalClass::Unauthorized,
+            RefusalClass::Forbidden,
+            RefusalClass::NotFound,
+        ] {
+            let for_a_moment = ask(|n| (n < 8).then_some(class));
+            assert_eq!(for_a_moment, Ok(Ok(8)), "{class:?}");
+            let lasting = ask(|_| Some(class));
+            let is_no = lasting.is_ok_and(|answer| answer.is_err());
+            assert_eq!(is_no, class == RefusalClass::Forbidden, "{class:?}");
+        }
+        let either = |n| if n % 2 == 0 { RefusalClass::Forbidden } else { RefusalClass::Transient };
+        assert!(ask(|n| Some(either(n))).is_err(), "nothing is certain");
+    }
+
+    /// The pod that leads may have told the end of the run since the Job was read.
+    #[test]
+    fn a_start_is_silent_about_the_end() {
+        const POD: &str = r#"{"metadata":{"name":"p","uid":"u","ownerReferences":[
+            {"kind":"Job","name":"j","uid":"ju","controller":true}]}}"#;
+        let server = TestServer::start(None, |asked| {
+            let body = match asked.line() {
+                line if line.contains("/pods/p") => POD,
+                line if line.contains("/pods?") => r#"{"items":[]}"#,
+                _ => r#"{"metadata":{"name":"j","uid":"ju"},"status":{"failed":2}}"#,
+            };
+            Answer::Reply(200, "Content-Type: application/json\r\n", body.into())
+        });
+        let pod = OwnerRef {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: "p".to_owned(),
+            uid: "u".to_owned(),
+        };
+        let signals = Signals::start().unwrap();
+        let http = plain_client(server.address);
+        let found = JobPod::find(&http, "ns", &pod, (3, 0), &signals);
+        let mut job_pod = found.unwrap().expect("a Job controls it");
+        assert_eq!(job_pod.begin(&signals), Ok(None));
+        assert!(job_pod.is_readable());
+        let patch = server.seen().pop().expect("the limit is raised");
+        let want = r#"{"metadata":{"uid":"ju"},"spec":{"backoffLimit":52}}"#;
+        assert_eq!(String::from_utf8_lossy(&patch.body), want, "{}", patch.head);
+    }
 }

@@ -135,6 +135,12 @@ impl Signals {
         Ok(Self { pending, wake, handle, thread: Some(thread) })
     }
 
+    /// True if `take` will return a signal that ends a run whose driver is not running yet.
+    pub fn has_stop(&self) -> bool {
+        let pending = self.pending.load(Ordering::SeqCst);
+        Signal::ALL.iter().any(|one| one.is_stop_without_driver() && pending & one.bit() != 0)
+    }
+
     /// Receives a message whenever `take` has signals to return.
     pub fn wake(&self) -> &Receiver<()> {
         &self.wake

@@ -99,7 +99,7 @@ pub fn driver_host_problem(host: &str, http: &Http, is_in_cluster: bool) -> Opti
 
 fn local_address(http: &Http) -> Result<IpAddr, RunError> {
     http.local_address().map_err(|error| {
-        RunError::Server(format!(
+        RunError::Unreachable(format!(
             "cannot find the local address for connections to {}: {error}; set driver.host or \
              POD_IP",
             http.server()

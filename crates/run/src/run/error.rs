@@ -16,7 +16,7 @@ pub enum RunError {
     Interrupted { signal: Signal, waited_for: Option<String> },
     /// An earlier pod of the Job has ended the application with this exit code.
     Over(u8),
-    /// The API server refuses or does not answer.
+    /// The API server refuses.
     Server(String),
     /// The settings or a template are invalid, or the events' file or the control socket cannot be
     /// opened.
@@ -25,6 +25,8 @@ pub enum RunError {
     Template(String),
     /// The system refuses a thread.
     System(String),
+    /// There is no way to the API server, or it does not answer.
+    Unreachable(String),
 }
 
 impl fmt::Display for RunError {
@@ -43,7 +45,8 @@ impl fmt::Display for RunError {
             | Self::Server(message)
             | Self::Settings(message)
             | Self::System(message)
-            | Self::Template(message) => f.write_str(message),
+            | Self::Template(message)
+            | Self::Unreachable(message) => f.write_str(message),
         }
     }
 }

@@ -226,7 +226,7 @@ impl InstanceRequest<'_, '_> {
                 Err(RunError::Server(format!("{}: {message}", self.run.server.http.server())))
             }
             LeaseAcquisition::TimedOut { message } => {
-                Err(RunError::Server(format!("the API server cannot be reached: {message}")))
+                Err(RunError::Unreachable(format!("the API server cannot be reached: {message}")))
             }
         };
         // A request that acquires the Lease may still be in flight.
@@ -277,7 +277,7 @@ impl InstanceRequest<'_, '_> {
                 Ok(Instance { selection, ids, id_high_water, is_new: false })
             }
             Err(refusal) if refusal.class == RefusalClass::OutcomeUnknown => {
-                Err(RunError::Server(format!("the driver pod {}: {refusal}", owner.name)))
+                Err(RunError::Unreachable(format!("the driver pod {}: {refusal}", owner.name)))
             }
             Err(refusal) => {
                 warn!("cannot store the highest executor id on pod {}: {refusal}", owner.name);
@@ -292,7 +292,9 @@ impl Run<'_> {
     pub(super) fn lease_ref(&self, selection: &Selection) -> Result<OwnerRef, RunError> {
         let name = lease::name_of(LeaseScope::Instance, selection);
         let leases = Leases::new(self.server.http.clone(), self.context.namespace.as_str());
-        let refused = |what: &dyn fmt::Display| RunError::Server(format!("lease {name}: {what}"));
+        // It was held a moment ago, so the next try finds it.
+        let refused =
+            |what: &dyn fmt::Display| RunError::Unreachable(format!("lease {name}: {what}"));
         let found = with_retries(|| leases.get(&name)).map_err(|refusal| refused(&refusal))?;
         let uid = found.ok_or_else(|| refused(&"it was deleted"))?.uid.to_string();
         let (api_version, kind) = ("coordination.k8s.io/v1".to_owned(), "Lease".to_owned());

@@ -51,7 +51,7 @@ impl Run<'_> {
     ) -> Result<Option<Takeover>, RunError> {
         let Some(job_pod) = &mut self.job_pod else { return Ok(None) };
         if job_pod.has_standby()
-            && let Some(job_end) = job_pod.begin()
+            && let Some(job_end) = job_pod.begin(self.signals)?
         {
             if self.settings.keeps_executors() {
                 job_pod.end_executors(&self.settings.app);
