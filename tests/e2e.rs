@@ -97,13 +97,14 @@ const SCENARIOS: &[Scenario] = scenarios! {
         a_standby_ends_with_its_leader, a_standby_follows_a_failure,
         a_standby_follows_a_silent_leader, a_standby_takes_over,
     };
+    Embedded record::{done_work_stays_done};
     Both record::{a_killed_posse_forgets_no_task, a_record_that_the_server_refuses};
     Real task_secrets::{secret_env_without_permission};
     Embedded submit::{submit_logs_over_cuts};
     Both submit::{submit_with_a_lost_pod, submit_without_room};
     OwnReal restarts::{driver_node_lost};
-    OwnReal pod_security::{pods_on_a_server_that_enforces_restricted};
     Embedded restarts::{a_pod_asks_until_it_knows_its_job};
+    OwnReal pod_security::{pods_on_a_server_that_enforces_restricted};
     Own restarts::{driver_node_shut_down};
     Both restarts::{
         container_restarted, exclusive_lost_to_another, exclusive_waits_for_the_other_driver,

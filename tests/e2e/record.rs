@@ -14,8 +14,8 @@ use super::submit;
 use crate::support::posse::{Posse, Run, said};
 use crate::support::proxy::{Proxy, ProxyAction};
 use crate::support::runner::is_in_full;
-use crate::support::scene::{APP, Scene, is_running, uid_of};
-use crate::support::server::{End, Server, Who};
+use crate::support::scene::{APP, Scene, is_running, name_of, uid_of};
+use crate::support::server::{End, Server, Who, pods_path};
 use crate::support::wait::{PATIENCE, wait_for, wait_value};
 
 pub(super) fn queue(scene: &Scene<'_>) -> Value {
@@ -257,6 +257,66 @@ pub fn work_outlives_the_drivers_pod(server: &dyn Server) {
         let begun = submit::pods_of(&scene, "executor").len();
         assert_eq!(begun, if index == "0" { 2 } else { 3 }, "what is done is not begun again");
     }
+    submit::stop_and_finish(scene);
+}
+
+/// The record of work that is done stays where something else may come after this process: on a host until the exit
+/// code is 0, in a Job as long as the Job.
+pub fn done_work_stays_done(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let record = scene.file("record");
+    let is_held = Arc::new(AtomicBool::new(true));
+    let held = Arc::clone(&is_held);
+    let proxy = Proxy::start(&server.access(Who::Posse), move |request, _| {
+        if request.is_create() && held.load(Ordering::SeqCst) {
+            let mut pod = request.json();
+            pod["metadata"]["finalizers"] = json!(["example.com/hold"]);
+            request.body = pod.to_string().into_bytes();
+        }
+        ProxyAction::Pass
+    });
+    let mut settings = work(&scene, 2);
+    settings["shutdown"] = json!({"timeout": "2s"});
+    let run = || {
+        let run = scene.run_with(&proxy.access()).settings(settings.clone()).instance("i");
+        run.arg("--record").arg(&record.display().to_string())
+    };
+    let posse = run().start();
+    for index in ["0", "1"] {
+        let pod = wait_value(PATIENCE, "the next index", || {
+            let pods = scene.ours();
+            pods.into_iter().find(|pod| is_running(pod) && slot(pod) == index).ok_or("not yet")
+        });
+        scene.end(&pod, End::Exit(0));
+    }
+    posse.expect_exit(12);
+    assert!(record.exists(), "the next process has to know that all is done");
+    is_held.store(false, Ordering::SeqCst);
+    for pod in scene.ours() {
+        let path = format!("{}/{}", pods_path(&scene.namespace), name_of(&pod));
+        scene.admin.merge_patch(&path, &json!({"metadata": {"finalizers": null}})).ok();
+    }
+    let posse = run().start();
+    posse.expect_exit(0);
+    assert!(posse.events_of("executor_requested").is_empty(), "nothing is done again");
+    assert!(!record.exists(), "it is of no use any more");
+    scene.finish();
+    let scene = Scene::new(server);
+    let mut settings = work(&scene, 1);
+    settings["driver"] = json!({"command": null});
+    let run = submit::run(&scene).settings(settings);
+    submit::expect(&run.once(&["submit", "--no-wait"]), 0, &["submitted"]);
+    let pod = wait_value(PATIENCE, "an executor", || {
+        submit::pods_of(&scene, "executor").into_iter().find(is_running).ok_or("not yet")
+    });
+    scene.end(&pod, End::Exit(0));
+    let job = submit::path(&scene, "/apis/batch/v1", "jobs/shop-driver");
+    wait_value(PATIENCE, "the Job to be complete", || {
+        let status = scene.admin.get(&job).ok()["status"].clone();
+        if status["succeeded"] == 1 { Ok(()) } else { Err(status) }
+    });
+    let lines = records(&scene)[0]["data"]["lines"].to_string();
+    assert!(lines.contains("completed"), "{lines}");
     submit::stop_and_finish(scene);
 }
 

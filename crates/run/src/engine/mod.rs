@@ -22,7 +22,7 @@ use crate::inbox::{Liveness, Message, TURN_MESSAGES_MAX};
 use crate::leases::holder;
 use crate::log_lines::{EventLogger, describe_verdict};
 use crate::metrics::RunMetrics;
-use crate::record::{RecordEnd, RecordThread};
+use crate::record::RecordThread;
 use crate::signals::{Signal, Signals};
 use crate::watermark::SharedWatermark;
 use crate::worker::Worker;
@@ -35,6 +35,7 @@ use posse_core::machines::shutdown::{Shutdown, ShutdownOutcome, ShutdownStep};
 use posse_core::machines::startup::StartStep;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{Command, Reply};
+use posse_core::model::fact::Fact;
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
 use posse_core::model::status::DriverStatus;
@@ -168,6 +169,8 @@ pub struct Ended {
     pub interrupted_by: Option<Signal>,
     /// The next process of the run has tasks to do whose values are in the Secret.
     pub leaves_secret_tasks: bool,
+    /// The record, and the last facts that it lacks.
+    pub record: Option<(RecordThread, Vec<Fact>)>,
 }
 
 impl<U: Upstream> Engine<'_, U> {
@@ -194,22 +197,18 @@ impl<U: Upstream> Engine<'_, U> {
         }
     }
 
-    /// Ends the record while the Leases are held.
     fn end(self, outcome: ShutdownOutcome) -> Ended {
         let Self { mut core, inbox, record, clock, state, .. } = self;
         // Nobody reads it any more, and the record's thread may wait for room in it.
         drop(inbox);
         let mut leaves_secret_tasks = false;
-        if let Some(record) = record {
+        if record.is_some() {
             let keys = core.command(Command::TaskSecretKeys, clock.now());
             leaves_secret_tasks = !outcome.has_done_all()
                 && matches!(keys, Reply::TaskSecretKeys(keys) if !keys.is_empty());
-            record.stop(match outcome.has_done_all() {
-                true => RecordEnd::Remove,
-                false => RecordEnd::Keep(core.take_unrecorded()),
-            });
         }
-        Ended { outcome, interrupted_by: state.interrupted_by, leaves_secret_tasks }
+        let record = record.map(|record| (record, core.take_unrecorded()));
+        Ended { outcome, interrupted_by: state.interrupted_by, leaves_secret_tasks, record }
     }
 
     /// Waits for a message, a signal or a deadline, and takes all waiting messages up to a limit.

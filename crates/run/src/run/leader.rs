@@ -16,7 +16,6 @@ use posse_base::sync::lock;
 use posse_core::machines::lease::LeaseTerms;
 use posse_core::machines::own_deletion::OwnDeletion;
 use posse_core::machines::shutdown::ShutdownOutcome;
-use posse_core::model::action::RunVerdict;
 use posse_core::model::input::Input;
 use posse_core::model::takeover::Takeover;
 use posse_kube::api::driver_job::DriverJob;
@@ -34,14 +33,15 @@ pub(super) fn lease_terms(job_pod: Option<&JobPod>) -> LeaseTerms {
 }
 
 impl Run<'_> {
-    /// Tells the Job how the run has ended. While the Leases are held: a standby that has them next reads it.
-    pub(super) fn end_job(&mut self, outcome: &ShutdownOutcome) {
+    /// Tells the Job how the run has ended, and returns the exit code. While the Leases are held: a standby that has
+    /// them next reads it.
+    pub(super) fn end_job(&mut self, outcome: &ShutdownOutcome) -> u8 {
         let code = (self.exit_code)(outcome);
-        let has_ended = matches!(outcome.verdict, Some(RunVerdict::AllEnded { .. }));
-        let is_idle = has_ended && self.settings.policy.idle_end_ms > 0;
+        let is_idle = outcome.leaves_no_work(self.settings.policy.idle_end_ms > 0);
         if let Some(job_pod) = &mut self.job_pod {
             job_pod.end(code, outcome.is_signalled, is_idle);
         }
+        code
     }
 
     /// Makes this pod the one that acts, which holds the Leases. Returns whom it follows.

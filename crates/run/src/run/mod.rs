@@ -33,6 +33,7 @@ use crate::log_lines::EventLogger;
 use crate::metrics::RunMetrics;
 use crate::pod_groups::PodGroups;
 use crate::random::random_bits;
+use crate::record::RecordEnd;
 use crate::run::context::{ApiServer, EnvLookup, RunContext};
 use crate::run::error::RunError;
 use crate::run::instance::{AcquiredInstance, InstanceRequest};
@@ -449,7 +450,13 @@ impl Run<'_> {
         (credentials, threads): (CredentialThreads, Threads<'_>),
         is_new: bool,
     ) -> Result<ShutdownOutcome, RunError> {
-        let Ended { outcome, interrupted_by, leaves_secret_tasks } = ended;
+        let Ended { outcome, interrupted_by, leaves_secret_tasks, record } = ended;
+        // What the Job owns goes with it. Its next pod, if there is one all the same, reads that nothing is left to do.
+        let may_remove = outcome.has_done_all() && !self.has_record_of_job();
+        let (done, kept) = if may_remove { (record, None) } else { (None, record) };
+        if let Some((record, facts)) = kept {
+            record.stop(RecordEnd::Keep(facts));
+        }
         let is_clear = outcome.stop == StopResult::default();
         let leaves = outcome.is_kept;
         // Before the Leases, so that the next driver does not store its own meanwhile.
@@ -460,8 +467,10 @@ impl Run<'_> {
         if is_clear && !keeps_secrets {
             opened.remove_objects();
         }
-        if interrupted_by.is_none() {
-            self.end_job(&outcome);
+        let code = interrupted_by.is_none().then(|| self.end_job(&outcome));
+        // The last act under the Leases: until then another process could have to go on.
+        if let Some((record, facts)) = done {
+            record.stop(if code == Some(0) { RecordEnd::Remove } else { RecordEnd::Keep(facts) });
         }
         let is_over = is_clear && !leaves && self.context.pod.is_none();
         let running = threads.stop(if is_over { LeaseRelease::Delete } else { LeaseRelease::Keep });

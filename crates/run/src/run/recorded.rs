@@ -125,6 +125,15 @@ impl Run<'_> {
         if matches!(reply, Reply::Target(_)) { Ok(()) } else { Err(format!("{reply:?}")) }
     }
 
+    /// The record is the Job's, and goes with it.
+    pub(super) fn has_record_of_job(&self) -> bool {
+        let is_in_cluster = match &self.settings.record {
+            RecordSetting::Auto(_) | RecordSetting::Cluster => self.context.pod.is_some(),
+            RecordSetting::File(_) | RecordSetting::Off => false,
+        };
+        is_in_cluster && self.job.is_some()
+    }
+
     /// Who owns what the tasks need: the Job, whose next pod has the same tasks, or the driver's pod.
     pub(super) fn owner_of_tasks(&self) -> Option<OwnerRef> {
         match &self.settings.record {
