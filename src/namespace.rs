@@ -11,6 +11,7 @@ use posse_submit::apps::{App, find};
 use posse_submit::workload::{Workload, find_workload};
 
 /// A namespace of an API server.
+#[derive(Clone, Debug)]
 pub(super) struct Namespace {
     pub connection: Connection,
     pub name: String,

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -29,9 +30,18 @@ const UNKNOWN_COMMAND: u8 = 2;
 /// What a bridge says on stderr, in bytes; more is left out.
 const ERRORS_BYTES_MAX: usize = 4 << 10;
 
-/// The way into the driver's container of a run in the cluster.
-#[derive(Clone, Debug)]
+/// The way to a run in the cluster. Each dial looks for the pod that leads then.
+#[derive(Debug)]
 pub struct PodDialer {
+    namespace: Namespace,
+    /// The last pod that was found.
+    way: Mutex<PodWay>,
+    is_dialed: AtomicBool,
+}
+
+/// The way into the driver's container.
+#[derive(Clone, Debug)]
+struct PodWay {
     http: Http,
     target: ContainerPath,
     command: Vec<String>,
@@ -44,6 +54,17 @@ impl PodDialer {
     /// # Errors
     /// No driver of it runs in the namespace.
     pub fn find(namespace: &Namespace, app: &str) -> Result<Self, Failure> {
+        let way = Mutex::new(PodWay::find(namespace, app)?);
+        Ok(Self { namespace: namespace.clone(), way, is_dialed: AtomicBool::new(false) })
+    }
+
+    fn way(&self) -> MutexGuard<'_, PodWay> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PodWay {
+    fn find(namespace: &Namespace, app: &str) -> Result<Self, Failure> {
         let failed = |message: String| Failure::new(Code::Failed, message);
         let pods = driver_pods(&namespace.objects(), app).map_err(|refusal| {
             namespace.refused("its driver cannot be looked up", app, &refusal)
@@ -118,17 +139,23 @@ impl PodDialer {
 
 impl fmt::Display for PodDialer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pod {}", self.target.pod)
+        write!(f, "pod {}", self.way().target.pod)
     }
 }
 
 impl Dialer for PodDialer {
     fn dial(&self) -> io::Result<Box<dyn Stream>> {
+        let mut way = self.way().clone();
+        if self.is_dialed.swap(true, Ordering::Relaxed) {
+            let found = PodWay::find(&self.namespace, &way.app);
+            way = found.map_err(|failure| io::Error::other(failure.message))?;
+            self.way().clone_from(&way);
+        }
         let (ours, theirs) = UnixStream::pair()?;
-        let (dialer, ended) = (self.clone(), Arc::new(OnceLock::new()));
+        let ended = Arc::new(OnceLock::new());
         let why = Arc::clone(&ended);
         let work = move || {
-            if let Err(problem) = dialer.run(&theirs) {
+            if let Err(problem) = way.run(&theirs) {
                 // Before the other end sees that this one is closed.
                 drop(why.set(problem));
             }

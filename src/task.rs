@@ -15,7 +15,7 @@ use crate::args::task::{
 };
 use crate::args::words::Word;
 use crate::args::{ClientArgs, ShowProgress};
-use crate::control_client::find_run;
+use crate::control_client::{AskError, AwaitedRun, find_run, is_away};
 use crate::exit::{Code, Failure};
 use crate::listing::{Listing, print_listing};
 use crate::logs::logs;
@@ -39,6 +39,11 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const TOLD_MAX: usize = 20;
 /// The longest line about one, in bytes.
 const TOLD_BYTES_MAX: usize = 2 << 10;
+
+/// How often a call is made whose task has a key of our own, if the run cannot be reached or does not take it now.
+const TRIES_MAX: u32 = 4;
+/// The time between two of these.
+const TRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A call has at most 3 MiB.
 const CALL_BYTES_MAX: usize = 3 << 20;
@@ -69,19 +74,17 @@ struct GroupTask {
 }
 
 /// A run that can be called, and the groups that are meant.
-struct Tasked {
-    client: Client,
-    groups: Vec<String>,
+struct Tasked<'a> {
+    client: &'a Client,
+    groups: &'a [String],
 }
 
-/// The run, and the named group or all.
-fn find(of: &TaskGroupArgs, world: &World<'_>) -> Result<Tasked, Failure> {
-    let client = find_run(&of.client, world)?.client;
-    let groups = match &of.group {
+/// The named group, or all of the run.
+fn groups_of(of: &TaskGroupArgs, client: &Client) -> Result<Vec<String>, Failure> {
+    Ok(match &of.group {
         Some(group) => vec![group.clone()],
         None => client.observe()?.groups.into_iter().map(|one| one.group).collect(),
-    };
-    Ok(Tasked { client, groups })
+    })
 }
 
 /// A key that no other call has chosen.
@@ -92,11 +95,11 @@ fn random_key() -> String {
 fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let key = args.name.clone().unwrap_or_else(random_key);
     let values = TaskValues::read(&args.secret_env, &args.file, world)?;
-    let client = find_run(&args.of.client, world)?.client;
+    let mut client = find_run(&args.of.client, world)?.client;
     let group = args.of.group.clone().map_or_else(|| only_group(&client), Ok)?;
     let has_words = !args.words.is_empty();
     let task = TaskJson {
-        key,
+        key: key.clone(),
         command: has_words.then(|| args.words.iter().map(|word| literal(word)).collect()),
         // Those of the template belong to its own command.
         args: has_words.then(Vec::new),
@@ -126,14 +129,46 @@ fn add(args: &TaskAddArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Cod
     };
     let mut added = Vec::with_capacity(tasks.len());
     for some in tasks.chunks(n_a_call(&tasks)) {
-        added.extend(client.add_tasks(&group, some)?);
+        added.extend(match args.name {
+            Some(_) => client.add_tasks(&group, some)?,
+            None => add_repeatedly(&mut client, (&group, some), &key, args, world)?,
+        });
     }
-    if client.observe()?.recorded == Some(false) {
+    // The tasks are added, and their keys have to be told whatever comes now.
+    if client.observe().is_ok_and(|status| status.recorded == Some(false)) {
         log::warn!(
             "this run keeps no record, so its tasks end with posse: start it with --record FILE or --instance NAME"
         );
     }
     print_listing(&Added(added), args.output, out)
+}
+
+/// Adds tasks with a key of our own. The call is repeated here, because a user who does so adds other tasks.
+fn add_repeatedly(
+    client: &mut Client,
+    (group, tasks): (&str, &[TaskJson]),
+    key: &str,
+    args: &TaskAddArgs,
+    world: &World<'_>,
+) -> Result<Vec<TaskStatusJson>, Failure> {
+    for _ in 1..TRIES_MAX {
+        match client.add_tasks(group, tasks) {
+            Err(error) if is_away(&error) => log::info!("{error}: repeating the call"),
+            answer => return Ok(answer?),
+        }
+        thread::sleep(TRY_INTERVAL);
+        if let Ok(found) = find_run(&args.of.client, world) {
+            *client = found.client;
+        }
+    }
+    client.add_tasks(group, tasks).map_err(|error| {
+        let hint = match is_away(&error) {
+            true => format!("; the run may have the task: --name {key} repeats the call"),
+            false => String::new(),
+        };
+        let Failure { code, message } = error.into();
+        Failure::new(code, message + &hint)
+    })
 }
 
 /// How many of these tasks, which differ in their indexes alone, fit into a call.
@@ -143,21 +178,25 @@ fn n_a_call(tasks: &[TaskJson]) -> usize {
 }
 
 fn list(args: &TaskListArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let tasks = find(&args.of, world)?.wanted(&[])?;
+    let client = find_run(&args.of.client, world)?.client;
+    let groups = groups_of(&args.of, &client)?;
+    let tasks = Tasked { client: &client, groups: &groups }.wanted(&[])?;
     print_listing(&Tasks(tasks), args.output, out)
 }
 
 /// Exits with the exit code of the first of the tasks, in their order, that did not succeed.
 fn wait(args: &TaskWaitArgs, world: &World<'_>) -> Result<Code, Failure> {
-    let run = find(&args.of, world)?;
     let begin = Instant::now();
     let until = args.timeout.map(|ms| begin + Duration::from_millis(ms));
+    let found = find_run(&args.of.client, world)?;
+    let groups = groups_of(&args.of, &found.client)?;
+    let mut run = AwaitedRun::new(found, &args.of.client, until, world);
     let is_shown = world.is_terminal && !world.output.quiet;
     let shown = if is_shown { ShowProgress::Auto } else { ShowProgress::Off };
     let mut progress = Progress::new(shown, is_shown, "tasks");
     let mut n_before = None;
     loop {
-        let tasks = run.wanted(&args.keys)?;
+        let tasks = run.ask(|client| Tasked { client, groups: &groups }.wanted(&args.keys))?;
         let is_open = |one: &&GroupTask| !is_over(&one.task);
         let open: Vec<&str> = tasks.iter().filter(is_open).map(|one| &*one.task.key).collect();
         if open.is_empty() {
@@ -211,7 +250,9 @@ fn tell_failures(tasks: &[GroupTask], app: Option<&str>) {
 }
 
 fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
-    let run = find(&args.of, world)?;
+    let client = find_run(&args.of.client, world)?.client;
+    let groups = groups_of(&args.of, &client)?;
+    let run = Tasked { client: &client, groups: &groups };
     let GroupTask { group, task } = match run.one(&args.key, OneTask::Look) {
         Ok(task) => task,
         // The run may have kept more than it remembers.
@@ -219,7 +260,7 @@ fn task_logs(args: &TaskLogsArgs, world: &World<'_>, out: &mut dyn Write) -> Res
             let kept = |group: &String| run.client.task_output(group, &args.key).ok();
             match run.groups.iter().find_map(kept) {
                 Some(bytes) => return print_output(&bytes, out),
-                None => return Err(unknown),
+                None => return Err(unknown.into()),
             }
         }
     };
@@ -267,7 +308,7 @@ impl Write for Counted<'_> {
 
 /// Prints the log of the pod of a task.
 fn pod_logs(
-    run: &Tasked,
+    run: &Tasked<'_>,
     task: &TaskStatusJson,
     args: &TaskLogsArgs,
     world: &World<'_>,
@@ -289,54 +330,56 @@ fn pod_logs(
 
 /// Does this with each of the tasks.
 fn each(args: &TaskKeysArgs, what: OneTask, world: &World<'_>) -> Result<Code, Failure> {
-    let run = find(&args.of, world)?;
+    let client = find_run(&args.of.client, world)?.client;
+    let groups = groups_of(&args.of, &client)?;
+    let run = Tasked { client: &client, groups: &groups };
     for key in &args.keys {
         run.one(key, what)?;
     }
     Ok(Code::Clean)
 }
 
-impl Tasked {
+impl Tasked<'_> {
     /// Does this with a task: with the only one of this key, if no group was named.
-    fn one(&self, key: &str, what: OneTask) -> Result<GroupTask, Failure> {
+    fn one(&self, key: &str, what: OneTask) -> Result<GroupTask, AskError> {
         let ask = |group: &String, what| match self.client.task(group, key, what) {
             Ok(task) => Ok(Some(GroupTask { group: group.clone(), task })),
             Err(error) if error.status() == Some(404) => Ok(None),
-            Err(error) => Err(Failure::from(error)),
+            Err(error) => Err(AskError::from(error)),
         };
         let mut having: Vec<&String> = self.groups.iter().collect();
         if having.len() != 1 {
             having.clear();
-            for group in &self.groups {
+            for group in self.groups {
                 having.extend(ask(group, OneTask::Look)?.map(|_| group));
             }
         }
         let group = match having.as_slice() {
-            [] => return Err(self.no_such_task(key)),
+            [] => return Err(self.no_such_task(key).into()),
             [group] => *group,
             several => {
                 let several: Vec<&str> = several.iter().map(|group| group.as_str()).collect();
                 let several = several.join(", ");
                 let message = format!("--group: several groups have a task {key}: {several}");
-                return Err(Failure::usage(message));
+                return Err(Failure::usage(message).into());
             }
         };
-        ask(group, what)?.ok_or_else(|| self.no_such_task(key))
+        ask(group, what)?.ok_or_else(|| self.no_such_task(key).into())
     }
 
     /// The tasks with these keys, or all.
-    fn wanted(&self, keys: &[String]) -> Result<Vec<GroupTask>, Failure> {
+    fn wanted(&self, keys: &[String]) -> Result<Vec<GroupTask>, AskError> {
         if let [key] = keys {
             return Ok(vec![self.one(key, OneTask::Look)?]);
         }
         let mut all = Vec::new();
-        for group in &self.groups {
+        for group in self.groups {
             let tasks = self.client.tasks(group)?.into_iter();
             all.extend(tasks.map(|task| GroupTask { group: group.clone(), task }));
         }
         let known: BTreeSet<&str> = all.iter().map(|one| one.task.key.as_str()).collect();
         if let Some(key) = keys.iter().find(|key| !known.contains(key.as_str())) {
-            return Err(self.no_such_task(key));
+            return Err(self.no_such_task(key).into());
         }
         let wanted: BTreeSet<&String> = keys.iter().collect();
         let is_wanted = |one: &GroupTask| keys.is_empty() || wanted.contains(&one.task.key);
@@ -344,7 +387,7 @@ impl Tasked {
     }
 
     fn no_such_task(&self, key: &str) -> Failure {
-        let what = match self.groups.as_slice() {
+        let what = match self.groups {
             [group] => format!("group {group} has no task {key}, or has forgotten it"),
             _ => format!("no group has a task {key}, or it is forgotten"),
         };

@@ -4,10 +4,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::args::WaitArgs;
-use crate::control_client::find_run;
+use crate::control_client::{AwaitedRun, find_run};
 use crate::exit::{Code, Failure};
 use crate::world::World;
 use posse_base::text::{one_line, sanitize};
+use posse_control::client::Client;
 use posse_wire::control::status_json::{GroupJson, StatusJson};
 
 /// The time between two looks at the status.
@@ -20,8 +21,9 @@ pub fn wait(args: &WaitArgs, world: &World<'_>) -> Result<Code, Failure> {
     let begin = Instant::now();
     let until = args.timeout.map(|ms| begin + Duration::from_millis(ms));
     let named = args.client.with_app(&args.words)?;
-    let client = once_there(until, || find_run(&named, world))?.client;
-    let mut status = once_there(until, || Ok(client.status()?))?;
+    let found = once_there(until, || find_run(&named, world))?;
+    let mut run = AwaitedRun::new(found, &named, until, world);
+    let mut status = once_there(until, || Ok(run.client.status()?))?;
     loop {
         let groups = groups(&status, args.group.as_deref())?;
         let (wanted, what) = match (args.ready, args.running) {
@@ -44,7 +46,7 @@ pub fn wait(args: &WaitArgs, world: &World<'_>) -> Result<Code, Failure> {
             return Err(Failure::new(Code::Failed, message));
         }
         thread::sleep(INTERVAL);
-        status = client.status()?;
+        status = run.ask(Client::status)?;
     }
 }
 

@@ -1,5 +1,7 @@
 //! Finds the run for the commands that call its control API: on this host, else in the cluster.
 
+mod awaited;
+
 use std::path::PathBuf;
 
 use crate::args::ClientArgs;
@@ -10,6 +12,8 @@ use crate::pod_dialer::PodDialer;
 use crate::settings::socket_folders;
 use crate::world::World;
 use posse_control::client::{Client, ClientError, RunSelector};
+
+pub(super) use awaited::{AskError, AwaitedRun, is_away};
 
 /// A run that can be called.
 pub(super) struct FoundRun {

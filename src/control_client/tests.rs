@@ -1,7 +1,10 @@
 //! The client commands against a control API on a temporary socket.
 
 use crate::testing::Folder;
-use posse_core::model::command::Command;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use posse_core::model::command::{Command, GroupCommand};
 use posse_testing::Fixture;
 
 /// Runs posse so that it finds the fixture's socket first, and no cluster.
@@ -203,4 +206,56 @@ fn a_list_without_the_cluster_is_no_success() {
     // Nobody has named a cluster.
     let (code, out, _) = folder.posse_with("apps w -o name", &env);
     assert_eq!((code, out.as_str()), (0, "w\n"));
+}
+
+/// A user who repeats the command without a name adds another task.
+#[test]
+fn a_call_with_a_key_of_our_own_is_repeated() {
+    let fixture = Fixture::new();
+    let keys = || -> Vec<String> {
+        let asked = std::mem::take(&mut *fixture.core.asked.lock().unwrap());
+        let tasks = asked.into_iter().filter_map(|command| {
+            let Command::Group(_, GroupCommand::AddTasks { tasks, .. }) = command else {
+                return None;
+            };
+            Some(tasks)
+        });
+        tasks.flatten().map(|task| task.key.to_string()).collect()
+    };
+    for (name, n_unrecorded, want_code, n_calls) in
+        [("", 1, 0, 2), ("", 9, 1, 4), ("--name a", 1, 1, 1), ("--name a", 0, 0, 1)]
+    {
+        fixture.core.n_unrecorded.store(n_unrecorded, Ordering::Relaxed);
+        let args = format!("task add --app w --group default {name}");
+        let (code, out, err) = posse(&fixture, &args);
+        let keys = keys();
+        assert_eq!((code, keys.len()), (want_code, n_calls), "{args}: {out}{err}");
+        assert!(keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+        let is_named = err.contains(&format!("--name {} repeats the call", keys[0]));
+        assert_eq!(is_named, name.is_empty() && code == 1, "{err}");
+        assert_eq!(out.trim() == keys[0], code == 0, "{out}");
+    }
+}
+
+/// A wait outlives a new process of the run, and ends with its time or when the run does not come back.
+#[test]
+fn a_wait_outlives_its_run_for_a_while() {
+    for (is_back, want) in [(true, "of 1000 run after 4 s"), (false, "does not answer")] {
+        let mut fixture = Fixture::new();
+        let server = fixture.server.take();
+        let fixture = &fixture;
+        let (code, _, err) = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_secs(1));
+                drop(server);
+                std::thread::sleep(Duration::from_secs(1));
+                let next = is_back.then(|| fixture.second("a1b2c"));
+                std::thread::sleep(Duration::from_secs(4));
+                drop(next);
+            });
+            posse(fixture, "wait --app w --running 1000 --timeout 4s")
+        });
+        assert_eq!(code, 1, "{err}");
+        assert!(err.contains(want), "{err}");
+    }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use posse_base::rng::Rng;
 use serde_json::{Value, json};
 
+use super::standby::find_process;
 use super::submit;
 use crate::support::posse::{Posse, Run, said};
 use crate::support::proxy::{Proxy, ProxyAction};
@@ -79,6 +80,10 @@ pub fn tasks_outlive_the_drivers_pod(server: &dyn Server) {
     // Not in the pod, whose end it outlives.
     let owner = &records(&scene)[0]["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["name"]), (&json!("Job"), &json!("shop-driver")));
+    // It does not end with the pod through which it asks.
+    let waiting = submit::begin(&scene, &["task", "wait", "--app", APP]);
+    wait_for(PATIENCE, "its way into the pod", || find_process(&first, "bridge").is_some());
+    thread::sleep(Duration::from_secs(1));
     scene.delete(&first);
     submit::wait_driver(&scene, uid_of(&first));
     wait_value(PATIENCE, "the next pod to know all tasks", || {
@@ -101,7 +106,7 @@ pub fn tasks_outlive_the_drivers_pod(server: &dyn Server) {
     assert!(secret["data"][key].is_string(), "{secret}");
     assert_eq!(secret["metadata"]["ownerReferences"][0]["kind"], "Job", "{secret}");
     scene.end(&pod, End::Exit(0));
-    submit::expect(&task(&["wait", "--app", APP]), 0, &[]);
+    submit::expect(&waiting.wait_with_output().unwrap(), 0, &[]);
     assert!(list().contains("a    succeeded  1"), "{}", list());
     submit::stop_and_finish(scene);
 }

@@ -91,16 +91,21 @@ pub fn a_standby_takes_over(server: &dyn Server) {
 
 /// The process of posse in the pod of a driver.
 fn process_of(pod: &Value) -> Pid {
+    find_process(pod, "run").expect("it runs")
+}
+
+/// The process in the pod that has this argument.
+pub(super) fn find_process(pod: &Value, argument: &str) -> Option<Pid> {
     let name = format!("POD_NAME={}", name_of(pod));
     let mut all = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let read = |file: &str| std::fs::read(entry.path().join(file)).ok();
         let has = |bytes: &[u8], word: &str| {
             bytes.split(|byte| *byte == 0).any(|one| one == word.as_bytes())
         };
-        let is_it = has(&read("environ")?, &name) && has(&read("cmdline")?, "run");
+        let is_it = has(&read("environ")?, &name) && has(&read("cmdline")?, argument);
         is_it.then(|| entry.file_name().to_str()?.parse().ok()).flatten()
     });
-    Pid::from_raw(all.next().expect("it runs")).unwrap()
+    all.next().and_then(Pid::from_raw)
 }
 
 /// A leader that stands still is followed (how soon, the tables of the Lease say). When it goes on, it acts no more.

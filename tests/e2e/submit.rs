@@ -2,7 +2,7 @@
 //! submission leaves nothing; `posse apps`, `logs` and `stop`. The test-side node runs no
 //! containers, so executors of such drivers are tested on the embedded cluster only.
 
-use std::process::Output;
+use std::process::{Child, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -64,12 +64,17 @@ pub(super) fn run_with(scene: &Scene<'_>, access: &Access) -> Run {
 
 /// A command about applications, with a kubeconfig.
 pub(super) fn ask(scene: &Scene<'_>, words: &[&str]) -> Output {
+    begin(scene, words).wait_with_output().expect("it ends")
+}
+
+pub(super) fn begin(scene: &Scene<'_>, words: &[&str]) -> Child {
     let kubeconfig = scene.file("admin.kubeconfig");
     let text = scene.server.access(Who::Admin).kubeconfig(&scene.namespace);
     std::fs::write(&kubeconfig, text).unwrap();
     let mut command = crate::support::posse::command(scene.dir.path());
     command.args(words).arg("--kubeconfig").arg(&kubeconfig);
-    command.output().expect("the binary can be started")
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the binary can be started")
 }
 
 #[track_caller]

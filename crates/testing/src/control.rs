@@ -53,11 +53,20 @@ pub struct FakeCore {
     /// Who made the last call.
     pub caller: Mutex<Option<Caller>>,
     pub full: AtomicBool,
+    /// So many calls with tasks are answered before the record has them.
+    pub n_unrecorded: AtomicU64,
     pub ready: AtomicBool,
     pub status: OnceLock<Status>,
     pub usage: Mutex<Vec<PodUsage>>,
     /// The wall clock of the control API, in milliseconds since 1970.
     pub epoch_ms: Arc<AtomicU64>,
+}
+
+impl FakeCore {
+    fn is_unrecorded(&self) -> bool {
+        let less = |n: u64| n.checked_sub(1);
+        self.n_unrecorded.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
 }
 
 impl RunHandle for FakeCore {
@@ -98,6 +107,9 @@ impl RunHandle for FakeCore {
                 Reply::Target(target.min(20))
             }
             Command::Group(_, GroupCommand::SetTarget { .. }) => Reply::UnknownGroup,
+            Command::Group(_, GroupCommand::AddTasks { .. }) if self.is_unrecorded() => {
+                Reply::NotRecorded { what: "it is not in the record yet".into() }
+            }
             Command::Group(_, GroupCommand::AddTasks { tasks, .. }) => match tasks.first() {
                 Some(task) if task.retries == 7 => {
                     Reply::TaskDiffers { key: Arc::clone(&task.key), field: "retries" }
