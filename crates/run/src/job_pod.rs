@@ -335,15 +335,15 @@ mod tests {
     use super::*;
     use posse_testing::{Answer, TestServer, plain_client};
 
-    const ASKING: Asking = Asking {
-        rule: RetryRule { delay_ms: 1, delay_ms_max: 2, limit: RetryLimit::TimeMs(500) },
-        forbidden_ms: 100,
-    };
-
-    /// A try to ask gives this class of refusal, or an answer.
-    fn ask(tries: impl Fn(u32) -> Option<RefusalClass>) -> Result<Result<u32, Refusal>, Refusal> {
+    /// A try to ask gives this class of refusal, or an answer. The limits, in milliseconds: of all, and of a 403.
+    fn ask(
+        (limit_ms, forbidden_ms): (u64, u64),
+        tries: impl Fn(u32) -> Option<RefusalClass>,
+    ) -> Result<Result<u32, Refusal>, Refusal> {
+        let limit = RetryLimit::TimeMs(limit_ms);
+        let rule = RetryRule { delay_ms: 1, delay_ms_max: 2, limit };
         let mut n = 0;
-        ASKING.ask(&Signals::start().unwrap(), || {
+        Asking { rule, forbidden_ms }.ask(&Signals::start().unwrap(), || {
             n += 1;
             tries(n).map_or(Ok(n), |class| Err(Refusal::local(class, "not now")))
         })
@@ -351,20 +351,22 @@ mod tests {
 
     #[test]
     fn only_a_certain_answer_means_that_there_is_no_job() {
+        const LONG: (u64, u64) = (60_000, 60_000);
+        const SHORT: (u64, u64) = (1_000, 20);
         for class in [
             RefusalClass::Transient,
             RefusalClass::Unauthorized,
             RefusalClass::Forbidden,
             RefusalClass::NotFound,
         ] {
-            let for_a_moment = ask(|n| (n < 8).then_some(class));
+            let for_a_moment = ask(LONG, |n| (n < 8).then_some(class));
             assert_eq!(for_a_moment, Ok(Ok(8)), "{class:?}");
-            let lasting = ask(|_| Some(class));
+            let lasting = ask(SHORT, |_| Some(class));
             let is_no = lasting.is_ok_and(|answer| answer.is_err());
             assert_eq!(is_no, class == RefusalClass::Forbidden, "{class:?}");
         }
         let either = |n| if n % 2 == 0 { RefusalClass::Forbidden } else { RefusalClass::Transient };
-        assert!(ask(|n| Some(either(n))).is_err(), "nothing is certain");
+        assert!(ask(SHORT, |n| Some(either(n))).is_err(), "nothing is certain");
     }
 
     /// The pod that leads may have told the end of the run since the Job was read.
