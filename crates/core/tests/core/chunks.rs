@@ -86,6 +86,8 @@ impl Objects {
 enum Fault {
     AnswerLost,
     Refused,
+    /// Not this one, but one after it.
+    Later,
 }
 
 /// A server with faults.
@@ -96,6 +98,11 @@ struct Server {
     taken: BTreeSet<u64>,
     format: u32,
     faults: Vec<Fault>,
+    /// Nobody can change them any more, but delete them.
+    immutable: BTreeSet<u64>,
+    /// How many deletes were refused; none: they are permitted.
+    n_deletes_refused: Option<u32>,
+    n_lists: u32,
     told: Vec<RecordNotice>,
     unix_ms: u64,
 }
@@ -106,17 +113,24 @@ impl RecordStore for Server {
     const TAIL_BYTES_MAX: usize = 50;
 
     fn list(&mut self) -> Result<Vec<FoundChunk>, Refusal> {
-        let found = self.objects.list().into_iter();
+        self.n_lists += 1;
+        let listed = self.objects.list().into_iter();
+        let found = listed.filter(|one| !self.taken.contains(&one.chunk.number));
         Ok(found.map(|one| FoundChunk { format: one.format + self.format, ..one }).collect())
     }
 
     fn write(&mut self, chunk: &Chunk) -> Result<ObjectVersion, Refusal> {
-        let fault = self.faults.pop();
+        let fault = self.faults.pop().filter(|fault| *fault != Fault::Later);
         if fault == Some(Fault::Refused) {
             return Err(refusal(RefusalClass::Capacity, 403));
         }
         if self.taken.contains(&chunk.number) {
-            return Err(refusal(RefusalClass::Exists, 409));
+            let class =
+                if chunk.at.is_none() { RefusalClass::Exists } else { RefusalClass::Conflict };
+            return Err(refusal(class, 409));
+        }
+        if chunk.at.is_some() && self.immutable.contains(&chunk.number) {
+            return Err(refusal(RefusalClass::Invalid, 422));
         }
         let written = self.objects.write(chunk)?;
         let answer = refusal(RefusalClass::OutcomeUnknown, 0);
@@ -124,8 +138,17 @@ impl RecordStore for Server {
     }
 
     fn delete(&mut self, number: u64, uid: &str) -> Result<(), Refusal> {
+        if let Some(n) = &mut self.n_deletes_refused {
+            *n += 1;
+            return Err(refusal(RefusalClass::Forbidden, 403));
+        }
         self.objects.delete(number, uid);
         Ok(())
+    }
+
+    fn versions(&mut self) -> Result<BTreeMap<u64, ObjectVersion>, Refusal> {
+        let found = self.objects.chunks.iter().filter(|(number, _)| !self.taken.contains(number));
+        Ok(found.map(|(number, chunk)| (*number, chunk.at.clone().unwrap())).collect())
     }
 
     fn tell(&mut self, notice: RecordNotice) {
@@ -226,8 +249,45 @@ fn who_has_lost_the_record_writes_no_more() {
 fn of_two_that_find_no_record_one_ends() {
     let mut server = Server::default();
     let ((mut one, _), (mut other, _)) = (server.open(), server.open());
-    server.append(&mut one, &[fact("g", 1)]).unwrap();
-    assert_eq!(server.append(&mut other, &[fact("h", 1)]), Err(RecordFailure::TakenOver));
+    assert_eq!(server.append(&mut one, &[fact("g", 1)]), Err(RecordFailure::TakenOver));
+    server.append(&mut other, &[fact("h", 1)]).unwrap();
+    assert_eq!(server.known(), [fact("h", 1)]);
+}
+
+/// As one whose machine was paused: it makes a new object, and the last one is another's now.
+#[test]
+fn a_new_object_is_acknowledged_only_by_who_has_the_record() {
+    for n_before in [0, 1, 2] {
+        let mut server = Server::default();
+        let (mut before, _) = server.open();
+        for _ in 0..n_before {
+            server.append(&mut before, &many("g", 1)).unwrap();
+        }
+        server.open();
+        let stored = server.known();
+        assert_eq!(server.append(&mut before, &many("h", 1)), Err(RecordFailure::TakenOver));
+        assert_eq!(server.known(), stored, "{n_before}");
+    }
+}
+
+#[test]
+fn a_new_object_counts_after_the_one_before_it_was_written_once_more() {
+    let mut server = Server::default();
+    let (mut before, _) = server.open();
+    server.open();
+    // The new objects are there, and the write of what was before them is refused.
+    server.faults = vec![Fault::Refused, Fault::Later, Fault::Later];
+    let refused = server.append(&mut before, &many("g", 1));
+    assert!(matches!(refused, Err(RecordFailure::Refused(_))), "{refused:?}");
+    assert_eq!(server.append(&mut before, &[fact("h", 1)]), Err(RecordFailure::TakenOver));
+}
+
+#[test]
+fn a_full_quota_does_not_keep_a_run_from_its_start() {
+    let mut server = Server { faults: vec![Fault::Refused], ..Server::default() };
+    let (mut record, _) = server.open();
+    assert!(server.objects.chunks.is_empty());
+    server.append(&mut record, &[fact("g", 1)]).unwrap();
     assert_eq!(server.known(), [fact("g", 1)]);
 }
 
@@ -291,12 +351,12 @@ fn a_record_is_taken_over_although_an_answer_is_lost() {
 
 #[test]
 fn what_others_change_is_told_and_written_anew() {
-    for number in [1, 3] {
+    for number in [2, 4] {
         let mut server = Server::default();
         let (mut record, _) = server.open();
         server.append(&mut record, &many("g", 1)).unwrap();
         server.append(&mut record, &[fact("y", 1)]).unwrap();
-        assert_eq!(server.objects.chunks.len(), 3);
+        assert_eq!(server.objects.chunks.keys().copied().collect::<Vec<_>>(), [2, 3, 4]);
         let clear = |chunk: &mut Chunk| chunk.lines.clear();
         server.objects.change(number, clear);
         record.check(&mut server).unwrap();
@@ -314,6 +374,93 @@ fn what_others_change_is_told_and_written_anew() {
         assert_eq!(server.told.len(), 3);
         assert_eq!(server.known(), [many("g", 1), vec![fact("y", 1), fact("z", 1)]].concat());
     }
+}
+
+/// Who takes the label or the owner from an object, or its name after a delete, costs the record nothing.
+#[test]
+fn lines_whose_name_is_taken_move_behind_the_last_object() {
+    for lost in [vec![2], vec![3], vec![4], vec![3, 4], vec![2, 3, 4]] {
+        for is_checked in [true, false] {
+            let mut server = Server::default();
+            let (mut record, _) = server.open();
+            server.append(&mut record, &many("g", 1)).unwrap();
+            server.append(&mut record, &[fact("y", 1)]).unwrap();
+            // What counts of an older object only.
+            server.append(&mut record, &[fact("g8", 2)]).unwrap();
+            assert_eq!(server.objects.chunks.keys().copied().collect::<Vec<_>>(), [2, 3, 4]);
+            server.taken.extend(&lost);
+            for round in 0..3 {
+                if is_checked || round > 0 {
+                    record.check(&mut server).unwrap();
+                }
+                server.append(&mut record, &[fact("z", round)]).unwrap();
+            }
+            record.check(&mut server).unwrap();
+            let told: Vec<RecordNotice> =
+                lost.iter().map(|number| RecordNotice::Deleted(*number)).collect();
+            assert!(told.iter().all(|one| server.told.contains(one)), "{:?}", server.told);
+            assert_eq!(server.told.len(), lost.len(), "{:?}", server.told);
+            let others = [fact("g8", 2), fact("y", 1), fact("z", 2)];
+            let want = [&many("g", 1)[..8], &others].concat();
+            assert_eq!(server.known(), want, "{lost:?}");
+        }
+    }
+}
+
+#[test]
+fn the_lines_of_an_object_that_nobody_can_change_move_behind_the_last_one() {
+    for number in [2, 3, 4] {
+        let mut server = Server::default();
+        let (mut record, _) = server.open();
+        server.append(&mut record, &many("g", 1)).unwrap();
+        server.append(&mut record, &[fact("y", 1)]).unwrap();
+        server.objects.change(number, |_| {});
+        server.immutable.insert(number);
+        server.append(&mut record, &[fact("z", 1)]).unwrap();
+        record.check(&mut server).unwrap();
+        assert!(!server.objects.chunks.contains_key(&number), "{number}");
+        let want = [many("g", 1), vec![fact("y", 1), fact("z", 1)]].concat();
+        assert_eq!(server.known(), want);
+    }
+    // Also for who takes the record over.
+    let mut server = Server::default();
+    let (mut before, _) = server.open();
+    server.append(&mut before, &[fact("y", 1)]).unwrap();
+    server.immutable.extend([1]);
+    let (mut after, found) = server.open();
+    assert_eq!(found, [fact("y", 1)]);
+    assert_eq!(server.append(&mut before, &[fact("z", 1)]), Err(RecordFailure::TakenOver));
+    server.append(&mut after, &[fact("z", 2)]).unwrap();
+    assert_eq!(server.known(), [fact("y", 1), fact("z", 2)]);
+}
+
+#[test]
+fn a_delete_that_fails_is_told_once_and_tried_again() {
+    let mut server = Server::default();
+    let (mut record, _) = server.open();
+    server.append(&mut record, &many("g", 1)).unwrap();
+    server.n_deletes_refused = Some(0);
+    for target in 2..9 {
+        server.append(&mut record, &many("g", target)).unwrap();
+        server.append(&mut record, &[fact("y", target)]).unwrap();
+    }
+    record.check(&mut server).unwrap();
+    assert!(matches!(server.told[..], [RecordNotice::NotDeleted(1, _)]), "{:?}", server.told);
+    assert_eq!(server.n_deletes_refused.take(), Some(2), "one append, and one check");
+    let n_objects = server.objects.chunks.len();
+    record.check(&mut server).unwrap();
+    assert!(server.objects.chunks.len() + 10 < n_objects, "{:?}", server.objects.chunks);
+    assert_eq!(server.known(), [many("g", 8), vec![fact("y", 8)]].concat());
+}
+
+#[test]
+fn a_check_reads_no_line_of_what_nobody_has_changed() {
+    let mut server = Server::default();
+    let (mut record, _) = server.open();
+    server.append(&mut record, &many("g", 1)).unwrap();
+    let n_lists = server.n_lists;
+    record.check(&mut server).unwrap();
+    assert_eq!(server.n_lists, n_lists);
 }
 
 #[test]

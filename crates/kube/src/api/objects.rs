@@ -29,6 +29,10 @@ const EVENTS_MAX: u32 = 500;
 /// A log stream without a byte for this long is closed; the caller opens it again.
 const LOG_IDLE: Duration = Duration::from_secs(600);
 
+/// What a server before 1.15 does not know, it sends whole.
+const METADATA: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1, application/json";
+
 /// The kinds of objects that posse creates or reads as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -289,16 +293,34 @@ impl Objects {
         selector: &str,
         parse: &dyn Fn(&[u8]) -> Result<T, WireError>,
     ) -> Result<(Vec<T>, String), Refusal> {
-        restart_expired(|| self.list_pages(kind, selector, parse))
+        self.list_by(kind, selector, PAGE_ITEMS, parse)
+    }
+
+    /// The same, with so many objects in a page: large ones are in memory one page at a time.
+    pub fn list_by<T>(
+        &self,
+        kind: Kind,
+        selector: &str,
+        page_items: u32,
+        parse: &dyn Fn(&[u8]) -> Result<T, WireError>,
+    ) -> Result<(Vec<T>, String), Refusal> {
+        restart_expired(|| self.list_pages(kind, selector, page_items, parse))
+    }
+
+    /// The metadata of the objects that the label selector matches: the server sends nothing else.
+    pub fn list_meta(&self, kind: Kind, selector: &str) -> Result<Vec<Meta>, Refusal> {
+        let (http, namespace) = (self.http.with_accept(METADATA), self.namespace.clone());
+        Self { http, namespace }.list(kind, selector, &Meta::parse).map(|(all, _)| all)
     }
 
     fn list_pages<T>(
         &self,
         kind: Kind,
         selector: &str,
+        page_items: u32,
         parse: &dyn Fn(&[u8]) -> Result<T, WireError>,
     ) -> Result<(Vec<T>, String), Refusal> {
-        let first = format!("{}&limit={PAGE_ITEMS}", self.list_path(kind, selector));
+        let first = format!("{}&limit={page_items}", self.list_path(kind, selector));
         let (mut objects, mut version) = (Vec::new(), String::new());
         read_pages(&first, |path| {
             let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);

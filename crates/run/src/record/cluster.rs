@@ -19,6 +19,7 @@ use posse_kube::api::retry::with_retries;
 use posse_wire::control::record::{RECORD_FORMAT, line, parse};
 use posse_wire::error::WireError;
 use posse_wire::k8s::labels::{APP, MANAGED_BY, RECORD};
+use posse_wire::k8s::object::Meta;
 use posse_wire::time::unix_ms;
 
 /// Between two writes, so that a record costs etcd at most five a second. What changes meanwhile is written together.
@@ -28,6 +29,9 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 const FORMAT: &str = "format";
 const EPOCH: &str = "epoch";
 const LINES: &str = "lines";
+const WRITE: &str = "write";
+/// ConfigMaps in a page of a list: their text is in memory one page at a time.
+const PAGE_OBJECTS: u32 = 10;
 
 /// An open record.
 #[derive(Debug)]
@@ -41,11 +45,13 @@ pub(super) struct ClusterRecord {
 struct ConfigMaps {
     place: ClusterPlace,
     last_write: Option<Instant>,
+    /// Each write changes its object, also if the lines stay: the server gives no new version to what is as it was.
+    n_writes: u64,
 }
 
 impl ClusterRecord {
     pub(super) fn open(place: ClusterPlace) -> Result<(Self, Vec<Fact>), OpenError> {
-        let mut store = ConfigMaps { place, last_write: None };
+        let mut store = ConfigMaps { place, last_write: None, n_writes: 0 };
         match ChunkedRecord::open(&mut store) {
             Ok((record, facts)) => Ok((Self { record, store }, facts)),
             Err(failure) => {
@@ -87,18 +93,24 @@ impl RecordStore for ConfigMaps {
     const FORMAT: u32 = RECORD_FORMAT;
 
     fn list(&mut self) -> Result<Vec<FoundChunk>, Refusal> {
-        let selector = format!("{APP}={},{}={}", self.place.app, RECORD.0, RECORD.1);
-        let object =
-            |bytes: &[u8]| -> Result<Value, WireError> { Ok(serde_json::from_slice(bytes)?) };
-        let list = || self.place.objects.list(Kind::ConfigMap, &selector, &object);
-        let (objects, _) = with_retries(list)?;
-        Ok(objects.iter().filter_map(|object| self.read(object)).collect())
+        let (selector, read) = (self.selector(), |bytes: &[u8]| self.read(bytes));
+        let list = || self.place.objects.list_by(Kind::ConfigMap, &selector, PAGE_OBJECTS, &read);
+        let (found, _) = with_retries(list)?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    fn versions(&mut self) -> Result<BTreeMap<u64, ObjectVersion>, Refusal> {
+        let selector = self.selector();
+        let found =
+            with_retries(|| self.place.objects.list_meta(Kind::ConfigMap, &selector))?.into_iter();
+        Ok(found.filter_map(|meta| Some((self.number(&meta)?, version(meta)))).collect())
     }
 
     fn write(&mut self, chunk: &Chunk) -> Result<ObjectVersion, Refusal> {
         let rest = self.last_write.map(|last| WRITE_INTERVAL.saturating_sub(last.elapsed()));
         thread::sleep(rest.unwrap_or_default());
         self.last_write = Some(Instant::now());
+        self.n_writes += 1;
         let object = self.object(chunk);
         let name = self.name(chunk.number);
         let objects = &self.place.objects;
@@ -106,7 +118,7 @@ impl RecordStore for ConfigMaps {
             None => objects.create(Kind::ConfigMap, &object),
             Some(_) => objects.replace(Kind::ConfigMap, &name, &object),
         };
-        meta.map(|meta| ObjectVersion { uid: meta.uid, version: meta.resource_version })
+        meta.map(version)
     }
 
     fn delete(&mut self, number: u64, uid: &str) -> Result<(), Refusal> {
@@ -122,6 +134,10 @@ impl RecordStore for ConfigMaps {
             RecordNotice::Deleted(number) => {
                 warn!("configmap {} was deleted: it is written anew", self.name(number));
             }
+            RecordNotice::NotDeleted(number, refusal) => warn!(
+                "configmap {} is not needed any more, and cannot be deleted: {refusal}: posse tries it again each minute",
+                self.name(number)
+            ),
             RecordNotice::Unreadable(number, n_lines) => warn!(
                 "configmap {}: somebody has changed it: {n_lines} lines are no lines of a record, and what they said \
                  is lost",
@@ -139,17 +155,24 @@ impl RecordStore for ConfigMaps {
 }
 
 impl ConfigMaps {
-    /// A ConfigMap of the record of this run. `None`: it is something else, or of an earlier Job of this name.
-    fn read(&self, object: &Value) -> Option<FoundChunk> {
-        let metadata = &object["metadata"];
-        let labels = &metadata["labels"];
-        let owners = metadata["ownerReferences"].as_array()?;
-        let is_ours = labels[APP] == self.place.app.as_str()
-            && labels[RECORD.0] == RECORD.1
-            && owners.iter().any(|owner| owner["uid"] == self.place.owner.uid.as_str());
+    fn selector(&self) -> String {
+        format!("{APP}={},{}={}", self.place.app, RECORD.0, RECORD.1)
+    }
+
+    /// The number of a ConfigMap of the record of this run. `None`: it is something else, or of an earlier Job of this
+    /// name.
+    fn number(&self, meta: &Meta) -> Option<u64> {
+        let is_ours = meta.label(APP) == Some(&self.place.app)
+            && meta.label(RECORD.0) == Some(RECORD.1)
+            && meta.is_owned_by(&self.place.owner.uid);
+        meta.name.strip_prefix(&self.prefix()).filter(|_| is_ours)?.parse().ok()
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<Option<FoundChunk>, WireError> {
+        let meta = Meta::parse(bytes)?;
+        let Some(number) = self.number(&meta) else { return Ok(None) };
+        let object: Value = serde_json::from_slice(bytes)?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let name = text(&metadata["name"]);
-        let number = name.strip_prefix(&self.prefix()).and_then(|number| number.parse().ok());
         let data = &object["data"];
         let (mut facts, mut lines, mut n_unreadable) = (Vec::new(), BTreeMap::new(), 0);
         for text in data[LINES].as_str().unwrap_or_default().lines() {
@@ -161,18 +184,13 @@ impl ConfigMaps {
             lines.insert(fact.topic.clone(), line);
             facts.push(fact);
         }
-        let at = ObjectVersion {
-            uid: text(&metadata["uid"]),
-            version: text(&metadata["resourceVersion"]),
-        };
         let epoch = text(&data[EPOCH]).parse().unwrap_or(0);
-        let number = number.filter(|_| is_ours)?;
-        Some(FoundChunk {
-            chunk: Chunk { number, epoch, at: Some(at), lines },
+        Ok(Some(FoundChunk {
+            chunk: Chunk { number, epoch, at: Some(version(meta)), lines },
             format: text(&data[FORMAT]).parse().unwrap_or(RECORD_FORMAT),
             facts,
             n_unreadable,
-        })
+        }))
     }
 
     fn object(&self, chunk: &Chunk) -> Value {
@@ -194,6 +212,7 @@ impl ConfigMaps {
         }
         let data = json!({
             FORMAT: RECORD_FORMAT.to_string(), EPOCH: chunk.epoch.to_string(), LINES: lines,
+            WRITE: self.n_writes.to_string(),
         });
         let mut object =
             json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
@@ -234,5 +253,69 @@ impl ConfigMaps {
                 "another posse has taken the record over: this one does not write it any more".to_owned()
             }
         }
+    }
+}
+
+fn version(meta: Meta) -> ObjectVersion {
+    ObjectVersion { uid: meta.uid, version: meta.resource_version }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posse_kube::api::objects::Objects;
+    use posse_testing::{Answer, TestServer, plain_client};
+    use posse_wire::k8s::common_metadata::CommonMetadata;
+    use posse_wire::pod::build::OwnerRef;
+    use std::sync::Arc;
+
+    fn place(server: &TestServer) -> ClusterPlace {
+        let [api_version, kind, name, uid] = ["batch/v1", "Job", "j", "ju"].map(str::to_owned);
+        ClusterPlace {
+            objects: Objects::new(plain_client(server.address), Some("ns")),
+            app: "a".to_owned(),
+            owner: OwnerRef { api_version, kind, name, uid },
+            common: Arc::new(CommonMetadata::default()),
+        }
+    }
+
+    fn object(format: u32) -> Value {
+        json!({
+            "metadata": { "name": "a-record-1", "uid": "u", "resourceVersion": "1",
+                "labels": { APP: "a", RECORD.0: RECORD.1 }, "ownerReferences": [{ "uid": "ju" }] },
+            "data": { FORMAT: format.to_string(), EPOCH: "1", LINES: "" },
+        })
+    }
+
+    /// A server with a record of this format that answers lists and replaces with these codes.
+    fn start(format: u32, list: u16, replace: u16) -> TestServer {
+        TestServer::start(None, move |asked| {
+            let is_list = asked.line().starts_with("GET ");
+            let code = if is_list { list } else { replace };
+            let body = match code {
+                200 if is_list => {
+                    json!({ "metadata": { "resourceVersion": "9" }, "items": [object(format)] })
+                }
+                200 => object(format),
+                409 => json!({ "kind": "Status", "reason": "Conflict", "code": code }),
+                _ => {
+                    json!({ "kind": "Status", "reason": "Forbidden", "message": "no", "code": code })
+                }
+            };
+            Answer::Reply(code, "Content-Type: application/json\r\n", body.to_string().into())
+        })
+    }
+
+    #[test]
+    fn a_check_asks_for_metadata_alone_and_a_start_for_small_pages() {
+        let server = start(1, 200, 200);
+        let (mut record, _) = ClusterRecord::open(place(&server)).unwrap();
+        assert!(server.wait().line().contains("&limit=10 "));
+        assert!(server.wait().line().starts_with("PUT "));
+        record.check().unwrap();
+        let asked = server.wait();
+        let accept = asked.header("Accept").unwrap();
+        assert!(accept.contains("as=PartialObjectMetadataList"), "{accept}");
+        assert!(server.seen().is_empty());
     }
 }

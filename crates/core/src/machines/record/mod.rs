@@ -6,7 +6,10 @@
 //!
 //! Who takes a record over writes the last object first: its resourceVersion changes, so that a posse that has lost its
 //! Lease without knowing it can no longer write there. A new object of it may still arrive. It is above one of a later
-//! process, and therefore counts for nothing.
+//! process, and therefore counts for nothing. So who makes a new object writes the one before it once more, and
+//! acknowledges only then: a later process that does not know the new object has changed that one.
+
+mod space;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -56,8 +59,8 @@ pub struct FoundChunk {
     pub n_unreadable: usize,
 }
 
-/// What others have done to an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is told about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordNotice {
     /// It was changed, and is written anew.
     Changed(u64),
@@ -65,6 +68,8 @@ pub enum RecordNotice {
     Deleted(u64),
     /// It arrived after its process had lost the record. It counts for nothing.
     Late(u64),
+    /// It is not needed any more, and cannot be deleted. That is tried again.
+    NotDeleted(u64, Refusal),
     /// So many of its lines say nothing.
     Unreadable(u64, usize),
 }
@@ -84,7 +89,15 @@ pub trait RecordStore {
     /// The server's refusal.
     fn list(&mut self) -> Result<Vec<FoundChunk>, Refusal>;
 
-    /// Creates the object, or replaces the version that it names.
+    /// The versions of the objects of this record.
+    ///
+    /// # Errors
+    /// The server's refusal.
+    fn versions(&mut self) -> Result<BTreeMap<u64, ObjectVersion>, Refusal> {
+        Ok(versions(self.list()?.iter().map(|one| &one.chunk)))
+    }
+
+    /// Creates the object, or replaces the version that it names. The version changes, also if the lines are the same.
     ///
     /// # Errors
     /// The server's refusal; outdated if the object is there already, or has changed.
@@ -134,6 +147,10 @@ pub struct ChunkedRecord {
     places: BTreeMap<Topic, BTreeSet<u64>>,
     /// A write whose outcome is unknown. It is repeated before anything else is written.
     unknown: Option<Chunk>,
+    /// The objects before new ones, which count when these are written once more.
+    unproven: BTreeSet<u64>,
+    /// The last delete has failed, and this was told.
+    is_delete_failing: bool,
 }
 
 impl ChunkedRecord {
@@ -143,7 +160,7 @@ impl ChunkedRecord {
     /// The server refuses it, or it cannot be read.
     pub fn open<S: RecordStore>(store: &mut S) -> Result<(Self, Vec<Fact>), RecordFailure> {
         let mut why = RecordFailure::Restless;
-        for _ in 0..TRIES_MAX {
+        for n_tried in 0..TRIES_MAX {
             let found = sorted(store.list()?);
             if let Some(newer) = found.iter().find(|one| one.format > S::FORMAT) {
                 let FoundChunk { chunk: Chunk { number, .. }, format, .. } = *newer;
@@ -151,10 +168,16 @@ impl ChunkedRecord {
             }
             let last = found.iter().map(|one| one.chunk.epoch).max().unwrap_or(0);
             let epoch = store.unix_ms().max(last + 1);
-            let (chunks, places) = (BTreeMap::new(), BTreeMap::new());
-            let mut record = Self { epoch, chunks, places, unknown: None };
+            let mut record = Self {
+                epoch,
+                chunks: BTreeMap::new(),
+                places: BTreeMap::new(),
+                unknown: None,
+                unproven: BTreeSet::new(),
+                is_delete_failing: false,
+            };
             let facts = record.load(found, store);
-            match record.fence(store) {
+            match record.fence(store, u64::from(n_tried) + 1) {
                 Ok(()) => return Ok((record, facts)),
                 // The process before has written once more.
                 Err(refusal) if refusal.is_outdated() => {}
@@ -188,11 +211,31 @@ impl ChunkedRecord {
         known.into_values().filter(|fact| fact.knowledge.is_some()).collect()
     }
 
-    fn fence(&mut self, store: &mut impl RecordStore) -> Result<(), Refusal> {
-        let Some((_, last)) = self.chunks.last_key_value() else { return Ok(()) };
-        let mut last = Chunk { epoch: self.epoch, ..last.clone() };
-        last.at = Some(store.write(&last)?);
-        self.keep(last);
+    /// Makes the last object, or a first one, this process's own. `step`: to a new number, of which the next ones may be
+    /// names of something else.
+    fn fence(&mut self, store: &mut impl RecordStore, step: u64) -> Result<(), Refusal> {
+        let last = self.chunks.last_key_value().map(|(_, last)| last.clone());
+        let is_first = last.is_none();
+        let mut last = last.unwrap_or(Chunk { number: 0, epoch: 0, at: None, lines: Lines::new() });
+        last.epoch = self.epoch;
+        if is_first {
+            last.number = step;
+        }
+        let mut written = store.write(&last);
+        if written
+            .as_ref()
+            .is_err_and(|refusal| refusal.class == RefusalClass::Invalid && !is_first)
+        {
+            // Nobody can write it any more. So its lines go into the next one, which nobody else can make then.
+            (last.number, last.at) = (last.number.saturating_add(step), None);
+            written = store.write(&last);
+        }
+        match written {
+            Ok(at) => self.keep(Chunk { at: Some(at), ..last }),
+            // A full quota is no reason not to start: the first line makes the object.
+            Err(refusal) if is_first && says_no(&refusal) => {}
+            Err(refusal) => return Err(refusal),
+        }
         Ok(())
     }
 
@@ -207,7 +250,8 @@ impl ChunkedRecord {
     ) -> Result<(), RecordFailure> {
         self.settle(store)?;
         let mut lines = Lines::new();
-        let wasteful = self.wasteful();
+        // What cannot be deleted is not moved either: it would stay, too.
+        let wasteful = if self.is_delete_failing { vec![] } else { self.wasteful() };
         for &number in &wasteful {
             let live = self.live_lines(number);
             lines.extend(live.map(|(topic, line)| (topic.clone(), line.clone())));
@@ -220,9 +264,8 @@ impl ChunkedRecord {
             }
         }
         self.write(store, lines)?;
-        for number in wasteful {
-            self.delete(store, number)?;
-        }
+        self.prove(store)?;
+        self.delete(store, wasteful);
         Ok(())
     }
 
@@ -262,13 +305,26 @@ impl ChunkedRecord {
         store: &mut impl RecordStore,
         mut chunk: Chunk,
     ) -> Result<(), RecordFailure> {
+        // Whose name something else has.
+        let mut lost = None;
         for _ in 0..TRIES_MAX {
             match store.write(&chunk) {
                 Ok(at) => {
+                    if !self.chunks.contains_key(&chunk.number) {
+                        self.unproven.extend(self.chunks.last_key_value().map(|(&last, _)| last));
+                    }
                     self.keep(Chunk { at: Some(at), ..chunk });
+                    lost.into_iter().for_each(|number| self.forget(number));
                     return Ok(());
                 }
                 Err(refusal) if refusal.is_outdated() => {}
+                // Somebody has made it immutable. It is dead then, and is deleted.
+                Err(refusal) if refusal.class == RefusalClass::Invalid && chunk.at.is_some() => {
+                    if !self.move_behind(&mut chunk, 0) {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 Err(refusal) => {
                     let is_unknown = refusal.class == RefusalClass::OutcomeUnknown;
                     self.unknown = is_unknown.then_some(chunk);
@@ -280,22 +336,64 @@ impl ChunkedRecord {
             match found.remove(&chunk.number) {
                 Some(there) => {
                     let is_known = there.lines == chunk.lines || self.has_written(&there);
-                    if is_new && !is_known && there.epoch >= self.epoch {
-                        // It began at the same time, and has found no object either.
-                        return Err(RecordFailure::TakenOver);
-                    }
                     if !is_new && !is_known {
                         store.tell(RecordNotice::Changed(chunk.number));
                     }
                     chunk.at = there.at;
                 }
                 // Something else has this name.
-                None if is_new => chunk.number += 1,
+                None if is_new => {
+                    let number = chunk.number;
+                    let last = found.last_key_value().map_or(0, |(&last, _)| last);
+                    let is_moved = self.move_behind(&mut chunk, last);
+                    if self.chunks.contains_key(&number) {
+                        lost = Some(number);
+                    }
+                    if !is_moved {
+                        self.forget(number);
+                        return Ok(());
+                    }
+                }
                 None => {
                     store.tell(RecordNotice::Deleted(chunk.number));
                     chunk.at = None;
                 }
             }
+        }
+        Err(RecordFailure::Restless)
+    }
+
+    /// Gives an object the number after the last one, of the known and of the found. What an object behind it says
+    /// anew stays behind. False: nothing is left to move.
+    fn move_behind(&self, chunk: &mut Chunk, last_found: u64) -> bool {
+        let last = self.chunks.last_key_value().map_or(0, |(&last, _)| last);
+        let is_last = |topic: &Topic| {
+            let places = self.places.get(topic);
+            places.is_none_or(|places| places.last() <= Some(&chunk.number))
+        };
+        let lines = std::mem::take(&mut chunk.lines);
+        chunk.lines = lines.into_iter().filter(|(topic, _)| is_last(topic)).collect();
+        let is_moved = chunk.number >= last || !chunk.lines.is_empty();
+        chunk.number = last.max(last_found).max(chunk.number).saturating_add(1);
+        (chunk.at, chunk.epoch) = (None, self.epoch);
+        is_moved
+    }
+
+    /// Writes the objects before new ones once more: if nobody else has changed them, no later process has begun
+    /// without the new ones.
+    fn prove(&mut self, store: &mut impl RecordStore) -> Result<(), RecordFailure> {
+        for _ in 0..self.unproven.len().saturating_add(TRIES_MAX as usize) {
+            let Some(&number) = self.unproven.first() else { return Ok(()) };
+            if let Some(chunk) = self.chunks.get(&number).cloned() {
+                match store.write(&chunk) {
+                    Ok(at) => self.keep(Chunk { at: Some(at), ..chunk }),
+                    // A later process cannot write it either, and makes an object instead: with the same number.
+                    Err(refusal) if refusal.class == RefusalClass::Invalid => {}
+                    Err(refusal) if refusal.is_outdated() => self.save(store, chunk)?,
+                    Err(refusal) => return Err(refusal.into()),
+                }
+            }
+            self.unproven.remove(&number);
         }
         Err(RecordFailure::Restless)
     }
@@ -332,6 +430,16 @@ impl ChunkedRecord {
             return Ok(());
         }
         self.settle(store)?;
+        if store.versions()? != versions(self.chunks.values()) {
+            self.mend(store)?;
+        }
+        self.prove(store)?;
+        let dead = self.wasteful();
+        self.delete(store, dead.into_iter().filter(|&number| self.is_dead(number)).collect());
+        Ok(())
+    }
+
+    fn mend(&mut self, store: &mut impl RecordStore) -> Result<(), RecordFailure> {
         let mut found = self.look(store)?;
         for mut chunk in self.chunks.clone().into_values() {
             let there = found.remove(&chunk.number);
@@ -348,47 +456,8 @@ impl ChunkedRecord {
             self.save(store, chunk)?;
         }
         for (number, stray) in found {
-            store.delete(number, stray.uid())?;
+            self.delete_object(store, number, stray.uid());
         }
-        Ok(())
-    }
-
-    /// The objects that are dead, and one of which half is: a move is a write, too. The last one is written anew with
-    /// each write.
-    fn wasteful(&self) -> Vec<u64> {
-        let mut moves = false;
-        let last = self.chunks.last_key_value().map(|(&number, _)| number);
-        let mut is_wasteful = |number: u64, chunk: &Chunk| {
-            let n_live = n_bytes(self.live_lines(number).map(|(_, line)| line));
-            let is_dead = n_live == 0;
-            let is_moved = !is_dead && !moves && n_live * 2 < n_bytes(chunk.lines.values());
-            moves |= is_moved;
-            Some(number) != last && (is_dead || is_moved)
-        };
-        let chunks = self.chunks.iter().map(|(&number, chunk)| (number, chunk));
-        chunks
-            .filter(|(number, chunk)| is_wasteful(*number, chunk))
-            .map(|(number, _)| number)
-            .collect()
-    }
-
-    /// The lines of an object that count.
-    fn live_lines(&self, number: u64) -> impl Iterator<Item = (&Topic, &Line)> {
-        let lines = self.chunks.get(&number).into_iter().flat_map(|chunk| &chunk.lines);
-        let is_live = move |topic: &Topic, line: &Line| {
-            let places = self.places.get(topic);
-            let is_last = places.is_none_or(|places| places.last() == Some(&number));
-            let is_only = places.is_none_or(|places| places.len() == 1);
-            is_last && !(line.is_removal && is_only)
-        };
-        lines.filter(move |(topic, line)| is_live(topic, line))
-    }
-
-    fn delete(&mut self, store: &mut impl RecordStore, number: u64) -> Result<(), Refusal> {
-        if let Some(chunk) = self.chunks.get(&number) {
-            store.delete(number, chunk.uid())?;
-        }
-        self.forget(number);
         Ok(())
     }
 
@@ -440,6 +509,15 @@ impl Chunk {
 
 fn n_bytes<'a>(lines: impl Iterator<Item = &'a Line>) -> usize {
     lines.map(|line| line.text.len() + 1).sum()
+}
+
+fn versions<'a>(chunks: impl Iterator<Item = &'a Chunk>) -> BTreeMap<u64, ObjectVersion> {
+    chunks.filter_map(|chunk| Some((chunk.number, chunk.at.clone()?))).collect()
+}
+
+/// The server has judged the object itself, and not who sends it or when.
+fn says_no(refusal: &Refusal) -> bool {
+    matches!(refusal.class, RefusalClass::Capacity | RefusalClass::Invalid)
 }
 
 fn sorted(mut found: Vec<FoundChunk>) -> Vec<FoundChunk> {
