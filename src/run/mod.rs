@@ -205,8 +205,13 @@ fn failure(error: &RunError, http: &Http, as_job: bool) -> Failure {
         RunError::Interrupted { .. } if as_job => Code::Signal(Signal::Term),
         RunError::Interrupted { .. } => Code::Clean,
         // The Job tries again, and does not count this job_pod.
-        RunError::HeldBy(_) | RunError::Unreachable(_) if as_job => Code::TakenOver,
-        RunError::HeldBy(_) | RunError::Server(_) | RunError::Unreachable(_) => Code::Server,
+        RunError::HeldBy(_) | RunError::Unavailable(_) | RunError::Unreachable(_) if as_job => {
+            Code::TakenOver
+        }
+        RunError::HeldBy(_)
+        | RunError::Server(_)
+        | RunError::Unavailable(_)
+        | RunError::Unreachable(_) => Code::Server,
         RunError::Settings(_) => Code::Usage,
         RunError::Template(_) => Code::TemplateRefused,
         RunError::System(_) => Code::Failed,

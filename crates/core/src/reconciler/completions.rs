@@ -10,7 +10,7 @@ use crate::model::event::{ExecutorEvent, LossReason};
 use crate::model::fact::Topic;
 use crate::model::ids::ExecutorId;
 use crate::model::pod::Pod;
-use crate::model::settings::Restart;
+use crate::model::settings::{RecordUse, Restart};
 use crate::model::task::TaskEnd;
 use crate::policy::loss::{Loss, classify};
 use crate::state::errands::MutationKind;
@@ -220,7 +220,11 @@ impl Reconciler {
             group.tasks.n_open() == 0 && group.target() == 0 && group.counts().capacity() == 0
         };
         let idle_end_ms = self.policy.idle_end_ms;
-        let is_idle = idle_end_ms > 0 && may_have_ended && groups.values().all(has_nothing);
+        // What it cannot read may say that there is work.
+        let is_idle = idle_end_ms > 0
+            && may_have_ended
+            && !matches!(self.policy.record, RecordUse::Missing(_))
+            && groups.values().all(has_nothing);
         let (ended_since, idle_since) = self.end.note_rest(has_ended, is_idle, now);
         let ends = [
             ended_since.map(|since| since.after(LAST_LOGS_MS)),

@@ -6,7 +6,7 @@ use crate::core_run::{Run, end_with, policy};
 use posse_core::model::action::RunVerdict;
 use posse_core::model::command::{Command, GroupCommand};
 use posse_core::model::ids::GroupName;
-use posse_core::model::settings::Policy;
+use posse_core::model::settings::{Policy, RecordUse};
 use posse_core::model::task::{After, Task};
 
 const IDLE_MS: u64 = 60_000;
@@ -51,6 +51,15 @@ fn a_queue_with_an_open_task_or_a_target_stays() {
     let mut run = Run::new(policy(), vec![group(0, None)]);
     run.wait(10 * IDLE_MS);
     assert_eq!(run.core.poll_verdict(), None, "without the key it stays");
+}
+
+#[test]
+fn a_queue_that_cannot_read_its_record_stays() {
+    let record = RecordUse::Missing("it is forbidden".to_owned());
+    let policy = Policy { idle_end_ms: IDLE_MS, record, ..policy() };
+    let mut run = Run::new(policy, vec![group(0, None)]);
+    run.wait(10 * IDLE_MS);
+    assert_eq!(run.core.poll_verdict(), None, "it may have tasks");
 }
 
 #[test]

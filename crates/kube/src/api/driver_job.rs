@@ -12,7 +12,7 @@ use crate::http::Http;
 use posse_core::model::ids::Uid;
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_wire::k8s::labels::{EXIT_CODE, LEADER, TAKEOVER};
+use posse_wire::k8s::labels::{EXIT_CODE, LEADER, RECORDED, TAKEOVER};
 use posse_wire::k8s::orphan::parse_owner;
 use posse_wire::k8s::status::Verb;
 use posse_wire::pod::JobName;
@@ -127,6 +127,20 @@ impl DriverJob {
         let created = job.meta.creation_timestamp.as_ref();
         let created = created.and_then(|text| text.parse::<Timestamp>().ok()).map(SystemTime::from);
         Ok(JobTold { n_failed: job.status.failed, exit_code: job.exit_code(), created })
+    }
+
+    /// Whether a run of it has had a record.
+    pub fn is_recorded(&self) -> Result<bool, Refusal> {
+        let job = self.objects.meta(Kind::Job, &self.job.name)?;
+        let ours = job.filter(|job| job.uid == self.job.uid.to_string());
+        Ok(ours.is_some_and(|job| job.annotation(RECORDED.0).is_some()))
+    }
+
+    /// Says so to the pods that come after this one.
+    pub fn note_record(&self) -> Result<(), Refusal> {
+        let annotations = json!({ RECORDED.0: RECORDED.1 });
+        let metadata = json!({ "uid": self.job.uid.to_string(), "annotations": annotations });
+        self.objects.patch(Kind::Job, &self.job.name, &json!({ "metadata": metadata }))
     }
 
     /// Leads the driver's Service to this pod alone: an earlier one may stay on a node that is lost. `takeover`: what

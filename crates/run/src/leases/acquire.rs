@@ -160,8 +160,8 @@ fn held_by(holder: Option<&str>) -> LeaseAcquisition {
     LeaseAcquisition::HeldBy { holder }
 }
 
-/// The signal that ends the wait. After Ctrl-Z, `was_suspended`: the time went on while nothing ran.
-fn take_stop(signals: &Signals, was_suspended: &mut bool) -> Option<Signal> {
+/// The signal that ends a wait. After Ctrl-Z, `was_suspended`: the time went on while nothing ran.
+pub(crate) fn take_stop(signals: &Signals, was_suspended: &mut bool) -> Option<Signal> {
     signals.take().find(|signal| {
         *was_suspended |= *signal == Signal::Tstp && job::suspend();
         // The driver is not running yet, so SIGHUP and SIGQUIT are for posse.

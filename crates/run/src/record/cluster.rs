@@ -47,20 +47,28 @@ struct ConfigMaps {
     last_write: Option<Instant>,
     /// Each write changes its object, also if the lines stay: the server gives no new version to what is as it was.
     n_writes: u64,
+    /// There is a record.
+    is_found: bool,
 }
 
 impl ClusterRecord {
     pub(super) fn open(place: ClusterPlace) -> Result<(Self, Vec<Fact>), OpenError> {
-        let mut store = ConfigMaps { place, last_write: None, n_writes: 0 };
+        let mut store = ConfigMaps { place, last_write: None, n_writes: 0, is_found: false };
         match ChunkedRecord::open(&mut store) {
             Ok((record, facts)) => Ok((Self { record, store }, facts)),
             Err(failure) => {
-                let is_forbidden = matches!(
-                    &failure,
-                    RecordFailure::Refused(refusal) if refusal.class == RefusalClass::Forbidden
-                );
-                let why = store.describe(failure);
-                Err(if is_forbidden { OpenError::Forbidden(why) } else { OpenError::Unusable(why) })
+                let of: fn(String) -> OpenError = match &failure {
+                    RecordFailure::NewerFormat { .. } => OpenError::Unusable,
+                    RecordFailure::Refused(refusal)
+                        if refusal.class == RefusalClass::Forbidden && !store.is_found =>
+                    {
+                        OpenError::Forbidden
+                    }
+                    RecordFailure::Refused(_)
+                    | RecordFailure::Restless
+                    | RecordFailure::TakenOver => OpenError::Unavailable,
+                };
+                Err(of(store.describe(failure)))
             }
         }
     }
@@ -96,7 +104,9 @@ impl RecordStore for ConfigMaps {
         let (selector, read) = (self.selector(), |bytes: &[u8]| self.read(bytes));
         let list = || self.place.objects.list_by(Kind::ConfigMap, &selector, PAGE_OBJECTS, &read);
         let (found, _) = with_retries(list)?;
-        Ok(found.into_iter().flatten().collect())
+        let found: Vec<FoundChunk> = found.into_iter().flatten().collect();
+        self.is_found |= !found.is_empty();
+        Ok(found)
     }
 
     fn versions(&mut self) -> Result<BTreeMap<u64, ObjectVersion>, Refusal> {
@@ -304,6 +314,30 @@ mod tests {
             };
             Answer::Reply(code, "Content-Type: application/json\r\n", body.to_string().into())
         })
+    }
+
+    #[test]
+    fn a_refused_takeover_is_no_error_of_the_settings() {
+        for (format, list, replace, want) in [
+            (1, 200, 200, None),
+            (2, 200, 200, Some("Unusable")),
+            (1, 403, 200, Some("Forbidden")),
+            (1, 200, 403, Some("Unavailable")),
+            (1, 200, 429, Some("Unavailable")),
+            (1, 200, 503, Some("Unavailable")),
+            (1, 200, 401, Some("Unavailable")),
+            (1, 200, 409, Some("Unavailable")),
+        ] {
+            let server = start(format, list, replace);
+            let opened = ClusterRecord::open(place(&server)).map(|_| ()).err();
+            let what = opened.map(|error| match error {
+                OpenError::Forbidden(_) => "Forbidden",
+                OpenError::Misnamed(_) => "Misnamed",
+                OpenError::Unavailable(_) => "Unavailable",
+                OpenError::Unusable(_) => "Unusable",
+            });
+            assert_eq!(what, want, "{format} {list} {replace}");
+        }
     }
 
     #[test]

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use log::warn;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
-use posse_base::files;
+use super::OpenError;
+use posse_base::files::{self, Replacement};
 use posse_core::model::fact::{Fact, Topic};
 use posse_wire::control::record::{RECORD_FORMAT, RecordOwner, header, line, parse, parse_header};
 
@@ -29,32 +31,46 @@ pub(super) struct FileRecord {
     /// The last line about each topic.
     lines: BTreeMap<Topic, String>,
     n_live_bytes: u64,
+    /// A part of a write may be behind `n_bytes`.
+    is_torn: bool,
+    /// Up to this size it is not written anew, because that has failed. Bytes.
+    keeps_bytes: u64,
 }
 
 impl FileRecord {
-    pub(super) fn open(path: PathBuf, owner: &RecordOwner) -> Result<(Self, Vec<Fact>), String> {
+    pub(super) fn open(path: PathBuf, owner: &RecordOwner) -> Result<(Self, Vec<Fact>), OpenError> {
         let name = path.display().to_string();
-        let failed = |error: io::Error| match error.raw_os_error() {
-            Some(_) => format!("record {name}: {error}: name another file, or set `record: off`"),
-            None => format!("record {name}: {error}"),
+        let failed = |error: io::Error| {
+            let why = format!("record {name}: {error}");
+            let hint = "name another file, or set `record: off`";
+            match error.raw_os_error() {
+                Some(_) if is_of_name(&error) => OpenError::Misnamed(format!("{why}: {hint}")),
+                Some(_) => OpenError::Unavailable(format!("{why}: {hint}")),
+                None => OpenError::Unusable(why),
+            }
         };
         let mut file = files::open_own(&path).map_err(failed)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            format!("record {name}: another posse has it open: end that one, or name another file")
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+            Errno::WOULDBLOCK => OpenError::Unavailable(format!(
+                "record {name}: another posse has it open: end that one, or name another file"
+            )),
+            error => failed(error.into()),
         })?;
         let n_bytes = file.metadata().map_err(failed)?.len();
         if n_bytes > FILE_BYTES_MAX {
-            return Err(format!(
+            return Err(OpenError::Unusable(format!(
                 "record {name} has {n_bytes} bytes, and the maximum is {FILE_BYTES_MAX}: it is no record of posse"
-            ));
+            )));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         let n_whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let text = std::str::from_utf8(bytes.get(..n_whole).unwrap_or_default()).map_err(|_| {
-            format!("record {name} is no text, so it is no record of posse: name another file")
+            OpenError::Unusable(format!(
+                "record {name} is no text, so it is no record of posse: name another file"
+            ))
         })?;
-        let facts = read(text, owner, &name)?;
+        let facts = read(text, owner, &name).map_err(OpenError::Unusable)?;
         if n_whole < bytes.len() {
             warn!(
                 "record {name}: its last line is torn ({} bytes): it is cut off, and was never acknowledged",
@@ -66,9 +82,11 @@ impl FileRecord {
             facts.iter().map(|fact| (fact.topic.clone(), line(fact))).collect();
         let n_live_bytes = lines.values().map(|line| line.len() as u64 + 1).sum();
         let n_bytes = n_whole as u64;
-        let mut record = Self { path, file, owner: owner.clone(), n_bytes, lines, n_live_bytes };
+        let (owner, is_torn, keeps_bytes) = (owner.clone(), false, SMALL_BYTES);
+        let mut record =
+            Self { path, file, owner, n_bytes, lines, n_live_bytes, is_torn, keeps_bytes };
         if n_whole == 0 {
-            record.write(&(header(owner) + "\n")).map_err(failed)?;
+            record.write(&(header(&record.owner) + "\n")).map_err(failed)?;
             sync_folder(&record.path);
         }
         Ok((record, facts))
@@ -82,9 +100,20 @@ impl FileRecord {
             text.push('\n');
             self.note(fact, line);
         }
-        let is_wasteful = self.n_bytes > SMALL_BYTES.max(self.n_live_bytes.saturating_mul(2));
-        let written = if is_wasteful { self.rewrite() } else { self.write(&text) };
-        written.map_err(|error| format!("record {}: {error}", self.path.display()))
+        if self.n_bytes > self.keeps_bytes.max(self.n_live_bytes.saturating_mul(2)) {
+            match self.rewrite() {
+                Ok(()) => return Ok(()),
+                // A full disk, or a folder in which nothing can be made. What is old in it stays.
+                Err(error) => {
+                    warn!(
+                        "record {}: it cannot be written anew, and grows: {error}",
+                        self.path.display()
+                    );
+                    self.keeps_bytes = self.n_bytes.saturating_mul(2);
+                }
+            }
+        }
+        self.write(&text).map_err(|error| format!("record {}: {error}", self.path.display()))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -109,15 +138,26 @@ impl FileRecord {
 
     /// Appends and syncs. A part of it, from a full disk, is taken back.
     fn write(&mut self, text: &str) -> io::Result<()> {
+        self.mend()?;
         let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
             Ok(()) => self.n_bytes += text.len() as u64,
             Err(_) => {
-                self.file.set_len(self.n_bytes)?;
-                self.file.seek(SeekFrom::End(0))?;
+                self.is_torn = true;
+                self.mend()?;
             }
         }
         written
+    }
+
+    /// Cuts off a part of a write. Until that succeeds nothing is written: it would be behind the part.
+    fn mend(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            self.file.set_len(self.n_bytes)?;
+            self.file.seek(SeekFrom::End(0))?;
+            self.is_torn = false;
+        }
+        Ok(())
     }
 
     /// Replaces the file by one that has only the last line about each topic.
@@ -127,14 +167,29 @@ impl FileRecord {
             text.push_str(line);
             text.push('\n');
         }
-        files::replace(&self.path, text.as_bytes())?;
-        let file = files::open_own(&self.path)?;
+        let mut new = Replacement::new(&self.path)?;
+        new.file.write_all(text.as_bytes())?;
+        let file = new.file.try_clone()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        file.sync_data()?;
+        // Nothing may fail after it: what is appended to the old file is lost then.
+        new.finish(files::PRIVATE)?;
         sync_folder(&self.path);
         (self.file, self.n_bytes) = (file, text.len() as u64);
+        (self.is_torn, self.keeps_bytes) = (false, SMALL_BYTES);
         Ok(())
     }
+}
+
+/// Another name would do. What else fails may be of this node or this moment.
+pub fn is_of_name(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::InvalidFilename
+    )
 }
 
 /// Without it the name of a new file may be lost with the power.
@@ -197,8 +252,66 @@ mod tests {
         Fact { topic, knowledge: Some(Knowledge::Target { target, of_file: 1, is_deleted: false }) }
     }
 
-    fn open(path: &Path) -> Result<(FileRecord, Vec<Fact>), String> {
+    fn open(path: &Path) -> Result<(FileRecord, Vec<Fact>), OpenError> {
         FileRecord::open(path.to_owned(), &owner())
+    }
+
+    fn texts() -> Vec<Fact> {
+        (0..40_000).map(|i| target("g", i)).collect()
+    }
+
+    #[test]
+    fn only_what_is_no_record_of_this_run_is_an_error_of_the_settings() {
+        let folder = Folder::new();
+        let error = |path: &Path| open(path).map(|_| ()).unwrap_err();
+        let missing = error(&folder.path().join("none/r"));
+        assert!(matches!(missing, OpenError::Misnamed(_)), "{missing:?}");
+        let is_folder = error(folder.path());
+        assert!(matches!(is_folder, OpenError::Misnamed(_)), "{is_folder:?}");
+        let rubbish = folder.path().join("rubbish");
+        fs::write(&rubbish, "rubbish\n").unwrap();
+        let rubbish = error(&rubbish);
+        assert!(matches!(rubbish, OpenError::Unusable(_)), "{rubbish:?}");
+        for (code, is_unavailable) in [(5, true), (28, true), (30, true), (116, true), (2, false)] {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(!is_of_name(&error), is_unavailable, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_anew_is_appended_to() {
+        let folder = Folder::new();
+        // The name of the new file would be too long.
+        let path = folder.path().join("r".repeat(250));
+        let (mut record, _) = open(&path).unwrap();
+        record.append(&texts()).unwrap();
+        let n_bytes = record.n_bytes;
+        assert!(n_bytes > SMALL_BYTES);
+        record.append(&[target("h", 2)]).unwrap();
+        assert_eq!(record.keeps_bytes, 2 * n_bytes, "it is tried again then");
+        record.append(&[target("h", 3)]).unwrap();
+        assert_eq!(record.keeps_bytes, 2 * n_bytes);
+        drop(record);
+        assert_eq!(open(&path).unwrap().1, [target("g", 39_999), target("h", 3)]);
+    }
+
+    #[test]
+    fn nothing_is_written_behind_a_torn_write() {
+        let folder = Folder::new();
+        let path = folder.path().join("r");
+        let (mut record, _) = open(&path).unwrap();
+        record.append(&[target("g", 1)]).unwrap();
+        // A part of a write arrives, and neither the rest nor what takes it back.
+        fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"torn").unwrap();
+        let broken = File::open(&path).unwrap();
+        let file = std::mem::replace(&mut record.file, broken);
+        for _ in 0..2 {
+            assert!(record.append(&[target("h", 2)]).is_err());
+        }
+        record.file = file;
+        record.append(&[target("i", 3)]).unwrap();
+        drop(record);
+        assert_eq!(open(&path).unwrap().1, [target("g", 1), target("i", 3)]);
     }
 
     #[test]
@@ -210,7 +323,7 @@ mod tests {
         record.append(&[target("g", 1), target("h", 2)]).unwrap();
         let gone = Fact { knowledge: None, ..target("h", 2) };
         record.append(&[target("g", 3), gone]).unwrap();
-        let second = open(&path).unwrap_err();
+        let OpenError::Unavailable(second) = open(&path).unwrap_err() else { panic!() };
         assert!(second.contains("another posse has it open"), "{second}");
         drop(record);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -248,8 +361,7 @@ mod tests {
         let folder = Folder::new();
         let path = folder.path().join("r");
         let (mut record, _) = open(&path).unwrap();
-        let many: Vec<Fact> = (0..40_000).map(|i| target("g", i)).collect();
-        record.append(&many).unwrap();
+        record.append(&texts()).unwrap();
         assert!(fs::metadata(&path).unwrap().len() > SMALL_BYTES);
         record.append(&[target("h", 2)]).unwrap();
         assert!(fs::metadata(&path).unwrap().len() < 1_000);
@@ -275,7 +387,7 @@ mod tests {
             (header(1, "a") + "\n{}\n", "line 2: it is no line of a record"),
         ] {
             fs::write(&path, &text).unwrap();
-            let error = open(&path).unwrap_err();
+            let OpenError::Unusable(error) = open(&path).unwrap_err() else { panic!() };
             assert!(error.contains(part), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text, "it stays as it is");
         }

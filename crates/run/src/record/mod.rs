@@ -22,6 +22,7 @@ use posse_wire::pod::build::OwnerRef;
 
 use self::cluster::ClusterRecord;
 use self::file::FileRecord;
+pub use self::file::is_of_name;
 
 /// The stack of the thread that writes, bytes.
 const STACK_BYTES: usize = 256 << 10;
@@ -53,7 +54,11 @@ pub struct ClusterPlace {
 pub enum OpenError {
     /// The server does not permit it. What to do.
     Forbidden(String),
-    /// What is wrong, and what to do.
+    /// No file can have this name here. What to do.
+    Misnamed(String),
+    /// It may be opened later, or by a process elsewhere. Why not now.
+    Unavailable(String),
+    /// It is not to be read by this posse: what is wrong, and what to do.
     Unusable(String),
 }
 
@@ -65,7 +70,7 @@ pub struct Record {
 
 #[derive(Debug)]
 enum Store {
-    Cluster(ClusterRecord),
+    Cluster(Box<ClusterRecord>),
     File(FileRecord),
 }
 
@@ -73,12 +78,12 @@ impl Record {
     /// Opens the record in the cluster, and takes it over from an earlier process: its writes are refused from now on.
     pub fn in_cluster(place: ClusterPlace) -> Result<(Self, Vec<Fact>), OpenError> {
         let (record, facts) = ClusterRecord::open(place)?;
-        Ok((Self { store: Store::Cluster(record) }, facts))
+        Ok((Self { store: Store::Cluster(Box::new(record)) }, facts))
     }
 
     /// Opens the record in this file, or creates it.
     pub fn in_file(path: PathBuf, owner: &RecordOwner) -> Result<(Self, Vec<Fact>), OpenError> {
-        let (record, facts) = FileRecord::open(path, owner).map_err(OpenError::Unusable)?;
+        let (record, facts) = FileRecord::open(path, owner)?;
         Ok((Self { store: Store::File(record) }, facts))
     }
 

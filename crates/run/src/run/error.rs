@@ -27,6 +27,8 @@ pub enum RunError {
     System(String),
     /// There is no way to the API server, or it does not answer.
     Unreachable(String),
+    /// The record of the run is there, and cannot be opened now or here.
+    Unavailable(String),
 }
 
 impl fmt::Display for RunError {
@@ -46,6 +48,7 @@ impl fmt::Display for RunError {
             | Self::Settings(message)
             | Self::System(message)
             | Self::Template(message)
+            | Self::Unavailable(message)
             | Self::Unreachable(message) => f.write_str(message),
         }
     }

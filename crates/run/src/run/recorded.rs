@@ -1,29 +1,39 @@
 //! Where this run's record is, and how it is opened.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Sender, select};
 use log::{debug, info, warn};
 
 use super::Run;
 use crate::dry_run::TemplateDryRun;
 use crate::inbox::Message;
-use crate::record::{ClusterPlace, OpenError, Record, RecordPlace, RecordThread};
+use crate::leases::acquire::take_stop;
+use crate::record::{ClusterPlace, OpenError, Record, RecordPlace, RecordThread, is_of_name};
 use crate::run::error::RunError;
 use crate::run::instance::AcquiredInstance;
 use crate::run::settings::RecordSetting;
 use posse_base::files;
+use posse_core::machines::retry::{RetryLimit, RetryRule};
 use posse_core::model::command::{GroupChange, Reply};
 use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::GroupName;
+use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{CallFields, RecordUse};
 use posse_core::reconciler::Reconciler;
 use posse_kube::api::driver_job::DriverJob;
+use posse_kube::api::retry::{Retries, with_retries};
 use posse_wire::control::record::RecordOwner;
 use posse_wire::control::{CallError, PutGroup, parse_put_fields};
 use posse_wire::k8s::labels::Selection;
 use posse_wire::pod::build::OwnerRef;
+
+/// How a start tries to open its record: for half a minute and more. It holds the Leases meanwhile.
+const OPEN_RULE: RetryRule =
+    RetryRule { delay_ms: 1_000, delay_ms_max: 8_000, limit: RetryLimit::Failures(6) };
 
 /// The record of a run as its start finds it.
 pub(super) struct FoundRecord {
@@ -54,32 +64,57 @@ impl Run<'_> {
                 return Ok(FoundRecord::none(RecordUse::Off));
             }
         };
-        let opened = match place {
-            RecordPlace::Cluster => self.open_in_cluster(acquired)?,
-            RecordPlace::File(path) => self.open_in_file(path, is_named, acquired),
+        let open = || match &place {
+            RecordPlace::Cluster => self.open_in_cluster(acquired),
+            RecordPlace::File(path) => Ok(self.open_in_file(path.clone(), is_named, acquired)),
         };
-        match opened {
+        match open_in_time(open, || self.was_recorded(), |delay| self.rest(delay))? {
             Ok((record, facts)) => {
                 if !facts.is_empty() {
                     info!("the record has {} facts of an earlier process", facts.len());
                 }
+                self.note_record();
                 let opened = Some((record, facts));
                 Ok(FoundRecord { usage: RecordUse::On, opened })
             }
+            Err(why) if is_named => Err(RunError::Settings(why)),
             // A driver's program adds its tasks again when it is started again, and many add none.
-            Err(OpenError::Forbidden(why))
-                if !is_named && !self.settings.driver.command.is_empty() =>
-            {
+            Err(why) if !self.settings.driver.command.is_empty() => {
                 debug!("there is no record, so tasks end with this process: {why}");
                 Ok(FoundRecord::none(RecordUse::Off))
             }
-            Err(OpenError::Forbidden(why)) if !is_named => {
+            Err(why) => {
                 warn!("there is no record, so tasks are refused: {why}");
                 Ok(FoundRecord::none(RecordUse::Missing(why)))
             }
-            Err(OpenError::Forbidden(why) | OpenError::Unusable(why)) => {
-                Err(RunError::Settings(why))
-            }
+        }
+    }
+
+    /// Whether an earlier pod of the Job has had a record. Also if nobody can tell: without its record a run forgets.
+    fn was_recorded(&self) -> bool {
+        let Some(job) = &self.job else { return false };
+        match with_retries(|| job.is_recorded()) {
+            Ok(is_recorded) => is_recorded,
+            // Who may not read the Job has never written there.
+            Err(refusal) => refusal.class != RefusalClass::Forbidden,
+        }
+    }
+
+    /// Tells the next pods of the Job that there is a record, before it has a line.
+    fn note_record(&self) {
+        let Some(job) = &self.job else { return };
+        if let Err(refusal) = with_retries(|| job.note_record()) {
+            debug!("the next pod of the job is not told that there is a record: {refusal}");
+        }
+    }
+
+    fn rest(&self, delay: Duration) -> Result<(), RunError> {
+        select! {
+            recv(self.signals.wake()) -> _ => match take_stop(self.signals, &mut false) {
+                Some(signal) => Err(RunError::Interrupted { signal, waited_for: None }),
+                None => Ok(()),
+            },
+            default(delay) => Ok(()),
         }
     }
 
@@ -192,14 +227,99 @@ impl Run<'_> {
     }
 }
 
+/// Opens a record, and tries it again while it may be there later. The inner error: there is none, because that is not
+/// permitted, and no earlier process has had one.
+fn open_in_time<T>(
+    mut open: impl FnMut() -> Result<Result<T, OpenError>, RunError>,
+    was_recorded: impl Fn() -> bool,
+    mut rest: impl FnMut(Duration) -> Result<(), RunError>,
+) -> Result<Result<T, String>, RunError> {
+    let mut retries = Retries::new(OPEN_RULE);
+    loop {
+        let why = match open()? {
+            Ok(opened) => return Ok(Ok(opened)),
+            Err(OpenError::Forbidden(why)) if !was_recorded() => return Ok(Err(why)),
+            Err(OpenError::Misnamed(why)) if !was_recorded() => {
+                return Err(RunError::Settings(why));
+            }
+            Err(OpenError::Unusable(why)) => return Err(RunError::Settings(why)),
+            Err(
+                OpenError::Forbidden(why) | OpenError::Misnamed(why) | OpenError::Unavailable(why),
+            ) => why,
+        };
+        if retries.n_failures() == 0 {
+            warn!("the record of the run cannot be opened, and posse tries it again: {why}");
+        }
+        let Some(delay) = retries.on_failure(None) else {
+            return Err(RunError::Unavailable(why));
+        };
+        rest(delay)?;
+    }
+}
+
 /// The folder of the user's own records.
 fn make_folder(folder: &Path) -> Result<(), OpenError> {
     let above = folder.parent().map_or(Ok(()), std::fs::create_dir_all);
     above.and_then(|()| files::own_folder(folder)).map_err(|error| {
-        // Not what the user has asked for, so the run goes on.
-        OpenError::Forbidden(format!(
+        let why = format!(
             "the folder {}: {error}: name a file by --record FILE, or set `record: off`",
             folder.display()
-        ))
+        );
+        // Not what the user has asked for, so the run goes on.
+        match is_of_name(&error) || error.kind() == ErrorKind::ReadOnlyFilesystem {
+            true => OpenError::Forbidden(why),
+            false => OpenError::Unavailable(why),
+        }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signals::Signal;
+    use std::cell::Cell;
+
+    fn text(error: OpenError, was_recorded: bool) -> Result<Result<(), String>, RunError> {
+        open_in_time(|| Ok(Err(error.clone())), || was_recorded, |_| Ok(()))
+    }
+
+    #[test]
+    fn only_what_can_never_be_opened_is_an_error_of_the_settings() {
+        let why = || "why".to_owned();
+        let unavailable = Err(RunError::Unavailable(why()));
+        let settings = Err(RunError::Settings(why()));
+        for (error, new, later) in [
+            (OpenError::Unusable(why()), settings.clone(), settings.clone()),
+            (OpenError::Misnamed(why()), settings, unavailable.clone()),
+            (OpenError::Forbidden(why()), Ok(Err(why())), unavailable.clone()),
+            (OpenError::Unavailable(why()), unavailable.clone(), unavailable),
+        ] {
+            let told = [text(error.clone(), false), text(error.clone(), true)];
+            assert_eq!(told, [new, later], "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_opened_now_is_opened_later() {
+        let (n, waited) = (Cell::new(0), Cell::new(Duration::ZERO));
+        let open = || {
+            n.set(n.get() + 1);
+            let busy = || OpenError::Unavailable("busy".to_owned());
+            Ok(if n.get() < 4 { Err(busy()) } else { Ok(n.get()) })
+        };
+        let rest = |delay| {
+            waited.set(waited.get() + delay);
+            Ok(())
+        };
+        assert_eq!(open_in_time(open, || false, rest), Ok(Ok(4)));
+        assert!(waited.get() > Duration::from_secs(3), "{waited:?}");
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait() {
+        let open = || Ok(Err::<(), _>(OpenError::Unavailable("busy".to_owned())));
+        let interrupted = RunError::Interrupted { signal: Signal::Term, waited_for: None };
+        let ended = open_in_time(open, || false, |_| Err(interrupted.clone()));
+        assert_eq!(ended, Err(interrupted.clone()));
+    }
 }
