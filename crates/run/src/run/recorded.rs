@@ -171,10 +171,8 @@ impl Run<'_> {
 
     /// Who owns what the tasks need: the Job, whose next pod has the same tasks, or the driver's pod.
     pub(super) fn owner_of_tasks(&self) -> Option<OwnerRef> {
-        match &self.settings.record {
-            RecordSetting::Auto(_) | RecordSetting::Cluster => self.job_or_pod(),
-            RecordSetting::File(_) | RecordSetting::Off => self.context.owner.clone(),
-        }
+        let (job_or_pod, owner) = (self.job_or_pod(), self.context.owner.clone());
+        owner_of_tasks(&self.settings.record, job_or_pod, owner)
     }
 
     /// The Job of the driver's pod, which outlives it; else the pod.
@@ -257,6 +255,18 @@ fn open_in_time<T>(
     }
 }
 
+/// The tasks of a record outlive the driver's pod, and so does what they need.
+fn owner_of_tasks(
+    record: &RecordSetting,
+    job_or_pod: Option<OwnerRef>,
+    owner: Option<OwnerRef>,
+) -> Option<OwnerRef> {
+    match record {
+        RecordSetting::Auto(_) | RecordSetting::Cluster | RecordSetting::File(_) => job_or_pod,
+        RecordSetting::Off => owner,
+    }
+}
+
 /// The folder of the user's own records.
 fn make_folder(folder: &Path) -> Result<(), OpenError> {
     let above = folder.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -321,5 +331,22 @@ mod tests {
         let interrupted = RunError::Interrupted { signal: Signal::Term, waited_for: None };
         let ended = open_in_time(open, || false, |_| Err(interrupted.clone()));
         assert_eq!(ended, Err(interrupted.clone()));
+    }
+
+    #[test]
+    fn what_tasks_of_a_record_need_outlives_the_drivers_pod() {
+        let owner = |kind: &str| {
+            let [api_version, kind, name, uid] = ["v1", kind, "n", "u"].map(str::to_owned);
+            Some(OwnerRef { api_version, kind, name, uid })
+        };
+        let of = |record| owner_of_tasks(&record, owner("Job"), owner("Pod"));
+        for record in [
+            RecordSetting::Auto(None),
+            RecordSetting::Cluster,
+            RecordSetting::File("/data/record".into()),
+        ] {
+            assert_eq!(of(record), owner("Job"));
+        }
+        assert_eq!(of(RecordSetting::Off), owner("Pod"));
     }
 }
