@@ -359,7 +359,7 @@ fn posse_is_the_parent_process_of_the_driver() {
     let own = built("{image: p, posse_image: p}").pod["spec"].clone();
     assert_eq!(own["initContainers"], Value::Null);
     assert_eq!(own["containers"][0]["securityContext"]["readOnlyRootFilesystem"], true);
-    assert_eq!(own["containers"][0]["resources"]["limits"], json!({"memory": "128Mi"}));
+    assert_eq!(own["containers"][0]["resources"]["limits"], json!({"memory": "384Mi"}));
 }
 
 #[test]
