@@ -23,10 +23,12 @@ use posse_base::rng::Rng;
 use posse_base::time::Millis;
 
 mod identity;
+mod release;
 mod standby;
 mod terms;
 
 pub use self::identity::LeaseIdentity;
+pub use self::release::LeaseRelease;
 pub use self::terms::{HolderWait, ID_BLOCK, LeaseTerms};
 use self::terms::{duration_ms, observation_ms};
 
@@ -101,24 +103,6 @@ pub enum LeaseUpdate {
     /// At start: another holder has it, but may be dead. It is taken at `until` if it does not
     /// change before.
     Waiting { holder: String, until: Millis },
-}
-
-/// How the Lease is released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseRelease {
-    /// Delete the Lease, because nothing of the instance remains. Without permission to delete, as
-    /// `Keep`.
-    Delete,
-    /// Clear the holder, but keep the Lease with its high water: pods remain, or its owner pod
-    /// deletes it.
-    Keep,
-}
-
-impl LeaseRelease {
-    /// After a start that failed. Nobody has looked for executors, and only the Lease tells which are the instance's.
-    pub fn of_failed_start(is_new_instance: bool) -> Self {
-        if is_new_instance { Self::Delete } else { Self::Keep }
-    }
 }
 
 /// The state machine of one Lease.
