@@ -10,6 +10,7 @@ use std::time::Duration;
 use posse_base::text::printable;
 use posse_kube::api::objects::Objects;
 use posse_kube::http::{Http, StreamHandle};
+use posse_run::run::settings::RunSettings;
 use posse_submit::executor_logs::ExecutorLogs;
 use posse_submit::listener::FollowEvent;
 
@@ -25,14 +26,10 @@ pub(super) struct ExecutorLogPrinter {
 
 impl ExecutorLogPrinter {
     /// Starts printing to stderr.
-    pub(super) fn start(
-        http: &Http,
-        namespace: &str,
-        app: &str,
-        instance: Option<String>,
-    ) -> io::Result<Self> {
+    pub(super) fn start(http: &Http, namespace: &str, of: &RunSettings) -> io::Result<Self> {
         let (objects, streams) = Objects::new(http.clone(), Some(namespace)).with_own_streams();
-        let logs = ExecutorLogs { objects, app: app.to_owned(), instance, group: None, tail: None };
+        let (app, instance) = (of.app.clone(), of.instance.clone());
+        let logs = ExecutorLogs { objects, app, instance, group: None, tail: None };
         let is_over = Arc::new(AtomicBool::new(false));
         let (over, (sender, ended)) = (Arc::clone(&is_over), channel());
         let read = move || {

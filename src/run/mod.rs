@@ -89,12 +89,7 @@ fn run_once(
     let executor_logs = match args.executor_logs {
         true => {
             let namespace = settings.namespace.as_ref().unwrap_or(&connection.namespace);
-            let started = ExecutorLogPrinter::start(
-                &http,
-                namespace,
-                &settings.app,
-                settings.instance.clone(),
-            );
+            let started = ExecutorLogPrinter::start(&http, namespace, &settings);
             let failed = |error| Failure::new(Code::Failed, format!("threads: {error}"));
             Some(started.map_err(failed)?)
         }

@@ -208,7 +208,10 @@ mod tests {
         let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array().unwrap();
         let names: Vec<&Value> = mounts.iter().map(|mount| &mount["name"]).collect();
         assert_eq!(names, ["data", "kube-api-access-mine"]);
-        // A template of somebody's own has nothing of it.
+    }
+
+    #[test]
+    fn a_template_of_somebodys_own_keeps_what_is_meant() {
         let warnings = |metadata: Value, node: Value| {
             let own = json!({"metadata": metadata, "spec": {"containers": [{"name": "c"}], "nodeName": node}});
             let compiled = Template::from_json("t.yaml", own).unwrap().compile(&context()).unwrap();
