@@ -25,7 +25,15 @@ pub fn wait(args: &WaitArgs, world: &World<'_>) -> Result<Code, Failure> {
     let mut run = AwaitedRun::new(found, &named, until, world);
     let mut status = once_there(until, || Ok(run.client.status()?))?;
     loop {
-        let groups = groups(&status, args.group.as_deref())?;
+        let groups = match groups(&status, args.group.as_deref()) {
+            // A driver makes its groups after its start.
+            Err(_) if until.is_some_and(|until| Instant::now() < until) => {
+                thread::sleep(INTERVAL);
+                status = run.ask(Client::status)?;
+                continue;
+            }
+            groups => groups?,
+        };
         let (wanted, what) = match (args.ready, args.running) {
             (Some(ready), _) => (ready, "are ready"),
             (None, running) => (running.unwrap_or(0), "run"),

@@ -8,6 +8,7 @@ use super::examples;
 use super::format::FormatArgs;
 use super::{ClientArgs, duration_ms, named, seconds_ms};
 use posse_core::model::task::{After, OPEN_TASKS_MAX, RETRIES_MAX};
+use posse_encoding::quantity::memory_error;
 use posse_wire::config::cpu_error;
 use posse_wire::names;
 
@@ -68,7 +69,7 @@ pub struct TaskAddArgs {
     #[arg(long, value_name = "AMOUNT", value_parser = named(cpu_error))]
     pub cpu: Option<String>,
     /// Memory request and limit
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", value_parser = named(memory_error))]
     pub memory: Option<String>,
     /// Request and limit of another resource, such as nvidia.com/gpu=1; may be repeated
     #[arg(long, value_name = "NAME=AMOUNT", value_parser = pair)]

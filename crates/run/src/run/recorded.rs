@@ -198,12 +198,12 @@ impl Run<'_> {
         }))
     }
 
-    /// One name for each instance of each cluster.
+    /// One name for each instance of each cluster: no part but the last one has a `_`.
     fn file_name(&self, selection: &Selection) -> String {
         let Selection { app, instance } = selection;
         let server = self.server.http.server();
         let server = server.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "_");
-        format!("{app}-{instance}-{}-{server}.record", self.context.namespace)
+        format!("{app}_{instance}_{}_{server}.record", self.context.namespace)
     }
 
     fn open_in_file(

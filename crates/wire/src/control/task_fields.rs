@@ -138,7 +138,11 @@ pub(super) fn amount(
 ) -> Result<Option<String>, CallError> {
     let Some(amount) = optional(fields, name) else { return Ok(None) };
     let amount = amount.as_str().filter(|amount| {
-        Quantity::parse(amount).is_some_and(|amount| !amount.is_zero() && !amount.is_negative())
+        // Kubernetes reads `512m` as half a byte.
+        let is_of_milli = name == "memory" && amount.ends_with('m');
+        !is_of_milli
+            && Quantity::parse(amount)
+                .is_some_and(|amount| !amount.is_zero() && !amount.is_negative())
     });
     let amount = amount.map(str::to_owned);
     let what = || CallError::new(name, format!("must be an amount like {example:?}"));
