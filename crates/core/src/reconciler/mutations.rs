@@ -106,6 +106,9 @@ impl Reconciler {
                 let change = pod.and_then(|pod| self.snapshot.refresh(pod));
                 if leaves_queue {
                     self.errands.mutations.send_again(uid);
+                } else if self.snapshot.is_unseen(uid) {
+                    // Its end is asked for: no event tells it.
+                    self.repeat_mutation(uid, RETRY_MAX_MS, 0, now);
                 } else if self.is_terminating(uid) {
                     self.errands.mutations.remove(uid);
                 } else {
@@ -154,14 +157,19 @@ impl Reconciler {
     }
 
     fn retry_mutation(&mut self, uid: &Uid, refusal: &Refusal, now: Millis) {
-        let Some(mutation) = self.errands.mutations.get(uid) else { return };
         let max = if refusal.class == RefusalClass::Forbidden {
             FORBIDDEN_RETRY_MAX_MS
         } else {
             RETRY_MAX_MS
         };
-        let delay = delay_ms(mutation.n_tries, RETRY_INITIAL_MS, max, &mut self.rng);
-        let at = now.after(self.end.within_stop(delay.max(refusal.retry_delay_ms()), now));
+        self.repeat_mutation(uid, max, refusal.retry_delay_ms(), now);
+    }
+
+    /// Sends it again after a delay that doubles up to `max_ms`.
+    fn repeat_mutation(&mut self, uid: &Uid, max_ms: u64, min_ms: u64, now: Millis) {
+        let Some(mutation) = self.errands.mutations.get(uid) else { return };
+        let delay = delay_ms(mutation.n_tries, RETRY_INITIAL_MS, max_ms, &mut self.rng);
+        let at = now.after(self.end.within_stop(delay.max(min_ms), now));
         self.errands.mutations.retry_at(uid, at);
         self.due.set(at, Timer::Mutation(uid.clone()));
     }

@@ -75,8 +75,8 @@ impl Reconciler {
         }
     }
 
-    /// First what was told as done, then what has ended, then what runs. Of two that have ended with one index the later
-    /// one counts: it was begun because the other did not.
+    /// First what was told as done, then what was told as lost, what has ended, and what runs. Of two that have ended with
+    /// one index the later one counts: it was begun because the other did not.
     fn adoption_order(&self, change: &Change) -> (u8, Reverse<ExecutorId>) {
         let any = Reverse(ExecutorId(0));
         let pod = match change {
@@ -84,9 +84,10 @@ impl Reconciler {
             Change::Updated(uid) => self.snapshot.get(uid),
         };
         match pod {
-            Some(pod) if pod.completed || pod.counted.is_some() => (0, any),
-            Some(pod) if has_ended(pod) => (1, Reverse(pod.id)),
-            Some(_) | None => (2, any),
+            Some(pod) if pod.completed => (0, any),
+            Some(pod) if pod.counted.is_some() => (1, any),
+            Some(pod) if has_ended(pod) => (2, Reverse(pod.id)),
+            Some(_) | None => (3, any),
         }
     }
 
@@ -250,7 +251,22 @@ impl Reconciler {
         self.tell(id, ExecutorEvent::Running { node, ip, host_ip, requested_at });
     }
 
+    /// True if nothing that is known has ended this pod. Somebody may have removed one of our labels: then no LIST or
+    /// watch shows it, and it works on.
+    fn is_unexplained(&self, pod: &Pod) -> bool {
+        let executor = self.executors.get(pod.id);
+        executor.is_some_and(|one| one.uid.as_ref() == Some(&pod.uid) && one.life != Life::Gone)
+            && !(pod.deleting || has_ended(pod) || self.snapshot.is_known_gone(&pod.uid))
+            && !self.is_delete_sent(&pod.uid)
+    }
+
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
+        if self.is_unexplained(pod) {
+            // The executor is lost. Its place is free when the server says that the pod does not exist.
+            self.snapshot.keep_unseen(pod.clone());
+            self.request(&pod.uid, MutationKind::Delete);
+            return self.on_seen(&pod.uid, now);
+        }
         self.executors.on_pod_change(&self.ours.identity().pod_prefix, pod);
         self.errands.mutations.remove(&pod.uid);
         let was_foreign = self.snapshot.forget_marks(&pod.uid);

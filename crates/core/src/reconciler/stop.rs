@@ -194,7 +194,7 @@ impl Reconciler {
     }
 
     /// True if the pod terminates, or its delete was sent.
-    fn is_delete_sent(&self, uid: &Uid) -> bool {
+    pub(super) fn is_delete_sent(&self, uid: &Uid) -> bool {
         let is_sent = self.errands.mutations.get(uid).is_some_and(|mutation| {
             let is_delete =
                 matches!(mutation.what.kind, MutationKind::Delete | MutationKind::ForceDelete);

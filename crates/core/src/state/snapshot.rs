@@ -87,6 +87,8 @@ pub struct Snapshot {
     late: BTreeSet<Uid>,
     /// Pods whose nodes are looked at if they do not end.
     terminating: BTreeSet<Uid>,
+    /// Pods that no LIST or watch shows any more, and that may be there: they vanished while they lived.
+    unseen: BTreeSet<Uid>,
     /// The node of this process, if its kubelet ends no pods.
     own_lost_node: Option<Box<str>>,
 }
@@ -175,6 +177,25 @@ impl Snapshot {
         self.late.insert(uid);
     }
 
+    /// Keeps a pod that has vanished from the watch, until the server says that its uid does not exist. What it was is
+    /// over, so it counts as terminating.
+    pub fn keep_unseen(&mut self, mut pod: Pod) {
+        pod.version = pod.version.max(self.position);
+        pod.deleting = true;
+        self.tombstones.remove(&pod.uid);
+        self.unseen.insert(pod.uid.clone());
+        self.pods.insert(pod.uid.clone(), pod);
+    }
+
+    pub fn is_unseen(&self, uid: &Uid) -> bool {
+        self.unseen.contains(uid)
+    }
+
+    /// True if the server has said that this pod does not exist.
+    pub fn is_known_gone(&self, uid: &Uid) -> bool {
+        self.tombstones.contains_key(uid)
+    }
+
     /// This pod, which is ours, terminates. True if that was not known.
     pub fn note_terminating(&mut self, uid: &Uid) -> bool {
         self.terminating.insert(uid.clone())
@@ -198,11 +219,13 @@ impl Snapshot {
     pub fn forget_marks(&mut self, uid: &Uid) -> bool {
         self.late.remove(uid);
         self.terminating.remove(uid);
+        self.unseen.remove(uid);
         self.foreign.remove(uid)
     }
 
     pub fn check(&self) {
-        let mut marked = self.foreign.iter().chain(&self.late).chain(&self.terminating);
+        let ours = self.late.iter().chain(&self.terminating).chain(&self.unseen);
+        let mut marked = self.foreign.iter().chain(ours);
         debug_assert!(marked.all(|uid| self.pods.contains_key(uid)), "who has a mark is gone");
     }
 
@@ -221,6 +244,12 @@ impl Snapshot {
             PodEvent::Deleted(pod) => {
                 let is_old = self.has_passed(pod.version);
                 self.advance(pod.version);
+                let known = self.pods.get(&pod.uid).and_then(|known| known.version);
+                let is_over = pod.deleting || pod.phase.is_final();
+                if self.is_unseen(&pod.uid) && !is_over && !is_after(pod.version, known) {
+                    // The event by which it vanished, once more.
+                    return None;
+                }
                 if self.pods.remove(&pod.uid).is_none() && is_old {
                     // A LIST has overtaken the whole life of the pod, of which nothing else tells.
                     let is_told = self.tombstones.contains_key(&pod.uid);
@@ -299,7 +328,7 @@ impl Snapshot {
         let gone: Vec<Uid> = self
             .pods
             .values()
-            .filter(|pod| !listed.contains(&pod.uid))
+            .filter(|pod| !listed.contains(&pod.uid) && !self.unseen.contains(&pod.uid))
             .filter(|pod| !is_before(version, pod.version))
             .map(|pod| pod.uid.clone())
             .collect();
@@ -382,6 +411,7 @@ impl Snapshot {
                 }
                 let uid = pod.uid.clone();
                 *stored = pod;
+                self.unseen.remove(&uid);
                 Some(Change::Updated(uid))
             }
             // The position has passed this version and the pod is not in the snapshot: it is gone

@@ -6,11 +6,11 @@ use posse_base::time::Millis;
 use posse_core::model::action::Action;
 use posse_core::model::event::{Event, ExecutorEvent, LossReason, RestartKind, RunEvent};
 use posse_core::model::ids::{ExecutorId, Uid, Version};
-use posse_core::model::input::{Input, List, ListSource};
+use posse_core::model::input::{Input, List, ListSource, PodEvent};
 use posse_core::model::pod::ContainerState::{Ended, Running};
 use posse_core::model::pod::Phase;
 use posse_core::model::refusal::RefusalClass;
-use posse_core::model::settings::Policy;
+use posse_core::model::settings::{GroupSpec, Policy, SlotPolicy};
 use posse_core::model::stop::StopOrder;
 
 /// If one more pod fails after a restart, the pod that was counted first is deleted, whatever the
@@ -97,19 +97,62 @@ fn an_executor_never_seen_in_a_list_is_lost_and_replaced() {
     assert_eq!((run.creates(), n_lost(&run, 1)), (vec![], 0));
     run.pods.clear();
     run.list();
-    assert_eq!((run.creates(), n_lost(&run, 1)), (vec![2], 1));
+    assert_eq!((run.slots_created(), n_lost(&run, 1)), (vec![(2, 1)], 1));
     let lost = run.events.iter().find_map(|event| match event {
         Event::Executor(_, ExecutorEvent::Lost { reason, message, .. }) => {
             Some((*reason, message.as_str()))
         }
         _ => None,
     });
-    assert_eq!(
-        lost,
-        Some((LossReason::Deleted, "the pod is gone, and its status does not say why"))
-    );
+    let why = "the pod was deleted, but not by this run";
+    assert_eq!(lost, Some((LossReason::Deleted, why)));
+    run.tell(absent("u1"));
     let slot = |id| run.core.executors().get(ExecutorId(id)).and_then(|executor| executor.slot);
-    assert_eq!((slot(1), slot(2)), (None, Some(0)), "its slot is free again");
+    assert_eq!((slot(1), slot(2)), (None, Some(1)), "its slot is free again");
+}
+
+/// The answer to a DELETE of a pod that does not exist.
+fn absent(uid: &str) -> Input {
+    let answer = Err(refusal(RefusalClass::NotFound, 404));
+    Input::Deleted { uid: Uid::new(uid), answer }
+}
+
+/// Somebody removes a label of ours: the watch tells a delete, and the pod works on.
+#[test]
+fn a_pod_that_vanishes_alive_is_deleted_before_its_slot_is_given_on() {
+    let deletes = |run: &mut Run| {
+        let actions = run.take().into_iter();
+        let uids = actions.filter_map(|action| match action {
+            Action::Delete { uid, .. } => Some(uid.to_string()),
+            Action::Create { slot, .. } => Some(format!("slot {slot}")),
+            _ => None,
+        });
+        uids.collect::<Vec<_>>()
+    };
+    for (is_listed, stable) in [(false, true), (true, true), (false, false)] {
+        let slots = if stable { SlotPolicy::Stable } else { SlotPolicy::default() };
+        let mut run = Run::with_running(policy(), vec![GroupSpec { slots, ..spec("g", 2) }]);
+        let first = run.pods[0].clone();
+        if is_listed {
+            run.pods.remove(0);
+            run.list();
+        } else {
+            run.vanish(&[1], |_| {});
+        }
+        assert_eq!(run.losses(), [(1, LossReason::Deleted)]);
+        let asked: &[&str] = if stable { &["u1"] } else { &["slot 2", "u1"] };
+        assert_eq!(deletes(&mut run), asked, "{is_listed} {stable}");
+        // The same event again, and LISTs that do not show it, prove nothing.
+        let epoch = run.core.watermark().epoch;
+        run.tell(Input::Watch { epoch, events: vec![PodEvent::Deleted(first)] });
+        run.list();
+        run.tell(Input::Deleted { uid: Uid::new("u1"), answer: Ok(None) });
+        run.wait(5_000);
+        assert_eq!(deletes(&mut run), ["u1"], "it is asked again");
+        run.tell(absent("u1"));
+        assert_eq!(deletes(&mut run), if stable { vec!["slot 0"] } else { vec![] });
+        assert_eq!(run.losses(), [], "it is told once");
+    }
 }
 
 // Logs of lost executors.

@@ -109,7 +109,8 @@ fn a_list_below_the_position_of_its_request_is_a_rollback() {
     let watermark = run.core.watermark();
     assert_eq!(watermark.position, None);
     run.tell(Input::List(List::whole(ListSource::Watch, pods, version, watermark)));
-    assert_eq!(run.creates(), [3, 4], "the vanished one and the new one; ids never go back");
+    let created = run.slots_created();
+    assert_eq!(created, [(3, 2), (4, 3)], "the vanished one and the new one; ids never go back");
 }
 
 #[test]

@@ -374,14 +374,20 @@ impl Run {
         self.watch(ids, end_with(1));
     }
 
-    /// The watch reports that these pods are deleted.
+    /// The watch reports that these pods, which were terminating, are gone.
     pub fn gone(&mut self, ids: &[u64]) {
+        self.vanish(ids, |pod| pod.deleting = true);
+    }
+
+    /// The watch shows these pods no more, as they were after `change`.
+    pub fn vanish(&mut self, ids: &[u64], change: impl Fn(&mut Pod)) {
         let mut events = Vec::new();
         for &id in ids {
             let version = self.next_version();
             let at = self.pods.iter().position(|pod| pod.id.0 == id).expect("a pod");
             let mut pod = self.pods.remove(at);
             pod.version = version;
+            change(&mut pod);
             events.push(PodEvent::Deleted(pod));
         }
         let epoch = self.core.watermark().epoch;

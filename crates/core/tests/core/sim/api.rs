@@ -349,7 +349,9 @@ impl World {
             }
             Some(_) => {
                 self.delete_pod(uid);
-                let after = self.cluster.pods.get(name).map(|stored| stored.pod.clone());
+                // Without our labels an answer shows nothing.
+                let after = self.cluster.pods.get(name).filter(|stored| stored.is_labelled);
+                let after = after.map(|stored| stored.pod.clone());
                 Ok(after.filter(|_| self.rng.chance(70)))
             }
         }

@@ -83,6 +83,8 @@ pub struct Cluster {
     pub version: u64,
     pub pods: Pods,
     pub lives: BTreeMap<Uid, Life>,
+    /// Pods whose label somebody has removed.
+    pub unlabelled: BTreeSet<Uid>,
     pub quota: Option<usize>,
     /// The owner that posse's creates set.
     pub owner: Option<Uid>,
@@ -227,6 +229,28 @@ impl Cluster {
         }
         if is_labelled {
             self.note(PodEvent::Applied(pod));
+        }
+    }
+
+    /// Somebody removes a label of ours. The watch tells it as a delete.
+    pub fn unlabel(&mut self, uid: &Uid) {
+        self.blame(uid, Cause::Other);
+        let Some(name) = self.name_of(uid) else { return };
+        let Some(stored) = self.pods.get_mut(&name) else { return };
+        stored.is_labelled = false;
+        let pod = stored.pod.clone();
+        self.unlabelled.insert(uid.clone());
+        if let Some(life) = self.lives.get_mut(uid) {
+            life.was_over = true;
+        }
+        self.step();
+        self.note(PodEvent::Deleted(Pod { version: Some(Version(self.version)), ..pod }));
+    }
+
+    /// Nobody knows any more that these pods are ours.
+    pub fn forget_unlabelled(&mut self) {
+        for uid in std::mem::take(&mut self.unlabelled) {
+            self.remove(&uid);
         }
     }
 

@@ -54,8 +54,8 @@ const IMPOSTOR_REGRESSIONS: &[u64] =
 const CUT_REGRESSIONS: &[u64] = &[1531, 1722, 1986, 2649];
 /// Seeds that once failed in a world of groups whose work ends.
 const WORK_REGRESSIONS: &[u64] = &[
-    360, 1104, 1426, 1734, 1834, 1988, 1995, 2181, 2203, 2266, 2357, 3707, 25373, 26698, 42552,
-    43966,
+    360, 1104, 1426, 1734, 1834, 1988, 1995, 2181, 2203, 2266, 2357, 3707, 24750, 25373, 26698,
+    42552, 43966,
 ];
 /// Seeds that once failed in a world of ranks.
 const RANK_REGRESSIONS: &[u64] = &[7255, 37460, 45207];

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use posse_base::rng::Rng;
+use posse_core::model::action::Action;
 use posse_core::model::ids::Uid;
 use posse_core::model::input::PodAnswer;
 use posse_core::model::pod::{
     ContainerState, End, Phase, Pod, Rest, StartProblem, StartProblemKind,
 };
+use posse_core::model::settings::RecordUse;
 
 use super::cluster::{Cause, is_over};
 use super::faults::{NodeFaults, at};
@@ -75,6 +77,52 @@ impl World {
             if has_long_grace {
                 self.check.late_ends.insert(uid.clone(), self.now + ms);
             }
+        }
+    }
+
+    /// Half of the kills of a run with a record take the driver's pod: the garbage collector deletes its executors, and
+    /// what its late creates would make. The next process owns none of these.
+    pub fn lose_driver_pod(&mut self) {
+        if self.policy.record != RecordUse::On || !self.calls_rng.chance(50) {
+            return;
+        }
+        let ours = self.cluster.pods.values().filter(|stored| stored.is_ours());
+        let uids: Vec<Uid> = ours.map(|stored| stored.pod.uid.clone()).collect();
+        for uid in uids {
+            self.delete_pod(&uid);
+        }
+        self.requests.retain(|_, request| !matches!(request.action, Action::Create { .. }));
+    }
+
+    /// The nodes whose pods did not end are back.
+    pub fn free_the_stuck(&mut self) {
+        for uid in std::mem::take(&mut self.stuck) {
+            if self.cluster.pods.values().any(|s| s.pod.uid == uid && s.pod.deleting) {
+                self.after(10, Happening::Node(uid, Step::Gone));
+            }
+        }
+    }
+
+    pub fn schedule_unlabelling(&mut self, end: u64) {
+        // Drawn from a copy, so that older seeds keep their meaning.
+        let mut rng = self.rng.clone();
+        if rng.chance(20) {
+            for _ in 0..=rng.below(6) {
+                self.at(rng.below(end), Happening::Unlabel(rng.below(1_000)));
+            }
+        }
+    }
+
+    /// Somebody removes a label of one of our pods, which lives on.
+    pub fn unlabel(&mut self, draw: u64) {
+        let ours = self.cluster.pods.values().filter(|s| s.is_ours() && !is_over(&s.pod));
+        // What posse itself ends is over.
+        let ours = ours.filter(|stored| !self.check.is_going(&stored.pod.uid));
+        let ours: Vec<Uid> = ours.map(|stored| stored.pod.uid.clone()).collect();
+        let nth = draw.checked_rem(ours.len() as u64).unwrap_or(0);
+        if let Some(uid) = ours.get(usize::try_from(nth).unwrap()) {
+            trace(|| format!("{:>9} {uid} loses its label", self.now));
+            self.cluster.unlabel(uid);
         }
     }
 

@@ -13,7 +13,7 @@ use posse_core::reconciler::Reconciler;
 use posse_core::state::executors::{Group, has_ended};
 
 use super::check::{CheckResult, fail};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Stored};
 use super::world::World;
 
 /// The attempts of groups that restart together.
@@ -100,7 +100,11 @@ pub fn are_unique(core: &Reconciler, cluster: &Cluster, gen_: u32) -> CheckResul
     }
     let mut slots: BTreeMap<(&GroupName, Option<u32>), &Pod> = BTreeMap::new();
     let mut attempts: BTreeMap<&GroupName, u32> = BTreeMap::new();
-    for pod in cluster.pods.values().filter(|stored| stored.is_ours()).map(|stored| &stored.pod) {
+    // Also one without our labels, as long as posse can know of it.
+    let is_known =
+        |stored: &&Stored| stored.is_ours() || cluster.unlabelled.contains(&stored.pod.uid);
+    let ours = cluster.pods.values().filter(is_known);
+    for pod in ours.map(|stored| &stored.pod) {
         let group = core.executors().groups().get(&pod.group);
         let is_rank = group.is_some_and(|group| group.spec.has_stable_slots()) && !has_ended(pod);
         if is_rank

@@ -19,7 +19,7 @@ use posse_core::model::stop::StopOrder;
 use posse_core::reconciler::Reconciler;
 use posse_core::state::executors::{Group, has_ended};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, is_over};
 use super::groups::Groups;
 use super::impostors::is_foreign;
 use super::indexes::{indexes_are_right, status_is_current};
@@ -198,6 +198,10 @@ impl Check {
         self.unbound.entry(uid.clone()).or_insert(now);
     }
 
+    pub fn is_going(&self, uid: &Uid) -> bool {
+        self.going.contains(uid)
+    }
+
     pub fn running(&mut self, uid: &Uid, now: u64) {
         self.running.entry(uid.clone()).or_insert(now);
     }
@@ -245,7 +249,10 @@ impl Check {
                     if let PodEvent::Deleted(pod) = event
                         && !is_foreign(&pod.uid, cluster)
                     {
-                        self.told_gone.insert(pod.uid.clone());
+                        // An event from before a restore says nothing of a pod that is back.
+                        if is_over(pod) && !cluster.pods.values().any(|s| s.pod.uid == pod.uid) {
+                            self.told_gone.insert(pod.uid.clone());
+                        }
                         self.told_ids.insert(pod.id.0, self.n_restores);
                     }
                 }
@@ -397,7 +404,9 @@ impl Check {
         if !was_over && !is_by_word && start_loss(event).is_none() {
             return fail(format!("{event:?}, but it lives: {life:?}"));
         }
-        if !is_loss && life.is_some_and(|life| life.removed.is_none() && !life.is_erased) {
+        let is_unseen = cluster.unlabelled.contains(uid);
+        let is_there = life.is_some_and(|life| life.removed.is_none() && !life.is_erased);
+        if !is_loss && is_there && !is_unseen {
             return fail(format!("{event:?}, but it is there: {life:?}"));
         }
         Ok(())
@@ -479,8 +488,8 @@ impl Check {
         if cluster.lives.get(uid).is_none_or(|life| life.is_foreign) {
             return fail(format!("delete of {uid} of somebody else's pod"));
         }
-        // After two restores in a row, LISTs from before them may still arrive.
-        if self.told_gone.contains(uid) && self.n_restores < 2 {
+        // A LIST from before a restore may still arrive.
+        if self.told_gone.contains(uid) && self.n_restores == 0 {
             return fail(format!("delete of {uid}, but it is known to be gone"));
         }
         if self.logs_due.contains(uid) {
@@ -624,6 +633,9 @@ impl Check {
         }
         for pod in core.snapshot().pods() {
             let Some(life) = cluster.lives.get(&pod.uid) else { continue };
+            if core.snapshot().is_unseen(&pod.uid) {
+                continue;
+            }
             if life.is_erased || life.removed.is_some_and(|at| at <= position) {
                 return fail(format!("{} {} at {position} is a ghost: {life:?}", pod.id, pod.uid));
             }

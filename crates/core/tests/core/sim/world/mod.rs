@@ -12,7 +12,7 @@ use posse_core::model::action::Action;
 use posse_core::model::event::{Event, ExecutorEvent};
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::input::{Input, List, ListSource, Watermark};
-use posse_core::model::settings::{GroupSpec, Policy, RecordUse};
+use posse_core::model::settings::{GroupSpec, Policy};
 use posse_core::model::stop::StopOrder;
 use posse_core::reconciler::{InstanceIdentity, Reconciler};
 
@@ -91,6 +91,8 @@ pub enum Happening {
     Silence(u64),
     Start,
     Stop,
+    /// The draw says of which pod.
+    Unlabel(u64),
 }
 
 /// A step in a pod's life.
@@ -299,6 +301,7 @@ impl World {
             let at = self.calls_rng.below(end);
             self.at(at, Happening::Call);
         }
+        self.schedule_unlabelling(end);
         if self.profile.early_stop {
             let at = self.rng.below(end);
             self.at(at, Happening::Stop);
@@ -330,6 +333,7 @@ impl World {
             Happening::Driver => return self.talk(),
             Happening::Execute(request) => return self.execute(request),
             Happening::Node(uid, step) => self.live(&uid, step),
+            Happening::Unlabel(draw) => self.unlabel(draw),
             Happening::ListSent { gen_, stream, source } if gen_ == self.gen_ => {
                 let Some(core) = &self.core else { return Ok(()) };
                 let watermark = core.watermark();
@@ -423,12 +427,7 @@ impl World {
                 self.check.quiet(self)?;
                 self.is_last_stop = true;
                 self.n_impostors = self.n_impostors();
-                let stuck = std::mem::take(&mut self.stuck);
-                for uid in stuck {
-                    if self.cluster.pods.values().any(|s| s.pod.uid == uid && s.pod.deleting) {
-                        self.after(10, Happening::Node(uid, Step::Gone));
-                    }
-                }
+                self.free_the_stuck();
                 self.stop(StopOrder { keep: false, keep_failed: false });
             }
             Happening::Answer(..)
@@ -443,7 +442,8 @@ impl World {
             | Happening::Poll(_)
             | Happening::Pump { .. }
             | Happening::Renew { .. }
-            | Happening::Reopen { .. } => {}
+            | Happening::Reopen { .. }
+            | Happening::Unlabel(_) => {}
         }
         Ok(())
     }
@@ -451,6 +451,7 @@ impl World {
     /// No more faults.
     fn calm_down(&mut self) {
         self.is_calm = true;
+        self.cluster.forget_unlabelled();
         self.driver.calm();
         self.profile = self.profile.calm();
         self.cluster.quota = None;
@@ -506,21 +507,8 @@ impl World {
         self.stream = None;
         self.turn_at = None;
         self.outstanding.clear();
+        self.cluster.forget_unlabelled();
         self.lose_driver_pod();
-    }
-
-    /// Half of the kills of a run with a record take the driver's pod: the garbage collector deletes its executors, and
-    /// what its late creates would make. The next process owns none of these.
-    fn lose_driver_pod(&mut self) {
-        if self.policy.record != RecordUse::On || !self.calls_rng.chance(50) {
-            return;
-        }
-        let ours = self.cluster.pods.values().filter(|stored| stored.is_ours());
-        let uids: Vec<Uid> = ours.map(|stored| stored.pod.uid.clone()).collect();
-        for uid in uids {
-            self.delete_pod(&uid);
-        }
-        self.requests.retain(|_, request| !matches!(request.action, Action::Create { .. }));
     }
 
     fn lease(&mut self, held: bool) -> CheckResult {
