@@ -193,7 +193,7 @@ impl Objects {
         self.read_one(Kind::Job, name, &Job::parse)
     }
 
-    fn read_one<T>(
+    pub(super) fn read_one<T>(
         &self,
         kind: Kind,
         name: &str,
@@ -304,32 +304,24 @@ impl Objects {
         page_items: u32,
         parse: &dyn Fn(&[u8]) -> Result<T, WireError>,
     ) -> Result<(Vec<T>, String), Refusal> {
-        restart_expired(|| self.list_pages(kind, selector, page_items, parse))
+        let first = format!("{}&limit={page_items}", self.list_path(kind, selector));
+        restart_expired(|| {
+            let (mut objects, mut version) = (Vec::new(), String::new());
+            read_pages(&first, |path| {
+                let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
+                let page = read(&self.http, &request, Verb::List, |page| parse_items(page, parse))?;
+                objects.extend(page.items);
+                version = page.version_text;
+                Ok(page.next)
+            })?;
+            Ok((objects, version))
+        })
     }
 
     /// The metadata of the objects that the label selector matches: the server sends nothing else.
     pub fn list_meta(&self, kind: Kind, selector: &str) -> Result<Vec<Meta>, Refusal> {
         let (http, namespace) = (self.http.with_accept(METADATA), self.namespace.clone());
         Self { http, namespace }.list(kind, selector, &Meta::parse).map(|(all, _)| all)
-    }
-
-    fn list_pages<T>(
-        &self,
-        kind: Kind,
-        selector: &str,
-        page_items: u32,
-        parse: &dyn Fn(&[u8]) -> Result<T, WireError>,
-    ) -> Result<(Vec<T>, String), Refusal> {
-        let first = format!("{}&limit={page_items}", self.list_path(kind, selector));
-        let (mut objects, mut version) = (Vec::new(), String::new());
-        read_pages(&first, |path| {
-            let request = get(path, LIST_PAGE_TIMEOUT, LIST_BYTES_MAX);
-            let page = read(&self.http, &request, Verb::List, |page| parse_items(page, parse))?;
-            objects.extend(page.items);
-            version = page.version_text;
-            Ok(page.next)
-        })?;
-        Ok((objects, version))
     }
 
     /// What `parse` reads of each pod that the label selector matches.
@@ -401,7 +393,7 @@ impl Objects {
         format!("{}?labelSelector={}", self.path(kind, None), percent_encode(selector))
     }
 
-    fn path(&self, kind: Kind, name: Option<&str>) -> String {
+    pub(super) fn path(&self, kind: Kind, name: Option<&str>) -> String {
         let (_, _, root, plural) = kind.row();
         match &self.namespace {
             Some(namespace) => object_path(root, namespace, plural, name),
