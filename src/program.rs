@@ -24,7 +24,7 @@ const COMMANDS_OF_THE_FULL_PROGRAM: [&str; 7] =
 const COMMANDS_OF_LINUX: [&str; 3] = ["dev", "map", "run"];
 
 /// What a hand types that knows earlier releases or other programs, by command, and what posse says to it.
-const HABITS: [(&str, &str, &str); 19] = [
+const HABITS: [(&str, &str, &str); 21] = [
     ("posse check", "--file", "it was removed: -f FILE"),
     ("posse map", "--file", "it was removed: -f FILE"),
     ("posse render", "--file", "it was removed: -f FILE"),
@@ -42,6 +42,8 @@ const HABITS: [(&str, &str, &str); 19] = [
     ("posse submit", "--wait", "it was removed: posse waits without it"),
     ("posse kill", "--replace", "it was removed: posse replaces executors without it"),
     ("posse logs", "--executor", "it was removed: write `posse logs APP ID`"),
+    ("posse status", "-w", WATCH_STATUS),
+    ("posse status", "--watch", WATCH_STATUS),
     ("posse", "version", "here: posse --version"),
     ("posse apps", "-l", "here: posse apps 'NAME*'"),
     ("posse apps", "-w", WATCH),
@@ -58,6 +60,7 @@ const HABITS: [(&str, &str, &str); 19] = [
     ("posse submit", "-o", "here: --dry-run prints YAML"),
 ];
 const WATCH: &str = "here: watch posse apps, or posse apps --page :0";
+const WATCH_STATUS: &str = "it was removed: watch posse status";
 const PREVIOUS: &str =
     "here: posse explain APP ID: it has the last lines of an executor that was lost";
 /// Formats of kubectl that are programs of their own.

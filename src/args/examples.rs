@@ -16,7 +16,7 @@ Examples:
   posse init                          write a posse.yaml with comments
   posse run --dev -f posse.yaml -- ./driver.py
                                       try a driver without a cluster
-  posse status --watch                see what its executors do
+  posse status                        see what its executors do
 
 -n, --kubeconfig and --context may also stand before the command.
 
@@ -110,7 +110,7 @@ pub const STATUS: &str = with_codes!(
     "\
 Examples:
   posse status                                 the only run on this host
-  posse status wordcount --watch
+  watch posse status wordcount                 again and again
   posse status -o json | jq '.groups[].running'"
 );
 

@@ -350,9 +350,6 @@ pub struct StatusArgs {
     /// The application, as with --app
     #[arg(value_name = "APP", value_parser = word, num_args = 0..=1)]
     pub words: Vec<Word>,
-    /// Show the status on the whole screen, until q or Ctrl-C
-    #[arg(short, long, conflicts_with_all = ["output", "json"])]
-    pub watch: bool,
     #[command(flatten)]
     pub output: FormatArgs,
 }

@@ -1,4 +1,4 @@
-//! `posse status`: prints the status of a run, once or on the whole screen.
+//! `posse status`: prints the status of a run.
 
 use std::io::Write;
 
@@ -16,17 +16,9 @@ use posse_wire::control::status_json::{
     DriverJson, ExecutorJson, GroupJson, LeaderJson, StatusJson,
 };
 
-mod feed;
-mod screen;
-mod view;
-mod watch;
-
 /// `posse status`.
 pub fn status(args: &StatusArgs, world: &World<'_>, out: &mut dyn Write) -> Result<Code, Failure> {
     let client = find_run(&args.client.with_app(&args.words)?, world)?.client;
-    if args.watch {
-        return watch::watch(client, world);
-    }
     let listing = StatusListing { status: client.status()?, now: Timestamp::now() };
     print_listing(&listing, args.output, out)
 }

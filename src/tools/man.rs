@@ -73,7 +73,7 @@ mod tests {
         for part in [
             ".TH posse-status 1  \"posse ",
             "posse\\-status \\- Show the groups",
-            "\\fB\\-w\\fR, \\fB\\-\\-watch\\fR\n",
+            "\\fB\\-h\\fR, \\fB\\-\\-help\\fR\n",
             "\nExamples:\n",
             "\\fB\\-o\\fR, \\fB\\-\\-output\\fR \\fI<FORMAT>\\fR",
         ] {

@@ -1,25 +1,20 @@
 //! The conventions of the command line, on the binary and on a run on the embedded cluster: output
-//! formats, `-n` and `-f`, what `scale` and `kill` say, the screen of `status --watch` on a terminal,
-//! completion in bash, closed pipes.
+//! formats, `-n` and `-f`, what `scale` and `kill` say, completion in bash, closed
+//! pipes.
 
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use posse_testing::{Wait, program};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::Value;
-
-use super::pty;
 
 /// Much longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -301,149 +296,13 @@ fn placeholders_and_kinds_are_corrected() {
     refused("{apiVersion: apps/v1, kind: Deployment, spec: {}}", "use its spec.template");
 }
 
-/// A program on a terminal of its own, and what it wrote there.
-struct Terminal {
-    child: Child,
-    master: OwnedFd,
-    slave: OwnedFd,
-    written: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Terminal {
-    fn start(mut command: Command, columns: u16, rows: u16) -> Self {
-        let (master, slave) = pty::open(columns, rows);
-        let end = || Stdio::from(slave.try_clone().unwrap());
-        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-        let written: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let (mut reader, copy) = (File::from(master.try_clone().unwrap()), Arc::clone(&written));
-        thread::spawn(move || {
-            let mut piece = [0; 4096];
-            // Ends when the terminal is closed.
-            while let Ok(n @ 1..) = reader.read(&mut piece) {
-                copy.lock().unwrap().extend_from_slice(&piece[..n]);
-            }
-        });
-        Self { child, master, slave, written }
-    }
-
-    fn written(&self) -> String {
-        String::from_utf8_lossy(&self.written.lock().unwrap()).into_owned()
-    }
-
-    /// The lines of the last complete drawing.
-    fn lines(&self) -> Vec<String> {
-        let written = self.written();
-        let Some((before, _)) = written.rsplit_once("\x1b[K\x1b[J") else { return Vec::new() };
-        let drawing = before.rsplit("\x1b[H").next().unwrap();
-        drawing.split("\x1b[K").map(|line| line.trim_matches(['\r', '\n']).to_owned()).collect()
-    }
-
-    #[track_caller]
-    fn wait_line(&self, what: &str) {
-        let mut wait = Wait::new(format!("the line {what:?}"), PATIENCE);
-        while !self.lines().iter().any(|line| line.contains(what)) {
-            assert!(wait.goes_on(), "no {what:?} in {:#?}", self.lines());
-            thread::sleep(POLL);
-        }
-    }
-
-    /// The same for counts of the last minute, unless a busy machine needs longer than that: then the
-    /// first ones count no more.
-    #[track_caller]
-    fn wait_counts(&self, begun: Instant, what: &str) {
-        let is_there = || self.lines().iter().any(|line| line.contains(what));
-        wait_for(what, || is_there() || begun.elapsed() >= Duration::from_secs(60));
-    }
-
-    fn resize(&self, columns: u16, rows: u16) {
-        pty::resize(&self.master, columns, rows);
-    }
-
-    fn press(&self, keys: &[u8]) {
-        rustix::io::write(&self.master, keys).unwrap();
-    }
-
-    /// True if typed keys are shown and come line by line, as a shell leaves the terminal.
-    fn is_as_before(&self) -> bool {
-        let modes = tcgetattr(&self.slave).unwrap().local_modes;
-        modes.contains(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG)
-    }
-
-    #[track_caller]
-    fn expect_end(&mut self, code: i32) {
-        let mut ended = None;
-        wait_for("the end of the program", || {
-            ended = self.child.try_wait().unwrap();
-            ended.is_some()
-        });
-        assert_eq!(ended.unwrap().code(), Some(code), "{}", self.written());
-        assert!(self.is_as_before());
-        wait_for("the old screen", || self.written().contains("\x1b[?7h\x1b[?25h\x1b[?1049l"));
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-#[test]
-fn a_watched_status_follows_the_run_and_gives_the_terminal_back() {
-    let begun = Instant::now();
-    let mut run = Run::start();
-    let watch = || Terminal::start(run.folder.command(&["status", "--watch"]), 100, 30);
-    let mut screen = watch();
-    screen.wait_line("app hands");
-    screen.wait_counts(begun, "last minute: 3 started, 0 lost");
-    screen.wait_line("steady  1       1        0");
-    assert!(!screen.is_as_before() && screen.written().starts_with("\x1b[?1049h\x1b[?25l\x1b[?7l"));
-    assert_eq!(screen.lines().len(), 30);
-    run.folder.printed(&["kill", "2"]);
-    screen.wait_line("killed by a call");
-    screen.wait_counts(begun, "last minute: 4 started, 1 lost");
-    screen.resize(40, 10);
-    wait_for("a drawing of the new size", || screen.lines().len() == 10);
-    let lines = screen.lines();
-    assert!(lines.iter().all(|line| line.chars().count() <= 40), "{lines:#?}");
-    screen.press(b"q");
-    screen.expect_end(0);
-
-    let mut interrupted = watch();
-    interrupted.wait_line("app hands");
-    interrupted.press(&[3]);
-    interrupted.expect_end(0);
-
-    let mut terminated = watch();
-    terminated.wait_line("app hands");
-    signal(&terminated.child, Signal::TERM);
-    terminated.expect_end(143);
-
-    let mut to_the_end = watch();
-    to_the_end.wait_line("app hands");
-    run.end();
-    to_the_end.expect_end(0);
-    wait_for("its last words", || to_the_end.written().contains("the run has ended"));
-}
-
-#[test]
-fn a_watched_status_needs_a_terminal() {
-    let run = Run::start();
-    let output = run.folder.posse(&["status", "--watch"]);
-    let said = text(&output.stderr);
-    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""), "{said}");
-    assert!(said.contains("`posse events --follow`"), "it says what to use instead: {said}");
-}
-
 #[test]
 fn bash_completes_commands_flags_and_names() {
     let run = Run::start();
     let script = "posse() { \"$POSSE\" \"$@\"; }\n\
         eval \"$(posse completions bash)\"\n\
         try() { COMP_WORDS=(posse \"$@\"); COMP_CWORD=$#; _clap_complete_posse posse \"${!#}\"; echo \"${COMPREPLY[*]:0:3}\"; }\n\
-        try stat; try status --wat; try scale hands --group st; try kill hands ''; try apps h\n";
+        try stat; try status --outp; try scale hands --group st; try kill hands ''; try apps h\n";
     let mut bash = program("bash");
     let output = bash
         .args(["-c", script])
@@ -453,7 +312,7 @@ fn bash_completes_commands_flags_and_names() {
         .env_remove("KUBECONFIG")
         .output()
         .unwrap();
-    let want = "status\n--watch\nsteady\n1 2 3\nhands\n";
+    let want = "status\n--output\nsteady\n1 2 3\nhands\n";
     assert_eq!(text(&output.stdout), want, "{}", text(&output.stderr));
 }
 

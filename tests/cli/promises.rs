@@ -155,11 +155,13 @@ fn changed_defaults_are_told() {
 }
 
 /// Flags that are gone. docs/UPGRADING.md tells what to write instead.
-const GONE: [(&str, &str); 5] = [
+const GONE: [(&str, &str); 7] = [
     ("posse kill", "--replace"),
     ("posse logs", "--executor"),
     ("posse render", "--server-check"),
     ("posse run", "--progress"),
+    ("posse status", "-w"),
+    ("posse status", "--watch"),
     ("posse submit", "--wait"),
 ];
 

@@ -114,6 +114,7 @@ fn usage_errors() {
         (&["logs", "a", "-p"], "here: posse explain APP ID"),
         (&["submit", "--dry-run=server"], "here: --dry-run asks the server"),
         (&["apps", "-o", "jsonpath={.x}"], "use -o json"),
+        (&["status", "a", "--watch"], "it was removed: watch posse status"),
         (&["task", "list", "a"], "--app a"),
         (&["scale", "a/3"], "write `posse scale a 3`"),
     ] {
