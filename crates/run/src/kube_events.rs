@@ -2,6 +2,7 @@
 //! log like any other reader, so nothing waits for it; what it cannot read or send in time is left out
 //! and counted.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +15,9 @@ use crate::events::{EntriesRead, EventLog};
 use crate::worker::Worker;
 use posse_base::clock::Clock;
 use posse_base::time::Millis;
-use posse_core::machines::event_series::{EventAnswer, EventRequest, EventSeries, SeriesStep};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
-use posse_wire::k8s::kube_event::{self, Regarding};
+use posse_wire::k8s::kube_event::{self, NewEvent, Notice, Regarding};
 use posse_wire::time::Epoch;
 
 /// The thread's stack, bytes.
@@ -26,11 +26,20 @@ const STACK_BYTES: usize = 256 << 10;
 const READ_WAIT: Duration = Duration::from_secs(60);
 /// After events came, how long the thread waits for more, so that many events cost one wake-up.
 const GATHER_PAUSE: Duration = Duration::from_millis(500);
+/// The least time between two requests.
+const REQUEST_INTERVAL_MS: u64 = 1_000;
+/// What happens again within this time is told once. client-go's recorder counts over the same time.
+const REPEAT_MS: u64 = 6 * 60_000;
+/// The Events that wait to be sent.
+const WAITING_MAX: usize = 64;
+/// The delay after a failed request; doubled with each further failure.
+const BACKOFF_MS: u64 = 5_000;
+const BACKOFF_MS_MAX: u64 = 60_000;
 
 /// How many Events were written and left out. Shared with the metrics.
 #[derive(Debug, Default)]
 pub struct SentCounts {
-    /// Creates and updates that succeeded.
+    /// Requests that succeeded.
     sent: AtomicU64,
     /// Requests that failed; most are sent again.
     failed: AtomicU64,
@@ -80,7 +89,7 @@ impl KubeEventWriter {
             clock,
             counts,
             is_over,
-            series: EventSeries::default(),
+            queue: EventQueue::default(),
             after: 0,
         };
         let thread = Worker::start("kube-events", STACK_BYTES, move || writer.run())?;
@@ -105,38 +114,30 @@ struct Writer {
     counts: Arc<SentCounts>,
     /// Disconnected at the end of the run.
     is_over: Receiver<()>,
-    series: EventSeries,
+    queue: EventQueue,
     /// The number of the last event that was read.
     after: u64,
 }
 
 impl Writer {
     fn run(&mut self) {
-        let mut wait = READ_WAIT;
         let mut has_ended = false;
         loop {
+            let wait = match self.queue.due_at() {
+                Some(at) => Duration::from_millis(at.since(self.clock.now())).min(READ_WAIT),
+                None if has_ended => return,
+                None => READ_WAIT,
+            };
             if has_ended {
                 // At most the interval between two requests, or the delay after a failure.
                 std::thread::sleep(wait);
             } else {
                 has_ended = self.read(wait);
-                if has_ended {
-                    self.series.end();
-                }
             }
-            wait = match self.series.next(self.clock.now()) {
-                SeriesStep::Send(request) => {
-                    if !self.send(&request) {
-                        return;
-                    }
-                    Duration::ZERO
-                }
-                SeriesStep::Wait { until } => {
-                    Duration::from_millis(until.since(self.clock.now())).min(READ_WAIT)
-                }
-                SeriesStep::Idle if has_ended => return,
-                SeriesStep::Idle => READ_WAIT,
-            };
+            let is_due = self.queue.due_at().is_some_and(|at| at <= self.clock.now());
+            if is_due && !self.send() {
+                return;
+            }
         }
     }
 
@@ -161,7 +162,7 @@ impl Writer {
                     self.counts.dropped.fetch_add(n_missed, Ordering::Relaxed);
                     for entry in entries {
                         let notice = kube_event::notice(&entry.event, entry.epoch);
-                        if notice.is_some_and(|notice| !self.series.add(notice, entry.at)) {
+                        if notice.is_some_and(|notice| !self.queue.add(notice, entry.at)) {
                             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                         }
                     }
@@ -173,61 +174,96 @@ impl Writer {
         }
     }
 
-    /// Sends one request. False: it makes no sense to send more.
-    fn send(&mut self, request: &EventRequest) -> bool {
+    /// Sends the next Event. False: it makes no sense to send more.
+    fn send(&mut self) -> bool {
+        let Some(event) = self.queue.waiting.front() else { return true };
         let epoch = Epoch(self.clock.wall(Millis::ZERO));
-        let answer = match request.is_update {
-            true => {
-                let name = kube_event::name(&self.regarding, &self.run, request.series);
-                self.api.patch(Kind::Event, &name, &kube_event::update_body(request, epoch))
-            }
-            false => {
-                let body = kube_event::create_body(&self.regarding, &self.run, request, epoch);
-                self.api.create(Kind::Event, &body).map(drop)
-            }
-        };
+        let body = kube_event::create_body(&self.regarding, &self.run, event, epoch);
+        let refusal = self.api.create(Kind::Event, &body).err();
         // It exists if the answer to an earlier try was lost.
-        let is_there = |refusal: &Refusal| refusal.class == RefusalClass::Exists;
-        let is_sent = answer.as_ref().map_or_else(is_there, |()| true);
-        let counter = if is_sent { &self.counts.sent } else { &self.counts.failed };
+        let refusal = refusal.filter(|refusal| refusal.class != RefusalClass::Exists);
+        let counter = if refusal.is_none() { &self.counts.sent } else { &self.counts.failed };
         counter.fetch_add(1, Ordering::Relaxed);
-        if let Err(refusal) = &answer
-            && is_hopeless(refusal, request.is_update)
-        {
+        let now = self.clock.now();
+        let Some(refusal) = refusal else {
+            self.queue.done(now);
+            return true;
+        };
+        if is_hopeless(&refusal) {
             info!(
                 "posse writes no Events about the driver's pod: {refusal} (deploy/rbac.yaml grants \
                  the permission)"
             );
             return false;
         }
-        let answer = answer_of(answer);
-        if answer == EventAnswer::Invalid {
+        debug!("an Event about the driver's pod: {refusal}");
+        if matches!(refusal.class, RefusalClass::Invalid | RefusalClass::Conflict) {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            self.queue.done(now);
+        } else {
+            self.queue.failed(now, refusal.retry_delay_ms());
         }
-        self.series.on_answer(request, answer, self.clock.now());
         true
     }
 }
 
 /// No permission (or a policy or a quota against Events), a server without `events.k8s.io/v1` (before
 /// 1.19), or a namespace that is being deleted.
-fn is_hopeless(refusal: &Refusal, is_update: bool) -> bool {
-    let is_unknown = refusal.class == RefusalClass::NotFound && !is_update;
-    refusal.code == 403 || is_unknown || refusal.class == RefusalClass::NamespaceGone
+fn is_hopeless(refusal: &Refusal) -> bool {
+    refusal.code == 403
+        || matches!(refusal.class, RefusalClass::NotFound | RefusalClass::NamespaceGone)
 }
 
-fn answer_of(answer: Result<(), Refusal>) -> EventAnswer {
-    let Err(refusal) = answer else { return EventAnswer::Done };
-    debug!("an Event about the driver's pod: {refusal}");
-    let answers = [
-        (RefusalClass::Exists, EventAnswer::Done),
-        (RefusalClass::NotFound, EventAnswer::Gone),
-        (RefusalClass::Invalid, EventAnswer::Invalid),
-        (RefusalClass::Conflict, EventAnswer::Invalid),
-    ];
-    let known = answers.into_iter().find(|(class, _)| *class == refusal.class);
-    let failed = EventAnswer::Failed { retry_after_ms: refusal.retry_delay_ms() };
-    known.map_or(failed, |(_, answer)| answer)
+/// The Events that are still to be sent, and what was told lately.
+#[derive(Default)]
+struct EventQueue {
+    waiting: VecDeque<NewEvent>,
+    /// When what each Event of the last minutes tells happened, by its reason and what it is about.
+    told: BTreeMap<(&'static str, String), Millis>,
+    n_events: u64,
+    not_before: Millis,
+    n_failures: u32,
+}
+
+impl EventQueue {
+    /// Adds a notice, unless the same was told lately. False: it was dropped, because too many wait.
+    fn add(&mut self, notice: Notice, at: Millis) -> bool {
+        self.told.retain(|_, told| at.since(*told) < REPEAT_MS);
+        let key = (notice.reason, notice.about.clone());
+        if self.told.contains_key(&key) {
+            return true;
+        }
+        if self.waiting.len() >= WAITING_MAX {
+            return false;
+        }
+        self.told.insert(key, at);
+        self.n_events += 1;
+        let event = NewEvent { number: self.n_events, at, notice };
+        match event.notice.is_urgent {
+            true => self.waiting.push_front(event),
+            false => self.waiting.push_back(event),
+        }
+        true
+    }
+
+    /// When the next one may be sent; none: there is none.
+    fn due_at(&self) -> Option<Millis> {
+        (!self.waiting.is_empty()).then_some(self.not_before)
+    }
+
+    /// The first one was sent, or is not to be sent again.
+    fn done(&mut self, now: Millis) {
+        self.waiting.pop_front();
+        (self.n_failures, self.not_before) = (0, now.after(REQUEST_INTERVAL_MS));
+    }
+
+    /// The first one is to be sent again.
+    fn failed(&mut self, now: Millis, retry_after_ms: u64) {
+        let doublings = self.n_failures.min(BACKOFF_MS_MAX.ilog2());
+        let backoff = BACKOFF_MS.saturating_mul(1 << doublings).min(BACKOFF_MS_MAX);
+        self.n_failures = self.n_failures.saturating_add(1);
+        self.not_before = now.after(backoff.max(retry_after_ms));
+    }
 }
 
 #[cfg(test)]
@@ -306,15 +342,68 @@ mod tests {
         }
         let counts = finish(running);
         let bodies = bodies.lock().unwrap();
-        let (line, body) = &bodies[0];
+        let [(line, body)] = &bodies[..] else { panic!("one Event: {bodies:?}") };
         assert!(line.starts_with("POST /apis/events.k8s.io/v1/namespaces/n/events?"), "{line}");
         assert_eq!(
             (&body["reason"], &body["regarding"]["uid"]),
             (&"ExecutorLost".into(), &"u1".into())
         );
-        let last = &bodies[bodies.len() - 1].1;
-        assert_eq!(last["series"]["count"], 300, "{bodies:?}");
-        assert_eq!(counts, [("dropped", 0), ("failed", 0), ("sent", bodies.len() as u64)]);
+        assert_eq!(counts, [("dropped", 0), ("failed", 0), ("sent", 1)]);
+    }
+
+    fn notice(reason: &'static str, about: &str) -> Notice {
+        Notice {
+            reason,
+            about: about.to_owned(),
+            action: "Act",
+            is_warning: true,
+            is_urgent: reason == "BudgetSpent",
+            note: String::new(),
+        }
+    }
+
+    fn waiting(queue: &EventQueue) -> Vec<(u64, &str)> {
+        queue.waiting.iter().map(|event| (event.number, &*event.notice.about)).collect()
+    }
+
+    #[test]
+    fn what_happens_again_is_told_again_after_a_while() {
+        let mut queue = EventQueue::default();
+        for (reason, about, at) in [
+            ("ExecutorLost", "g oom", 0),
+            ("ExecutorLost", "g oom", 1),
+            ("ExecutorLost", "g exit", 2),
+            ("ExecutorLost", "g oom", REPEAT_MS - 1),
+            ("ExecutorLost", "g oom", REPEAT_MS),
+            ("BudgetSpent", "app", REPEAT_MS),
+        ] {
+            assert!(queue.add(notice(reason, about), Millis(at)));
+        }
+        assert_eq!(waiting(&queue), [(4, "app"), (1, "g oom"), (2, "g exit"), (3, "g oom")]);
+        for n in 4..WAITING_MAX {
+            assert!(queue.add(notice("NodeAvoided", &n.to_string()), Millis(REPEAT_MS)));
+        }
+        assert!(!queue.add(notice("NodeAvoided", "one more"), Millis(REPEAT_MS)));
+        queue.done(Millis(REPEAT_MS));
+        assert!(queue.add(notice("NodeAvoided", "one more"), Millis(REPEAT_MS)));
+    }
+
+    #[test]
+    fn requests_are_a_second_apart_and_failures_have_growing_delays() {
+        let mut queue = EventQueue::default();
+        assert_eq!(queue.due_at(), None);
+        for node in ["a", "b"] {
+            queue.add(notice("NodeAvoided", node), Millis(0));
+        }
+        queue.done(Millis(0));
+        for due in [1_000, 6_000, 16_000, 36_000, 76_000, 136_000] {
+            assert_eq!(queue.due_at(), Some(Millis(due)));
+            queue.failed(Millis(due), 0);
+        }
+        queue.failed(Millis(0), 90_000);
+        assert_eq!(queue.due_at(), Some(Millis(90_000)));
+        queue.done(Millis(90_000));
+        assert_eq!((queue.due_at(), queue.n_failures), (None, 0));
     }
 
     #[test]

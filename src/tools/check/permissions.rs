@@ -12,17 +12,10 @@ use posse_wire::k8s::permissions::{EVENTS, LEASES, PODS, RESIZE, Rule, USAGE};
 use posse_wire::k8s::review::Access;
 
 /// Optional permissions, and what happens without each.
-const OPTIONAL: [(Rule, &str); 5] = [
+const OPTIONAL: [(Rule, &str); 4] = [
     (Rule { verbs: &["deletecollection"], ..PODS }, "a shutdown needs one call for each executor"),
     (Rule { verbs: &["delete"], ..LEASES }, "a Lease without an owner is released but not deleted"),
-    (
-        Rule { verbs: &["create"], ..EVENTS },
-        "`kubectl describe` of the driver's pod does not show losses and waits",
-    ),
-    (
-        Rule { verbs: &["patch"], ..EVENTS },
-        "Events about the driver's pod do not count repetitions",
-    ),
+    (EVENTS, "`kubectl describe` of the driver's pod does not show losses and waits"),
     (
         Rule { group: "", resource: "nodes", verbs: &["get"] },
         "terminating pods on a deleted node are not force-deleted",

@@ -1,6 +1,5 @@
 //! State machines for threads that only do I/O. Each machine says what to do next and when.
 
-pub mod event_series;
 pub mod held_leases;
 pub mod lease;
 pub mod orphan_cleanup;

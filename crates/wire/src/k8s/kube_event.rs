@@ -10,7 +10,7 @@ use crate::k8s::common_metadata::CommonMetadata;
 use crate::pod::build::OwnerRef;
 use crate::time::Epoch;
 use posse_base::text::sanitize;
-use posse_core::machines::event_series::{EventRequest, Notice};
+use posse_base::time::Millis;
 use posse_core::model::event::{
     ClusterEvent, Event, ExecutorEvent, GroupEvent, LossReason, RunEvent,
 };
@@ -32,6 +32,31 @@ pub struct Regarding {
     pub pod: OwnerRef,
     /// Labels and annotations of the Events.
     pub common: Arc<CommonMetadata>,
+}
+
+/// Something that happened, as an Event tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// `reason` of the Event.
+    pub reason: &'static str,
+    /// What is the same if it happens again, beside the reason: a group, a node.
+    pub about: String,
+    /// `action` of the Event: what posse does about it.
+    pub action: &'static str,
+    pub is_warning: bool,
+    /// It goes before all others.
+    pub is_urgent: bool,
+    /// One line.
+    pub note: String,
+}
+
+/// An Event to be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewEvent {
+    /// From 1; a part of the Event's name.
+    pub number: u64,
+    pub at: Millis,
+    pub notice: Notice,
 }
 
 /// What an Event says about one of posse's events; none for those that are not worth an Event.
@@ -112,28 +137,23 @@ fn wait_reason(waiting: Waiting) -> Option<&'static str> {
     }
 }
 
-/// The name of the Event of a series. `run`: the run's id, which makes the name unique.
-pub fn name(regarding: &Regarding, run: &str, series: u64) -> String {
+/// The name of an Event. `run`: the run's id, which makes the name unique.
+fn name(regarding: &Regarding, run: &str, number: u64) -> String {
     // A pod's name is ASCII; another one is refused by the server.
     let pod: String = regarding.pod.name.chars().take(POD_BYTES_MAX).collect();
-    format!("{}.{run}-{series:x}", pod.trim_end_matches(['.', '-']))
+    format!("{}.{run}-{number:x}", pod.trim_end_matches(['.', '-']))
 }
 
 /// The body of the request that creates an Event.
-pub fn create_body(
-    regarding: &Regarding,
-    run: &str,
-    request: &EventRequest,
-    epoch: Epoch,
-) -> Value {
+pub fn create_body(regarding: &Regarding, run: &str, event: &NewEvent, epoch: Epoch) -> Value {
     let Regarding { namespace, pod, common } = regarding;
-    let EventRequest { notice, .. } = request;
+    let NewEvent { number, at, notice } = event;
     let instance: String = pod.name.chars().take(INSTANCE_BYTES_MAX).collect();
     let mut body = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": { "name": name(regarding, run, request.series), "namespace": namespace },
-        "eventTime": epoch.rfc3339_micros(request.first_at),
+        "metadata": { "name": name(regarding, run, *number), "namespace": namespace },
+        "eventTime": epoch.rfc3339_micros(*at),
         "reportingController": CONTROLLER,
         "reportingInstance": instance,
         "regarding": {
@@ -146,20 +166,7 @@ pub fn create_body(
         "type": if notice.is_warning { "Warning" } else { "Normal" },
     });
     common.lay_under_object(&mut body);
-    // A series has at least two.
-    if request.count > 1 {
-        body["series"] = series(request, epoch);
-    }
     body
-}
-
-/// The merge patch that updates the series of an Event.
-pub fn update_body(request: &EventRequest, epoch: Epoch) -> Value {
-    json!({ "series": series(request, epoch) })
-}
-
-fn series(request: &EventRequest, epoch: Epoch) -> Value {
-    json!({ "count": request.count, "lastObservedTime": epoch.rfc3339_micros(request.last_at) })
 }
 
 #[cfg(test)]
@@ -167,7 +174,6 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
-    use posse_base::time::Millis;
     use posse_core::model::event::{Budget, Exhaustion, Subject};
     use posse_core::model::ids::ExecutorId;
 
@@ -272,18 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn the_body_of_an_event_and_of_its_series() {
+    fn the_body_of_an_event() {
         let owner = OwnerRef::pod("driver", "u1");
         let regarding = Regarding { namespace: "n".to_owned(), pod: owner, common: Arc::default() };
-        let mut request = EventRequest {
-            series: 26,
-            is_update: false,
-            notice: notice(&waiting(Waiting::Server(ServerWait::Quota), None), epoch()).unwrap(),
-            first_at: Millis(5),
-            last_at: Millis(1_500),
-            count: 1,
-        };
-        let body = create_body(&regarding, "k3f9x", &request, epoch());
+        let notice = notice(&waiting(Waiting::Server(ServerWait::Quota), None), epoch()).unwrap();
+        let event = NewEvent { number: 26, at: Millis(5), notice };
+        let body = create_body(&regarding, "k3f9x", &event, epoch());
         let want = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"name": "driver.k3f9x-1a", "namespace": "n"},
@@ -296,9 +296,5 @@ mod tests {
             "note": "Group big waits for quota",
         });
         assert_eq!(body, want);
-        request.count = 3;
-        let series = json!({"count": 3, "lastObservedTime": "2026-01-01T00:00:01.500000Z"});
-        assert_eq!(create_body(&regarding, "k3f9x", &request, epoch())["series"], series);
-        assert_eq!(update_body(&request, epoch()), json!({ "series": series }));
     }
 }

@@ -19,7 +19,7 @@ const fn rule(group: &'static str, resource: &'static str, verbs: &'static [&'st
 pub const PODS: Rule = rule("", "pods", &["list", "watch", "create", "delete", "get", "patch"]);
 pub const LEASES: Rule = rule("coordination.k8s.io", "leases", &["get", "create", "update"]);
 /// About the driver's pod.
-pub const EVENTS: Rule = rule("events.k8s.io", "events", &["create", "patch"]);
+pub const EVENTS: Rule = rule("events.k8s.io", "events", &["create"]);
 /// For `failures.log_lines` and `task_output`.
 pub const LOGS: Rule = rule("", "pods/log", &["get"]);
 /// For `oom_growth.grow_at`.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::gang::{GangKind, PodGang};
 use super::tests::{context, driver_pod};
 use super::{PodContext, PodSettings};
 use crate::k8s::common_metadata::CommonMetadata;
-use crate::k8s::kube_event::{self, Regarding};
+use crate::k8s::kube_event::{self, NewEvent, Notice, Regarding};
 use crate::k8s::labels::Selection;
 use crate::k8s::lease::LeaseObject;
 use crate::pod::credential_files::{CredentialFiles, secret};
@@ -16,7 +16,6 @@ use crate::pod::slot_volume::{KeepVolume, SlotVolume};
 use crate::pod::template::Template;
 use crate::time::Epoch;
 use posse_base::time::Millis;
-use posse_core::machines::event_series::{EventRequest, Notice};
 use posse_core::machines::lease::LeaseScope;
 use posse_core::model::ids::{ExecutorId, Uid};
 use posse_core::model::lease::Record;
@@ -150,14 +149,7 @@ fn leases_secrets_and_events_have_them() {
         is_urgent: false,
         note: "lost".to_owned(),
     };
-    let at = Millis(1);
-    let request =
-        EventRequest { series: 1, is_update: false, notice, count: 2, first_at: at, last_at: at };
+    let event = NewEvent { number: 1, at: Millis(1), notice };
     let epoch = Epoch(std::time::SystemTime::UNIX_EPOCH);
-    let event = kube_event::create_body(&regarding, "r", &request, epoch);
-    assert_eq!(found(&event), ALL);
-    assert_eq!(
-        event["series"],
-        json!({"count": 2, "lastObservedTime": "1970-01-01T00:00:00.001000Z"})
-    );
+    assert_eq!(found(&kube_event::create_body(&regarding, "r", &event, epoch)), ALL);
 }
