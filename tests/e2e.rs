@@ -214,7 +214,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Own stage_attacks::{stage_quota_attacks, stage_slow_clients, stage_ticket_and_links};
     Both stage::{stage_keeps_bundles_while_pods_exist, submit_takes_files_along};
     Real stage::{stage_manifest, stage_token_review};
-    Real starts::{memory_scaling_after_oom, node_with_failed_starts};
+    Real starts::{memory_scaling_after_oom, node_with_losses, starts_that_hang};
     Own scaling::{run_with_a_cluster_of_its_own};
     Own leaks::{
         no_credential_plugin_outlives_posse, no_process_outlives_a_container,

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::support::posse::Posse;
+use crate::support::real::NODES;
 use crate::support::scene::{Scene, describe, executor_id, is_over, name_of};
 use crate::support::server::{End, Server, pods_path};
 use crate::support::wait::{PATIENCE, is_same_time, wait_value};
@@ -135,27 +136,42 @@ pub fn secret_that_is_missing(server: &dyn Server) {
     scene.finish();
 }
 
-/// Starts that hang on a node: they are abandoned, and the next pod avoids the node.
-pub fn node_with_failed_starts(server: &dyn Server) {
+/// Starts that hang are abandoned.
+pub fn starts_that_hang(server: &dyn Server) {
     let scene = Scene::new(server);
     scene.hold_starts(true);
-    let settings = json!({"bad_nodes": {"losses": 1, "share": 1},
-        "allocation": {"start_timeout": "2s"}});
+    let settings = json!({"allocation": {"start_timeout": "2s"}});
     let posse = scene.run().executors(1).settings(settings).start();
     let lost = posse.wait_event("executor_lost", |event| event["executor"] == 1);
     assert_eq!((&lost["reason"], &lost["budget"]), (&json!("start_timeout"), &json!("start")));
-    let node = lost["node"].as_str().expect("it was bound").to_owned();
-    let avoided = posse.wait_event("node_avoided", |event| event["node"] == node);
-    assert_eq!(avoided["reason"], "start_timeout", "{avoided}");
-    let status = posse.status();
-    let until = status["avoided_nodes"][&node].as_str().expect("a time");
-    assert!(is_same_time(until, avoided["until"].as_str().expect("a time")), "{status}");
+    assert!(lost["node"].is_string(), "it was bound: {lost}");
     scene.hold_starts(false);
-    let pod = scene.wait_running(1).remove(0);
+    scene.wait_running(1);
+    posse.stop();
+    scene.finish();
+}
+
+/// A node that loses three executors while others live elsewhere: the next pod avoids it.
+pub fn node_with_losses(server: &dyn Server) {
+    let scene = Scene::new(server);
+    let posse = scene.run().executors(8).start();
+    let running = scene.wait_running(8);
+    let on = |node: &str| running.iter().filter(|pod| pod["spec"]["nodeName"] == node).count();
+    let node = NODES.into_iter().max_by_key(|node| on(node)).expect("a node");
+    assert!(on(node) < 8, "others live elsewhere: {}", describe(&running));
+    for pod in running.iter().filter(|pod| pod["spec"]["nodeName"] == node).take(3) {
+        scene.end(pod, End::PodFailed("Evicted"));
+    }
+    let avoided = posse.wait_event("node_avoided", |event| event["node"] == node);
+    assert_eq!(avoided["reason"], "evicted", "{avoided}");
+    let status = posse.status();
+    let until = status["avoided_nodes"][node].as_str().expect("a time");
+    assert!(is_same_time(until, avoided["until"].as_str().expect("a time")), "{status}");
     let way = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
     let want = json!({"nodeSelectorTerms": [{"matchFields": [
         {"key": "metadata.name", "operator": "NotIn", "values": [node]}]}]});
-    assert_eq!(pod.pointer(way), Some(&want), "{pod}");
+    let pods = scene.wait_running(8);
+    assert!(pods.iter().any(|pod| pod.pointer(way) == Some(&want)), "{pods:?}");
     posse.stop();
     scene.finish();
 }

@@ -10,7 +10,6 @@ use crate::config::section::{self, ConfigError, SIMILARITY_MIN, Section};
 pub const SECTIONS: &[(&str, &[Key])] = &[
     ("", config::TOP),
     ("allocation", config::ALLOCATION),
-    ("bad_nodes", config::nodes_and_memory::KEYS),
     ("credentials[]", config::credentials::KEYS),
     ("driver", config::driver::KEYS),
     ("driver.idle", config::idle::KEYS),
@@ -38,6 +37,8 @@ const REMOVED: &[(&str, &str, &str)] = &[
     ("allocation", "unschedulable_max", "posse limits what does not run by itself; `allocation.pending_max` is a limit of your own"),
     ("allocation", "unschedulable_timeout", "an executor waits for its node for ever"),
     ("bad_nodes", "avoid_for", "it is 30m"),
+    ("bad_nodes", "losses", "it is 3; for 0 write `bad_nodes: off`"),
+    ("bad_nodes", "share", "it is 0.25, and one node at least"),
     ("bad_nodes", "window", "it is 10m"),
     ("driver", "annotations", "write `metadata.annotations` into `driver.pod`"),
     ("driver", "config_maps", "write `volumes` and `volumeMounts` into `driver.pod`"),
@@ -210,7 +211,7 @@ mod tests {
             let error = Config::parse("f", &file(place, &entries)).unwrap_err().to_string();
             let place = if place.is_empty() { String::new() } else { format!("{place}.") };
             let path = format!("{place}{key}").replace("[]", "[0]");
-            let want = format!(": {path}: unknown key (it was removed: {instead}); known here: ");
+            let want = format!(": {path}: unknown key (it was removed: {instead})");
             assert!(error.starts_with("f:1:") && error.contains(&want), "{want}: {error}");
         }
     }

@@ -45,7 +45,7 @@ const TOP: &[Key] = &[
         "Credentials that posse renews for the driver and the executors. See [credentials](#credentials).").beta(),
     key("allocation", Map, none(""),
         "How posse creates executors and how long it waits. See [allocation](#allocation)."),
-    key("bad_nodes", With(&Map, " or `off`"), none(""),
+    key("bad_nodes", nodes_and_memory::OFF, none("off"),
         "When new executors avoid a node. `off` switches this off. See [bad_nodes](#bad_nodes)."),
     key("failures", Map, none(""),
         "How many losses end the run, and which failed pods stay. See [failures](#failures)."),

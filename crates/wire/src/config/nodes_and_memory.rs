@@ -1,7 +1,6 @@
 //! The keys `oom_growth` and `memory_max` (memory scaling after an OOM kill) and `bad_nodes`.
 
-use crate::config::key::Preset::Is;
-use crate::config::key::Type::{self, Integer};
+use crate::config::key::Type;
 use crate::config::key::{Key, key, none, told};
 use crate::config::only;
 use crate::config::section::{ConfigError, Section};
@@ -13,13 +12,8 @@ use posse_encoding::yaml::{Kind, Node};
 /// Allowed range of `oom_growth`, in thousandths.
 const GROWTH_PERMILLE: std::ops::RangeInclusive<u32> = 1_050..=10_000;
 
-/// The keys of `bad_nodes`.
-#[rustfmt::skip]
-pub(super) const KEYS: &[Key] = &[
-    key("losses", Integer, Is("3"), "How many losses within 10 minutes make a node bad, for 30 minutes or until there is no other. `0`: off."),
-    key("share", SHARE, Is("0.25"),
-        "The largest share of the known nodes that posse avoids at once; at most 20 nodes. Above 0 it is one node at least, if others of the group run elsewhere."),
-];
+/// `bad_nodes`.
+pub(super) const OFF: Type = Type::Words(&["off"]);
 
 /// `oom_growth`, and its `factor`.
 pub(super) const GROWTH: Type = Type::Own {
@@ -45,32 +39,20 @@ const GROW_AT: Type = Type::Own {
     page: "number from 0.5 to 1",
     expected: "a part of the limit from 0.5 to 1, like 0.9",
 };
-const SHARE: Type = Type::Own {
-    page: "number from 0 to 1",
-    expected: "a share of the nodes from 0 to 1, like 0.25",
-};
 
-/// `bad_nodes`: a section, or `off` (which YAML reads as false).
+/// `bad_nodes`: nothing, or `off` (which YAML reads as false).
 pub(super) fn bad_nodes(top: &Section<'_>) -> Result<BadNodes, ConfigError> {
+    const KEY: &str = "bad_nodes";
     let default = BadNodes::default();
-    let off = BadNodes { losses: 0, ..default };
-    if let Some(node) = top.get("bad_nodes")
-        && (matches!(node.kind, Kind::Bool(false)) || node.scalar().as_deref() == Some("off"))
-    {
-        return Ok(off);
+    let Some(node) = top.get(KEY) else { return Ok(default) };
+    if matches!(node.kind, Kind::Bool(false)) || node.scalar().as_deref() == Some("off") {
+        return Ok(BadNodes { losses: 0, ..default });
     }
-    let section = top.section("bad_nodes")?;
-    only(&section, KEYS)?;
-    let share = permille(&section, "share", SHARE)?;
-    let share_permille = share.unwrap_or(default.share_permille);
-    if share_permille > 1_000 {
-        return Err(section.error("share", "is above 1; 1 means all nodes"));
+    // It was a map, and the error tells what stands for its keys.
+    if matches!(node.kind, Kind::Map(_)) {
+        only(&top.section(KEY)?, &[])?;
     }
-    Ok(BadNodes {
-        losses: section.number("losses")?.unwrap_or(default.losses),
-        share_permille,
-        ..default
-    })
+    Err(top.expected(KEY, node, OFF))
 }
 
 /// `oom_growth` and `memory_max`: both or neither.

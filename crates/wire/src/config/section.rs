@@ -143,8 +143,10 @@ impl<'a> Section<'a> {
         let unknown = self.entries.iter().find(|entry| !known.contains(&entry.key.as_str()));
         let Some(Entry { at, key, value: _ }) = unknown else { return Ok(()) };
         let (path, hint) = (self.path_of(key), hint(key).unwrap_or_default());
-        let known = known.join(", ");
-        let message = format!("{path}: unknown key{hint}; known here: {known}");
+        let mut message = format!("{path}: unknown key{hint}");
+        if !known.is_empty() {
+            message.push_str(&format!("; known here: {}", known.join(", ")));
+        }
         Err(ConfigError { file: self.file.to_owned(), at: *at, message })
     }
 

@@ -75,7 +75,7 @@ executors:
     image: x
     env: [{name: A, value: 1}, {name: B}, {name: C, valueFrom: {fieldRef: {fieldPath: x}}}]
 allocation: {in_flight_max: 0, pending_max: 1, poll_interval: 0, start_timeout: 0}
-bad_nodes: {losses: 2, share: 0.5}
+bad_nodes: off
 failures: {app: 7, cluster: auto, start: 0, window: 2m, keep_failed: 0, log_lines: 200}
 lease: false
 exclusive: true
@@ -170,7 +170,7 @@ fn every_policy() -> Policy {
         in_flight_max: IN_FLIGHT_LIMIT,
         pending_max: 1,
         start_timeout_ms: 0,
-        bad_nodes: BadNodes { losses: 2, share_permille: 500, ..BadNodes::default() },
+        bad_nodes: BadNodes { losses: 0, ..BadNodes::default() },
         failures_app: Limit::Max(7),
         failures_cluster: Limit::Auto,
         failures_start: Limit::Max(0),
@@ -478,10 +478,8 @@ fn errors_about_words_and_amounts_name_the_allowed_values() {
 
 #[test]
 fn errors_about_nodes_and_limits_name_the_allowed_values() {
-    fails("bad_nodes: on", "1:12: bad_nodes: expected a map, found `on`");
-    fails("bad_nodes: {x: 1}", "1:13: bad_nodes.x: unknown key; known here: losses, share");
-    fails("bad_nodes: {share: 1.5}", "1:20: bad_nodes.share: is above 1; 1 means all nodes");
-    fails("bad_nodes: {share: half}", "1:20: bad_nodes.share: expected a share of the nodes");
+    fails("bad_nodes: on", "1:12: bad_nodes: expected off, found `on`");
+    fails("bad_nodes: {}", "1:12: bad_nodes: expected off, found a map");
     fails(
         "executors: [{cpu: 2x}]",
         "1:19: executors[0].cpu: expected a number of CPUs like 2, 0.5 or 500m, found `2x`",
@@ -588,9 +586,7 @@ executors:
 #[test]
 fn bad_nodes_can_be_off() {
     let losses = |text: &str| Config::parse("posse.yaml", text).unwrap().policy.bad_nodes.losses;
-    for (text, want) in
-        [("bad_nodes: off", 0), ("bad_nodes: false", 0), ("bad_nodes: {losses: 0}", 0), ("", 3)]
-    {
+    for (text, want) in [("bad_nodes: off", 0), ("bad_nodes: false", 0), ("", 3)] {
         assert_eq!(losses(text), want, "{text}");
     }
 }
