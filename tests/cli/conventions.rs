@@ -1,6 +1,5 @@
 //! The conventions of the command line, on the binary and on a run on the embedded cluster: output
-//! formats, `-n` and `-f`, what `scale` and `kill` say, completion in bash, closed
-//! pipes.
+//! formats, `-n` and `-f`, what `scale` and `kill` say, completion in bash, closed pipes.
 
 #![allow(clippy::unwrap_used)]
 

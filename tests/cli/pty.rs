@@ -87,7 +87,7 @@ impl Screen {
 }
 
 /// A new pseudo-terminal of this size: this side of it, and that of the program.
-pub(super) fn open(columns: u16, rows: u16) -> (OwnedFd, OwnedFd) {
+fn open(columns: u16, rows: u16) -> (OwnedFd, OwnedFd) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let pty = openpt(flags).unwrap();
     grantpt(&pty).unwrap();
@@ -98,7 +98,7 @@ pub(super) fn open(columns: u16, rows: u16) -> (OwnedFd, OwnedFd) {
 }
 
 /// Gives a pseudo-terminal this size.
-pub(super) fn resize(pty: &OwnedFd, columns: u16, rows: u16) {
+fn resize(pty: &OwnedFd, columns: u16, rows: u16) {
     tcsetwinsize(pty, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })
         .unwrap();
 }
