@@ -27,6 +27,9 @@ CHARS_MAX = 100
 PORTS, PORTS_IN_USE_MAX = (11_000, 30_000), 20
 # A cluster whose nodes are processes of this machine (../.ci/nodes). Without it the examples start an embedded one.
 NODES = os.environ.get("POSSE_NODES")
+IPV6 = Path("/proc/net/if_inet6")
+# That of IPv6, where this machine has it.
+LOOPBACK = "::1" if IPV6.exists() and " lo\n" in IPV6.read_text() else "127.0.0.1"
 # The nodes that have the image. Its libc runs this machine's Python, too.
 NODES_OF_IMAGE, IMAGE = ["node-0", "node-1"], "registry.example.com/examples:0.1.0"
 

@@ -11,7 +11,7 @@ class Losses(threading.Thread):
 
     def __init__(self):
         super().__init__(daemon=True)
-        self._lost = set()  # numbers of executors, which posse gives once
+        self.lost = {}  # executor -> whether it is the application's fault; posse gives a number once
         self.start()
 
     def run(self):
@@ -20,10 +20,7 @@ class Losses(threading.Thread):
             for line in events.stdout:
                 event = json.loads(line)
                 if event["event"] in ("executor_lost", "executor_deleted"):
-                    self._lost.add(event["executor"])
+                    self.lost[event["executor"]] = event.get("caused_by_app", False)
                 elif event["event"] == "missed":
                     events.terminate()  # a loss may be among those that posse has dropped
                     return
-
-    def __contains__(self, executor):
-        return executor in self._lost

@@ -4,6 +4,7 @@ import json
 import sys
 from collections import deque
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from socket import AF_INET, AF_INET6
 
 from losses import Losses
 from signed import is_signed, sign
@@ -24,7 +25,7 @@ def answer(said):
         del holds[executor]
         results.append(said["result"])
     # What was sent before a loss may come after it.
-    if executor not in holds and todo and executor not in losses:
+    if executor not in holds and todo and executor not in losses.lost:
         n_begun += 1
         holds[executor] = (todo.popleft(), n_begun)
     return holds.get(executor)
@@ -47,12 +48,13 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+HTTPServer.address_family = AF_INET6 if ":" in sys.argv[1] else AF_INET
 server = HTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
 server.timeout = 1  # seconds: how long to wait for a worker before looking for lost ones
 losses = Losses()
 while len(results) < n_tasks:
     server.handle_request()
-    for executor in [executor for executor in holds if executor in losses]:
+    for executor in [executor for executor in holds if executor in losses.lost]:
         todo.append(holds.pop(executor)[0])
     if not losses.is_alive():
         sys.exit("posse's events have ended, so nobody knows which workers are lost")

@@ -5,8 +5,9 @@ PATH=$PATH:/opt/spark/bin
 command -v spark-class >/dev/null || { echo "driver.sh: there is no Spark: pip install pyspark" >&2; exit 1; }
 command -v "${JAVA_HOME:+$JAVA_HOME/bin/}java" >/dev/null || { echo "driver.sh: there is no Java: install Java 17" >&2; exit 1; }
 # Workers and their executors dial this address, where the master's web page is, too.
-host=$1 port=$2
-export SPARK_LOCAL_IP="$host"
+export SPARK_LOCAL_IP="$1"
+case $1 in *:*) host=[$1] ;; *) host=$1 ;; esac
+port=$2
 spark-class org.apache.spark.deploy.master.Master --host "$host" --port "$port" --webui-port 0 --properties-file "$SECRET_FILE" &
 master=$!
 trap 'kill "$master"' EXIT
