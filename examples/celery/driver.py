@@ -7,7 +7,7 @@ from pathlib import Path
 
 host, port = sys.argv[1:]
 password = Path(os.environ["PASSWORD_FILE"]).read_text()
-os.environ["BROKER"] = f"redis://:{password}@{host}:{port}"
+os.environ["BROKER"] = f"redis://:{password}@{f'[{host}]' if ':' in host else host}:{port}"
 import posse  # noqa: E402
 from tasks import app, held_by, square  # noqa: E402
 
