@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples")]
 os.environ["PYTHONPATH"] = str(HERE)
 
-from checks import beyond_loopback, posse_binary  # noqa: E402
+from checks import LOOPBACK, beyond_loopback, posse_binary  # noqa: E402
 
 os.environ["POSSE_EXE"] = os.environ["POSSE"] = posse_binary()
 os.environ.pop("POSSE_CONTROL", None)
@@ -119,6 +119,13 @@ client.close()
 """
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=2 * SECONDS_MAX)
         self.assertEqual((done.returncode, done.stderr.rpartition("CLOSING\n")[2]), (0, ""), done.stderr)
+
+    def test_workers_of_each_address_family_reach_the_scheduler(self):
+        from posse.dask import PosseCluster
+
+        with PosseCluster(image="any", security=False, options=["--dev"]) as cluster:
+            for host in ("127.0.0.1", LOOPBACK):
+                socket.create_connection((host, cluster.scheduler.port), timeout=10).close()
 
     def setUp(self):
         try:

@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "examples")]
 
-from checks import posse_binary  # noqa: E402
+from checks import LOOPBACK, posse_binary  # noqa: E402
 
 os.environ["POSSE_EXE"] = os.environ["POSSE"] = posse_binary()
 os.environ["PYTHONPATH"] = str(HERE)
@@ -148,6 +148,11 @@ class Futures(unittest.TestCase):
             with self.assertRaises(BrokenExecutor) as raised:
                 executor.submit(square, 1).result(SECONDS_MAX)
             self.assertIn("Python 2.7", str(raised.exception))
+
+    def test_workers_of_each_address_family_reach_the_driver(self):
+        with PosseExecutor(1, image="any", options=["--dev"]) as executor:
+            for host in ("127.0.0.1", LOOPBACK):
+                socket.create_connection((host, executor._listener.getsockname()[1]), timeout=10).close()
 
     def test_a_program_that_ends_waits_for_its_calls(self):
         program = (

@@ -240,7 +240,7 @@ class Executors:
 
     A task with a known key and the same contents does not run again, so after a restart of posse or of the caller all
     tasks may be submitted again. With other contents `Refused` has the status 409 and the field that differs; with more
-    than 10,000 open tasks it has the status 429. Every method takes `group`, which may be left out if there is only one.
+    than 20,000 open tasks, or 32 MiB of them, it has the status 429. Every method takes `group`, which may be left out if there is only one.
     """
 
     def __init__(self, client: Client) -> None:

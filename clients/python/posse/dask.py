@@ -212,7 +212,8 @@ class PosseCluster(Cluster):
     ) -> None:
         self._n_workers, self._dev, self._image, self._nthreads = n_workers, dev, image, nthreads
         self._command, self._options = command, options
-        self._host = host or ("127.0.0.1" if dev else "0.0.0.0")
+        # Without a host Dask listens at all addresses.
+        self._host = host or ("127.0.0.1" if dev else None)
         if security is None:
             # Whoever reaches a scheduler or a worker without TLS can run code there.
             security = not dev
@@ -271,8 +272,8 @@ class PosseCluster(Cluster):
             return [*self._command]
         dask = [sys.executable, "-m", "dask"] if self._dev else ["dask"]
         address = f"{protocol}$(POSSE_DRIVER_HOST):{port}"
-        # With `dev` the pod's address is on loopback, too.
-        where = ["--host", "$(POSSE_POD_IP)", "--no-dashboard", "--dashboard-address", f"{WEB_HOST}:0"]
+        # With `dev` the pod's address is on loopback, too. Dask takes brackets around any address, and wants them for IPv6.
+        where = ["--host", "[$(POSSE_POD_IP)]", "--no-dashboard", "--dashboard-address", f"{WEB_HOST}:0"]
         threads = ["--nthreads", str(self._nthreads)]
         # No nanny: posse starts the replacement, and knows the reason of the loss.
         return [*dask, "worker", address, "--name", "$(POSSE_EXECUTOR_ID)", "--no-nanny", *where, *threads]

@@ -170,8 +170,10 @@ class PosseExecutor(Executor):
             raise ValueError("retries and idle_timeout must not be negative")
 
     def _listen(self, host: str, port: int) -> int:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=WORKERS_MAX)
+        """Without a host at all addresses."""
+        has_both = not host and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if has_both or ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=WORKERS_MAX, dualstack_ipv6=has_both)
         # A thread that accepts wakes only by the first.
         self._ends.callback(self._listener.close)
         self._ends.callback(_shut, self._listener)
@@ -182,7 +184,7 @@ class PosseExecutor(Executor):
     ) -> None:
         key = secrets.token_hex(32)
         self._key = key.encode()
-        port = self._listen("127.0.0.1" if dev else "0.0.0.0", 0)
+        port = self._listen("127.0.0.1" if dev else "", 0)
         words = [*(command or [sys.executable if dev else "python3", "-m", "posse.worker"]), f"$(POSSE_DRIVER_HOST):{port}"]
         whole = {"count": self._min, "min": self._min, "max": self.max_workers, "scale_down": "pending", "command": words, **settings}
         if image is not None:

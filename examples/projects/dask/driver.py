@@ -14,7 +14,8 @@ def square(n):
 
 
 async def main():
-    host, port = f"[{sys.argv[1]}]" if ":" in sys.argv[1] else sys.argv[1], int(sys.argv[2])
+    # Dask takes brackets around any address, and wants them for IPv6.
+    host, port = f"[{sys.argv[1]}]", int(sys.argv[2])
     # The environment names the keys for TLS: see posse.yaml. Dask's web server has none, so it stays on this machine.
     web = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     async with Scheduler(protocol="tls://", host=host, port=port, **web) as scheduler:
