@@ -13,19 +13,25 @@ from xmlrpc.client import Error, ServerProxy
 from signed import is_signed, sign
 
 socket.setdefaulttimeout(10)
+item, done = None, {}
+talking = threading.Lock()  # one message after another: a heartbeat never comes after what it does not know
 
 
-def tell(wants_work=False, item=None, result=None):
-    # The random number makes each message another one, so that an answer fits only this one.
-    said = [int(os.environ["POSSE_EXECUTOR_ID"]), wants_work, item, result, secrets.token_hex()]
-    signature = sign((text := json.dumps(said)).encode())
+def tell(wants_work=False):
+    """Tells the driver what this is at and what it has done: a driver in another pod knows nothing else of it."""
+    global item
     for _ in range(60):  # the driver may be unreachable for a moment
         try:
-            with ServerProxy(f"http://{sys.argv[1]}") as driver:
+            with talking, ServerProxy(f"http://{sys.argv[1]}") as driver:
+                # The random number makes each message another one, so that an answer fits only this one.
+                said = [int(os.environ["POSSE_EXECUTOR_ID"]), wants_work, item, done, secrets.token_hex()]
+                signature = sign((text := json.dumps(said)).encode())
                 answer, signed = driver.tell(text, signature)
-            if is_signed(signed, signature.encode(), answer.encode()):
-                return json.loads(answer)
-            raise OSError("no driver of this run")
+                if not is_signed(signed, signature.encode(), answer.encode()):
+                    raise OSError("no driver of this run")
+                if wants_work:
+                    item = json.loads(answer)
+                return
         except (OSError, http.client.HTTPException, Error):
             time.sleep(1)
     sys.exit(f"no driver at {sys.argv[1]}")
@@ -42,8 +48,11 @@ def primes(start, end):
 
 
 threading.Thread(target=beat, daemon=True).start()
-item = result = None
 while True:
-    item = tell(True, item, result)
-    result = item and primes(*map(int, item.split("-")))
-    time.sleep(0 if item else 0.1)
+    tell(wants_work=True)
+    if item:
+        result = primes(*map(int, item.split("-")))
+        with talking:
+            done[item] = result
+    else:
+        time.sleep(0.1)

@@ -7,7 +7,7 @@
    and sends no more heartbeats;
 2. beside a `posse run` that is killed and restarted; in between one executor dies and the pod of another
    one is deleted, for which there will be no event;
-3. as a submitted driver whose pod is deleted: its executors go on for the next one;
+3. as a submitted driver whose pod is deleted: its executors go on for the next one, and no item of theirs begins again;
 4. without a posse.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from xmlrpc.client import Fault, ServerProxy
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import ROOT, Checks, at, delete_pod, free_port, json_lines, posse_binary
+from checks import LOOPBACK, ROOT, Checks, at, delete_pod, free_port, json_lines, posse_binary
 
 DRIVER, CLIENT = "examples/queue/driver.py", "clients/python:examples/projects"
 STARTS, END = range(0, 600_001, 12_500), 680_000
@@ -35,12 +35,12 @@ GOOD = {*(f"{start}-{start + 12_500}" for start in STARTS[:-1]), LAST}
 
 
 class Play:
-    def __init__(self, checks, log):
-        """`log`: the file with the driver's output."""
-        self.checks, self.path = checks, checks.folder / log
+    def __init__(self, checks, *logs):
+        """`logs`: the files with the driver's output, one for each of its pods."""
+        self.checks, self.paths = checks, [checks.folder / log for log in logs]
 
     def record(self, *whats):
-        return [line for line in json_lines(self.path) if line["what"] in whats]
+        return [line for path in self.paths for line in json_lines(path) if line["what"] in whats]
 
     def holders(self):
         """The executors that work on an item."""
@@ -74,16 +74,19 @@ class Play:
     def n_done(self):
         return len(self.record("done"))
 
-    def check_work(self):
-        """The sum is right, and each item was done once, by an executor that held it."""
-        same = self.checks.same
+    def check_sum(self):
         is_prime = bytearray([0, 0]) + bytearray([1]) * (END - 2)
         for n in range(2, int(END**0.5) + 1):
             if is_prime[n]:
                 is_prime[n * n :: n] = bytes(len(range(n * n, END, n)))
         [end] = self.record("end")
         want = (sum(is_prime), len(GOOD), [POISON])
-        same("primes, items done, set aside", (end["primes"], end["n_done"], end["set_aside"]), want)
+        self.checks.same("primes, items done, set aside", (end["primes"], end["n_done"], end["set_aside"]), want)
+
+    def check_work(self):
+        """The sum is right, and each item was done once, by an executor that held it."""
+        same = self.checks.same
+        self.check_sum()
         begun, done = (collections.Counter(line["item"] for line in self.record(what))
                        for what in ("begun", "done"))
         again = collections.Counter(
@@ -106,7 +109,8 @@ def under_posse(seed):
     with Checks("queue") as checks:
         play, seeded = Play(checks, "posse.out"), random.Random(seed)
         # Twelve busy executors on two cores may be late with a heartbeat.
-        configuration = checks.configuration(("timeout: 6s", "timeout: 20s"))
+        ipv6 = ("port: auto", f'port: auto\n  host: "{LOOPBACK}"')
+        configuration = checks.configuration(("timeout: 6s", "timeout: 20s"), ipv6)
         posse = checks.start(
             "posse", posse_binary(), "run", "--dev", "-f", configuration,
             "--instance", checks.instance, "--events", str(checks.folder / "events"),
@@ -217,21 +221,30 @@ def outlived():
         checks.submit(cluster)
         first = checks.until("the driver", lambda: checks.driver(cluster))
         play = Play(checks, first["pod"])
-        checks.until("six executors", play.six_work)
+        checks.until("six executors, and fifteen items done", lambda: play.six_work() and play.n_done() >= 15)
         checks.instance = checks.driver(cluster)["instance"]
         delete_pod(cluster, first["pod"])
         second = checks.until("the next driver", lambda: checks.driver(cluster, other_than=first["pod"]))
-        # What holds the poisoned item has an end of its own.
-        held = {line["executor"]: line["item"] for line in play.record("begun")}
-        kept = {executor for executor, item in held.items() if item != POISON}
+        both, before = Play(checks, first["pod"], second["pod"]), set(play.holders())
         play = Play(checks, second["pod"])
         checks.until("the end", lambda: play.record("end"))
         checks.until("the end of the application", lambda: not checks.driver(cluster))
-        play.check_work()
-        poisoned = {line["executor"] for line in play.record("lost") if line["item"] == POISON}
+        play.check_sum()
+        begun_by, alive, again = {}, set(), []
+        for line in both.record("begun", "lost"):
+            # With the poisoned item it ends, perhaps while there is no driver.
+            if line["what"] == "lost" or line["item"] == POISON:
+                alive.discard(line["executor"])
+            else:
+                if begun_by.get(line["item"]) in alive:
+                    again.append(line["item"])
+                alive.add(line["executor"])
+                begun_by[line["item"]] = line["executor"]
+        checks.same("begun again, of an executor that lives", again, [])
+        poisoned = {line["executor"] for line in both.record("begun") if line["item"] == POISON}
         after = {line["executor"] for line in play.record("done")}
         checks.same("the instance stays", second["instance"], checks.instance)
-        checks.same("executors that worked on for the next driver", sorted(kept - poisoned - after), [])
+        checks.same("executors that worked on for the next driver", sorted(before - poisoned - after), [])
         checks.until("no executor left behind", lambda: not checks.processes())
 
 
@@ -239,7 +252,7 @@ def forge(checks):
     """Whoever reaches the driver's port can neither send results nor ask for work."""
     environment = Path(f"/proc/{checks.processes()[0]}/environ").read_text().split("\0")
     said = dict(line.split("=", 1) for line in environment if "=" in line)
-    forged = json.dumps([1, True, LAST, 100_000_000, "once"])
+    forged = json.dumps([1, True, LAST, {LAST: 100_000_000}, "once"])
     with ServerProxy(f"http://{said['POSSE_DRIVER_HOST']}:{said['POSSE_DRIVER_PORT']}") as driver:
         for signature in ("", "0" * 64):
             try:

@@ -17,8 +17,8 @@ use serde_json::Value;
 
 const EXAMPLES: [&str; 3] =
     ["examples/queue/driver.py", "examples/queue/executor.py", "clients/python/posse/dask.py"];
-const QUEUE_LINES_MAX: usize = 120;
-const DRIVER_LINES_MAX: usize = 66;
+const QUEUE_LINES_MAX: usize = 150;
+const DRIVER_LINES_MAX: usize = 80;
 const PATIENCE: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(20);
 /// Matches any text.
