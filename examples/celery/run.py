@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import Checks, free_port, posse_binary
+from checks import LOOPBACK, Checks, free_port, posse_binary
 
 
 def main():
@@ -19,9 +19,11 @@ def main():
         sys.exit(77)
     with Checks("celery") as checks:
         stay, log, port = checks.folder / "stay", checks.folder / "log", str(free_port())
+        configuration = checks.configuration(
+            ("6390", port), ("\ndriver:\n", f'\ndriver:\n  host: "{LOOPBACK}"\n'),
+            ("    env:\n      - ", f"    env:\n      - {{name: LOG, value: {log}}}\n      - "))
         run = checks.start(
-            "posse", posse_binary(), "run", "--dev", "-f", checks.configuration(("6390", port), ("    env:\n      - ", f"    env:\n      - {{name: LOG, value: {log}}}\n      - ")),
-            "--instance", checks.instance, "--events", str(checks.folder / "events"), STAY=str(stay))
+            "posse", posse_binary(), "run", "--dev", "-f", configuration, "--instance", checks.instance, "--events", str(checks.folder / "events"), STAY=str(stay))
         targets = lambda: [event["target"] for event in checks.events("target_changed")]
         checks.until("four workers", lambda: len(checks.events("executor_running")) >= 4)
         checks.same("ports that other machines reach", checks.beyond_loopback(), [])
