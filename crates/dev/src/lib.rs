@@ -1,7 +1,7 @@
 //! The embedded cluster: an API server on loopback and a node that runs pods as local processes.
 //!
 //! Whatever it answers, a real kube-apiserver answers alike: `tests/embedded/transcript.rs` compares, and
-//! `fixtures/transcript/differences.md` lists what differs. Bodies come in JSON and protobuf, answers go in JSON.
+//! `fixtures/transcript/differences.md` lists what differs. Bodies and answers are JSON.
 //! The nodes run commands of this machine: no image, no isolation. Each container has a supervisor, which
 //! ends all that the container started when the container or posse ends, also by `kill -9`. Only what
 //! the supervisor may not signal stays, and daemons if the supervisor itself is killed with -9.

@@ -62,12 +62,14 @@ pub fn script(steps: &[Step]) -> String {
     script
 }
 
-/// `until_says FILE PATTERN` waits for a line, `until_fails COMMAND` waits until something is gone.
+/// `until_says FILE PATTERN` waits for a line, `until_fails COMMAND` waits until something is gone. `made KIND ARGS` is
+/// `kubectl create KIND ARGS` in JSON: by itself a newer kubectl sends protobuf, which the embedded cluster refuses.
 const PRELUDE: &str = r#"exec 2>&1
 trap 'kill $(jobs -p) 2>/dev/null' EXIT
 patiently() { local n=0; until "$@"; do n=$((n+1)); [ $n -lt 3000 ] || return 1; sleep 0.1; done; }
 until_says() { patiently grep -qs -e "$2" "$1" || { echo "$1 never said $2:"; cat "$1"; return 1; }; }
 fails() { ! "$@" >/dev/null 2>&1; }
+made() { kubectl create "$1" --dry-run=client -o=yaml "${@:2}" | kubectl create -f -; }
 until_fails() { patiently fails "$@" || { echo "never failed: $*"; return 1; }; }
 "#;
 

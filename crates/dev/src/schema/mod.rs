@@ -37,17 +37,10 @@ pub(crate) struct Type {
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) shape: Shape,
-    /// The field number in protobuf; 0 if it has none.
-    pub(crate) tag: u32,
-    /// The field number of the message that holds the field in protobuf, if that is not the owner's
-    /// message.
-    pub(crate) inside: Option<u32>,
     pub(crate) empty: Empty,
     /// The key by which a strategic merge patch merges the list's items; empty for lists of
     /// scalars. `None`: the patch replaces the list.
     pub(crate) merge: Option<&'static str>,
-    /// A strategic merge patch may use `$retainKeys` in it.
-    pub(crate) retain_keys: bool,
 }
 
 /// How an empty value of a field is encoded.
@@ -156,30 +149,17 @@ fn parse_head(line: &'static str) -> Type {
 
 fn parse_field(line: &'static str, names: &[&str]) -> Option<Field> {
     let mut words = line.split(' ');
-    let (name, shape, tag) = (words.next()?, words.next()?, words.next()?.parse().ok()?);
+    let (name, shape) = (words.next()?, words.next()?);
     let (empty, shape) = match shape.split_at_checked(1)? {
         ("+", shape) => (Empty::Written, shape),
         ("*", shape) => (Empty::Kept, shape),
         _ => (Empty::Dropped, shape),
     };
-    let mut field = Field {
-        name,
-        shape: parse_shape(shape, names)?,
-        tag,
-        inside: None,
-        empty,
-        merge: None,
-        retain_keys: false,
+    let merge = match words.next() {
+        None => None,
+        Some(word) => Some(word.strip_prefix("merge")?.trim_start_matches('=')),
     };
-    for word in words {
-        let (word, value) = word.split_once('=').unwrap_or((word, ""));
-        match word {
-            "merge" => field.merge = Some(value),
-            "retainKeys" => field.retain_keys = true,
-            _ => return None,
-        }
-    }
-    Some(field)
+    Some(Field { name, shape: parse_shape(shape, names)?, empty, merge })
 }
 
 fn parse_shape(word: &str, names: &[&str]) -> Option<Shape> {
@@ -215,8 +195,7 @@ fn with_inlined(types: &[Type]) -> Vec<Type> {
         if field.name != "." {
             return vec![field.clone()];
         }
-        let inside = |inner: &Field| Field { inside: Some(field.tag), ..inner.clone() };
-        types[inner.0].fields.iter().map(inside).collect()
+        types[inner.0].fields.clone()
     };
     let whole = |one: &Type| Type {
         versions: one.versions.clone(),
@@ -288,7 +267,7 @@ mod tests {
     fn fields_are_merged_as_the_table_says() {
         let spec = named("PodSpec").expect("pods have one");
         let volumes = spec.field("volumes").expect("pods have some");
-        assert_eq!((volumes.merge, volumes.retain_keys, volumes.tag), (Some("name"), true, 1));
+        assert_eq!(volumes.merge, Some("name"));
         let container = named("Container").expect("pods have some");
         let ports = container.field("ports").expect("containers have some");
         assert_eq!(ports.merge, Some("containerPort"));
@@ -296,6 +275,6 @@ mod tests {
         assert_eq!(metadata.field("finalizers").expect("some").merge, Some(""));
         assert_eq!(container.field("command").expect("some").merge, None);
         let volume = named("Volume").expect("pods have some");
-        assert_eq!(volume.field("emptyDir").expect("one of them").inside, Some(2));
+        assert!(volume.field("emptyDir").is_some(), "its source is inlined");
     }
 }

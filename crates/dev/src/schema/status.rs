@@ -275,7 +275,7 @@ impl StatusError {
     /// 415 for a body.
     pub(crate) fn unsupported_media_type() -> Self {
         let message = "the body of the request was in an unknown format - accepted media types \
-                       include: application/json, application/vnd.kubernetes.protobuf";
+                       include: application/json";
         Self::new(415, "UnsupportedMediaType", message.to_owned())
     }
 

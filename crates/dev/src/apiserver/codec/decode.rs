@@ -16,14 +16,11 @@ pub(crate) fn object(kind: Kind, body: &[u8]) -> Result<Value, StatusError> {
 
 /// Decodes JSON; `kind` is only for the error message.
 pub(crate) fn tree(body: &[u8], kind: &str) -> Result<Value, StatusError> {
-    value(body).map_err(|error| unrecognized(kind, &error))
-}
-
-/// 400 for a body that cannot be parsed.
-pub(crate) fn unrecognized(kind: &str, detail: &str) -> StatusError {
-    StatusError::bad_request(format!(
-        "the object provided is unrecognized (must be of type {kind}): {detail}"
-    ))
+    let refuse = |error: String| {
+        let what = "the object provided is unrecognized";
+        StatusError::bad_request(format!("{what} (must be of type {kind}): {error}"))
+    };
+    value(body).map_err(refuse)
 }
 
 /// Checks the types of a decoded body and converts it to the canonical form.

@@ -1,13 +1,12 @@
-//! Converts request bodies to JSON in the stored version: from protobuf, and from the other versions of
-//! a kind. Also checks the fields that `fieldValidation` asks about.
+//! Converts request bodies to the stored version of a kind. Also checks the fields that `fieldValidation` asks
+//! about.
 
 pub(crate) mod decode;
-mod protobuf;
 pub(crate) mod versions;
 
 use std::borrow::Cow;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use self::versions::{is_stored, rename_fields};
 use crate::apiserver::route::Target;
@@ -15,19 +14,11 @@ use crate::schema;
 use crate::schema::kind::{Kind, Subresource};
 use crate::schema::status::{Cause, StatusError, go_quoted};
 use posse_encoding::json;
-use posse_encoding::protobuf::{Envelope, MAGIC};
 use posse_serve::Request;
 
 const JSON: &str = "application/json";
 
-/// The format of a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    Json,
-    Protobuf,
-}
-
-/// The request with its body in JSON and in the stored version.
+/// The request with its body in the stored version.
 pub(crate) fn to_stored<'a>(
     request: &'a Request,
     target: &Target,
@@ -42,18 +33,15 @@ pub(crate) fn to_stored<'a>(
             false => Ok(Cow::Owned(stored_patch(request, target.kind))),
         };
     }
-    let expected = expected(target, &request.method);
-    // The decoder of DeleteOptions reports an unknown format.
-    let format = format(request)?;
-    if format == Format::Json && (stored || target.subresource != Subresource::None) {
+    check_format(request)?;
+    if stored || target.subresource != Subresource::None || request.method == "DELETE" {
         return Ok(Cow::Borrowed(request));
     }
-    let mut value = tree(format, &request.body, expected)?;
-    if !stored && target.subresource == Subresource::None && request.method != "DELETE" {
-        value = decode::typed(expected, target.api_version, value)?;
-        rename_fields(target.kind, &mut value, |(there, here)| (there, here));
-        value["apiVersion"] = target.kind.api_version().into();
-    }
+    let kind = target.kind;
+    let value = decode::tree(&request.body, kind.name())?;
+    let mut value = decode::typed(kind.name(), target.api_version, value)?;
+    rename_fields(kind, &mut value, |(there, here)| (there, here));
+    value["apiVersion"] = kind.api_version().into();
     let mut inner = request.clone();
     inner.replace_body(JSON, value.to_string().into_bytes());
     Ok(Cow::Owned(inner))
@@ -85,53 +73,21 @@ pub(crate) fn body(
     kind: &'static str,
     api_version: &str,
 ) -> Result<Value, StatusError> {
-    let value = tree(format(request)?, &request.body, kind)?;
-    decode::typed(kind, api_version, value)
+    check_format(request)?;
+    decode::typed(kind, api_version, decode::tree(&request.body, kind)?)
 }
 
-/// In lower case (RFC 9110, 8.3.1). Only the types of patches have a case, as in a real server.
-fn media_type(request: &Request) -> String {
-    request.header("content-type").unwrap_or_default().to_ascii_lowercase()
-}
-
-/// The format of a body; the error is 415.
-pub(crate) fn format(request: &Request) -> Result<Format, StatusError> {
-    match media_type(request).split(';').next().unwrap_or_default().trim() {
-        "" | JSON => Ok(Format::Json),
-        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
+/// The error is 415. Only the types of patches have a case (RFC 9110, 8.3.1), as in a real server.
+fn check_format(request: &Request) -> Result<(), StatusError> {
+    let given = request.header("content-type").unwrap_or_default().to_ascii_lowercase();
+    match given.split(';').next().unwrap_or_default().trim() {
+        "" | JSON => Ok(()),
         _ => Err(StatusError::unsupported_media_type()),
     }
 }
 
-/// Decodes a body into JSON without a check of its type.
-fn tree(format: Format, body: &[u8], kind: &str) -> Result<Value, StatusError> {
-    match format {
-        Format::Json => decode::tree(body, kind),
-        Format::Protobuf => {
-            let Some(rest) = body.strip_prefix(MAGIC) else {
-                let detail = "provided data does not appear to be a protobuf message, expected \
-                              prefix [107 56 115 0]";
-                return Err(decode::unrecognized(kind, detail));
-            };
-            let wrong = |error: String| decode::unrecognized(kind, &error);
-            let envelope = Envelope::read(rest).map_err(|error| wrong(error.into()))?;
-            let of = schema::of_body(&envelope.api_version, &envelope.kind);
-            let mut value = match of {
-                Some(of) => protobuf::message(of, envelope.raw).map_err(wrong)?,
-                None => Value::Object(Map::new()),
-            };
-            value["kind"] = envelope.kind.into();
-            value["apiVersion"] = envelope.api_version.into();
-            Ok(value)
-        }
-    }
-}
-
-/// Refuses a JSON body that is too deep or too large to build a tree of it. Protobuf has limits of its own.
+/// Refuses a body that is too deep or too large to build a tree of it.
 pub(crate) fn prepare(request: &Request) -> Result<(), StatusError> {
-    if media_type(request).contains("protobuf") {
-        return Ok(());
-    }
     json::check_size(&request.body)
         .map_err(|why| StatusError::bad_request(format!("the body {why}")))
 }
@@ -151,9 +107,11 @@ pub(crate) fn validate_fields(request: &Request, target: &Target) -> Result<(), 
     let (true, Some(of)) = (known, schema::of_body(target.api_version, expected)) else {
         return Ok(());
     };
-    let format = if is_patch { Format::Json } else { format(request)? };
+    if !is_patch {
+        check_format(request)?;
+    }
     // The handler of the request reports a body that cannot be decoded.
-    let Ok(mut value) = tree(format, &request.body, expected) else { return Ok(()) };
+    let Ok(mut value) = decode::tree(&request.body, expected) else { return Ok(()) };
     // The directives of a patch (`$patch`) are not fields.
     let unknown = schema::canonical(of, &mut value).into_iter().filter(|path| !path.contains('$'));
     let problems: Vec<String> =

@@ -6,7 +6,7 @@ use super::{check_size, object_answer, refuse_invalid};
 use crate::apiserver::admission;
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
-use crate::apiserver::codec::{self, decode};
+use crate::apiserver::codec::decode;
 use crate::apiserver::defaults;
 use crate::apiserver::options;
 use crate::apiserver::strategy;
@@ -31,7 +31,6 @@ pub(crate) fn create(
     namespace: &str,
 ) -> Result<Answer, StatusError> {
     let dry_run = options::dry_run(request, "CreateOptions")?;
-    codec::format(request)?;
     let mut value = decode::object(kind, &request.body)?;
     if kind == Kind::Pod {
         api.faults.strip_labels(&mut value);

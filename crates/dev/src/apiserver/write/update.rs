@@ -6,7 +6,7 @@ use super::{check_name, check_size, object_answer, refuse_invalid};
 use crate::apiserver::admission::{self, Charges};
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
-use crate::apiserver::codec::{self, decode};
+use crate::apiserver::codec::decode;
 use crate::apiserver::defaults;
 use crate::apiserver::options;
 use crate::apiserver::strategy;
@@ -34,7 +34,6 @@ pub(crate) fn put(
     subresource: Subresource,
 ) -> Result<Answer, StatusError> {
     let dry_run = options::dry_run(request, "UpdateOptions")?;
-    codec::format(request)?;
     let value = decode::object(key.kind, &request.body)?;
     check_name(&value, key)?;
     let mut state = api.lock();
