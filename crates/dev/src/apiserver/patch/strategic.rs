@@ -1,5 +1,6 @@
-//! Strategic merge patches: lists are merged by the keys of the schema, and the directives
-//! `$patch`, `$retainKeys`, `$setElementOrder` and `$deleteFromPrimitiveList` are applied.
+//! Strategic merge patches: lists are merged by the keys of the schema, and the directives `$patch` and
+//! `$deleteFromPrimitiveList` are applied. New items come last, whatever `$setElementOrder` says, and `$retainKeys`
+//! has no effect: no list of which an order matters, and no volume, can be changed here.
 
 use serde_json::{Map, Value};
 
@@ -42,11 +43,12 @@ fn merge_members(
         Some(_) if of.is_some() => drop(patch.remove(DIRECTIVE)),
         Some(_) | None => {}
     }
-    retain_keys(&mut target, &mut patch)?;
-    set_order(of, &mut target, &mut patch)?;
     for (name, change) in patch {
         if let Some(name) = name.strip_prefix(DELETE) {
             delete_from(&mut target, name, &change)?;
+            continue;
+        }
+        if is_directive(&name) {
             continue;
         }
         let field = of.and_then(|of| of.field(&name));
@@ -101,18 +103,6 @@ fn is_directive(name: &str) -> bool {
     name == DIRECTIVE || name == RETAIN || name.starts_with(ORDER) || name.starts_with(DELETE)
 }
 
-fn retain_keys(target: &mut Members, patch: &mut Members) -> Result<(), StatusError> {
-    let Some(retained) = patch.remove(RETAIN) else { return Ok(()) };
-    let refused = || wrong("invalid patch format of retainKeys");
-    let Value::Array(retained) = retained else { return Err(refused()) };
-    let is_retained = |name: &str| retained.iter().any(|key| key.as_str() == Some(name));
-    if !patch.keys().all(|name| is_directive(name) || is_retained(name)) {
-        return Err(refused());
-    }
-    target.retain(|name, _| is_retained(name));
-    Ok(())
-}
-
 fn delete_from(target: &mut Members, name: &str, deleted: &Value) -> Result<(), StatusError> {
     let Some(Value::Array(present)) = target.get_mut(name) else { return Ok(()) };
     let Value::Array(deleted) = deleted else {
@@ -122,62 +112,8 @@ fn delete_from(target: &mut Members, name: &str, deleted: &Value) -> Result<(), 
     Ok(())
 }
 
-/// Merges the lists with a `$setElementOrder` and sorts them by it.
-fn set_order(
-    of: Option<&'static Type>,
-    target: &mut Members,
-    patch: &mut Members,
-) -> Result<(), StatusError> {
-    let names: Vec<String> =
-        patch.keys().filter_map(|name| name.strip_prefix(ORDER)).map(str::to_owned).collect();
-    for name in names {
-        let Some(Value::Array(order)) = patch.remove(&format!("{ORDER}{name}")) else {
-            return Err(wrong(format!("{ORDER}{name} is not a list")));
-        };
-        let field = of.and_then(|of| of.field(&name));
-        let key = merge_key(field);
-        let list = |value: Option<Value>| match value {
-            Some(Value::Array(items)) => Some(items),
-            Some(_) | None => None,
-        };
-        let (present, change) = (list(target.remove(&name)), list(patch.remove(&name)));
-        if let Some(change) = &change {
-            check_order(change, &order, key)?;
-        }
-        let merged = match (present.clone(), change) {
-            (Some(present), Some(change)) => merge_list(field, present, change)?,
-            (Some(only), None) | (None, Some(only)) => only,
-            (None, None) => continue,
-        };
-        target.insert(name, ordered(merged, &order, &present.unwrap_or_default(), key).into());
-    }
-    Ok(())
-}
-
-/// The patch's items must be in the order of `$setElementOrder`.
-fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(), StatusError> {
-    let mut left = order.iter();
-    let is_special = |item: &Value| item.get(DIRECTIVE).is_some();
-    let in_order = change
-        .iter()
-        .filter(|item| !is_special(item))
-        .all(|item| left.any(|known| is_same_item(known, item, key)));
-    match in_order {
-        true => Ok(()),
-        false => Err(wrong("the order in the patch list doesn't match the $setElementOrder list")),
-    }
-}
-
-fn merge_key(field: Option<&'static Field>) -> Option<&'static str> {
-    field.and_then(|field| field.merge).filter(|key| !key.is_empty())
-}
-
-/// True if both have the same key, or are equal if the list has no key.
-fn is_same_item(one: &Value, other: &Value, key: Option<&str>) -> bool {
-    match key {
-        Some(key) => one.get(key).is_some_and(|value| other.get(key) == Some(value)),
-        None => one == other,
-    }
+fn is_same_item(one: &Value, other: &Value, key: &str) -> bool {
+    one.get(key).is_some_and(|value| other.get(key) == Some(value))
 }
 
 fn merge_list(
@@ -195,20 +131,18 @@ fn merge_list(
     if n_objects > 0 && n_objects < present.len() + change.len() {
         return Err(wrong("list element types are not identical"));
     }
-    let before = present.clone();
     if n_objects == 0 {
         let mut merged = present;
-        for item in &change {
-            if !merged.contains(item) {
-                merged.push(item.clone());
+        for item in change {
+            if !merged.contains(&item) {
+                merged.push(item);
             }
         }
-        return Ok(ordered(merged, &change, &before, None));
+        return Ok(merged);
     }
     let (present, change) = perform_directives(present, change, merge)?;
     let Some(present) = present else { return Ok(change) };
-    let merged = merge_items(type_of(field), present, &change, merge)?;
-    Ok(ordered(merged, &change, &before, Some(merge)))
+    merge_items(type_of(field), present, &change, merge)
 }
 
 /// Applies the items with a directive. Returns `None` as the target if the list is replaced.
@@ -224,7 +158,7 @@ fn perform_directives(
             None => plain.push(item),
             Some((_, Some("delete"))) => {
                 check_key(&item, key)?;
-                present.retain(|one| !is_same_item(one, &item, Some(key)));
+                present.retain(|one| !is_same_item(one, &item, key));
             }
             Some((_, Some("replace"))) => replaced = true,
             Some((word, _)) => return Err(wrong(format!("unknown patch type: {word}"))),
@@ -253,7 +187,7 @@ fn merge_items(
 ) -> Result<Vec<Value>, StatusError> {
     for item in change {
         check_key(item, key)?;
-        let Some(found) = present.iter_mut().find(|one| is_same_item(one, item, Some(key))) else {
+        let Some(found) = present.iter_mut().find(|one| is_same_item(one, item, key)) else {
             present.push(without_directives(item.clone()));
             continue;
         };
@@ -262,29 +196,6 @@ fn merge_items(
         }
     }
     Ok(present)
-}
-
-/// Sorts the merged items: those of the patch by its order, the others by their old positions.
-fn ordered(merged: Vec<Value>, order: &[Value], before: &[Value], key: Option<&str>) -> Vec<Value> {
-    let place =
-        |list: &[Value], item: &Value| list.iter().position(|one| is_same_item(one, item, key));
-    let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|item| place(order, item).is_some());
-    for (items, list) in [(&mut patched, order), (&mut others, before)] {
-        items.sort_by_key(|item| place(list, item).unwrap_or(usize::MAX));
-    }
-    let mut all = Vec::with_capacity(patched.len() + others.len());
-    let (mut patched, mut others) = (patched.into_iter().peekable(), others.into_iter().peekable());
-    while let (Some(own), Some(other)) = (patched.peek(), others.peek()) {
-        let other_first = match (place(before, other), place(before, own)) {
-            (Some(other), Some(own)) => other < own,
-            _ => false,
-        };
-        all.extend(if other_first { others.next() } else { patched.next() });
-    }
-    all.extend(patched);
-    all.extend(others);
-    all
 }
 
 #[cfg(test)]
@@ -317,9 +228,9 @@ mod tests {
             (
                 json!([{ "name": "c", "image": "3" }]),
                 json!([
-                    { "name": "c", "image": "3" },
                     pod["spec"]["containers"][0],
                     pod["spec"]["containers"][1],
+                    { "name": "c", "image": "3" },
                 ]),
             ),
             (
@@ -334,27 +245,5 @@ mod tests {
         ] {
             check(&pod, &containers(patch), &containers(want));
         }
-        let order = json!({ "spec": {
-            "$setElementOrder/containers": [{ "name": "b" }, { "name": "a" }],
-            "containers": [{ "name": "a", "image": "9" }],
-        } });
-        let want = json!([
-            { "name": "b", "image": "2" },
-            { "name": "a", "image": "9", "env": [{ "name": "X", "value": "1" }] },
-        ]);
-        check(&pod, &order, &containers(want));
-    }
-
-    /// The transcript has rows of the other directives.
-    #[test]
-    fn a_volume_changes_its_source() {
-        let volumes = |value: Value| json!({ "spec": { "volumes": [value] } });
-        check(
-            &volumes(json!({ "name": "v", "emptyDir": {} })),
-            &volumes(json!({
-                "$retainKeys": ["name", "configMap"], "name": "v", "configMap": { "name": "c" },
-            })),
-            &volumes(json!({ "name": "v", "configMap": { "name": "c" } })),
-        );
     }
 }
