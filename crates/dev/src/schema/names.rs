@@ -125,16 +125,6 @@ pub(crate) fn env_name(text: &str) -> Vec<String> {
     }
 }
 
-/// Rejects file names that would be another folder.
-fn no_dots_first(text: &str) -> Option<String> {
-    match text {
-        "." => Some("must not be '.'".to_owned()),
-        ".." => Some("must not be '..'".to_owned()),
-        text if text.starts_with("..") => Some("must not start with '..'".to_owned()),
-        _ => None,
-    }
-}
-
 /// A key in the data of a ConfigMap or Secret.
 pub(crate) fn config_key(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -145,28 +135,7 @@ pub(crate) fn config_key(text: &str) -> Vec<String> {
     if text.is_empty() || !text.bytes().all(inner) {
         wrong.push(CONFIG_KEY.to_owned());
     }
-    wrong.extend(no_dots_first(text));
     wrong
-}
-
-/// A relative path that does not leave its folder.
-pub(crate) fn descending_path(text: &str) -> Vec<String> {
-    let absolute = text.starts_with('/').then(|| "must be a relative path".to_owned());
-    absolute.into_iter().chain(no_backsteps(text)).collect()
-}
-
-/// The same, without the names that the kubelet reserves.
-pub(crate) fn local_path(text: &str) -> Vec<String> {
-    let mut wrong = descending_path(text);
-    if text.starts_with("..") && text != ".." && !text.starts_with("../") {
-        wrong.push("must not start with '..'".to_owned());
-    }
-    wrong
-}
-
-pub(crate) fn no_backsteps(text: &str) -> Vec<String> {
-    let back = text.split('/').any(|part| part == "..");
-    back.then(|| "must not contain '..'".to_owned()).into_iter().collect()
 }
 
 /// The name of a container's port.

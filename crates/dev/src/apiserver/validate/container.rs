@@ -1,10 +1,10 @@
-//! Validates containers: names, ports and mounts; the rest by the table.
+//! Validates containers: names, images, ports, variables, mounts and amounts.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Causes, join, push_invalid, rules};
+use super::{Causes, amounts, join, named, one_of, push_invalid};
 use crate::schema::names;
 use crate::schema::status::Cause;
 use crate::storage::object::{array_at, text_at};
@@ -22,18 +22,24 @@ pub(super) fn check_list<'a>(
 ) {
     for (i, container) in containers.iter().enumerate() {
         let path = format!("{path}[{i}]");
-        rules::check("NamedItem", container, &path, causes);
+        named(container, &path, causes);
         let name = text_at(container, "/name");
         if !taken.insert(name) {
             causes.push(Cause::duplicate(join(&path, "name"), name));
         }
-        rules::check("ContainerHead", container, &path, causes);
+        if text_at(container, "/image").is_empty() {
+            causes.push(Cause::required(join(&path, "image"), ""));
+        }
+        ports(container, &path, causes);
+        variables(container, &path, causes);
         mounts(container, &join(&path, "volumeMounts"), volumes, causes);
-        rules::check("ContainerTail", container, &path, causes);
+        let policies = ["Always", "IfNotPresent", "Never"];
+        one_of(container, "imagePullPolicy", &policies, &path, causes);
+        amounts::requirements(&container["resources"], &join(&path, "resources"), causes);
     }
 }
 
-pub(super) fn ports(container: &Value, path: &str, causes: &mut Causes) {
+fn ports(container: &Value, path: &str, causes: &mut Causes) {
     let mut taken = BTreeSet::new();
     for (i, port) in array_at(container, "/ports").iter().enumerate() {
         let path = format!("{path}.ports[{i}]");
@@ -43,7 +49,26 @@ pub(super) fn ports(container: &Value, path: &str, causes: &mut Causes) {
             causes.push(Cause::duplicate(join(&path, "name"), name));
         }
         push_invalid(causes, &join(&path, "name"), name, wrong);
-        rules::check("ContainerPort", port, &path, causes);
+        let field = join(&path, "containerPort");
+        match port["containerPort"].as_i64().unwrap_or_default() {
+            0 => causes.push(Cause::required(field, "")),
+            1..=65_535 => {}
+            number => {
+                let detail = "must be between 1 and 65535, inclusive";
+                causes.push(Cause::invalid_raw(field, &number, detail));
+            }
+        }
+        one_of(port, "protocol", &["SCTP", "TCP", "UDP"], &path, causes);
+    }
+}
+
+fn variables(container: &Value, path: &str, causes: &mut Causes) {
+    for (i, variable) in array_at(container, "/env").iter().enumerate() {
+        let field = format!("{path}.env[{i}].name");
+        match text_at(variable, "/name") {
+            "" => causes.push(Cause::required(field, "")),
+            name => push_invalid(causes, &field, name, names::env_name(name)),
+        }
     }
 }
 
@@ -63,16 +88,6 @@ fn mounts(container: &Value, path: &str, volumes: &Volumes<'_>, causes: &mut Cau
         }
         if !taken.insert(mount_path) {
             causes.push(Cause::invalid(at("mountPath"), mount_path, "must be unique"));
-        }
-        let (sub, expr) = (text_at(mount, "/subPath"), text_at(mount, "/subPathExpr"));
-        // Reported for the whole list, as by the real server.
-        push_invalid(causes, &join(path, "subPath"), sub, names::descending_path(sub));
-        if !expr.is_empty() {
-            if !sub.is_empty() {
-                let detail = "subPathExpr and subPath are mutually exclusive";
-                causes.push(Cause::invalid(at("subPathExpr"), expr, detail));
-            }
-            push_invalid(causes, &join(path, "subPathExpr"), expr, names::descending_path(expr));
         }
     }
 }

@@ -8,20 +8,7 @@ use crate::schema::names;
 use crate::schema::status::Cause;
 use crate::storage::object::text_at;
 
-const IMMUTABLE: &str = "field is immutable";
-
 pub(super) fn check(kind: Kind, value: &Value, rule: NameRule, causes: &mut Causes) {
-    let base = text_at(value, "/metadata/generateName");
-    if !base.is_empty() {
-        // As the real server's maskTrailingDash: a letter replaces the dash and the character
-        // before it.
-        let whole = base.strip_suffix('-').filter(|base| !base.is_empty()).map(|base| {
-            let kept = base.char_indices().next_back().map_or(0, |(at, _)| at);
-            format!("{}a", &base[..kept])
-        });
-        let wrong = rule(whole.as_deref().unwrap_or(base));
-        push_invalid(causes, "metadata.generateName", base, wrong);
-    }
     let name = text_at(value, "/metadata/name");
     if name.is_empty() {
         let detail = "name or generateName is required";
@@ -60,18 +47,6 @@ pub(super) fn annotations(annotations: &Value, field: &str, causes: &mut Causes)
 pub(super) fn check_update(old: &Value, new: &Value, causes: &mut Causes) {
     let uid = text_at(new, "/metadata/uid");
     if uid != text_at(old, "/metadata/uid") {
-        causes.push(Cause::invalid("metadata.uid", uid, IMMUTABLE));
+        causes.push(Cause::invalid("metadata.uid", uid, "field is immutable"));
     }
-    let moment = |of| text_at(of, "/metadata/deletionTimestamp");
-    if moment(old) != moment(new) {
-        causes.push(Cause::invalid("metadata.deletionTimestamp", moment(new), IMMUTABLE));
-    }
-    let grace = |of: &Value| of.pointer("/metadata/deletionGracePeriodSeconds").cloned();
-    if grace(old) != grace(new) {
-        let shown = grace(new).unwrap_or_default();
-        let field = "metadata.deletionGracePeriodSeconds";
-        causes.push(Cause::invalid_raw(field, &shown, IMMUTABLE));
-    }
-    labels(&new["metadata"]["labels"], "metadata.labels", causes);
-    annotations(&new["metadata"]["annotations"], "metadata.annotations", causes);
 }

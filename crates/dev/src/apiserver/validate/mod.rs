@@ -6,8 +6,6 @@ mod container;
 mod job;
 mod metadata;
 mod pod;
-mod resize;
-mod rules;
 mod storage;
 mod volume;
 
@@ -16,21 +14,12 @@ use serde_json::Value;
 use crate::schema::kind::{Kind, Subresource};
 use crate::schema::names;
 use crate::schema::status::Cause;
+use crate::storage::object::text_at;
 
 type Causes = Vec<Cause>;
 
 /// The rule for the names of a kind.
 type NameRule = fn(&str) -> Vec<String>;
-
-/// A check that needs more than one field: the object or field, its path, the causes.
-type Call = fn(&Value, &str, &mut Causes);
-
-const CALLS: &[(&str, Call)] = &[
-    ("labels", metadata::labels),
-    ("ports", container::ports),
-    ("resources", amounts::requirements),
-    ("storage", storage::requested),
-];
 
 fn name_rule(kind: Kind) -> NameRule {
     match kind {
@@ -69,10 +58,14 @@ pub(crate) fn update(kind: Kind, subresource: Subresource, old: &Value, new: &Va
     metadata::check(kind, new, names::path_segment, &mut causes);
     metadata::check_update(old, new, &mut causes);
     match subresource {
-        Subresource::Resize => resize::check_update(old, new, &mut causes),
+        Subresource::Resize => check(kind, new, &mut causes),
         Subresource::None => {
             check(kind, new, &mut causes);
-            check_change(kind, old, new, &mut causes);
+            if kind == Kind::Job {
+                job::check_update(old, new, &mut causes);
+            } else if kind == Kind::Pod {
+                pod::check_update(old, new, &mut causes);
+            }
         }
         Subresource::Binding
         | Subresource::Eviction
@@ -89,9 +82,7 @@ fn check(kind: Kind, value: &Value, causes: &mut Causes) {
     match kind {
         Kind::ConfigMap => storage::config_map(value, causes),
         Kind::Job => job::check(value, causes),
-        Kind::PersistentVolumeClaim => {
-            rules::check("PersistentVolumeClaimSpec", &value["spec"], "spec", causes);
-        }
+        Kind::PersistentVolumeClaim => storage::claim(value, causes),
         Kind::Pod => pod::check(value, causes),
         Kind::ResourceQuota => quota(value, causes),
         Kind::Secret => storage::secret(value, causes),
@@ -121,22 +112,26 @@ fn quota(quota: &Value, causes: &mut Causes) {
     }
 }
 
-/// Checks the immutable fields.
-fn check_change(kind: Kind, old: &Value, new: &Value, causes: &mut Causes) {
-    if kind == Kind::ConfigMap {
-        storage::data_update(old, new, causes);
-    } else if kind == Kind::Job {
-        job::check_update(old, new, causes);
-    } else if kind == Kind::Pod {
-        pod::check_update(old, new, causes);
-    } else if kind == Kind::Secret {
-        storage::secret_update(old, new, causes);
-    }
-}
-
 /// `path.name`, or `name` without a path.
 fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// A container or a volume has a name.
+fn named(item: &Value, path: &str, causes: &mut Causes) {
+    let field = join(path, "name");
+    match text_at(item, "/name") {
+        "" => causes.push(Cause::required(field, "")),
+        name => push_invalid(causes, &field, name, names::dns_label(name)),
+    }
+}
+
+/// A word that is given is one of these.
+fn one_of(of: &Value, field: &str, known: &[&str], path: &str, causes: &mut Causes) {
+    let word = of.get(field).and_then(Value::as_str).filter(|word| !word.is_empty());
+    if let Some(word) = word.filter(|word| !known.contains(word)) {
+        causes.push(Cause::not_supported(join(path, field), word, known));
+    }
 }
 
 /// Adds one `Invalid value` for each message about a text.

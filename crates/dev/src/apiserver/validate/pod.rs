@@ -4,33 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Causes, container, join, push_invalid, rules, volume};
-use crate::schema::names;
+use super::{Causes, container, join, one_of, volume};
 use crate::schema::status::Cause;
 use crate::storage::object::{array_at, text_at};
 
 /// Validates a new or changed pod without its metadata.
 pub(super) fn check(pod: &Value, causes: &mut Causes) {
-    let spec = &pod["spec"];
-    check_spec(spec, "spec", causes);
-    gates(spec, causes);
-}
-
-/// A pod with scheduling gates has no node (KEP-3521).
-fn gates(spec: &Value, causes: &mut Causes) {
-    let gates = array_at(spec, "/schedulingGates");
-    let mut taken = BTreeSet::new();
-    for (i, gate) in gates.iter().enumerate() {
-        let (field, name) = (format!("spec.schedulingGates[{i}]"), text_at(gate, "/name"));
-        push_invalid(causes, &field, name, names::qualified_name(name));
-        if !taken.insert(name) {
-            causes.push(Cause::duplicate(field, name));
-        }
-    }
-    if !gates.is_empty() && !text_at(spec, "/nodeName").is_empty() {
-        let detail = "cannot be set until all schedulingGates have been cleared";
-        causes.push(Cause::forbidden("spec.nodeName", detail));
-    }
+    check_spec(&pod["spec"], "spec", causes);
 }
 
 /// Validates the template of a workload.
@@ -54,7 +34,8 @@ fn check_spec(spec: &Value, path: &str, causes: &mut Causes) {
     container::check_list(containers, &field, &mut taken, &volumes, causes);
     let init = array_at(spec, "/initContainers");
     container::check_list(init, &join(path, "initContainers"), &mut taken, &volumes, causes);
-    rules::check("PodSpecTail", spec, path, causes);
+    one_of(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, causes);
+    super::metadata::labels(&spec["nodeSelector"], &join(path, "nodeSelector"), causes);
 }
 
 /// In a pod's spec only images, the deadline and tolerations may change, and scheduling gates may go.

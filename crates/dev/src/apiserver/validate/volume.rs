@@ -6,21 +6,22 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::container::Volumes;
-use super::{Causes, join, rules};
+use super::{Causes, join, named};
 use crate::schema::status::Cause;
 use crate::storage::object::{array_at, text_at};
 
 /// In the order in which the real server looks for a second source.
-const SOURCES: [(&str, &str); 8] = [
-    ("emptyDir", ""),
-    ("hostPath", "HostPathVolumeSource"),
-    ("secret", "SecretVolumeSource"),
-    ("persistentVolumeClaim", "PersistentVolumeClaimVolumeSource"),
-    ("downwardAPI", ""),
-    ("configMap", "ConfigMapVolumeSource"),
-    ("projected", ""),
-    ("image", "ImageVolumeSource"),
+const SOURCES: [&str; 8] = [
+    "emptyDir",
+    "hostPath",
+    "secret",
+    "persistentVolumeClaim",
+    "downwardAPI",
+    "configMap",
+    "projected",
+    "image",
 ];
+
 /// Validates all volumes of a pod or a template; returns the valid ones.
 pub(super) fn check_all<'a>(spec: &'a Value, path: &str, causes: &mut Causes) -> Volumes<'a> {
     let volumes = array_at(spec, "/volumes");
@@ -32,7 +33,7 @@ pub(super) fn check_all<'a>(spec: &'a Value, path: &str, causes: &mut Causes) ->
         let name = text_at(volume, "/name");
         let mut wrong = Vec::new();
         source(volume, &path, &mut wrong);
-        rules::check("NamedItem", volume, &path, &mut wrong);
+        named(volume, &path, &mut wrong);
         if taken.contains(name) {
             wrong.push(Cause::duplicate(field, name));
         }
@@ -48,15 +49,12 @@ pub(super) fn check_all<'a>(spec: &'a Value, path: &str, causes: &mut Causes) ->
 fn source(volume: &Value, path: &str, causes: &mut Causes) {
     let n_all = volume.as_object().map_or(0, |members| members.len());
     let mut n_given = 0;
-    for (name, of) in SOURCES {
-        let Some(source) = volume.get(name) else { continue };
+    for name in SOURCES.into_iter().filter(|name| volume.get(name).is_some()) {
         n_given += 1;
         if n_given > 1 {
             let detail = "may not specify more than 1 volume type";
             causes.push(Cause::forbidden(join(path, name), detail));
-            continue;
         }
-        rules::check(of, source, &join(path, name), causes);
     }
     if volume.get("ephemeral").is_some() {
         // Nothing would make its claim, and the pod would wait for ever.
