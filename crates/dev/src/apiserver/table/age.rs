@@ -10,10 +10,10 @@ pub(super) fn age(since: &str, now: &str) -> String {
     time::seconds_between(since, now).map_or_else(|| "<unknown>".to_owned(), human)
 }
 
-/// `59s`, `2m5s`, `3h`, `2d4h`: with the smaller unit only for small numbers of the larger one.
+/// `59s`, `2m5s`, `3h`, `2d4h`, and no years: with the smaller unit only for small numbers of the larger one.
 pub(super) fn human(seconds: i64) -> String {
     let (minutes, hours) = (seconds / MINUTE, seconds / HOUR);
-    let (days, years) = (hours / 24, hours / 24 / 365);
+    let days = hours / 24;
     if seconds < -1 {
         "<invalid>".to_owned()
     } else if seconds < 2 * MINUTE {
@@ -28,12 +28,8 @@ pub(super) fn human(seconds: i64) -> String {
         format!("{hours}h")
     } else if days < 8 {
         two(days, "d", hours % 24, "h")
-    } else if years < 2 {
-        format!("{days}d")
-    } else if years < 8 {
-        two(years, "y", days % 365, "d")
     } else {
-        format!("{years}y")
+        format!("{days}d")
     }
 }
 
@@ -68,10 +64,6 @@ mod tests {
             (2 * DAY, "2d"),
             (7 * DAY + 23 * HOUR, "7d23h"),
             (8 * DAY, "8d"),
-            (2 * 365 * DAY - 1, "729d"),
-            (2 * 365 * DAY, "2y"),
-            (7 * 365 * DAY + 9 * DAY, "7y9d"),
-            (8 * 365 * DAY, "8y"),
         ] {
             assert_eq!(human(seconds), expected, "{seconds} s");
         }

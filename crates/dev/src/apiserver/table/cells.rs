@@ -16,8 +16,7 @@ use crate::time;
 type Cells = fn(&Value, &str) -> Vec<Value>;
 
 /// Kind, columns, cells. `+`: only in wide tables.
-const PRINTERS: [(Kind, &str, Cells); 8] = [
-    (Kind::ConfigMap, "Name,Data,Age", config_map),
+const PRINTERS: [(Kind, &str, Cells); 5] = [
     (
         Kind::Event,
         "Last Seen,Type,Reason,Object,Subobject+,Source+,Message,First Seen+,Count+,Name+",
@@ -36,8 +35,6 @@ const PRINTERS: [(Kind, &str, Cells); 8] = [
         "Name,Ready,Status,Restarts,Age,IP+,Node+,Nominated Node+,Readiness Gates+",
         pods::cells,
     ),
-    (Kind::Secret, "Name,Type,Data,Age", secret),
-    (Kind::Service, "Name,Type,Cluster-IP,External-IP,Port(s),Age,Selector+", service),
 ];
 
 /// The other kinds have no columns of their own.
@@ -73,14 +70,6 @@ fn since_created(object: &Value, now: &str) -> String {
     age(text_at(object, "/metadata/creationTimestamp"), now)
 }
 
-fn length(object: &Value, pointer: &str) -> usize {
-    match object.pointer(pointer) {
-        Some(Value::Array(items)) => items.len(),
-        Some(Value::Object(members)) => members.len(),
-        _ => 0,
-    }
-}
-
 fn joined(items: &[Value], pointer: &str, separator: &str) -> String {
     let texts: Vec<&str> = items.iter().map(|item| text_at(item, pointer)).collect();
     texts.join(separator)
@@ -88,17 +77,6 @@ fn joined(items: &[Value], pointer: &str, separator: &str) -> String {
 
 fn plain(object: &Value, _now: &str) -> Vec<Value> {
     texts([name(object), text_at(object, "/metadata/creationTimestamp")])
-}
-
-fn config_map(object: &Value, now: &str) -> Vec<Value> {
-    let n_keys = length(object, "/data") + length(object, "/binaryData");
-    vec![name(object).into(), n_keys.into(), since_created(object, now).into()]
-}
-
-fn secret(object: &Value, now: &str) -> Vec<Value> {
-    let n_keys = length(object, "/data");
-    let age = since_created(object, now);
-    vec![name(object).into(), text_at(object, "/type").into(), n_keys.into(), age.into()]
 }
 
 fn lease(object: &Value, now: &str) -> Vec<Value> {
@@ -178,10 +156,6 @@ fn job_status(job: &Value) -> &'static str {
         "Terminating"
     } else if holds("Suspended") {
         "Suspended"
-    } else if holds("FailureTarget") {
-        "FailureTarget"
-    } else if holds("SuccessCriteriaMet") {
-        "SuccessCriteriaMet"
     } else {
         "Running"
     }
@@ -264,28 +238,6 @@ fn node(object: &Value, now: &str) -> Vec<Value> {
             (kernel, architecture) => format!("{kernel} ({architecture})"),
         },
         or(info("/containerRuntimeVersion"), "<unknown>"),
-    ])
-}
-
-fn service(object: &Value, now: &str) -> Vec<Value> {
-    let ports = array_at(object, "/spec/ports").iter().map(|port| {
-        let (number, protocol) = (&port["port"], text_at(port, "/protocol"));
-        match port["nodePort"].as_i64() {
-            Some(node_port) if node_port > 0 => format!("{number}:{node_port}/{protocol}"),
-            _ => format!("{number}/{protocol}"),
-        }
-    });
-    let ports = ports.collect::<Vec<_>>().join(",");
-    let ip = object.pointer("/spec/clusterIPs/0").and_then(Value::as_str);
-    texts([
-        name(object),
-        text_at(object, "/spec/type"),
-        ip.unwrap_or("<none>"),
-        // No service here has one.
-        "<none>",
-        or(&ports, "<none>"),
-        &since_created(object, now),
-        &or_none(labels(&object["spec"]["selector"]).join(",")),
     ])
 }
 
