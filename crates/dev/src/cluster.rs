@@ -19,7 +19,6 @@ use crate::controllers::Controllers;
 use crate::faults::Faults;
 use crate::kubeconfig::{self, Access};
 use crate::node::{self, Node};
-use crate::storage::DisabledPlugins;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
 
@@ -179,7 +178,7 @@ impl Cluster {
         {
             let mut state = api.lock();
             state.events.pods_are_simulated = options.simulate;
-            state.disabled = DisabledPlugins(options.disabled_admission);
+            state.disabled = options.disabled_admission;
             for namespace in &options.namespaces {
                 state.ensure_namespace(namespace);
             }

@@ -12,12 +12,10 @@ use crate::apiserver::authn::tokens::Tokens;
 use crate::apiserver::exec_orders::ExecOrder;
 use crate::faults::{Fault, Faults, Injector};
 use crate::schema::kind::{Key, Kind};
-use crate::storage::deletion::Collector;
-use crate::storage::events::Events;
+use crate::storage::State;
 use crate::storage::log_files::Followers;
 use crate::storage::namespaces::NAMESPACES;
-use crate::storage::store::{Store, WATCH_HISTORY_EVENTS};
-use crate::storage::{DisabledPlugins, State};
+use crate::storage::store::WATCH_HISTORY_EVENTS;
 use crate::time;
 use posse_base::clock::Clock;
 use posse_base::rng::Rng;
@@ -65,17 +63,8 @@ impl Api {
         let history_max =
             history_max.map_or(WATCH_HISTORY_EVENTS, |kept| kept.unwrap_or(usize::MAX));
         let faults = Injector::new(faults, seed);
-        let mut state = State {
-            store: Store::new(history_max),
-            rng: Rng::new(mixed.next_u64()),
-            now: String::new(),
-            disabled: DisabledPlugins::default(),
-            events: Events::default(),
-            collector: Collector::default(),
-            has_roles: false,
-            authority,
-        };
-        state.now = time::text(wall(clock, &faults));
+        let now = time::text(wall(clock, &faults));
+        let mut state = State::new(history_max, Rng::new(mixed.next_u64()), now, authority);
         for namespace in NAMESPACES {
             state.ensure_namespace(namespace);
         }

@@ -114,7 +114,6 @@ fn fill_object(of: &Type, value: &mut Value) {
     match of.name {
         "Container" => container(members),
         "PodSpec" => pod_spec(members),
-        "Subject" => subject(members),
         "Volume" if members.len() == 1 => {
             members.insert("emptyDir".to_owned(), json!({}));
         }
@@ -177,13 +176,6 @@ fn items_mut<'a>(
     name: &str,
 ) -> impl Iterator<Item = &'a mut Value> {
     fields.get_mut(name).and_then(Value::as_array_mut).into_iter().flatten()
-}
-
-fn subject(fields: &mut Map<String, Value>) {
-    let kind = fields.get("kind").and_then(Value::as_str).unwrap_or_default();
-    if matches!(kind, "Group" | "User") && !fields.contains_key("apiGroup") {
-        fields.insert("apiGroup".to_owned(), "rbac.authorization.k8s.io".into());
-    }
 }
 
 fn node(node: &mut Value) {
@@ -262,9 +254,6 @@ fn encode_texts(secret: &mut Value) {
 }
 
 fn service(spec: &mut Map<String, Value>) {
-    if spec.get("type").is_none_or(|kind| kind != "ExternalName") {
-        spec.entry("internalTrafficPolicy").or_insert_with(|| "Cluster".into());
-    }
     for port in items_mut(spec, "ports") {
         if port["targetPort"] == 0 || port["targetPort"] == "" || port["targetPort"].is_null() {
             port["targetPort"] = port["port"].clone();

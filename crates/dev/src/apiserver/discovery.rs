@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::apiserver::health;
 use crate::schema;
 use crate::schema::kind::{Kind, Subresource};
 use crate::schema::reviews::REVIEWS;
@@ -17,32 +16,14 @@ const ALL: [Kind; 3] = [Kind::Job, Kind::Pod, Kind::Service];
 
 /// True if a document exists at the path.
 pub(crate) fn has(path: &str) -> bool {
-    document(path, "").is_some()
+    document(path).is_some()
 }
 
-/// The served paths.
-pub(crate) fn paths() -> Value {
-    let mut paths: BTreeSet<String> = health::paths().collect();
-    for api_version in versions() {
-        paths.insert(format!("/apis/{api_version}"));
-        paths.insert(format!("/apis/{}", api_version.split('/').next().unwrap_or_default()));
-    }
-    paths.extend(["/api", "/api/v1", "/apis", "/openapi/v2", "/version"].map(str::to_owned));
-    json!({ "paths": paths })
-}
-
-pub(crate) fn document(path: &str, address: &str) -> Option<Value> {
+pub(crate) fn document(path: &str) -> Option<Value> {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     match segments.as_slice() {
-        [] => Some(paths()),
         ["version"] => Some(version()),
-        ["api"] => Some(json!({
-            "kind": "APIVersions",
-            "versions": ["v1"],
-            "serverAddressByClientCIDRs": [
-                { "clientCIDR": "0.0.0.0/0", "serverAddress": address },
-            ],
-        })),
+        ["api"] => Some(json!({ "kind": "APIVersions", "versions": ["v1"] })),
         ["apis"] => {
             let groups: Vec<Value> = groups().into_iter().map(group).collect();
             Some(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))

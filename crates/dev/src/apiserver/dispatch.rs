@@ -22,15 +22,15 @@ use crate::schema::status::StatusError;
 use crate::storage::deletion::Deleted;
 use posse_serve::Request;
 
-pub(crate) fn answer(api: &Api, request: &Request, address: &str) -> Answer {
-    dispatch(api, request, address).unwrap_or_else(|error| Answer::error(&error))
+pub(crate) fn answer(api: &Api, request: &Request) -> Answer {
+    dispatch(api, request).unwrap_or_else(|error| Answer::error(&error))
 }
 
-fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, StatusError> {
+fn dispatch(api: &Api, request: &Request) -> Result<Answer, StatusError> {
     let user = authorize(api, request)?;
     match route::parse(&request.path)? {
         Route::Document => match request.method.as_str() {
-            "GET" => discovery::document(&request.path, address)
+            "GET" => discovery::document(&request.path)
                 .map(|document| Answer::json(200, &document))
                 .ok_or_else(StatusError::no_such_path),
             _ => Err(StatusError::method_not_allowed()),
@@ -47,8 +47,7 @@ fn dispatch(api: &Api, request: &Request, address: &str) -> Result<Answer, Statu
             body: Vec::new(),
             retry_after: None,
         }),
-        Route::NoGroup => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
-        Route::Nowhere => Ok(Answer::json(404, &discovery::paths())),
+        Route::Nowhere => Ok(Answer::text(404, b"404 page not found\n".to_vec())),
         Route::Health => Ok(Answer::text(200, b"ok".to_vec())),
         Route::Resource(target)
             if matches!(target.subresource, Subresource::Exec | Subresource::Log) =>

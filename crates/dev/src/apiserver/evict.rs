@@ -11,12 +11,9 @@ use crate::storage::object::text_at;
 use crate::storage::pods::set_condition;
 use posse_serve::Request;
 
-const EVICTION: &str = "Eviction";
-const VERSIONS: [&str; 3] = ["", "policy/v1", "policy/v1beta1"];
-
 /// Answers `POST pods/NAME/eviction`.
 pub(crate) fn evict(api: &Api, request: &Request, key: &Key) -> Result<Answer, StatusError> {
-    let body = decode::named(EVICTION, &VERSIONS, &request.body)?;
+    let body = decode::value(&request.body).map_err(StatusError::bad_request)?;
     if text_at(&body, "/metadata/name") != key.name {
         let message = "name in URL does not match name in Eviction object";
         return Err(StatusError::bad_request(message));

@@ -66,13 +66,7 @@ pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Exec, St
     }
     let flag = |name: &str| logs::flag(request, name);
     let (stdin, stdout, stderr) = (flag("stdin"), flag("stdout"), flag("stderr"));
-    if !(stdin || stdout || stderr) {
-        return Err(bad("you must specify at least 1 of stdin, stdout, stderr".to_owned()));
-    }
-    let command: Vec<String> = request.queries("command").map(str::to_owned).collect();
-    if command.is_empty() {
-        return Err(bad("you must specify at least one command for the container".to_owned()));
-    }
+    let command = request.queries("command").map(str::to_owned).collect();
     Ok(Exec {
         key: key.clone(),
         uid: object.uid.clone(),

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::apiserver::api::Api;
 use crate::apiserver::options::whole_number;
 use crate::schema::kind::{Key, Kind};
-use crate::schema::status::{Cause, StatusError};
+use crate::schema::status::StatusError;
 use crate::storage::log_files::{
     FILE_BYTES_MAX, PREFIX_BYTES, file, pod_folder, tail_start, visible_part,
 };
@@ -40,7 +40,7 @@ pub(crate) struct Log {
 
 /// Handles `GET pods/NAME/log`; `None` if the pod is not bound to a node.
 pub(crate) fn answer(api: &Api, request: &Request, key: &Key) -> Result<Option<Log>, StatusError> {
-    let options = options(api, request, key)?;
+    let options = options(api, request)?;
     let object = {
         let state = api.lock();
         state.store.get(key).cloned().ok_or_else(|| StatusError::not_found(Kind::Pod, &key.name))?
@@ -79,39 +79,26 @@ pub(super) fn flag(request: &Request, name: &str) -> bool {
     request.query(name).is_some_and(|text| !matches!(text, "false" | "0"))
 }
 
-fn options(api: &Api, request: &Request, key: &Key) -> Result<Log, StatusError> {
-    let mut causes = Vec::new();
-    let mut number = |name: &str, least: i64, detail: &str| -> Result<Option<i64>, StatusError> {
-        let given = whole_number(request.query(name).unwrap_or_default())?;
-        if let Some(given) = given.filter(|given| *given < least) {
-            causes.push(Cause::invalid_raw(name, &given, detail));
-        }
-        Ok(given)
-    };
-    let tail = number("tailLines", 0, "must be greater than or equal to 0")?;
-    let limit = number("limitBytes", 1, "must be greater than 0")?;
-    let seconds = number("sinceSeconds", 1, "must be greater than 0")?;
-    let since = match (request.query("sinceTime").unwrap_or_default(), seconds) {
+fn options(api: &Api, request: &Request) -> Result<Log, StatusError> {
+    let number = |name: &str| whole_number(request.query(name).unwrap_or_default());
+    let since = match (request.query("sinceTime").unwrap_or_default(), number("sinceSeconds")?) {
         ("", None) => None,
         ("", Some(seconds)) => {
             let now = time::text(api.clock.wall(api.clock.now()));
-            time::precise_of(&time::shifted(&now, -seconds))
+            time::precise_of(&time::shifted(&now, seconds.saturating_neg()))
         }
         (at, _) => Some(time::precise_of(at).ok_or_else(|| {
             StatusError::bad_request(format!("sinceTime: {at:?} is no time as in RFC 3339"))
         })?),
     };
-    if !causes.is_empty() {
-        return Err(StatusError::invalid_kind("PodLogOptions", "", &key.name, &causes));
-    }
-    let size = |number: Option<i64>| number.and_then(|number| usize::try_from(number).ok());
+    let size = |name: &str| Ok(number(name)?.and_then(|number| usize::try_from(number).ok()));
     Ok(Log {
         path: PathBuf::new(),
         follow: flag(request, "follow"),
         timestamps: flag(request, "timestamps"),
         since,
-        tail: size(tail),
-        limit: size(limit),
+        tail: size("tailLines")?,
+        limit: size("limitBytes")?,
     })
 }
 

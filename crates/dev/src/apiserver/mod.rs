@@ -14,7 +14,6 @@ pub(crate) mod evict;
 pub(crate) mod exec_orders;
 pub(crate) mod exec_subresource;
 pub(crate) mod fault_endpoint;
-mod health;
 mod logs;
 mod options;
 mod patch;

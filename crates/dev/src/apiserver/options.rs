@@ -6,12 +6,12 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::apiserver::codec::{decode, versions};
+use crate::apiserver::codec::decode;
 use crate::apiserver::route::Target;
-use crate::apiserver::selector::{FieldSelector, FieldTerm, LabelSelector};
+use crate::apiserver::selector::{FieldSelector, LabelSelector};
 use crate::apiserver::table::Form;
 use crate::schema::kind::Kind;
-use crate::schema::status::{Cause, StatusError, go_quoted};
+use crate::schema::status::{StatusError, go_quoted};
 use crate::storage::deletion::{DeleteOptions, Propagation};
 use crate::storage::object::{Object, array_at};
 use posse_serve::Request;
@@ -90,30 +90,15 @@ impl ListOptions {
         let timeout = whole_number(text("timeoutSeconds"))?;
         let watch = request.query("watch").is_some_and(is_true);
         let labels = LabelSelector::parse(text("labelSelector"))?;
-        let mut fields = FieldSelector::parse(text("fieldSelector"))?;
-        if target.kind == Kind::Event && !versions::is_stored(target) {
-            fields.terms.iter_mut().try_for_each(rename_event_field)?;
-        }
+        let fields = FieldSelector::parse(text("fieldSelector"))?;
         check_fields(target.kind, &fields)?;
         let initial_events = request.query("sendInitialEvents").map(is_true);
-        let version = match resource_version(text("resourceVersion")) {
-            Err(error) if watch => return Err(StatusError::internal(error.message)),
-            Err(error) => {
-                let message = format!("invalid resource version: {}", error.message);
-                return Err(StatusError::bad_request(message));
-            }
-            Ok(version) => version,
-        };
+        let version = resource_version(text("resourceVersion"))?;
         let page = match text("continue") {
             "" => None,
             _ if watch => None,
             token => Some(ContinueToken::parse(token)?),
         };
-        // An empty version is none; the real server also accepts 0.
-        if page.is_some() && version.is_some_and(|version| version > 0) {
-            let message = "specifying resource version is not allowed when using continue";
-            return Err(StatusError::bad_request(message));
-        }
         // A list at any version comes from the real server's cache, which has no pages.
         let unlimited = page.is_none() && version == Some(0);
         let limit = if unlimited { 0 } else { usize::try_from(limit).unwrap_or_default() };
@@ -154,7 +139,7 @@ impl ListOptions {
 }
 
 /// The selectable fields besides `metadata.name` and `metadata.namespace`.
-const SELECTABLE: [(Kind, &[&str]); 7] = [
+const SELECTABLE: [(Kind, &[&str]); 5] = [
     (
         Kind::Event,
         &[
@@ -167,11 +152,9 @@ const SELECTABLE: [(Kind, &[&str]); 7] = [
             "involvedObject.uid",
             "reason",
             "reportingComponent",
-            "source",
             "type",
         ],
     ),
-    (Kind::Job, &["status.successful"]),
     (Kind::Namespace, &["status.phase"]),
     (Kind::Node, &["spec.unschedulable"]),
     (
@@ -187,23 +170,7 @@ const SELECTABLE: [(Kind, &[&str]); 7] = [
         ],
     ),
     (Kind::Secret, &["type"]),
-    (Kind::Service, &["spec.clusterIP", "spec.type"]),
 ];
-
-/// Replaces a field of `events.k8s.io` by the stored one.
-fn rename_event_field(term: &mut FieldTerm) -> Result<(), StatusError> {
-    let field = term.field.as_str();
-    let stored = match (field, field.strip_prefix("regarding.")) {
-        ("metadata.name" | "metadata.namespace" | "reason" | "type", _) => return Ok(()),
-        ("reportingController", _) => "reportingComponent".to_owned(),
-        (_, Some(rest)) => format!("involvedObject.{rest}"),
-        (_, None) => {
-            return Err(StatusError::bad_request(format!("field label not supported: {field}")));
-        }
-    };
-    term.field = stored;
-    Ok(())
-}
 
 fn check_fields(kind: Kind, fields: &FieldSelector) -> Result<(), StatusError> {
     const COMMON: [&str; 2] = ["metadata.name", "metadata.namespace"];
@@ -244,26 +211,9 @@ fn is_true(text: &str) -> bool {
     !(text == "0" || text.eq_ignore_ascii_case("false"))
 }
 
-/// True if a write must not be stored. `options` is the kind in the error.
-pub(crate) fn dry_run(request: &Request, options: &str) -> Result<bool, StatusError> {
-    let values: Vec<&str> = request
-        .query
-        .iter()
-        .filter(|(name, value)| name == "dryRun" && !value.is_empty())
-        .map(|(_, value)| value.as_str())
-        .collect();
-    match check_dry_run(&values) {
-        None => Ok(!values.is_empty()),
-        Some(cause) => Err(StatusError::invalid_kind(options, "meta.k8s.io", "", &[cause])),
-    }
-}
-
-fn check_dry_run(values: &[&str]) -> Option<Cause> {
-    if values.iter().all(|value| *value == "All") {
-        return None;
-    }
-    let shown = serde_json::json!(values).to_string();
-    Some(Cause::not_supported_raw("dryRun", &shown, &["All"]))
+/// True if a write must not be stored.
+pub(crate) fn dry_run(request: &Request) -> bool {
+    request.query("dryRun").is_some_and(|text| !text.is_empty())
 }
 
 /// Parses the options of a delete: the body if there is one, else the query.
@@ -283,19 +233,18 @@ pub(crate) fn delete(request: &Request) -> Result<DeleteOptions, StatusError> {
     let grace = grace.map(|seconds| {
         seconds.as_i64().ok_or_else(|| wrong("gracePeriodSeconds is no whole number"))
     });
-    let values: Vec<&str> = array_at(&given, "/dryRun").iter().filter_map(Value::as_str).collect();
-    let mut causes = Vec::new();
-    let propagation = propagation(&given).map_err(|cause| causes.push(cause)).unwrap_or_default();
-    causes.extend(check_dry_run(&values));
-    if !causes.is_empty() {
-        return Err(StatusError::invalid_kind("DeleteOptions", "meta.k8s.io", "", &causes));
-    }
+    let propagation = match given.get("propagationPolicy").and_then(Value::as_str) {
+        None => None,
+        Some("Background" | "Foreground") => Some(Propagation::Background),
+        Some("Orphan") => Some(Propagation::Orphan),
+        Some(other) => return Err(wrong(&format!("unknown propagationPolicy {other}"))),
+    };
     let text = |pointer: &str| given.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     Ok(DeleteOptions {
         grace_seconds: grace.transpose()?,
         uid: text("/preconditions/uid"),
         version: text("/preconditions/resourceVersion"),
-        dry_run: !values.is_empty(),
+        dry_run: !array_at(&given, "/dryRun").is_empty(),
         propagation,
     })
 }
@@ -307,25 +256,9 @@ fn query_options(request: &Request) -> Result<Value, StatusError> {
         match name.as_str() {
             "gracePeriodSeconds" => given[name] = json!(whole_number(text)?),
             "propagationPolicy" if !text.is_empty() => given[name] = text.as_str().into(),
-            "dryRun" if !text.is_empty() => match given[name].as_array_mut() {
-                Some(values) => values.push(text.as_str().into()),
-                None => given[name] = json!([text]),
-            },
+            "dryRun" if !text.is_empty() => given[name] = json!([text]),
             _ => {}
         }
     }
     Ok(given)
-}
-
-/// The propagation policy.
-fn propagation(given: &Value) -> Result<Option<Propagation>, Cause> {
-    match given.get("propagationPolicy").and_then(Value::as_str) {
-        None => Ok(None),
-        Some("Background" | "Foreground") => Ok(Some(Propagation::Background)),
-        Some("Orphan") => Ok(Some(Propagation::Orphan)),
-        Some(other) => {
-            let known = ["Foreground", "Background", "Orphan", "nil"];
-            Err(Cause::not_supported("propagationPolicy", other, &known))
-        }
-    }
 }

@@ -3,11 +3,13 @@
 use percent_encoding::percent_decode_str;
 
 use crate::apiserver::discovery;
-use crate::apiserver::health;
 use crate::schema;
 use crate::schema::kind::{Key, Kind, Subresource};
 use crate::schema::reviews::{REVIEWS, Review};
 use crate::schema::status::StatusError;
+
+/// A server that answers is healthy.
+const HEALTH: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
 /// What a path addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,9 +19,7 @@ pub(crate) enum Route {
     Health,
     OpenApi,
     Review(&'static Review),
-    /// An API group that is not served.
-    NoGroup,
-    /// An unknown path.
+    /// An unknown path, or an API group that is not served.
     Nowhere,
     Resource(Target),
 }
@@ -53,15 +53,15 @@ pub(crate) fn parse(path: &str) -> Result<Route, StatusError> {
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     match segments.as_slice() {
         _ if path.starts_with("//") => Ok(Route::Nowhere),
-        _ if health::knows(path) => Ok(Route::Health),
+        _ if HEALTH.contains(&path) => Ok(Route::Health),
         ["openapi", "v2"] => Ok(Route::OpenApi),
-        [] | ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, _]
+        ["version" | "api" | "apis"] | ["api", "v1"] | ["apis", _] | ["apis", _, _]
             if discovery::has(path) =>
         {
             Ok(Route::Document)
         }
         ["api", "v1", rest @ ..] => resource("v1", rest),
-        ["apis", group, ..] if !discovery::is_group(group) => Ok(Route::NoGroup),
+        ["apis", group, ..] if !discovery::is_group(group) => Ok(Route::Nowhere),
         ["apis", group, version, rest @ ..] => resource(&format!("{group}/{version}"), rest),
         ["api" | "apis", ..] => Err(StatusError::no_such_path()),
         _ => Ok(Route::Nowhere),

@@ -43,7 +43,6 @@ const BACKLOG: i32 = 128;
 
 struct Endpoint {
     api: Arc<Api>,
-    address: String,
     /// The DNS names of this server.
     names: &'static [&'static str],
     orders: Sender<PortOrder>,
@@ -89,7 +88,7 @@ impl Handler for Endpoint {
         if let Some(struck) = faults::before(faults, &request) {
             return self.strike(&struck, responder);
         }
-        match dispatch::answer(&self.api, &request, &self.address) {
+        match dispatch::answer(&self.api, &request) {
             Answer::Exec(exec) => exec.serve(&self.api, &request, responder),
             Answer::Log(log) => log.serve(&self.api, responder),
             Answer::Watch(_) if faults.counts_down(Fault::GoneStatus) => {
@@ -240,7 +239,7 @@ pub(crate) fn start(
 ) -> io::Result<(RunningServer, SocketAddr)> {
     let address = listener.local_addr()?;
     let (orders, receiver) = bounded(ORDERS_MAX);
-    let endpoint = Endpoint { api, address: address.to_string(), names, orders: orders.clone() };
+    let endpoint = Endpoint { api, names, orders: orders.clone() };
     let handler: Arc<dyn Handler> = Arc::new(endpoint);
     let factory = ServerFactory { handler, tls };
     let server = factory.serve(listener)?;

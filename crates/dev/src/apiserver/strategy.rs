@@ -125,8 +125,6 @@ pub(crate) fn create(kind: Kind, value: &mut Value, now: &str) {
         {
             list.push("kubernetes".into());
         }
-    } else if kind == Kind::Service {
-        service_addresses(object_mut(value, "spec"));
     }
 }
 
@@ -142,8 +140,6 @@ pub(crate) fn update(kind: Kind, before: &Value, value: &mut Value) {
             }
         }
         tolerations(spec);
-    } else if kind == Kind::Service {
-        service_addresses(object_mut(value, "spec"));
     }
 }
 
@@ -196,18 +192,4 @@ fn select_by_uid(job: &mut Value) {
             metadata_mut(job).insert("labels".to_owned(), labels.into());
         }
     }
-}
-
-/// `clusterIP` is the first of `clusterIPs`; clients that know only one of them get the other. A service
-/// without a selector may get addresses of both families.
-fn service_addresses(spec: &mut Map<String, Value>) {
-    let Some(address) = spec.get("clusterIP").cloned() else { return };
-    spec.insert("clusterIPs".to_owned(), json!([address]));
-    let is_open = address == "None" && !spec.contains_key("selector");
-    let (policy, families) = match is_open {
-        false => ("SingleStack", json!(["IPv4"])),
-        true => ("RequireDualStack", json!(["IPv4", "IPv6"])),
-    };
-    spec.entry("ipFamilyPolicy").or_insert_with(|| policy.into());
-    spec.entry("ipFamilies").or_insert(families);
 }

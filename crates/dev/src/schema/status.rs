@@ -60,14 +60,7 @@ impl Cause {
     }
 
     pub(crate) fn not_supported(field: impl Into<String>, value: &str, known: &[&str]) -> Self {
-        Self::not_supported_raw(field, &go_quoted(value), known)
-    }
-
-    pub(crate) fn not_supported_raw(
-        field: impl Into<String>,
-        value: &dyn fmt::Display,
-        known: &[&str],
-    ) -> Self {
+        let value = go_quoted(value);
         let known: Vec<String> = known.iter().map(|k| go_quoted(k)).collect();
         let message = format!("Unsupported value: {value}: supported values: {}", known.join(", "));
         Self::new(field, "FieldValueNotSupported", message)

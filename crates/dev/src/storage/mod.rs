@@ -20,16 +20,6 @@ use self::store::Store;
 use crate::schema::kind::{Key, Kind};
 use posse_base::rng::Rng;
 
-/// The disabled admission plugins, by kube-apiserver's names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DisabledPlugins(pub(crate) Vec<String>);
-
-impl DisabledPlugins {
-    pub(crate) fn has(&self, plugin: &str) -> bool {
-        self.0.iter().any(|disabled| disabled == plugin)
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) store: Store,
@@ -37,8 +27,8 @@ pub(crate) struct State {
     pub(crate) rng: Rng,
     /// The wall time of the current call.
     pub(crate) now: String,
-    /// The disabled admission plugins.
-    pub(crate) disabled: DisabledPlugins,
+    /// The disabled admission plugins, by kube-apiserver's names.
+    pub(crate) disabled: Vec<String>,
     /// The caches of the Event recorder.
     pub(crate) events: Events,
     pub(crate) collector: Collector,
@@ -49,6 +39,25 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// An empty state. `authority` is the certificate authority of the server, PEM.
+    pub(crate) fn new(history_max: usize, rng: Rng, now: String, authority: String) -> Self {
+        Self {
+            store: Store::new(history_max),
+            rng,
+            now,
+            disabled: Vec::new(),
+            events: Events::default(),
+            collector: Collector::default(),
+            has_roles: false,
+            authority,
+        }
+    }
+
+    /// True unless the admission plugin is disabled.
+    pub(crate) fn runs(&self, plugin: &str) -> bool {
+        !self.disabled.iter().any(|disabled| disabled == plugin)
+    }
+
     /// A random UUID, version 4.
     pub(crate) fn new_uid(&mut self) -> String {
         let high = self.rng.next_u64() & 0xFFFF_FFFF_FFFF_0FFF | 0x4000;

@@ -96,14 +96,6 @@ impl Object {
             "metadata.namespace" => self.key.namespace.clone(),
             "spec.nodeName" => self.node.to_string(),
             "status.phase" => self.phase.to_string(),
-            "source" => match self.field("source.component") {
-                none if none.is_empty() => self.field("reportingComponent"),
-                component => component,
-            },
-            "status.successful" => match self.field("status.succeeded") {
-                none if none.is_empty() => "0".to_owned(),
-                succeeded => succeeded,
-            },
             other => match self.value().pointer(&format!("/{}", other.replace('.', "/"))) {
                 Some(Value::String(text)) => text.clone(),
                 Some(Value::Null) | None if other == "spec.unschedulable" => "false".to_owned(),

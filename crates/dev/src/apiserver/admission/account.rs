@@ -1,5 +1,5 @@
-//! The admission plugin ServiceAccount: sets a pod's service account, its pull secrets and its
-//! token volume.
+//! The admission plugin ServiceAccount: sets a pod's service account and its token volume. Nothing is pulled, so
+//! pull secrets are left out.
 
 use serde_json::{Value, json};
 
@@ -30,17 +30,10 @@ pub(super) fn admit(
         );
         return Err(StatusError::forbidden(Kind::Pod, name, &detail));
     };
-    let secrets = match array_at(pod, "/spec/imagePullSecrets") {
-        [] => array_at(&object.value(), "/imagePullSecrets").to_vec(),
-        own => own.to_vec(),
-    };
     let spec = object_mut(pod, "spec");
     // `serviceAccount` is the deprecated name.
     for field in ["serviceAccount", "serviceAccountName"] {
         spec.insert(field.to_owned(), account.as_str().into());
-    }
-    if !secrets.is_empty() {
-        spec.insert("imagePullSecrets".to_owned(), secrets.into());
     }
     let own = spec.get("automountServiceAccountToken").cloned();
     let asked = own.or_else(|| object.value().get("automountServiceAccountToken").cloned());

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema::kind::Kind;
 use crate::storage::object::{array_at, metadata_mut, object_mut, text_at};
 use posse_encoding::amounts::Amounts;
 
@@ -60,13 +59,13 @@ fn merge(resources: &mut Map<String, Value>, list: &str, defaults: &Amounts) -> 
     set
 }
 
-/// The violation of a LimitRange by an object; `None` if there is none.
-pub(super) fn check(range: &Value, kind: Kind, value: &Value) -> Option<String> {
+/// The violation of a LimitRange by a pod; `None` if there is none.
+pub(super) fn check(range: &Value, pod: &Value) -> Option<String> {
     let mut wrong = Vec::new();
     for limit in array_at(range, "/spec/limits") {
-        if kind == Kind::Pod && text_at(limit, "/type") == "Container" {
+        if text_at(limit, "/type") == "Container" {
             let lists = ["/spec/containers", "/spec/initContainers"];
-            for container in lists.into_iter().flat_map(|list| array_at(value, list)) {
+            for container in lists.into_iter().flat_map(|list| array_at(pod, list)) {
                 let requests = Amounts::read(container, "/resources/requests");
                 let limits = Amounts::read(container, "/resources/limits");
                 check_max(limit, &requests, &limits, &mut wrong);
@@ -156,7 +155,7 @@ mod tests {
         ] {
             let range = json!({ "spec": { "limits": [limit] } });
             let pod = pod(&resources, &resources);
-            assert_eq!(check(&range, Kind::Pod, &pod).unwrap_or_default(), want, "{range}");
+            assert_eq!(check(&range, &pod).unwrap_or_default(), want, "{range}");
         }
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn mutate(
     if kind != Kind::Pod {
         return Ok(());
     }
-    if !state.disabled.has("LimitRanger") {
+    if state.runs("LimitRanger") {
         let mut changed = false;
         for range in ranges(state, namespace) {
             changed |= limits::set_defaults(&range.value(), value);
@@ -62,9 +62,9 @@ pub(crate) fn mutate(
             object_mut(value, "status").insert("qosClass".to_owned(), quality.into());
         }
     }
-    match state.disabled.has("ServiceAccount") {
-        true => Ok(()),
-        false => account::admit(state, namespace, name, value),
+    match state.runs("ServiceAccount") {
+        true => account::admit(state, namespace, name, value),
+        false => Ok(()),
     }
 }
 
@@ -90,18 +90,16 @@ pub(crate) fn check(
     (namespace, name): (&str, &str),
 ) -> Result<Charges, StatusError> {
     let forbidden = |detail: String| StatusError::forbidden(kind, name, &detail);
-    if !state.disabled.has("LimitRanger")
-        && (kind == Kind::PersistentVolumeClaim || (kind == Kind::Pod && before.is_none()))
-    {
+    if state.runs("LimitRanger") && kind == Kind::Pod && before.is_none() {
         for range in ranges(state, namespace) {
-            if let Some(detail) = limits::check(&range.value(), kind, value) {
+            if let Some(detail) = limits::check(&range.value(), value) {
                 return Err(forbidden(detail));
             }
         }
     }
     // The only updates that can increase a usage change a claim's size.
     let counted = kind == Kind::PersistentVolumeClaim || kind.is_namespaced() && before.is_none();
-    if !counted || state.disabled.has("ResourceQuota") {
+    if !counted || !state.runs("ResourceQuota") {
         return Ok(Charges::default());
     }
     let mut delta = usage(kind, value, &state.now);

@@ -9,10 +9,9 @@ use self::tokens::{Claims, ISSUER, TokenSpec};
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
 use crate::apiserver::codec;
-use crate::schema::kind::{Key, Kind};
-use crate::schema::status::{Cause, StatusError};
-use crate::storage::State;
-use crate::storage::object::{array_at, object_mut, text_at};
+use crate::schema::kind::Key;
+use crate::schema::status::StatusError;
+use crate::storage::object::{array_at, object_mut};
 use crate::time;
 use posse_serve::Request;
 
@@ -43,7 +42,7 @@ impl User {
         let own = format!("system:serviceaccounts:{}", claims.namespace);
         Self {
             uid: claims.account_uid.clone(),
-            pod: claims.pod().map(|(name, uid)| (name.to_owned(), uid.to_owned())),
+            pod: claims.bound.clone(),
             ..Self::new(&claims.user(), &["system:serviceaccounts", &own, AUTHENTICATED])
         }
     }
@@ -82,7 +81,7 @@ pub(crate) fn authenticate(api: &Api, request: &Request) -> Result<User, StatusE
 const TOKEN_REQUEST: &str = "TokenRequest";
 const AUTHENTICATION: &str = "authentication.k8s.io/v1";
 
-/// The limits of `expirationSeconds`.
+/// `expirationSeconds` is moved into these limits.
 const SECONDS_MIN: i64 = 600;
 const SECONDS_MAX: i64 = 1 << 32;
 
@@ -94,33 +93,19 @@ pub(crate) fn request_token(
 ) -> Result<Answer, StatusError> {
     let mut review = codec::body(request, TOKEN_REQUEST, AUTHENTICATION)?;
     let seconds = review.pointer("/spec/expirationSeconds").and_then(Value::as_i64);
-    let seconds = seconds.unwrap_or(3600);
-    let mut causes = Vec::new();
-    if seconds < SECONDS_MIN {
-        let detail = "may not specify a duration less than 10 minutes";
-        causes.push(Cause::invalid_raw("spec.expirationSeconds", &seconds, detail));
-    }
-    if seconds > SECONDS_MAX {
-        let detail = "may not specify a duration larger than 2^32 seconds";
-        causes.push(Cause::invalid_raw("spec.expirationSeconds", &seconds, detail));
-    }
-    if !causes.is_empty() {
-        return Err(StatusError::invalid_kind(
-            "TokenRequest",
-            "authentication.k8s.io",
-            "",
-            &causes,
-        ));
+    let seconds = seconds.unwrap_or(3600).clamp(SECONDS_MIN, SECONDS_MAX);
+    if review.pointer("/spec/boundObjectRef").is_some_and(|bound| !bound.is_null()) {
+        let message = "the embedded cluster binds the tokens in pods' volumes only";
+        return Err(StatusError::bad_request(message));
     }
     let state = api.lock();
     let Some(account) = state.store.get(key) else {
         return Err(StatusError::not_found(key.kind, &key.name));
     };
-    let bound = bound(&state, &review, key)?;
     let audiences = array_at(&review, "/spec/audiences").iter().filter_map(Value::as_str);
     let wanted = TokenSpec {
         audiences: audiences.map(str::to_owned).collect(),
-        bound,
+        bound: None,
         seconds: u64::try_from(seconds).unwrap_or_default(),
     };
     let now = api.clock.wall(api.clock.now());
@@ -139,38 +124,6 @@ pub(crate) fn request_token(
     Ok(Answer::json(201, &review))
 }
 
-/// The object that the token is bound to (`boundObjectRef`).
-fn bound(
-    state: &State,
-    review: &Value,
-    account: &Key,
-) -> Result<Option<(Kind, String, String)>, StatusError> {
-    let Some(reference) = review.pointer("/spec/boundObjectRef").filter(|r| !r.is_null()) else {
-        return Ok(None);
-    };
-    let (version, kind) = (text_at(reference, "/apiVersion"), text_at(reference, "/kind"));
-    let known = Kind::of_reference(version, kind);
-    let Some(kind) = known.filter(|kind| matches!(kind, Kind::Pod | Kind::Secret)) else {
-        return Err(StatusError::bad_request(format!(
-            "cannot bind token to object of type {version}, Kind={kind}"
-        )));
-    };
-    let (name, uid) = (text_at(reference, "/name"), text_at(reference, "/uid"));
-    let Some(object) = state.store.get(&Key::new(kind, &account.namespace, name)) else {
-        return Err(StatusError::not_found(kind, name));
-    };
-    let of_another =
-        kind == Kind::Pod && text_at(&object.value(), "/spec/serviceAccountName") != account.name;
-    if of_another {
-        return Err(StatusError::bad_request("the pod has another service account"));
-    }
-    if !uid.is_empty() && *uid != *object.uid {
-        let detail = format!("the object with the UID {uid} is gone");
-        return Err(StatusError::conflict(kind.name(), kind.group(), name, &detail));
-    }
-    Ok(Some((kind, name.to_owned(), object.uid.to_string())))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,7 +134,7 @@ mod tests {
             namespace: "n".to_owned(),
             account: "a".to_owned(),
             account_uid: "u".to_owned(),
-            bound: Some((Kind::Pod, "p".to_owned(), "p".to_owned())),
+            bound: Some(("p".to_owned(), "p".to_owned())),
             audiences: Vec::new(),
             expires: std::time::SystemTime::UNIX_EPOCH,
         };

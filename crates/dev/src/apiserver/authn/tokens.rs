@@ -28,8 +28,8 @@ pub(crate) struct Claims {
     pub(crate) namespace: String,
     pub(crate) account: String,
     pub(crate) account_uid: String,
-    /// The token becomes invalid with this object: its kind, name and uid.
-    pub(crate) bound: Option<(Kind, String, String)>,
+    /// The token becomes invalid with this pod: its name and uid.
+    pub(crate) bound: Option<(String, String)>,
     pub(crate) audiences: Vec<String>,
     pub(crate) expires: SystemTime,
 }
@@ -51,7 +51,7 @@ struct TokenTable {
 #[derive(Clone, Debug)]
 pub(crate) struct TokenSpec {
     pub(crate) audiences: Vec<String>,
-    pub(crate) bound: Option<(Kind, String, String)>,
+    pub(crate) bound: Option<(String, String)>,
     pub(crate) seconds: u64,
 }
 
@@ -119,7 +119,7 @@ impl Tokens {
         };
         let wanted = TokenSpec {
             audiences: Some(audience.to_owned()).filter(|a| !a.is_empty()).into_iter().collect(),
-            bound: Some((Kind::Pod, text_at(pod, "/metadata/name").to_owned(), uid.to_owned())),
+            bound: Some((text_at(pod, "/metadata/name").to_owned(), uid.to_owned())),
             seconds,
         };
         let issued = self.issue(&account, &object.uid, wanted, now);
@@ -154,7 +154,7 @@ impl Tokens {
     /// gone.
     pub(crate) fn claims(&self, state: &State, token: &str, now: SystemTime) -> Option<Claims> {
         let claims = lock(&self.0).claims.get(token).cloned()?;
-        let bound = claims.bound.as_ref().is_none_or(|(_, _, uid)| state.store.has_uid(uid));
+        let bound = claims.bound.as_ref().is_none_or(|(_, uid)| state.store.has_uid(uid));
         let holds = claims.expires > now && state.store.has_uid(&claims.account_uid) && bound;
         holds.then_some(claims)
     }
@@ -175,12 +175,6 @@ impl Claims {
         format!("system:serviceaccount:{}:{}", self.namespace, self.account)
     }
 
-    /// The name and uid of the pod to which the token is bound.
-    pub(crate) fn pod(&self) -> Option<(&str, &str)> {
-        let (kind, name, uid) = self.bound.as_ref()?;
-        (*kind == Kind::Pod).then_some((name, uid))
-    }
-
     fn payload(&self, now: SystemTime) -> Value {
         let seconds = |at: SystemTime| {
             at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -189,8 +183,8 @@ impl Claims {
             "namespace": self.namespace,
             "serviceaccount": { "name": self.account, "uid": self.account_uid },
         });
-        if let Some((kind, name, uid)) = &self.bound {
-            own[kind.name().to_ascii_lowercase()] = json!({ "name": name, "uid": uid });
+        if let Some((name, uid)) = &self.bound {
+            own["pod"] = json!({ "name": name, "uid": uid });
         }
         json!({
             "aud": self.audiences,
@@ -238,7 +232,7 @@ mod tests {
         assert_ne!(second, first);
         let claims = api.tokens.claims(&state, &first, at(999)).unwrap();
         assert_eq!(claims.user(), "system:serviceaccount:n:a");
-        assert_eq!(claims.pod(), Some(("p", "p")));
+        assert_eq!(claims.bound, Some(("p".to_owned(), "p".to_owned())));
         assert_eq!(api.tokens.claims(&state, &first, at(1000)), None, "its time is over");
         assert_eq!(api.tokens.claims(&state, "made-up", start), None);
         state.store.remove(&own.key);

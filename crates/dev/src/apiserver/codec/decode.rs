@@ -34,16 +34,6 @@ pub(crate) fn typed(kind: &str, api_version: &str, mut value: Value) -> Result<V
     Ok(value)
 }
 
-/// Decodes a body of a kind that is not stored, in any of `versions`; without a known version the
-/// last one is used.
-pub(crate) fn named(kind: &str, versions: &[&str], body: &[u8]) -> Result<Value, StatusError> {
-    let value = tree(body, kind)?;
-    let given = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
-    let known = versions.iter().find(|version| !given.is_empty() && **version == given);
-    let version = known.or_else(|| versions.last()).copied().unwrap_or_default();
-    typed(kind, version, value)
-}
-
 /// Checks the result of a patch, converts it to the canonical form and sets defaults.
 pub(crate) fn patched(kind: Kind, mut value: Value) -> Result<Value, StatusError> {
     let of = schema::of(kind);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{check_size, object_answer, refuse_invalid};
+use super::{check_namespace, check_size, object_answer, refuse_invalid};
 use crate::apiserver::admission;
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
@@ -30,7 +30,7 @@ pub(crate) fn create(
     kind: Kind,
     namespace: &str,
 ) -> Result<Answer, StatusError> {
-    let dry_run = options::dry_run(request, "CreateOptions")?;
+    let dry_run = options::dry_run(request);
     let mut value = decode::object(kind, &request.body)?;
     if kind == Kind::Pod {
         api.faults.strip_labels(&mut value);
@@ -46,7 +46,10 @@ pub(super) fn insert(
     mut value: Value,
     dry_run: bool,
 ) -> Result<Answer, StatusError> {
-    check_namespace(&mut value, namespace)?;
+    check_namespace(&value, namespace)?;
+    if !namespace.is_empty() {
+        metadata_mut(&mut value).insert("namespace".to_owned(), namespace.into());
+    }
     // As in Go, where 0 and what is not a number are no version.
     let version = text_at(&value, "/metadata/resourceVersion").parse::<u64>();
     let wants_version = version.is_ok_and(|version| version > 0);
@@ -79,23 +82,6 @@ pub(super) fn insert(
     let object = state.create(kind, value);
     charges.apply(state);
     Ok(object_answer(201, &object))
-}
-
-fn check_namespace(value: &mut Value, namespace: &str) -> Result<(), StatusError> {
-    match text_at(value, "/metadata/namespace") {
-        "" => {}
-        given if given == namespace => {}
-        _ => {
-            return Err(StatusError::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the \
-                 request",
-            ));
-        }
-    }
-    if !namespace.is_empty() {
-        metadata_mut(value).insert("namespace".to_owned(), namespace.into());
-    }
-    Ok(())
 }
 
 /// Sets the fields of the server, whatever the client sent.

@@ -33,22 +33,24 @@ fn refuse_invalid(kind: Kind, name: &str, causes: &[Cause]) -> Result<(), Status
     }
 }
 
-/// etcd's limit for a request and the limit of its client library, in bytes.
+/// etcd's limit for a request, in bytes.
 const STORED_BYTES_MAX: usize = 3 << 19;
-const SENT_BYTES_MAX: usize = 2 << 20;
 
-/// Refuses objects above etcd's limits, in the words of etcd and its client.
+/// Refuses objects above the limit in the words of etcd.
 fn check_size(value: &Value) -> Result<(), StatusError> {
-    let length = value.to_string().len();
-    if length > SENT_BYTES_MAX {
-        return Err(StatusError::internal(format!(
-            "rpc error: code = ResourceExhausted desc = trying to send message larger than max \
-             ({length} vs. {SENT_BYTES_MAX})"
-        )));
-    }
-    match length > STORED_BYTES_MAX {
+    match value.to_string().len() > STORED_BYTES_MAX {
         true => Err(StatusError::internal("etcdserver: request is too large")),
         false => Ok(()),
+    }
+}
+
+/// The namespace in the body must be the namespace in the path.
+fn check_namespace(value: &Value, namespace: &str) -> Result<(), StatusError> {
+    match text_at(value, "/metadata/namespace") {
+        given if given.is_empty() || given == namespace => Ok(()),
+        _ => Err(StatusError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )),
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn patch(
     subresource: Subresource,
 ) -> Result<Answer, StatusError> {
     let media = PatchType::of(request)?;
-    let dry_run = options::dry_run(request, "PatchOptions")?;
+    let dry_run = options::dry_run(request);
     let mut state = api.lock();
     let old = state.store.get(key).cloned();
     if media == PatchType::Apply && old.is_none() && subresource == Subresource::None {

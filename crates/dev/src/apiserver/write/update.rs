@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{check_name, check_size, object_answer, refuse_invalid};
+use super::{check_name, check_namespace, check_size, object_answer, refuse_invalid};
 use crate::apiserver::admission::{self, Charges};
 use crate::apiserver::answer::Answer;
 use crate::apiserver::api::Api;
@@ -33,7 +33,7 @@ pub(crate) fn put(
     key: &Key,
     subresource: Subresource,
 ) -> Result<Answer, StatusError> {
-    let dry_run = options::dry_run(request, "UpdateOptions")?;
+    let dry_run = options::dry_run(request);
     let value = decode::object(key.kind, &request.body)?;
     check_name(&value, key)?;
     let mut state = api.lock();
@@ -56,7 +56,8 @@ pub(super) fn update(
 ) -> Result<Answer, StatusError> {
     let key = &old.key;
     let NewVersion { mut value, subresource, dry_run } = change;
-    check_namespace_and_version(old, &value)?;
+    check_namespace(&value, &key.namespace)?;
+    check_version(old, &value)?;
     let before = old.value();
     if subresource == Subresource::Resize {
         strategy::keep_all_but_resources(&before, &mut value);
@@ -96,15 +97,8 @@ pub(super) fn update(
     }
 }
 
-/// The namespace and the resourceVersion must be those of the old object.
-fn check_namespace_and_version(old: &Object, value: &Value) -> Result<(), StatusError> {
+fn check_version(old: &Object, value: &Value) -> Result<(), StatusError> {
     let key = &old.key;
-    let namespace = text_at(value, "/metadata/namespace");
-    if !namespace.is_empty() && namespace != key.namespace {
-        return Err(StatusError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
     match text_at(value, "/metadata/resourceVersion") {
         "" | "0" => Ok(()),
         version => match version.parse::<u64>() {
@@ -123,8 +117,9 @@ fn restore_immutable_fields(before: &Value, value: &mut Value, subresource: Subr
         value[field] = before[field].clone();
     }
     let metadata = metadata_mut(value);
-    metadata.remove("selfLink");
-    metadata.remove("generation");
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"] {
+        metadata.remove(field);
+    }
     for field in [
         "namespace",
         "uid",
@@ -136,12 +131,9 @@ fn restore_immutable_fields(before: &Value, value: &mut Value, subresource: Subr
         "generation",
     ] {
         let Some(kept) = before.pointer(&format!("/metadata/{field}")) else { continue };
-        match field {
-            // A changed value is reported by the validation.
-            "uid" | "deletionGracePeriodSeconds" if metadata.contains_key(field) => {}
-            _ => {
-                metadata.insert(field.to_owned(), kept.clone());
-            }
+        // A changed uid is reported by the validation.
+        if field != "uid" || !metadata.contains_key(field) {
+            metadata.insert(field.to_owned(), kept.clone());
         }
     }
     let other = if subresource == Subresource::Status { "spec" } else { "status" };
