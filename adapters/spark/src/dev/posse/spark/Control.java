@@ -2,9 +2,11 @@ package dev.posse.spark;
 
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.net.UnixDomainSocketAddress;
+import java.net.UnknownHostException;
 import java.nio.ByteBuffer;
 import java.nio.channels.Selector;
 import java.nio.charset.StandardCharsets;
@@ -62,12 +64,35 @@ final class Control {
     }
     int colon = address.lastIndexOf(':');
     try {
-      String host = address.substring(0, colon).replaceAll("^\\[|\\]$", "");
-      return new InetSocketAddress(host, Integer.parseInt(address.substring(colon + 1)));
-    } catch (IndexOutOfBoundsException | IllegalArgumentException e) {
-      throw new IllegalArgumentException(
-          "spark.posse.control or POSSE_CONTROL is " + address + ", and should be unix:PATH or HOST:PORT", e);
+      InetAddress host = InetAddress.getByName(address.substring(0, colon).replaceAll("^\\[|\\]$", ""));
+      if (host.isLoopbackAddress()) {
+        return new InetSocketAddress(host, Integer.parseInt(address.substring(colon + 1)));
+      }
+    } catch (IndexOutOfBoundsException | IllegalArgumentException | UnknownHostException e) {
+      // As below.
     }
+    // Elsewhere the token would go in clear.
+    throw new IllegalArgumentException(
+        "spark.posse.control or POSSE_CONTROL is " + address + ", and should be unix:PATH or HOST:PORT on loopback");
+  }
+
+  /** The run's status. */
+  JsonNode status() throws IOException {
+    Answer answer = call("GET", "/v1/status", null);
+    if (answer.status() == 401) {
+      throw new IllegalArgumentException("posse at " + address
+          + " does not know this token: look at spark.posse.control.tokenFile or POSSE_CONTROL_TOKEN_FILE");
+    }
+    if (!answer.isOk() || !answer.body().has("run")) {
+      throw new IOException("the status cannot be read: " + answer.error());
+    }
+    return answer.body();
+  }
+
+  /** For people: posse cannot be reached. */
+  IllegalArgumentException silent(IOException why) {
+    return new IllegalArgumentException("posse at " + address + " does not answer (" + why.getMessage()
+        + "): is `posse run` running, and is this its control address?", why);
   }
 
   /** Makes one call and reads the whole answer. */

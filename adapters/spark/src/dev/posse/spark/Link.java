@@ -159,7 +159,7 @@ final class Link {
    */
   void start(int profile) {
     try {
-      JsonNode status = status();
+      JsonNode status = control.status();
       if (!status.path("namespace").asText().equals(namespace)) {
         throw new IllegalArgumentException("posse's namespace is " + status.path("namespace").asText()
             + " and spark.kubernetes.namespace is " + namespace + ": they must be the same");
@@ -182,8 +182,7 @@ final class Link {
         control.call("POST", "/v1/driver/ready", Control.JSON.createObjectNode().put("page", engine.page()));
       }
     } catch (IOException e) {
-      throw new IllegalArgumentException("posse at " + control.address + " does not answer (" + e.getMessage()
-          + "): is `posse run` running, and is this its control address?", e);
+      throw control.silent(e);
     }
     LOG.info("posse at {} manages the executors (run {})", control.address, run);
     Thread thread = new Thread(this::follow, "posse-link");
@@ -341,7 +340,7 @@ final class Link {
       throw new IOException("not ready: " + ready.error());
     }
     List<String> known = List.copyOf(engine.executors());
-    JsonNode status = status();
+    JsonNode status = control.status();
     boolean isNew = !status.path("run").asText().equals(run);
     if (isNew) {
       LOG.info("posse at {} was restarted (run {})", control.address, status.path("run").asText());
@@ -416,7 +415,7 @@ final class Link {
       }
       case "create_refused" -> LOG.warn("No executors for profile {} now ({}): {}",
           event.path("group").asText(), event.path("cause").asText(), event.path("message").asText());
-      case "missed" -> missing(List.copyOf(engine.executors()), status());
+      case "missed" -> missing(List.copyOf(engine.executors()), control.status());
       default -> { }
     }
     after = event.path("seq").asLong(after);
@@ -486,7 +485,7 @@ final class Link {
       return;
     }
     nextLook = System.nanoTime() + AWAY_MILLIS * 1_000_000;
-    Set<String> there = there(status());
+    Set<String> there = there(control.status());
     for (Map.Entry<String, String> left : Map.copyOf(leaving).entrySet()) {
       String id = left.getKey();
       boolean isOverdue = ending.getOrDefault(id, 0L) - System.nanoTime() <= 0;
@@ -656,19 +655,6 @@ final class Link {
       images.put(Integer.toString(profile), Template.image(body));
     }
     return control.call("PUT", "/v1/groups/" + profile, body.put("target", target));
-  }
-
-  private JsonNode status() throws IOException {
-    Control.Answer answer = control.call("GET", "/v1/status", null);
-    if (answer.status() == 401) {
-      throw new IllegalArgumentException(
-          "posse at " + control.address + " does not know this token: look at spark.posse.control.tokenFile"
-              + " or POSSE_CONTROL_TOKEN_FILE");
-    }
-    if (!answer.isOk() || !answer.body().has("run")) {
-      throw new IOException("the status cannot be read: " + answer.error());
-    }
-    return answer.body();
   }
 
   /** Skips the events of applications that used this posse before. */

@@ -2,7 +2,6 @@ package dev.posse.spark;
 
 import java.io.IOException;
 import java.io.PrintStream;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -13,8 +12,6 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
 
@@ -31,8 +28,6 @@ import scala.Option;
  */
 public final class Submit {
   private static final String ALLOCATOR = "spark.kubernetes.allocation.pods.allocator";
-  private static final String ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount";
-  private static final Pattern SERVER = Pattern.compile("server: *\"?([^\", }\\s]*)");
   private static final int APP_CHARS_MAX = 40;
   /** What ends the configuration in the shell's text. It has no lines of its own, so this cannot occur in it. */
   private static final String END = "POSSE_YAML";
@@ -144,7 +139,12 @@ public final class Submit {
   private Call inside() {
     checkEventLog();
     List<String> words = new ArrayList<>(List.of(spark()));
-    server().ifPresent(server -> words.addAll(List.of("--master", "k8s://" + server)));
+    if (!conf.containsKey("spark.master")) {
+      String server = server();
+      words.addAll(List.of("--master", "k8s://" + server));
+      // The same for a driver in cluster mode.
+      set(words, "spark.kubernetes.driver.master", server);
+    }
     setFromEnv(words, "spark.kubernetes.namespace", "POSSE_NAMESPACE");
     if (!env.getOrDefault("POD_NAME", "").isEmpty()) {
       // In the driver's pod, which owns the executors. Spark creates nothing but pods here, so the account needs the
@@ -221,12 +221,16 @@ public final class Submit {
     return new Call(words, Optional.of(configuration), driver.told());
   }
 
-  /** Copies a file of this machine to the upload path, as Spark does. Returns where it is then. */
-  private String upload(String path) {
+  private SparkConf sparkConf() {
     SparkConf spark = new SparkConf(false);
     conf.forEach(spark::set);
+    return spark;
+  }
+
+  /** Copies a file of this machine to the upload path, as Spark does. Returns where it is then. */
+  private String upload(String path) {
     try {
-      return KubernetesUtils.uploadFileUri(path, Option.apply(spark));
+      return KubernetesUtils.uploadFileUri(path, Option.apply(sparkConf()));
     } catch (Exception e) {
       Throwable cause = e;
       while (cause.getCause() != null) {
@@ -278,22 +282,19 @@ public final class Submit {
     }
   }
 
-  /** In a pod the API server of the service account, else the only one of the kubeconfig. With several you name the master. */
-  private Optional<String> server() {
-    String host = env.getOrDefault("KUBERNETES_SERVICE_HOST", "");
-    if (!host.isEmpty() && Files.exists(Path.of(ACCOUNT, "token"))) {
-      return Optional.of("https://" + bracketed(host) + ":" + env.getOrDefault("KUBERNETES_SERVICE_PORT", "443"));
-    }
-    Path file = Path.of(env.getOrDefault("KUBECONFIG", env.getOrDefault("HOME", "/") + "/.kube/config"));
-    if (!Files.isReadable(file)) {
-      return Optional.empty();
-    }
+  /** The API server of posse, for Spark's own calls. */
+  private String server() {
+    Control control = Settings.control(sparkConf().setIfMissing("spark.posse.control", env.getOrDefault("POSSE_CONTROL", ""))
+        .setIfMissing("spark.posse.control.tokenFile", env.getOrDefault("POSSE_CONTROL_TOKEN_FILE", "")));
     try {
-      Matcher servers = SERVER.matcher(Files.readString(file, StandardCharsets.UTF_8));
-      Optional<String> first = servers.find() ? Optional.of(servers.group(1)) : Optional.empty();
-      return servers.find() ? Optional.empty() : first;
+      String server = control.status().path("server").asText();
+      if (server.isEmpty()) {
+        throw new IllegalArgumentException("posse at " + control.address + " does not tell its API server: name it by --master"
+            + " k8s://URL");
+      }
+      return server;
     } catch (IOException e) {
-      return Optional.empty();
+      throw control.silent(e);
     }
   }
 

@@ -47,12 +47,22 @@ final class FakePosse implements AutoCloseable {
   }
 
   Control control() {
-    return new Control("127.0.0.1:" + server.getAddress().getPort(), token.toString());
+    return new Control(address(), token.toString());
+  }
+
+  /** What posse gives to its driver. */
+  Map<String, String> env() {
+    return Map.of("POSSE_CONTROL", address(), "POSSE_CONTROL_TOKEN_FILE", token.toString(), "POSSE_NAMESPACE", "n");
+  }
+
+  private String address() {
+    return "127.0.0.1:" + server.getAddress().getPort();
   }
 
   /** Becomes this run, with these executors; closes the event streams. */
   synchronized void run(String run, String executors) {
-    answers.put("GET /v1/status", "200 {\"run\":\"" + run + "\",\"namespace\":\"n\",\"executors\":[" + executors + "]}");
+    answers.put("GET /v1/status", "200 {\"run\":\"" + run + "\",\"namespace\":\"n\",\"server\":\"https://s:6443\",\"executors\":["
+        + executors + "]}");
     epoch++;
     events.clear();
     notifyAll();

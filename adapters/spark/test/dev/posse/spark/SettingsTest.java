@@ -101,10 +101,13 @@ final class SettingsTest {
   private static void address() {
     Check.fails(() -> Settings.control(good()), "no address of posse", "spark.posse.control");
     Check.same(Settings.control(good().set("spark.posse.control", "unix:/a b")).address, "unix:/a b");
-    for (String bad : List.of("nowhere", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536")) {
+    for (String bad : List.of("nowhere", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", "192.0.2.1:1",
+        "[2001:db8::7]:1")) {
       Check.fails(() -> new Control(bad, "/token"), bad, "unix:PATH or HOST:PORT");
     }
     Check.fails(() -> new Control("127.0.0.1:1", null), "asks for a token", "spark.posse.control.tokenFile");
-    Check.same(new Control("[::1]:1", "/token").address, "[::1]:1");
+    for (String good : List.of("[::1]:1", "127.0.0.9:1", "localhost:1")) {
+      Check.same(new Control(good, "/token").address, good);
+    }
   }
 }

@@ -15,11 +15,20 @@ import org.apache.spark.deploy.k8s.KubernetesConf$;
 /** What posse-spark-submit calls. */
 final class SubmitTest {
   private static final Submit.Place PLACE = new Submit.Place("/spark", "/bin/posse", "/b/posse-spark-submit", "/b/posse-spark.jar", "/p");
-  private static final Map<String, String> INSIDE = Map.of("POSSE_CONTROL", "unix:/s", "POSSE_NAMESPACE", "n", "KUBECONFIG", "/none");
+  /** What posse gives to its driver. */
+  private static final Map<String, String> INSIDE = new HashMap<>();
 
   private SubmitTest() {}
 
   static void all() throws Exception {
+    try (FakePosse posse = new FakePosse()) {
+      INSIDE.putAll(posse.env());
+      master(posse);
+      calls();
+    }
+  }
+
+  private static void calls() throws Exception {
     words();
     inside();
     inPod();
@@ -99,6 +108,20 @@ final class SubmitTest {
       env.put("POD_IP", row[0]);
       assert confs(call(env, "app.py")).contains("spark.driver.host=" + row[1]) : row[1];
     }
+  }
+
+  /** Without a master spark-submit would do all work in the driver. posse knows its server, whatever kubeconfig it has read. */
+  private static void master(FakePosse posse) {
+    List<String> words = call(INSIDE, "app.py").words();
+    Check.same(words.subList(1, 3), List.of("--master", "k8s://https://s:6443"));
+    words = call(INSIDE, "--master", "k8s://https://x", "app.py").words();
+    int at = words.indexOf("--master");
+    Check.same(words.subList(at, at + 2), List.of("--master", "k8s://https://x"));
+    posse.answers.put("GET /v1/status", "200 {\"run\":\"r\"}");
+    Check.fails(() -> call(INSIDE, "app.py"), "--master k8s://URL");
+    posse.run("r1", "");
+    Map<String, String> silent = Map.of("POSSE_CONTROL", "unix:/none", "POSSE_NAMESPACE", "n");
+    Check.fails(() -> call(silent, "app.py"), "posse at unix:/none does not answer");
   }
 
   private static void outside() {
