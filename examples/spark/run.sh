@@ -282,9 +282,9 @@ in_cluster() (
     same_words
 )
 
-# `posse submit`: the driver is a Job. One application, and a stream whose driver is lost in the middle.
+# `posse submit`: the driver is a Job. One application, one with files, and a stream whose driver is lost in the middle.
 submit() {
-    submitted submit words streaming
+    submitted submit words files streaming
 }
 
 # folder, applications...

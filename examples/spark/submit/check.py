@@ -1,7 +1,7 @@
 """Submits the applications of this folder to the cluster of $KUBECONFIG, and checks their results.
 
 check.py FOLDER [--lose-node] APPLICATION...: `words` counts words. `streaming` loses its driver in the middle, and the
-next driver goes on where it was. FOLDER becomes the volume spark-data, so all nodes must have it.
+next driver goes on where it was. `files`, on the embedded cluster alone, opens what it brings along by its name. FOLDER becomes the volume spark-data, so all nodes must have it.
 
 On the embedded cluster, which has no images, $SPARK_HOME and the files of this repository take the image's place, and
 `words` is submitted by posse-spark-submit. With --lose-node the nodes run on this machine (nN/kubelet.pid and
@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import urllib.error
 from pathlib import Path
@@ -197,6 +198,23 @@ def words(folder, lose_node):
         undo()
 
 
+def files(folder, _):
+    parts = folder / "parts"
+    (parts / "bin").mkdir(parents=True)
+    (parts / "data.txt").write_text("data", encoding="utf-8")
+    (parts / "part.py").write_text('NAME = "part"\n', encoding="utf-8")
+    python = parts / "bin/python"
+    python.write_text(f'#!/bin/sh\nENVIRONMENT=archive exec {sys.executable} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    with tarfile.open(parts / "environment.tgz", "w:gz") as archive:
+        archive.add(parts / "bin", "bin")
+    end("spark-files", submit_by_spark(
+        folder, "spark-files", "--files", parts / "data.txt", "--py-files", parts / "part.py", "--archives",
+        f"{parts}/environment.tgz#environment", "--conf=spark.pyspark.python=./environment/bin/python", HERE / "files.py", "/data/result"))
+    if (got := (folder / "result").read_text(encoding="utf-8")) != "data part archive data part archive":
+        sys.exit(f"submit: the application found {got}")
+
+
 def streaming(folder, lose_node):
     folder = folder / "stream"
     shutil.rmtree(folder, ignore_errors=True)
@@ -245,7 +263,7 @@ def main():
     make_volume(folder)
     lose_node = "--lose-node" in rest
     for application in [word for word in rest if word != "--lose-node"]:
-        {"words": words, "streaming": streaming}[application](folder, lose_node)
+        {"words": words, "streaming": streaming, "files": files}[application](folder, lose_node)
         left = [pod["metadata"]["name"] for pod in running_executors(f"spark-{application}")]
         if left:
             sys.exit(f"submit: executors are left behind: {left}")

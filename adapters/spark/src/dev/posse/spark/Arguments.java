@@ -37,7 +37,7 @@ record Arguments(List<Option> options, Set<String> flags, List<String> applicati
       "--deploy-mode", "spark.submit.deployMode", "--driver-cores", "spark.driver.cores",
       "--driver-memory", "spark.driver.memory", "--executor-cores", "spark.executor.cores",
       "--executor-memory", "spark.executor.memory", "--master", "spark.master", "--name", "spark.app.name",
-      "--num-executors", "spark.executor.instances");
+      "--num-executors", "spark.executor.instances", "--queue", "spark.yarn.queue");
   /** The options of the Spark that is there, by its own parser. It gives each option its long name. */
   private static final class Parser extends SparkSubmitArgumentsParser {
     private final List<Option> options = new ArrayList<>();
@@ -132,14 +132,14 @@ record Arguments(List<Option> options, Set<String> flags, List<String> applicati
     return keys;
   }
 
+  /** The flags of spark-submit, without those of posse-spark-submit itself. */
+  List<String> flagsOfSpark() {
+    return flags.stream().filter(flag -> !OWN.contains(flag)).toList();
+  }
+
   /** The options as words again, without those of posse-spark-submit itself. */
   List<String> words() {
-    List<String> words = new ArrayList<>();
-    for (String flag : flags) {
-      if (!flag.equals(EXPLAIN) && !flag.equals(DEV)) {
-        words.add(flag);
-      }
-    }
+    List<String> words = new ArrayList<>(flagsOfSpark());
     for (Option option : options) {
       words.add(option.name());
       words.add(option.value());

@@ -1,9 +1,12 @@
 package dev.posse.spark;
 
 import java.io.IOException;
+import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -21,29 +24,52 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import com.fasterxml.jackson.dataformat.yaml.YAMLFactory;
 
+import org.apache.spark.launcher.SparkLauncher;
 import org.apache.spark.network.util.JavaUtils;
 
 /** The driver of `posse submit`, made of Spark's keys for its own driver's pod. */
 final class ClusterMode {
   private static final String DRIVER = "spark.kubernetes.driver.";
   private static final ObjectMapper YAML = new ObjectMapper(new YAMLFactory());
-  /** Options whose files of this machine come along. */
-  private static final Set<String> FILES = Set.of("--jars", "--files", "--py-files", "--archives");
+  private static final String NO_JVM_FACTOR = "0.4";
+  private static final String FACTOR = "spark.kubernetes.memoryOverheadFactor";
+  private static final String RESOURCE = "spark.driver.resource.";
+  /** Options and keys whose files of this machine come along. Spark copies them into the driver's working directory. */
+  private static final Set<String> FILES = Set.of("--jars", "--files", "--py-files", "--archives", "spark.jars", "spark.files",
+      "spark.submit.pyFiles", "spark.archives");
+  /** The same, but never by the upload path: Spark reads them before it reads that. */
+  private static final Set<String> FIRST_FILES = Set.of("--keytab", "spark.kerberos.keytab", "spark.kubernetes.executor.podTemplateFile");
   /** Options that are of no use in the driver's pod, where the driver is in client mode. */
   private static final Set<String> HERE = Set.of("--deploy-mode", "--master", "--properties-file", "--conf");
-  private static final Set<String> KEYS_HERE = Set.of("spark.submit.deployMode", "spark.master", "spark.kubernetes.context");
+  /** The same for keys. The driver's address and its pod's name come from the pod. */
+  private static final Set<String> KEYS_HERE = Set.of("spark.submit.deployMode", "spark.master", "spark.kubernetes.context",
+      DRIVER + "pod.name", "spark.driver.host", "spark.driver.bindAddress");
   /** Keys of the driver's pod that its driver reads, too. */
   private static final Set<String> OF_CLIENTS = Set.of(DRIVER + "pod.name", DRIVER + "ownPersistentVolumeClaim",
       DRIVER + "reusePersistentVolumeClaim", DRIVER + "waitToReusePersistentVolumeClaim",
       DRIVER + "service.deleteOnTermination", DRIVER + "master");
   static final String UPLOAD_PATH = "spark.kubernetes.file.upload.path";
   private static final String WAIT = "spark.kubernetes.submission.waitAppCompletion";
-  /** Keys whose files of this machine come along, as those of the options do. */
-  private static final Set<String> FILE_KEYS = Set.of("spark.jars", "spark.files", "spark.submit.pyFiles", "spark.archives");
+  static final String HADOOP = "put Hadoop's configuration into the image, or name its keys as spark.hadoop.NAME";
+  private static final String ACCOUNT = "the driver has the token of its service account";
+  private static final String CALLS = "posse calls the API server";
+  /** Keys of the driver's pod, and of Spark's steps which make it: none runs here. The first prefix counts. */
+  private static final List<Keys.Other> WITHOUT = List.of(
+      new Keys.Other(DRIVER + "pod.name", "the Job names its pods"),
+      new Keys.Other(DRIVER, DRIVER + "podTemplateFile has what it says"),
+      new Keys.Other("spark.driver.host", "executors dial the pod's address"),
+      new Keys.Other("spark.driver.bindAddress", "the driver listens at the pod's address"),
+      new Keys.Other("spark.kubernetes.authenticate.driver.ca", ACCOUNT),
+      new Keys.Other("spark.kubernetes.authenticate.driver.client", ACCOUNT),
+      new Keys.Other("spark.kubernetes.authenticate.driver.oauth", ACCOUNT),
+      new Keys.Other("spark.kubernetes.authenticate.submission.", CALLS),
+      new Keys.Other("spark.kubernetes.submission.connectionTimeout", CALLS),
+      new Keys.Other("spark.kubernetes.submission.requestTimeout", CALLS),
+      new Keys.Other("spark.kubernetes.hadoop.configMapName", HADOOP),
+      new Keys.Other("spark.kubernetes.kerberos.", "put krb5.conf into the image; posse's credentials bring tokens"));
   /** What `posse submit --file` takes, in all: the limit of a Secret, less what else is in it. */
   private static final long FILE_BYTES_MAX = 700_000;
   private static final int LABEL_CHARS_MAX = 63;
-  private static final long OVERHEAD_MIB_MIN = 384;
   /** The user of Spark's image. Hadoop's code needs one that has a name. */
   private static final int SPARK_USER = 185;
 
@@ -56,8 +82,8 @@ final class ClusterMode {
   private final Set<String> used = new TreeSet<>();
   /** The driver's pod names a service account. */
   private boolean hasAccount;
-  /** Files of this machine for the pods. */
-  private final List<String> files = new ArrayList<>();
+  /** Files of this machine for the pods, by their names there. */
+  private final Map<String, String> files = new LinkedHashMap<>();
 
   ClusterMode(Submit.Place place, Arguments arguments, Map<String, String> conf, UnaryOperator<String> upload) {
     this.place = place;
@@ -74,10 +100,11 @@ final class ClusterMode {
     } catch (IllegalArgumentException e) {
       refused.accept(e.getMessage());
     }
-    without().forEach(key -> explained.put(key, "nothing: driver.pod in posse.yaml, or " + DRIVER + "podTemplateFile"));
-    used.forEach(key -> explained.put(key, key.startsWith(DRIVER) ? "driver in posse.yaml" : "driver in posse.yaml, and unchanged"));
+    used.forEach(key -> explained.put(key, key.startsWith(DRIVER) ? "the driver's pod" : "the driver's pod, and unchanged"));
+    without().forEach((key, note) -> explained.put(key, "nothing: " + note));
     explained.put(UPLOAD_PATH, "files of this machine are copied there, and the driver gets them from there");
-    FILE_KEYS.forEach(key -> explained.put(key, "files of this machine come along"));
+    FILES.forEach(key -> explained.put(key, "files of this machine come along"));
+    FIRST_FILES.forEach(key -> explained.put(key, "a file of this machine comes along"));
     explained.put(WAIT, "posse submit --logs or --no-wait");
     explained.put("spark.kubernetes.context", "posse submit --context");
     return explained;
@@ -96,7 +123,11 @@ final class ClusterMode {
 
   /** @param told keys for which posse's configuration has something */
   void describe(ObjectNode configuration, Set<String> told) {
-    ObjectNode driver = configuration.putObject("driver");
+    ObjectNode driver = configuration.withObject("/driver");
+    if (!driver.has("retries")) {
+      // As with Spark, an application that fails has failed. A lost pod costs no retry.
+      driver.put("retries", 0);
+    }
     String image = take(DRIVER + "container.image").or(() -> take("spark.kubernetes.container.image")).orElse("");
     driver.put("image", image);
     text(driver, "posse_image", "spark.posse.image");
@@ -106,6 +137,11 @@ final class ClusterMode {
     text(driver, "container", DRIVER + "podTemplateContainerName");
     ObjectNode container = container(pod, driver.path("container").asText());
     resources(container.withObject("/resources"));
+    int page = Integer.parseInt(conf.getOrDefault("spark.ui.port", "4040"));
+    if (page > 0) {
+      // Prometheus finds only ports that a container declares.
+      container.withArray("ports").addObject().put("name", "spark-ui").put("containerPort", page);
+    }
     ObjectNode metadata = pod.withObject("/metadata");
     // The adapter adds the application's id, which is another one for each try of the Job.
     metadata.withObject("/labels").put("spark-role", "driver").put("spark-app-name", appName());
@@ -165,16 +201,26 @@ final class ClusterMode {
   /** As Spark computes them: its memory with the overhead, and the limit of CPU only if there is one. */
   private void resources(ObjectNode resources) {
     long memory = JavaUtils.byteStringAsMb(take("spark.driver.memory").orElse("1g"));
-    boolean isNoJvm = arguments.application().stream().limit(1).anyMatch(file -> file.matches(".*\\.(py|[rR])"));
-    double factor = Double.parseDouble(take("spark.driver.memoryOverheadFactor")
-        .or(() -> take("spark.kubernetes.memoryOverheadFactor")).orElse(isNoJvm ? "0.4" : "0.1"));
+    double factor = Double.parseDouble(take("spark.driver.memoryOverheadFactor").or(() -> take(FACTOR))
+        .orElse(isNoJvm() ? NO_JVM_FACTOR : "0.1"));
+    long least = JavaUtils.byteStringAsMb(take("spark.driver.minMemoryOverhead").orElse("384m"));
     long overhead = take("spark.driver.memoryOverhead").map(JavaUtils::byteStringAsMb)
-        .orElse(Math.max((long) (factor * memory), OVERHEAD_MIB_MIN));
+        .orElse(Math.max((long) (factor * memory), least));
     String all = memory + overhead + "Mi";
     String cores = take(DRIVER + "request.cores").or(() -> take("spark.driver.cores")).orElse("1");
     resources.withObject("/requests").put("cpu", cores).put("memory", all);
     ObjectNode limits = resources.withObject("/limits").put("memory", all);
     take(DRIVER + "limit.cores").ifPresent(limit -> limits.put("cpu", limit));
+    each(RESOURCE, (name, value) -> {
+      String kind = name.replaceFirst("\\.amount$", "");
+      if (!kind.equals(name)) {
+        limits.put(conf.getOrDefault(RESOURCE + kind + ".vendor", "") + "/" + kind, value);
+      }
+    });
+  }
+
+  private boolean isNoJvm() {
+    return arguments.application().stream().limit(1).anyMatch(file -> file.matches(".*\\.(py|[rR])"));
   }
 
   private void variables(ObjectNode driver) {
@@ -198,7 +244,7 @@ final class ClusterMode {
     Optional<String> file = take(DRIVER + "podTemplateFile");
     if (file.isPresent()) {
       try {
-        if (YAML.readTree(Path.of(file.get()).toFile()) instanceof ObjectNode pod) {
+        if (YAML.readTree(here(file.get()).toFile()) instanceof ObjectNode pod) {
           return pod;
         }
       } catch (IOException e) {
@@ -235,68 +281,113 @@ final class ClusterMode {
     if (image.isEmpty()) {
       throw new IllegalArgumentException("there is no image: set spark.kubernetes.container.image");
     }
-    file(place.script());
-    file(place.jar());
+    String script = bring(place.script());
     // A pod does not know its image, and a message should name it. The jar may have any name.
     StringBuilder text = new StringBuilder("exec env POSSE_SPARK_IMAGE=").append(Submit.quoted(image))
-        .append(" POSSE_SPARK_JAR=").append(there(place.jar())).append(" sh ").append(there(place.script()));
+        .append(" POSSE_SPARK_JAR=").append(bring(place.jar())).append(" sh ").append(script);
+    arguments.flagsOfSpark().forEach(flag -> text.append(' ').append(Submit.quoted(flag)));
+    boolean hasFiles = false;
     for (Arguments.Option option : arguments.options()) {
       if (!HERE.contains(option.name())) {
-        text.append(' ').append(Submit.quoted(option.name())).append(' ')
-            .append(FILES.contains(option.name()) ? paths(option.value()) : Submit.quoted(option.value()));
+        text.append(' ').append(Submit.quoted(option.name())).append(' ').append(word(option.name(), "", option.value()));
+        hasFiles |= FILES.contains(option.name());
       }
     }
-    conf.forEach((key, value) -> {
-      if (!KEYS_HERE.contains(key)) {
-        text.append(" --conf ")
-            .append(FILE_KEYS.contains(key) ? Submit.quoted(key + "=") + paths(value) : Submit.quoted(key + "=" + value));
-      }
-    });
-    text.append(" --conf ").append(Submit.quoted(Keys.TOLD + "=" + String.join(",", told)));
+    Map<String, String> keys = new TreeMap<>(conf);
+    keys.keySet().removeAll(KEYS_HERE);
+    keys.put(Keys.TOLD, String.join(",", told));
+    hasFiles |= !Collections.disjoint(keys.keySet(), FILES);
+    if (hasFiles) {
+      // Then Spark copies the files into the working directory and unpacks the archives, as in its own cluster mode.
+      text.insert(0, "dir=$(mktemp -d) && cd \"$dir\" && ");
+      keys.put("spark.kubernetes.submitInDriver", "true");
+    }
+    if (isNoJvm()) {
+      // Spark's cluster mode gives executors the factor of the driver's pod.
+      keys.putIfAbsent(FACTOR, NO_JVM_FACTOR);
+    }
+    keys.forEach((key, value) -> text.append(" --conf ").append(word(key, key + "=", value)));
     List<String> application = arguments.application();
     if (application.isEmpty()) {
       throw new IllegalArgumentException("there is no application: name its jar or its .py file");
     }
-    text.append(' ').append(paths(application.get(0)));
+    String first = application.get(0);
+    text.append(' ').append(first.equals(SparkLauncher.NO_RESOURCE) ? Submit.quoted(first) : paths(first, true));
     application.subList(1, application.size()).forEach(word -> text.append(' ').append(Submit.quoted(word)));
     checkSize();
     return text.toString();
   }
 
   private void checkSize() {
-    long bytes = files.stream().mapToLong(path -> Path.of(path).toFile().length()).sum();
+    long bytes = files.values().stream().mapToLong(path -> Path.of(path).toFile().length()).sum();
     if (bytes > FILE_BYTES_MAX) {
-      throw new IllegalArgumentException("files of this machine have " + bytes + " bytes (" + String.join(", ", files)
+      throw new IllegalArgumentException("files of this machine have " + bytes + " bytes (" + String.join(", ", files.values())
           + "), and " + FILE_BYTES_MAX + " come along: set " + UPLOAD_PATH + " to a folder that the driver reaches, such as"
           + " s3a://bucket/uploads, or put them into the image and name them as local:///PATH");
     }
   }
 
-  /** A list of files as words of a shell; those of this machine come along. */
-  private String paths(String list) {
+  /** The value of an option or a key, behind `before`, as a word of a shell. */
+  private String word(String name, String before, String value) {
+    boolean isFirst = FIRST_FILES.contains(name);
+    return !isFirst && !FILES.contains(name) ? Submit.quoted(before + value)
+        : (before.isEmpty() ? "" : Submit.quoted(before)) + paths(value, !isFirst);
+  }
+
+  /** A list of files as words of a shell; those of this machine come along, or are uploaded. */
+  private String paths(String list, boolean isUploaded) {
     List<String> words = new ArrayList<>();
     for (String one : list.split(",")) {
-      String path = one.replaceFirst("^file:(//)?", "").replaceFirst("#.*", "");
-      boolean isHere = !path.matches("[a-z0-9]+:.*") && Files.isRegularFile(Path.of(path));
-      String alias = one.contains("#") ? one.substring(one.indexOf('#')) : "";
-      if (!isHere) {
+      String path = one.replaceFirst("#.*", "");
+      String alias = one.substring(path.length());
+      if (path.matches("(?!file:)[a-z0-9]+:.*")) {
         words.add(Submit.quoted(one));
-      } else if (conf.containsKey(UPLOAD_PATH)) {
-        words.add(Submit.quoted(upload.apply(path) + alias));
+      } else if (isUploaded && conf.containsKey(UPLOAD_PATH)) {
+        all(path).forEach(file -> words.add(Submit.quoted(upload.apply(file) + alias)));
       } else {
-        words.add(there(path) + Submit.quoted(alias));
-        file(path);
+        all(path).forEach(file -> words.add(bring(file) + Submit.quoted(alias)));
       }
     }
     return String.join(",", words);
   }
 
-  private void file(String path) {
-    files.add(path);
+  private static Path here(String path) {
+    return Path.of(path.replaceFirst("^file:(//)?", ""));
   }
 
-  private static String there(String path) {
-    return "\"$POSSE_FILES_DIR\"/" + Submit.quoted(Path.of(path).getFileName().toString());
+  /** The files of this machine with this path, whose name may have wildcards. */
+  private static List<String> all(String path) {
+    Path file = here(path);
+    List<String> all = new ArrayList<>();
+    if (Files.isRegularFile(file)) {
+      all.add(file.toString());
+    } else {
+      try (DirectoryStream<Path> found = Files.newDirectoryStream(file.resolveSibling(""), String.valueOf(file.getFileName()))) {
+        found.forEach(one -> all.add(one.toString()));
+      } catch (IOException e) {
+        // There is no such folder.
+      }
+    }
+    all.removeIf(one -> !Files.isRegularFile(Path.of(one)));
+    if (all.isEmpty()) {
+      throw new IllegalArgumentException(path + " is no file of this machine: name one of the image as local:///PATH");
+    }
+    Collections.sort(all);
+    return all;
+  }
+
+  /** Lets a file come along, and returns where it is then. */
+  private String bring(String path) {
+    String name = Path.of(path).getFileName().toString();
+    String other = files.putIfAbsent(name, path);
+    String remedy = ": rename one, or set " + UPLOAD_PATH;
+    if (other != null && !Path.of(path).toAbsolutePath().normalize().equals(Path.of(other).toAbsolutePath().normalize())) {
+      throw new IllegalArgumentException(other + " and " + path + " have one name" + remedy);
+    }
+    if (!name.matches("[A-Za-z0-9._-]+")) {
+      throw new IllegalArgumentException(path + " has a name with other characters than letters, digits, ., _ and -" + remedy);
+    }
+    return "\"$POSSE_FILES_DIR\"/" + Submit.quoted(name);
   }
 
   /** Options of `posse submit`. */
@@ -307,20 +398,24 @@ final class ClusterMode {
     }
     boolean waits = Boolean.parseBoolean(conf.getOrDefault(WAIT, "true"));
     options.add(waits ? "--logs" : "--no-wait");
-    files.forEach(path -> options.addAll(List.of("--file", path)));
+    files.values().forEach(path -> options.addAll(List.of("--file", path)));
     return options;
   }
 
-  /** What is set and has no effect. */
-  List<String> told() {
-    Set<String> without = without();
-    return without.isEmpty() ? List.of() : List.of("no effect with posse (driver.pod in posse.yaml, or " + DRIVER
-        + "podTemplateFile): " + String.join(", ", without));
+  /** One line with what is set and has no effect. */
+  Optional<String> told() {
+    List<String> told = new ArrayList<>();
+    without().forEach((key, note) -> told.add(key + " (" + note + ")"));
+    return Keys.line(told);
   }
 
-  private Set<String> without() {
-    Set<String> without = new TreeSet<>(conf.keySet());
-    without.removeIf(key -> !key.startsWith(DRIVER) || used.contains(key) || OF_CLIENTS.contains(key));
+  private Map<String, String> without() {
+    Map<String, String> without = new TreeMap<>();
+    for (String key : conf.keySet()) {
+      if (KEYS_HERE.contains(key) || !used.contains(key) && !OF_CLIENTS.contains(key)) {
+        Keys.note(WITHOUT, key).ifPresent(note -> without.put(key, note));
+      }
+    }
     return without;
   }
 }

@@ -60,17 +60,18 @@ final class Keys {
       key("spark.kubernetes.allocation.batch.size", "allocation.in_flight_max", Kind.IN_FLIGHT),
       key("spark.kubernetes.allocation.executor.timeout", "allocation.start_timeout", Kind.TIME),
       key("spark.kubernetes.allocation.maxPendingPods", "allocation.pending_max", Kind.NUMBER),
-      none("spark.kubernetes.allocation.maxPendingPodsPerRp", "allocation.pending_max is over all profiles"),
+      key("spark.posse.driver.retries", "driver.retries", Kind.NUMBER),
+      none("spark.kubernetes.allocation.maxPendingPodsPerRp", "spark.kubernetes.allocation.maxPendingPods is over all profiles"),
       none("spark.kubernetes.allocation.batch.delay", "posse does not wait between creates"),
-      none("spark.kubernetes.allocation.driver.readinessTimeout", "driver.ready in posse.yaml holds creates back"),
-      none("spark.kubernetes.allocation.maximum", "failures.app ends an application that always fails"),
+      none("spark.kubernetes.allocation.driver.readinessTimeout", "driver.ready of a file for posse submit holds creates back"),
+      none("spark.kubernetes.allocation.maximum", "spark.executor.maxNumFailures ends an application that always fails"),
       none("spark.kubernetes.executor.checkAllContainers", "Spark's container alone decides"),
       new Key("spark.kubernetes.executor.enableApiWatcher", "", Kind.NOTHING, "false", "losses come from posse"),
       none("spark.kubernetes.executor.podDeletionCost", "Spark itself names the executors that end"),
-      none(POD_NAME_PREFIX, "pods are named <app>-<instance>-exec-<id>, with app of posse.yaml"));
+      none(POD_NAME_PREFIX, "pods are named <app>-<instance>-exec-<id>"));
 
-  /** Keys of others, which Spark on Kubernetes, or Spark with another allocator than its own, does not read. */
-  private record Other(String prefix, String note) {}
+  /** Keys that begin with this prefix, which nobody reads, and what to use instead. */
+  record Other(String prefix, String note) {}
 
   private static final String YARN = "spark.yarn.";
   private static final String EXECUTOR = "spark.kubernetes.executor.";
@@ -80,12 +81,12 @@ final class Keys {
       + " memory after an OOM";
   private static final String PLUGINS = "spark.plugins";
 
-  /** The first prefix counts. */
+  /** Those which Spark on Kubernetes, or Spark with another allocator than its own, does not read. The first prefix counts. */
   private static final List<Other> OTHERS = List.of(
       new Other(EXECUTOR + "pvc.resize", CLAIMS),
       new Other(EXECUTOR + "resize", MEMORY),
       new Other(YARN + "queue", "a queue of Kueue, or a quota of the namespace: docs/SHARED_CLUSTERS.md"),
-      new Other(YARN + "maxAppAttempts", "driver.retries in posse.yaml"),
+      new Other(YARN + "maxAppAttempts", "spark.posse.driver.retries in cluster mode"),
       new Other(YARN + "max.executor.failures", "spark.executor.maxNumFailures"),
       new Other(YARN + "executor.failuresValidityInterval", "spark.executor.failuresValidityInterval"),
       new Other(YARN + "executor.nodeLabelExpression", EXECUTOR + "node.selector.NAME"),
@@ -111,7 +112,11 @@ final class Keys {
       return value.contains("ExecutorPVCResizePlugin") ? Optional.of(CLAIMS)
           : value.contains("ExecutorResizePlugin") ? Optional.of(MEMORY) : Optional.empty();
     }
-    return OTHERS.stream().filter(one -> key.startsWith(one.prefix())).findFirst().map(Other::note);
+    return note(OTHERS, key);
+  }
+
+  static Optional<String> note(List<Other> others, String key) {
+    return others.stream().filter(one -> key.startsWith(one.prefix())).findFirst().map(Other::note);
   }
 
   private static Key key(String name, String posse, Kind kind) {
@@ -135,6 +140,10 @@ final class Keys {
     }
     conf.forEach((key, value) -> other(key, value).filter(note -> told.add(key))
         .ifPresent(note -> without.add(key + " (" + note + ")")));
+    return line(without);
+  }
+
+  static Optional<String> line(List<String> without) {
     return without.isEmpty() ? Optional.empty() : Optional.of("no effect with posse: " + String.join(", ", without));
   }
 

@@ -218,7 +218,11 @@ public final class Submit {
     named(words, "--context", "spark.kubernetes.context");
     words.addAll(List.of("-f", "/dev/fd/3"));
     words.addAll(driver.options());
-    return new Call(words, Optional.of(configuration), driver.told());
+    List<String> told = new ArrayList<>(driver.told().stream().toList());
+    if (!env.getOrDefault("HADOOP_CONF_DIR", "").isEmpty()) {
+      told.add("HADOOP_CONF_DIR does not come along: " + ClusterMode.HADOOP);
+    }
+    return new Call(words, Optional.of(configuration), told);
   }
 
   private SparkConf sparkConf() {

@@ -94,7 +94,7 @@ final class SettingsTest {
     // A second context in this process tells only what is new.
     conf.set(prefix, "mine");
     Check.same(Settings.untold(conf).orElseThrow(), "no effect with posse: "
-        + prefix + " (pods are named <app>-<instance>-exec-<id>, with app of posse.yaml)");
+        + prefix + " (pods are named <app>-<instance>-exec-<id>)");
     Check.same(Settings.untold(conf), Optional.empty());
   }
 

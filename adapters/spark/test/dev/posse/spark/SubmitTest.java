@@ -36,6 +36,11 @@ final class SubmitTest {
     outside();
     keys();
     cluster();
+    podOfJob();
+    memory();
+    noEffect();
+    filesOfMachine();
+    named();
     names();
     upload();
     refused();
@@ -180,7 +185,7 @@ final class SubmitTest {
     Check.same(pod.at("/spec/containers/0/resources/limits").toString(), "{\"memory\":\"1433Mi\"}");
     Check.same(made.path("env").size(), 2);
     String command = made.at("/command/2").asText();
-    assert command.startsWith("exec env POSSE_SPARK_IMAGE='i:1' POSSE_SPARK_JAR=\"$POSSE_FILES_DIR\"/'posse-spark.jar' sh \"$POSSE_FILES_DIR\"/'posse-spark-submit' '--driver-memory' '1g'") : command;
+    assert command.startsWith("dir=$(mktemp -d) && cd \"$dir\" && exec env POSSE_SPARK_IMAGE='i:1' POSSE_SPARK_JAR=\"$POSSE_FILES_DIR\"/'posse-spark.jar' sh \"$POSSE_FILES_DIR\"/'posse-spark-submit' '--driver-memory' '1g'") : command;
     assert command.contains(" '--py-files' \"$POSSE_FILES_DIR\"/'" + name + "''','local:///x.zip' ")
         || command.contains(" '--py-files' \"$POSSE_FILES_DIR\"/'" + name + "'''," + "'local:///x.zip' ") : command;
     assert command.contains(" --conf 'spark.x=it'\\''s' ") && !command.contains("spark.master") : command;
@@ -188,9 +193,135 @@ final class SubmitTest {
     Check.same(call.words().subList(0, 6),
         List.of("/bin/posse", "submit", "-f", "/dev/fd/3", "--create-rbac", "--logs"));
     assert call.words().contains(app.toString()) && call.words().contains("/b/posse-spark.jar") : call.words();
-    Check.same(call.told(), List.of("no effect with posse (driver.pod in posse.yaml, or spark.kubernetes.driver.podTemplateFile): "
-        + driver + "volumes.emptyDir.e.mount.path"));
+    Check.same(call.told(), List.of("no effect with posse: " + driver
+        + "volumes.emptyDir.e.mount.path (spark.kubernetes.driver.podTemplateFile has what it says)"));
     Check.fails(() -> call(Map.of(), "--deploy-mode", "cluster", "local:///app.py"), "set spark.kubernetes.container.image");
+  }
+
+  private static final String IMAGE = "spark.kubernetes.container.image=i:1";
+
+  private static Submit.Call cluster(String... words) {
+    List<String> all = Stream.concat(Stream.of("--deploy-mode", "cluster", "--conf", IMAGE), Stream.of(words)).toList();
+    return new Submit(Map.of(), PLACE, all).call();
+  }
+
+  private static JsonNode driver(Submit.Call call) {
+    return call.configuration().orElseThrow().path("driver");
+  }
+
+  private static String command(Submit.Call call) {
+    return driver(call).at("/command/2").asText();
+  }
+
+  /** The pod is the Job's, and an application runs once, as Spark's does. */
+  private static void podOfJob() {
+    Submit.Call call = cluster("--conf", "spark.kubernetes.driver.pod.name=mine", "--conf", "spark.driver.host=10.1.2.3",
+        "--conf", "spark.driver.bindAddress=10.1.2.3", "local:///app.py");
+    for (String word : List.of("=mine", "10.1.2.3")) {
+      assert !command(call).contains(word) : word + " in " + command(call);
+    }
+    for (String key : List.of("spark.kubernetes.driver.pod.name (", "spark.driver.host (", "spark.driver.bindAddress (")) {
+      assert String.join(" ", call.told()).contains(key) : key + " in " + call.told();
+    }
+    Check.same(driver(call).path("retries").toString(), "0");
+    call = cluster("--conf", "spark.posse.driver.retries=2", "local:///app.py");
+    Check.same(driver(call).path("retries").toString(), "2");
+    Check.same(driver(call).at("/pod/spec/containers/0/ports").toString(), "[{\"name\":\"spark-ui\",\"containerPort\":4040}]");
+    call = cluster("--conf", "spark.ui.port=5050", "local:///app.py");
+    Check.same(driver(call).at("/pod/spec/containers/0/ports/0/containerPort").asInt(), 5050);
+    // Any free one.
+    call = cluster("--conf", "spark.ui.port=0", "local:///app.py");
+    Check.same(driver(call).at("/pod/spec/containers/0/ports").size(), 0);
+  }
+
+  /** As Spark's cluster mode computes it, for the driver and for executors. */
+  private static void memory() {
+    String minimum = "spark.driver.minMemoryOverhead=1g";
+    String factor = "spark.kubernetes.memoryOverheadFactor=";
+    for (String[] row : new String[][] {{"app.jar", "spark.x=y", "1408Mi", ""}, {"app.py", "spark.x=y", "1433Mi", factor + "0.4"},
+        {"app.jar", minimum, "2048Mi", ""}, {"app.py", factor + "0.6", "1638Mi", factor + "0.6"},
+        {"app.py", "spark.driver.memoryOverheadFactor=0.6", "1638Mi", factor + "0.4"}}) {
+      Submit.Call call = cluster("--conf", row[1], "local:///" + row[0]);
+      Check.same(driver(call).at("/pod/spec/containers/0/resources/limits/memory").asText(), row[2]);
+      assert row[3].isEmpty() ? !command(call).contains(factor) : command(call).contains(" '" + row[3] + "'") : command(call);
+      assert command(call).split(factor, -1).length <= 2 : command(call);
+    }
+    String gpu = "spark.driver.resource.gpu.";
+    JsonNode limits = driver(cluster("--conf", gpu + "amount=2", "--conf", gpu + "vendor=nvidia.com", "local:///app.jar"))
+        .at("/pod/spec/containers/0/resources/limits");
+    Check.same(limits.path("nvidia.com/gpu").asText(), "2");
+    assert command(cluster("--verbose", "local:///app.jar")).contains(" '--verbose' ");
+  }
+
+  /** Keys that Spark reads in steps which do not run here. */
+  private static void noEffect() {
+    String[] keys = {"spark.kubernetes.hadoop.configMapName", "spark.kubernetes.kerberos.krb5.path",
+        "spark.kubernetes.kerberos.krb5.configMapName", "spark.kubernetes.kerberos.tokenSecret.name",
+        "spark.kubernetes.authenticate.submission.oauthToken", "spark.kubernetes.authenticate.driver.oauthToken",
+        "spark.kubernetes.submission.connectionTimeout", "spark.kubernetes.submission.requestTimeout",
+        "spark.kubernetes.driver.pod.name"};
+    List<String> words = Stream.concat(Stream.of(keys).flatMap(key -> Stream.of("--conf", key + "=x")),
+        Stream.of("--conf", "spark.kubernetes.authenticate.driver.serviceAccountName=a", "--queue", "prod", "local:///app.py")).toList();
+    String told = String.join(" ", cluster(words.toArray(String[]::new)).told());
+    String explained = explained(Stream.concat(Stream.of("--deploy-mode", "cluster"), words.stream()).toArray(String[]::new));
+    for (String key : keys) {
+      assert told.contains(key + " (") : key + " in " + told;
+      assert explained.lines().anyMatch(line -> line.matches(java.util.regex.Pattern.quote(key) + "=x +-> nothing: .*")) : key;
+    }
+    assert !told.contains("serviceAccountName") : told;
+    assert explained.contains("spark.yarn.queue=prod") : explained;
+    // There is no posse.yaml in this mode.
+    assert !told.contains("posse.yaml") && !explained.contains("posse.yaml") : told + explained;
+    Submit.Call call = new Submit(Map.of("HADOOP_CONF_DIR", "/etc/hadoop"), PLACE,
+        List.of("--deploy-mode", "cluster", "--conf", IMAGE, "local:///app.py")).call();
+    assert String.join(" ", call.told()).contains("HADOOP_CONF_DIR") : call.told();
+  }
+
+  /** What Spark brings along comes along, and the driver finds it by its name in its working directory. */
+  private static void filesOfMachine() throws Exception {
+    Path folder = Files.createTempDirectory("files");
+    Path pod = Files.writeString(folder.resolve("pod.yaml"), "{spec: {containers: [{name: main}]}}");
+    Path key = Files.writeString(folder.resolve("my.keytab"), "k");
+    String executors = "spark.kubernetes.executor.podTemplateFile=";
+    // It is read before Hadoop works, so it is never uploaded.
+    Submit.Call call = cluster("--conf", executors + pod, "--keytab", key.toString(), "--conf",
+        "spark.kubernetes.file.upload.path=nowhere://x", "--conf", "spark.kubernetes.driver.podTemplateFile=file://" + pod,
+        "local:///app.py");
+    assert command(call).contains("'" + executors + "'\"$POSSE_FILES_DIR\"/'pod.yaml'") : command(call);
+    assert command(call).contains(" '--keytab' \"$POSSE_FILES_DIR\"/'my.keytab'") : command(call);
+    assert call.words().containsAll(List.of(pod.toString(), key.toString())) : call.words();
+    Check.same(driver(call).at("/pod/spec/containers/0/name").asText(), "main");
+    // Nothing to find in a folder.
+    assert command(call).startsWith("exec env ") && !command(call).contains("submitInDriver") : command(call);
+    for (String[] words : new String[][] {{"--files", key.toString()}, {"--conf", "spark.archives=local:///e.tgz#e"}}) {
+      call = cluster(words[0], words[1], "local:///app.py");
+      assert command(call).startsWith("dir=$(mktemp -d) && cd \"$dir\" && exec env ") : command(call);
+      assert command(call).contains(" --conf 'spark.kubernetes.submitInDriver=true' ") : command(call);
+    }
+  }
+
+  /** Files are named once, and are there. */
+  private static void named() throws Exception {
+    Path folder = Files.createTempDirectory("named");
+    Path jar = Files.writeString(folder.resolve("x.jar"), "x");
+    Files.writeString(folder.resolve("y.jar"), "y");
+    Path other = Files.writeString(Files.createDirectory(folder.resolve("b")).resolve("x.jar"), "z");
+    Path app = Files.writeString(folder.resolve("my app.py"), "");
+    String dir = "\"$POSSE_FILES_DIR\"/";
+    Submit.Call call = cluster("--jars", jar.toString(), "--conf", "spark.jars=" + folder + "/b/../x.jar", "local:///app.jar");
+    Check.same(call.words().stream().filter(word -> word.endsWith("x.jar")).count(), 1L);
+    call = cluster("--jars", folder + "/*.jar", "local:///app.jar");
+    assert command(call).contains(" '--jars' " + dir + "'x.jar'''," + dir + "'y.jar''' ") : command(call);
+    String upload = "spark.kubernetes.file.upload.path";
+    Check.fails(() -> cluster("--jars", jar + "," + other, "local:///app.jar"), jar + " and " + other + " have one name", upload);
+    Check.fails(() -> cluster(app.toString()), app.toString(), upload);
+    for (String absent : List.of("nosuch.py", folder + "/nosuch.jar", "file:///nosuch.py", folder + "/nosuch*.jar", folder.toString())) {
+      Check.fails(() -> cluster("--files", absent, "local:///app.py"), absent + " is no file of this machine", "local:///");
+      Check.fails(() -> cluster(absent), absent + " is no file of this machine");
+    }
+    Check.fails(() -> cluster("--conf", "spark.kubernetes.executor.podTemplateFile=/nosuch.yaml", "local:///app.py"), "/nosuch.yaml");
+    // Spark's word for an application on the class path.
+    assert command(cluster("--class", "A", "spark-internal", "a")).endsWith(" 'spark-internal' 'a'");
   }
 
   /** spark-app-name is what Spark itself makes of the name. */
@@ -273,8 +404,8 @@ final class SubmitTest {
     for (String[] row : new String[][] {{client, upload + " +-> nothing in client mode"}, {client, label + " +-> nothing in client"},
         {client, "spark.master=yarn +-> refused: .*k8s://URL"}, {client, "spark.yarn.queue=q +-> nothing: .*SHARED_CLUSTERS"},
         {client, "spark.yarn.x=y +-> nothing: only YARN"}, {client, "spark.plugins=.* -> nothing: .*sizeLimit"},
-        {cluster, upload + " +-> files of this machine are copied there"}, {cluster, label + " +-> driver in posse.yaml"},
-        {cluster, volume + " +-> nothing: driver.pod"}, {cluster, "spark.driver.memory=2g +-> driver in posse.yaml"},
+        {cluster, upload + " +-> files of this machine are copied there"}, {cluster, label + " +-> the driver's pod"},
+        {cluster, volume + " +-> nothing: .*podTemplateFile"}, {cluster, "spark.driver.memory=2g +-> the driver's pod, and"},
         {cluster, "waitAppCompletion=false +-> posse submit"}, {cluster, "refused: there is no image"}}) {
       assert java.util.regex.Pattern.compile(row[1]).matcher(row[0]).find() : row[1] + " in " + row[0];
     }
