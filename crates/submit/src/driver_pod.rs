@@ -134,6 +134,7 @@ impl Build<'_> {
             .entry("terminationMessagePolicy")
             .or_insert_with(|| json!("FallbackToLogsOnError"));
         self.add_pod_variables(container, &field)?;
+        self.declare_metrics(container, &field)?;
         if own_image {
             container.entry("resources").or_insert_with(|| self.parts["ownResources"].clone());
         }
@@ -154,6 +155,20 @@ impl Build<'_> {
         let ours = self.parts["env"].as_array().cloned().unwrap_or_default();
         env.retain(|entry| !ours.iter().any(|our| entry["name"] == our["name"]));
         env.splice(0..0, ours);
+        Ok(())
+    }
+
+    /// Declares the port of the metrics: a PodMonitor finds no other one.
+    fn declare_metrics(
+        &self,
+        container: &mut Map<String, Value>,
+        field: &str,
+    ) -> Result<(), TemplateError> {
+        let Some(scrape) = self.plan.scrape else { return Ok(()) };
+        let ports = self.template.list(container, "ports", &format!("{field}.ports"))?;
+        if !ports.iter().any(|port| port["containerPort"] == scrape.port) {
+            ports.push(json!({ "containerPort": scrape.port }));
+        }
         Ok(())
     }
 

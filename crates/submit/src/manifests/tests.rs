@@ -467,11 +467,17 @@ fn the_pod_says_where_prometheus_finds_its_metrics() {
     let by_default = Some(ScrapePort { port: 9760, is_default: true });
     let ours = pod("{image: i}", by_default);
     assert_eq!((annotations(&ours), has_flag(&ours)), (found("9760"), Some(":9760".to_owned())));
+    // Some find only ports that a container declares.
+    let ports = |pod: &Value| pod["spec"]["containers"][0]["ports"].clone();
+    assert_eq!(ports(&ours), json!([{"containerPort": 9760}]));
+    let declared = "{pod: {spec: {containers: [{name: driver, image: i, ports: [{name: m, containerPort: 9760}]}]}}}";
+    let declared = pod(declared, by_default);
+    assert_eq!(ports(&declared), json!([{"name": "m", "containerPort": 9760}]));
     let configured = pod("{image: i}", Some(ScrapePort { port: 80, is_default: false }));
     assert_eq!((annotations(&configured), has_flag(&configured)), (found("80"), None));
     let off = pod("{image: i}", None);
     let named = json!({"posse.dev/container": "driver"});
-    assert_eq!((annotations(&off), has_flag(&off)), (named, None));
+    assert_eq!((annotations(&off), has_flag(&off), ports(&off)), (named, None, Value::Null));
     // The annotations of the driver's own metrics stay.
     let theirs = r#"{pod: {metadata: {annotations: {prometheus.io/port: "4040"}},
         spec: {containers: [{name: driver, image: i}]}}}"#;
