@@ -39,6 +39,8 @@ const LOCAL_IMAGE: &str = "none";
 const DEV_LOG_LINES: u32 = 20;
 /// The folder that the pod of `posse submit` has for what a run needs.
 const POD_FOLDER: &str = "/run/posse";
+/// What starts Spark, also behind a shell: `spark-submit` or `posse-spark-submit`.
+const SPARK: &str = "spark-submit";
 /// What to do if executors in a cluster have no image.
 const NO_IMAGE: &str =
     "--command: give --image IMAGE or --template FILE too; only `run --dev` needs no image";
@@ -61,8 +63,8 @@ pub fn run_settings(args: &RunArgs, world: &World<'_>) -> Result<RunSettings, Fa
     }
     apply_flags(&mut config, &args.file, &file)?;
     let driver = driver(&mut config, args, world.env)?;
-    if let Some(problem) = problem_of_ready(&driver) {
-        return Err(Failure::usage(format!("{file}: driver.ready{problem}")));
+    if let Some(problem) = problem_of_driver(&driver) {
+        return Err(Failure::usage(format!("{file}: driver.{problem}")));
     }
     let app = app_name(&config, &args.file, &driver.command, &file)?;
     let groups = std::mem::take(&mut config.executors)
@@ -430,12 +432,19 @@ pub(super) fn read_template(path: &Path) -> Result<Template, Failure> {
     Ok(Template::parse(&shown, &read_text(&shown, path)?)?)
 }
 
-/// Why nothing could make the driver ready.
-fn problem_of_ready(driver: &Driver) -> Option<&'static str> {
+/// Why nothing could make the driver ready, or why its executors could not be kept.
+fn problem_of_driver(driver: &Driver) -> Option<&'static str> {
     if driver.ready.needs_driver_port() && driver.port.is_none() {
-        Some(" has no port: write tcp:PORT or http:PORT/PATH, or set driver.port")
+        Some("ready has no port: write tcp:PORT or http:PORT/PATH, or set driver.port")
     } else if driver.ready == Ready::Socket && driver.command.is_empty() {
-        Some(": socket is for a driver that posse starts: name driver.command")
+        Some("ready: socket is for a driver that posse starts: name driver.command")
+    } else if driver.keep_executors == Some(true)
+        && driver.command.iter().any(|word| word.contains(SPARK))
+    {
+        Some(
+            "keep_executors: Spark's executors end with their driver, because they do not connect to \
+             another one; leave it out",
+        )
     } else {
         None
     }

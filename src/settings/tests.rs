@@ -270,6 +270,22 @@ fn flags_that_do_not_fit_the_file_are_errors() {
         "",
         "posse.yaml: driver.ready: socket is for a driver that posse starts: name driver.command",
     );
+    // The words after `--` are the last ones.
+    for (command, args) in [
+        ("posse-spark-submit, app.py", ""),
+        ("sh, -c, 'exec /opt/spark/bin/spark-submit app.py'", ""),
+        ("sleep, '9'", "-- /opt/spark/bin/spark-submit app.py"),
+    ] {
+        let file = format!(
+            "app: a\nexecutors: []\ndriver: {{keep_executors: true, command: [{command}]}}"
+        );
+        fails(
+            Some(&file),
+            args,
+            "posse.yaml: driver.keep_executors: Spark's executors end with their",
+        );
+        settings(&[("posse.yaml", &file)], "-- sleep 9", &[]).unwrap();
+    }
     fails(
         Some("app: a\ndriver: {command: ['']}"),
         "",

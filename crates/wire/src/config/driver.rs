@@ -17,8 +17,6 @@ use crate::pod::template::Shorthands;
 
 /// What is before an image that is to be mounted.
 const VOLUME: &str = "volume:";
-/// What starts Spark, also behind a shell: `spark-submit` or `posse-spark-submit`.
-const SPARK: &str = "spark-submit";
 /// The most pods that may stand by.
 const STANDBY_MAX: u32 = 2;
 /// Default of `driver.retries`.
@@ -280,11 +278,6 @@ pub(super) fn driver(section: &Section<'_>) -> Result<Driver, ConfigError> {
             Ok(0) | Err(_) => return Err(section.error("page", "expected a port, 1 to 65535")),
         },
     };
-    if keep_executors == Some(true) && command.iter().any(|word| word.contains(SPARK)) {
-        let message = "Spark's executors end with their driver, because they do not connect to another one; \
-                       leave it out";
-        return Err(section.error("keep_executors", message));
-    }
     Ok(Driver { command, host, port, ready, page, idle, dev_command, keep_executors, pod })
 }
 

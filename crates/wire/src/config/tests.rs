@@ -352,14 +352,6 @@ fn errors_about_driver_keys_name_the_allowed_values() {
         ("{kind: cronjob}", "driver.kind: expected job or pod"),
         ("{kind: pod, retries: 1}", "driver.retries: a bare pod is not retried"),
         ("{kind: pod, standby: 1}", "driver.standby: a bare pod has no successor"),
-        (
-            "{keep_executors: true, command: [posse-spark-submit, app.py]}",
-            "driver.keep_executors: Spark's executors end with their driver",
-        ),
-        (
-            "{keep_executors: true, command: [sh, -c, 'exec /opt/spark/bin/spark-submit app.py']}",
-            "driver.keep_executors: Spark's executors end with their driver",
-        ),
         ("{standby: 3}", "driver.standby: expected a whole number from 0 to 2"),
         ("{standby: -1}", "driver.standby: expected a whole number from 0 to 2"),
         ("{standby: yes}", "driver.standby: expected a whole number from 0 to 2"),
