@@ -168,6 +168,8 @@ impl Reconciler {
     /// Deletes the oldest records of groups that have too many.
     pub(super) fn trim_records(&mut self, now: Millis) {
         let (max_of_others, max_of_indexes) = match self.has_record() {
+            // They would take the room of executors, and of the driver's next pod while no posse runs.
+            true if self.server.counts_ended() => (0, 0),
             true => (RECORDS_TO_LOOK_AT_MAX, RECORDS_TO_LOOK_AT_MAX),
             false => (RECORDS_MAX, usize::MAX),
         };

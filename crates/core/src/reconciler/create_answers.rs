@@ -10,6 +10,7 @@ use crate::model::input::{PodAnswer, Watermark};
 use crate::model::pod::Pod;
 use crate::model::refusal::{Advice, Refusal, RefusalClass, Verb};
 use crate::policy::loss::MESSAGE_BYTES_MAX;
+use crate::policy::room_of_ended_pods::Holders;
 use crate::state::create_backoff::BackoffCause;
 use crate::state::errands::MutationKind;
 use crate::state::executors::Life;
@@ -291,6 +292,9 @@ impl Reconciler {
         let is_new = backoff.on_refused(cause, sent_at, now, &mut self.rng);
         let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
+        if cause == BackoffCause::Capacity && Holders::of_quota(&message) == Holders::All {
+            self.server.on_quota_of_ended();
+        }
         let is_starting = self.gates.first_list_at().is_none_or(|at| now.since(at) < STARTING_MS);
         let may_end_run = group.spec.from_file && group.n_accepted == 0 && !has_task;
         if may_end_run && is_starting && !self.end.is_stopping() {

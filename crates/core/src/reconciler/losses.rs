@@ -86,7 +86,8 @@ impl Reconciler {
         let message = sanitize(&loss.message, MESSAGE_BYTES_MAX);
         let node_at_fault = node.clone().filter(|_| is_at_fault || blame != Blame::Application);
         self.tell(id, ExecutorEvent::Lost { node, reason, budget, exit_code, message });
-        let budget = budget.filter(|budget| !(is_of_task && *budget == Budget::App));
+        // What the application itself has failed at, a task pays for by its retries.
+        let budget = budget.filter(|budget| !is_of_task || *budget == Budget::Cluster);
         if reason.budget() == Some(Budget::App) && !reason.is_by_posse() {
             self.request_log(id, now);
         }

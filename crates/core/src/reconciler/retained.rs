@@ -11,7 +11,6 @@ use crate::model::pod::{Pod, StartProblemKind};
 use crate::model::status::State;
 use crate::policy::loss::classify;
 use crate::policy::room_of_ended_pods::Holders;
-use crate::state::counts::Counts;
 use crate::state::create_backoff::BackoffCause;
 use crate::state::errands::MutationKind;
 use crate::state::executors::{Group, Life, has_ended};
@@ -77,9 +76,6 @@ impl Reconciler {
     /// Gives up as much of what records hold as executors wait for.
     pub(super) fn give_way(&mut self, now: Millis) {
         self.fold_again();
-        let n_going = |counts: Counts| counts.of(State::Terminating) + counts.of(State::Draining);
-        let counts = self.executors.groups().values().map(Group::counts);
-        let mut n_going: u32 = counts.map(n_going).sum();
         let groups = self.executors.groups().iter();
         let lacking: Vec<(GroupName, u32, Holders)> = groups
             .filter_map(|(name, group)| {
@@ -87,19 +83,29 @@ impl Reconciler {
                 Some((name.clone(), n_missing, holders))
             })
             .collect();
+        if lacking.is_empty() {
+            return;
+        }
+        // What has ended goes at once. Who else terminates may take its time.
+        let groups = self.executors.groups().values();
+        let with_some = groups.filter(|group| group.counts().of(State::Terminating) > 0);
+        let executors = with_some.flat_map(|group| self.executors.own(group));
+        let ended = executors.filter(|(_, executor)| {
+            executor.state == State::Terminating
+                && executor.pod(&self.snapshot).is_some_and(has_ended)
+        });
+        let mut n_going = ended.count();
         for (name, n_missing, holders) in lacking {
-            let n_wanted = n_missing.saturating_sub(n_going);
-            if n_wanted == 0 {
-                continue;
-            }
-            let ids: Vec<ExecutorId> =
-                self.holding(&name, holders).take(n_wanted as usize).collect();
+            let n_wanted = (n_missing as usize).saturating_sub(n_going);
+            let may_go = |id: &ExecutorId| !self.is_of_attempt(*id);
+            let holding = self.holding(&name, holders).filter(may_go);
+            let ids: Vec<ExecutorId> = holding.take(n_wanted).collect();
             for id in ids {
                 let is_going = match holders {
                     Holders::All => self.drop_record(id, now),
                     Holders::RunningOn => self.end_rest(id),
                 };
-                n_going += u32::from(is_going);
+                n_going += usize::from(is_going);
             }
         }
     }
@@ -118,14 +124,19 @@ impl Reconciler {
         Some((n_missing, Holders::of_scheduler(words)))
     }
 
+    /// A record of a group that is started again as a whole ends with its attempt.
+    fn is_of_attempt(&self, id: ExecutorId) -> bool {
+        let executor = self.executors.get(id).filter(|executor| executor.is_done);
+        executor.is_some_and(|executor| self.executors.home(executor).spec.restarts_whole())
+    }
+
     /// The records that hold what this group waits for: its own first, then those of the others, then the retained
-    /// failed pods. An attempt of a whole group ends with all of its records.
+    /// failed pods.
     fn holding(&self, name: &GroupName, holders: Holders) -> impl Iterator<Item = ExecutorId> {
         let groups = self.executors.groups();
         let own = groups.get(name);
         let others = groups.iter().filter(move |(other, _)| *other != name).map(|(_, group)| group);
         let records = own.into_iter().chain(others);
-        let records = records.filter(|group| !group.spec.restarts_whole());
         let records =
             records.flat_map(|group| group.records.iter().chain(group.tasks.records.iter()));
         records.chain(self.executors.retained()).filter(move |id| self.holds(*id, holders))

@@ -17,13 +17,16 @@ pub struct Server {
     writes: Option<Outage>,
     /// When the server last answered anything.
     heard_at: Option<Millis>,
+    /// A quota has counted pods that have ended.
+    counts_ended: bool,
     window: Window,
 }
 
 impl Server {
     /// `in_flight_max`: the largest number of creates in flight.
     pub fn new(in_flight_max: u32) -> Self {
-        Self { reads: None, writes: None, heard_at: None, window: Window::new(in_flight_max) }
+        let window = Window::new(in_flight_max);
+        Self { reads: None, writes: None, heard_at: None, counts_ended: false, window }
     }
 
     /// How many creates are in flight, and how many more may be.
@@ -49,6 +52,16 @@ impl Server {
     /// It was sent at `sent_at`, and failed because of overload.
     pub fn on_overload(&mut self, sent_at: Millis, refusal: &Refusal, now: Millis, rng: &mut Rng) {
         self.window.on_overload(sent_at, refusal, now, rng);
+    }
+
+    /// A quota refused a create, and it counts pods that have ended.
+    pub fn on_quota_of_ended(&mut self) {
+        self.counts_ended = true;
+    }
+
+    /// A quota of the namespace counts pods that have ended, as it said once.
+    pub fn counts_ended(&self) -> bool {
+        self.counts_ended
     }
 
     /// A LIST was answered, a watch was opened, or it delivered something.

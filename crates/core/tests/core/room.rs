@@ -10,7 +10,7 @@ use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
 use posse_core::model::pod::{Phase, Pod, Rest};
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::{GroupSpec, Policy, Restart};
+use posse_core::model::settings::{GroupSpec, OnLoss, Policy, RecordUse, Restart};
 use posse_core::model::task::Task;
 use posse_core::model::waiting::{ServerWait, Waiting};
 
@@ -125,7 +125,11 @@ impl Server {
 }
 
 fn server(policy: Policy, group: GroupSpec, counts: Counts, quota: usize) -> Server {
-    let run = Run::new(policy, vec![group]);
+    of_groups(policy, vec![group], counts, quota)
+}
+
+fn of_groups(policy: Policy, groups: Vec<GroupSpec>, counts: Counts, quota: usize) -> Server {
+    let run = Run::new(policy, groups);
     let mut server = Server { run, counts, quota, slots: BTreeMap::new() };
     server.carry_out(100);
     server
@@ -240,4 +244,70 @@ fn the_records_of_tasks_give_way() {
         let is_kept = server.run.core.executors().get(ExecutorId(1)).is_some();
         assert_eq!(is_kept, counts == Counts::Running);
     }
+}
+
+/// Who terminates may take long: a lost node, a finalizer, a drain of an hour.
+#[test]
+fn records_do_not_wait_for_another_executor_to_be_gone() {
+    let work = GroupSpec { restart: Restart::OnFailure, completions: Some(6), ..spec("w", 1) };
+    let mut server = of_groups(policy(), vec![spec("s", 1), work], Counts::Objects, 4);
+    {
+        let of = |server: &Server, group: &str| {
+            let pods = server.run.pods.iter().filter(|pod| pod.phase == Phase::Running);
+            let mut ids = pods.filter(|pod| *pod.group.0 == *group).map(|pod| pod.id.0);
+            ids.next().unwrap()
+        };
+        for _ in 0..2 {
+            let id = of(&server, "w");
+            server.run.watch(&[id], end_with(0));
+            server.carry_out(5_000);
+        }
+        let id = of(&server, "s");
+        server.run.watch(&[id], |pod| (pod.deleting, pod.deletion_grace_s) = (true, 3_600));
+        server.carry_out(20_000);
+        let n_live = server.live().len();
+        assert_eq!(n_live, 3, "the one that goes, its successor, and the work");
+    }
+}
+
+/// The run has a record, so nobody needs the pods of work that is done, not even the last one.
+#[test]
+fn with_a_record_a_quota_that_counts_ended_pods_holds_nothing_up() {
+    for (quota, on_loss) in [(1, OnLoss::Executor), (3, OnLoss::Group)] {
+        let policy = Policy { record: RecordUse::On, outlives_driver: true, ..policy() };
+        let count = u32::try_from(quota).unwrap().min(2);
+        let group = GroupSpec {
+            restart: Restart::OnFailure,
+            completions: Some(6),
+            on_loss,
+            ..spec("g", count)
+        };
+        let mut server = server(policy, group, Counts::Objects, quota);
+        for n in 1..=6 {
+            let id = *server.live().first().expect("one runs");
+            server.run.watch(&[id], end_with(0));
+            server.carry_out(5_000);
+            assert_eq!(server.run.group("g").completed, n, "{quota}");
+        }
+        assert!(server.run.pods.len() < quota, "the driver's next pod has room");
+    }
+}
+
+/// Each attempt needs all of its records, and nothing else knows of them.
+#[test]
+fn records_of_an_attempt_are_named_if_they_hold_the_quota() {
+    let group = GroupSpec {
+        restart: Restart::OnFailure,
+        completions: Some(6),
+        on_loss: OnLoss::Group,
+        ..spec("g", 2)
+    };
+    let mut server = server(policy(), group, Counts::Objects, 3);
+    for _ in 0..3 {
+        let Some(id) = server.live().first().copied() else { break };
+        server.run.watch(&[id], end_with(0));
+        server.carry_out(20_000);
+    }
+    let message = server.run.group("g").message.unwrap();
+    assert!(message.contains("our own 3 completed executors"), "{message}");
 }

@@ -2,6 +2,7 @@
 //! waits for, when it gives up, how it backs off, and what it reports.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
+use super::tasks::{group, say, state, task};
 use crate::core_run::{Run, policy, spec, with_memory};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
@@ -11,7 +12,7 @@ use posse_core::model::ids::GroupName;
 use posse_core::model::input::{Input, PodEvent};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod, StartProblem, StartProblemKind};
 use posse_core::model::pod_text::{PodOverrides, PodText, PreferredNode};
-use posse_core::model::settings::{BadNodes, GroupSpec, Policy};
+use posse_core::model::settings::{BadNodes, GroupSpec, Limit, Policy};
 use posse_core::model::waiting::{StartWait, Waiting};
 
 const SECOND: u64 = 1_000;
@@ -353,6 +354,25 @@ fn a_container_that_cannot_be_started_counts_as_a_failed_start() {
         run.take();
         assert_eq!(run.waits_for("g"), Some(Waiting::Start(StartWait::ConfigError)));
     }
+}
+
+/// A task pays for its own failures by its retries, so one wrong image does not end the work of all.
+#[test]
+fn a_task_that_cannot_start_costs_no_budget() {
+    let policy = Policy { failures_start: Limit::Max(0), ..policy() };
+    let mut run = Run::new(policy, vec![group(0, None)]);
+    say(&mut run, &[task("typo", 0), task("good", 0)]);
+    assert_eq!(run.slots_created().len(), 2);
+    run.start(&[2]);
+    run.created(&[1]);
+    run.watch(&[1], |pod| {
+        (pod.phase, pod.container) = (Phase::Failed, ContainerState::Ended);
+        let reason = "StartError".into();
+        let end = End { exit_code: Some(128), container_reason: reason, ..End::default() };
+        pod.end = Some(Box::new(end));
+    });
+    assert_eq!((state(&mut run, "typo"), state(&mut run, "good")), ("failed", "running"));
+    assert_eq!(run.core.poll_verdict(), None);
 }
 
 fn lose_node(run: &mut Run, id: u64, node: &str) {

@@ -244,6 +244,7 @@ const TABLE: &[Row] = &[
     row(500, "", "failed calling webhook \"", RefusalClass::WebhookBusy),
     // A webhook's patch that does not fit the object (apiserver, `webhook/mutating/dispatcher.go`).
     row(500, "", "operation does not apply: ", RefusalClass::WebhookBusy),
+    row(500, "", " failed: test failed", RefusalClass::WebhookBusy),
     on_create(500, "resource quota evaluation timed out", RefusalClass::Transient),
     on_create(500, "API token found for service account", RefusalClass::Transient),
     // What etcd and its client answer instead of a write (etcd, `server/etcdserver/v3_server.go`, `apply/`). After the
@@ -446,6 +447,12 @@ mod tests {
             500,
             "InternalError",
             "Internal error occurred: failed calling webhook \"w\": timeout",
+            RefusalClass::WebhookBusy,
+        ),
+        (
+            500,
+            "InternalError",
+            "Internal error occurred: testing value /metadata/labels/a failed: test failed",
             RefusalClass::WebhookBusy,
         ),
         (
