@@ -2,20 +2,19 @@
 //! connection error it reads the state again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, bounded};
 use jiff::Timestamp;
 
 use crate::changes::{READ_RETRIES, wait_for_change};
+use crate::driver_logs::{DriverLogs, LOG_END};
 use crate::give_up::{GiveUp, Start, end_rest, remove, try_no_more};
 use crate::listener::{FollowEvent, Listener};
-use crate::logs::LogFollower;
 use crate::plan::driver_selector;
 use crate::state::{
-    DriverState, exit_code, has_begun, image_problem, job_end, last_lines, newest, pod_line,
+    DriverState, exit_code, image_problem, job_end, last_lines, newest, pod_line,
     reason_and_message, starts_since, state, volume_remedy,
 };
 use crate::workload::Workload;
@@ -40,10 +39,6 @@ const PULL_STEP_S: i64 = 10;
 const STARTING_S: u32 = 3;
 /// How often in a row the server may answer 401 or 403. A change of roles takes effect after a moment.
 const FORBIDDEN_MAX: u32 = 5;
-/// How long the rest of the log may take after the driver has ended.
-const LOG_END: Duration = Duration::from_secs(10);
-/// How many pods may wait for their logs to be read.
-const PODS_MAX: usize = 100;
 
 /// How a driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +86,6 @@ struct Reported {
     failed: u64,
     /// The exit code of the newest pod.
     code: Option<u8>,
-    has_logs_of: Vec<String>,
     /// How often the run in the newest pod may still be asked without an answer.
     n_asks: u32,
 }
@@ -102,37 +96,23 @@ impl Follower {
     /// # Errors
     /// We are not permitted to read the driver's state.
     pub fn follow(&self, listener: Listener<'_>) -> Result<Option<DriverEnd>, Refusal> {
-        let (sender, pods) = bounded::<String>(PODS_MAX);
+        let (mut driver_logs, logs) = DriverLogs::new(&self.objects);
         let (done_sender, done) = bounded::<()>(1);
-        let (log_objects, streams) = self.objects.with_own_streams();
-        let is_ended = AtomicBool::new(false);
         thread::scope(|scope| {
-            if self.logs {
-                let (tail, is_ended) = (self.tail, &is_ended);
-                let mut reader = LogFollower {
-                    objects: log_objects,
-                    listener,
-                    tail,
-                    is_ended,
-                    is_over: &|| false,
-                };
-                let read = move || {
-                    for pod in &pods {
-                        reader.follow(&pod);
-                        reader.tail = None;
-                    }
-                    drop(done_sender);
-                };
-                if let Err(error) =
-                    thread::Builder::new().name("log".to_owned()).spawn_scoped(scope, read)
-                {
-                    log::warn!("the driver's log is not shown: {error}");
+            let mut tail = self.tail;
+            let read = move || {
+                for log in &logs {
+                    log.read(listener, tail.take());
                 }
-            } else {
-                drop((pods, done_sender));
+                drop(done_sender);
+            };
+            if let Err(error) =
+                thread::Builder::new().name("log".to_owned()).spawn_scoped(scope, read)
+            {
+                log::warn!("the driver's log is not shown: {error}");
             }
-            let driver_end = self.observe_to_the_end(listener, &sender);
-            drop(sender);
+            let driver_end = self.observe_to_the_end(listener, &mut driver_logs);
+            let closed = driver_logs.close();
             if done.recv_timeout(LOG_END) == Err(RecvTimeoutError::Timeout) {
                 if matches!(driver_end, Ok(Some(_))) {
                     log::warn!(
@@ -140,8 +120,7 @@ impl Follower {
                         LOG_END.as_secs()
                     );
                 }
-                is_ended.store(true, Ordering::Release);
-                streams.shutdown();
+                closed.end();
             }
             driver_end
         })
@@ -150,7 +129,7 @@ impl Follower {
     fn observe_to_the_end(
         &self,
         listener: Listener<'_>,
-        logs: &Sender<String>,
+        logs: &mut DriverLogs,
     ) -> Result<Option<DriverEnd>, Refusal> {
         let n_asks = if self.run_waits.is_some() { ASKS_MAX } else { 0 };
         let mut reported = Reported { n_asks, ..Reported::default() };
@@ -210,7 +189,7 @@ impl Follower {
         observation: &Observation,
         reported: &mut Reported,
         listener: Listener<'_>,
-        logs: &Sender<String>,
+        logs: &mut DriverLogs,
     ) -> bool {
         let mut listens = true;
         for pod in &observation.pods {
@@ -227,18 +206,9 @@ impl Follower {
                 let about = format!("{} {i}", pod.uid());
                 listens &= reported.report(listener, &about, format!("{}: {line}", pod.name()));
             }
-            if self.logs
-                && has_begun(pod)
-                && !reported.has_logs_of.iter().any(|uid| uid == pod.uid())
-            {
-                reported.has_logs_of.push(pod.uid().to_owned());
-                if logs.try_send(pod.name().to_owned()).is_err() {
-                    log::warn!(
-                        "the log of pod {} is not shown: too many logs are waiting",
-                        pod.name()
-                    );
-                }
-            }
+        }
+        if self.logs {
+            logs.update(&observation.pods);
         }
         if let Some(pod) = newest(&observation.pods) {
             reported.code = exit_code(pod).or(reported.code);

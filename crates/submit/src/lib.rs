@@ -3,6 +3,7 @@
 
 pub mod apps;
 mod changes;
+mod driver_logs;
 pub mod driver_pod;
 pub mod executor_logs;
 pub mod files;

@@ -1,0 +1,237 @@
+//! Reads the logs of a driver's pods one after the other, and leaves a pod that another one has replaced.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::listener::Listener;
+use crate::logs::LogFollower;
+use crate::state::{has_begun, leads};
+use posse_kube::api::objects::Objects;
+use posse_kube::http::StreamHandle;
+use posse_wire::pod::details::PodDetails;
+
+/// How many pods may wait for their logs to be read.
+const PODS_MAX: usize = 100;
+/// How long the rest of a log may take after the driver has ended, or another pod leads.
+pub(super) const LOG_END: Duration = Duration::from_secs(10);
+
+/// A log that is to be read.
+pub(super) struct DriverLog {
+    objects: Objects,
+    pod: String,
+    is_ended: Arc<AtomicBool>,
+}
+
+impl DriverLog {
+    pub(super) fn read(self, listener: Listener<'_>, tail: Option<u32>) {
+        let Self { objects, pod, is_ended } = self;
+        let is_over = &|| false;
+        LogFollower { objects, listener, tail, is_ended: &is_ended, is_over }.follow(&pod);
+    }
+}
+
+/// Chooses which logs are read, and ends their reading.
+pub(super) struct DriverLogs {
+    objects: Objects,
+    sender: Sender<DriverLog>,
+    chosen: Vec<Chosen>,
+}
+
+struct Chosen {
+    uid: String,
+    streams: StreamHandle,
+    is_ended: Arc<AtomicBool>,
+    /// Since when another pod leads, though this one has not ended.
+    replaced_at: Option<Instant>,
+}
+
+impl Chosen {
+    fn end(&self) {
+        self.is_ended.store(true, Ordering::Release);
+        self.streams.shutdown();
+    }
+}
+
+impl DriverLogs {
+    pub(super) fn new(objects: &Objects) -> (Self, Receiver<DriverLog>) {
+        let (sender, receiver) = bounded(PODS_MAX);
+        (Self { objects: objects.clone(), sender, chosen: Vec::new() }, receiver)
+    }
+
+    /// Takes the present pods into account.
+    pub(super) fn update(&mut self, pods: &[PodDetails]) {
+        for chosen in &mut self.chosen {
+            if !pods.iter().any(|pod| pod.uid() == chosen.uid && is_replaced(pod, pods)) {
+                chosen.replaced_at = None;
+            } else if chosen.replaced_at.get_or_insert_with(Instant::now).elapsed() >= LOG_END {
+                chosen.end();
+            }
+        }
+        for pod in pods.iter().filter(|pod| is_readable(pod, pods)) {
+            if self.chosen.iter().any(|chosen| chosen.uid == pod.uid()) {
+                continue;
+            }
+            let (objects, streams) = self.objects.with_own_streams();
+            let is_ended = Arc::new(AtomicBool::new(false));
+            let (uid, pod) = (pod.uid().to_owned(), pod.name().to_owned());
+            let log = DriverLog { objects, pod: pod.clone(), is_ended: Arc::clone(&is_ended) };
+            self.chosen.push(Chosen { uid, streams, is_ended, replaced_at: None });
+            if self.sender.try_send(log).is_err() {
+                log::warn!("the log of pod {pod} is not shown: too many logs are waiting");
+            }
+        }
+    }
+
+    /// No further log is to be read.
+    pub(super) fn close(self) -> Closed {
+        Closed(self.chosen)
+    }
+}
+
+/// The logs of a driver that has ended.
+pub(super) struct Closed(Vec<Chosen>);
+
+impl Closed {
+    /// Ends the reading.
+    pub(super) fn end(&self) {
+        self.0.iter().for_each(Chosen::end);
+    }
+}
+
+/// A standby, or a driver whose node is silent: the log that counts is another pod's.
+fn is_replaced(pod: &PodDetails, pods: &[PodDetails]) -> bool {
+    !pod.has_ended() && !leads(pod) && pods.iter().any(|other| other.is_live() && leads(other))
+}
+
+/// Of several pods that live, the one that leads is the driver's: a log is read to its end, and that of a standby
+/// ends last.
+fn is_readable(pod: &PodDetails, pods: &[PodDetails]) -> bool {
+    let is_alone = pods.iter().filter(|pod| pod.is_live()).count() <= 1;
+    has_begun(pod) && (leads(pod) || is_alone || !pod.is_live())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use posse_testing::{Answer, TestServer, plain_client};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::follow::Follower;
+    use crate::listener::FollowEvent;
+    use crate::state::tests::read;
+    use posse_kube::api::objects::Kind;
+
+    fn pod(name: &str, phase: &str, is_leader: bool) -> Value {
+        let state = match phase {
+            "Running" => json!({"running": {}}),
+            "Pending" => json!({"waiting": {"reason": "ContainerCreating"}}),
+            _ => json!({"terminated": {"exitCode": 1}}),
+        };
+        let mut labels = json!({"posse.dev/app": "a"});
+        if is_leader {
+            labels["posse.dev/leader"] = json!("true");
+        }
+        json!({"kind": "Pod", "metadata": {"name": name, "uid": name, "labels": labels,
+                "ownerReferences": [{"kind": "Job", "name": "j", "uid": "ju", "controller": true}]},
+            "spec": {"containers": [{"name": "driver"}]},
+            "status": {"phase": phase, "containerStatuses": [{"name": "driver", "state": state}]}})
+    }
+
+    #[test]
+    fn the_log_of_a_driver_is_that_of_the_pod_that_leads() {
+        for (pods, want) in [
+            (vec![("p", "Running", true)], "p"),
+            // Of another version, or begun by hand.
+            (vec![("p", "Running", false)], "p"),
+            (vec![("p", "Pending", true)], ""),
+            // Nobody leads yet.
+            (vec![("p", "Running", false), ("q", "Pending", false)], ""),
+            (vec![("p", "Running", false), ("q", "Running", false)], ""),
+            (vec![("p", "Running", false), ("q", "Running", true)], "q"),
+            (vec![("p", "Failed", false), ("q", "Running", true)], "p q"),
+            (vec![("p", "Failed", false), ("q", "Running", false)], "p q"),
+        ] {
+            let pods: Vec<_> =
+                pods.iter().map(|(name, phase, leads)| read(&pod(name, phase, *leads))).collect();
+            let names: Vec<_> =
+                pods.iter().filter(|pod| is_readable(pod, &pods)).map(PodDetails::name).collect();
+            assert_eq!(names.join(" "), want);
+        }
+    }
+
+    #[test]
+    fn a_pod_is_left_if_another_one_has_the_lead() {
+        for (ours, other, want) in [
+            (("Running", false), ("Running", true), true),
+            (("Running", true), ("Running", false), false),
+            (("Running", false), ("Running", false), false),
+            (("Failed", false), ("Running", true), false),
+            (("Running", false), ("Failed", true), false),
+        ] {
+            let pods = [read(&pod("p", ours.0, ours.1)), read(&pod("q", other.0, other.1))];
+            assert_eq!(is_replaced(&pods[0], &pods), want, "{ours:?} {other:?}");
+        }
+    }
+
+    /// The standby is listed first, and both run.
+    #[test]
+    fn a_standby_does_not_hide_the_drivers_log() {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (told, begun) = (Arc::clone(&is_over), Instant::now());
+        let standby = pod("standby", "Running", false);
+        let leader = pod("leader", "Running", true);
+        let server = TestServer::start(None, move |asked| match asked.line() {
+            line if line.contains("/pods/leader/log") => Answer::Stall(
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+                  31\r\n2026-01-01T00:00:01.123456789Z the driver's line\n\r\n"
+                    .to_vec(),
+            ),
+            line if line.contains("/pods/standby/log") => {
+                Answer::Stall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec())
+            }
+            line if line.contains("watch=1") => Answer::json(200, ""),
+            line if line.contains("/pods/leader") => Answer::json(200, leader.to_string()),
+            line if line.contains("/pods/standby") => Answer::json(200, standby.to_string()),
+            line if line.contains("/pods?") => {
+                let list = json!({"metadata": {"resourceVersion": "1"},
+                    "items": [standby, leader]});
+                Answer::json(200, list.to_string())
+            }
+            line if line.contains("/jobs/") => {
+                let is_over = told.load(Ordering::Acquire) || begun.elapsed() >= LOG_END;
+                let status = match is_over {
+                    true => json!({"conditions": [{"type": "Complete", "status": "True"}]}),
+                    false => json!({"active": 2}),
+                };
+                let job = json!({"metadata": {"name": "j", "uid": "ju"}, "status": status});
+                Answer::json(200, job.to_string())
+            }
+            _ => Answer::json(200, r#"{"items":[]}"#),
+        });
+        let follower = Follower {
+            objects: Objects::new(plain_client(server.address), Some("ns")),
+            app: "a".to_owned(),
+            kind: Kind::Job,
+            name: "j".to_owned(),
+            uid: "ju".to_owned(),
+            logs: true,
+            tail: None,
+            gives_up: None,
+            run_waits: None,
+        };
+        let lines = Mutex::new(Vec::new());
+        let listener = |event| {
+            let FollowEvent::Log(line) = event else { return true };
+            lines.lock().unwrap().push(String::from_utf8(line).unwrap());
+            is_over.store(true, Ordering::Release);
+            false
+        };
+        follower.follow(&listener).unwrap();
+        assert_eq!(*lines.lock().unwrap(), ["the driver's line\n"]);
+    }
+}
