@@ -29,12 +29,18 @@ pub(crate) fn from_env(
 
 /// Parses a proxy's URL. The error does not contain the URL, which may contain a password.
 pub(crate) fn parse(url: &str) -> Result<Proxy, String> {
-    let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
-    if !scheme.is_some_and(|scheme| SCHEMES.contains(&scheme.as_str())) {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let scheme = match scheme.to_ascii_lowercase() {
+        // As in Go, the proxy looks up the server's name: it may be known there alone.
+        scheme if scheme == "socks5" => "socks5h".to_owned(),
+        scheme => scheme,
+    };
+    if !SCHEMES.contains(&scheme.as_str()) {
         let schemes = SCHEMES.map(|scheme| format!("{scheme}://")).join(", ");
         return Err(format!("not a proxy URL: it starts with none of {schemes}"));
     }
-    let proxy = Proxy::new(url).map_err(|_| "not a valid proxy URL".to_owned())?;
+    let proxy = Proxy::new(&format!("{scheme}://{rest}"))
+        .map_err(|_| "not a valid proxy URL".to_owned())?;
     if let Some(authority) = proxy.uri().authority() {
         port(authority)?;
     }
