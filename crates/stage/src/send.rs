@@ -118,6 +118,8 @@ impl Upload<'_> {
             encoded(&source.file)
         );
         let mut retries = TransferRetries::new(self.timeout);
+        // A try begins at the first byte again: it got on only if it came farther than all before it.
+        let mut farthest = 0;
         loop {
             let file = File::open(&source.path)
                 .map_err(|error| format!("{}: {error}", source.path.display()))?;
@@ -136,6 +138,10 @@ impl Upload<'_> {
                 },
                 Err(retry) => retry,
             };
+            if body.n_bytes > farthest {
+                farthest = body.n_bytes;
+                retries.progress();
+            }
             retries.wait(why, retry_after)?;
         }
     }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ring::digest::{SHA256, digest};
+use rustls::version::TLS13;
 
 use crate::fetch::fetch;
 use crate::quotas::Uploader;
@@ -19,8 +20,8 @@ use posse_core::policy::bundle_expiry::BundleTimeouts;
 use posse_kube::config::Sources;
 use posse_kube::http::transfer::{Authorities, Peer, Transfer};
 use posse_serve::token::Token;
-use posse_testing::{Answer, Folder, TestServer, plain_client};
-use posse_wire::bundle::{Entry, Label, hex, parse_accepted};
+use posse_testing::{Answer, Authority, Folder, TestServer, plain_client};
+use posse_wire::bundle::{Entry, Label, accepted, hex, parse_accepted};
 
 pub(super) fn sha256(bytes: &[u8]) -> String {
     hex(digest(&SHA256, bytes).as_ref())
@@ -148,6 +149,14 @@ fn query(bytes: &[u8]) -> String {
 }
 
 fn client(address: SocketAddr) -> Transfer {
+    client_of(format!("http://{address}"), Authorities::Public)
+}
+
+fn secure_client(address: SocketAddr, authority: String) -> Transfer {
+    client_of(format!("https://{address}"), Authorities::Given(authority))
+}
+
+fn client_of(url: String, authorities: Authorities) -> Transfer {
     let sources = Sources {
         kubeconfig: None,
         context: None,
@@ -155,11 +164,7 @@ fn client(address: SocketAddr) -> Transfer {
         service_account_dir: Path::new("/nonexistent"),
         ca_bundles: &[],
     };
-    let peer = Peer {
-        url: format!("http://{address}"),
-        authorities: Authorities::Public,
-        insecure: false,
-    };
+    let peer = Peer { url, authorities, insecure: false };
     Transfer::new(&sources, &peer).unwrap()
 }
 
@@ -389,6 +394,65 @@ fn fetched_files_equal_the_uploaded_ones() {
     assert!(send::read(&twice).unwrap_err().contains("two files have this name"));
     assert!(send::read(&[named(&out)]).unwrap_err().contains("not a regular file"));
     assert!(send::read(&[named(&path("absent"))]).unwrap_err().contains("absent: No such file"));
+}
+
+/// The first connection is cut after it has lasted longer than an upload may stand still.
+#[test]
+fn an_upload_that_got_on_is_tried_again() {
+    const BYTES: usize = 16 << 20;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (short, id, secret) = (Duration::from_millis(900), "0".repeat(32), "1".repeat(64));
+    let accepted = accepted(&id, &secret);
+    thread::spawn(move || {
+        for (n, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
+            if n == 0 {
+                thread::sleep(2 * short);
+                continue;
+            }
+            stream.read_exact(&mut vec![0; BYTES]).unwrap();
+            let head = format!("HTTP/1.1 201 x\r\nContent-Length: {}\r\n\r\n", accepted.len());
+            stream.write_all([head, accepted.clone()].concat().as_bytes()).unwrap();
+        }
+    });
+    let folder = Folder::new();
+    let path = folder.path().join("big");
+    fs::File::create(&path).unwrap().set_len(BYTES as u64).unwrap();
+    fs::write(folder.path().join("token"), TOKEN).unwrap();
+    let upload = Upload {
+        transfer: &client(address),
+        token: &Token::read(&folder.path().join("token")).unwrap(),
+        namespace: "ns",
+        app: "wc",
+        timeout: short,
+        told: &|_, _, _| (),
+    };
+    let entries = upload.send(&send::read(&[(path, "big".to_owned())]).unwrap()).unwrap();
+    assert_eq!(entries[0].id, id);
+}
+
+/// A load balancer whose server begins anew cuts connections before TLS is spoken.
+#[test]
+fn a_connection_that_is_cut_before_tls_is_tried_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(drop));
+    let folder = Folder::new();
+    let transfer = secure_client(address, Authority::new().pem);
+    let (id, secret) = ("0".repeat(32), "secret".to_owned());
+    let (file, sha256) = ("data.csv".to_owned(), sha256(b"hello"));
+    let entry = Entry { id, secret, file, bytes: 5, sha256, executable: false };
+    let why = fetch(&transfer, &entry, folder.path(), Duration::from_millis(900)).unwrap_err();
+    assert!(why.contains("gave up after") && !why.contains("after 1 tries"), "{why}");
+    // What trying again does not change is told at once.
+    let other = Authority::new().server(&["127.0.0.1"], &[&TLS13], None);
+    let server = TestServer::start(Some(other), |_| Answer::Cut);
+    let transfer = secure_client(server.address, Authority::new().pem);
+    let why = fetch(&transfer, &entry, folder.path(), PATIENCE).unwrap_err();
+    assert!(why.contains("UnknownIssuer"), "{why}");
 }
 
 /// A proxy to `to` that cuts the first `n_cut` connections after `answer_bytes_max` bytes.

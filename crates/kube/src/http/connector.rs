@@ -74,6 +74,8 @@ pub(super) struct ErrorClass {
     pub(super) not_sent: bool,
     /// TLS failed. A certificate may have been replaced.
     pub(super) tls: bool,
+    /// One of the two does not take what the other one shows or speaks: it is so again the next time.
+    pub(super) is_final: bool,
     /// The connection was lost before the answer. This also happens if the server closes an idle
     /// connection.
     pub(super) disconnected: bool,
@@ -81,25 +83,24 @@ pub(super) struct ErrorClass {
 
 /// Classifies an error of ureq.
 pub(super) fn classify(error: &Error) -> ErrorClass {
-    if let Some(BeforeSend { tls, .. }) = as_before_send(error) {
-        return ErrorClass { not_sent: true, tls: tls.is_some(), disconnected: false };
+    let class = ErrorClass { not_sent: false, tls: false, is_final: false, disconnected: false };
+    if let Some(BeforeSend { tls, error }) = as_before_send(error) {
+        let is_final = tls_cause(error).is_some();
+        return ErrorClass { not_sent: true, tls: tls.is_some(), is_final, ..class };
     }
     // With TLS 1.3 a server refuses a client certificate only after the client's handshake is done.
     if let Some(cause) = tls_cause(error) {
-        return ErrorClass {
-            not_sent: is_handshake_refusal(cause),
-            tls: true,
-            disconnected: false,
-        };
+        let not_sent = is_handshake_refusal(cause);
+        return ErrorClass { not_sent, tls: true, is_final: true, ..class };
     }
     if let Error::Io(e) = error {
         // `NotConnected` is the error of an agent that was shut down.
         let not_sent = e.kind() == io::ErrorKind::NotConnected;
-        return ErrorClass { not_sent, tls: false, disconnected: is_disconnect(e.kind()) };
+        return ErrorClass { not_sent, disconnected: is_disconnect(e.kind()), ..class };
     }
     // After any other error the server may have received the request.
     let not_sent = matches!(error, Error::BadUri(_) | Error::Http(_) | Error::RequireHttpsOnly(_));
-    ErrorClass { not_sent, tls: false, disconnected: false }
+    ErrorClass { not_sent, ..class }
 }
 
 /// The error as text, without the prefix that ureq adds to system errors.

@@ -158,7 +158,7 @@ impl Transfer {
             .build();
         let response = self.agent.run(request).map_err(|error| {
             let problem = format!("{}: {}", self.base, describe_error(&error));
-            TransferError { problem, is_permanent: classify(&error).tls }
+            TransferError { problem, is_permanent: classify(&error).is_final }
         })?;
         Ok(Stream::new(response, IDLE_TIMEOUT))
     }
