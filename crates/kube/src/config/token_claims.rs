@@ -1,4 +1,6 @@
-//! The claims of a service account token.
+//! The claims of a token that is a JWT.
+
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -39,6 +41,16 @@ pub(crate) fn subject(token: &str) -> Option<String> {
         sub: String,
     }
     claims::<RawSubject>(token).map(|claims| claims.sub)
+}
+
+/// The `exp` claim; `None` if the token is not a JWT that has one.
+pub(super) fn expiry(token: &str) -> Option<SystemTime> {
+    #[derive(Deserialize)]
+    struct RawExpiry {
+        exp: u64,
+    }
+    let RawExpiry { exp } = claims(token)?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(exp))
 }
 
 fn claims<T: DeserializeOwned>(token: &str) -> Option<T> {

@@ -40,6 +40,16 @@ current-context: x
 const PRINTED: &str = r#"{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential",
     "status":{"token":"printed"}}"#;
 
+/// Its `exp` is far away.
+const ID_TOKEN: &str = "e30.eyJleHAiOjg5MzQ0NDg1NTAwMH0.e30";
+
+fn oidc(id_token: &str) -> String {
+    format!(
+        "{{auth-provider: {{name: oidc, config: {{idp-issuer-url: 'https://127.0.0.1:1', client-id: k, \
+         id-token: {id_token}}}}}}}"
+    )
+}
+
 /// kubectl 1.20 runs the plugin of this row. Newer ones do not need it.
 const BESIDE_A_PLUGIN: &str = "a certificate beside a plugin";
 
@@ -316,6 +326,16 @@ fn users() -> Vec<Row> {
             &format!("{{token: tok, exec: {{{exec}, args: [-c, 'exit 7']}}}}"),
             "A default tok",
         ),
+        user("an id-token", "a", &oidc(ID_TOKEN), "A default e30.eyjlehaiojg5mzq0ndg1ntawmh0.e30"),
+        user(
+            "a token beside an id-token",
+            "a",
+            &oidc(ID_TOKEN).replace("{auth", "{token: tok, auth"),
+            "A default tok",
+        ),
+        user("an id-token that has expired", "a", &oidc("e30.eyJleHAiOjF9.e30"), "nothing"),
+        user("no id-token", "a", &oidc("''"), "nothing"),
+        user("a removed provider", "a", "{token: tok, auth-provider: {name: gcp}}", "nothing"),
         user(
             "somebody else",
             "a",

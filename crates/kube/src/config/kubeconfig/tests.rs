@@ -78,7 +78,12 @@ fn errors_in_a_user_entry_name_the_field() {
     );
     check_user(
         "{auth-provider: {name: gcp}}",
-        "auth-provider: is no longer supported by Kubernetes clients: use an exec plugin",
+        "auth-provider.name: Kubernetes clients no longer support \"gcp\": use an exec plugin",
+    );
+    check_user(
+        "{auth-provider: {name: oidc, config: {id-token: e30.eyJleHAiOjF9.e30}}}",
+        "auth-provider.config.id-token: there is none, or it has expired: run kubectl once, which \
+         renews it, or use an exec plugin",
     );
     check_user("{as-groups: [g]}", "as: missing, but other as-* fields are set");
     check_user(

@@ -2,17 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ureq::http::{HeaderName, HeaderValue};
 
 use super::EntryLocation;
 use crate::config::exec_plugin::{ExecPlugin, ExecVersion};
+use crate::config::token_claims::expiry;
 use crate::config::{
     AuthSource, ClientCert, ClientIdentity, ConfigError, Secret, header_value, read_token,
 };
 use posse_encoding::yaml::Entry;
 use posse_wire::config::section::{self, Section};
+
+/// The provider of OpenID Connect: the only one that Kubernetes clients still have.
+const OIDC: &str = "oidc";
+
+/// How long an id-token must be valid at least, as client-go has it.
+const ID_TOKEN_LEFT_MIN: Duration = Duration::from_secs(10);
 
 /// The fields of a user entry.
 pub(super) struct RawUser {
@@ -20,7 +28,7 @@ pub(super) struct RawUser {
     as_groups: Vec<String>,
     as_uid: Option<String>,
     as_user_extra: BTreeMap<String, Vec<String>>,
-    has_auth_provider: bool,
+    auth_provider: Option<RawProvider>,
     client_certificate: Option<String>,
     client_certificate_data: Option<String>,
     client_key: Option<String>,
@@ -30,6 +38,11 @@ pub(super) struct RawUser {
     token: Option<String>,
     token_file: Option<String>,
     username: Option<String>,
+}
+
+struct RawProvider {
+    name: String,
+    id_token: Option<String>,
 }
 
 struct RawExec {
@@ -55,7 +68,10 @@ impl RawUser {
             as_groups: user.texts("as-groups")?.unwrap_or_default(),
             as_uid: user.given("as-uid")?,
             as_user_extra,
-            has_auth_provider: user.get("auth-provider").is_some(),
+            auth_provider: match user.get("auth-provider") {
+                Some(_) => Some(RawProvider::read(&user.section("auth-provider")?)?),
+                None => None,
+            },
             client_certificate: user.given("client-certificate")?,
             client_certificate_data: user.given("client-certificate-data")?,
             client_key: user.given("client-key")?,
@@ -68,6 +84,15 @@ impl RawUser {
             token: user.given("token")?,
             token_file: user.given("tokenFile")?,
             username: user.given("username")?,
+        })
+    }
+}
+
+impl RawProvider {
+    fn read(provider: &Section<'_>) -> Result<Self, section::ConfigError> {
+        Ok(Self {
+            name: provider.given("name")?.unwrap_or_default(),
+            id_token: provider.section("config")?.given("id-token")?,
         })
     }
 }
@@ -98,11 +123,10 @@ pub(super) fn identity(
     mut user: RawUser,
     cluster_info: &dyn Fn() -> Result<serde_json::Value, ConfigError>,
 ) -> Result<ClientIdentity, ConfigError> {
-    if user.has_auth_provider {
-        return Err(location.error(
-            "auth-provider",
-            "is no longer supported by Kubernetes clients: use an exec plugin",
-        ));
+    if let Some(provider) = user.auth_provider.as_ref().filter(|provider| provider.name != OIDC) {
+        let problem =
+            format!("Kubernetes clients no longer support {:?}: use an exec plugin", provider.name);
+        return Err(location.error("auth-provider.name", problem));
     }
     let chain = location.blob(
         ("client-certificate-data", user.client_certificate_data.clone()),
@@ -166,10 +190,26 @@ fn authorization(
     if let Some((username, password)) = basic {
         return Ok(AuthSource::Basic { username, password });
     }
-    match user.exec {
-        Some(raw) => Ok(AuthSource::Exec(Box::new(exec(location, raw, cluster_info)?))),
-        None => Ok(AuthSource::Absent),
+    match (user.exec, user.auth_provider) {
+        (Some(raw), _) => Ok(AuthSource::Exec(Box::new(exec(location, raw, cluster_info)?))),
+        (None, Some(provider)) => id_token(location, provider).map(AuthSource::Token),
+        (None, None) => Ok(AuthSource::Absent),
     }
+}
+
+/// The token that kubectl has written into the kubeconfig. Only kubectl renews it: that takes requests to the issuer,
+/// and a file that is written.
+fn id_token(location: &EntryLocation<'_>, provider: RawProvider) -> Result<Secret, ConfigError> {
+    let is_valid = |token: &String| {
+        let left = expiry(token).and_then(|at| at.duration_since(SystemTime::now()).ok());
+        left.is_some_and(|left| left > ID_TOKEN_LEFT_MIN)
+    };
+    provider.id_token.filter(is_valid).map(Secret::new).ok_or_else(|| {
+        location.error(
+            "auth-provider.config.id-token",
+            "there is none, or it has expired: run kubectl once, which renews it, or use an exec plugin",
+        )
+    })
 }
 
 fn exec(
