@@ -17,7 +17,7 @@ use rustix::process::Signal;
 
 #[cfg(not(target_os = "linux"))]
 use crate::group::{Link, Running, Supervisor};
-use crate::supervisor::Launch;
+use crate::supervisor::{Asks, Launch};
 #[cfg(target_os = "linux")]
 use crate::supervisor::{Link, Running, Supervisor};
 use crate::this_program;
@@ -194,10 +194,11 @@ pub fn run_call(call: Call, running: &RunningCommand) -> Result<Output, Failure>
         keep_end(stdout, output_bytes_max, None).map_err(failed)?,
         keep_end(stderr, OUTPUT_BYTES_MAX, listener).map_err(failed)?,
     ];
-    let mut end = command.wait(Some(timeout));
-    if let Some(longer) = longer.filter(|_| end.is_none() && has_spoken.load(Ordering::Relaxed)) {
+    let mut end = command.wait_or_asks(timeout);
+    let has_spoken = |_: &Duration| has_spoken.load(Ordering::Relaxed);
+    if let Some(longer) = longer.filter(has_spoken).filter(|_| end == Ok(None)) {
         timeout += longer;
-        end = command.wait(Some(longer));
+        end = command.wait_or_asks(longer);
     }
     running.end();
     // Ends all processes of the command, and so its outputs.
@@ -205,9 +206,15 @@ pub fn run_call(call: Call, running: &RunningCommand) -> Result<Output, Failure>
     let [stdout, stderr] =
         outputs.map(|output| output.recv_timeout(OUTPUT_TIMEOUT).unwrap_or_default());
     let what = match end {
-        Some(status) if status.success() => return Ok(stdout),
-        Some(status) => describe(status),
-        None => format!("did not end within {} s", timeout.as_secs()),
+        Ok(Some(status)) if status.success() => return Ok(stdout),
+        Ok(Some(status)) => describe(status),
+        Ok(None) => format!("did not end within {} s", timeout.as_secs()),
+        // The terminal is posse's, or that of the driver.
+        Err(Asks) => {
+            "asks at the terminal, which it does not get: run it by hand first, so that it \
+                      need not ask"
+                .to_owned()
+        }
     };
     Err(Failure { what, said: last_line(&stderr.end), errors: stderr })
 }
@@ -315,6 +322,22 @@ mod tests {
         assert_eq!(error, "did not end within 5 s: waiting");
         let left = std::process::Command::new("pgrep").args(["-f", &mark]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&left.stdout), "", "no process is left");
+    }
+
+    /// The system stops it as it reads a terminal that it has not got. On Linux alone it is seen.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_command_that_asks_at_the_terminal_fails_at_once() {
+        for signal in ["TTIN", "TTOU"] {
+            check(
+                &format!("echo 'MFA code:' >&2; kill -{signal} $$"),
+                "asks at the terminal, which it does not get: run it by hand first, so that it need not \
+                 ask: MFA code:",
+            );
+        }
+        // Somebody else has stopped it, and continues it.
+        let stopped = "(sleep 1; kill -CONT $$) & kill -STOP $$; echo done";
+        assert_eq!(sh(stopped, PATIENCE).unwrap(), "done\n");
     }
 
     /// What is said is passed on at once, and gives more time.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::supervisor::Launch;
+use crate::supervisor::{Asks, Launch};
 
 /// How often the command's end is looked for.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -86,6 +86,13 @@ impl Running {
     }
 }
 
+impl Running {
+    /// The same. That the command asks for a terminal is not seen.
+    pub(crate) fn wait_or_asks(&mut self, timeout: Duration) -> Result<Option<ExitStatus>, Asks> {
+        Ok(self.wait(Some(timeout)))
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -130,7 +137,7 @@ mod tests {
         ] {
             let (supervisor, mut running) = sh(&script);
             let limit = if ends { PATIENCE } else { Duration::from_millis(50) };
-            let end = running.wait(Some(limit));
+            let end = running.wait_or_asks(limit).unwrap();
             assert_eq!(end.and_then(|end| end.code()), ends.then_some(3), "{script}");
             drop((supervisor, running));
         }

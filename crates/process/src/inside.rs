@@ -272,9 +272,10 @@ impl Inside {
         wake_posse();
     }
 
-    /// Reports that the main program was stopped, if it is on a terminal.
+    /// Reports that the main program was stopped, if it is on a terminal, or asks for one.
     fn on_stop(&mut self, pid: Pid, signal: i32) {
-        if self.main != Some(pid) || !self.is_on_terminal {
+        let asks = [Signal::TTIN, Signal::TTOU].map(Signal::as_raw).contains(&signal);
+        if self.main != Some(pid) || !(self.is_on_terminal || asks) {
             return;
         }
         let program = self.programs.iter_mut().find(|program| program.pid == pid);

@@ -238,6 +238,10 @@ impl Link {
     }
 }
 
+/// The program has read a terminal that is not its own, or set its modes, and stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asks;
+
 /// A program that a supervisor has started. Dropping it kills the program, but not its descendants.
 #[derive(Debug)]
 pub struct Running {
@@ -256,8 +260,26 @@ impl Running {
     /// Waits for the program's end, for ever without a `timeout`. `None` while it runs. This process
     /// gets a SIGCHLD after the end, as if the program were its child.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Option<ExitStatus> {
+        self.wait_while(timeout, |running| running.end.is_none())
+    }
+
+    /// The same for a program that has no terminal.
+    pub(crate) fn wait_or_asks(&mut self, timeout: Duration) -> Result<Option<ExitStatus>, Asks> {
+        let end = self
+            .wait_while(Some(timeout), |running| running.end.is_none() && running.stop.is_none());
+        match self.take_stop() {
+            Some(_) if end.is_none() => Err(Asks),
+            Some(_) | None => Ok(end),
+        }
+    }
+
+    fn wait_while(
+        &mut self,
+        timeout: Option<Duration>,
+        goes_on: impl Fn(&Self) -> bool,
+    ) -> Option<ExitStatus> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        while self.end.is_none() {
+        while goes_on(self) {
             let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if !is_readable(&self.channel, rest) {
                 return None;
@@ -275,7 +297,8 @@ impl Running {
         self.end
     }
 
-    /// The signal that has stopped the program, once for each stop that `wait` has seen.
+    /// The signal that has stopped the program, once for each stop that `wait` has seen. A program that has no terminal
+    /// is seen to stop only if it asks for one.
     pub fn take_stop(&mut self) -> Option<Signal> {
         self.stop.take()
     }

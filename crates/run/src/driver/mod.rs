@@ -212,7 +212,7 @@ impl Driver {
             return Some(DriverStop::Suspended);
         }
         let needs_terminal = matches!(signal, SystemSignal::TTIN | SystemSignal::TTOU);
-        needs_terminal.then_some(DriverStop::NeedsTerminal)
+        (needs_terminal && self.terminal.is_some()).then_some(DriverStop::NeedsTerminal)
     }
 
     /// True while the driver has the terminal, so that Ctrl-C goes to the driver alone.
