@@ -7,7 +7,7 @@ use super::{
     managed_selector, object_path, open_stream, percent_encode, read, require_success,
     transport_refusal, unreadable, write, write_path,
 };
-use crate::http::{Http, Method, Stream};
+use crate::http::{Http, Method, STREAM_HEAD_TIMEOUT, Stream};
 use posse_core::model::lease::Record;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::k8s::lease::{self, LeaseObject, NamedLease};
@@ -88,7 +88,7 @@ impl Leases {
             format!("{ROOT}/leases?watch=1&labelSelector={selector}&timeoutSeconds={timeout_s}");
         // Without a live run no byte comes before the end.
         let idle = Duration::from_secs(u64::from(timeout_s).saturating_add(5));
-        open_stream(&self.http, &path, idle, Verb::Watch)
+        open_stream(&self.http, &path, STREAM_HEAD_TIMEOUT, idle, Verb::Watch)
     }
 
     fn list_at(&self, path: &str, app: Option<&str>) -> Result<Vec<NamedLease>, Refusal> {

@@ -119,10 +119,12 @@ fn refusal_of(answer: &Response, verb: Verb) -> Refusal {
 fn open_stream(
     http: &Http,
     path: &str,
+    head_timeout: Duration,
     idle_timeout: Duration,
     verb: Verb,
 ) -> Result<Stream, Refusal> {
-    let mut stream = http.open_stream(path, idle_timeout).map_err(transport_refusal)?;
+    let mut stream =
+        http.open_stream(path, head_timeout, idle_timeout).map_err(transport_refusal)?;
     if stream.status == 200 {
         return Ok(stream);
     }

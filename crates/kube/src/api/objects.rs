@@ -12,7 +12,7 @@ use super::{
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields, check_job_answer};
-use crate::http::{Http, Method, Stream, StreamHandle};
+use crate::http::{Http, Method, STREAM_HEAD_TIMEOUT, Stream, StreamHandle};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_wire::error::WireError;
 use posse_wire::k8s::job::Job;
@@ -27,7 +27,7 @@ use posse_wire::pod::details::PodDetails;
 /// How many Events of one object are read. A person reads them, so one page is enough.
 const EVENTS_MAX: u32 = 500;
 /// A log stream without a byte for this long is closed; the caller opens it again.
-const LOG_IDLE: Duration = Duration::from_secs(600);
+pub const LOG_IDLE: Duration = Duration::from_secs(600);
 
 /// What a server before 1.15 does not know, it sends whole.
 const METADATA: &str =
@@ -355,7 +355,7 @@ impl Objects {
             percent_encode(version)
         );
         let idle = Duration::from_secs(u64::from(timeout_s).saturating_add(5));
-        open_stream(&self.http, &path, idle, Verb::Watch)
+        open_stream(&self.http, &path, STREAM_HEAD_TIMEOUT, idle, Verb::Watch)
     }
 
     /// Opens a container's log.
@@ -375,7 +375,9 @@ impl Objects {
                 path.push_str(&format!("&{key}={}", percent_encode(&value)));
             }
         }
-        open_stream(&self.http, &path, LOG_IDLE, Verb::Get)
+        // The kubelet sends no head before the first line.
+        let head = if *follow { LOG_IDLE } else { STREAM_HEAD_TIMEOUT };
+        open_stream(&self.http, &path, head, LOG_IDLE, Verb::Get)
     }
 
     /// The Events about the object with this uid.

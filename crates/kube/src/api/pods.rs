@@ -10,7 +10,7 @@ use super::{
 };
 use crate::api::dry_run::{DRY_RUN, check_answer};
 use crate::api::field_check::{STRICT, check_fields};
-use crate::http::{Http, Method, Request, Stream, StreamHandle, WriteLimit};
+use crate::http::{Http, Method, Request, STREAM_HEAD_TIMEOUT, Stream, StreamHandle, WriteLimit};
 use posse_core::model::ids::{Uid, Version};
 use posse_core::model::input::{ListPage, PodAnswer};
 use posse_core::model::pod::Pod;
@@ -190,7 +190,7 @@ impl Pods {
     /// `None`: it is too long to be read.
     fn read_log_end(&self, path: &str, bytes_max: usize) -> Result<Option<Vec<u8>>, Refusal> {
         let (began, mut n_read) = (Instant::now(), 0);
-        let mut stream = open_stream(&self.http, path, LOG_IDLE, Verb::Get)?;
+        let mut stream = open_stream(&self.http, path, STREAM_HEAD_TIMEOUT, LOG_IDLE, Verb::Get)?;
         let status = stream.status;
         let failed = |what: &str| unreadable(status, what);
         let (mut last, mut is_cut) = (Vec::new(), false);
@@ -274,7 +274,7 @@ impl Pods {
             self.selector(None),
             percent_encode(version_text),
         );
-        open_stream(&self.protobuf(), &path, idle, Verb::Watch)
+        open_stream(&self.protobuf(), &path, STREAM_HEAD_TIMEOUT, idle, Verb::Watch)
     }
 
     /// Deletes one pod; with `uid` only if the pod still has this uid. Returns the terminating pod,
@@ -365,7 +365,8 @@ impl Pods {
             let page = |mut page: &[u8]| read_page(&mut page, &self.selection);
             return read(&self.protobuf(), &request, Verb::List, page);
         }
-        let mut stream = open_stream(&self.protobuf(), &path, LIST_PAGE_TIMEOUT, Verb::List)?;
+        let limit = LIST_PAGE_TIMEOUT;
+        let mut stream = open_stream(&self.protobuf(), &path, limit, limit, Verb::List)?;
         let status = stream.status;
         let mut body = stream.reader().take(LIST_BYTES_MAX);
         read_page(&mut body, &self.selection).map_err(|problem| match body.limit() {

@@ -1,7 +1,7 @@
 //! Requests against a scripted server: what is sent, and how answers are read.
 
 use super::leases::Leases;
-use super::objects::Objects;
+use super::objects::{LogQuery, Objects};
 use super::pods::{Pods, WATCH_IDLE};
 use super::preflight::version;
 use super::reviews::access_review;
@@ -251,4 +251,25 @@ fn version_access_review_and_lease_requests() {
         asked[2].line(),
         "GET /apis/coordination.k8s.io/v1/namespaces/n/leases/a-b HTTP/1.1"
     );
+}
+
+/// A server under load works on a page, and a kubelet sends no head before a container's first line.
+#[test]
+fn the_heads_of_lists_and_logs_may_take_their_time() {
+    let server = TestServer::start(None, |asked| {
+        std::thread::sleep(Duration::from_secs(31));
+        match asked.line().contains("/log?") {
+            true => Answer::Reply(200, "", b"line\n".to_vec()),
+            false => Answer::json(200, r#"{"metadata":{"resourceVersion":"1"},"items":[]}"#),
+        }
+    });
+    let objects = Objects::new(plain_client(server.address), Some("ns"));
+    let (pods, _streams) = pods(&server).with_own_streams();
+    std::thread::scope(|scope| {
+        let list = scope.spawn(|| pods.list().map(drop));
+        let query = LogQuery { follow: true, ..LogQuery::default() };
+        let log = objects.log("p", &query).map(drop);
+        assert_eq!((list.join().unwrap(), log), (Ok(()), Ok(())));
+    });
+    assert_eq!(server.seen().len(), 2);
 }

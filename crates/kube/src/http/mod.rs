@@ -30,7 +30,7 @@ use ureq::{Agent, AsSendBody, Body};
 use self::agent::unary_agent;
 use self::connector::{ErrorClass, classify, describe_error, tls_remedy};
 use self::counts::SharedCounts;
-use self::stream::{STREAM_HEAD_TIMEOUT, is_json, retry_after};
+use self::stream::{is_json, retry_after};
 use self::tls::TlsMaterial;
 use crate::auth::{Authenticator, Credentials};
 use crate::config::pem::CertPair;
@@ -39,7 +39,7 @@ use crate::config::{AuthSource, Cluster, ConfigError, Trust};
 use posse_base::sync::lock;
 
 pub use self::counts::RequestCounts;
-pub use self::stream::{Stream, StreamHandle};
+pub use self::stream::{STREAM_HEAD_TIMEOUT, Stream, StreamHandle};
 
 /// How often the certificate files are read again.
 const CERT_FILES_AGE_MAX: Duration = Duration::from_secs(60);
@@ -225,8 +225,8 @@ struct RequestParts<'a> {
 enum TimeLimit {
     /// The whole request ends at this time.
     Deadline(Instant),
-    /// The request ends if no byte arrives for this long.
-    Idle(Duration),
+    /// The request ends if the answer's head does not arrive for so long, or then no byte of its body.
+    Idle { head: Duration, body: Duration },
 }
 
 /// The retries that were made. There is at most one retry for each cause.
@@ -378,14 +378,16 @@ impl Http {
         }
     }
 
-    /// Sends a GET whose body is read while it arrives. The stream ends if no byte arrives for
-    /// `idle_timeout`, or if the `stream_handle` is used.
+    /// Sends a GET whose body is read while it arrives. It fails if the answer does not begin within
+    /// `head_timeout`. The stream ends if no byte arrives for `idle_timeout`, or if the `stream_handle` is
+    /// used.
     ///
     /// # Errors
     /// As `call`.
     pub fn open_stream(
         &self,
         path: &str,
+        head_timeout: Duration,
         idle_timeout: Duration,
     ) -> Result<Stream, TransportError> {
         let parts = RequestParts {
@@ -394,7 +396,7 @@ impl Http {
             accept: self.accept,
             content_type: "",
             body: None,
-            limit: TimeLimit::Idle(idle_timeout),
+            limit: TimeLimit::Idle { head: head_timeout, body: idle_timeout },
             plugin_until: None,
         };
         let agent = |snapshot: &AgentSnapshot| {
@@ -612,8 +614,8 @@ fn run<B: AsSendBody>(
         TimeLimit::Deadline(at) => {
             config.timeout_global(Some(at.saturating_duration_since(Instant::now())))
         }
-        TimeLimit::Idle(idle) => {
-            config.timeout_per_read(Some(idle)).timeout_recv_response(Some(STREAM_HEAD_TIMEOUT))
+        TimeLimit::Idle { head, body } => {
+            config.timeout_per_read(Some(body)).timeout_recv_response(Some(head))
         }
     };
     agent.run(config.build())

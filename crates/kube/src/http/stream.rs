@@ -13,8 +13,8 @@ use super::agent::{OUTPUT_BYTES, stream_agent};
 use crate::config::Cluster;
 use posse_base::sync::lock;
 
-/// How long the server may take to send the headers of a stream.
-pub(super) const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the server may take to send the headers of a stream, if nothing holds it up.
+pub const STREAM_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Read buffer of a stream, in bytes.
 const READ_AHEAD_BYTES: usize = 64 << 10;

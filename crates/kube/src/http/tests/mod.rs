@@ -308,21 +308,22 @@ fn a_stream_returns_each_line_when_it_arrives() {
     let http = Http::connect(cluster(&server, &folder)).unwrap();
     let long = Duration::from_secs(20);
 
-    let mut clean = http.open_stream("/clean", long).unwrap();
+    let mut clean = http.open_stream("/clean", STREAM_HEAD_TIMEOUT, long).unwrap();
     assert_eq!((clean.status, clean.json), (200, true));
     assert_eq!(server.wait().header("accept-encoding"), Some("identity"));
     assert_eq!(line(&mut clean).unwrap(), "ab\n");
     assert_eq!(line(&mut clean).unwrap(), "", "a clean end");
 
-    let mut cut = http.open_stream("/cut", long).unwrap();
+    let mut cut = http.open_stream("/cut", STREAM_HEAD_TIMEOUT, long).unwrap();
     assert_eq!(line(&mut cut).unwrap(), "ab\n");
     assert_eq!(line(&mut cut).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
 
-    let mut gone = http.open_stream("/gone", long).unwrap();
+    let mut gone = http.open_stream("/gone", STREAM_HEAD_TIMEOUT, long).unwrap();
     assert_eq!((gone.status, gone.retry_after), (410, Some(Duration::from_secs(3))));
     assert_eq!(line(&mut gone).unwrap(), "gone\n");
 
-    let mut silent = http.open_stream("/silent", Duration::from_millis(1_500)).unwrap();
+    let mut silent =
+        http.open_stream("/silent", STREAM_HEAD_TIMEOUT, Duration::from_millis(1_500)).unwrap();
     assert_eq!(line(&mut silent).unwrap(), "ab\n");
     let error = line(&mut silent).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -342,7 +343,8 @@ fn a_handle_ends_streams_before_during_and_after_opening() {
     let long = Duration::from_secs(600);
 
     // During a read; all streams of the client end.
-    let mut streams: Vec<_> = (0..3).map(|_| http.open_stream("/watch", long).unwrap()).collect();
+    let mut streams: Vec<_> =
+        (0..3).map(|_| http.open_stream("/watch", STREAM_HEAD_TIMEOUT, long).unwrap()).collect();
     let (reading, is_reading) = mpsc::channel();
     let handle = http.clone().stream_handle();
     thread::scope(|scope| {
@@ -367,7 +369,7 @@ fn a_handle_ends_streams_before_during_and_after_opening() {
     });
 
     // Afterwards: no new streams, but single requests still work.
-    let error = http.open_stream("/watch", long).unwrap_err();
+    let error = http.open_stream("/watch", STREAM_HEAD_TIMEOUT, long).unwrap_err();
     assert_eq!(error, TransportError::NotSent("the streams were shut down".to_owned()));
     assert_eq!(get(&http).unwrap().status, 200);
     handle.shutdown();
@@ -376,7 +378,7 @@ fn a_handle_ends_streams_before_during_and_after_opening() {
     let own = http.with_own_streams();
     server.seen();
     thread::scope(|scope| {
-        let opening = scope.spawn(|| own.open_stream("/mute", long));
+        let opening = scope.spawn(|| own.open_stream("/mute", STREAM_HEAD_TIMEOUT, long));
         assert!(server.wait().line().contains("/mute"));
         own.stream_handle().shutdown();
         assert!(matches!(opening.join().unwrap(), Err(TransportError::NotSent(_))));

@@ -143,7 +143,8 @@ fn answer(seen: &posse_testing::Seen) -> Answer {
 #[track_caller]
 fn check_all(http: &Http) {
     assert_eq!(get(http).unwrap().status, 200);
-    let mut stream = http.open_stream("/logs", Duration::from_secs(20)).unwrap();
+    let mut stream =
+        http.open_stream("/logs", STREAM_HEAD_TIMEOUT, Duration::from_secs(20)).unwrap();
     let mut text = String::new();
     stream.reader().read_to_string(&mut text).unwrap();
     assert_eq!(text, "{}");

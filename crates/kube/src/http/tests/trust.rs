@@ -127,7 +127,8 @@ fn a_rotated_authority_is_used_at_once() {
     assert_untrusted(http_post(&http), "UnknownIssuer");
     folder.write("ca", &next.pem);
     assert_eq!(http_post(&http).unwrap().status, 200);
-    let mut stream = http.open_stream("/logs", Duration::from_secs(20)).unwrap();
+    let mut stream =
+        http.open_stream("/logs", STREAM_HEAD_TIMEOUT, Duration::from_secs(20)).unwrap();
     let mut text = String::new();
     stream.reader().read_to_string(&mut text).unwrap();
 }
@@ -211,7 +212,10 @@ fn after_a_401_the_token_file_is_read_again_and_the_request_repeated() {
     // The same for a stream.
     folder.write("token", "old");
     let own = http.with_own_streams();
-    assert_eq!(own.open_stream("/watch", Duration::from_secs(20)).unwrap().status, 200);
+    assert_eq!(
+        own.open_stream("/watch", STREAM_HEAD_TIMEOUT, Duration::from_secs(20)).unwrap().status,
+        200
+    );
 }
 
 #[test]
