@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, Read as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
@@ -13,12 +13,14 @@ use crate::listener::{FollowEvent, Listener};
 use crate::state::has_begun;
 use posse_core::model::pod::ContainerState;
 use posse_core::model::refusal::RefusalClass;
-use posse_kube::api::objects::{LogQuery, Objects};
+use posse_kube::api::objects::{LOG_IDLE, LogQuery, Objects};
 
 /// The longest line that is read in one piece, in bytes. A longer line is read in several pieces.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// How long to wait before the log is opened again.
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
+/// The longest such wait, while the node cannot read the log: shorter than the rest of a log may take.
+const UNREADABLE_WAIT_MAX: Duration = Duration::from_secs(8);
 /// How often in a row the server may refuse the log.
 const REFUSED_MAX: u32 = 30;
 /// How often in a row it may not answer, one second apart: a server may restart, or a laptop sleep.
@@ -43,6 +45,18 @@ pub struct LogFollower<'a> {
     pub is_ended: &'a AtomicBool,
     /// The run is over, so a server that does not answer has ended with it.
     pub is_over: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// How the reading of a log ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Copied {
+    Whole,
+    /// The connection was lost.
+    Cut,
+    /// The node cannot read the log, or not follow it: its words.
+    Unreadable(String),
+    /// The listener wants no more.
+    Unwanted,
 }
 
 /// Which lines of a log have been read.
@@ -74,6 +88,7 @@ impl LogFollower<'_> {
     pub fn follow(&self, pod: &str) -> bool {
         let mut position = ReadPosition::default();
         let (mut n_refused, mut n_unanswered) = (0, 0);
+        let (mut told, mut wait) = (String::new(), RECONNECT_WAIT);
         while n_refused < REFUSED_MAX
             && n_unanswered < UNANSWERED_MAX
             && !self.is_ended.load(Ordering::Acquire)
@@ -100,6 +115,7 @@ impl LogFollower<'_> {
             let had_terminated = seen.is_ok_and(|pod| {
                 pod.is_some_and(|pod| pod.facts.container == ContainerState::Ended)
             });
+            let asked_at = Instant::now();
             match self.objects.log(pod, &query) {
                 Err(refusal) if refusal.class == RefusalClass::NotFound => return true,
                 Err(refusal) if refusal.class == RefusalClass::Forbidden => {
@@ -108,20 +124,37 @@ impl LogFollower<'_> {
                 }
                 Err(refusal) => {
                     log::debug!("the log of {pod} cannot be read: {refusal}");
-                    *(if refusal.is_no_answer() { &mut n_unanswered } else { &mut n_refused }) += 1;
+                    match refusal.is_no_answer() {
+                        // The container says nothing, so the node has sent no head.
+                        true if asked_at.elapsed() >= LOG_IDLE => n_unanswered = 0,
+                        true => n_unanswered += 1,
+                        false => n_refused += 1,
+                    }
                 }
                 Ok(mut stream) => {
                     (n_refused, n_unanswered) = (0, 0);
-                    let is_whole = self.copy(stream.reader(), Some(&mut position));
-                    match is_whole {
-                        None => return true,
+                    let copied = self.copy(stream.reader(), Some(&mut position));
+                    wait = match &copied {
+                        Copied::Unreadable(_) => UNREADABLE_WAIT_MAX.min(2 * wait),
+                        Copied::Whole | Copied::Cut | Copied::Unwanted => RECONNECT_WAIT,
+                    };
+                    match copied {
+                        Copied::Unwanted => return true,
                         // The container had terminated before the log was opened: this is all.
-                        Some(true) if had_terminated => return true,
-                        Some(_) => position.reconnect(),
+                        Copied::Whole if had_terminated => return true,
+                        Copied::Unreadable(words) if had_terminated || words != told => {
+                            log::warn!("the node cannot read the log of {pod}: {words}");
+                            if had_terminated {
+                                return false;
+                            }
+                            told = words;
+                        }
+                        Copied::Whole | Copied::Cut | Copied::Unreadable(_) => {}
                     }
+                    position.reconnect();
                 }
             }
-            thread::park_timeout(RECONNECT_WAIT);
+            thread::park_timeout(wait);
         }
         let is_ended = self.is_ended.load(Ordering::Acquire);
         if !is_ended {
@@ -136,7 +169,14 @@ impl LogFollower<'_> {
         // Without timestamps: nothing is read again, and nodes put them also into the middle of long lines.
         let query = LogQuery { container, tail: self.tail, ..LogQuery::default() };
         match self.objects.log(pod, &query) {
-            Ok(mut stream) => self.copy(stream.reader(), None) == Some(true),
+            Ok(mut stream) => match self.copy(stream.reader(), None) {
+                Copied::Whole => true,
+                Copied::Cut | Copied::Unwanted => false,
+                Copied::Unreadable(words) => {
+                    log::warn!("the node cannot read the log of {pod}: {words}");
+                    false
+                }
+            },
             Err(refusal) => {
                 log::warn!("the log of {pod} cannot be read: {refusal}");
                 false
@@ -144,28 +184,26 @@ impl LogFollower<'_> {
         }
     }
 
-    /// Reports new lines. With a position, each line begins with its time. Returns whether the log ended
-    /// without an error; `None` if the listener wants no more.
+    /// Reports new lines. With a position, each line begins with its time.
     fn copy(
         &self,
         reader: &mut dyn std::io::BufRead,
         mut position: Option<&mut ReadPosition>,
-    ) -> Option<bool> {
+    ) -> Copied {
         // The later pieces of a long line have no timestamp. They are treated like its first piece.
         let (mut is_new, mut is_line_start) = (true, true);
         loop {
             let mut piece = Vec::new();
             match reader.take(PIECE_BYTES_MAX).read_until(b'\n', &mut piece) {
-                Ok(0) => return Some(true),
+                Ok(0) => return Copied::Whole,
                 Ok(_) => {}
                 Err(error) => {
                     log::debug!("the connection of a log was lost: {error}");
-                    return Some(false);
+                    return Copied::Cut;
                 }
             }
             if is_line_start && let Some(words) = kubelet_error(&piece) {
-                log::warn!("the node cannot read the log: {words}");
-                return Some(true);
+                return Copied::Unreadable(words.to_owned());
             }
             let text = match &mut position {
                 Some(position) if is_line_start => {
@@ -177,7 +215,7 @@ impl LogFollower<'_> {
             };
             is_line_start = piece.ends_with(b"\n");
             if is_new && !(self.listener)(FollowEvent::Log(text.to_vec())) {
-                return None;
+                return Copied::Unwanted;
             }
         }
     }
@@ -240,6 +278,12 @@ fn split_time(line: &[u8]) -> (Option<Timestamp>, &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicU32;
+
+    use posse_testing::{Answer, TestServer, plain_client};
+    use serde_json::json;
+
     use super::*;
 
     /// Reads lines as from one connection: those from `since` on.
@@ -310,6 +354,46 @@ mod tests {
         ] {
             assert_eq!(kubelet_error(piece.as_bytes()).is_some(), is_error, "{piece}");
         }
+    }
+
+    /// The node has no more inotify instances: it sends what there is, and its own words.
+    #[test]
+    fn a_log_that_the_node_cannot_follow_is_read_again_and_is_not_whole() {
+        let n_logs = AtomicU32::new(0);
+        let server = TestServer::start(None, move |asked| {
+            if asked.line().contains("/log?") {
+                n_logs.fetch_add(1, Ordering::AcqRel);
+                let words =
+                    "2026-01-01T00:00:01Z line\nfailed to create fsnotify watcher: none left";
+                return Answer::Reply(200, "", words.into());
+            }
+            let state = match n_logs.load(Ordering::Acquire) {
+                0 | 1 => json!({"running": {}}),
+                _ => json!({"terminated": {"exitCode": 0}}),
+            };
+            let pod = json!({"kind": "Pod", "metadata": {"name": "p", "uid": "u"},
+                "spec": {"containers": [{"name": "main"}]},
+                "status": {"phase": "Running",
+                    "containerStatuses": [{"name": "main", "state": state}]}});
+            Answer::json(200, pod.to_string())
+        });
+        let lines = Mutex::new(String::new());
+        let listener = |event| {
+            if let FollowEvent::Log(line) = event {
+                lines.lock().unwrap().push_str(&String::from_utf8(line).unwrap());
+            }
+            true
+        };
+        let follower = LogFollower {
+            objects: Objects::new(plain_client(server.address), Some("ns")),
+            listener: &listener,
+            tail: None,
+            is_ended: &AtomicBool::new(false),
+            is_over: &|| false,
+        };
+        assert!(!follower.follow("p"), "it is not whole");
+        assert_eq!(*lines.lock().unwrap(), "line\n");
+        assert!(!follower.read_once("p"), "it is not whole");
     }
 
     #[test]
