@@ -157,14 +157,22 @@ pub struct Cluster {
     pub(crate) identity: ClientIdentity,
 }
 
+impl Cluster {
+    /// The proxy on the way to the server, without its user and password.
+    pub(crate) fn way(&self) -> Option<String> {
+        let proxy = self.proxy.as_ref()?;
+        Some(format!("through the proxy {}:{}", proxy.host(), proxy.port()))
+    }
+}
+
 impl fmt::Display for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, namespace, origin, identity, .. } = self;
-        write!(
-            f,
-            "API server {server}, namespace {namespace}, identity: {} (from {origin})",
-            identity.kind()
-        )
+        write!(f, "API server {server}")?;
+        if let Some(way) = self.way() {
+            write!(f, ", {way}")?;
+        }
+        write!(f, ", namespace {namespace}, identity: {} (from {origin})", identity.kind())
     }
 }
 

@@ -204,10 +204,29 @@ fn a_proxy_that_refuses_is_named() {
     let http = through(&cluster(&server, &folder), &format!("http://me:s3cr3t@{address}"));
     let outcome = http_post(&http);
     assert_not_sent(outcome.clone(), "407");
+    let named = format!(" (through the proxy {address})");
+    assert_not_sent(outcome.clone(), &named);
     let opened = http.open_websocket("/exec", &["p"], None).map(drop);
     let said = format!("{opened:?}");
     assert!(said.contains("407") && said.to_lowercase().contains("proxy"), "{said}");
     assert!(!format!("{http:?}{outcome:?}{said}").contains("s3cr3t"));
+}
+
+#[test]
+fn a_proxy_that_is_away_is_named() {
+    let folder = Folder::new();
+    let server = secure(&folder, &["127.0.0.1"], answer);
+    // Not 127.0.0.1: another test could be given the port meanwhile.
+    let closed = TcpListener::bind("127.77.0.2:0").unwrap().local_addr().unwrap();
+    for url in [format!("http://me:s3cr3t@{closed}"), format!("socks5://{closed}")] {
+        let http = through(&cluster(&server, &folder), &url);
+        let named = format!(" (through the proxy {closed})");
+        assert_not_sent(get(&http), &named);
+        let opened = format!("{:?}", http.open_websocket("/exec", &["p"], None).map(drop));
+        assert!(opened.contains(&named), "{opened}");
+        let said = http.shared.cluster.to_string();
+        assert!(said.contains(&format!(", through the proxy {closed}, ")), "{said}");
+    }
 }
 
 #[test]
