@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posse_base::safe_text::SafeText;
 use posse_base::text::sanitize_end;
+use posse_encoding::yaml::Node;
 use posse_process::command::{Call, Failure, Live, RunningCommand, run_call};
 use serde::Deserialize;
 
@@ -123,8 +124,10 @@ impl ExecPlugin {
 
     fn read(&self, output: &str) -> Result<PluginCredentials, String> {
         // serde's message may contain the value, which may be a secret.
-        let raw: RawCredential = serde_json::from_str(output).map_err(|e| {
-            format!("printed no ExecCredential (line {}, column {})", e.line(), e.column())
+        let raw: RawCredential = serde_json::from_str(output).or_else(|e| {
+            read_loosely(output).ok_or_else(|| {
+                format!("printed no ExecCredential (line {}, column {})", e.line(), e.column())
+            })
         })?;
         let version = self.version.as_str();
         if raw.kind.as_deref() != Some("ExecCredential") {
@@ -145,6 +148,16 @@ impl ExecPlugin {
         }
         Ok(PluginCredentials { token, client_cert, expires })
     }
+}
+
+/// As client-go reads it: also YAML, behind a byte order mark, and the last one of equal keys.
+fn read_loosely(output: &str) -> Option<RawCredential> {
+    let text = output.strip_prefix('\u{feff}').unwrap_or(output);
+    let value = match text.trim_start().starts_with('{') {
+        true => serde_json::from_str(text).ok()?,
+        false => Node::read_loosely(text).ok()?.to_json(),
+    };
+    serde_json::from_value(value).ok()
 }
 
 fn timestamp(text: &str) -> Result<SystemTime, String> {
@@ -201,6 +214,38 @@ mod tests {
             assert_eq!(issued.client_cert, None);
             let expires = issued.expires.unwrap().duration_since(SystemTime::UNIX_EPOCH).unwrap();
             assert_eq!(expires.as_secs(), 4_102_542_245);
+        }
+    }
+
+    /// As client-go reads it. Two documents, or a line before the first one, are none of it.
+    #[test]
+    fn credentials_may_be_yaml() {
+        let plugin = Folder::new().plugin("");
+        let json =
+            format!(r#"{{"apiVersion":"{V1}","kind":"ExecCredential","status":{{"token":"t"}}}}"#);
+        let yaml = format!("apiVersion: {V1}\nkind: ExecCredential\nstatus:\n  token: t\n");
+        let token = |output: &str| Some(plugin.read(output).ok()?.token?.reveal().to_owned());
+        for output in [
+            json.clone(),
+            format!("\n{json}\n"),
+            format!("\u{feff}{json}"),
+            json.replace(r#""token""#, r#""token":"s","token""#),
+            yaml.clone(),
+            format!("---\n{yaml}"),
+        ] {
+            assert_eq!(token(&output).as_deref(), Some("t"), "{output}");
+        }
+        for output in [
+            format!("{json} x"),
+            format!("{json}{json}"),
+            format!("{json}\n---\n{json}"),
+            format!("log in\n{json}"),
+            format!("log in\n{yaml}"),
+            json.replace("\"t\"", "\"a\nb\""),
+            yaml.replace("token: t", "token: 7"),
+            yaml.replace("token: t", "token: [t]"),
+        ] {
+            assert_eq!(token(&output), None, "{output}");
         }
     }
 
