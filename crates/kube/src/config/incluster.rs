@@ -244,6 +244,29 @@ mod tests {
         }
     }
 
+    /// As with client-go: an image may name a kubeconfig that is there elsewhere alone.
+    #[test]
+    fn a_kubeconfig_that_is_nowhere_leaves_the_pods_account() {
+        let folder = account();
+        let config = folder.write("config", "{contexts: [");
+        let nowhere = "/nonexistent/config";
+        let with_list = |list: &str, context| {
+            resolve(&folder, &[&VARIABLES[..], &[("KUBECONFIG", list)]].concat(), context)
+        };
+        for list in [nowhere, "/nonexistent/config:/nonexistent/other", ":"] {
+            let cluster = with_list(list, None).unwrap();
+            assert_eq!(cluster.namespace, "analytics", "{list}");
+            assert!(cluster.to_string().contains("the pod's service account"), "{list}");
+        }
+        let broken = with_list(&format!("{nowhere}:{}", config.display()), None);
+        assert!(broken.is_err_and(|error| error.contains("config:1:")));
+        let of_context = with_list(nowhere, Some("c")).expect_err("it is in no file");
+        assert!(of_context.contains("which does not exist"), "{of_context}");
+        std::fs::remove_file(folder.path().join("token")).unwrap();
+        let error = with_list(nowhere, None).expect_err("no account");
+        assert!(error.contains("$KUBECONFIG names this file, which does not exist"), "{error}");
+    }
+
     #[test]
     fn the_pod_is_read_from_the_token() {
         let token = |claims: &str| format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims));

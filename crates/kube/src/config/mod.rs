@@ -74,9 +74,8 @@ impl<'a> Sources<'a> {
     /// There is no configuration, or it has an error. The error names the file and the field.
     pub fn resolve(&self) -> Result<Cluster, ConfigError> {
         let pod = incluster::address(self);
-        let is_named = self.kubeconfig.is_some()
-            || self.context.is_some()
-            || (self.env)("KUBECONFIG").is_some_and(|list| !list.is_empty());
+        let is_named =
+            self.kubeconfig.is_some() || self.context.is_some() || kubeconfig::is_listed(self);
         if let Some(address) = pod.as_ref().filter(|_| !is_named && incluster::has_account(self)) {
             // As kubectl does, for a file that has no more than a namespace.
             return match kubeconfig::choose(self) {
@@ -86,7 +85,7 @@ impl<'a> Sources<'a> {
                     incluster::cluster(self, address, None)
                 }
                 Err(error) => {
-                    log::debug!("~/.kube/config is not used in a pod: {error}");
+                    log::debug!("no kubeconfig is used in a pod: {error}");
                     incluster::cluster(self, address, None)
                 }
             };

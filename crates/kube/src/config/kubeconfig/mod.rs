@@ -221,6 +221,23 @@ pub(super) fn choose(sources: &Sources<'_>) -> Result<Choice, ConfigError> {
     Ok(Choice::Cluster(Box::new(cluster)))
 }
 
+/// True if `$KUBECONFIG` names a file. One that does not exist is an empty one, as in client-go.
+pub(super) fn is_listed(sources: &Sources<'_>) -> bool {
+    listed(sources).is_some_and(|paths| paths.iter().any(|path| path.try_exists().unwrap_or(true)))
+}
+
+/// The files of `$KUBECONFIG`, each once.
+fn listed(sources: &Sources<'_>) -> Option<Vec<PathBuf>> {
+    let list = (sources.env)("KUBECONFIG").filter(|list| !list.is_empty())?;
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for path in std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()) {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    Some(paths)
+}
+
 /// Reads `--kubeconfig`, else the files of `$KUBECONFIG`, else `~/.kube/config`.
 fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
     if let Some(path) = sources.kubeconfig {
@@ -228,21 +245,13 @@ fn load(sources: &Sources<'_>) -> Result<Vec<Loaded>, ConfigError> {
             .map_err(|e| ConfigError::File { file: path.to_owned(), problem: e.to_string() })?;
         return Ok(vec![Loaded::parse(path, &bytes)?]);
     }
-    let listed = (sources.env)("KUBECONFIG").filter(|list| !list.is_empty());
-    let home = (sources.env)("HOME").filter(|home| !home.is_empty());
-    let mut paths: Vec<PathBuf> = Vec::new();
+    let listed = listed(sources);
     let is_named = listed.is_some();
-    match (listed, home) {
-        (Some(list), _) => {
-            for path in std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()) {
-                if !paths.contains(&path) {
-                    paths.push(path);
-                }
-            }
-        }
-        (None, Some(home)) => paths.push(Path::new(&home).join(".kube").join("config")),
-        (None, None) => {}
-    }
+    let at_home = || {
+        let home = (sources.env)("HOME").filter(|home| !home.is_empty());
+        home.map(|home| Path::new(&home).join(".kube").join("config")).into_iter().collect()
+    };
+    let paths: Vec<PathBuf> = listed.unwrap_or_else(at_home);
     let mut files = Vec::new();
     for path in &paths {
         match read_file(path) {
