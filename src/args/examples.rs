@@ -21,7 +21,7 @@ Examples:
 -n, --kubeconfig and --context may also stand before the command.
 
 Environment:
-  KUBECONFIG   the kubeconfig, if no flag names one and posse is not in a pod
+  KUBECONFIG   the kubeconfig, if no flag names one; it comes before a pod's service account
   POSSE_LOG    log level on stderr: error, warn, info (default), debug, trace,
                or module=level pairs
   POSSE_CONTROL, POSSE_CONTROL_TOKEN_FILE
