@@ -74,8 +74,8 @@ pub struct WebSocket {
     inner: tungstenite::WebSocket<TimedStream>,
     /// Pings sent since the last byte from the peer.
     n_pings: u32,
-    /// When the last byte from the peer came.
-    heard_at: Instant,
+    /// When the last byte from the peer came, or the last ping was sent.
+    quiet_since: Instant,
     /// Bytes that were sent since the last ping that the peer has answered.
     unread: usize,
     /// Counts the messages that were sent. A ping has it as its contents.
@@ -115,7 +115,7 @@ impl WebSocket {
                 }
                 Err(error) => return Err(io_error(error)),
             };
-            (self.n_pings, self.heard_at) = (0, Instant::now());
+            (self.n_pings, self.quiet_since) = (0, Instant::now());
             if let Some(message) = message {
                 return Ok(Received::Message(message));
             }
@@ -149,14 +149,14 @@ impl WebSocket {
     /// to read may stay silent. The system ends the connection if such a peer is gone.
     fn ping_if_silent(&mut self) -> io::Result<()> {
         if self.input.as_ref().is_some_and(|input| input.is_held_up()) {
-            (self.n_pings, self.heard_at) = (0, Instant::now());
+            (self.n_pings, self.quiet_since) = (0, Instant::now());
             return Ok(());
         }
-        if self.heard_at.elapsed() < PING_INTERVAL * (self.n_pings + 1) {
+        if self.quiet_since.elapsed() < PING_INTERVAL {
             return Ok(());
         }
         if self.n_pings == PINGS_MAX && self.unread > UNREAD_BYTES_MAX {
-            (self.n_pings, self.heard_at) = (0, Instant::now());
+            (self.n_pings, self.quiet_since) = (0, Instant::now());
             return Ok(());
         }
         if self.n_pings == PINGS_MAX {
@@ -164,7 +164,8 @@ impl WebSocket {
             let problem = format!("the peer did not send a byte for {silent_s} s");
             return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
         }
-        self.n_pings += 1;
+        // Each ping has its own time: nobody may have read or sent for longer than that.
+        (self.n_pings, self.quiet_since) = (self.n_pings + 1, Instant::now());
         self.inner
             .send(Message::Ping(Bytes::copy_from_slice(&self.n_sent.to_be_bytes())))
             .map_err(io_error)
@@ -227,8 +228,9 @@ impl Shared {
                 let chosen = chosen.and_then(|value| value.to_str().ok()).unwrap_or_default();
                 // Not before: the input must not end the handshake.
                 input.iter().for_each(|input| input.arm(true));
-                let (heard_at, input) = (Instant::now(), input.cloned());
-                let socket = WebSocket { inner, n_pings: 0, heard_at, unread: 0, n_sent: 0, input };
+                let (quiet_since, input) = (Instant::now(), input.cloned());
+                let socket =
+                    WebSocket { inner, n_pings: 0, quiet_since, unread: 0, n_sent: 0, input };
                 Ok((socket, chosen.to_owned()))
             }
             Err(HandshakeError::Failure(Error::Http(answer))) => {
@@ -407,7 +409,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             assert!(Instant::now() < deadline, "a ping is sent again and again");
-            (socket.n_pings, socket.heard_at) = (0, Instant::now() - PING_INTERVAL);
+            (socket.n_pings, socket.quiet_since) = (0, Instant::now() - PING_INTERVAL);
             if socket.read(Duration::from_millis(20)).unwrap() == Received::Input {
                 socket.send(vec![0; 1 << 12]).unwrap();
             } else if socket.n_pings == 0 {
@@ -415,6 +417,23 @@ mod tests {
             }
         }
         drop(release);
+        server.join().unwrap();
+    }
+
+    /// Nobody read for longer than the peer may be silent: no ping was sent meanwhile.
+    #[test]
+    fn after_a_pause_of_ours_the_peer_has_time_to_answer() {
+        let (release, held) = channel::<()>();
+        let (mut socket, server) = opened(None, move |mut peer| {
+            assert!(held.recv().is_err());
+            while peer.read().is_ok() {}
+        });
+        socket.quiet_since = Instant::now() - PING_INTERVAL * (PINGS_MAX + 2);
+        for _ in 0..3 * PINGS_MAX {
+            assert_eq!(socket.read(Duration::from_millis(1)).unwrap(), Received::Nothing);
+        }
+        assert_eq!(socket.n_pings, 1);
+        drop((release, socket));
         server.join().unwrap();
     }
 
@@ -433,7 +452,7 @@ mod tests {
         let input = vec![0; UNREAD_BYTES_MAX + 1];
         socket.send(input).unwrap();
         let is_silent = |socket: &mut WebSocket| {
-            socket.heard_at = Instant::now() - PING_INTERVAL * (PINGS_MAX + 2);
+            socket.quiet_since = Instant::now() - PING_INTERVAL * (PINGS_MAX + 2);
             socket.read(Duration::from_millis(1))
         };
         for _ in 0..3 * PINGS_MAX {
