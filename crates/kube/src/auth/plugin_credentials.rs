@@ -3,7 +3,10 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
+
+use rustix::fs::{Access, access};
 
 use posse_base::safe_text::SafeText;
 use posse_base::text::sanitize_end;
@@ -104,7 +107,16 @@ impl ExecPlugin {
 
     fn words(&self) -> Vec<OsString> {
         let args = self.args.iter().map(OsString::from);
-        std::iter::once(self.command.clone().into_os_string()).chain(args).collect()
+        std::iter::once(self.program().into_os_string()).chain(args).collect()
+    }
+
+    /// As client-go finds it: in our PATH, whatever the plugin's own is.
+    fn program(&self) -> PathBuf {
+        let is_name = self.command.components().count() == 1;
+        let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();
+        let mut found = std::env::split_paths(&path).map(|folder| folder.join(&self.command));
+        let is_program = |at: &PathBuf| at.is_file() && access(at, Access::EXEC_OK).is_ok();
+        found.find(is_program).unwrap_or_else(|| self.command.clone())
     }
 
     /// Ours, and what the kubeconfig and the protocol add.
@@ -184,8 +196,6 @@ fn pair(chain: Option<String>, key: Option<String>) -> Result<Option<CertPair>, 
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use rustix::process::Pid;
 
     use super::*;
@@ -335,6 +345,15 @@ mod tests {
             "status.clientCertificateData: no PEM certificate in it",
         );
         check("head -c 1048577 /dev/zero", "printed more than 1048576 bytes");
+    }
+
+    #[test]
+    fn a_plugin_is_looked_for_in_our_path() {
+        let folder = Folder::new();
+        let script = credential(V1, r#"{"token":"t"}"#).replacen("cat", "/bin/cat", 1);
+        let mut plugin = ExecPlugin { command: PathBuf::from("sh"), ..folder.plugin(&script) };
+        plugin.env.push(("PATH".to_owned(), folder.path().into()));
+        assert_eq!(run(&plugin).unwrap().token, Some(Secret::new("t")));
     }
 
     #[test]
