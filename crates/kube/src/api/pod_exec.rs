@@ -24,6 +24,9 @@ const LONG: Duration = Duration::from_secs(60);
 /// Input that is sent at once, in bytes: a socket that takes anything takes so much without blocking.
 const INPUT_BYTES: usize = 4 << 10;
 
+/// The longest path of a request, in bytes: with the server's URL before it, the `http` crate takes 65,534.
+const PATH_BYTES_MAX: usize = 64_000;
+
 /// A container of a pod.
 #[derive(Clone, Debug)]
 pub struct ContainerPath {
@@ -100,6 +103,13 @@ pub fn exec(
     each: &mut dyn FnMut(Output<'_>) -> io::Result<()>,
 ) -> Result<CommandEnd, ExecError> {
     let path = exec_path(target, command, &input);
+    if path.len() > PATH_BYTES_MAX {
+        let message = format!(
+            "the command is longer than {PATH_BYTES_MAX} bytes, as a URL has it: let a shell read it from its \
+             standard input"
+        );
+        return Err(ExecError::Refused(Refusal::local(RefusalClass::Invalid, message)));
+    }
     let Input { stdin, terminal } = input;
     let (mut socket, protocol) = match http.open_websocket(&path, &PROTOCOLS, stdin) {
         Ok(opened) => opened,

@@ -59,6 +59,16 @@ fn read_head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
+#[test]
+fn a_command_that_no_url_holds_is_told() {
+    let target = ContainerPath { namespace: "n".into(), pod: "p".into(), container: "c".into() };
+    let http = plain_client("127.0.0.1:1".parse().unwrap());
+    let script = " ".repeat(22_000);
+    let error = exec(&http, &target, &[script], Input::default(), &mut |_| Ok(()));
+    let said = format!("{error:?}");
+    assert!(said.contains("let a shell read it from its standard input"), "{said}");
+}
+
 /// Accepts the handshake as a kubelet does.
 fn accept(stream: TcpStream) -> WebSocket<TcpStream> {
     accept_as(stream, "container=c%20d&stdout=true&stderr=true", "v4.channel.k8s.io")
