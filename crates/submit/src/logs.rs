@@ -133,23 +133,20 @@ impl LogFollower<'_> {
                 }
                 Ok(mut stream) => {
                     (n_refused, n_unanswered) = (0, 0);
-                    let copied = self.copy(stream.reader(), Some(&mut position));
-                    wait = match &copied {
-                        Copied::Unreadable(_) => UNREADABLE_WAIT_MAX.min(2 * wait),
-                        Copied::Whole | Copied::Cut | Copied::Unwanted => RECONNECT_WAIT,
-                    };
-                    match copied {
+                    match self.copy(stream.reader(), Some(&mut position)) {
                         Copied::Unwanted => return true,
                         // The container had terminated before the log was opened: this is all.
                         Copied::Whole if had_terminated => return true,
-                        Copied::Unreadable(words) if had_terminated || words != told => {
-                            log::warn!("the node cannot read the log of {pod}: {words}");
+                        Copied::Whole | Copied::Cut => wait = RECONNECT_WAIT,
+                        Copied::Unreadable(words) => {
+                            if words != told {
+                                log::warn!("the node cannot read the log of {pod}: {words}");
+                            }
                             if had_terminated {
                                 return false;
                             }
-                            told = words;
+                            (told, wait) = (words, UNREADABLE_WAIT_MAX.min(2 * wait));
                         }
-                        Copied::Whole | Copied::Cut | Copied::Unreadable(_) => {}
                     }
                     position.reconnect();
                 }
