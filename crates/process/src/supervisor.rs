@@ -240,7 +240,7 @@ impl Link {
 
 /// The program has read a terminal that is not its own, or set its modes, and stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asks;
+pub struct Asks;
 
 /// A program that a supervisor has started. Dropping it kills the program, but not its descendants.
 #[derive(Debug)]
@@ -264,7 +264,7 @@ impl Running {
     }
 
     /// The same for a program that has no terminal.
-    pub(crate) fn wait_or_asks(&mut self, timeout: Duration) -> Result<Option<ExitStatus>, Asks> {
+    pub fn wait_or_asks(&mut self, timeout: Duration) -> Result<Option<ExitStatus>, Asks> {
         let end = self
             .wait_while(Some(timeout), |running| running.end.is_none() && running.stop.is_none());
         match self.take_stop() {
