@@ -233,7 +233,12 @@ impl Reconciler {
     }
 
     fn blame_node(&mut self, node: String, reason: LossReason, loss: NodeLoss, now: Millis) {
-        if let Some(until) = self.nodes.on_loss(&node, loss, now) {
+        let groups = self.executors.groups();
+        let lives = |node: &str| {
+            let mut throttles = groups.values().flat_map(|group| group.tasks.throttles.all());
+            throttles.any(|throttle| throttle.places.lives_on(node))
+        };
+        if let Some(until) = self.nodes.on_loss(&node, loss, lives, now) {
             self.due.set(until, Timer::Node);
             self.out.tell(Event::Cluster(ClusterEvent::NodeAvoided { node, until, reason }));
         }

@@ -242,7 +242,7 @@ impl Reconciler {
             }
         }
         if let Some(node) = &node {
-            self.nodes.add(node);
+            self.nodes.add(node, now);
         }
         self.begin_protection(id, now);
         if has_more_memory {

@@ -24,6 +24,8 @@ struct Node {
     name: Box<str>,
     /// Losses within the window, oldest first.
     losses: Vec<Millis>,
+    /// When an executor last began or ended there.
+    seen_at: Millis,
 }
 
 /// A loss that a node caused.
@@ -64,21 +66,31 @@ impl Nodes {
     }
 
     /// An executor was seen on this node.
-    pub fn add(&mut self, name: &str) {
+    pub fn add(&mut self, name: &str, now: Millis) {
         if self.policy.losses > 0 {
-            self.find_or_add(name);
+            self.find_or_add(name, now);
         }
     }
 
-    /// This node caused a loss. The end of the time in which it is avoided, if that starts now.
-    pub fn on_loss(&mut self, name: &str, loss: NodeLoss, now: Millis) -> Option<Millis> {
+    /// This node caused a loss. The end of the time in which it is avoided, if that starts now. A node on which nothing
+    /// was seen for as long as one is avoided, and no executor `lives`, may be gone: it is known no more.
+    pub fn on_loss(
+        &mut self,
+        name: &str,
+        loss: NodeLoss,
+        lives: impl Fn(&str) -> bool,
+        now: Millis,
+    ) -> Option<Millis> {
         let most = self.policy.losses as usize;
         if most == 0 {
             return None;
         }
         // Who is tried one after the other, is lost at most so often.
         let window_ms = self.policy.window_ms + most as u64 * loss.start_ms;
-        let index = self.find_or_add(name)?;
+        let forgotten_after_ms = self.policy.avoid_for_ms;
+        self.nodes
+            .retain(|node| now.since(node.seen_at) <= forgotten_after_ms || lives(&node.name));
+        let index = self.find_or_add(name, now)?;
         let losses = &mut self.nodes[index].losses;
         losses.push(now);
         losses.retain(|&at| now.since(at) <= window_ms);
@@ -182,13 +194,17 @@ impl Nodes {
     }
 
     /// The index of the node, which is added if it is new; none if there are too many.
-    fn find_or_add(&mut self, name: &str) -> Option<usize> {
+    fn find_or_add(&mut self, name: &str, now: Millis) -> Option<usize> {
         let found = self.nodes.binary_search_by(|node| (*node.name).cmp(name));
         match found {
-            Ok(index) => Some(index),
+            Ok(index) => {
+                self.nodes[index].seen_at = now;
+                Some(index)
+            }
             Err(_) if self.nodes.len() == NODES_MAX => None,
             Err(index) => {
-                self.nodes.insert(index, Node { name: name.into(), losses: Vec::new() });
+                let node = Node { name: name.into(), losses: Vec::new(), seen_at: now };
+                self.nodes.insert(index, node);
                 Some(index)
             }
         }
@@ -206,9 +222,10 @@ mod tests {
     #[track_caller]
     fn check(policy: BadNodes, n_seen: u32, losses: &[(&str, u64)], want: &[(&str, u64)]) {
         let mut nodes = Nodes::new(policy);
-        (0..n_seen).for_each(|i| nodes.add(&format!("n{i}")));
+        (0..n_seen).for_each(|i| nodes.add(&format!("n{i}"), Millis(0)));
         for &(name, at) in losses {
-            nodes.on_loss(name, NodeLoss { start_ms: 0, lives_elsewhere: false }, Millis(at));
+            let loss = NodeLoss { start_ms: 0, lives_elsewhere: false };
+            nodes.on_loss(name, loss, |_| false, Millis(at));
         }
         nodes.on_time(Millis(4_000));
         let got: Vec<(&str, u64)> =
@@ -247,12 +264,27 @@ mod tests {
             (250, 8, true, 2),
         ] {
             let mut nodes = Nodes::new(BadNodes { share_permille, ..POLICY });
-            (0..n_seen).for_each(|i| nodes.add(&format!("n{i}")));
+            (0..n_seen).for_each(|i| nodes.add(&format!("n{i}"), Millis(0)));
             for i in [0, 0, 1, 1, 2, 2] {
                 let loss = NodeLoss { start_ms: 0, lives_elsewhere };
-                nodes.on_loss(&format!("n{i}"), loss, Millis(i));
+                nodes.on_loss(&format!("n{i}"), loss, |_| false, Millis(i));
             }
             assert_eq!(nodes.avoided().len(), want, "{share_permille} of {n_seen}");
+        }
+    }
+
+    /// On spot nodes each replacement has a new name.
+    #[test]
+    fn a_share_is_of_the_nodes_that_may_be_there() {
+        for (lives, want) in [(false, 2), (true, 4)] {
+            let mut nodes = Nodes::new(POLICY);
+            (0..80).for_each(|i| nodes.add(&format!("old{i}"), Millis(0)));
+            (0..4).for_each(|i| nodes.add(&format!("n{i}"), Millis(6_000)));
+            for i in [0, 0, 1, 1, 2, 2, 3, 3] {
+                let loss = NodeLoss { start_ms: 0, lives_elsewhere: true };
+                nodes.on_loss(&format!("n{i}"), loss, |_| lives, Millis(6_000));
+            }
+            assert_eq!(nodes.avoided().len(), want, "{lives}");
         }
     }
 
@@ -260,10 +292,10 @@ mod tests {
     fn long_starts_one_after_the_other_count_together() {
         for (start_ms, want) in [(0, 0), (400, 0), (500, 1)] {
             let mut nodes = Nodes::new(POLICY);
-            (0..4).for_each(|i| nodes.add(&format!("n{i}")));
+            (0..4).for_each(|i| nodes.add(&format!("n{i}"), Millis(0)));
             for at in [0, 2_000] {
                 let loss = NodeLoss { start_ms, lives_elsewhere: true };
-                nodes.on_loss("n1", loss, Millis(at));
+                nodes.on_loss("n1", loss, |_| false, Millis(at));
             }
             assert_eq!(nodes.avoided().len(), want, "{start_ms}");
         }
@@ -272,11 +304,11 @@ mod tests {
     #[test]
     fn the_oldest_avoided_node_is_dropped_at_the_limit() {
         let mut nodes = Nodes::new(POLICY);
-        (0..100).for_each(|i| nodes.add(&format!("n{i}")));
+        (0..100).for_each(|i| nodes.add(&format!("n{i}"), Millis(0)));
         for i in 0..=AVOIDED_MAX as u64 {
             for _ in 0..2 {
                 let loss = NodeLoss { start_ms: 0, lives_elsewhere: false };
-                nodes.on_loss(&format!("n{i}"), loss, Millis(i));
+                nodes.on_loss(&format!("n{i}"), loss, |_| false, Millis(i));
             }
         }
         assert_eq!(nodes.names().len(), AVOIDED_MAX);

@@ -62,6 +62,11 @@ impl Places {
         }
     }
 
+    /// An executor runs there.
+    pub fn lives_on(&self, node: &str) -> bool {
+        self.lives.contains_key(node)
+    }
+
     /// Another executor has run on another node at least since `since`.
     pub fn lives_elsewhere(&self, node: &str, since: Millis) -> bool {
         let others = self.lives.iter().filter(|(other, _)| ***other != *node);

@@ -2,6 +2,7 @@
 //! `posse submit` creates.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
 use crate::config::dev::driver_dev;
@@ -335,7 +336,11 @@ fn posse_image(section: &Section<'_>) -> Result<Option<PosseImage>, ConfigError>
 
 /// What is wrong with a host that executors should connect to.
 pub fn host_error(host: &str) -> Option<String> {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._:[]%".contains(c);
-    let sound = !host.is_empty() && host.len() <= 255 && host.chars().all(is_allowed);
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let sound = match address.contains(':') {
+        true => address.parse::<Ipv6Addr>().is_ok(),
+        false => !host.is_empty() && host.len() <= 255 && host.chars().all(is_allowed),
+    };
     (!sound).then(|| format!("`{host}` is not a host name or an address"))
 }

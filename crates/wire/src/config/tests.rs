@@ -282,7 +282,10 @@ fn errors_about_values_name_the_allowed_values() {
     );
     fails("app: 1a", "1:6: app: `1a` is not a name for an application");
     fails("namespace: a.b", "1:12: namespace: `a.b` is not a namespace");
-    fails("driver: {host: 'a b'}", "1:16: driver.host: `a b` is not a host name or an address");
+    for host in ["a b", "host:80", "fe80::1%eth0", "[a]"] {
+        let error = format!("1:16: driver.host: `{host}` is not a host name or an address");
+        fails(&format!("driver: {{host: '{host}'}}"), &error);
+    }
     fails(
         "driver: {ready: 'tcp:'}",
         "1:17: driver.ready: expected none, control, socket, tcp, tcp:PORT, http:PORT/PATH or file:PATH, found `tcp:`",

@@ -57,8 +57,27 @@ fn of_container(field: &str, container: &Value) -> Option<(String, String)> {
         (format!("{field}.env[{i}]"), text(&entry["name"]) + 1 + text(&entry["value"]))
     });
     let all: Vec<(String, usize)> = words.chain(variables).collect();
+    // What the kubelet runs beside it.
+    let others = [
+        "lifecycle/postStart",
+        "lifecycle/preStop",
+        "livenessProbe",
+        "readinessProbe",
+        "startupProbe",
+    ];
+    let others = others.into_iter().flat_map(|name| {
+        let words = container.pointer(&format!("/{name}/exec/command")).and_then(Value::as_array);
+        let name = name.replace('/', ".");
+        words
+            .into_iter()
+            .flatten()
+            .enumerate()
+            .map(move |(i, word)| (format!("{field}.{name}.exec.command[{i}]"), text(word)))
+    });
+    let others: Vec<(String, usize)> = others.collect();
+    let mut words = all.iter().chain(&others);
     let too_long =
-        all.iter().find_map(|(field, n)| Some((field.clone(), argument_error(*n)?.to_owned())));
+        words.find_map(|(field, n)| Some((field.clone(), argument_error(*n)?.to_owned())));
     too_long.or_else(|| {
         Some((field.to_owned(), arguments_error(all.iter().map(|(_, n_bytes)| *n_bytes))?))
     })
@@ -84,6 +103,16 @@ mod tests {
             (
                 containers(json!({"command": [text(140_000)]})),
                 Some("spec.containers[1].command[0]"),
+            ),
+            (
+                containers(
+                    json!({"lifecycle": {"preStop": {"exec": {"command": ["a", text(131_072)]}}}}),
+                ),
+                Some("spec.containers[1].lifecycle.preStop.exec.command[1]"),
+            ),
+            (
+                containers(json!({"readinessProbe": {"exec": {"command": [text(131_072)]}}})),
+                Some("spec.containers[1].readinessProbe.exec.command[0]"),
             ),
             (containers(json!({"env": env(131_067)})), None),
             (containers(json!({"env": env(131_068)})), Some("spec.containers[1].env[1]")),

@@ -14,14 +14,20 @@ const SERVER_FIELDS: [&str; 8] = [
     "selfLink",
     "uid",
 ];
-/// Labels and annotations that controllers of Kubernetes give to their pods. Selectors have most of them.
-const OF_CONTROLLERS: [&str; 8] = [
+/// Labels and annotations that controllers and kubelets give to their pods. Selectors have most of them.
+const OF_CONTROLLERS: [&str; 14] = [
     "apps.kubernetes.io/pod-index",
     "controller-revision-hash",
     "controller-uid",
+    "deploymentconfig",
     "job-name",
+    "kubernetes.io/config.hash",
+    "kubernetes.io/config.mirror",
+    "kubernetes.io/config.seen",
+    "kubernetes.io/config.source",
     "pod-template-generation",
     "pod-template-hash",
+    "rollouts-pod-template-hash",
     "statefulset.kubernetes.io/pod-name",
     "statefulset.kubernetes.io/pod-index",
 ];
@@ -40,6 +46,8 @@ const OF_NETWORKS: [&str; 8] = [
 ];
 /// What a server tolerates for each pod that says nothing (`DefaultTolerationSeconds`), in seconds.
 const DEFAULT_TOLERATION_S: u64 = 300;
+/// The field of a node by which a DaemonSet binds each of its pods.
+const NODE_NAME: &str = "metadata.name";
 /// The volume of the token that the server adds, and what its name has in it before 1.22. Five characters follow.
 const TOKEN_VOLUME: &str = "kube-api-access-";
 const TOKEN_SECRET: &str = "-token-";
@@ -101,14 +109,51 @@ fn remove_of_copy(
         drop(spec, "hostname", "spec");
         drop(spec, "subdomain", "spec");
     }
-    // posse gives up a lost node sooner.
+    let is_of_daemon_set = unbind(spec);
+    if is_of_daemon_set {
+        dropped.push("spec.affinity.nodeAffinity".to_owned());
+    }
+    // posse gives up a lost node sooner. A pod of a DaemonSet stays there for ever.
     if let Some(tolerations) = spec.get_mut("tolerations").and_then(Value::as_array_mut) {
         tolerations.retain(|one| {
             let key = one["key"].as_str().unwrap_or_default();
+            let seconds = one["tolerationSeconds"].as_u64();
             !matches!(key, "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
-                || one["tolerationSeconds"].as_u64() != Some(DEFAULT_TOLERATION_S)
+                || seconds != Some(DEFAULT_TOLERATION_S) && !(seconds.is_none() && is_of_daemon_set)
         });
     }
+}
+
+/// Removes the terms by which a DaemonSet binds a pod to its node. True if there were some.
+fn unbind(spec: &mut Map<String, Value>) -> bool {
+    let affinity = spec.get_mut("affinity").and_then(|affinity| affinity.get_mut("nodeAffinity"));
+    let Some(required) =
+        affinity.and_then(|node| node.get_mut("requiredDuringSchedulingIgnoredDuringExecution"))
+    else {
+        return false;
+    };
+    let Some(terms) = required["nodeSelectorTerms"].as_array_mut() else { return false };
+    let mut is_bound = false;
+    for term in terms.iter_mut().filter_map(Value::as_object_mut) {
+        let Some(fields) = term.get_mut("matchFields").and_then(Value::as_array_mut) else {
+            continue;
+        };
+        let n_fields = fields.len();
+        fields.retain(|field| field["key"] != NODE_NAME);
+        is_bound |= fields.len() < n_fields;
+        if fields.is_empty() {
+            term.remove("matchFields");
+        }
+    }
+    terms.retain(|term| term.as_object().is_none_or(|term| !term.is_empty()));
+    // An affinity without a term fits no node.
+    if terms.is_empty()
+        && let Some(node) =
+            spec.get_mut("affinity").and_then(|affinity| affinity["nodeAffinity"].as_object_mut())
+    {
+        node.remove("requiredDuringSchedulingIgnoredDuringExecution");
+    }
+    is_bound
 }
 
 /// The server adds the volume and its mounts to each pod of an account with a token.
@@ -208,6 +253,39 @@ mod tests {
         let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array().unwrap();
         let names: Vec<&Value> = mounts.iter().map(|mount| &mount["name"]).collect();
         assert_eq!(names, ["data", "kube-api-access-mine"]);
+    }
+
+    #[test]
+    fn what_binds_a_pod_of_a_daemon_set_is_dropped() {
+        let by_name = json!({"key": "metadata.name", "operator": "In", "values": ["node-7"]});
+        let zone = json!([{"key": "zone", "operator": "In", "values": ["a"]}]);
+        let lost = json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"});
+        for (terms, want) in [
+            (json!([{"matchFields": [by_name]}]), Value::Null),
+            (
+                json!([{"matchExpressions": zone, "matchFields": [by_name]}]),
+                json!([{"matchExpressions": zone}]),
+            ),
+        ] {
+            let live = json!({
+                "metadata": {"uid": "u", "labels": {"rollouts-pod-template-hash": "x"},
+                    "annotations": {"kubernetes.io/config.mirror": "m"}},
+                "spec": {"containers": [{"name": "c", "image": "i"}], "tolerations": [lost],
+                    "affinity": {"nodeAffinity":
+                        {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}},
+            });
+            let compiled =
+                Template::from_json("t.yaml", live).unwrap().compile(&context()).unwrap();
+            let warning = &compiled.warnings()[0];
+            assert!(warning.contains("spec.affinity.nodeAffinity: dropped"), "{warning}");
+            let body = compiled.render(1, 0, &PodOverrides::default());
+            let pod: Value = serde_json::from_slice(&body).unwrap();
+            let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+            assert_eq!(required["nodeSelectorTerms"], want);
+            let tolerations = pod["spec"]["tolerations"].as_array().unwrap();
+            assert!(tolerations.iter().all(|one| one["tolerationSeconds"].is_u64()), "{pod}");
+            assert!(!pod.to_string().contains("mirror") && !pod.to_string().contains("rollouts"));
+        }
     }
 
     #[test]
