@@ -185,17 +185,27 @@ pub fn both_pods_complete_a_job(server: &dyn Server) {
     submit::stop_and_finish(scene);
 }
 
-/// A driver that fails is followed by its standby, and its failures count.
+/// A driver that fails is followed by its standby, which goes on with its executors, and its failures count.
 pub fn a_standby_follows_a_failure(server: &dyn Server) {
     let scene = Scene::new(server);
-    let mut settings = with_standby(json!({}));
+    let mut settings = with_standby(queue(&scene));
     settings["driver"]["retries"] = json!(1);
+    settings["executors"][0]["count"] = json!(1);
     let submit = submit::run(&scene).settings(settings).begin(&["submit"]);
     let (first, _) = wait_both(&scene, "");
+    let executor = || {
+        wait_value(PATIENCE, "an executor", || {
+            let mut pods = submit::pods_of(&scene, "executor").into_iter().filter(is_running);
+            pods.next().ok_or("not yet")
+        })
+    };
+    let before = executor();
     scene.end(&first, End::Exit(7));
     let (leader, third) = wait_both(&scene, uid_of(&first));
+    assert_eq!(uid_of(&executor()), uid_of(&before), "it runs on");
     scene.end(&leader, End::Exit(5));
     submit.expect_exit(5);
+    wait_for(PATIENCE, "the executor to end", || submit::pods_of(&scene, "executor").is_empty());
     assert!(!is_up(&scene, &third), "no retry is left");
     wait_for(PATIENCE, "the standby to be gone", || {
         !submit::pods_of(&scene, "driver").iter().any(is_running)

@@ -227,11 +227,7 @@ impl JobPod {
         }
         let rest = self.read_rest();
         let end = PodEnd { code, is_signalled, is_idle, has_rest: rest.is_some() };
-        // If the earlier pods are unknown, only the exit code can end the Job.
-        let (earlier, retries) = match &self.earlier {
-            Some(earlier) => (earlier.clone(), self.retries),
-            None => (FailedPods::default(), u32::MAX),
-        };
+        let (earlier, retries) = self.tries();
         match earlier.at_end(end, retries) {
             Some(job_end) => {
                 self.end_job(job_end);
@@ -241,6 +237,14 @@ impl JobPod {
         }
         if let Some(PodRest { containers, deadline_s: Some(deadline_s) }) = rest {
             self.end_rest(&containers.join(", "), deadline_s);
+        }
+    }
+
+    /// The earlier pods, and how many failures the Job takes. If they are unknown, only the exit code can end the Job.
+    pub fn tries(&self) -> (FailedPods, u32) {
+        match &self.earlier {
+            Some(earlier) => (earlier.clone(), self.retries),
+            None => (FailedPods::default(), u32::MAX),
         }
     }
 

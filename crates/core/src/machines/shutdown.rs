@@ -2,12 +2,14 @@
 //! Sends no signals and deletes nothing itself. A stop that cannot see the executors waits for
 //! nothing, so it asks the start (`startup`) how far that has come.
 //!
-//! Executors that a Job owns outlive the driver's pod: a signal to the pod ends them only if the Job has no next pod.
+//! Executors that a Job owns outlive the driver's pod: a signal to the pod, or a driver that fails, ends them only if the
+//! Job has no next pod.
 
 use crate::machines::startup::{StartStep, Startup};
 use crate::model::action::RunVerdict;
 use crate::model::refusal::Refusal;
 use crate::model::stop::{StopOrder, StopResult};
+use crate::policy::driver_job::{FailedPods, PodEnd};
 use posse_base::time::Millis;
 
 /// The next step of the end.
@@ -89,6 +91,10 @@ pub struct Shutdown {
     grace_ms: u64,
     keep: bool,
     job: Job,
+    /// The Job's earlier pods, and how many failures it takes.
+    tries: (FailedPods, u32),
+    /// The driver's program failed, and may be tried again.
+    is_tried_again: bool,
     has_driver: bool,
     driver_code: Option<u8>,
     /// posse ended the driver, so the driver's exit code means nothing.
@@ -144,6 +150,8 @@ impl Shutdown {
             grace_ms,
             keep,
             job: Job::None,
+            tries: (FailedPods::default(), 0),
+            is_tried_again: false,
             has_driver: false,
             driver_code: None,
             is_driver_ended_by_us: false,
@@ -154,10 +162,11 @@ impl Shutdown {
         }
     }
 
-    /// The same run, whose executors are a Job's and outlive the driver's pod.
+    /// The same run, whose executors are a Job's and outlive the driver's pod. `tries`: the Job's earlier pods, and how
+    /// many failures it takes.
     #[must_use]
-    pub fn of_job(self) -> Self {
-        Self { job: Job::Unasked, ..self }
+    pub fn of_job(self, tries: (FailedPods, u32)) -> Self {
+        Self { job: Job::Unasked, tries, ..self }
     }
 
     /// The first LIST is applied.
@@ -244,10 +253,18 @@ impl Shutdown {
     }
 
     /// The driver has ended with this exit code.
-    pub fn on_driver_ended(&mut self, code: u8) -> Vec<ShutdownStep> {
+    pub fn on_driver_ended(&mut self, code: u8, now: Millis) -> Vec<ShutdownStep> {
         self.has_driver = false;
         self.driver_code = Some(code);
         match self.phase {
+            Phase::Running if code != 0 => {
+                let (earlier, retries) = &self.tries;
+                let end = PodEnd { code, is_signalled: false, is_idle: false, has_rest: false };
+                self.is_tried_again = earlier.at_end(end, *retries).is_none();
+                let ask = self.is_tried_again.then(|| self.ask_job(now)).flatten();
+                let ask = ask.map(|ask| [ShutdownStep::StopCreates, ask]);
+                ask.into_iter().flatten().chain(self.begin_stop()).collect()
+            }
             Phase::Running | Phase::DriverEnding { .. } | Phase::DriverKilled { .. } => {
                 self.begin_stop()
             }
@@ -324,7 +341,7 @@ impl Shutdown {
             self.job != Job::None && matches!(self.verdict, Some(RunVerdict::NotReachable { .. }));
         self.keep
             || is_cut_off
-            || self.is_signalled && has_next
+            || (self.is_signalled || self.is_tried_again) && has_next
             || matches!(self.verdict, Some(RunVerdict::TakenOver { .. }))
     }
 
@@ -363,6 +380,7 @@ mod tests {
     use super::*;
     use crate::model::event::{Budget, Exhaustion};
 
+    const TRIES: (FailedPods, u32) = (FailedPods { n: 0, last_code: None, is_done: false }, 0);
     const STOP: ShutdownStep = ShutdownStep::Stop(StopOrder { keep: false, keep_failed: false });
     const STOP_FAILED: ShutdownStep =
         ShutdownStep::Stop(StopOrder { keep: false, keep_failed: true });
@@ -401,7 +419,7 @@ mod tests {
     fn a_signal_leaves_the_executors_of_a_job_that_goes_on() {
         let keep = |keep| ShutdownStep::Stop(StopOrder { keep, keep_failed: false });
         for goes_on in [true, false] {
-            let mut shutdown = shutdown(false).of_job();
+            let mut shutdown = shutdown(false).of_job(TRIES);
             assert_eq!(
                 shutdown.on_signal(Millis(5)),
                 [ShutdownStep::StopCreates, ShutdownStep::AskJob]
@@ -412,7 +430,7 @@ mod tests {
             assert_eq!(shutdown.outcome().map(|outcome| outcome.is_kept), Some(goes_on));
         }
         // The server does not answer: the Job deletes its executors when it ends.
-        let mut shutdown = self::shutdown(false).of_job();
+        let mut shutdown = self::shutdown(false).of_job(TRIES);
         shutdown.on_signal(Millis(5));
         assert_eq!(shutdown.next_deadline(), Some(Millis(5_005)));
         assert_eq!(
@@ -421,31 +439,57 @@ mod tests {
         );
         // The driver's program ends before the answer, or after it.
         for is_late in [true, false] {
-            let mut shutdown = self::shutdown(true).of_job();
+            let mut shutdown = self::shutdown(true).of_job(TRIES);
             assert_eq!(
                 shutdown.on_signal(Millis(5)),
                 [ShutdownStep::StopCreates, ShutdownStep::AskJob]
             );
             let steps = match is_late {
-                true => [shutdown.on_driver_ended(143), shutdown.on_job(true)],
-                false => [shutdown.on_job(true), shutdown.on_driver_ended(143)],
+                true => [shutdown.on_driver_ended(143, Millis(7)), shutdown.on_job(true)],
+                false => [shutdown.on_job(true), shutdown.on_driver_ended(143, Millis(7))],
             };
             assert_eq!(steps, [vec![], vec![keep(true)]]);
         }
-        // Nobody asks when the run ends by itself.
-        assert_eq!(self::shutdown(true).of_job().on_driver_ended(0), [keep(false)]);
-        let mut impatient = self::shutdown(false).of_job();
+        // Nobody asks when the driver's program has done its work, or is not tried again.
+        assert_eq!(self::shutdown(true).of_job(TRIES).on_driver_ended(0, Millis(7)), [keep(false)]);
+        let mut impatient = self::shutdown(false).of_job(TRIES);
         impatient.on_signal(Millis(5));
         assert_eq!(impatient.on_signal(Millis(1_000)), [ShutdownStep::HurryStop { keep: true }]);
     }
 
     #[test]
+    fn a_driver_that_is_tried_again_finds_its_executors() {
+        let stop = |keep| ShutdownStep::Stop(StopOrder { keep, keep_failed: true });
+        // The exit code of the driver's program, how many pods have failed before, and whether the Job goes on.
+        for (code, n, goes_on, want) in [
+            (1, 0, true, vec![stop(true)]),
+            (137, 0, true, vec![stop(true)]),
+            (1, 0, false, vec![stop(false)]),
+            (1, 1, true, vec![]),
+            (2, 0, true, vec![]),
+        ] {
+            let failed = FailedPods { n, ..FailedPods::default() };
+            let mut shutdown = shutdown(true).of_job((failed, 1));
+            let steps = shutdown.on_driver_ended(code, Millis(7));
+            if want.is_empty() {
+                assert_eq!(steps, [stop(false)], "{code} {n}");
+                continue;
+            }
+            assert_eq!(steps, [ShutdownStep::StopCreates, ShutdownStep::AskJob]);
+            assert_eq!(shutdown.on_job(goes_on), want, "{code} {n}");
+            shutdown.on_stopped(nothing_left(), false);
+            let outcome = shutdown.outcome().expect("it is over");
+            assert_eq!((outcome.driver, outcome.is_kept), (Some(code), goes_on));
+        }
+    }
+
+    #[test]
     fn the_driver_ends_before_the_executors() {
         let mut shutdown = shutdown(true);
-        assert_eq!(shutdown.on_driver_ended(0), [STOP]);
+        assert_eq!(shutdown.on_driver_ended(0, Millis(7)), [STOP]);
         let mut shutdown = Shutdown { keep: true, ..self::shutdown(true) };
         let stop = ShutdownStep::Stop(StopOrder { keep: true, keep_failed: true });
-        assert_eq!(shutdown.on_driver_ended(3), [stop]);
+        assert_eq!(shutdown.on_driver_ended(3, Millis(7)), [stop]);
         shutdown.on_stopped(nothing_left(), false);
         assert_eq!(shutdown.outcome().expect("it is over").driver, Some(3));
     }
@@ -462,7 +506,7 @@ mod tests {
         );
         assert_eq!(shutdown.on_time(Millis(16_100)), []);
         assert_eq!(
-            shutdown.on_driver_ended(137),
+            shutdown.on_driver_ended(137, Millis(7)),
             [STOP],
             "ended by the signal, not a failure of the application"
         );
@@ -484,7 +528,7 @@ mod tests {
             assert_eq!(shutdown.on_time(Millis(15_000 + KILLED_MS)), [stop]);
             assert_eq!(shutdown.next_deadline(), None);
             // It ends at last, while the executors end.
-            assert_eq!(shutdown.on_driver_ended(137), []);
+            assert_eq!(shutdown.on_driver_ended(137, Millis(7)), []);
             shutdown.on_stopped(nothing_left(), false);
             assert_eq!(shutdown.outcome().expect("it is over").driver, code);
         }
@@ -494,9 +538,9 @@ mod tests {
     fn is_signalled_is_true_only_if_the_signal_was_the_first_reason() {
         let mut by_signal = shutdown(true);
         by_signal.on_signal(Millis(0));
-        by_signal.on_driver_ended(0);
+        by_signal.on_driver_ended(0, Millis(7));
         let mut late = shutdown(true);
-        late.on_driver_ended(0);
+        late.on_driver_ended(0, Millis(7));
         late.on_signal(Millis(1));
         let mut alone = shutdown(false);
         alone.on_signal(Millis(0));
@@ -513,7 +557,7 @@ mod tests {
         let orders = shutdown.on_verdict(verdict.clone(), Millis(0));
         assert_eq!(orders, [ShutdownStep::StopCreates, ShutdownStep::TermDriver]);
         assert_eq!(shutdown.on_verdict(verdict.clone(), Millis(1)), []);
-        assert_eq!(shutdown.on_driver_ended(143), [STOP_FAILED]);
+        assert_eq!(shutdown.on_driver_ended(143, Millis(7)), [STOP_FAILED]);
         shutdown.on_stopped(nothing_left(), false);
         let outcome = shutdown.outcome().expect("it is over");
         assert_eq!((outcome.driver, outcome.verdict.clone()), (None, Some(verdict)));
@@ -526,7 +570,7 @@ mod tests {
         let verdict = RunVerdict::TakenOver { holder: "b".to_owned() };
         let orders = shutdown.on_verdict(verdict.clone(), Millis(0));
         assert_eq!(orders, [ShutdownStep::StopCreates, ShutdownStep::TermDriver]);
-        assert_eq!(shutdown.on_driver_ended(143), [keep]);
+        assert_eq!(shutdown.on_driver_ended(143, Millis(7)), [keep]);
         shutdown.on_stopped(nothing_left(), true);
         let outcome = shutdown.outcome().expect("it is over");
         assert_eq!((outcome.driver, outcome.verdict.clone()), (None, Some(verdict.clone())));
@@ -545,7 +589,7 @@ mod tests {
         assert_eq!(shutdown.on_signal(Millis(199)), [], "the same one, sent to the group too");
         assert_eq!(shutdown.on_signal(Millis(200)), [FORCED_KILL, HURRY]);
         assert_eq!(shutdown.on_signal(Millis(900)), []);
-        assert_eq!(shutdown.on_driver_ended(137), []);
+        assert_eq!(shutdown.on_driver_ended(137, Millis(7)), []);
         shutdown.on_stopped(nothing_left(), false);
         let driver = shutdown.outcome().expect("it is over").driver;
         assert_eq!(driver, None, "the exit code after our SIGKILL means nothing");
@@ -560,7 +604,7 @@ mod tests {
     fn a_pod_without_a_way_to_the_server_leaves_the_executors_of_its_job() {
         for of_job in [true, false] {
             let starting = Shutdown::new(Startup::new(false, false, Millis(0)), 15_000, false);
-            let mut shutdown = if of_job { starting.of_job() } else { starting };
+            let mut shutdown = if of_job { starting.of_job(TRIES) } else { starting };
             let Some(StartStep::End(verdict)) = shutdown.next_start_step(false, Millis(30_000))
             else {
                 panic!("the first LIST is late");

@@ -526,7 +526,7 @@ impl<U: Upstream> Engine<'_, U> {
                 let orders = self.finish.on_signal(now);
                 self.obey(orders, now);
             }
-            let orders = self.finish.on_driver_ended(end.code);
+            let orders = self.finish.on_driver_ended(end.code, now);
             self.state.ended_driver = self.state.driver.take();
             self.obey(orders, now);
         }

@@ -417,9 +417,12 @@ impl Run<'_> {
         let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now());
         let engine = Engine {
             core,
-            finish: match self.context.is_outlived() {
-                true => Shutdown::new(startup, settings.grace_ms, settings.keep).of_job(),
-                false => Shutdown::new(startup, settings.grace_ms, settings.keep),
+            finish: {
+                let finish = Shutdown::new(startup, settings.grace_ms, settings.keep);
+                match self.job_pod.as_deref().filter(|_| self.context.is_outlived()) {
+                    Some(job_pod) => finish.of_job(job_pod.tries()),
+                    None => finish,
+                }
             },
             job: self.job.clone().filter(|_| self.context.is_outlived()),
             lease_terms: leader::lease_terms(self.job_pod.as_deref()),
