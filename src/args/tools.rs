@@ -10,6 +10,8 @@ use crate::args::map::{FeedArgs, MAP, MapArgs};
 use crate::args::{FileArgs, Output, ServerArgs};
 use posse_wire::config::PosseImage;
 
+/// The highest id of a pod to look at: each group has one of its own.
+const IDS_MAX: u64 = 1 << 62;
 /// The place of a command in the list of all: behind the others.
 const LAST: usize = 100;
 
@@ -81,7 +83,8 @@ pub struct RenderArgs {
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
     /// The executor id in the printed pod
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=IDS_MAX))]
     pub id: u64,
     /// The output format
     #[arg(short, long, value_enum, default_value_t)]

@@ -214,7 +214,7 @@ fn message(pod: &Pod, end: &End, is_absent: bool) -> String {
         parts.push(format!("init container {}: {how}{said}", init.name));
     }
     if parts.is_empty() {
-        let what = if is_absent { "is gone" } else { "has ended" };
+        let what = if is_absent { "is gone, or has lost a label of posse" } else { "has ended" };
         parts.push(format!("the pod {what}, and its status does not say why"));
     }
     sanitize(&parts.join("; "), MESSAGE_BYTES_MAX)
@@ -440,7 +440,8 @@ mod tests {
             false,
             "pod: Evicted, The node was low on resource: memory.; container: exit code 137 (SIGKILL)",
         );
-        check_message(|_, _| {}, true, "the pod is gone, and its status does not say why");
+        let gone = "the pod is gone, or has lost a label of posse, and its status does not say why";
+        check_message(|_, _| {}, true, gone);
         check_message(
             |pod, _| pod.deleting = true,
             false,

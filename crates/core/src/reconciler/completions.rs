@@ -51,7 +51,7 @@ impl Reconciler {
     }
 
     /// The create of an earlier process took effect late, and another executor has done the work of this index or
-    /// is at it.
+    /// is at it. What the record says of the index may be this executor's own work: posse was lost before it told so.
     fn repeats_work(&self, executor: &Executor, pod: &Pod) -> bool {
         let group = self.executors.home(executor);
         let may_repeat = group.spec.completions.is_some()
@@ -59,10 +59,7 @@ impl Reconciler {
             && executor.task.is_none()
             && executor.slot.is_none();
         let mut others = self.executors.own(group);
-        let is_recorded = pod.slot.is_some_and(|slot| group.ended.contains(slot));
-        may_repeat
-            && pod.slot.is_some()
-            && (is_recorded || others.any(|(_, other)| other.slot == pod.slot))
+        may_repeat && pod.slot.is_some() && others.any(|(_, other)| other.slot == pod.slot)
     }
 
     /// The same for a pod that is gone, and that posse was not ending.

@@ -104,7 +104,7 @@ fn an_executor_never_seen_in_a_list_is_lost_and_replaced() {
         }
         _ => None,
     });
-    let why = "the pod was deleted, but not by this run";
+    let why = "the pod is gone, or has lost a label of posse, and its status does not say why";
     assert_eq!(lost, Some((LossReason::Deleted, why)));
     run.tell(absent("u1"));
     let slot = |id| run.core.executors().get(ExecutorId(id)).and_then(|executor| executor.slot);

@@ -141,6 +141,24 @@ fn an_index_that_is_done_is_never_begun_again() {
     }
 }
 
+/// posse was lost after the end was recorded, and before it labelled the pod and told so.
+#[test]
+fn work_that_only_the_record_tells_of_is_told_as_done() {
+    let mut run = Run::new(recorded(), vec![work(1)]);
+    assert_eq!(run.slots_created(), [(1, 0)]);
+    run.start(&[1]);
+    run.watch(&[1], |pod| (pod.slot, pod.restart) = (Some(0), Restart::OnFailure));
+    run.watch(&[1], end_with(0));
+    let run = restart(run, work(1), true);
+    let is_end = |event: &&Event| {
+        let Event::Executor(_, event) = event else { return false };
+        matches!(event, ExecutorEvent::Completed { .. } | ExecutorEvent::Lost { .. })
+    };
+    let ends: Vec<&Event> = run.events.iter().filter(is_end).collect();
+    assert!(matches!(ends[..], [Event::Executor(_, ExecutorEvent::Completed { .. })]), "{ends:?}");
+    assert_eq!(run.group("g").completed, 1);
+}
+
 #[test]
 fn a_run_whose_work_was_done_ends_without_another_pod() {
     let mut run = Run::new(recorded(), vec![work(1)]);

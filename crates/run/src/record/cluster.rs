@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use log::{debug, warn};
+use log::warn;
 use serde_json::{Value, json};
 
 use super::{ClusterPlace, OpenError};
@@ -153,9 +153,11 @@ impl RecordStore for ConfigMaps {
                  is lost",
                 self.name(number)
             ),
-            RecordNotice::Late(number) => {
-                debug!("configmap {} arrived late, and counts for nothing", self.name(number));
-            }
+            RecordNotice::Late(number) => warn!(
+                "configmap {} counts for nothing: it arrived after its process had lost the record, or somebody has \
+                 changed its epoch",
+                self.name(number)
+            ),
         }
     }
 

@@ -60,6 +60,7 @@ impl Work {
             && group.is_some_and(|group| group.spec.completions.is_some())
             && let Some(other) = self.done.insert((subject.group.clone(), slot), uid.clone())
             && other != *uid
+            && cluster.pods.values().any(|stored| stored.pod.uid == other)
         {
             return fail(format!("{event:?}: {other} had done this part of the work"));
         }
