@@ -159,6 +159,7 @@ fn local_app(status: &StatusJson) -> App {
         n_wanted: Some(sum(GroupJson::wanted)),
         driver: None,
         node: None,
+        rest: Vec::new(),
         standby: Vec::new(),
         takeover: None,
         instance: Some(status.identity.instance.clone()),
@@ -261,7 +262,8 @@ fn cells(app: &App, now_s: i64) -> [String; 16] {
         app.name.clone(),
         or_dash(app.state.map(|state| match &app.server {
             Some(server) => format!("{} at {server}", state.as_str()),
-            None => state.as_str().to_owned(),
+            None if app.rest.is_empty() => state.as_str().to_owned(),
+            None => format!("{}, {} runs on", state.as_str(), app.rest.join(", ")),
         })),
         app.executors(),
         app.n_failed.to_string(),

@@ -35,7 +35,7 @@ use posse_run::run::settings::{GroupSettings, RunSettings};
 use posse_run::signals::Signals;
 use posse_submit::files::Files;
 use posse_submit::follow::{Follower, RunWaits};
-use posse_submit::give_up::GiveUp;
+use posse_submit::give_up::{self, GiveUp};
 use posse_submit::listener::Listener;
 use posse_submit::manifests::manifests;
 use posse_submit::plan::{Plan, ScrapePort};
@@ -82,7 +82,12 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     let objects = Objects::new(connection.http.clone(), Some(&plan.namespace));
     let now_s = Timestamp::now().as_second();
     let app = plan.app.clone();
-    let failed = |why: SubmitError| failure(&app, &connection, &why);
+    let failed = |why: SubmitError| {
+        if matches!(why, SubmitError::AlreadyRunning(_)) && !args.dry_run {
+            end_rests(&objects, &app);
+        }
+        failure(&app, &connection, &why)
+    };
     if let Some(outgoing) = outgoing.filter(|_| !args.dry_run) {
         let submission =
             Submission { objects: &objects, plan: &plan, manifests: &objects_to_create, now_s };
@@ -127,6 +132,14 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         remove_executors(&plan.app, &plan.namespace, &args.server, world);
     }
     Ok(code)
+}
+
+/// Lets a Job go on whose driver was killed together with posse, beside a container that runs on.
+fn end_rests(objects: &Objects, app: &str) {
+    match give_up::end_rests(objects, app) {
+        Ok(lines) => lines.iter().for_each(|line| log::warn!("{}", one_line(line))),
+        Err(refusal) => log::debug!("the driver's pods cannot be listed: {refusal}"),
+    }
 }
 
 /// Asks the run through its pod, as `posse status` does.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::plan::driver_selector;
-use crate::state::{DriverState, exit_code, newest, state};
+use crate::state::{DriverState, exit_code, newest, running_rest, state};
 use crate::workload::owned_pods;
 use posse_core::model::pod::Phase;
 use posse_core::model::refusal::Refusal;
@@ -45,6 +45,8 @@ pub struct App {
     /// The name of the driver's newest pod.
     pub driver: Option<String>,
     pub node: Option<String>,
+    /// What runs on in that pod after the driver's end: the Job makes no other one meanwhile.
+    pub rest: Vec<String>,
     /// The pods that wait for its Lease.
     pub standby: Vec<String>,
     /// How it came to act.
@@ -98,7 +100,7 @@ impl App {
             "groups": groups,
             "driver": { "pod": self.driver, "node": self.node, "instance": self.instance,
                         "exit_code": self.exit_code, "failed": self.n_failed_drivers,
-                        "standby": self.standby, "takeover": self.takeover },
+                        "rest": self.rest, "standby": self.standby, "takeover": self.takeover },
             "age_seconds": self.created_s.map(|created| (now_s - created).max(0)),
         })
     }
@@ -276,6 +278,7 @@ fn app((namespace, name): AppKey, parts: AppObjects, now_s: i64) -> App {
         n_wanted: wanted.and_then(|text| text.parse().ok()),
         driver: driver.map(|pod| pod.name().to_owned()),
         node: driver.and_then(|pod| pod.facts.node.as_deref()).map(str::to_owned),
+        rest: driver.map(running_rest).into_iter().flatten().map(str::to_owned).collect(),
         standby: standbys(job.as_ref(), drivers, driver),
         takeover: driver.and_then(|pod| Takeover::parse(pod.meta.annotation(TAKEOVER)?)),
         instance: shown.cloned().or(by_executor),
@@ -428,6 +431,28 @@ mod tests {
         let group = json!({"running": 1, "pending": 1, "cpu_hours": 2.0, "memory_gib_hours": 0.0});
         assert_eq!(shown["groups"], json!({"big": group}));
         assert_eq!(shown["driver"]["pod"], "wc-driver-x");
+    }
+
+    #[test]
+    fn what_runs_on_beside_an_ended_driver_is_named() {
+        let driver = |proxy: Value| {
+            let driver = labelled(
+                "wc",
+                "driver",
+                json!({"metadata": {"name": "d", "uid": "u", "ownerReferences": [{"uid": "j"}]},
+                "spec": {"containers": [{"name": "driver"}, {"name": "proxy"}]},
+                "status": {"phase": "Running", "containerStatuses": [
+                    {"name": "driver", "state": {"terminated": {"exitCode": 137}}},
+                    {"name": "proxy", "state": proxy}]}}),
+            );
+            AppPod::parse(driver.to_string().as_bytes()).unwrap()
+        };
+        let job = labelled("wc", "driver", json!({"metadata": {"uid": "j"}}));
+        let job = Job::parse(job.to_string().as_bytes()).unwrap();
+        let proxy = json!({"running": {}});
+        let apps = group_by_app(vec![job], vec![driver(proxy)], 0);
+        assert_eq!(apps[0].state, Some(DriverState::Retrying));
+        assert_eq!(apps[0].to_json(0)["driver"]["rest"], json!(["proxy"]));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::changes::{READ_RETRIES, wait_for_change};
 use crate::driver_logs::{DriverLogs, LOG_END};
-use crate::give_up::{GiveUp, Start, end_rest, remove, try_no_more};
+use crate::give_up::{GiveUp, Start, remove, try_no_more};
 use crate::listener::{FollowEvent, Listener};
 use crate::plan::driver_selector;
 use crate::state::{
@@ -299,11 +299,8 @@ impl Follower {
     ) -> Option<DriverEnd> {
         let (limits, workload) = (self.gives_up.as_ref()?, observation.workload.as_ref()?);
         let tell = |line: String| listener(FollowEvent::Line(line));
-        for pod in &observation.pods {
-            let Some(deadline_s) = start.rest_deadline_s(pod) else { continue };
-            if let Err(refusal) = end_rest(&self.objects, pod, deadline_s) {
-                tell(format!("pod {} does not end: {refusal}", pod.name()));
-            }
+        for line in start.end_rests(&self.objects, &observation.pods) {
+            tell(line);
         }
         if self.kind == Kind::Job
             && newest(&observation.pods).is_some_and(|pod| start.is_hopeless(pod))

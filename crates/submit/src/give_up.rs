@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::state::{cannot_start, has_begun, image_problem, newest, pod_line};
-use crate::stop::StopRequest;
+use crate::state::{cannot_start, has_begun, image_problem, newest, pod_line, running_rest};
+use crate::stop::{StopRequest, drivers};
 use posse_core::model::refusal::Refusal;
 use posse_kube::api::driver_job::rest_patch;
 use posse_kube::api::objects::{Kind, Objects};
@@ -41,9 +41,25 @@ impl Start {
         is_new
     }
 
-    /// The deadline of a pod in which others run on after the driver, once: posse sets it at its end, and a kernel
-    /// that killed posse with the driver left it no time.
-    pub(super) fn rest_deadline_s(&mut self, pod: &PodDetails) -> Option<u32> {
+    /// Gives each pod in which others run on after the driver its deadline, once: posse sets it at its end, and a kernel
+    /// that killed posse with the driver left it no time. What was done, in a line for each.
+    pub(super) fn end_rests(&mut self, objects: &Objects, pods: &[PodDetails]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for pod in pods {
+            let Some(deadline_s) = self.rest_deadline_s(pod) else { continue };
+            let patch = rest_patch(pod.uid(), deadline_s);
+            let (name, rest) = (pod.name(), running_rest(pod).join(", "));
+            lines.push(match with_retries(|| objects.patch(Kind::Pod, name, &patch)) {
+                Ok(()) => {
+                    format!("pod {name}: {rest} ends {} s after the driver", pod.facts.grace_s)
+                }
+                Err(refusal) => format!("pod {name}: {rest} does not end: {refusal}"),
+            });
+        }
+        lines
+    }
+
+    fn rest_deadline_s(&mut self, pod: &PodDetails) -> Option<u32> {
         let deadline_s = pod.facts.rest_deadline_s(pod.facts.grace_s)?;
         self.told_rests.insert(pod.uid().to_owned()).then_some(deadline_s)
     }
@@ -74,14 +90,10 @@ pub(super) fn try_no_more(objects: &Objects, job: &Meta) -> Result<(), Refusal> 
     with_retries(|| objects.patch(Kind::Job, &job.name, &patch))
 }
 
-/// Lets what runs on in this pod end with the deadline.
-pub(super) fn end_rest(
-    objects: &Objects,
-    pod: &PodDetails,
-    deadline_s: u32,
-) -> Result<(), Refusal> {
-    let patch = rest_patch(pod.uid(), deadline_s);
-    with_retries(|| objects.patch(Kind::Pod, pod.name(), &patch))
+/// Ends what runs on in the pods of drivers that have ended, as a follower does: nobody else may be there to do it. What
+/// was done, in a line for each.
+pub fn end_rests(objects: &Objects, app: &str) -> Result<Vec<String>, Refusal> {
+    Ok(Start::default().end_rests(objects, &drivers(objects, app)?))
 }
 
 /// Removes an application whose driver has never run.
@@ -91,6 +103,9 @@ pub(super) fn remove(objects: &Objects, app: &str) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use posse_testing::{Answer, TestServer, plain_client};
     use serde_json::Value;
 
     use super::*;
@@ -159,6 +174,47 @@ mod tests {
         // posse has set it, or somebody an earlier one.
         killed["spec"]["activeDeadlineSeconds"] = json!(91);
         assert_eq!(Start::default().rest_deadline_s(&read(&killed)), None);
+    }
+
+    /// Nobody follows it, and the Job makes no other pod before this one ends.
+    #[test]
+    fn the_rest_of_a_killed_driver_ends_at_the_next_submit() {
+        let main = |state| json!({ "name": "driver", "state": state });
+        let pod = |name: &str, state: Value| {
+            json!({
+                "metadata": { "name": name, "uid": name },
+                "spec": { "containers": [{ "name": "driver" }, { "name": "proxy" }] },
+                "status": { "phase": "Running", "startTime": "2026-01-01T00:00:00Z",
+                    "containerStatuses": [main(state),
+                        { "name": "proxy", "state": { "running": {} } }] }
+            })
+        };
+        let killed = json!({ "terminated": { "exitCode": 137, "reason": "Error",
+            "finishedAt": "2026-01-01T00:01:00Z" } });
+        let pods = [pod("killed", killed), pod("lives", json!({ "running": {} }))];
+        let list = json!({ "metadata": { "resourceVersion": "1" }, "items": pods }).to_string();
+        for (answer, want) in [
+            (200, "pod killed: proxy ends 30 s after the driver"),
+            (403, "pod killed: proxy does not end: "),
+        ] {
+            let patches = Arc::new(Mutex::new(Vec::new()));
+            let (list, seen) = (list.clone(), Arc::clone(&patches));
+            let server = TestServer::start(None, move |asked| {
+                if asked.line().starts_with("GET") {
+                    return Answer::json(200, list.clone());
+                }
+                let body = String::from_utf8_lossy(&asked.body).into_owned();
+                seen.lock().unwrap().push(format!("{} {body}", asked.line()));
+                Answer::json(answer, "{}")
+            });
+            let objects = Objects::new(plain_client(server.address), Some("ns"));
+            let lines = end_rests(&objects, "a").unwrap();
+            assert!(lines.len() == 1 && lines[0].starts_with(want), "{lines:?}");
+            let patches = patches.lock().unwrap();
+            assert_eq!(patches.len(), 1, "{patches:?}");
+            assert!(patches[0].contains("/pods/killed"), "{patches:?}");
+            assert!(patches[0].contains("\"activeDeadlineSeconds\":91"), "{patches:?}");
+        }
     }
 
     #[test]

@@ -141,12 +141,17 @@ pub fn pod_line(pod: &PodDetails) -> String {
     } else {
         waits_for(pod).map_or_else(|| "is pending".to_owned(), |why| format!("is waiting: {why}"))
     };
-    let rest: Vec<&str> = pod.rest().map(|one| one.name.as_str()).collect();
-    let runs_on = match pod.has_ended() && !pod.is_final() {
-        true => format!("; {} runs on in it", rest.join(", ")),
-        false => String::new(),
+    let runs_on = match running_rest(pod).as_slice() {
+        [] => String::new(),
+        rest => format!("; {} runs on in it", rest.join(", ")),
     };
     format!("pod {} {what}{again}{runs_on}", pod.name())
+}
+
+/// The containers that run on in a pod whose driver has ended.
+pub fn running_rest(pod: &PodDetails) -> Vec<&str> {
+    let runs_on = pod.has_ended() && !pod.is_final();
+    pod.rest().filter(|_| runs_on).map(|one| one.name.as_str()).collect()
 }
 
 /// Why a pod failed.
