@@ -112,6 +112,11 @@ pub fn drivers(objects: &Objects, app: &str) -> Result<Vec<PodDetails>, Refusal>
     objects.pods(&driver_selector(Some(app))).map(|(pods, _)| pods)
 }
 
+/// The same while an application is being stopped: a server that is away for a moment must not leave it half stopped.
+fn drivers_left(objects: &Objects, app: &str) -> Result<Vec<PodDetails>, Refusal> {
+    with_retries(|| drivers(objects, app))
+}
+
 /// Sets the Job's parallelism to 0, so that its controller deletes the pods and creates no others. If
 /// the Job were deleted now, the garbage collector would delete the driver's permissions while the
 /// driver still stops its executors.
@@ -132,7 +137,7 @@ fn delete_pods_of_job(objects: &Objects, app: &str, job: &Meta) -> Result<(), Re
     }
     let started_at = Instant::now();
     while started_at.elapsed() < CONTROLLER_LIMIT {
-        if !drivers(objects, app)?.iter().any(PodDetails::is_live) {
+        if !drivers_left(objects, app)?.iter().any(PodDetails::is_live) {
             return Ok(());
         }
         thread::park_timeout(POLL);
@@ -158,10 +163,10 @@ fn wait_until_gone(
     // Since when nothing but finalizers holds what is left.
     let mut held_since = None;
     loop {
-        let mut left = drivers(objects, app)?;
+        let mut left = drivers_left(objects, app)?;
         left.retain(|pod| live.iter().any(|one| one.uid() == pod.uid()));
         let is_driver_gone = left.iter().all(PodDetails::is_final);
-        let (mut owned, _) = objects.pods(&executors)?;
+        let (mut owned, _) = with_retries(|| objects.pods(&executors))?;
         owned.retain(|pod| uids.iter().any(|uid| pod.meta.is_owned_by(uid)));
         left.extend(owned.iter().cloned());
         // The garbage collector deletes retained failed pods with their owner.
@@ -203,7 +208,7 @@ fn delete_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
     let name = driver_name(app);
     let mut n_parts = 0;
     for kind in PARTS {
-        match objects.meta(kind, &name) {
+        match with_retries(|| objects.meta(kind, &name)) {
             Ok(Some(part)) if is_driver_of(&part, app) => {
                 n_parts += 1;
                 match with_retries(|| objects.delete(kind, &name, &part.uid, None)) {
@@ -221,4 +226,56 @@ fn delete_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
         }
     }
     Ok(n_parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use posse_testing::{Answer, TestServer, plain_client};
+    use posse_wire::k8s::labels::{APP, DRIVER, MANAGED_BY};
+
+    use super::*;
+
+    /// Else the application would stay without a driver and with its Job.
+    #[test]
+    fn an_outage_does_not_end_a_stop_that_has_begun() {
+        // What was asked since the Job was told to have no pods.
+        let asked_since = Mutex::new(None::<BTreeSet<String>>);
+        let server = TestServer::start(None, move |asked| {
+            let line = asked.line();
+            let mut asked_since = asked_since.lock().unwrap();
+            if line.starts_with("PATCH") {
+                *asked_since = Some(BTreeSet::new());
+            }
+            let is_lost = ["/pods?", "/configmaps/"].iter().any(|path| line.contains(path));
+            if is_lost
+                && let Some(lines) = asked_since.as_mut()
+                && lines.insert(line.to_owned())
+            {
+                return Answer::json(503, "{}");
+            }
+            let labels = json!({ APP: "a", MANAGED_BY.0: MANAGED_BY.1, DRIVER.0: DRIVER.1 });
+            let job = json!({ "metadata": { "name": "a-driver", "uid": "j", "labels": labels } });
+            let mut pods = json!({ "metadata": { "resourceVersion": "1" }, "items": [] });
+            if asked_since.is_none() {
+                pods["items"] = json!([{ "metadata": { "name": "d", "uid": "d" },
+                    "spec": { "containers": [{ "name": "driver" }] },
+                    "status": { "phase": "Running" } }]);
+            }
+            match line {
+                _ if line.contains("/pods?") => Answer::json(200, pods.to_string()),
+                _ if line.contains("/jobs/") => Answer::json(200, job.to_string()),
+                _ if line.starts_with("GET") => {
+                    let status = json!({ "kind": "Status", "code": 404, "reason": "NotFound" });
+                    Answer::json(404, status.to_string())
+                }
+                _ => Answer::json(200, "{}"),
+            }
+        });
+        let objects = Objects::new(plain_client(server.address), Some("ns"));
+        let stopped = StopRequest::new(&objects, "a", None).and_then(|request| request.finish());
+        assert_eq!(stopped, Ok(Stopped::Gone));
+    }
 }

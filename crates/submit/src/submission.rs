@@ -301,13 +301,14 @@ impl Submission<'_> {
     /// Deletes the objects of the finished application and waits until they are gone.
     fn delete_existing(&self, existing: &[ExistingObject]) -> Result<(), SubmitError> {
         for found in existing {
-            let removed = self.objects.delete(found.kind, &found.meta.name, &found.meta.uid, None);
+            let (kind, Meta { name, uid, .. }) = (found.kind, &found.meta);
+            let removed = with_retries(|| self.objects.delete(kind, name, uid, None));
             removed.map_err(|refusal| self.refused(found.kind, refusal))?;
         }
         let deleted_at = Instant::now();
         for found in existing {
             loop {
-                let current = self.objects.meta(found.kind, &found.meta.name);
+                let current = with_retries(|| self.objects.meta(found.kind, &found.meta.name));
                 let current = current.map_err(|refusal| self.refused(found.kind, refusal))?;
                 if current.is_none_or(|current| current.uid != found.meta.uid) {
                     break;
