@@ -34,10 +34,7 @@ pub fn wait(
     let slot = Arc::clone(&ended);
     let work = move |say: Listener<'_>| drop(slot.set(follower.follow(say)));
     if !pump(Box::new(work), signals, &mut || true, out)? {
-        log::info!(
-            "application {app} keeps running: `posse logs {app} -f` follows it, `posse stop {app}` ends it"
-        );
-        return Ok(DETACHED);
+        return Ok(detach(&app));
     }
     let ending = ended.get().cloned().ok_or_else(no_result)?;
     let ending = ending.map_err(|refusal| {
@@ -54,6 +51,14 @@ pub fn wait(
         code => log::error!("application {app} failed with exit code {code}{why}{hint}"),
     }
     Ok(if ending.code == 0 { Code::Clean } else { Code::Driver(ending.code) })
+}
+
+/// The exit code of a command that leaves the driver running.
+pub fn detach(app: &str) -> Code {
+    log::info!(
+        "application {app} keeps running: `posse logs {app} -f` follows it, `posse stop {app}` ends it"
+    );
+    DETACHED
 }
 
 /// Work for a thread, which reports by its argument.

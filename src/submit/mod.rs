@@ -103,7 +103,8 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
     }
     let signals = Signals::start()
         .map_err(|error| Failure::new(Code::Failed, format!("signals: {error}")))?;
-    let workload = create(&submission, &signals, out)?.map_err(failed)?;
+    let (workload, is_interrupted) = create(&submission, &signals, out)?;
+    let workload = workload.map_err(failed)?;
     let kind = Kind::of(&objects_to_create.workload).unwrap_or(Kind::Job);
     let line = format!(
         "application {} submitted: {} in namespace {}",
@@ -111,6 +112,11 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         kind.with_name(&workload.name),
         plan.namespace
     );
+    // It came too late for the creation.
+    if is_interrupted {
+        log::info!("{line}");
+        return Ok(follow::detach(&plan.app));
+    }
     if args.no_wait {
         return print(out, &format!("{}\n", one_line(&line))).map(|()| Code::Clean);
     }
@@ -158,12 +164,13 @@ fn run_waits(app: &str, namespace: &str, connection: &Connection) -> RunWaits {
     })
 }
 
-/// Creates the driver on a thread of its own, so that an interrupt works even if the server is slow.
+/// Creates the driver on a thread of its own, so that an interrupt works even if the server is slow. Also says whether
+/// there was one.
 fn create(
     submission: &Submission<'_>,
     signals: &Signals,
     out: &mut dyn Write,
-) -> Result<Result<Meta, SubmitError>, Failure> {
+) -> Result<(Result<Meta, SubmitError>, bool), Failure> {
     let Submission { objects, plan, manifests, now_s } = *submission;
     let (objects, plan, manifests) = (objects.clone(), plan.clone(), manifests.clone());
     let (is_interrupted, result) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
@@ -175,11 +182,12 @@ fn create(
     };
     let mut interrupt = || {
         is_interrupted.store(true, Ordering::Release);
-        log::info!("interrupted: deleting the created objects");
+        log::info!("interrupted: if not all objects are created, those that are will be deleted");
         false
     };
     follow::pump(Box::new(work), signals, &mut interrupt, out)?;
-    Ok(result.get().cloned().unwrap_or(Err(SubmitError::Interrupted)))
+    let created = result.get().cloned().unwrap_or(Err(SubmitError::Interrupted));
+    Ok((created, is_interrupted.load(Ordering::Acquire)))
 }
 
 /// The arguments of a plan.

@@ -349,14 +349,26 @@ pub fn submit_with_lost_answers(server: &dyn Server) {
     stop_and_finish(scene);
 }
 
-/// An interrupt during the creation deletes what was created.
+/// An interrupt during the creation deletes what was created, unless it is all.
 pub fn submit_interrupted(server: &dyn Server) {
     let scene = Scene::new(server);
+    let submit = interrupt_at(&scene, "POST", "/services?");
+    let said = submit.stderr();
+    assert!(said.contains("application shop is not submitted: interrupted"), "{said}");
+    wait_nothing_made(&scene);
+    let submit = interrupt_at(&scene, "PATCH", "/services/");
+    let said = submit.stderr();
+    assert!(said.contains("application shop keeps running"), "{said}");
+    stop_and_finish(scene);
+}
+
+/// A submit that is interrupted while the server works on a request.
+fn interrupt_at(scene: &Scene<'_>, method: &'static str, path: &'static str) -> Posse {
     let (is_there, may_go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (there, go) = (Arc::clone(&is_there), Arc::clone(&may_go));
-    let proxy = Proxy::start(&server.access(Who::Admin), move |request, _| {
-        let is_meant = request.method == "POST"
-            && request.path.contains("/services?")
+    let proxy = Proxy::start(&scene.server.access(Who::Admin), move |request, _| {
+        let is_meant = request.method == method
+            && request.path.contains(path)
             && !request.path.contains("dryRun");
         if is_meant {
             there.store(true, Ordering::SeqCst);
@@ -364,18 +376,14 @@ pub fn submit_interrupted(server: &dyn Server) {
         }
         ProxyAction::Pass
     });
-    let submit = run_with(&scene, &proxy.access()).begin(&["submit"]);
-    wait_for(PATIENCE, "the service's request", || is_there.load(Ordering::SeqCst));
-    assert_eq!(made(&scene), ["configmaps/shop-driver"]);
+    let submit = run_with(scene, &proxy.access()).begin(&["submit"]);
+    wait_for(PATIENCE, "the request", || is_there.load(Ordering::SeqCst));
     // Like INT, which a shell makes its background jobs ignore.
     submit.signal(Signal::TERM);
     wait_for(PATIENCE, "a word on it", || submit.stderr().contains("interrupted: "));
     may_go.store(true, Ordering::SeqCst);
     submit.expect_exit(130);
-    let said = submit.stderr();
-    assert!(said.contains("application shop is not submitted: interrupted"), "{said}");
-    wait_nothing_made(&scene);
-    scene.finish();
+    submit
 }
 
 /// A deadline ends the application.
