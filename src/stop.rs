@@ -33,15 +33,30 @@ pub fn stop(args: &StopArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     }
     let is_local = |name: &String| local.values().any(|app| matches(name, app));
     let rest: Vec<String> = wanted.into_iter().filter(|name| !is_local(name)).collect();
-    let stopped = stop_local(&local, out);
-    if rest.is_empty() {
-        return stopped;
+    let mut report = Report { out, written: Ok(()) };
+    let mut stopped = stop_local(&local, &mut report);
+    if !rest.is_empty() {
+        if let Err(failure) = &stopped {
+            log::error!("{failure}");
+        }
+        stopped = stop_in_cluster(args, &rest, world, &mut report).and(stopped);
     }
-    if let Err(failure) = stopped {
-        log::error!("{failure}");
-        return stop_in_cluster(args, &rest, world, out).and(Err(failure));
+    stopped.and(report.written).map(|()| Code::Clean)
+}
+
+/// Says what was stopped. Whoever does not read it any more wants all of them stopped, too.
+struct Report<'a> {
+    out: &'a mut dyn Write,
+    written: Result<(), Failure>,
+}
+
+impl Report<'_> {
+    fn stopped(&mut self, app: &str) {
+        let written = print(self.out, &format!("application {} stopped\n", one_line(app)));
+        if self.written.is_ok() {
+            self.written = written;
+        }
     }
-    stop_in_cluster(args, &rest, world, out)
 }
 
 /// The sockets of the runs on this host that are meant, and their applications; none if a namespace or a cluster is
@@ -59,7 +74,7 @@ fn local_runs(args: &StopArgs, wanted: &[String], world: &World<'_>) -> BTreeMap
 }
 
 /// Ends runs on this host. All are told to end before the first is waited for.
-fn stop_local(runs: &BTreeMap<PathBuf, String>, out: &mut dyn Write) -> Result<Code, Failure> {
+fn stop_local(runs: &BTreeMap<PathBuf, String>, report: &mut Report<'_>) -> Result<(), Failure> {
     let asked: Vec<_> = runs
         .iter()
         .map(|(socket, app)| {
@@ -67,13 +82,11 @@ fn stop_local(runs: &BTreeMap<PathBuf, String>, out: &mut dyn Write) -> Result<C
             (app, process.and_then(|process| process.terminate().map(|()| process)))
         })
         .collect();
-    let (mut last, mut printed) = (None::<Failure>, Ok(()));
+    let mut last = None::<Failure>;
     for (app, asked) in asked {
         let why = match asked.and_then(|process| process.wait(LOCAL_LIMIT)) {
             Ok(true) => {
-                // Whoever does not read it any more wants all of them stopped, too.
-                let told = print(out, &format!("application {} stopped\n", one_line(app)));
-                printed = printed.and(told);
+                report.stopped(app);
                 continue;
             }
             Ok(false) => {
@@ -86,15 +99,15 @@ fn stop_local(runs: &BTreeMap<PathBuf, String>, out: &mut dyn Write) -> Result<C
             log::error!("{earlier}");
         }
     }
-    last.map_or(Ok(Code::Clean), Err)
+    last.map_or(Ok(()), Err)
 }
 
 fn stop_in_cluster(
     args: &StopArgs,
     wanted: &[String],
     world: &World<'_>,
-    out: &mut dyn Write,
-) -> Result<Code, Failure> {
+    report: &mut Report<'_>,
+) -> Result<(), Failure> {
     let namespace = Namespace::new(&args.namespace, world)?;
     let objects = namespace.objects();
     let apps = namespace.apps(&objects, wanted)?;
@@ -114,13 +127,11 @@ fn stop_in_cluster(
     // All applications are told to end before the first is waited for, so that they end together.
     let asked: Vec<_> =
         names.iter().map(|app| (app, stop::StopRequest::new(&objects, app, grace_s))).collect();
-    let (mut last, mut printed) = (None::<Failure>, Ok(()));
+    let mut last = None::<Failure>;
     for (app, asked) in asked {
         let failure = match asked.and_then(|asked| asked.finish()) {
             Ok(stop::Stopped::Gone) => {
-                // Whoever does not read it any more wants all of them stopped, too.
-                let told = print(out, &format!("application {} stopped\n", one_line(app)));
-                printed = printed.and(told);
+                report.stopped(app);
                 continue;
             }
             Ok(stop::Stopped::Nothing) if not_submitted.contains(app) => {
@@ -142,5 +153,71 @@ fn stop_in_cluster(
             log::error!("{earlier}");
         }
     }
-    last.map_or(Ok(Code::Clean), Err)
+    last.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use posse_testing::{Answer, TestServer};
+    use serde_json::json;
+
+    use crate::testing::Folder;
+
+    use super::*;
+
+    /// A stdout that takes nothing.
+    struct Broken(io::ErrorKind);
+
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn all_are_stopped_though_nobody_can_read_it() {
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&deleted);
+        let server = TestServer::start(None, move |asked| {
+            let words: Vec<&str> = asked.line().split([' ', '?', '/']).collect();
+            let name = words.iter().find(|word| word.ends_with("-driver"));
+            match (name, words.contains(&"configmaps")) {
+                (None, _) => Answer::json(200, r#"{"metadata":{},"items":[]}"#),
+                (Some(name), true) => {
+                    if asked.line().starts_with("DELETE") {
+                        seen.lock().unwrap().push((*name).to_owned());
+                    }
+                    let labels = json!({"posse.dev/app": name.trim_end_matches("-driver"),
+                        "app.kubernetes.io/managed-by": "posse",
+                        "app.kubernetes.io/component": "driver"});
+                    let meta = json!({"name": name, "uid": "u", "labels": labels});
+                    Answer::json(200, json!({ "metadata": meta }).to_string())
+                }
+                (Some(_), false) => {
+                    Answer::json(404, json!({"kind": "Status", "reason": "NotFound"}).to_string())
+                }
+            }
+        });
+        let kubeconfig = format!(
+            "{{current-context: c, contexts: [{{name: c, context: {{cluster: c}}}}], \
+             clusters: [{{name: c, cluster: {{server: 'http://{}'}}}}]}}",
+            server.address
+        );
+        let folder = Folder::new(&[("k", &kubeconfig)]);
+        let no_room = "posse: cannot write the output: ";
+        for (kind, want) in
+            [(io::ErrorKind::StorageFull, (1, no_room)), (io::ErrorKind::BrokenPipe, (0, ""))]
+        {
+            let words = "stop a b -n n --kubeconfig k";
+            let (code, told) = folder.posse_to(words, &[], &mut Broken(kind));
+            assert_eq!((code, told.get(..want.1.len())), (want.0, Some(want.1)), "{told}");
+            assert_eq!(std::mem::take(&mut *deleted.lock().unwrap()), ["a-driver", "b-driver"]);
+        }
+    }
 }
