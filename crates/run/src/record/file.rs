@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use log::warn;
@@ -100,20 +101,36 @@ impl FileRecord {
             text.push('\n');
             self.note(fact, line);
         }
-        if self.n_bytes > self.keeps_bytes.max(self.n_live_bytes.saturating_mul(2)) {
+        let name = self.path.display().to_string();
+        let is_changed = self.is_changed();
+        if is_changed {
+            warn!("record {name}: others have removed or changed it: it is written anew");
+        }
+        if is_changed || self.n_bytes > self.keeps_bytes.max(self.n_live_bytes.saturating_mul(2)) {
             match self.rewrite() {
                 Ok(()) => return Ok(()),
+                // What is appended to a file without a name is lost.
+                Err(error) if is_changed => return Err(format!("record {name}: {error}")),
                 // A full disk, or a folder in which nothing can be made. What is old in it stays.
                 Err(error) => {
-                    warn!(
-                        "record {}: it cannot be written anew, and grows: {error}",
-                        self.path.display()
-                    );
+                    warn!("record {name}: it cannot be written anew, and grows: {error}");
                     self.keeps_bytes = self.n_bytes.saturating_mul(2);
                 }
             }
         }
-        self.write(&text).map_err(|error| format!("record {}: {error}", self.path.display()))
+        self.write(&text).map_err(|error| format!("record {name}: {error}"))
+    }
+
+    /// A lock keeps nobody from removing the file, moving it away or writing to it.
+    fn is_changed(&self) -> bool {
+        match (self.file.metadata(), fs::metadata(&self.path)) {
+            (Ok(open), Ok(there)) => {
+                let is_long = self.is_torn || there.len() == self.n_bytes;
+                !is_long || (open.dev(), open.ino()) != (there.dev(), there.ino())
+            }
+            (_, Err(error)) => error.kind() == ErrorKind::NotFound,
+            (Err(_), Ok(_)) => false,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -216,9 +233,16 @@ fn read(text: &str, owner: &RecordOwner, name: &str) -> Result<Vec<Fact>, String
         ));
     }
     if found != *owner {
+        let RecordOwner { app, instance, namespace, server } = &found;
+        // Without `--instance` each start is another one.
+        let own = RecordOwner { instance: instance.clone(), ..owner.clone() };
+        let goes_on = match found == own {
+            true => format!("--instance {instance} goes on with it, or "),
+            false => String::new(),
+        };
         return Err(format!(
-            "record {name} is of application {}, instance {}, namespace {} at {}: name another file",
-            found.app, found.instance, found.namespace, found.server
+            "record {name} is of application {app}, instance {instance}, namespace {namespace} at {server}: {goes_on}name \
+             another file"
         ));
     }
     let mut known = BTreeMap::new();
@@ -301,17 +325,47 @@ mod tests {
         let path = folder.path().join("r");
         let (mut record, _) = open(&path).unwrap();
         record.append(&[target("g", 1)]).unwrap();
-        // A part of a write arrives, and neither the rest nor what takes it back.
-        fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"torn").unwrap();
         let broken = File::open(&path).unwrap();
         let file = std::mem::replace(&mut record.file, broken);
-        for _ in 0..2 {
-            assert!(record.append(&[target("h", 2)]).is_err());
-        }
+        assert!(record.append(&[target("h", 2)]).is_err());
+        // A part of the write has arrived, and what takes it back fails.
+        fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"torn").unwrap();
+        assert!(record.append(&[target("h", 2)]).is_err());
         record.file = file;
         record.append(&[target("i", 3)]).unwrap();
         drop(record);
         assert_eq!(open(&path).unwrap().1, [target("g", 1), target("i", 3)]);
+    }
+
+    #[test]
+    fn a_file_that_others_remove_or_change_is_written_anew() {
+        let folder = Folder::new();
+        let path = folder.path().join("r");
+        let (mut record, _) = open(&path).unwrap();
+        record.append(&[target("g", 1)]).unwrap();
+        let more = || fs::OpenOptions::new().append(true).open(&path).unwrap();
+        let others: [&dyn Fn(); 4] = [
+            &|| fs::remove_file(&path).unwrap(),
+            &|| fs::rename(&path, folder.path().join("moved")).unwrap(),
+            &|| fs::write(&path, "").unwrap(),
+            &|| more().write_all(b"more\n").unwrap(),
+        ];
+        for (n, change) in (2..).zip(others) {
+            change();
+            record.append(&[target("h", n)]).unwrap();
+            change();
+            record.append(&[]).unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            assert_eq!(read(&text, &owner(), "r").unwrap(), [target("g", 1), target("h", n)]);
+        }
+        // Nobody is told that something is recorded in a file that has no name.
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(record.append(&[target("i", 9)]).is_err());
+        fs::remove_dir(&path).unwrap();
+        record.append(&[]).unwrap();
+        drop(record);
+        assert_eq!(open(&path).unwrap().1.len(), 3);
     }
 
     #[test]
@@ -379,11 +433,16 @@ mod tests {
                 r#"{{"posse_record":{format},"app":"{app}","instance":"i","namespace":"n","server":"s"}}"#
             )
         };
+        let of_instance = |name| header(1, "a").replace("\"i\"", name) + "\n";
         for (text, part) in [
             ("hello\n".to_owned(), "line 1: it is no record"),
             ("\u{fffd}\n".to_owned(), "line 1: it is no record"),
             (header(2, "a") + "\n", "has format 2, and this posse knows 1"),
-            (header(1, "b") + "\n", "is of application b, instance i, namespace n at s"),
+            (
+                header(1, "b") + "\n",
+                "is of application b, instance i, namespace n at s: name another file",
+            ),
+            (of_instance("\"j\""), "at s: --instance j goes on with it, or name another file"),
             (header(1, "a") + "\n{}\n", "line 2: it is no line of a record"),
         ] {
             fs::write(&path, &text).unwrap();
