@@ -297,9 +297,11 @@ impl Writer {
                 Err(error) => {
                     self.warn(&error);
                     self.sink = None;
-                    // The next reader of a FIFO starts with a whole line.
-                    let whole = bytes[..n_written].iter().rposition(|&c| c == b'\n');
-                    n_written = whole.map_or(0, |end| end + 1);
+                    // The next reader of a pipe starts with a whole line. A disk that was full has the begin of it.
+                    if error.kind() == io::ErrorKind::BrokenPipe {
+                        let whole = bytes[..n_written].iter().rposition(|&c| c == b'\n');
+                        n_written = whole.map_or(0, |end| end + 1);
+                    }
                 }
             }
         }

@@ -1,7 +1,8 @@
 //! Tests of the event log: its numbers, its limits, and the files and pipes that it is written to.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::Command;
 use std::thread;
 
@@ -218,6 +219,27 @@ fn readers_of_a_fifo_may_come_late_and_change() {
     assert_eq!(seq(&line), 2);
     log.end();
     assert!(writer.finish(Instant::now() + PATIENCE));
+}
+
+#[test]
+fn a_line_that_a_full_disk_has_cut_off_is_finished() {
+    let folder = Folder::new();
+    let (pipe, path) = (fifo(&folder), folder.path().join("events"));
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap();
+    let open = |options: &mut fs::OpenOptions| options.custom_flags(flags).open(&pipe).unwrap();
+    let mut reader = open(fs::OpenOptions::new().read(true));
+    // As a full disk, it takes a part and then fails.
+    let sink = Some(open(fs::OpenOptions::new().write(true)));
+    let target = EventTarget::File(path.clone());
+    let mut writer = Writer { target, log: log(), sink, has_warned: false };
+    let bytes = b"line\n".repeat(100_000);
+    assert!(writer.write_all(&bytes));
+    drop(writer);
+    let mut got = Vec::new();
+    reader.read_to_end(&mut got).unwrap();
+    assert!(!got.is_empty() && !got.ends_with(b"\n"));
+    got.extend(fs::read(&path).unwrap());
+    assert!(got == bytes, "{} bytes, and {} were written", got.len(), bytes.len());
 }
 
 #[test]
