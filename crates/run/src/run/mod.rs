@@ -280,13 +280,14 @@ impl Run<'_> {
         let selection = &acquired.selection;
         let objects = self.objects(acquired.leases.write_limit(self.clock));
         let claims = self.claims(selection, objects.clone());
-        let secrets = Arc::new(TaskSecrets::new(TaskSecret::new(
+        let secret = TaskSecret::new(
             objects,
             selection.clone(),
             self.owner_of_tasks(),
             Arc::clone(&self.settings.common),
             Arc::new(self.handle(sender, &liveness)),
-        )));
+        );
+        let secrets = Arc::new(TaskSecrets::new(secret, acquired.is_new));
         let port = self.driver_port(acquired)?;
         let identity = self.identity(selection, port.as_ref())?;
         let pod_groups = Arc::new(self.pod_groups(&identity));
@@ -442,7 +443,7 @@ impl Run<'_> {
         };
         let ended = engine.run();
         polled.stop();
-        self.conclude(ended, opened, (credentials, threads), is_new)
+        self.conclude(ended, opened, (credentials, threads))
     }
 
     /// Ends the threads of a run, and what it has made in the cluster beside its pods.
@@ -451,7 +452,6 @@ impl Run<'_> {
         ended: Ended,
         opened: &Opened,
         (credentials, threads): (CredentialThreads, Threads<'_>),
-        is_new: bool,
     ) -> Result<ShutdownOutcome, RunError> {
         let Ended { outcome, interrupted_by, leaves_secret_tasks, record } = ended;
         // What the Job owns goes with it. Its next pod, if there is one all the same, reads that nothing is left to do.
@@ -466,7 +466,7 @@ impl Run<'_> {
         let keeps_secrets = leaves || outcome.is_taken_over;
         let release = SecretRelease::of(keeps_secrets);
         credentials.stop(release);
-        opened.secrets.stop(SecretRelease::of(keeps_secrets || leaves_secret_tasks), is_new);
+        opened.secrets.stop(SecretRelease::of(keeps_secrets || leaves_secret_tasks));
         if is_clear && !keeps_secrets {
             opened.remove_objects();
         }

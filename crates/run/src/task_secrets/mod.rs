@@ -42,7 +42,8 @@ const STACK_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub struct TaskSecrets {
     secret: Arc<TaskSecret>,
-    /// Started with the first value.
+    is_new: bool,
+    /// Started with the first value, or with a process that may find some.
     sweeper: Mutex<Option<Sweeper>>,
 }
 
@@ -68,6 +69,8 @@ struct State {
     entries: BTreeMap<String, Entry>,
     /// How many calls have stored values.
     n_stores: u64,
+    /// A sweep may not read it, so no earlier process has stored anything.
+    is_refused: bool,
 }
 
 /// The Secret as it was read or written last.
@@ -256,14 +259,22 @@ impl TaskSecret {
 
     /// Removes the values that no task needs.
     fn sweep(&self) {
-        let (n_stores, is_idle) = {
-            let state = lock(&self.state);
-            (state.n_stores, state.entries.is_empty())
-        };
         // Before the first LIST is applied, tasks of an earlier process are not known.
-        if is_idle || !self.core.is_ready() {
+        if !self.core.is_ready() {
             return;
         }
+        let n_stores = {
+            let mut state = lock(&self.state);
+            // An earlier process may have stored what no task needs any more.
+            if state.seen.is_none() && !state.is_refused {
+                let found = self.read(&mut state);
+                state.is_refused = matches!(found, Err(StoreError::Refused(_)));
+            }
+            if state.entries.is_empty() {
+                return;
+            }
+            state.n_stores
+        };
         let Ok(Reply::TaskSecretKeys(needed)) = self.core.ask(Command::TaskSecretKeys, None) else {
             return;
         };
@@ -330,8 +341,13 @@ fn failure(problem: StoreProblem) -> StoreError {
 }
 
 impl TaskSecrets {
-    pub fn new(secret: TaskSecret) -> Self {
-        Self { secret: Arc::new(secret), sweeper: Mutex::default() }
+    /// `is_new`: no earlier process of the instance can have written any values.
+    pub fn new(secret: TaskSecret, is_new: bool) -> Self {
+        let own = Self { secret: Arc::new(secret), is_new, sweeper: Mutex::default() };
+        if !is_new {
+            own.start_sweeper();
+        }
+        own
     }
 
     /// Starts the thread that removes values, once.
@@ -353,19 +369,17 @@ impl TaskSecrets {
         }
     }
 
-    /// Ends the thread, and removes the values with the run. `is_new`: no earlier process of the instance can have written
-    /// any.
-    pub fn stop(&self, release: SecretRelease, is_new: bool) {
-        let mut sweeper = lock(&self.sweeper);
-        let was_used = sweeper.is_some();
-        if let Some(Sweeper { stop, worker }) = sweeper.take() {
+    /// Ends the thread, and removes the values with the run.
+    pub fn stop(&self, release: SecretRelease) {
+        let was_used = lock(&self.secret.state).n_stores > 0;
+        if let Some(Sweeper { stop, worker }) = lock(&self.sweeper).take() {
             drop(stop);
             // It may still wait for the server, as the next request would.
             let _ended = worker.join_by(Instant::now() + STOP_TIMEOUT);
         }
         match release {
             SecretRelease::Keep => {}
-            SecretRelease::Delete if was_used || !is_new => match self.secret.remove_all() {
+            SecretRelease::Delete if was_used || !self.is_new => match self.secret.remove_all() {
                 Ok(()) => {}
                 Err(refusal) if was_used => {
                     warn!(

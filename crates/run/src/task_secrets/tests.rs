@@ -90,13 +90,14 @@ impl Secrets {
     fn process(&self, server: &TestServer, instance: &str, core: &Arc<FakeCore>) -> TaskSecrets {
         let owner = OwnerRef::pod(format!("driver-{instance}"), format!("pod-{instance}"));
         core.ready.store(true, Ordering::Relaxed);
-        TaskSecrets::new(TaskSecret::new(
+        let secret = TaskSecret::new(
             Objects::new(plain_client(server.address), Some("n")),
             Selection { app: "q".to_owned(), instance: instance.to_owned() },
             Some(owner),
             Arc::default(),
             Arc::clone(core) as Arc<dyn RunHandle>,
-        ))
+        );
+        TaskSecrets::new(secret, true)
     }
 }
 
@@ -178,13 +179,33 @@ fn values_that_no_task_needs_go() {
     assert_eq!(there.values("i"), ["s1", "s3"]);
     // At the end all go, but not those of another instance.
     add(&other, &[task("b", "s4")]).unwrap();
-    own.stop(SecretRelease::Delete, true);
+    own.stop(SecretRelease::Delete);
     assert_eq!(
         (there.values("i").len(), there.values("other")),
         (0, vec!["s1".to_owned(), "s4".to_owned()])
     );
-    other.stop(SecretRelease::Keep, true);
+    other.stop(SecretRelease::Keep);
     assert_eq!(there.values("other").len(), 2);
+}
+
+#[test]
+fn values_of_an_earlier_process_that_no_task_needs_go() {
+    let (there, core) = (Secrets::default(), Arc::new(FakeCore::default()));
+    let server = there.start();
+    let first = there.process(&server, "i", &core);
+    let key = add(&first, &[task("a", "s1"), task("b", "s2")]).unwrap().swap_remove(0);
+    drop(first);
+    *core.needed.lock().unwrap() = [key].into();
+    let next = there.process(&server, "i", &core);
+    next.secret.sweep();
+    assert_eq!(there.values("i"), ["s1"]);
+    // Who may not read the Secret asks once.
+    *there.refuses.lock().unwrap() = Some(("GET", 403));
+    let other = there.process(&server, "other", &core);
+    server.seen();
+    other.secret.sweep();
+    other.secret.sweep();
+    assert_eq!(asked(&server), "GET");
 }
 
 #[test]
@@ -195,7 +216,7 @@ fn the_last_instance_deletes_the_secret_and_without_the_right_empties_it() {
         let own = there.process(&server, "i", &core);
         add(&own, &[task("a", "s1")]).unwrap();
         *there.refuses.lock().unwrap() = refuses;
-        own.stop(SecretRelease::Delete, true);
+        own.stop(SecretRelease::Delete);
         let left = there.secret.lock().unwrap();
         assert_eq!(left.is_some(), refuses.is_some());
         assert!(left.iter().all(|left| left["data"] == json!({})), "{left:?}");
