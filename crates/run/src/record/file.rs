@@ -103,14 +103,21 @@ impl FileRecord {
         }
         let name = self.path.display().to_string();
         let is_changed = self.is_changed();
-        if is_changed {
-            warn!("record {name}: others have removed or changed it: it is written anew");
-        }
         if is_changed || self.n_bytes > self.keeps_bytes.max(self.n_live_bytes.saturating_mul(2)) {
             match self.rewrite() {
+                Ok(()) if is_changed => {
+                    warn!(
+                        "record {name}: others had removed or changed it, and it was written anew"
+                    );
+                    return Ok(());
+                }
                 Ok(()) => return Ok(()),
                 // What is appended to a file without a name is lost.
-                Err(error) if is_changed => return Err(format!("record {name}: {error}")),
+                Err(error) if is_changed => {
+                    return Err(format!(
+                        "record {name}: others have removed or changed it: {error}"
+                    ));
+                }
                 // A full disk, or a folder in which nothing can be made. What is old in it stays.
                 Err(error) => {
                     warn!("record {name}: it cannot be written anew, and grows: {error}");
