@@ -8,11 +8,11 @@ use crate::core_run::{Run, end_with, policy, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
-use posse_core::model::event::{Event, ExecutorEvent};
+use posse_core::model::event::{DeleteCause, Event, ExecutorEvent};
 use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::input::{Input, PodEvent, RecordError};
-use posse_core::model::pod::Pod;
+use posse_core::model::pod::{Draining, Pod};
 use posse_core::model::pod_text::PodText;
 use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
 use posse_core::model::task::{After, TASKS_BYTES_MAX, Task, TaskArray};
@@ -106,6 +106,37 @@ fn a_call_opens_a_recorded_task_again() {
     call(&mut run, GroupCommand::RetryTask { key: "a".into() });
     let mut run = restart(run, group(0, None), false);
     assert_eq!(settle(&mut run), [(1, "a".to_owned(), 2)]);
+}
+
+/// The pods of the attempt before are still there, and tell of an end that no longer counts.
+#[test]
+fn a_task_that_was_opened_again_stays_so_over_a_restart() {
+    for is_cancelled in [false, true] {
+        let mut run = Run::new(recorded(), vec![group(0, Some(1))]);
+        say(&mut run, &[task("a", 0), task("b", 0)]);
+        assert_eq!(settle(&mut run), [(1, "a".to_owned(), 1)]);
+        if is_cancelled {
+            call(&mut run, GroupCommand::CancelTask { key: "a".into() });
+            let draining = Draining { cause: DeleteCause::Cancelled, until_unix_ms: None };
+            run.watch(&[1], |pod| pod.draining = Some(Box::new(draining)));
+        } else {
+            run.watch(&[1], end_with(1));
+            run.watch(&[1], |pod| pod.counted = Some(9));
+            assert_eq!(settle(&mut run), [(2, "b".to_owned(), 1)]);
+        }
+        call(&mut run, GroupCommand::RetryTask { key: "a".into() });
+        let mut run = restart(run, group(0, Some(2)), true);
+        ends(&mut run);
+        let begun = settle(&mut run);
+        if is_cancelled {
+            assert_eq!(begun, [(1_001, "b".to_owned(), 1)], "a waits for its pod");
+            run.gone(&[1]);
+            assert_eq!(settle(&mut run), [(1_002, "a".to_owned(), 2)]);
+        } else {
+            assert_eq!(begun, [(1_001, "a".to_owned(), 2)]);
+        }
+        assert_eq!(ends(&mut run), [], "{is_cancelled}");
+    }
 }
 
 fn work(n: u32) -> GroupSpec {

@@ -460,7 +460,13 @@ impl Tasks {
             let _none = self.add(Arc::clone(&run.task));
         }
         let Some(open) = self.open.get_mut(key) else { return Adopted::Known };
-        if open.executor.is_some() || run.attempt < open.attempts {
+        if open.executor.is_some() || (run.round, run.attempt) < (open.round, open.attempts) {
+            if is_live && open.executor.is_none() && run.round < open.round {
+                // A call has opened the task again since: it waits for the end of this pod.
+                self.ready.remove(open.place, &open.task);
+                open.executor = Some(id);
+                self.ready.on_busy(&open.task);
+            }
             return other;
         }
         self.ready.remove(open.place, &open.task);
@@ -480,7 +486,7 @@ impl Tasks {
         let key = &run.task.key;
         self.forget_before(run);
         match self.open.get_mut(key) {
-            Some(open) if open.executor.is_none() => {
+            Some(open) if open.executor.is_none() && run.round >= open.round => {
                 self.ready.remove(open.place, &open.task);
                 (open.attempts, open.executor) = (run.attempt, Some(id));
                 open.round = run.round;
