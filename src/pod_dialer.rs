@@ -18,7 +18,7 @@ use posse_core::model::refusal::Refusal;
 use posse_kube::api::objects::Objects;
 use posse_kube::api::pod_exec::{ContainerPath, ExecError, Input, Output, exec};
 use posse_kube::http::Http;
-use posse_submit::state::newest;
+use posse_submit::state::{newest, pod_line};
 use posse_submit::stop::drivers;
 use posse_wire::k8s::exec_channels::CommandEnd;
 use posse_wire::pod::details::PodDetails;
@@ -76,11 +76,9 @@ impl PodWay {
             )));
         };
         if pod.facts.container != ContainerState::Running {
-            let phase = pod.phase();
+            let line = pod_line(pod);
             return Err(failed(format!(
-                "the driver of application {app} is not running: pod {} is {phase}; see `posse logs \
-                 {app}`",
-                pod.name()
+                "the driver of application {app} is not running: {line}; see `posse logs {app}`"
             )));
         }
         let target = ContainerPath {
@@ -222,4 +220,30 @@ fn driver_pods(objects: &Objects, app: &str) -> Result<Vec<PodDetails>, Refusal>
 fn program(pod: &PodDetails) -> String {
     let is_posse = |first: &&str| first.rsplit('/').next() == Some(PROGRAM);
     pod.spec.program(&pod.main).filter(is_posse).unwrap_or(PROGRAM).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use posse_testing::{Answer, TestServer};
+    use serde_json::json;
+
+    use crate::testing::Folder;
+
+    /// Its phase is that of a side-car.
+    #[test]
+    fn a_driver_that_has_ended_is_not_said_to_run() {
+        let server = TestServer::start(None, |_| {
+            let pod = json!({"metadata": {"name": "d", "uid": "u"},
+                "spec": {"containers": [{"name": "driver"}, {"name": "proxy"}]},
+                "status": {"phase": "Running", "containerStatuses": [
+                    {"name": "driver", "state": {"terminated": {"exitCode": 137}}},
+                    {"name": "proxy", "state": {"running": {}}}]}});
+            Answer::json(200, json!({"metadata": {}, "items": [pod]}).to_string())
+        });
+        let folder = Folder::with_server(server.address);
+        let (code, _, told) = folder.posse("status --app a -n n --kubeconfig k");
+        let want = "posse: the driver of application a is not running: pod d has failed: exit code \
+                    137; proxy runs on in it; see `posse logs a`\n";
+        assert_eq!((code, told.as_str()), (1, want));
+    }
 }

@@ -204,12 +204,7 @@ mod tests {
                 }
             }
         });
-        let kubeconfig = format!(
-            "{{current-context: c, contexts: [{{name: c, context: {{cluster: c}}}}], \
-             clusters: [{{name: c, cluster: {{server: 'http://{}'}}}}]}}",
-            server.address
-        );
-        let folder = Folder::new(&[("k", &kubeconfig)]);
+        let folder = Folder::with_server(server.address);
         let no_room = "posse: cannot write the output: ";
         for (kind, want) in
             [(io::ErrorKind::StorageFull, (1, no_room)), (io::ErrorKind::BrokenPipe, (0, ""))]

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,6 +22,15 @@ impl Folder {
             std::fs::write(file, text).unwrap();
         }
         Self(folder)
+    }
+
+    /// A new folder with the kubeconfig `k` of this server.
+    pub(super) fn with_server(address: SocketAddr) -> Self {
+        let kubeconfig = format!(
+            "{{current-context: c, contexts: [{{name: c, context: {{cluster: c}}}}], \
+             clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}]}}"
+        );
+        Self::new(&[("k", &kubeconfig)])
     }
 
     pub(super) fn path(&self) -> &Path {
