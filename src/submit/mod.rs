@@ -121,7 +121,24 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         return print(out, &format!("{}\n", one_line(&line))).map(|()| Code::Clean);
     }
     log::info!("{line}");
-    let follower = Follower {
+    let follower = follower(args, &plan, objects, kind, workload, &connection);
+    let code =
+        with_log_output(out, args.raw, |out| follow::wait(follower, &connection, &signals, out))?;
+    if code != follow::DETACHED {
+        remove_executors(&plan.app, &plan.namespace, &args.server, world);
+    }
+    Ok(code)
+}
+
+fn follower(
+    args: &SubmitArgs,
+    plan: &Plan,
+    objects: Objects,
+    kind: Kind,
+    workload: Meta,
+    connection: &Connection,
+) -> Follower {
+    Follower {
         objects,
         app: plan.app.clone(),
         kind,
@@ -130,14 +147,8 @@ pub fn submit(args: &SubmitArgs, world: &World<'_>, out: &mut dyn Write) -> Resu
         logs: args.logs,
         tail: None,
         gives_up: Some(GiveUp { image_timeout: Duration::from_millis(plan.image_timeout_ms) }),
-        run_waits: Some(run_waits(&plan.app, &plan.namespace, &connection)),
-    };
-    let code =
-        with_log_output(out, args.raw, |out| follow::wait(follower, &connection, &signals, out))?;
-    if code != follow::DETACHED {
-        remove_executors(&plan.app, &plan.namespace, &args.server, world);
+        run_waits: Some(run_waits(&plan.app, &plan.namespace, connection)),
     }
-    Ok(code)
 }
 
 /// Lets a Job go on whose driver was killed together with posse, beside a container that runs on.
