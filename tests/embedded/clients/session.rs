@@ -16,6 +16,7 @@ use crate::support::embedded::Embedded;
 use crate::support::posse::{command, said};
 use crate::support::real::NODES;
 use crate::support::reaper::Guarded;
+use crate::support::runner::is_in_full;
 use crate::support::scene::{Scene, TempDir};
 use crate::support::server::{Server, Who};
 use crate::support::wait::wait_value;
@@ -193,6 +194,7 @@ pub fn schemathesis() {
         assert!(!posse.is_over(), "posse ended");
         fs::read_to_string(file("address"))
     });
+    let n_examples = if is_in_full() { "30" } else { "10" };
     let mut calls = Command::new("timeout");
     calls
         .args(["-k", "5", &LIMIT.as_secs().to_string()])
@@ -204,7 +206,7 @@ pub fn schemathesis() {
             "--seed",
             "1",
             "--max-examples",
-            "30",
+            n_examples,
         ])
         // The API server validates pods, and followed event streams do not end.
         .args(["--exclude-checks", "positive_data_acceptance", "--exclude-path", "/v1/events"])
