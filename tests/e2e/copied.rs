@@ -87,7 +87,10 @@ pub fn taken_by_a_controller(server: &dyn Server) {
     scene.admin.delete(&path, &gone_in(GRACE_S)).ok_or_gone();
     let lost = posse.wait_event("executor_lost", |event| event["uid"] == uid_of(&taken));
     let words = "deleted by its new controller, ReplicaSet web-abc, whose selector matches the template's labels";
-    assert_eq!((&lost["reason"], &lost["message"]), (&json!("deleted"), &json!(words)));
+    let message = lost["message"].as_str().unwrap_or_default();
+    assert_eq!(lost["reason"], "deleted", "{lost}");
+    // Behind it stands how the container ended, if the kubelet was in time.
+    assert!(message.starts_with(words), "{message}");
     scene.wait_running(1);
     posse.stop();
     scene.finish();
