@@ -200,7 +200,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Real submit_permissions::{submit_without_permissions};
     Own beside::{beside_pods_of_a_label, nodes_that_the_driver_prefers};
     Both volumes::{volumes_of_slots};
-    Embedded volumes::{volumes_that_are_not_there};
+    Embedded volumes::{volumes_of_done_slots, volumes_that_are_not_there};
     Both node_dir::{folders_go_when_their_run_ends, folders_of_ended_applications};
     Both volumes_by_calls::{volumes_of_a_group_by_call};
     Both volume_waits::{a_claim_that_another_pod_uses, slots_are_waited_for};

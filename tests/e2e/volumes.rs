@@ -156,6 +156,36 @@ pub fn volumes_of_slots(server: &dyn Server) {
     scene.finish();
 }
 
+/// The volumes of slots whose work is done give way to those of slots that a quota keeps waiting; with a record of the run
+/// also that of the last one.
+pub fn volumes_of_done_slots(server: &dyn Server) {
+    for (instance, quota) in [(None, 2), (Some("one"), 1)] {
+        let scene = Scene::new(server);
+        let hard = json!({"persistentvolumeclaims": quota.to_string()});
+        let quotas = format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace);
+        scene.admin.post(&quotas, &json!({"metadata": {"name": "q"}, "spec": {"hard": hard}})).ok();
+        let volumes = json!([{"name": "scratch", "size": "1Mi", "mount": MOUNT}]);
+        let group = json!({"count": 1, "completions": 4, "restart": "on-failure", "template": "pod.json",
+            "volumes_per_slot": volumes});
+        let mut run = scene.run().settings(json!({"executors": [group]}));
+        if let Some(instance) = instance {
+            run = run.instance(instance);
+        }
+        let posse = run.start();
+        for n in 1..=4 {
+            let pod = scene.wait_running(1).remove(0);
+            scene.end(&pod, End::Exit(0));
+            posse.wait_group("the slot to be done", |group| group["completed"] == n);
+        }
+        assert_eq!(posse.wait_exit(PATIENCE), 0, "{}", posse.stderr());
+        wait_value(PATIENCE, "no volume to be left", || {
+            let left = claims(&scene);
+            if left.is_empty() { Ok(()) } else { Err(format!("{:?}", names(&left))) }
+        });
+        scene.finish();
+    }
+}
+
 /// A claim that was deleted by hand, a full quota of claims, and a claim of somebody else.
 pub fn volumes_that_are_not_there(server: &dyn Server) {
     let scene = Scene::new(server);

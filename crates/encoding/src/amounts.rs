@@ -159,21 +159,27 @@ pub fn object_usage(pod: &Value) -> Amounts {
     used.set("count/pods", Quantity::whole(1));
     let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array);
     for volume in volumes.into_iter().flatten() {
-        let Some(claim) = volume.pointer("/ephemeral/volumeClaimTemplate") else { continue };
-        let size = Amounts::read(claim, "/spec/resources/requests").get("storage");
-        let class = claim.pointer("/spec/storageClassName").and_then(Value::as_str);
-        let of_class = class.map(|class| format!("{class}.storageclass.storage.k8s.io/"));
-        let mut of_claim = Amounts::default();
-        of_claim.set("count/persistentvolumeclaims", Quantity::whole(1));
-        for prefix in ["", of_class.as_deref().unwrap_or_default()] {
-            of_claim.set(&format!("{prefix}persistentvolumeclaims"), Quantity::whole(1));
-            if let Some(size) = size {
-                of_claim.set(&format!("{prefix}requests.storage"), size);
-            }
+        if let Some(claim) = volume.pointer("/ephemeral/volumeClaimTemplate") {
+            used.add(&claim_usage(claim));
         }
-        used.add(&of_claim);
     }
     used
+}
+
+/// What a claim, or the template of one, uses of quotas.
+pub fn claim_usage(claim: &Value) -> Amounts {
+    let size = Amounts::read(claim, "/spec/resources/requests").get("storage");
+    let class = claim.pointer("/spec/storageClassName").and_then(Value::as_str);
+    let of_class = class.map(|class| format!("{class}.storageclass.storage.k8s.io/"));
+    let mut of_claim = Amounts::default();
+    of_claim.set("count/persistentvolumeclaims", Quantity::whole(1));
+    for prefix in ["", of_class.as_deref().unwrap_or_default()] {
+        of_claim.set(&format!("{prefix}persistentvolumeclaims"), Quantity::whole(1));
+        if let Some(size) = size {
+            of_claim.set(&format!("{prefix}requests.storage"), size);
+        }
+    }
+    of_claim
 }
 
 /// Requests and limits under the quota's resource names, and one pod.

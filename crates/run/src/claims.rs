@@ -100,6 +100,38 @@ impl SlotClaims {
         Err(Refusal { class, message: format!("claim {name} {what}"), ..refusal })
     }
 
+    /// Deletes claims of the run that nobody needs any more. One that posse may not delete stays until the run's end.
+    ///
+    /// # Errors
+    /// A refusal after which the same request may succeed, as [`RefusalClass::Transient`]: it is about no pod.
+    pub fn give_up(&self, claims: &[Vec<u8>]) -> Result<(), Refusal> {
+        for claim in claims {
+            let claim = parse(claim)?;
+            let name = claim["metadata"]["name"].as_str().unwrap_or_default();
+            let found = self.objects.get(KIND, name);
+            let deleted = found.and_then(|found| match found {
+                Some(found) if is_same_claim(&claim, &found) => {
+                    let uid = found["metadata"]["uid"].as_str().unwrap_or_default();
+                    self.objects.delete(KIND, name, uid, None)
+                }
+                Some(_) | None => Ok(()),
+            });
+            match deleted {
+                Ok(()) => {}
+                Err(refusal)
+                    if matches!(refusal.class, RefusalClass::Forbidden | RefusalClass::Invalid) =>
+                {
+                    warn!("claim {name} stays until the end of the run: {refusal}");
+                }
+                Err(refusal) => {
+                    let refusal = about(&format!("claim {name}"), refusal);
+                    return Err(Refusal { class: RefusalClass::Transient, ..refusal });
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Deletes the claims that live as long as the run, and names those that remain.
     pub fn remove(&self) {
         if !self.has_run_claims.load(Ordering::Relaxed) {

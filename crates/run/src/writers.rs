@@ -232,8 +232,10 @@ impl Requests {
                 log_answer("create", &id, answer.as_ref().err());
                 Input::Created { id, watermark, answer }
             }
-            Action::Delete { uid, name, grace_s } => {
-                let answer = pods.delete(&name, Some(&uid), grace_s);
+            Action::Delete { uid, name, grace_s, claims: done } => {
+                // First, since a claim stays until its pod is gone, and nobody would ask again for it.
+                let delete = |()| pods.delete(&name, Some(&uid), grace_s);
+                let answer = claims.give_up(&done).and_then(delete);
                 log_answer("delete", &name, answer.as_ref().err());
                 Input::Deleted { uid, answer }
             }
@@ -446,7 +448,12 @@ mod tests {
         let actions = [
             get(1),
             get(2),
-            Action::Delete { uid: uid.clone(), name: name.clone(), grace_s: None },
+            Action::Delete {
+                uid: uid.clone(),
+                name: name.clone(),
+                grace_s: None,
+                claims: Vec::new(),
+            },
             Action::GetNode { name: name.as_str().into() },
             Action::ReadLog { uid, name, container: None, n_lines: 1 },
         ];

@@ -19,7 +19,7 @@ use posse_control::{
 use posse_core::model::act::Caller;
 use posse_core::model::command::{Command, GroupCommand, Reply};
 use posse_core::model::ids::{ExecutorId, GroupName};
-use posse_core::model::pod_text::{Part, PodText};
+use posse_core::model::pod_text::{Part, PodText, SlotClaim};
 use posse_core::model::status::Status;
 use posse_core::model::task::{Task, TaskState, TaskStatus};
 use posse_wire::config::control_addr::ControlAddr;
@@ -181,7 +181,10 @@ impl DryRuns for FakeCore {
         template: Value,
         NewGroup { container, volumes, .. }: &NewGroup,
     ) -> Result<Arc<PodText>, DryRunError> {
-        let claims = volumes.iter().map(|volume| vec![Part::Text(volume.name.clone())]);
+        let claims = volumes.iter().map(|volume| SlotClaim {
+            parts: vec![Part::Text(volume.name.clone())],
+            is_of_run: true,
+        });
         let text = match template.get("spec") {
             None => {
                 return Err(DryRunError::Invalid(CallError::new("template.spec", "is missing")));

@@ -19,10 +19,11 @@ use crate::shown_identity::shown_identity;
 use crate::tools::check::permissions::{missing_for_secret, needed, optional, role};
 use crate::tools::check::report::{Report, Status};
 use crate::world::World;
+use posse_core::model::ids::ExecutorId;
 use posse_core::model::pod_text::PodOverrides;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::GroupSpec;
-use posse_encoding::amounts::{Amounts, object_usage, pod_usage};
+use posse_encoding::amounts::{Amounts, claim_usage, object_usage, pod_usage};
 use posse_kube::api::objects::Objects;
 use posse_kube::api::pods::Pods;
 use posse_kube::api::preflight;
@@ -332,7 +333,7 @@ impl Checks {
         Some(usage)
     }
 
-    /// What one executor of the group uses of a quota while it runs, and for as long as its pod is there.
+    /// What one executor of the group uses of a quota while it runs, and for as long as its pod or its claims are there.
     fn template(&mut self, settings: &RunSettings, group: &GroupSettings) -> (Amounts, Amounts) {
         let name = format!("template {}", group.spec.name);
         let run = shown_identity(settings);
@@ -375,7 +376,11 @@ impl Checks {
             serde_json::from_slice(answer.as_deref().unwrap_or(&body)).unwrap_or_default();
         let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
         self.executors.extend(labels.cloned());
-        (pod_usage(&pod), object_usage(&pod))
+        let mut object = object_usage(&pod);
+        for claim in compiled.pod.render_claims(ExecutorId(1), 0, &PodOverrides::default()) {
+            object.add(&claim_usage(&serde_json::from_slice(&claim).unwrap_or_default()));
+        }
+        (pod_usage(&pod), object)
     }
 
     fn pod_security(&mut self, namespace: Option<&Namespace>) {

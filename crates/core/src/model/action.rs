@@ -39,8 +39,8 @@ pub enum Action {
         pod: Arc<PodText>,
     },
     /// DELETE this pod, with its uid as a precondition. `grace_s` replaces the pod's own grace
-    /// period.
-    Delete { uid: Uid, name: String, grace_s: Option<u32> },
+    /// period. `claims`: those of its slot that nobody needs any more, as JSON.
+    Delete { uid: Uid, name: String, grace_s: Option<u32>, claims: Vec<Vec<u8>> },
     /// DELETE all executor pods of the instance. `keep_counted` excludes pods that have the label
     /// `posse.dev/counted`.
     DeleteAll { grace_s: u32, keep_counted: bool },

@@ -18,11 +18,20 @@ pub struct PodText {
     /// The same with node affinity.
     affine: AffineParts,
     memory: MemoryGrowth,
-    /// The claims that the pod mounts, as JSON with gaps. They are created before the pod.
-    claims: Vec<Vec<Part>>,
+    /// The claims that the pod mounts. They are created before the pod.
+    claims: Vec<SlotClaim>,
     /// Where the main container has volumes.
     mount_paths: Vec<String>,
     pod_name_prefix: String,
+}
+
+/// A claim of each slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotClaim {
+    /// Its JSON with gaps.
+    pub parts: Vec<Part>,
+    /// It is of no use after the run, so it goes with the pod of a slot whose work is done.
+    pub is_of_run: bool,
 }
 
 /// The text of a pod with node affinity. Empty: as without.
@@ -138,7 +147,7 @@ impl PodText {
 
     /// Adds the claims of the pod's slot.
     #[must_use]
-    pub fn with_claims(self, claims: Vec<Vec<Part>>) -> Self {
+    pub fn with_claims(self, claims: Vec<SlotClaim>) -> Self {
         Self { claims, ..self }
     }
 
@@ -165,6 +174,11 @@ impl PodText {
     /// True if each slot has claims of its own.
     pub fn has_claims(&self) -> bool {
         !self.claims.is_empty()
+    }
+
+    /// True if each slot has claims that are of no use after the run.
+    pub fn has_run_claims(&self) -> bool {
+        self.claims.iter().any(|claim| claim.is_of_run)
     }
 
     /// The memory limits above the template's own, by step; empty without memory scaling.
@@ -217,7 +231,14 @@ impl PodText {
 
     /// The JSON of the claims that this pod mounts.
     pub fn render_claims(&self, id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<Vec<u8>> {
-        self.claims.iter().map(|parts| self.fill_in(parts, id, slot, shape)).collect()
+        self.claims.iter().map(|claim| self.fill_in(&claim.parts, id, slot, shape)).collect()
+    }
+
+    /// The JSON of those that are of no use after the run.
+    pub fn render_run_claims(&self, id: ExecutorId, slot: u32) -> Vec<Vec<u8>> {
+        let shape = PodOverrides::default();
+        let claims = self.claims.iter().filter(|claim| claim.is_of_run);
+        claims.map(|claim| self.fill_in(&claim.parts, id, slot, &shape)).collect()
     }
 
     fn fill_in(&self, parts: &[Part], id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<u8> {

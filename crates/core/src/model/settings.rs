@@ -167,6 +167,12 @@ impl GroupSpec {
         self.pod.as_ref().is_some_and(|pod| pod.has_claims())
     }
 
+    /// A slot whose work is done needs its claims no more: nobody comes after its executor, and no run.
+    pub fn gives_up_claims(&self) -> bool {
+        let has_run_claims = self.pod.as_ref().is_some_and(|pod| pod.has_run_claims());
+        has_run_claims && self.completions.is_some() && !self.restarts_whole()
+    }
+
     pub fn protects_busy(&self) -> bool {
         self.protect == Protect::Busy
     }

@@ -6,17 +6,19 @@
 pub enum Holders {
     /// Those in whose pods containers run on: what runs counts.
     RunningOn,
+    /// Those whose slots have claims that go with them.
+    Claims,
     /// All of them: the objects count, also those that have ended.
     All,
 }
 
 impl Holders {
     /// A quota refused a pod: `exceeded quota: NAME, requested: RESOURCE=N,..., used: ..., limited: ...`. A quota on
-    /// `count/pods` counts ended pods, and one on claims those that ended pods own. The claim of a slot, whose refusal
-    /// begins with its name, belongs to no pod.
+    /// `count/pods` counts ended pods, and one on claims those that ended pods own. The refusal of a slot's claim
+    /// begins with its name.
     pub fn of_quota(message: &str) -> Self {
         if message.starts_with("claim ") {
-            return Self::RunningOn;
+            return Self::Claims;
         }
         let requested = message.split_once("requested: ").map_or("", |(_, rest)| rest);
         let requested = requested.split_once(", used: ").map_or(requested, |(names, _)| names);
@@ -67,7 +69,7 @@ mod tests {
         }
         assert_eq!(Holders::of_quota("the team has no room"), Holders::RunningOn);
         let of_slot = format!("claim app-x-data-2: {}", quota("persistentvolumeclaims=1"));
-        assert_eq!(Holders::of_quota(&of_slot), Holders::RunningOn);
+        assert_eq!(Holders::of_quota(&of_slot), Holders::Claims);
         for (message, want) in [
             (
                 "0/3 nodes are available: waiting for ephemeral volume controller to create the \

@@ -292,7 +292,12 @@ impl Reconciler {
         let is_new = backoff.on_refused(cause, sent_at, now, &mut self.rng);
         let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
-        if cause == BackoffCause::Capacity && Holders::of_quota(&message) == Holders::All {
+        let counts_ended = match Holders::of_quota(&message) {
+            Holders::All => true,
+            Holders::Claims => group.spec.gives_up_claims(),
+            Holders::RunningOn => false,
+        };
+        if cause == BackoffCause::Capacity && counts_ended {
             self.server.on_quota_of_ended();
         }
         let is_starting = self.gates.first_list_at().is_none_or(|at| now.since(at) < STARTING_MS);

@@ -47,11 +47,13 @@ impl Reconciler {
                 }
                 // After a restore of etcd a pod may live again.
                 MutationKind::ForceDelete if self.is_terminating(&uid) => {
-                    Action::Delete { uid, name, grace_s: Some(0) }
+                    let claims = self.claims_of_done(&uid);
+                    Action::Delete { uid, name, grace_s: Some(0), claims }
                 }
                 MutationKind::Delete | MutationKind::ForceDelete => {
                     let grace_s = self.delete_grace_s(&uid, now);
-                    Action::Delete { uid, name, grace_s }
+                    let claims = self.claims_of_done(&uid);
+                    Action::Delete { uid, name, grace_s, claims }
                 }
                 MutationKind::Annotate => {
                     let patch = self.draining_patch(&uid);
@@ -60,6 +62,18 @@ impl Reconciler {
             };
             self.out.act(action);
         }
+    }
+
+    /// The claims that go with this pod, because the work of its slot is done.
+    fn claims_of_done(&self, uid: &Uid) -> Vec<Vec<u8>> {
+        let of_done = || {
+            let id = self.snapshot.get(uid)?.id;
+            let executor = self.executors.get(id).filter(|executor| executor.is_done)?;
+            let spec = &self.executors.home(executor).spec;
+            let pod = spec.pod.as_ref().filter(|_| spec.gives_up_claims())?;
+            Some(pod.render_run_claims(id, executor.slot?))
+        };
+        of_done().unwrap_or_default()
     }
 
     /// What runs on in a record has the pod's grace period, and no time while others wait for its room: the kubelet

@@ -102,7 +102,7 @@ impl Reconciler {
             let ids: Vec<ExecutorId> = holding.take(n_wanted).collect();
             for id in ids {
                 let is_going = match holders {
-                    Holders::All => self.drop_record(id, now),
+                    Holders::All | Holders::Claims => self.drop_record(id, now),
                     Holders::RunningOn => self.end_rest(id),
                 };
                 n_going += usize::from(is_going);
@@ -143,8 +143,16 @@ impl Reconciler {
     }
 
     fn holds(&self, id: ExecutorId, holders: Holders) -> bool {
-        let pod = self.seen(id).map(|(_, pod)| pod).filter(|pod| !pod.deleting);
-        pod.is_some_and(|pod| holders == Holders::All || !pod.phase.is_final())
+        let Some((executor, pod)) = self.seen(id).filter(|(_, pod)| !pod.deleting) else {
+            return false;
+        };
+        match holders {
+            Holders::All => true,
+            Holders::Claims => {
+                executor.is_done && self.executors.home(executor).spec.gives_up_claims()
+            }
+            Holders::RunningOn => !pod.phase.is_final(),
+        }
     }
 
     /// Words about our records that hold what this group waits for, if there are any.
@@ -161,7 +169,7 @@ impl Reconciler {
         let named: Vec<String> =
             named.map(|(n, how)| format!("our own {n} {how} executors")).collect();
         let what = match holders {
-            Holders::All => "whose pods stay as records, hold a part of it",
+            Holders::All | Holders::Claims => "whose pods stay as records, hold a part of it",
             Holders::RunningOn => "beside which another container runs on, hold a part of it",
         };
         (!named.is_empty()).then(|| format!("{}, {what}", named.join(" and ")))

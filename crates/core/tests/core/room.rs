@@ -1,10 +1,10 @@
 //! Records and retained failed pods give way to the work: a quota or a node that they hold is what it waits for.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::tasks::{say, task};
-use crate::core_run::{Run, end_with, policy, refusal, spec};
+use crate::core_run::{Run, end_with, pod_with_claims, policy, refusal, spec};
 use posse_core::model::action::{Action, Patch};
 use posse_core::model::ids::ExecutorId;
 use posse_core::model::input::Input;
@@ -21,6 +21,8 @@ enum Counts {
     Objects,
     /// `pods`
     Running,
+    /// `persistentvolumeclaims`, and each slot has one.
+    Claims,
 }
 
 /// The earliest deadline of what runs on, in seconds.
@@ -33,20 +35,33 @@ struct Server {
     quota: usize,
     /// The slots of the executors that were created, by id.
     slots: BTreeMap<u64, u32>,
+    /// The slots whose claims are there.
+    claims: BTreeSet<u32>,
 }
 
 impl Server {
     fn refusal(&self) -> Refusal {
-        let name = if self.counts == Counts::Objects { "count/pods" } else { "pods" };
+        let (what, name) = match self.counts {
+            Counts::Objects => ("pods", "count/pods"),
+            Counts::Running => ("pods", "pods"),
+            Counts::Claims => {
+                ("claim app-x-g-3-data: persistentvolumeclaims", "persistentvolumeclaims")
+            }
+        };
         let message = format!(
-            "pods \"x\" is forbidden: exceeded quota: q, requested: {name}=1, used: {name}=3, limited: {name}=3"
+            "{what} \"x\" is forbidden: exceeded quota: q, requested: {name}=1, used: {name}=3, limited: {name}=3"
         );
         Refusal { message, ..refusal(RefusalClass::Capacity, 403) }
     }
 
-    fn n_counted(&self) -> usize {
+    fn has_room(&self, slot: u32) -> bool {
         let is_counted = |pod: &&Pod| self.counts == Counts::Objects || !pod.phase.is_final();
-        self.run.pods.iter().filter(is_counted).count()
+        match self.counts {
+            Counts::Claims => self.claims.contains(&slot) || self.claims.len() < self.quota,
+            Counts::Objects | Counts::Running => {
+                self.run.pods.iter().filter(is_counted).count() < self.quota
+            }
+        }
     }
 
     /// Carries out what was asked for, and what follows from it within `ms`.
@@ -67,8 +82,9 @@ impl Server {
 
     fn answer(&mut self, action: Action) {
         match action {
-            Action::Create { id, slot, .. } if self.n_counted() < self.quota => {
+            Action::Create { id, slot, .. } if self.has_room(slot) => {
                 self.slots.insert(id.0, slot);
+                self.claims.insert(slot);
                 self.run.created(&[id.0]);
                 let with_slot = |pod: &mut Pod| pod.slot = pod.task.is_none().then_some(slot);
                 self.run.watch(&[id.0], with_slot);
@@ -102,7 +118,10 @@ impl Server {
                 });
                 self.run.tell(Input::Patched { uid, answer: Ok(()) });
             }
-            Action::Delete { uid, .. } => {
+            Action::Delete { uid, claims, .. } => {
+                if let Some(id) = self.id_of(&uid.to_string()).filter(|_| !claims.is_empty()) {
+                    self.claims.remove(&self.slots[&id]);
+                }
                 self.run.tell(Input::Deleted { uid: uid.clone(), answer: Ok(None) });
                 if let Some(id) = self.id_of(&uid.to_string()) {
                     self.run.gone(&[id]);
@@ -130,9 +149,14 @@ fn server(policy: Policy, group: GroupSpec, counts: Counts, quota: usize) -> Ser
 
 fn of_groups(policy: Policy, groups: Vec<GroupSpec>, counts: Counts, quota: usize) -> Server {
     let run = Run::new(policy, groups);
-    let mut server = Server { run, counts, quota, slots: BTreeMap::new() };
+    let (slots, claims) = (BTreeMap::new(), BTreeSet::new());
+    let mut server = Server { run, counts, quota, slots, claims };
     server.carry_out(100);
     server
+}
+
+fn with_claims(group: GroupSpec) -> GroupSpec {
+    GroupSpec { pod: pod_with_claims(), ..group }
 }
 
 /// The main container has ended with this code, and another one runs on.
@@ -153,10 +177,13 @@ fn no_part_of_the_work_waits_for_the_records_of_others_or_runs_twice() {
         (Counts::Objects, 3, true),
         (Counts::Running, 2, true),
         (Counts::Running, 2, false),
+        (Counts::Claims, 3, false),
+        (Counts::Claims, 2, false),
     ] {
         for is_killed in [false, true] {
             let group =
                 GroupSpec { restart: Restart::OnFailure, completions: Some(6), ..spec("g", 2) };
+            let group = if counts == Counts::Claims { with_claims(group) } else { group };
             let mut server = server(policy(), group.clone(), counts, quota);
             let mut done: Vec<u32> = Vec::new();
             for n in 1..=6 {
@@ -273,7 +300,11 @@ fn records_do_not_wait_for_another_executor_to_be_gone() {
 /// The run has a record, so nobody needs the pods of work that is done, not even the last one.
 #[test]
 fn with_a_record_a_quota_that_counts_ended_pods_holds_nothing_up() {
-    for (quota, on_loss) in [(1, OnLoss::Executor), (3, OnLoss::Group)] {
+    for (quota, on_loss, counts) in [
+        (1, OnLoss::Executor, Counts::Objects),
+        (3, OnLoss::Group, Counts::Objects),
+        (1, OnLoss::Executor, Counts::Claims),
+    ] {
         let policy = Policy { record: RecordUse::On, outlives_driver: true, ..policy() };
         let count = u32::try_from(quota).unwrap().min(2);
         let group = GroupSpec {
@@ -282,14 +313,16 @@ fn with_a_record_a_quota_that_counts_ended_pods_holds_nothing_up() {
             on_loss,
             ..spec("g", count)
         };
-        let mut server = server(policy, group, Counts::Objects, quota);
+        let group = if counts == Counts::Claims { with_claims(group) } else { group };
+        let mut server = server(policy, group, counts, quota);
         for n in 1..=6 {
             let id = *server.live().first().expect("one runs");
             server.run.watch(&[id], end_with(0));
             server.carry_out(5_000);
             assert_eq!(server.run.group("g").completed, n, "{quota}");
         }
-        assert!(server.run.pods.len() < quota, "the driver's next pod has room");
+        let has_room = counts == Counts::Claims || server.run.pods.len() < quota;
+        assert!(has_room, "the driver's next pod has room");
     }
 }
 

@@ -14,7 +14,7 @@ use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid, Version};
 use posse_core::model::input::{Input, List, ListSource, PodAnswer, PodEvent, RecordError};
 use posse_core::model::pod::{ContainerState, End, Phase, Pod};
-use posse_core::model::pod_text::{MemoryGrowth, MemoryStep, PodText};
+use posse_core::model::pod_text::{MemoryGrowth, MemoryStep, PodText, SlotClaim};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, Limit, Policy, Restart};
 use posse_core::model::status::GroupStatus;
@@ -31,7 +31,9 @@ pub fn spec(name: &str, target: u32) -> GroupSpec {
 
 /// A pod whose slot has a claim of its own.
 pub fn pod_with_claims() -> Option<Arc<PodText>> {
-    Some(Arc::new(PodText::default().with_claims(vec![Vec::new()])))
+    Some(Arc::new(
+        PodText::default().with_claims(vec![SlotClaim { parts: Vec::new(), is_of_run: true }]),
+    ))
 }
 
 /// The same pod, whose memory may grow by these steps.

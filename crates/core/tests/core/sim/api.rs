@@ -186,7 +186,7 @@ impl World {
                 let answer = if *name == *LOST_NODE { Err(not_found()) } else { Ok(()) };
                 Input::GotNode { name, answer }
             }
-            Action::Delete { uid, name, grace_s } => {
+            Action::Delete { uid, name, grace_s, .. } => {
                 let answer = self.delete(&uid, &name, grace_s == Some(0));
                 Input::Deleted { uid, answer }
             }

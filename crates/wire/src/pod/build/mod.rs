@@ -20,13 +20,16 @@ use crate::pod::credential_mounts::Credentials;
 use crate::pod::memory::MemoryScaling;
 use crate::pod::node_affinity::{self, Gap};
 use crate::pod::placeholders::{self, Piece, Word};
+use crate::pod::slot_volume::KeepVolume;
 use crate::pod::staged::Staged;
 use crate::pod::template::{Template, TemplateError, describe};
 use crate::pod::tolerations;
 use crate::pod::volumes::mount_paths;
 use posse_core::model::hash::stable_hash;
 use posse_core::model::ids::ExecutorId;
-use posse_core::model::pod_text::{AffineParts, MemoryGrowth, Part, PodOverrides, PodText};
+use posse_core::model::pod_text::{
+    AffineParts, MemoryGrowth, Part, PodOverrides, PodText, SlotClaim,
+};
 use posse_core::model::settings::{OnLoss, Restart};
 use posse_encoding::quantity::Quantity;
 
@@ -193,8 +196,12 @@ impl Template {
         let owner = context.owner.as_ref().map(|owner| json!(owner));
         let claims = self.slot_volumes.iter();
         let claims = claims
-            .map(|volume| build.emit(&volume.claim(owner.clone(), &context.common), false))
-            .collect::<Result<_, _>>()?;
+            .map(|volume| {
+                let claim = volume.claim(owner.clone(), &context.common);
+                let is_of_run = volume.keep == KeepVolume::Run;
+                Ok(SlotClaim { parts: build.emit(&claim, false)?, is_of_run })
+            })
+            .collect::<Result<_, TemplateError>>()?;
         let memory = std::mem::take(&mut build.memory);
         let pod_text = PodText::new(parts, context.pod_name_prefix())
             .with_node_affinity(affine)
