@@ -39,7 +39,11 @@ pub enum Knowledge {
         order: u64,
         task: Arc<Task>,
     },
-    Work(EndedWork),
+    /// `attempt`: that of a group which begins again as a whole, whose earlier work is worth nothing.
+    Work {
+        attempt: u32,
+        ended: EndedWork,
+    },
 }
 
 /// How far a task has come.

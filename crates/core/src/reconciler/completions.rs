@@ -164,15 +164,18 @@ impl Reconciler {
 
     /// Deletes the oldest records of groups that have too many.
     pub(super) fn trim_records(&mut self, now: Millis) {
-        let (max_of_others, max_of_indexes) = match self.has_record() {
+        let of_recorded = match self.server.counts_ended() {
             // They would take the room of executors, and of the driver's next pod while no posse runs.
-            true if self.server.counts_ended() => (0, 0),
-            true => (RECORDS_TO_LOOK_AT_MAX, RECORDS_TO_LOOK_AT_MAX),
-            false => (RECORDS_MAX, usize::MAX),
+            true => 0,
+            false => RECORDS_TO_LOOK_AT_MAX,
         };
+        let max = |is_recorded, otherwise| if is_recorded { of_recorded } else { otherwise };
+        let max_of_tasks = max(self.has_record(), RECORDS_MAX);
+        let max_of_indexes = max(self.has_record(), usize::MAX);
+        let max_of_others = max(self.records_targets(), RECORDS_MAX);
         let oldest = |group: &Group| {
             let max = group.spec.completions.map_or(max_of_others, |_| max_of_indexes);
-            let of_tasks = group.tasks.records.beyond(max_of_others);
+            let of_tasks = group.tasks.records.beyond(max_of_tasks);
             let surplus = group.records.beyond(max).chain(of_tasks);
             surplus.filter(|&id| self.is_end_recorded(id)).collect::<Vec<ExecutorId>>()
         };
@@ -188,7 +191,8 @@ impl Reconciler {
         let name = executor.group.clone();
         let topic = match &executor.task {
             Some(run) => Topic::Progress(name, Arc::clone(&run.task.key)),
-            None => Topic::Work(name),
+            None if self.executors.home(executor).spec.completions.is_some() => Topic::Work(name),
+            None => Topic::Target(name),
         };
         !self.unrecorded.has(&topic)
     }

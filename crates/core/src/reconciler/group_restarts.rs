@@ -93,8 +93,13 @@ impl Reconciler {
             .map(|pod| (pod.group.clone(), pod.attempt))
             .collect();
         for (name, attempt) in found {
-            if let Some(group) = self.executors.group_mut(&name) {
-                group.attempts.on_found(attempt);
+            let Some(group) = self.executors.group_mut(&name) else { continue };
+            let recorded = group.attempts.current();
+            group.attempts.on_found(attempt);
+            if group.attempts.current() != recorded && group.work.n_ended() > 0 {
+                // The record was not written since this attempt has begun.
+                self.executors.forget_work(&name);
+                self.note_fact(Topic::Work(name));
             }
         }
     }
@@ -109,15 +114,16 @@ impl Reconciler {
         let own = self.executors.own(group).map(|(_, executor)| executor);
         let found: Vec<&Executor> =
             own.filter(|executor| executor.attempt == group.attempts.current()).collect();
-        let is_there = |executor: &&&Executor| {
-            let is_capacity =
-                matches!(executor.state, State::Requested | State::Pending | State::Running);
-            is_capacity || executor.is_done
+        let is_capacity = |executor: &&&Executor| {
+            matches!(executor.state, State::Requested | State::Pending | State::Running)
         };
-        let there: Vec<&&Executor> = found.iter().filter(is_there).collect();
-        let n_slots = there.iter().filter_map(|e| e.slot).max().map_or(0, |highest| highest + 1);
-        let n_wanted = group.target().saturating_add(group.work.n_completed()).max(n_slots);
-        let n_there = u32::try_from(there.len()).unwrap_or(u32::MAX);
+        let highest = found.iter().filter(|executor| is_capacity(executor) || executor.is_done);
+        let n_slots = highest.filter_map(|e| e.slot).max().map_or(0, |highest| highest + 1);
+        // The pods of those that have completed may be gone.
+        let n_completed = group.work.n_completed();
+        let n_wanted = group.target().saturating_add(n_completed).max(n_slots);
+        let n_capacity = found.iter().filter(is_capacity).count();
+        let n_there = u32::try_from(n_capacity).unwrap_or(u32::MAX).saturating_add(n_completed);
         if !found.is_empty() && n_there < n_wanted {
             self.restart_group(name, now);
         }

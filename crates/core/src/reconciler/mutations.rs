@@ -121,8 +121,13 @@ impl Reconciler {
                 if leaves_queue {
                     self.errands.mutations.send_again(uid);
                 } else if self.snapshot.is_unseen(uid) {
-                    // Its end is asked for: no event tells it.
-                    self.repeat_mutation(uid, RETRY_MAX_MS, 0, now);
+                    // Its end is asked for, and its queue is left: no event tells that it may be.
+                    if self.snapshot.get(uid).is_some_and(|pod| pod.is_held_by_queue) {
+                        mutation.what.kind = MutationKind::LeaveQueue;
+                        self.errands.mutations.send_again(uid);
+                    } else {
+                        self.repeat_mutation(uid, RETRY_MAX_MS, 0, now);
+                    }
                 } else if self.is_terminating(uid) {
                     self.errands.mutations.remove(uid);
                 } else {
@@ -162,6 +167,10 @@ impl Reconciler {
             }
             Ok(()) | Err(_) if is_patch => {
                 self.errands.mutations.remove(uid);
+                if self.snapshot.is_unseen(uid) {
+                    self.snapshot.note_left_queue(uid);
+                    self.request(uid, MutationKind::Delete);
+                }
                 if is_drain {
                     self.begin_term(uid, now);
                 }

@@ -262,13 +262,13 @@ impl Reconciler {
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
         if self.is_unexplained(pod) {
+            // Its place is free when the server says that the pod does not exist.
+            self.snapshot.keep_unseen(pod.clone());
             let executor = self.executors.get(pod.id);
             if executor.is_some_and(|one| one.life == Life::Wanted) && pod.draining.is_none() {
                 let loss = classify(pod, true);
                 self.lose_pod(pod.id, LostPod::of(pod, &loss), &loss, now);
             }
-            // Its place is free when the server says that the pod does not exist.
-            self.snapshot.keep_unseen(pod.clone());
             self.request(&pod.uid, MutationKind::Delete);
             return self.on_seen(&pod.uid, now);
         }

@@ -56,8 +56,12 @@ impl Reconciler {
     }
 
     /// A driver that begins anew sets its targets itself.
+    pub(super) fn records_targets(&self) -> bool {
+        self.has_record() && self.policy.outlives_driver
+    }
+
     pub(super) fn note_target(&mut self, group: &GroupName) {
-        if self.policy.outlives_driver {
+        if self.records_targets() {
             self.note_fact(Topic::Target(group.clone()));
         }
     }
@@ -158,8 +162,9 @@ impl Reconciler {
                 Some(Knowledge::Task { order, task })
             }
             Topic::Work(name) => {
-                let ended = &live(name)?.ended;
-                (*ended != EndedWork::default()).then(|| Knowledge::Work(ended.clone()))
+                let Group { ended, attempts, .. } = live(name)?;
+                (*ended != EndedWork::default())
+                    .then(|| Knowledge::Work { attempt: attempts.current(), ended: ended.clone() })
             }
         }
     }
@@ -198,8 +203,8 @@ impl Reconciler {
                         self.change_target(&name, target, now);
                     }
                 }
-                (Topic::Work(name), Some(Knowledge::Work(ended))) => {
-                    self.restore_work(&name, &ended)
+                (Topic::Work(name), Some(Knowledge::Work { attempt, ended })) => {
+                    self.restore_work(&name, attempt, &ended);
                 }
                 (
                     Topic::Group(_)
@@ -214,11 +219,12 @@ impl Reconciler {
         self.restore_tasks(tasks, &progress);
     }
 
-    fn restore_work(&mut self, name: &GroupName, ended: &EndedWork) {
+    fn restore_work(&mut self, name: &GroupName, attempt: u32, ended: &EndedWork) {
         let Some(group) = self.executors.group_mut(name) else { return };
         if group.spec.completions.is_none() {
             return;
         }
+        group.attempts.on_found(attempt);
         for (indexes, is_completed) in [(&ended.completed, true), (&ended.given_up, false)] {
             for &index in indexes {
                 if group.slots.claim(index) && group.ended.insert(index, is_completed) {

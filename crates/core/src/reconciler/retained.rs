@@ -86,13 +86,14 @@ impl Reconciler {
         if lacking.is_empty() {
             return;
         }
-        // What has ended goes at once. Who else terminates may take its time.
+        // What has ended goes at once, unless somebody holds it. Who else terminates may take its time.
+        let is_going = |pod: &Pod| has_ended(pod) && pod.held_by().is_none();
         let groups = self.executors.groups().values();
         let with_some = groups.filter(|group| group.counts().of(State::Terminating) > 0);
         let executors = with_some.flat_map(|group| self.executors.own(group));
         let ended = executors.filter(|(_, executor)| {
             executor.state == State::Terminating
-                && executor.pod(&self.snapshot).is_some_and(has_ended)
+                && executor.pod(&self.snapshot).is_some_and(is_going)
         });
         let mut n_going = ended.count();
         for (name, n_missing, holders) in lacking {

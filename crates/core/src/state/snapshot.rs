@@ -178,13 +178,20 @@ impl Snapshot {
     }
 
     /// Keeps a pod that has vanished from the watch, until the server says that its uid does not exist. What it was is
-    /// over, so it counts as terminating.
+    /// over, so it counts as terminating, with the time that a delete will leave it.
     pub fn keep_unseen(&mut self, mut pod: Pod) {
         pod.version = pod.version.max(self.position);
-        pod.deleting = true;
+        (pod.deleting, pod.deletion_grace_s) = (true, pod.grace_s.max(1));
         self.tombstones.remove(&pod.uid);
         self.unseen.insert(pod.uid.clone());
         self.pods.insert(pod.uid.clone(), pod);
+    }
+
+    /// The pod has left its queue group, and no event will show that.
+    pub fn note_left_queue(&mut self, uid: &Uid) {
+        if let Some(pod) = self.pods.get_mut(uid).filter(|_| self.unseen.contains(uid)) {
+            pod.is_held_by_queue = false;
+        }
     }
 
     pub fn is_unseen(&self, uid: &Uid) -> bool {

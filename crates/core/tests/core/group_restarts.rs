@@ -8,6 +8,7 @@ use posse_core::model::event::{Budget, DeleteCause, Event, ExecutorEvent, GroupE
 use posse_core::model::ids::{GroupName, Uid};
 use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, Phase, Pod};
+use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{Decommission, GroupSpec, Limit, OnLoss, Policy, Restart};
 use posse_core::model::waiting::{GroupWait, StartWait, Waiting};
 
@@ -289,4 +290,21 @@ fn an_executor_of_an_earlier_attempt_that_appears_late_is_ended() {
     run.gone(&[900]);
     let cause = DeleteCause::GroupRestarted.as_str();
     assert_eq!(told(&mut run), [format!("900 deleted: {cause}")]);
+}
+
+/// It lacks a label of posse: nothing shows that it has ended.
+#[test]
+fn the_next_attempt_waits_for_a_pod_that_vanishes_alive() {
+    let mut run = Run::with_running(policy(), vec![gang(2)]);
+    run.take();
+    run.vanish(&[1], |_| {});
+    assert_eq!(deletes(&mut run), ["u1", "u2"]);
+    run.gone(&[2]);
+    run.tell(Input::Deleted { uid: Uid::new("u1"), answer: Ok(None) });
+    run.wait(1_000);
+    assert_eq!(creates(&mut run), []);
+    let gone = crate::core_run::refusal(RefusalClass::NotFound, 404);
+    run.tell(Input::Deleted { uid: Uid::new("u1"), answer: Err(gone) });
+    run.wait(1_000);
+    assert_eq!(creates(&mut run), [(0, 2), (1, 2)]);
 }

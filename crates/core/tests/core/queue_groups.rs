@@ -94,6 +94,29 @@ fn a_deleted_pod_leaves_its_queue_also_if_its_delete_is_not_answered_yet() {
     assert_eq!(asked(&mut run), ["u2 leaves", "u3 leaves"]);
 }
 
+/// Somebody has removed a label of posse, so no event shows what becomes of it: it leaves its queue once its delete is
+/// accepted, and its end is asked for.
+#[test]
+fn a_member_that_vanishes_alive_is_deleted_before_it_leaves_its_queue() {
+    let mut run = run(group(3));
+    run.vanish(&[2], |_| {});
+    assert_eq!(asked(&mut run), ["delete u2"]);
+    run.tell(Input::Deleted { uid: Uid::new("u2"), answer: Ok(None) });
+    assert_eq!(asked(&mut run), ["u2 leaves"]);
+    patched(&mut run, "u2");
+    for _ in 0..3 {
+        assert_eq!(asked(&mut run), ["delete u2"], "it may still run");
+        run.tell(Input::Deleted { uid: Uid::new("u2"), answer: Ok(None) });
+        assert_eq!(asked(&mut run), Vec::<String>::new());
+        run.wait(60_000);
+    }
+    run.tell(Input::Deleted {
+        uid: Uid::new("u2"),
+        answer: Err(refusal(RefusalClass::NotFound, 404)),
+    });
+    assert_eq!(asked(&mut run), ["delete u2", "create 4 in slot 1"]);
+}
+
 #[test]
 fn at_the_end_of_a_run_all_pods_leave_their_queue_however_often_that_fails() {
     let mut run = run(group(3));

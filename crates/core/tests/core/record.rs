@@ -14,7 +14,7 @@ use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::input::{Input, PodEvent, RecordError};
 use posse_core::model::pod::{Draining, Pod};
 use posse_core::model::pod_text::PodText;
-use posse_core::model::settings::{GroupSpec, Policy, RecordUse, Restart};
+use posse_core::model::settings::{GroupSpec, OnLoss, Policy, RecordUse, Restart};
 use posse_core::model::task::{After, TASKS_BYTES_MAX, Task, TaskArray};
 
 fn recorded() -> Policy {
@@ -143,27 +143,27 @@ fn work(n: u32) -> GroupSpec {
     GroupSpec { restart: Restart::OnFailure, completions: Some(n), ..spec("g", 2) }
 }
 
+/// These executors run, in their slots.
+fn show_in_slots(run: &mut Run, all: &[(u64, u32)]) {
+    for &(id, slot) in all {
+        run.created(&[id]);
+        run.watch(&[id], |pod| (pod.slot, pod.restart) = (Some(slot), Restart::OnFailure));
+        run.running(&[id]);
+    }
+}
+
 #[test]
 fn an_index_that_is_done_is_never_begun_again() {
     for has_pods in [false, true] {
         let mut run = Run::new(recorded(), vec![work(4)]);
         let first = run.slots_created();
         assert_eq!(first, [(1, 0), (2, 1)]);
-        let with_slot = |run: &mut Run, all: &[(u64, u32)]| {
-            for &(id, slot) in all {
-                run.created(&[id]);
-                run.watch(&[id], |pod| {
-                    (pod.slot, pod.restart) = (Some(slot), Restart::OnFailure);
-                });
-                run.running(&[id]);
-            }
-        };
-        with_slot(&mut run, &first);
+        show_in_slots(&mut run, &first);
         run.watch(&[2], end_with(0));
         run.watch(&[2], |pod| pod.completed = true);
         let next = run.slots_created();
         assert_eq!(next, [(3, 2)]);
-        with_slot(&mut run, &next);
+        show_in_slots(&mut run, &next);
         let mut run = restart(run, work(4), has_pods);
         assert_eq!(run.group("g").completed, 1, "with pods: {has_pods}");
         // Without pods 0 and 2 begin again, and never 1.
@@ -366,6 +366,58 @@ fn the_pod_of_an_ended_task_stays_until_its_end_is_recorded() {
     run.wait(31_000);
     let (n_changes, n_recorded) = run.core.recorded();
     assert_eq!(n_recorded, n_changes);
+}
+
+/// The pods of those that have completed are gone. Who is found is not alone for that.
+#[test]
+fn a_restart_of_posse_is_no_loss_of_a_group() {
+    let group = GroupSpec { on_loss: OnLoss::Group, ..work(6) };
+    let mut run = Run::new(recorded(), vec![group.clone()]);
+    for id in 1..=3 {
+        let created = run.slots_created();
+        show_in_slots(&mut run, &created);
+        run.watch(&[id], end_with(0));
+    }
+    let created = run.slots_created();
+    show_in_slots(&mut run, &created);
+    let stale = run.facts();
+    run.gone(&[1, 2, 3]);
+    let mut again = restart(run.clone(), group.clone(), true);
+    assert_eq!((again.group("g").completed, again.losses()), (3, vec![]));
+    assert_eq!(again.slots_created(), []);
+    // posse was killed before the record had the next attempt.
+    run.pods.iter_mut().for_each(|pod| pod.attempt = 2);
+    let Run { pods, version, now, .. } = run;
+    let mut run = Run { pods, version, now, ..Run::unlisted(recorded(), vec![group]) };
+    run.core.restore(stale, Millis(now));
+    run.list();
+    assert_eq!(run.group("g").completed, 0);
+}
+
+/// Targets that a driver sets again are not in the record, so the pods are, as without one.
+#[test]
+fn the_pods_of_completed_executors_stay_until_the_target_is_recorded() {
+    for (outlives_driver, n_deleted) in [(true, 10), (false, 0)] {
+        let policy = Policy { outlives_driver, ..recorded() };
+        let group = GroupSpec { restart: Restart::OnFailure, ..spec("g", 61) };
+        let mut run = Run::with_running(policy, vec![group]);
+        run.take();
+        run.is_record_broken = true;
+        let ids: Vec<u64> = (1..=60).collect();
+        run.watch(&ids, end_with(0));
+        run.watch(&ids, |pod| pod.completed = true);
+        for id in &ids {
+            run.tell(Input::Patched { uid: Uid::new(&format!("u{id}")), answer: Ok(()) });
+        }
+        let deletes = |run: &mut Run| {
+            let all = run.take().into_iter();
+            all.filter(|action| matches!(action, Action::Delete { .. })).count()
+        };
+        assert_eq!(deletes(&mut run), 0, "nothing is recorded yet");
+        run.is_record_broken = false;
+        run.wait(31_000);
+        assert_eq!(deletes(&mut run), n_deleted, "{outlives_driver}");
+    }
 }
 
 #[test]

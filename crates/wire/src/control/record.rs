@@ -114,10 +114,20 @@ struct OrderedTaskJson {
 /// Ranges with both ends, since most indexes that have ended are beside each other.
 #[derive(Serialize, Deserialize)]
 struct WorkJson {
+    #[serde(default = "first", skip_serializing_if = "is_first")]
+    attempt: u32,
     #[serde(default)]
     completed: Vec<(u32, u32)>,
     #[serde(default)]
     given_up: Vec<(u32, u32)>,
+}
+
+const fn first() -> u32 {
+    1
+}
+
+fn is_first(attempt: &u32) -> bool {
+    *attempt == first()
 }
 
 /// The line of a fact, without its end.
@@ -141,8 +151,9 @@ pub fn line(fact: &Fact) -> String {
             let task = TaskJson { key: String::new(), ..TaskJson::from(Task::clone(task)) };
             json!(OrderedTaskJson { order: *order, task })
         }
-        Knowledge::Work(EndedWork { completed, given_up }) => {
-            json!(WorkJson { completed: ranges(completed), given_up: ranges(given_up) })
+        Knowledge::Work { attempt, ended: EndedWork { completed, given_up } } => {
+            let (completed, given_up) = (ranges(completed), ranges(given_up));
+            json!(WorkJson { attempt: *attempt, completed, given_up })
         }
     });
     json!(Line { topic, is }).to_string()
@@ -224,9 +235,9 @@ fn knowledge(topic: &Topic, is: Value) -> Result<Knowledge, NotAFact> {
             Knowledge::Task { order, task: Arc::new(task) }
         }
         Topic::Work(_) => {
-            let WorkJson { completed, given_up } = read(is)?;
+            let WorkJson { attempt, completed, given_up } = read(is)?;
             let (completed, given_up) = (indexes(&completed)?, indexes(&given_up)?);
-            Knowledge::Work(EndedWork { completed, given_up })
+            Knowledge::Work { attempt, ended: EndedWork { completed, given_up } }
         }
     })
 }
@@ -285,7 +296,8 @@ mod tests {
                 Topic::Target(group.clone()),
                 Knowledge::Target { target: 5, of_file: 3, is_deleted: false },
             ),
-            (Topic::Work(group.clone()), Knowledge::Work(work)),
+            (Topic::Work("h".into()), Knowledge::Work { attempt: 1, ended: work.clone() }),
+            (Topic::Work(group.clone()), Knowledge::Work { attempt: 3, ended: work }),
         ];
         let known = known.map(|(topic, known)| Fact { topic, knowledge: Some(known) });
         known.into_iter().chain([Fact { topic: Topic::Work(group), knowledge: None }]).collect()

@@ -118,7 +118,7 @@ impl Cluster {
     /// The record has the end of this part of a group's work.
     pub fn has_recorded_work(&self, group: &GroupName, index: u32) -> bool {
         let known = self.record.get(&Topic::Work(group.clone()));
-        matches!(known, Some(Knowledge::Work(ended)) if ended.contains(index))
+        matches!(known, Some(Knowledge::Work { ended, .. }) if ended.contains(index))
     }
 
     /// What the next process finds in the record.

@@ -391,7 +391,7 @@ impl World {
         let mut known = found.filter(|fact| fact.topic == topic).filter_map(|fact| fact.knowledge);
         known.any(|known| match known {
             Knowledge::Progress(progress) => progress.end.is_some(),
-            Knowledge::Work(ended) => ended.contains(0),
+            Knowledge::Work { ended, .. } => ended.contains(0),
             _ => false,
         })
     }
