@@ -116,11 +116,16 @@ const JOB_MS: u64 = 5_000;
 const KILLED_CODE: u8 = 128 + 9;
 
 impl ShutdownOutcome {
-    /// All work has ended well, and so have the executors: the next process of the run would have nothing to do.
+    /// The run has ended well, and so have its executors: another process with its name is a new run. What a driver's
+    /// program leaves undone when it ends with 0 it does not want.
     pub fn has_done_all(&self) -> bool {
-        !self.is_signalled
-            && self.verdict == Some(RunVerdict::AllEnded { n_given_up: 0 })
-            && self.stop.is_clean()
+        let is_done = match &self.verdict {
+            None => {
+                self.driver == Some(0) && !(self.is_kept || self.is_forced || self.is_taken_over)
+            }
+            verdict => *verdict == Some(RunVerdict::AllEnded { n_given_up: 0 }),
+        };
+        is_done && !self.is_signalled && self.stop.is_clean()
     }
 
     /// Another pod of the Job would find no work. `is_queue`: what was given up is not tried again either.
@@ -639,6 +644,29 @@ mod tests {
             let of = [false, true].map(|is_queue| outcome.leaves_no_work(is_queue));
             assert_eq!(of, leaves_no_work, "{outcome:?}");
         }
+    }
+
+    #[test]
+    fn a_run_whose_driver_ends_with_0_is_over() {
+        let left = || StopResult { remaining: vec!["a-exec-1".to_owned()], ..nothing_left() };
+        for (code, stop, is_kept, is_done) in [
+            (0, nothing_left(), false, true),
+            (0, nothing_left(), true, false),
+            (0, left(), false, false),
+            (1, nothing_left(), false, false),
+        ] {
+            let mut shutdown = Shutdown::new(listed(), 15_000, is_kept);
+            shutdown.on_driver_started();
+            shutdown.on_driver_ended(code, Millis(0));
+            shutdown.on_stopped(stop, false);
+            let outcome = shutdown.outcome().expect("it is over");
+            assert_eq!(outcome.has_done_all(), is_done, "{outcome:?}");
+        }
+        let mut signalled = shutdown(true);
+        signalled.on_signal(Millis(0));
+        signalled.on_driver_ended(0, Millis(0));
+        signalled.on_stopped(nothing_left(), false);
+        assert_eq!(signalled.outcome().map(ShutdownOutcome::has_done_all), Some(false));
     }
 
     #[test]

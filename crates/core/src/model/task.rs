@@ -144,8 +144,18 @@ impl Task {
 
     /// A short form of the contents, to compare them with another call.
     pub fn digest(&self) -> TaskDigest {
+        self.digest_with(hash(&self.secret_env), hash(&self.files))
+    }
+
+    /// The same of a task whose values may be gone: when they are stored again they have other keys.
+    pub fn digest_without_keys(&self) -> TaskDigest {
+        let names = |keys: &BTreeMap<String, Arc<str>>| hash(&keys.keys().collect::<Vec<_>>());
+        self.digest_with(names(&self.secret_env), names(&self.files))
+    }
+
+    fn digest_with(&self, secret_env: u64, files: u64) -> TaskDigest {
         let Self { key: _, env, image, command, args, cpu, memory, resources, .. } = self;
-        let Self { node_selector, retries, deadline_s, array, after, secret_env, files, .. } = self;
+        let Self { node_selector, retries, deadline_s, array, after, .. } = self;
         TaskDigest([
             hash(args),
             hash(array),
@@ -153,13 +163,13 @@ impl Task {
             hash(cpu),
             hash(deadline_s),
             hash(env),
-            hash(files),
+            files,
             hash(image),
             hash(memory),
             hash(node_selector),
             hash(resources),
             hash(retries),
-            hash(secret_env),
+            secret_env,
             hash(after),
         ])
     }

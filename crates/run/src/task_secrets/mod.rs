@@ -265,8 +265,8 @@ impl TaskSecret {
         }
         let n_stores = {
             let mut state = lock(&self.state);
-            // An earlier process may have stored what no task needs any more.
-            if state.seen.is_none() && !state.is_refused {
+            // An earlier process may have stored what no task needs any more, and others may have removed what one needs.
+            if !state.is_refused && (state.seen.is_none() || !state.entries.is_empty()) {
                 let found = self.read(&mut state);
                 state.is_refused = matches!(found, Err(StoreError::Refused(_)));
             }
@@ -285,14 +285,31 @@ impl TaskSecret {
         };
         let unused = state.entries.values().filter(|entry| !is_needed(entry));
         let unused: Vec<Arc<str>> = unused.map(|entry| Arc::clone(&entry.key)).collect();
-        if unused.is_empty() {
-            return;
-        }
-        match self.remove(unused.iter()) {
+        let removed = if unused.is_empty() { Ok(()) } else { self.remove(unused.iter()) };
+        match removed {
             Ok(()) => state.entries.retain(|_, entry| is_needed(entry)),
             Err(refusal) => {
                 state.seen = None;
                 warn!("secret {} keeps values that no task needs: {refusal}", self.store.name);
+            }
+        }
+        self.restore(&mut state);
+    }
+
+    /// Writes anew what others have removed.
+    fn restore(&self, state: &mut State) {
+        let is_missing = |entry: &Entry| {
+            let seen = state.seen.as_ref();
+            seen.is_some_and(|seen| seen.uid.is_none() || seen.missing.contains(&entry.key))
+        };
+        if !state.entries.values().any(is_missing) {
+            return;
+        }
+        let name = &self.store.name;
+        match self.write(state, &BTreeMap::new()) {
+            Ok(()) => warn!("secret {name} was changed or deleted: it is written anew"),
+            Err(StoreError::Refused(why) | StoreError::Unavailable(why)) => {
+                warn!("secret {name} was changed or deleted, and cannot be written: {why}");
             }
         }
     }

@@ -173,7 +173,10 @@ fn values_that_no_task_needs_go() {
     own.secret.release(&held);
     own.secret.sweep();
     assert_eq!(there.values("i"), ["s1"]);
-    // Removed by somebody: the next write brings it back.
+    // Removed by somebody: the next write, or look, brings it back.
+    *there.secret.lock().unwrap() = None;
+    own.secret.sweep();
+    assert_eq!(there.values("i"), ["s1"]);
     *there.secret.lock().unwrap() = None;
     add(&own, &[task("c", "s3")]).unwrap();
     assert_eq!(there.values("i"), ["s1", "s3"]);

@@ -190,7 +190,13 @@ impl Tasks {
             Some(ended) => (&ended.task, ended.attempts),
             None => self.open.get(&task.key).map(|open| (&open.task, open.attempts))?,
         };
-        let field = before.digest().difference(&task.digest());
+        let ended = self.ended.get(&task.key);
+        // It does not run again, so nobody keeps its values.
+        let has_no_values = ended.is_some_and(|one| one.end.outcome == TaskOutcome::Succeeded);
+        let field = match has_no_values {
+            true => before.digest_without_keys().difference(&task.digest_without_keys()),
+            false => before.digest().difference(&task.digest()),
+        };
         field.filter(|&field| field != AFTER || attempts == 0)
     }
 
