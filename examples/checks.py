@@ -212,7 +212,7 @@ class Checks:
 
     def driver(self, cluster, other_than=None):
         """The pod of the submitted application's driver, with the executors' instance."""
-        words = [posse_binary(), "apps", "-o", "json", "--kubeconfig", cluster]
+        words = [posse_binary(), "apps", self.name, "-o", "json", "--kubeconfig", cluster]
         [app] = json.loads(subprocess.check_output(words))
         driver = app["state"] == "Running" and app["driver"]
         return driver and driver["pod"] != other_than and driver

@@ -120,6 +120,8 @@ impl PodWay {
                 self.command[0],
                 self.app
             )),
+            // It was killed together with the run.
+            Ok(CommandEnd::Exited(_)) if errors.is_empty() => Err(format!("pod {pod} has ended")),
             Ok(CommandEnd::Exited(_)) => Err(format!("pod {pod}: {}", said())),
             Ok(CommandEnd::Failed(why)) => Err(format!(
                 "pod {pod}: `{}` cannot run in container {container}: {why}",
