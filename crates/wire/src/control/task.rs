@@ -564,4 +564,19 @@ mod tests {
         let text = got["metadata"]["annotations"]["posse.dev/task"].as_str().unwrap();
         assert_eq!(parse_run("t-1", text), run);
     }
+
+    /// A server refuses such a pod. Where it cannot be asked first, the template comes as far as here.
+    #[test]
+    fn what_a_template_has_of_another_type_stays() {
+        for odd in [json!("x"), json!(["x"]), json!(true)] {
+            let container = json!({"name": "b", "resources": odd, "env": odd, "volumeMounts": odd});
+            let pod = json!({"metadata": {"annotations": {"posse.dev/container": "b"}},
+                "spec": {"containers": [container], "nodeSelector": odd, "volumes": odd}});
+            let run = TaskRun { task: Arc::new(task()), attempt: 1, retries_left: 2, round: 0 };
+            let body = of_task(pod.to_string().as_bytes(), &run).unwrap();
+            let got: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(got["spec"]["nodeSelector"], odd);
+            assert_eq!(got["spec"]["containers"][0]["resources"], odd);
+        }
+    }
 }

@@ -32,7 +32,7 @@ pub fn of_task(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error> 
     }
     let spec = &mut pod["spec"];
     for (label, value) in &run.task.node_selector {
-        spec["nodeSelector"][label] = json!(value);
+        set(spec, &["nodeSelector", label], json!(value));
     }
     for list in ["initContainers", "containers"] {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut);
@@ -57,6 +57,18 @@ pub fn of_task(pod: &[u8], run: &TaskRun) -> Result<Vec<u8>, serde_json::Error> 
     serde_json::to_vec(&pod)
 }
 
+/// Sets a field, and makes what it is in. Where a template has something else, the server refuses the pod.
+fn set(mut at: &mut Value, path: &[&str], value: Value) {
+    for key in path {
+        if at.is_null() {
+            *at = json!({});
+        }
+        let Some(map) = at.as_object_mut() else { return };
+        at = map.entry(*key).or_insert(Value::Null);
+    }
+    *at = value;
+}
+
 fn change_container(container: &mut Value, task: &Task, secret: &str) {
     let Task { env, secret_env, image, command, args, cpu, memory, resources, .. } = task;
     if let Some(image) = image {
@@ -72,7 +84,7 @@ fn change_container(container: &mut Value, task: &Task, secret: &str) {
     let others = resources.iter().map(|(name, amount)| (name.as_str(), amount));
     for (resource, amount) in own.chain(others) {
         for kind in ["requests", "limits"] {
-            container["resources"][kind][resource] = json!(amount);
+            set(container, &["resources", kind, resource], json!(amount));
         }
     }
     if let Some(list) = container["env"].as_array_mut() {

@@ -61,6 +61,8 @@ pub(super) fn remove(
 ) -> Vec<String> {
     let theirs =
         SERVER_FIELDS.map(|field| metadata.remove(field).is_some_and(|value| !value.is_null()));
+/// The part of an affinity to nodes that must hold.
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     let mut dropped = Vec::new();
     let mut drop = |map: &mut Map<String, Value>, key: &str, of: &str| {
         dropped.extend(taken(map, key, of));
@@ -127,12 +129,9 @@ fn remove_of_copy(
 /// Removes the terms by which a DaemonSet binds a pod to its node. True if there were some.
 fn unbind(spec: &mut Map<String, Value>) -> bool {
     let affinity = spec.get_mut("affinity").and_then(|affinity| affinity.get_mut("nodeAffinity"));
-    let Some(required) =
-        affinity.and_then(|node| node.get_mut("requiredDuringSchedulingIgnoredDuringExecution"))
-    else {
-        return false;
-    };
-    let Some(terms) = required["nodeSelectorTerms"].as_array_mut() else { return false };
+    let Some(node) = affinity.and_then(Value::as_object_mut) else { return false };
+    let terms = node.get_mut(REQUIRED).and_then(|required| required.get_mut("nodeSelectorTerms"));
+    let Some(terms) = terms.and_then(Value::as_array_mut) else { return false };
     let mut is_bound = false;
     for term in terms.iter_mut().filter_map(Value::as_object_mut) {
         let Some(fields) = term.get_mut("matchFields").and_then(Value::as_array_mut) else {
@@ -147,11 +146,8 @@ fn unbind(spec: &mut Map<String, Value>) -> bool {
     }
     terms.retain(|term| term.as_object().is_none_or(|term| !term.is_empty()));
     // An affinity without a term fits no node.
-    if terms.is_empty()
-        && let Some(node) =
-            spec.get_mut("affinity").and_then(|affinity| affinity["nodeAffinity"].as_object_mut())
-    {
-        node.remove("requiredDuringSchedulingIgnoredDuringExecution");
+    if terms.is_empty() {
+        node.remove(REQUIRED);
     }
     is_bound
 }
@@ -303,3 +299,24 @@ mod tests {
         assert_eq!(warnings(json!({"uid": "u"}), json!("n")), [copy]);
     }
 }
+    #[test]
+    fn an_affinity_that_is_none_stays_as_it_is() {
+        for required in
+            [json!([{"weight": 1}]), json!([{}]), json!("x"), json!(true), json!(null), json!({})]
+        {
+            let node = json!({"requiredDuringSchedulingIgnoredDuringExecution": required});
+            let mut spec = json!({"affinity": {"nodeAffinity": node}, "nodeName": "n"});
+            let spec = spec.as_object_mut().unwrap();
+            let mut metadata = Map::from_iter([("uid".to_owned(), json!("u"))]);
+            assert_eq!(remove(&mut metadata, spec), ["spec.nodeName"]);
+            assert_eq!(spec["affinity"]["nodeAffinity"], node);
+        }
+        for affinity in
+            [json!([1]), json!("x"), json!({"nodeAffinity": [1]}), json!({"nodeAffinity": null})]
+        {
+            let mut spec = Map::from_iter([("affinity".to_owned(), affinity.clone())]);
+            assert!(!unbind(&mut spec));
+            assert_eq!(spec["affinity"], affinity);
+        }
+    }
+
