@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use crate::pod::template::{Template, TemplateError};
 
 /// The DefaultTolerationSeconds admission plugin adds tolerations of 300 s for these taints.
-const NODE_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+pub(crate) const NODE_TAINTS: [&str; 2] =
+    ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 /// How long a pod stays on a lost node, in seconds.
 const SECONDS: u64 = 60;

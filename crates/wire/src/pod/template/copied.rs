@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::pod::tolerations::NODE_TAINTS;
+
 /// Fields of `metadata` that only a server sets. It ignores them, or sets them anew.
 const SERVER_FIELDS: [&str; 8] = [
     "creationTimestamp",
@@ -46,8 +48,21 @@ const OF_NETWORKS: [&str; 8] = [
 ];
 /// What a server tolerates for each pod that says nothing (`DefaultTolerationSeconds`), in seconds.
 const DEFAULT_TOLERATION_S: u64 = 300;
+/// What the DaemonSet controller tolerates for each pod (`AddOrUpdateDaemonPodTolerations`): its pods stay for ever, and on
+/// cordoned nodes.
+const OF_DAEMON_SETS: [&str; 7] = [
+    NODE_TAINTS[0],
+    NODE_TAINTS[1],
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/network-unavailable",
+    "node.kubernetes.io/pid-pressure",
+    "node.kubernetes.io/unschedulable",
+];
 /// The field of a node by which a DaemonSet binds each of its pods.
 const NODE_NAME: &str = "metadata.name";
+/// The part of an affinity to nodes that must hold.
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 /// The volume of the token that the server adds, and what its name has in it before 1.22. Five characters follow.
 const TOKEN_VOLUME: &str = "kube-api-access-";
 const TOKEN_SECRET: &str = "-token-";
@@ -61,8 +76,6 @@ pub(super) fn remove(
 ) -> Vec<String> {
     let theirs =
         SERVER_FIELDS.map(|field| metadata.remove(field).is_some_and(|value| !value.is_null()));
-/// The part of an affinity to nodes that must hold.
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     let mut dropped = Vec::new();
     let mut drop = |map: &mut Map<String, Value>, key: &str, of: &str| {
         dropped.extend(taken(map, key, of));
@@ -113,15 +126,17 @@ fn remove_of_copy(
     }
     let is_of_daemon_set = unbind(spec);
     if is_of_daemon_set {
-        dropped.push("spec.affinity.nodeAffinity".to_owned());
+        dropped.push(format!("spec.affinity.nodeAffinity.{REQUIRED}.matchFields"));
     }
-    // posse gives up a lost node sooner. A pod of a DaemonSet stays there for ever.
+    // posse gives up a lost node sooner.
     if let Some(tolerations) = spec.get_mut("tolerations").and_then(Value::as_array_mut) {
         tolerations.retain(|one| {
             let key = one["key"].as_str().unwrap_or_default();
-            let seconds = one["tolerationSeconds"].as_u64();
-            !matches!(key, "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
-                || seconds != Some(DEFAULT_TOLERATION_S) && !(seconds.is_none() && is_of_daemon_set)
+            match one["tolerationSeconds"].as_u64() {
+                None => !(is_of_daemon_set && OF_DAEMON_SETS.contains(&key)),
+                Some(DEFAULT_TOLERATION_S) => !NODE_TAINTS.contains(&key),
+                Some(_) => true,
+            }
         });
     }
 }
@@ -255,7 +270,12 @@ mod tests {
     fn what_binds_a_pod_of_a_daemon_set_is_dropped() {
         let by_name = json!({"key": "metadata.name", "operator": "In", "values": ["node-7"]});
         let zone = json!([{"key": "zone", "operator": "In", "values": ["a"]}]);
-        let lost = json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"});
+        // All that the controller adds, and what somebody meant.
+        let tolerated = |key: &str| json!({"key": key, "operator": "Exists"});
+        let mut tolerations: Vec<Value> = OF_DAEMON_SETS.map(tolerated).into();
+        tolerations
+            .push(json!({"key": OF_DAEMON_SETS[2], "operator": "Exists", "tolerationSeconds": 7}));
+        tolerations.push(tolerated("gpu"));
         for (terms, want) in [
             (json!([{"matchFields": [by_name]}]), Value::Null),
             (
@@ -266,39 +286,30 @@ mod tests {
             let live = json!({
                 "metadata": {"uid": "u", "labels": {"rollouts-pod-template-hash": "x"},
                     "annotations": {"kubernetes.io/config.mirror": "m"}},
-                "spec": {"containers": [{"name": "c", "image": "i"}], "tolerations": [lost],
+                "spec": {"containers": [{"name": "c", "image": "i"}], "tolerations": tolerations,
                     "affinity": {"nodeAffinity":
                         {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}},
             });
             let compiled =
                 Template::from_json("t.yaml", live).unwrap().compile(&context()).unwrap();
             let warning = &compiled.warnings()[0];
-            assert!(warning.contains("spec.affinity.nodeAffinity: dropped"), "{warning}");
+            let words = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.matchFields: dropped";
+            assert!(warning.contains(words), "{warning}");
             let body = compiled.render(1, 0, &PodOverrides::default());
             let pod: Value = serde_json::from_slice(&body).unwrap();
             let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
             assert_eq!(required["nodeSelectorTerms"], want);
-            let tolerations = pod["spec"]["tolerations"].as_array().unwrap();
-            assert!(tolerations.iter().all(|one| one["tolerationSeconds"].is_u64()), "{pod}");
+            let left = pod["spec"]["tolerations"].as_array().unwrap().iter();
+            let left: Vec<_> =
+                left.map(|one| json!([one["key"], one["tolerationSeconds"]])).collect();
+            let [not_ready, unreachable] = NODE_TAINTS;
+            let want =
+                json!([[OF_DAEMON_SETS[2], 7], ["gpu", null], [not_ready, 60], [unreachable, 60]]);
+            assert_eq!(json!(left), want);
             assert!(!pod.to_string().contains("mirror") && !pod.to_string().contains("rollouts"));
         }
     }
 
-    #[test]
-    fn a_template_of_somebodys_own_keeps_what_is_meant() {
-        let warnings = |metadata: Value, node: Value| {
-            let own = json!({"metadata": metadata, "spec": {"containers": [{"name": "c"}], "nodeName": node}});
-            let compiled = Template::from_json("t.yaml", own).unwrap().compile(&context()).unwrap();
-            compiled.warnings().to_vec()
-        };
-        assert_eq!(warnings(json!({"labels": {"app": "a"}}), json!(null)), [""; 0]);
-        let alone = "t.yaml: spec.nodeName: puts all executors on this node, past the scheduler: a nodeSelector lets it \
-            look for room";
-        assert_eq!(warnings(json!({}), json!("n")), [alone]);
-        let copy = "t.yaml: spec.nodeName: dropped, because they belong to one live pod";
-        assert_eq!(warnings(json!({"uid": "u"}), json!("n")), [copy]);
-    }
-}
     #[test]
     fn an_affinity_that_is_none_stays_as_it_is() {
         for required in
@@ -320,3 +331,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_template_of_somebodys_own_keeps_what_is_meant() {
+        let warnings = |metadata: Value, node: Value| {
+            let own = json!({"metadata": metadata, "spec": {"containers": [{"name": "c"}], "nodeName": node}});
+            let compiled = Template::from_json("t.yaml", own).unwrap().compile(&context()).unwrap();
+            compiled.warnings().to_vec()
+        };
+        assert_eq!(warnings(json!({"labels": {"app": "a"}}), json!(null)), [""; 0]);
+        let alone = "t.yaml: spec.nodeName: puts all executors on this node, past the scheduler: a nodeSelector lets it \
+            look for room";
+        assert_eq!(warnings(json!({}), json!("n")), [alone]);
+        let copy = "t.yaml: spec.nodeName: dropped, because they belong to one live pod";
+        assert_eq!(warnings(json!({"uid": "u"}), json!("n")), [copy]);
+    }
+}
