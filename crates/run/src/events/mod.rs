@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::AsFd as _;
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -284,24 +284,24 @@ impl Writer {
     fn write_all(&mut self, bytes: &[u8]) -> bool {
         let mut n_written = 0;
         while n_written < bytes.len() {
-            let written = match &mut self.sink {
-                Some(sink) => sink.write(&bytes[n_written..]),
-                None => match self.reopen() {
-                    true => continue,
-                    false => return false,
-                },
+            let Some(sink) = &mut self.sink else {
+                if !self.reopen() {
+                    return false;
+                }
+                // The rest of a line follows its begin, which a full disk has kept. Another file has no begin, nor has
+                // the next reader of a pipe.
+                if !self.sink.as_ref().is_some_and(ends_within_line) {
+                    let whole = bytes[..n_written].iter().rposition(|&c| c == b'\n');
+                    n_written = whole.map_or(0, |end| end + 1);
+                }
+                continue;
             };
-            match written {
+            match sink.write(&bytes[n_written..]) {
                 Ok(n) => n_written += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     self.warn(&error);
                     self.sink = None;
-                    // The next reader of a pipe starts with a whole line. A disk that was full has the begin of it.
-                    if error.kind() == io::ErrorKind::BrokenPipe {
-                        let whole = bytes[..n_written].iter().rposition(|&c| c == b'\n');
-                        n_written = whole.map_or(0, |end| end + 1);
-                    }
                 }
             }
         }
@@ -341,6 +341,17 @@ impl Writer {
             EventTarget::Stdout => "stdout".into(),
         }
     }
+}
+
+/// False for what is empty, and for what is no regular file.
+fn ends_within_line(sink: &File) -> bool {
+    let last = || {
+        let mut file = File::open(format!("/dev/fd/{}", sink.as_raw_fd()))?;
+        file.seek(SeekFrom::End(-1))?;
+        let mut last = [0];
+        file.read_exact(&mut last).map(|()| last)
+    };
+    last().is_ok_and(|last| last != *b"\n")
 }
 
 /// `None` for a FIFO without a reader.

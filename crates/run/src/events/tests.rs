@@ -222,24 +222,32 @@ fn readers_of_a_fifo_may_come_late_and_change() {
 }
 
 #[test]
-fn a_line_that_a_full_disk_has_cut_off_is_finished() {
+fn a_line_that_a_full_disk_has_cut_off_is_finished_where_it_began() {
     let folder = Folder::new();
-    let (pipe, path) = (fifo(&folder), folder.path().join("events"));
+    let pipe = fifo(&folder);
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap();
     let open = |options: &mut fs::OpenOptions| options.custom_flags(flags).open(&pipe).unwrap();
-    let mut reader = open(fs::OpenOptions::new().read(true));
-    // As a full disk, it takes a part and then fails.
-    let sink = Some(open(fs::OpenOptions::new().write(true)));
-    let target = EventTarget::File(path.clone());
-    let mut writer = Writer { target, log: log(), sink, has_warned: false };
     let bytes = b"line\n".repeat(100_000);
-    assert!(writer.write_all(&bytes));
-    drop(writer);
-    let mut got = Vec::new();
-    reader.read_to_end(&mut got).unwrap();
-    assert!(!got.is_empty() && !got.ends_with(b"\n"));
-    got.extend(fs::read(&path).unwrap());
-    assert!(got == bytes, "{} bytes, and {} were written", got.len(), bytes.len());
+    // The begin of a line, a file that was emptied or moved away, and one that another process writes to.
+    for (n, there, is_finished) in [(1, "li", true), (2, "", false), (3, "other\n", false)] {
+        let path = folder.path().join(format!("events-{n}"));
+        fs::write(&path, there).unwrap();
+        let mut reader = open(fs::OpenOptions::new().read(true));
+        // As a full disk, it takes a part and then fails.
+        let sink = Some(open(fs::OpenOptions::new().write(true)));
+        let target = EventTarget::File(path.clone());
+        let mut writer = Writer { target, log: log(), sink, has_warned: false };
+        assert!(writer.write_all(&bytes));
+        drop(writer);
+        let mut got = Vec::new();
+        reader.read_to_end(&mut got).unwrap();
+        assert!(!got.is_empty() && !got.ends_with(b"\n"));
+        if !is_finished {
+            got.truncate(got.len() / 5 * 5);
+        }
+        got.extend(&fs::read(&path).unwrap()[there.len()..]);
+        assert!(got == bytes, "{there}: {} bytes, and {} were written", got.len(), bytes.len());
+    }
 }
 
 #[test]
