@@ -155,7 +155,7 @@ fn record(file: PathBuf, inbox: &Sender<Message>) -> RecordThread {
         namespace: name("n"),
         server: name("s"),
     };
-    let (record, _) = Record::in_file(file, &owner).unwrap();
+    let (record, _) = Record::in_file(file, &owner, None).unwrap();
     RecordThread::start(record, inbox.clone()).unwrap()
 }
 

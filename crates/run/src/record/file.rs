@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use log::warn;
 use rustix::fs::{FlockOperation, flock};
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use super::OpenError;
 use posse_base::files::{self, Replacement};
 use posse_core::model::fact::{Fact, Topic};
+use posse_kube::http::WriteLimit;
 use posse_wire::control::record::{RECORD_FORMAT, RecordOwner, header, line, parse, parse_header};
 
 /// The largest file that is read, bytes: ten times what a run may have open and remember.
@@ -36,10 +38,16 @@ pub(super) struct FileRecord {
     is_torn: bool,
     /// Up to this size it is not written anew, because that has failed. Bytes.
     keeps_bytes: u64,
+    /// How long the Leases permit writes.
+    limit: Option<WriteLimit>,
 }
 
 impl FileRecord {
-    pub(super) fn open(path: PathBuf, owner: &RecordOwner) -> Result<(Self, Vec<Fact>), OpenError> {
+    pub(super) fn open(
+        path: PathBuf,
+        owner: &RecordOwner,
+        limit: Option<WriteLimit>,
+    ) -> Result<(Self, Vec<Fact>), OpenError> {
         let name = path.display().to_string();
         let failed = |error: io::Error| {
             let why = format!("record {name}: {error}");
@@ -85,7 +93,7 @@ impl FileRecord {
         let n_bytes = n_whole as u64;
         let (owner, is_torn, keeps_bytes) = (owner.clone(), false, SMALL_BYTES);
         let mut record =
-            Self { path, file, owner, n_bytes, lines, n_live_bytes, is_torn, keeps_bytes };
+            Self { path, file, owner, n_bytes, lines, n_live_bytes, is_torn, keeps_bytes, limit };
         if n_whole == 0 {
             record.write(&(header(&record.owner) + "\n")).map_err(failed)?;
             sync_folder(&record.path);
@@ -104,7 +112,8 @@ impl FileRecord {
         let name = self.path.display().to_string();
         let is_changed = self.is_changed();
         if is_changed || self.n_bytes > self.keeps_bytes.max(self.n_live_bytes.saturating_mul(2)) {
-            match self.rewrite() {
+            let held = is_changed.then(|| self.hold_path()).transpose();
+            match held.and_then(|_held| self.rewrite()) {
                 Ok(()) if is_changed => {
                     warn!(
                         "record {name}: others had removed or changed it, and it was written anew"
@@ -128,6 +137,39 @@ impl FileRecord {
         self.write(&text).map_err(|error| format!("record {name}: {error}"))
     }
 
+    /// Looks whether others have changed it. Without the Leases it may be they who write it now.
+    pub(super) fn check(&mut self) -> Result<(), String> {
+        let may_write = self.limit.as_ref().is_none_or(|limit| limit.0() > Duration::ZERO);
+        match may_write && (self.is_torn || self.is_changed()) {
+            true => self.append(&[]),
+            false => Ok(()),
+        }
+    }
+
+    /// Locks what has the path now, so that nobody opens it before it is replaced. What is not of this run stays.
+    fn hold_path(&self) -> io::Result<File> {
+        let there = files::open_own(&self.path)?;
+        let (open, other) = (self.file.metadata()?, there.metadata()?);
+        // A second lock on a file excludes the first one, also in the same process.
+        if (open.dev(), open.ino()) != (other.dev(), other.ino()) {
+            flock(&there, FlockOperation::NonBlockingLockExclusive).map_err(
+                |error| match error {
+                    Errno::WOULDBLOCK => {
+                        io::Error::other("another posse has it open: end that one")
+                    }
+                    error => error.into(),
+                },
+            )?;
+        }
+        let own = header(&self.owner) + "\n";
+        let mut begin = Vec::new();
+        (&there).take(own.len() as u64).read_to_end(&mut begin)?;
+        match own.as_bytes().starts_with(&begin) {
+            true => Ok(there),
+            false => Err(io::Error::other("it is not the record of this run: move it away")),
+        }
+    }
+
     /// A lock keeps nobody from removing the file, moving it away or writing to it.
     fn is_changed(&self) -> bool {
         match (self.file.metadata(), fs::metadata(&self.path)) {
@@ -145,7 +187,8 @@ impl FileRecord {
     }
 
     pub(super) fn remove(&mut self) -> Result<(), String> {
-        fs::remove_file(&self.path).map_err(|error| format!("{}: {error}", self.path.display()))
+        let removed = self.hold_path().and_then(|_held| fs::remove_file(&self.path));
+        removed.map_err(|error| format!("{}: {error}", self.path.display()))
     }
 
     fn note(&mut self, fact: &Fact, line: String) {
@@ -272,6 +315,7 @@ mod tests {
     use posse_core::model::ids::GroupName;
     use posse_testing::Folder;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::Arc;
 
     fn owner() -> RecordOwner {
         let [app, instance, namespace, server] = ["a", "i", "n", "s"].map(str::to_owned);
@@ -284,7 +328,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> Result<(FileRecord, Vec<Fact>), OpenError> {
-        FileRecord::open(path.to_owned(), &owner())
+        FileRecord::open(path.to_owned(), &owner(), None)
     }
 
     fn texts() -> Vec<Fact> {
@@ -373,6 +417,64 @@ mod tests {
         record.append(&[]).unwrap();
         drop(record);
         assert_eq!(open(&path).unwrap().1.len(), 3);
+    }
+
+    #[test]
+    fn what_is_not_of_this_run_is_not_replaced() {
+        let folder = Folder::new();
+        let path = folder.path().join("r");
+        let other = RecordOwner { app: "b".to_owned(), ..owner() };
+        let notes = |path: &Path| fs::write(path, "my own notes\n").unwrap();
+        let (mut record, _) = open(&path).unwrap();
+        let moves: [&dyn Fn() -> Option<FileRecord>; 4] = [
+            &|| {
+                notes(&path);
+                None
+            },
+            &|| {
+                fs::remove_file(&path).unwrap();
+                notes(&path);
+                None
+            },
+            &|| {
+                fs::remove_file(&path).unwrap();
+                Some(FileRecord::open(path.clone(), &other, None).unwrap().0)
+            },
+            // The same run, where a lock does not keep two of them apart.
+            &|| {
+                fs::remove_file(&path).unwrap();
+                Some(open(&path).unwrap().0)
+            },
+        ];
+        for change in moves {
+            let held = change();
+            let text = fs::read_to_string(&path).unwrap();
+            for done in [record.append(&[target("h", 2)]), record.check(), record.remove()] {
+                assert!(done.is_err(), "{text}");
+            }
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            drop(held);
+        }
+        // The last one was of this run, and nobody has it open now.
+        record.check().unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains("\"h\""));
+    }
+
+    #[test]
+    fn the_look_writes_only_if_it_must_and_may() {
+        let folder = Folder::new();
+        let path = folder.path().join("r");
+        let (mut record, _) = open(&path).unwrap();
+        record.append(&texts()).unwrap();
+        record.check().unwrap();
+        assert!(record.n_bytes > SMALL_BYTES, "an unchanged file is left as it is");
+        fs::remove_file(&path).unwrap();
+        record.limit = Some(WriteLimit(Arc::new(|| Duration::ZERO)));
+        record.check().unwrap();
+        assert!(!path.exists(), "the Lease is lost");
+        record.limit = Some(WriteLimit(Arc::new(|| Duration::from_secs(1))));
+        record.check().unwrap();
+        assert!(path.exists());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::worker::Worker;
 use posse_core::model::fact::Fact;
 use posse_core::model::input::{Input, RecordError};
 use posse_kube::api::objects::Objects;
+use posse_kube::http::WriteLimit;
 use posse_wire::control::record::RecordOwner;
 use posse_wire::k8s::common_metadata::CommonMetadata;
 use posse_wire::pod::build::OwnerRef;
@@ -81,9 +82,13 @@ impl Record {
         Ok((Self { store: Store::Cluster(Box::new(record)) }, facts))
     }
 
-    /// Opens the record in this file, or creates it.
-    pub fn in_file(path: PathBuf, owner: &RecordOwner) -> Result<(Self, Vec<Fact>), OpenError> {
-        let (record, facts) = FileRecord::open(path, owner)?;
+    /// Opens the record in this file, or creates it. `limit`: how long the Leases permit writes.
+    pub fn in_file(
+        path: PathBuf,
+        owner: &RecordOwner,
+        limit: Option<WriteLimit>,
+    ) -> Result<(Self, Vec<Fact>), OpenError> {
+        let (record, facts) = FileRecord::open(path, owner, limit)?;
         Ok((Self { store: Store::File(record) }, facts))
     }
 
@@ -98,7 +103,7 @@ impl Record {
     fn check(&mut self) -> Result<(), RecordError> {
         match &mut self.store {
             Store::Cluster(record) => record.check(),
-            Store::File(record) => record.append(&[]).map_err(RecordError::failed),
+            Store::File(record) => record.check().map_err(RecordError::failed),
         }
     }
 
@@ -163,7 +168,10 @@ impl RecordThread {
                     Err(RecvTimeoutError::Timeout) => {
                         checked = Instant::now();
                         let answer = record.check();
-                        tell(&mut is_failing, answer.as_ref().err());
+                        // That nobody has changed it does not mean that it can be written.
+                        if let Err(error) = &answer {
+                            tell(&mut is_failing, Some(error));
+                        }
                         if answer.as_ref().is_err_and(|error| error.is_taken_over) {
                             let _ = inbox.send(Input::Recorded { answer }.into());
                         }

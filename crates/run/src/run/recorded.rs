@@ -221,7 +221,7 @@ impl Run<'_> {
             namespace: self.context.namespace.clone(),
             server: self.server.http.server().to_owned(),
         };
-        Record::in_file(path, &owner)
+        Record::in_file(path, &owner, acquired.leases.write_limit(self.clock))
     }
 }
 
