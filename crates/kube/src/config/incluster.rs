@@ -105,6 +105,8 @@ mod tests {
     use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
     use super::*;
+    use log::Level;
+
     use crate::config::token_claims::subject;
     use crate::http::Http;
     use crate::testing::sources;
@@ -247,6 +249,12 @@ mod tests {
     /// As with client-go: an image may name a kubeconfig that is there elsewhere alone.
     #[test]
     fn a_kubeconfig_that_is_nowhere_leaves_the_pods_account() {
+        for (list, want) in
+            [(None, Level::Debug), (Some(""), Level::Debug), (Some("/x"), Level::Warn)]
+        {
+            let env = |name: &str| list.filter(|_| name == "KUBECONFIG").map(OsString::from);
+            assert_eq!(sources(None, &env).unused_level(), want, "{list:?}");
+        }
         let folder = account();
         let config = folder.write("config", "{contexts: [");
         let nowhere = "/nonexistent/config";

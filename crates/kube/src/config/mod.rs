@@ -85,7 +85,7 @@ impl<'a> Sources<'a> {
                     incluster::cluster(self, address, None)
                 }
                 Err(error) => {
-                    log::debug!("no kubeconfig is used in a pod: {error}");
+                    log::log!(self.unused_level(), "no kubeconfig is used in a pod: {error}");
                     incluster::cluster(self, address, None)
                 }
             };
@@ -111,6 +111,14 @@ impl<'a> Sources<'a> {
 
     /// The names of the contexts that `--context` can choose.
     pub fn contexts(&self) -> Vec<String> {
+    /// How loudly a configuration is named that a pod does not use. As client-go does it, a slip in the variable is told.
+    pub(super) fn unused_level(&self) -> log::Level {
+        match (self.env)("KUBECONFIG").is_some_and(|list| !list.is_empty()) {
+            true => log::Level::Warn,
+            false => log::Level::Debug,
+        }
+    }
+
         kubeconfig::contexts(self)
     }
 
