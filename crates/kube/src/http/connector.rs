@@ -20,8 +20,8 @@ use ureq::unversioned::transport::{
 use super::interrupt::Interrupt;
 use super::socket::{EarlyAnswer, SocketConnector};
 use super::tls::is_authority_as_server;
-use crate::config::Server;
 use crate::config::server::{default_port, unbracketed};
+use crate::config::{Cluster, Server};
 
 /// How many TLS records are read from a failed connection to find the peer's alert.
 const ALERT_READS_MAX: usize = 4;
@@ -103,8 +103,17 @@ pub(super) fn classify(error: &Error) -> ErrorClass {
     ErrorClass { not_sent, ..class }
 }
 
-/// The error as text, without the prefix that ureq adds to system errors.
-pub(super) fn describe_error(error: &Error) -> String {
+/// The error as text, with the way to the server if the problem may be the proxy's alone. Without the prefix that ureq
+/// adds to system errors.
+pub(super) fn describe_error(error: &Error, cluster: &Cluster) -> String {
+    let said = format!("{}: {}", cluster.server, problem(error));
+    match cluster.way().filter(|_| classify(error).not_sent) {
+        Some(way) => format!("{said} ({way})"),
+        None => said,
+    }
+}
+
+fn problem(error: &Error) -> String {
     let wrapped = as_before_send(error);
     let error = wrapped.map_or(error, |wrapped| &wrapped.error);
     let text = if let Error::Io(e) = error { e.to_string() } else { error.to_string() };

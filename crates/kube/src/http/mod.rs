@@ -589,11 +589,7 @@ impl Shared {
     /// The error for the caller, with the server's URL in the message.
     fn transport_error(&self, error: &ureq::Error) -> (TransportError, ErrorClass) {
         let class = classify(error);
-        let mut problem = format!("{}: {}", self.base, describe_error(error));
-        // The problem may be the proxy's alone.
-        if let Some(way) = self.cluster.way().filter(|_| class.not_sent) {
-            problem = format!("{problem} ({way})");
-        }
+        let mut problem = describe_error(error, &self.cluster);
         if class.tls
             && let Trust::Roots(blob) = &self.cluster.trust
         {

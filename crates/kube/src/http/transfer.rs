@@ -70,7 +70,7 @@ impl std::error::Error for TransferError {}
 #[derive(Clone, Debug)]
 pub struct Transfer {
     agent: Agent,
-    base: String,
+    cluster: Cluster,
 }
 
 impl Transfer {
@@ -105,8 +105,7 @@ impl Transfer {
             true => Some(TlsMaterial::read(&cluster, None)?.tls_config(&cluster)?),
             false => None,
         };
-        let base = cluster.server.to_string();
-        Ok(Self { agent: stream_agent(&cluster, tls_config, OUTPUT_BYTES), base })
+        Ok(Self { agent: stream_agent(&cluster, tls_config, OUTPUT_BYTES), cluster })
     }
 
     /// Uploads `length` bytes of `body`. The body is sent only after the server accepted the headers
@@ -121,7 +120,7 @@ impl Transfer {
         length: u64,
         body: &mut dyn Read,
     ) -> Result<Stream, TransferError> {
-        let request = http::Request::post(format!("{}{path}", self.base))
+        let request = http::Request::post(format!("{}{path}", self.cluster.server))
             .header(AUTHORIZATION, authorization(bearer)?)
             .header(CONTENT_LENGTH, length)
             .header(CONTENT_TYPE, "application/octet-stream")
@@ -133,7 +132,7 @@ impl Transfer {
     /// Downloads `path` from byte `from` on. Returns the answer, of any status. If `from` is not 0
     /// and the status is not 206, the body does not start at `from`.
     pub fn get(&self, path: &str, bearer: &str, from: u64) -> Result<Stream, TransferError> {
-        let mut request = http::Request::get(format!("{}{path}", self.base))
+        let mut request = http::Request::get(format!("{}{path}", self.cluster.server))
             .header(AUTHORIZATION, authorization(bearer)?)
             .header(ACCEPT_ENCODING, "identity");
         if from > 0 {
@@ -157,7 +156,7 @@ impl Transfer {
             .timeout_recv_response(Some(answer_timeout))
             .build();
         let response = self.agent.run(request).map_err(|error| {
-            let problem = format!("{}: {}", self.base, describe_error(&error));
+            let problem = describe_error(&error, &self.cluster);
             TransferError { problem, is_permanent: classify(&error).is_final }
         })?;
         Ok(Stream::new(response, IDLE_TIMEOUT))

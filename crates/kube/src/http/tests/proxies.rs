@@ -8,7 +8,9 @@ use tungstenite::handshake::derive_accept_key;
 
 use super::*;
 use crate::config::proxy;
+use crate::http::transfer::{Authorities, Peer, Transfer};
 use crate::http::websocket::Received;
+use crate::testing::sources;
 
 /// How long a proxy waits for one side before it looks at the other one.
 const STEP: Duration = Duration::from_millis(5);
@@ -216,6 +218,7 @@ fn a_proxy_that_refuses_is_named() {
 fn a_proxy_that_is_away_is_named() {
     let folder = Folder::new();
     let server = secure(&folder, &["127.0.0.1"], answer);
+    let ca = std::fs::read_to_string(folder.path().join("ca")).unwrap();
     // Not 127.0.0.1: another test could be given the port meanwhile.
     let closed = TcpListener::bind("127.77.0.2:0").unwrap().local_addr().unwrap();
     for url in [format!("http://me:s3cr3t@{closed}"), format!("socks5://{closed}")] {
@@ -224,6 +227,15 @@ fn a_proxy_that_is_away_is_named() {
         assert_not_sent(get(&http), &named);
         let opened = format!("{:?}", http.open_websocket("/exec", &["p"], None).map(drop));
         assert!(opened.contains(&named), "{opened}");
+        let env = |name: &str| (name == "HTTPS_PROXY").then(|| url.clone().into());
+        let peer = Peer {
+            url: "https://stage.example.com".to_owned(),
+            authorities: Authorities::Given(ca.clone()),
+            insecure: false,
+        };
+        let transfer = Transfer::new(&sources(None, &env), &peer).unwrap();
+        let told = transfer.get("/f", "t", 0).map(drop).unwrap_err().to_string();
+        assert!(told.ends_with(&named), "{told}");
         let said = http.shared.cluster.to_string();
         assert!(said.contains(&format!(", through the proxy {closed}, ")), "{said}");
     }
