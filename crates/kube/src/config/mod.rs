@@ -15,11 +15,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use ureq::Proxy;
 use ureq::http::{HeaderName, HeaderValue};
 
 use self::exec_plugin::ExecPlugin;
 use self::kubeconfig::Choice;
+use self::token_claims::expiry;
 
 pub use self::incluster::Home;
 pub use self::server::Server;
@@ -109,8 +111,6 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// The names of the contexts that `--context` can choose.
-    pub fn contexts(&self) -> Vec<String> {
     /// How loudly a configuration is named that a pod does not use. As client-go does it, a slip in the variable is told.
     pub(super) fn unused_level(&self) -> log::Level {
         match (self.env)("KUBECONFIG").is_some_and(|list| !list.is_empty()) {
@@ -119,6 +119,8 @@ impl<'a> Sources<'a> {
         }
     }
 
+    /// The names of the contexts that `--context` can choose.
+    pub fn contexts(&self) -> Vec<String> {
         kubeconfig::contexts(self)
     }
 
@@ -179,7 +181,11 @@ impl fmt::Display for Cluster {
         if let Some(way) = self.way() {
             write!(f, ", {way}")?;
         }
-        write!(f, ", namespace {namespace}, identity: {} (from {origin})", identity.kind())
+        write!(f, ", namespace {namespace}, identity: {}", identity.kind())?;
+        if let Some(end) = identity.end() {
+            write!(f, ", which expires at {end} and is not renewed")?;
+        }
+        write!(f, " (from {origin})")
     }
 }
 
@@ -270,6 +276,12 @@ impl ClientIdentity {
             (AuthSource::Token(_), _) => "a token",
             (AuthSource::TokenFile { .. }, _) => "a token file",
         }
+    }
+
+    /// When a token ends that is not read again: a run that lasts longer loses the cluster.
+    fn end(&self) -> Option<Timestamp> {
+        let AuthSource::Token(token) = &self.authorization else { return None };
+        expiry(token.reveal()).and_then(|at| Timestamp::try_from(at).ok())
     }
 }
 

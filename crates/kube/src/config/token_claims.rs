@@ -43,13 +43,14 @@ pub(crate) fn subject(token: &str) -> Option<String> {
     claims::<RawSubject>(token).map(|claims| claims.sub)
 }
 
-/// The `exp` claim; `None` if the token is not a JWT that has one.
+/// The `exp` claim, in whole seconds; `None` if the token is not a JWT that has one. It may be any number (RFC 7519).
 pub(super) fn expiry(token: &str) -> Option<SystemTime> {
     #[derive(Deserialize)]
     struct RawExpiry {
-        exp: u64,
+        exp: f64,
     }
     let RawExpiry { exp } = claims(token)?;
+    let exp = Duration::try_from_secs_f64(exp).ok()?.as_secs();
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(exp))
 }
 

@@ -43,6 +43,9 @@ const PRINTED: &str = r#"{"apiVersion":"client.authentication.k8s.io/v1beta1","k
 /// Its `exp` is far away.
 const ID_TOKEN: &str = "e30.eyJleHAiOjg5MzQ0NDg1NTAwMH0.e30";
 
+/// Its `exp` has a fraction.
+const HALF: &str = "e30.eyJleHAiOjg5MzQ0NDg1NTAuNX0.e30";
+
 fn oidc(id_token: &str) -> String {
     format!(
         "{{auth-provider: {{name: oidc, config: {{idp-issuer-url: 'https://127.0.0.1:1', client-id: k, \
@@ -327,6 +330,7 @@ fn users() -> Vec<Row> {
             "A default tok",
         ),
         user("an id-token", "a", &oidc(ID_TOKEN), "A default e30.eyjlehaiojg5mzq0ndg1ntawmh0.e30"),
+        user("half a second", "a", &oidc(HALF), "A default e30.eyjlehaiojg5mzq0ndg1ntaunx0.e30"),
         user(
             "a token beside an id-token",
             "a",

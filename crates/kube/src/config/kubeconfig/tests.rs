@@ -55,6 +55,24 @@ fn check_cluster(cluster: &str, want: &str) {
 }
 
 #[test]
+fn a_token_that_nobody_renews_says_when_it_expires() {
+    for (token, want) in [
+        ("tok", "identity: a token (from"),
+        (
+            "e30.eyJleHAiOjg5MzQ0NDg1NTAuNX0.e30",
+            "identity: a token, which expires at 2253-02-13T23:15:50Z and is not renewed (from",
+        ),
+    ] {
+        let text = format!(
+            "{HEAD}clusters: [{{name: k, cluster: {{server: \"https://a\", insecure-skip-tls-verify: true}}}}]\n\
+             users: [{{name: u, user: {{token: {token}}}}}]\n"
+        );
+        let cluster = resolve(&text).unwrap().to_string();
+        assert!(cluster.contains(want), "{cluster}");
+    }
+}
+
+#[test]
 fn errors_in_a_user_entry_name_the_field() {
     check_user("{client-certificate-data: '!'}", "client-certificate-data: not base64");
     check_user("{client-key-data: '!'}", "client-key-data: not base64");
@@ -84,6 +102,10 @@ fn errors_in_a_user_entry_name_the_field() {
         "{auth-provider: {name: oidc, config: {id-token: e30.eyJleHAiOjF9.e30}}}",
         "auth-provider.config.id-token: there is none, or it has expired: run kubectl once, which \
          renews it, or use an exec plugin",
+    );
+    check_user(
+        "{auth-provider: {name: oidc, config: {id-token: \"e30.eyJleHAiOjg5MzQ0NDg1NTAwMH0.e30\\n\"}}}",
+        "auth-provider.config.id-token: contains a character that is not allowed in an HTTP header",
     );
     check_user("{as-groups: [g]}", "as: missing, but other as-* fields are set");
     check_user(

@@ -204,12 +204,13 @@ fn id_token(location: &EntryLocation<'_>, provider: RawProvider) -> Result<Secre
         let left = expiry(token).and_then(|at| at.duration_since(SystemTime::now()).ok());
         left.is_some_and(|left| left > ID_TOKEN_LEFT_MIN)
     };
-    provider.id_token.filter(is_valid).map(Secret::new).ok_or_else(|| {
-        location.error(
-            "auth-provider.config.id-token",
-            "there is none, or it has expired: run kubectl once, which renews it, or use an exec plugin",
-        )
-    })
+    let field = "auth-provider.config.id-token";
+    let Some(token) = provider.id_token.filter(is_valid) else {
+        let problem = "there is none, or it has expired: run kubectl once, which renews it, or use an exec plugin";
+        return Err(location.error(field, problem));
+    };
+    header_value(&token).map_err(|e| location.error(field, e))?;
+    Ok(Secret::new(token))
 }
 
 fn exec(
