@@ -15,6 +15,9 @@ import java.util.TreeSet;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
 
+import io.fabric8.kubernetes.client.Config;
+import io.fabric8.kubernetes.client.KubernetesClientException;
+
 import org.apache.spark.SparkConf;
 import org.apache.spark.deploy.k8s.KubernetesUtils;
 
@@ -28,6 +31,8 @@ import scala.Option;
  */
 public final class Submit {
   private static final String ALLOCATOR = "spark.kubernetes.allocation.pods.allocator";
+  /** The API server in each pod, beside its address. */
+  private static final String POD_SERVER = "(https://)?kubernetes\\.default\\.svc(\\.[^:/]+)?(:443)?/?";
   private static final int APP_CHARS_MAX = 40;
   /** What ends the configuration in the shell's text. It has no lines of its own, so this cannot occur in it. */
   private static final String END = "POSSE_YAML";
@@ -139,12 +144,8 @@ public final class Submit {
   private Call inside() {
     checkEventLog();
     List<String> words = new ArrayList<>(List.of(spark()));
-    if (!conf.containsKey("spark.master")) {
-      String server = server();
-      words.addAll(List.of("--master", "k8s://" + server));
-      // The same for a driver in cluster mode.
-      set(words, "spark.kubernetes.driver.master", server);
-    }
+    String server = server();
+    checkCredentials(server);
     setFromEnv(words, "spark.kubernetes.namespace", "POSSE_NAMESPACE");
     if (!env.getOrDefault("POD_NAME", "").isEmpty()) {
       // In the driver's pod, which owns the executors. Spark creates nothing but pods here, so the account needs the
@@ -159,6 +160,9 @@ public final class Submit {
       set(words, "spark.driver.host", bracketed(address));
     }
     words.addAll(arguments.words());
+    // The last value wins. The key is the same for a driver in cluster mode.
+    words.addAll(List.of("--master", "k8s://" + server));
+    set(words, "spark.kubernetes.driver.master", server);
     List<String> told = new ArrayList<>();
     // Somebody who names another allocator compares it with posse.
     if (conf.getOrDefault(ALLOCATOR, PosseAllocator.class.getName()).equals(PosseAllocator.class.getName())) {
@@ -293,13 +297,43 @@ public final class Submit {
     try {
       String server = control.status().path("server").asText();
       if (server.isEmpty()) {
-        throw new IllegalArgumentException("posse at " + control.address + " does not tell its API server: name it by --master"
-            + " k8s://URL");
+        throw new IllegalArgumentException("posse at " + control.address + " does not tell its API server: use a newer posse");
       }
       return server;
     } catch (IOException e) {
       throw control.silent(e);
     }
+  }
+
+  /**
+   * Spark's client finds its credentials by itself: those of a context or of the pod's account. They must be of this server,
+   * which gets them, and so must those be that somebody has named for a master.
+   */
+  private void checkCredentials(String server) {
+    String context = conf.getOrDefault("spark.kubernetes.context", "");
+    Config found;
+    try {
+      found = Config.autoConfigure(context.isEmpty() ? null : context);
+    } catch (KubernetesClientException e) {
+      // Its text may quote the file, and so a token.
+      throw new IllegalArgumentException("Spark cannot read the file of KUBECONFIG, or ~/.kube/config", e);
+    }
+    if (!address(found.getMasterUrl()).equals(address(server))) {
+      throw new IllegalArgumentException("posse's API server is " + server + ", and Spark's credentials are of "
+          + found.getMasterUrl() + ": set spark.kubernetes.context to posse's context, and KUBECONFIG to the one file that has it");
+    }
+    String master = conf.getOrDefault("spark.master", "k8s://" + server).substring("k8s://".length());
+    boolean isPods = found.getCurrentContext() == null && master.matches(POD_SERVER);
+    if (!isPods && !address(master).equals(address(server))) {
+      throw new IllegalArgumentException("--master is k8s://" + master + ", and posse's API server is " + server
+          + ": leave it out, or set spark.kubernetes.context to a context of that server for both");
+    }
+  }
+
+  /** One form of a URL: Spark's default scheme, no default port and no slash at the end. */
+  private static String address(String url) {
+    String whole = (url.contains("://") ? url : "https://" + url).toLowerCase(Locale.ROOT).replaceFirst("/+$", "");
+    return whole.replaceFirst("^(https://[^/]+):443(?=/|$)|^(http://[^/]+):80(?=/|$)", "$1$2");
   }
 
   /** Spark's own message for this has fifty lines. */
@@ -340,7 +374,7 @@ public final class Submit {
 
   private static String master(String master, boolean isCluster) {
     return !master.startsWith("k8s://") ? "refused: posse has no executors there; leave it out, or name the API server as k8s://URL"
-        : (isCluster ? "nothing" : "unchanged for Spark's own calls")
+        : (isCluster ? "nothing" : "refused if it is another one")
             + ": posse calls the server of the kubeconfig, or of spark.kubernetes.context";
   }
 }

@@ -23,7 +23,8 @@ final class SubmitTest {
   static void all() throws Exception {
     try (FakePosse posse = new FakePosse()) {
       INSIDE.putAll(posse.env());
-      master(posse);
+      server(posse);
+      account();
       calls();
     }
   }
@@ -115,18 +116,62 @@ final class SubmitTest {
     }
   }
 
-  /** Without a master spark-submit would do all work in the driver. posse knows its server, whatever kubeconfig it has read. */
-  private static void master(FakePosse posse) {
-    List<String> words = call(INSIDE, "app.py").words();
-    Check.same(words.subList(1, 3), List.of("--master", "k8s://https://s:6443"));
-    words = call(INSIDE, "--master", "k8s://https://x", "app.py").words();
-    int at = words.indexOf("--master");
-    Check.same(words.subList(at, at + 2), List.of("--master", "k8s://https://x"));
+  /** Spark finds its credentials in the kubeconfig of this property. */
+  private static final String KUBECONFIG = "kubeconfig";
+
+  private static String kubeconfig(String current) throws Exception {
+    return Files.writeString(Files.createTempFile("kube", "config"), "current-context: " + current + "\ncontexts: [{name: s, context:"
+        + " {cluster: s, user: u}}, {name: a, context: {cluster: a, user: u}}]\nusers: [{name: u, user: {token: t}}]\nclusters: ["
+        + "{name: s, cluster: {server: 'https://S:6443/'}}, {name: a, cluster: {server: 'https://s:6443/a'}}]\n").toString();
+  }
+
+  private static void master(String... words) {
+    List<String> all = call(INSIDE, Stream.concat(Stream.of(words), Stream.of("app.py")).toArray(String[]::new)).words();
+    // The last value wins.
+    Check.same(all.get(all.lastIndexOf("--master") + 1), "k8s://https://s:6443");
+    Check.same(all.stream().filter(word -> word.startsWith("spark.kubernetes.driver.master=")).reduce((a, b) -> b).orElseThrow(),
+        "spark.kubernetes.driver.master=https://s:6443");
+  }
+
+  /** Without a master spark-submit would do all work in the driver. Spark's credentials must be of the server that gets them. */
+  private static void server(FakePosse posse) throws Exception {
+    String context = "spark.kubernetes.context=";
+    System.setProperty(KUBECONFIG, kubeconfig("a"));
+    master("--conf", context + "s");
+    for (String[] other : new String[][] {{}, {"--master", "k8s://https://s:6443"}, {"--conf", context + "a"}, {"--conf", context},
+        {"--conf", context + "none"}, {"--conf", "spark.kubernetes.allocation.pods.allocator=direct"}}) {
+      Check.fails(() -> call(INSIDE, Stream.concat(Stream.of(other), Stream.of("app.py")).toArray(String[]::new)),
+          "posse's API server is https://s:6443", "set spark.kubernetes.context", "KUBECONFIG");
+    }
+    System.setProperty(KUBECONFIG, Files.writeString(Files.createTempFile("kube", "config"), "{a").toString());
+    Check.fails(() -> call(INSIDE, "app.py"), "Spark cannot read the file of KUBECONFIG");
+    System.setProperty(KUBECONFIG, kubeconfig("s"));
+    master();
+    master("--master", "k8s://s:6443");
+    master("--conf", "spark.kubernetes.driver.master=https://x");
+    for (String other : List.of("https://x", "https://s", "http://s:6443", "https://s:6443/a", "https://kubernetes.default.svc")) {
+      Check.fails(() -> call(INSIDE, "--master", "k8s://" + other, "app.py"), "--master is k8s://" + other, "leave it out");
+    }
     posse.answers.put("GET /v1/status", "200 {\"run\":\"r\"}");
-    Check.fails(() -> call(INSIDE, "app.py"), "--master k8s://URL");
+    Check.fails(() -> call(INSIDE, "app.py"), "does not tell its API server", "use a newer posse");
     posse.run("r1", "");
     Map<String, String> silent = Map.of("POSSE_CONTROL", "unix:/none", "POSSE_NAMESPACE", "n");
     Check.fails(() -> call(silent, "app.py"), "posse at unix:/none does not answer");
+  }
+
+  /** In a pod the credentials are the account's, and its server has a second name. */
+  private static void account() {
+    String kubeconfig = System.setProperty(KUBECONFIG, "/none");
+    Check.fails(() -> call(INSIDE, "app.py"), "posse's API server is https://s:6443");
+    System.setProperty("KUBERNETES_SERVICE_HOST", "s");
+    System.setProperty("KUBERNETES_SERVICE_PORT", "6443");
+    master();
+    for (String name : List.of("https://kubernetes.default.svc", "kubernetes.default.svc.cluster.local:443")) {
+      master("--master", "k8s://" + name);
+    }
+    Check.fails(() -> call(INSIDE, "--master", "k8s://https://x", "app.py"), "leave it out");
+    System.clearProperty("KUBERNETES_SERVICE_HOST");
+    System.setProperty(KUBECONFIG, kubeconfig);
   }
 
   private static void outside() {
