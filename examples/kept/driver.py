@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socket import AF_INET, AF_INET6
 
 from losses import Losses
-from signed import is_signed, sign
+from signed import BYTES_MAX, Bounded, is_signed, sign
 
-PARTS, BYTES_MAX = range(30), 8 << 20  # a message has all that its executor has done
+PARTS = range(30)
 results, holds = {}, {}  # holds: executor -> its part
 
 def log(what, **facts):
@@ -29,8 +29,7 @@ def next_part(executor, done, nonce):
         log("begun", executor=executor, part=todo[0])
     return holds.get(executor)
 
-class Door(BaseHTTPRequestHandler):
-    timeout = 5  # seconds: an executor that hangs in a call must not block the others
+class Door(Bounded, BaseHTTPRequestHandler):
     log_message = lambda *_: None
 
     def do_POST(self):

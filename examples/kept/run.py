@@ -1,17 +1,19 @@
 """Counts the beginnings of each part: submitted, with the driver's pod deleted and an executor killed; and scaled down.
 
-A driver that hears no more of losses ends.
+A driver that hears no more of losses ends. A stranger's message without an end does not keep it from its work.
 """
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from checks import LOOPBACK, Checks, delete_pod, json_lines, posse_binary
+from checks import LOOPBACK, Checks, delete_pod, free_port, json_lines, posse_binary
 
 
 def said(checks, log, what):
@@ -45,9 +47,9 @@ def outlived():
         check_work(checks, [first, second], begun["executor"])
 
 
-def start(checks):
+def start(checks, port="auto"):
     # The address of a pod can be one of IPv6, too.
-    configuration = checks.configuration(("  port: auto", f'  port: auto\n  host: "{LOOPBACK}"'))
+    configuration = checks.configuration(("  port: auto", f'  port: {port}\n  host: "{LOOPBACK}"'))
     posse = checks.start("posse", posse_binary(), "run", "--dev", "-f", configuration, "--instance", checks.instance,
                          "--events", str(checks.folder / "events"), "--control", f"unix:{checks.folder / 'control'}")
     checks.until("six parts", lambda: len(said(checks, "posse.out", "begun")) >= 6)
@@ -72,6 +74,21 @@ def deaf():
         checks.same("it says why", "events have ended" in checks.output("posse.err"), True)
 
 
+def endless():
+    with Checks("kept") as checks:
+        start(checks, port := free_port())
+        with socket.create_connection((LOOPBACK, port)) as stranger:
+            stranger.sendall(b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n")
+            n_begun = len(said(checks, "posse.out", "begun"))
+
+            def goes_on():
+                with contextlib.suppress(OSError):  # the driver listens to it no more
+                    stranger.send(b"x")
+                return len(said(checks, "posse.out", "begun")) > n_begun + 3
+            checks.until("parts beside a stranger", goes_on)
+
+
 outlived()
 scaled()
 deaf()
+endless()

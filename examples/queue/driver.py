@@ -8,7 +8,7 @@ from socket import AF_INET, AF_INET6
 from xmlrpc.server import SimpleXMLRPCRequestHandler, SimpleXMLRPCServer
 
 import posse
-from signed import is_signed, sign
+from signed import Bounded, is_signed, sign
 
 ITEMS = ["poison", *(f"{n}-{n + 12_500}" for n in range(0, 600_000, 12_500)), "600000-680000"]
 ITEMS_PER_EXECUTOR, DEATHS_MAX, TICK_SECONDS = 8, 2, 0.25
@@ -47,10 +47,10 @@ def tell(text, signature):
     return answer, sign(signature.encode(), answer.encode())
 
 
-SimpleXMLRPCRequestHandler.timeout = 5  # seconds: an executor that hangs in a call must not block the others
+Door = type("Door", (Bounded, SimpleXMLRPCRequestHandler), {})
 address = os.environ["POSSE_DRIVER_HOST"], int(os.environ["POSSE_DRIVER_PORT"])
 SimpleXMLRPCServer.address_family = AF_INET6 if ":" in address[0] else AF_INET
-server = SimpleXMLRPCServer(address, logRequests=False, allow_none=True)
+server = SimpleXMLRPCServer(address, Door, logRequests=False, allow_none=True)
 server.register_function(tell)
 client, server.timeout = posse.Client(), TICK_SECONDS
 losses = client.losses()

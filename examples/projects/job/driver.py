@@ -10,10 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socket import AF_INET, AF_INET6
 
 from losses import Losses
-from signed import is_signed, sign
+from signed import BYTES_MAX, Bounded, is_signed, sign
 
 FAILURES_MAX = 3
-BYTES_MAX = 8 << 20  # of a message
 with open(sys.argv[3]) as file:
     lines = [line.strip() for line in file]
 commands = [line for line in lines if line and not line.startswith("#")]
@@ -52,8 +51,7 @@ def answer(said):
     return {"try": nth, "command": commands[number]}
 
 
-class Handler(BaseHTTPRequestHandler):
-    timeout = 5  # seconds: a worker that hangs in a call must not block the others
+class Handler(Bounded, BaseHTTPRequestHandler):
     log_message = lambda *_: None
 
     def do_POST(self):
