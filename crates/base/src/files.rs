@@ -73,10 +73,11 @@ pub fn append(path: &Path) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// Opens a file to read it and to append to it, or creates it, and makes it private.
+/// Opens a file to read it and to append to it, or creates it for this user alone. `make_own` makes one private that is
+/// there.
 ///
 /// # Errors
-/// It is a symbolic link, another user's file or no regular file, or cannot be opened.
+/// It is a symbolic link or no regular file, or cannot be opened.
 pub fn open_own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // With NONBLOCK a FIFO does not wait for its other end. It changes nothing for a regular file.
@@ -84,7 +85,6 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file; name another one"));
     }
-    make_own(&file)?;
     Ok(file)
 }
 
@@ -124,8 +124,11 @@ pub fn own_folder(path: &Path) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::PermissionDenied, what))
 }
 
-/// Makes a regular file private, if it belongs to this user.
-fn make_own(file: &File) -> io::Result<()> {
+/// Makes a regular file private.
+///
+/// # Errors
+/// It belongs to another user, or cannot be changed.
+pub fn make_own(file: &File) -> io::Result<()> {
     if file.metadata()?.uid() != rustix::process::geteuid().as_raw() {
         let why = "the file belongs to another user; delete it or name another file";
         return Err(io::Error::new(ErrorKind::PermissionDenied, why));

@@ -80,6 +80,12 @@ impl FileRecord {
             ))
         })?;
         let facts = read(text, owner, &name).map_err(OpenError::Unusable)?;
+        if n_whole == 0 && !header(owner).as_bytes().starts_with(&bytes) {
+            return Err(OpenError::Unusable(format!(
+                "record {name} has no whole line, so it is no record of posse: name another file"
+            )));
+        }
+        files::make_own(&file).map_err(failed)?;
         if n_whole < bytes.len() {
             warn!(
                 "record {name}: its last line is torn ({} bytes): it is cut off, and was never acknowledged",
@@ -545,6 +551,8 @@ mod tests {
         let of_instance = |name| header(1, "a").replace("\"i\"", name) + "\n";
         for (text, part) in [
             ("hello\n".to_owned(), "line 1: it is no record"),
+            ("hello".to_owned(), "has no whole line, so it is no record of posse"),
+            (header(1, "b"), "has no whole line, so it is no record of posse"),
             ("\u{fffd}\n".to_owned(), "line 1: it is no record"),
             (header(2, "a") + "\n", "has format 2, and this posse knows 1"),
             (
@@ -555,9 +563,11 @@ mod tests {
             (header(1, "a") + "\n{}\n", "line 2: it is no line of a record"),
         ] {
             fs::write(&path, &text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
             let OpenError::Unusable(error) = open(&path).unwrap_err() else { panic!() };
             assert!(error.contains(part), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text, "it stays as it is");
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o644);
         }
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/dev/null", &path).unwrap();
