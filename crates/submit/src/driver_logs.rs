@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::listener::Listener;
 use crate::logs::LogFollower;
-use crate::state::{has_begun, leads};
+use crate::state::{has_begun, leads, newest};
 use posse_kube::api::objects::Objects;
 use posse_kube::http::StreamHandle;
 use posse_wire::pod::details::PodDetails;
@@ -38,13 +38,15 @@ pub(super) struct DriverLogs {
     objects: Objects,
     sender: Sender<DriverLog>,
     chosen: Vec<Chosen>,
+    /// Since when pods run of which none leads.
+    leaderless_at: Option<Instant>,
 }
 
 struct Chosen {
     uid: String,
     streams: StreamHandle,
     is_ended: Arc<AtomicBool>,
-    /// Since when another pod leads, though this one has not ended.
+    /// Since when the log that counts is another pod's, though this one has not ended.
     replaced_at: Option<Instant>,
 }
 
@@ -58,19 +60,31 @@ impl Chosen {
 impl DriverLogs {
     pub(super) fn new(objects: &Objects) -> (Self, Receiver<DriverLog>) {
         let (sender, receiver) = bounded(PODS_MAX);
-        (Self { objects: objects.clone(), sender, chosen: Vec::new() }, receiver)
+        let objects = objects.clone();
+        (Self { objects, sender, chosen: Vec::new(), leaderless_at: None }, receiver)
     }
 
     /// Takes the present pods into account.
     pub(super) fn update(&mut self, pods: &[PodDetails]) {
+        let is_led = |pod: &PodDetails| pod.is_live() && leads(pod);
+        let runs = pods.iter().any(|pod| pod.is_live() && has_begun(pod));
+        self.leaderless_at = match runs && !pods.iter().any(is_led) {
+            true => self.leaderless_at.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        let is_leaderless = self.leaderless_at.is_some_and(|at| at.elapsed() >= LOG_END);
+        let readable: Vec<&PodDetails> =
+            pods.iter().filter(|pod| is_readable(pod, pods, is_leaderless)).collect();
         for chosen in &mut self.chosen {
-            if !pods.iter().any(|pod| pod.uid() == chosen.uid && is_replaced(pod, pods)) {
+            let is_replaced =
+                pods.iter().any(|pod| pod.uid() == chosen.uid && is_replaced(pod, pods));
+            if !is_replaced {
                 chosen.replaced_at = None;
             } else if chosen.replaced_at.get_or_insert_with(Instant::now).elapsed() >= LOG_END {
                 chosen.end();
             }
         }
-        for pod in pods.iter().filter(|pod| is_readable(pod, pods)) {
+        for pod in readable {
             if self.chosen.iter().any(|chosen| chosen.uid == pod.uid()) {
                 continue;
             }
@@ -107,10 +121,14 @@ fn is_replaced(pod: &PodDetails, pods: &[PodDetails]) -> bool {
 }
 
 /// Of several pods that live, the one that leads is the driver's: a log is read to its end, and that of a standby
-/// ends last.
-fn is_readable(pod: &PodDetails, pods: &[PodDetails]) -> bool {
-    let is_alone = pods.iter().filter(|pod| pod.is_live()).count() <= 1;
-    has_begun(pod) && (leads(pod) || is_alone || !pod.is_live())
+/// ends last. If none leads for a while, the label cannot be set, and the newest is taken, as all commands do.
+fn is_readable(pod: &PodDetails, pods: &[PodDetails], is_leaderless: bool) -> bool {
+    let live = || pods.iter().filter(|pod| pod.is_live());
+    let is_newest = || {
+        newest(live().filter(|pod| has_begun(pod))).is_some_and(|newest| newest.uid() == pod.uid())
+    };
+    let is_drivers = leads(pod) || live().count() <= 1 || (is_leaderless && is_newest());
+    has_begun(pod) && (is_drivers || !pod.is_live())
 }
 
 #[cfg(test)]
@@ -144,23 +162,68 @@ mod tests {
 
     #[test]
     fn the_log_of_a_driver_is_that_of_the_pod_that_leads() {
-        for (pods, want) in [
-            (vec![("p", "Running", true)], "p"),
+        // Each pod leads or not. The two answers: at first, and if nobody has led for a while.
+        for (pods, want, later) in [
+            (vec![("p", "Running", true)], "p", "p"),
             // Of another version, or begun by hand.
-            (vec![("p", "Running", false)], "p"),
-            (vec![("p", "Pending", true)], ""),
-            // Nobody leads yet.
-            (vec![("p", "Running", false), ("q", "Pending", false)], ""),
-            (vec![("p", "Running", false), ("q", "Running", false)], ""),
-            (vec![("p", "Running", false), ("q", "Running", true)], "q"),
-            (vec![("p", "Failed", false), ("q", "Running", true)], "p q"),
-            (vec![("p", "Failed", false), ("q", "Running", false)], "p q"),
+            (vec![("p", "Running", false)], "p", "p"),
+            (vec![("p", "Pending", true)], "", ""),
+            // Nobody leads yet, or the label cannot be set.
+            (vec![("p", "Running", false), ("q", "Pending", false)], "", "p"),
+            (vec![("p", "Running", false), ("q", "Running", false)], "", "q"),
+            (vec![("p", "Running", false), ("q", "Running", true)], "q", "q"),
+            (vec![("p", "Failed", false), ("q", "Running", true)], "p q", "p q"),
+            (vec![("p", "Failed", false), ("q", "Running", false)], "p q", "p q"),
+            (
+                vec![("o", "Failed", true), ("p", "Running", false), ("q", "Running", false)],
+                "o",
+                "o q",
+            ),
         ] {
             let pods: Vec<_> =
                 pods.iter().map(|(name, phase, leads)| read(&pod(name, phase, *leads))).collect();
-            let names: Vec<_> =
-                pods.iter().filter(|pod| is_readable(pod, &pods)).map(PodDetails::name).collect();
-            assert_eq!(names.join(" "), want);
+            for (is_leaderless, want) in [(false, want), (true, later)] {
+                let is_read = |pod: &&PodDetails| is_readable(pod, &pods, is_leaderless);
+                let names: Vec<_> = pods.iter().filter(is_read).map(PodDetails::name).collect();
+                assert_eq!(names.join(" "), want, "{is_leaderless}");
+            }
+        }
+    }
+
+    /// Each step is a list of pods and, after a while, whose log is being read and whose has been left.
+    #[test]
+    fn the_log_follows_the_lead() {
+        let (p, q) = (("p", "Running", false), ("q", "Running", false));
+        let leader_p = ("p", "Running", true);
+        for steps in [
+            // Nobody has the label.
+            vec![(vec![p, q], "q"), (vec![leader_p, q], "q: p")],
+        ] {
+            let nobody = TestServer::start(None, |_| Answer::json(404, ""));
+            let objects = Objects::new(plain_client(nobody.address), Some("ns"));
+            let (mut logs, _receiver) = DriverLogs::new(&objects);
+            for (pods, want) in steps {
+                let pods: Vec<_> = pods
+                    .iter()
+                    .map(|(name, phase, leads)| read(&pod(name, phase, *leads)))
+                    .collect();
+                for _ in 0..3 {
+                    logs.update(&pods);
+                    let earlier = Instant::now().checked_sub(LOG_END).unwrap();
+                    logs.leaderless_at = logs.leaderless_at.map(|_| earlier);
+                    logs.chosen
+                        .iter_mut()
+                        .for_each(|one| one.replaced_at = one.replaced_at.map(|_| earlier));
+                }
+                let told = |is_left: bool| {
+                    let of = |one: &&Chosen| one.is_ended.load(Ordering::Acquire) == is_left;
+                    let names: Vec<_> =
+                        logs.chosen.iter().filter(of).map(|one| one.uid.as_str()).collect();
+                    names.join(" ")
+                };
+                let told = format!("{}: {}", told(true), told(false));
+                assert_eq!(told.trim_start_matches(": "), want);
+            }
         }
     }
 

@@ -94,8 +94,8 @@ pub fn state(job: Option<&Job>, pods: &[PodDetails]) -> DriverState {
 }
 
 /// The pod that was created last; of a driver's, the one that acts.
-pub fn newest(pods: &[PodDetails]) -> Option<&PodDetails> {
-    pods.iter().max_by_key(|pod| {
+pub fn newest<'a>(pods: impl IntoIterator<Item = &'a PodDetails>) -> Option<&'a PodDetails> {
+    pods.into_iter().max_by_key(|pod| {
         let leads = leads(pod);
         // Of two pods created in the same second, the one that has not finished is newer.
         (leads, &pod.meta.creation_timestamp, !pod.has_ended(), pod.name())
