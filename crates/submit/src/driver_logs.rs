@@ -76,8 +76,11 @@ impl DriverLogs {
         let readable: Vec<&PodDetails> =
             pods.iter().filter(|pod| is_readable(pod, pods, is_leaderless)).collect();
         for chosen in &mut self.chosen {
-            let is_replaced =
-                pods.iter().any(|pod| pod.uid() == chosen.uid && is_replaced(pod, pods));
+            let is_replaced = match pods.iter().find(|pod| pod.uid() == chosen.uid) {
+                Some(pod) => is_replaced(pod, pods),
+                // The log of a pod that is gone outright may have no end.
+                None => readable.iter().any(|pod| pod.is_live()),
+            };
             if !is_replaced {
                 chosen.replaced_at = None;
             } else if chosen.replaced_at.get_or_insert_with(Instant::now).elapsed() >= LOG_END {
@@ -194,8 +197,14 @@ mod tests {
     #[test]
     fn the_log_follows_the_lead() {
         let (p, q) = (("p", "Running", false), ("q", "Running", false));
-        let leader_p = ("p", "Running", true);
+        let (leader_p, leader_q) = (("p", "Running", true), ("q", "Running", true));
         for steps in [
+            // A pod that is gone outright has a log without an end.
+            vec![(vec![leader_p], "p"), (vec![leader_q], "p: q")],
+            vec![(vec![p], "p"), (vec![q], "p: q")],
+            vec![(vec![p], "p"), (vec![p, leader_q], "p: q"), (vec![leader_q], "p: q")],
+            // Nobody is there to replace it.
+            vec![(vec![leader_p], "p"), (vec![], "p"), (vec![("q", "Pending", true)], "p")],
             // Nobody has the label.
             vec![(vec![p, q], "q"), (vec![leader_p, q], "q: p")],
         ] {
