@@ -87,6 +87,12 @@ impl DriverLogs {
                 chosen.end();
             }
         }
+        // What was left may count again: its log is read anew.
+        let counts = |uid: &str| readable.iter().any(|pod| pod.uid() == uid && pod.is_live());
+        self.chosen.retain(|chosen| {
+            let is_left = chosen.is_ended.load(Ordering::Acquire);
+            !(is_left && chosen.replaced_at.is_none() && counts(&chosen.uid))
+        });
         for pod in readable {
             if self.chosen.iter().any(|chosen| chosen.uid == pod.uid()) {
                 continue;
@@ -205,6 +211,8 @@ mod tests {
             vec![(vec![p], "p"), (vec![p, leader_q], "p: q"), (vec![leader_q], "p: q")],
             // Nobody is there to replace it.
             vec![(vec![leader_p], "p"), (vec![], "p"), (vec![("q", "Pending", true)], "p")],
+            // The lead comes back.
+            vec![(vec![p], "p"), (vec![p, leader_q], "p: q"), (vec![leader_p], "q: p")],
             // Nobody has the label.
             vec![(vec![p, q], "q"), (vec![leader_p, q], "q: p")],
         ] {
