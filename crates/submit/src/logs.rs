@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use crate::listener::{FollowEvent, Listener};
 use crate::state::has_begun;
 use posse_core::model::pod::ContainerState;
-use posse_core::model::refusal::RefusalClass;
-use posse_kube::api::objects::{LOG_IDLE, LogQuery, Objects};
+use posse_core::model::refusal::{Refusal, RefusalClass};
+use posse_kube::api::objects::{LogQuery, Objects};
+use posse_kube::http::STREAM_HEAD_TIMEOUT;
 
 /// The longest line that is read in one piece, in bytes. A longer line is read in several pieces.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
@@ -25,6 +26,8 @@ const UNREADABLE_WAIT_MAX: Duration = Duration::from_secs(8);
 const REFUSED_MAX: u32 = 30;
 /// How often in a row it may not answer, one second apart: a server may restart, or a laptop sleep.
 const UNANSWERED_MAX: u32 = 600;
+/// The code of a proxy whose server has sent nothing for too long.
+const GATEWAY_TIMEOUT: u16 = 504;
 /// What the kubelet writes into the answer, without a line's end, if it cannot read the log of a container
 /// (`ReadLogs` of its package kuberuntime, which has sent the code 200 by then).
 const KUBELET_ERRORS: [&str; 4] = [
@@ -59,6 +62,30 @@ enum Copied {
     Unwanted,
 }
 
+/// How often in a row the log could not be opened.
+#[derive(Debug, Default)]
+struct Failures {
+    n_refused: u32,
+    n_unanswered: u32,
+}
+
+impl Failures {
+    /// While a container says nothing, the node sends no head, and a proxy on the way may have had enough. What has ended
+    /// is sent at once, and a server that cannot reach the node says so with another code.
+    fn note(&mut self, refusal: &Refusal, took: Duration, follows: bool) {
+        let is_silence = refusal.is_no_answer() || refusal.code == GATEWAY_TIMEOUT;
+        match refusal.is_no_answer() {
+            _ if follows && is_silence && took >= STREAM_HEAD_TIMEOUT => {}
+            true => self.n_unanswered += 1,
+            false => self.n_refused += 1,
+        }
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.n_refused >= REFUSED_MAX || self.n_unanswered >= UNANSWERED_MAX
+    }
+}
+
 /// Which lines of a log have been read.
 ///
 /// A line's time tells which it is, but not its place: a container runtime reads stdout and stderr side by
@@ -87,12 +114,9 @@ impl LogFollower<'_> {
     /// to its end.
     pub fn follow(&self, pod: &str) -> bool {
         let mut position = ReadPosition::default();
-        let (mut n_refused, mut n_unanswered) = (0, 0);
+        let mut failures = Failures::default();
         let (mut told, mut wait) = (String::new(), RECONNECT_WAIT);
-        while n_refused < REFUSED_MAX
-            && n_unanswered < UNANSWERED_MAX
-            && !self.is_ended.load(Ordering::Acquire)
-        {
+        while !failures.are_too_many() && !self.is_ended.load(Ordering::Acquire) {
             let seen = self.objects.pod(pod);
             let container = match &seen {
                 // It has no log before it begins, which may take as long as its image.
@@ -105,6 +129,9 @@ impl LogFollower<'_> {
                 Err(_) if (self.is_over)() => return true,
                 Err(_) => None,
             };
+            let had_terminated = seen.is_ok_and(|pod| {
+                pod.is_some_and(|pod| pod.facts.container == ContainerState::Ended)
+            });
             let query = LogQuery {
                 container,
                 follow: true,
@@ -112,9 +139,6 @@ impl LogFollower<'_> {
                 tail: self.tail.filter(|_| position.first.is_none()),
                 since: position.since(),
             };
-            let had_terminated = seen.is_ok_and(|pod| {
-                pod.is_some_and(|pod| pod.facts.container == ContainerState::Ended)
-            });
             let asked_at = Instant::now();
             match self.objects.log(pod, &query) {
                 Err(refusal) if refusal.class == RefusalClass::NotFound => return true,
@@ -124,15 +148,10 @@ impl LogFollower<'_> {
                 }
                 Err(refusal) => {
                     log::debug!("the log of {pod} cannot be read: {refusal}");
-                    match refusal.is_no_answer() {
-                        // The container says nothing, so the node has sent no head.
-                        true if asked_at.elapsed() >= LOG_IDLE => n_unanswered = 0,
-                        true => n_unanswered += 1,
-                        false => n_refused += 1,
-                    }
+                    failures.note(&refusal, asked_at.elapsed(), query.follow);
                 }
                 Ok(mut stream) => {
-                    (n_refused, n_unanswered) = (0, 0);
+                    failures = Failures::default();
                     match self.copy(stream.reader(), Some(&mut position)) {
                         Copied::Unwanted => return true,
                         // The container had terminated before the log was opened: this is all.
@@ -391,6 +410,27 @@ mod tests {
         assert!(!follower.follow("p"), "it is not whole");
         assert_eq!(*lines.lock().unwrap(), "line\n");
         assert!(!follower.read_once("p"), "it is not whole");
+    }
+
+    #[test]
+    fn silence_does_not_count_as_a_failure() {
+        for (code, seconds, follows, want) in [
+            (504, 60, true, (0, 0)),
+            (504, 1, true, (1, 0)),
+            (503, 1, true, (1, 0)),
+            // The server cannot reach the node.
+            (500, 31, true, (1, 0)),
+            (0, 60, true, (0, 0)),
+            (0, 1, true, (0, 1)),
+            (0, 60, false, (0, 1)),
+            (504, 60, false, (1, 0)),
+        ] {
+            let refusal = Refusal { code, ..Refusal::local(RefusalClass::Transient, "") };
+            let mut failures = Failures::default();
+            failures.note(&refusal, Duration::from_secs(seconds), follows);
+            let got = (failures.n_refused, failures.n_unanswered);
+            assert_eq!(got, want, "{code} {seconds} {follows}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ use posse_wire::pod::details::PodDetails;
 /// How many Events of one object are read. A person reads them, so one page is enough.
 const EVENTS_MAX: u32 = 500;
 /// A log stream without a byte for this long is closed; the caller opens it again.
-pub const LOG_IDLE: Duration = Duration::from_secs(600);
+const LOG_IDLE: Duration = Duration::from_secs(600);
 
 /// What a server before 1.15 does not know, it sends whole.
 const METADATA: &str =
