@@ -134,7 +134,8 @@ impl LogFollower<'_> {
             });
             let query = LogQuery {
                 container,
-                follow: true,
+                // A node that has no watcher left for it has all the same what there is.
+                follow: !had_terminated,
                 timestamps: true,
                 tail: self.tail.filter(|_| position.first.is_none()),
                 since: position.since(),
@@ -294,8 +295,8 @@ fn split_time(line: &[u8]) -> (Option<Timestamp>, &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::sync::atomic::AtomicU32;
+    use std::sync::{Arc, Mutex};
 
     use posse_testing::{Answer, TestServer, plain_client};
     use serde_json::json;
@@ -374,13 +375,20 @@ mod tests {
 
     /// The node has no more inotify instances: it sends what there is, and its own words.
     #[test]
-    fn a_log_that_the_node_cannot_follow_is_read_again_and_is_not_whole() {
-        let n_logs = AtomicU32::new(0);
+    fn a_log_that_the_node_cannot_follow_is_read_again() {
+        let (n_logs, is_broken) = (AtomicU32::new(0), Arc::new(AtomicBool::new(false)));
+        let breaks = Arc::clone(&is_broken);
         let server = TestServer::start(None, move |asked| {
             if asked.line().contains("/log?") {
                 n_logs.fetch_add(1, Ordering::AcqRel);
-                let words =
-                    "2026-01-01T00:00:01Z line\nfailed to create fsnotify watcher: none left";
+                // Only who follows a log needs a watcher.
+                let words = match (breaks.load(Ordering::Acquire), asked.line()) {
+                    (true, _) => "unable to retrieve container logs for containerd://0a1b",
+                    (false, line) if line.contains("follow=true") => {
+                        "2026-01-01T00:00:01Z line\nfailed to create fsnotify watcher: none left"
+                    }
+                    (false, _) => "2026-01-01T00:00:01Z line\n",
+                };
                 return Answer::Reply(200, "", words.into());
             }
             let state = match n_logs.load(Ordering::Acquire) {
@@ -407,9 +415,10 @@ mod tests {
             is_ended: &AtomicBool::new(false),
             is_over: &|| false,
         };
-        assert!(!follower.follow("p"), "it is not whole");
+        assert!(follower.follow("p"), "it is whole");
         assert_eq!(*lines.lock().unwrap(), "line\n");
-        assert!(!follower.read_once("p"), "it is not whole");
+        is_broken.store(true, Ordering::Release);
+        assert!(!follower.follow("p") && !follower.read_once("p"), "it is not whole");
     }
 
     #[test]
