@@ -136,10 +136,14 @@ pub fn pod_line(pod: &PodDetails) -> String {
         format!("has failed: {}", failure(pod))
     } else if pod.facts.deleting {
         "is terminating".to_owned()
+    } else if pod.facts.container == ContainerState::Waiting
+        && let Some(why) = waits_for(pod)
+    {
+        format!("is waiting: {why}")
     } else if pod.runs() {
         pod.facts.node.as_ref().map_or_else(|| "runs".to_owned(), |node| format!("runs on {node}"))
     } else {
-        waits_for(pod).map_or_else(|| "is pending".to_owned(), |why| format!("is waiting: {why}"))
+        "is pending".to_owned()
     };
     let runs_on = match running_rest(pod).as_slice() {
         [] => String::new(),

@@ -51,6 +51,9 @@ fn a_pod_is_described_in_one_line() {
     let failed_init = json!({"phase": "Failed", "initContainerStatuses": [
         {"name": "posse", "state": {"terminated": {"exitCode": 3}}}]});
     let evicted =
+    let crashing = json!({"phase": "Running", "containerStatuses": [
+        {"name": "driver", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+        {"name": "proxy", "state": {"running": {}}}]});
         json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."});
     for (status, want) in [
         (json!({"phase": "Pending"}), "is pending"),
@@ -69,6 +72,7 @@ fn a_pod_is_described_in_one_line() {
         (ended("Succeeded", 0, "Completed"), "has succeeded"),
         (ended("Failed", 3, "Error"), "has failed: exit code 3"),
         (ended("Failed", 137, "OOMKilled"), "has failed: exit code 137 (OOMKilled)"),
+        (crashing, "is waiting: CrashLoopBackOff, restarted 3 times"),
         (failed_init, "has failed: init container posse ended with exit code 3"),
         (evicted, "has failed: Evicted: The node was low on memory."),
         (json!({"phase": "Failed"}), "has failed: no reason given"),
