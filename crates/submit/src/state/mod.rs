@@ -155,7 +155,8 @@ pub fn pod_line(pod: &PodDetails) -> String {
 /// The containers that run on in a pod whose driver has ended.
 pub fn running_rest(pod: &PodDetails) -> Vec<&str> {
     let runs_on = pod.has_ended() && !pod.is_final();
-    pod.rest().filter(|_| runs_on).map(|one| one.name.as_str()).collect()
+    let running = pod.rest().filter(|one| runs_on && one.state.terminated.is_none());
+    running.map(|one| one.name.as_str()).collect()
 }
 
 /// Why a pod failed.

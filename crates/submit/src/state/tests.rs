@@ -32,6 +32,9 @@ fn behind(phase: &str, code: i64) -> Value {
         "Running" => json!({"running": {}}),
         _ => json!({"terminated": {"exitCode": 137, "reason": "Error"}}),
     };
+    // It has failed, so it does not run on.
+    let failed = json!({"name": "shipper", "state": {"terminated": {"exitCode": 1}}});
+    status["containerStatuses"].as_array_mut().unwrap().push(failed);
     status
 }
 
@@ -48,12 +51,12 @@ fn a_pod_is_described_in_one_line() {
         "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}]});
     let restarted = json!({"phase": "Running",
         "containerStatuses": [{"name": "driver", "restartCount": 2}]});
-    let failed_init = json!({"phase": "Failed", "initContainerStatuses": [
-        {"name": "posse", "state": {"terminated": {"exitCode": 3}}}]});
-    let evicted =
     let crashing = json!({"phase": "Running", "containerStatuses": [
         {"name": "driver", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
         {"name": "proxy", "state": {"running": {}}}]});
+    let failed_init = json!({"phase": "Failed", "initContainerStatuses": [
+        {"name": "posse", "state": {"terminated": {"exitCode": 3}}}]});
+    let evicted =
         json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."});
     for (status, want) in [
         (json!({"phase": "Pending"}), "is pending"),
@@ -69,10 +72,10 @@ fn a_pod_is_described_in_one_line() {
         (unscheduled, "is waiting: Unschedulable: 0/1 nodes are available"),
         (json!({"phase": "Running"}), "runs on n1"),
         (restarted, "runs on n1, restarted 2 times"),
+        (crashing, "is waiting: CrashLoopBackOff, restarted 3 times"),
         (ended("Succeeded", 0, "Completed"), "has succeeded"),
         (ended("Failed", 3, "Error"), "has failed: exit code 3"),
         (ended("Failed", 137, "OOMKilled"), "has failed: exit code 137 (OOMKilled)"),
-        (crashing, "is waiting: CrashLoopBackOff, restarted 3 times"),
         (failed_init, "has failed: init container posse ended with exit code 3"),
         (evicted, "has failed: Evicted: The node was low on memory."),
         (json!({"phase": "Failed"}), "has failed: no reason given"),
