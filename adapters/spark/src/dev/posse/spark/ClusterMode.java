@@ -17,6 +17,7 @@ import java.util.TreeSet;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.UnaryOperator;
+import java.util.stream.Stream;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -290,13 +291,13 @@ final class ClusterMode {
     for (Arguments.Option option : arguments.options()) {
       if (!HERE.contains(option.name())) {
         text.append(' ').append(Submit.quoted(option.name())).append(' ').append(word(option.name(), "", option.value()));
-        hasFiles |= FILES.contains(option.name());
+        hasFiles |= FILES.contains(option.name()) && !names(option.value()).isEmpty();
       }
     }
     Map<String, String> keys = new TreeMap<>(conf);
     keys.keySet().removeAll(KEYS_HERE);
     keys.put(Keys.TOLD, String.join(",", told));
-    hasFiles |= !Collections.disjoint(keys.keySet(), FILES);
+    hasFiles |= FILES.stream().anyMatch(key -> !names(keys.getOrDefault(key, "")).isEmpty());
     if (hasFiles) {
       // Then Spark copies the files into the working directory and unpacks the archives, as in its own cluster mode.
       text.insert(0, "dir=$(mktemp -d) && cd \"$dir\" && ");
@@ -308,7 +309,7 @@ final class ClusterMode {
     }
     keys.forEach((key, value) -> text.append(" --conf ").append(word(key, key + "=", value)));
     List<String> application = arguments.application();
-    if (application.isEmpty()) {
+    if (application.isEmpty() || application.get(0).isBlank()) {
       throw new IllegalArgumentException("there is no application: name its jar or its .py file");
     }
     String first = application.get(0);
@@ -330,14 +331,19 @@ final class ClusterMode {
   /** The value of an option or a key, behind `before`, as a word of a shell. */
   private String word(String name, String before, String value) {
     boolean isFirst = FIRST_FILES.contains(name);
-    return !isFirst && !FILES.contains(name) ? Submit.quoted(before + value)
+    return !isFirst && !FILES.contains(name) || names(value).isEmpty() ? Submit.quoted(before + value)
         : (before.isEmpty() ? "" : Submit.quoted(before)) + paths(value, !isFirst);
+  }
+
+  /** The files of a list. As Spark does, nothing stands for no file. */
+  private static List<String> names(String list) {
+    return Stream.of(list.split(",")).filter(one -> !one.isBlank()).toList();
   }
 
   /** A list of files as words of a shell; those of this machine come along, or are uploaded. */
   private String paths(String list, boolean isUploaded) {
     List<String> words = new ArrayList<>();
-    for (String one : list.split(",")) {
+    for (String one : names(list)) {
       String path = one.replaceFirst("#.*", "");
       String alias = one.substring(path.length());
       if (path.matches("(?!file:)[a-z0-9]+:.*")) {

@@ -357,6 +357,16 @@ final class SubmitTest {
     Check.same(call.words().stream().filter(word -> word.endsWith("x.jar")).count(), 1L);
     call = cluster("--jars", folder + "/*.jar", "local:///app.jar");
     assert command(call).contains(" '--jars' " + dir + "'x.jar'''," + dir + "'y.jar''' ") : command(call);
+    // As scripts give them: "$JARS", "$A,$B".
+    String none = "exec env POSSE_SPARK_IMAGE='i:1' ";
+    for (String[] row : new String[][] {{"--jars", "", none, " '--jars' '' "}, {"--files", " , ", none, " '--files' ' , ' "},
+        {"--conf", "spark.jars=", none, " --conf 'spark.jars=' "}, {"--keytab", "", none, " '--keytab' '' "},
+        {"--py-files", "," + jar, "dir=$(", " '--py-files' " + dir + "'x.jar''' "},
+        {"--conf", "spark.archives=," + jar + "#x,,", "dir=$(", " --conf 'spark.archives='" + dir + "'x.jar''#x' "}}) {
+      String text = command(cluster(row[0], row[1], "local:///app.jar"));
+      assert text.startsWith(row[2]) && text.contains(row[3]) : row[1] + ": " + text;
+    }
+    Check.fails(() -> cluster(""), "there is no application");
     String upload = "spark.kubernetes.file.upload.path";
     Check.fails(() -> cluster("--jars", jar + "," + other, "local:///app.jar"), jar + " and " + other + " have one name", upload);
     Check.fails(() -> cluster(app.toString()), app.toString(), upload);
