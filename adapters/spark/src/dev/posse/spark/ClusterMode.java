@@ -16,7 +16,9 @@ import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.function.BiConsumer;
 import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.function.UnaryOperator;
+import java.util.regex.PatternSyntaxException;
 import java.util.stream.Stream;
 
 import com.fasterxml.jackson.databind.JsonNode;
@@ -32,7 +34,7 @@ import org.apache.spark.network.util.JavaUtils;
 final class ClusterMode {
   private static final String DRIVER = "spark.kubernetes.driver.";
   private static final ObjectMapper YAML = new ObjectMapper(new YAMLFactory());
-  private static final String NO_JVM_FACTOR = "0.4";
+  private static final double NO_JVM_FACTOR = 0.4;
   private static final String FACTOR = "spark.kubernetes.memoryOverheadFactor";
   private static final String RESOURCE = "spark.driver.resource.";
   /** Options and keys whose files of this machine come along. Spark copies them into the driver's working directory. */
@@ -138,7 +140,7 @@ final class ClusterMode {
     text(driver, "container", DRIVER + "podTemplateContainerName");
     ObjectNode container = container(pod, driver.path("container").asText());
     resources(container.withObject("/resources"));
-    int page = Integer.parseInt(conf.getOrDefault("spark.ui.port", "4040"));
+    int page = number("spark.ui.port", Integer::parseInt).orElse(4040);
     if (page > 0) {
       // Prometheus finds only ports that a container declares.
       container.withArray("ports").addObject().put("name", "spark-ui").put("containerPort", page);
@@ -186,6 +188,16 @@ final class ClusterMode {
     return value;
   }
 
+  private <T> Optional<T> number(String key, Function<String, T> parse) {
+    return take(key).map(text -> {
+      try {
+        return parse.apply(text);
+      } catch (IllegalArgumentException e) {
+        throw new IllegalArgumentException(key + " is " + text + ": " + e.getMessage(), e);
+      }
+    });
+  }
+
   private void text(ObjectNode driver, String name, String key) {
     take(key).ifPresent(value -> driver.put(name, value));
   }
@@ -201,11 +213,11 @@ final class ClusterMode {
 
   /** As Spark computes them: its memory with the overhead, and the limit of CPU only if there is one. */
   private void resources(ObjectNode resources) {
-    long memory = JavaUtils.byteStringAsMb(take("spark.driver.memory").orElse("1g"));
-    double factor = Double.parseDouble(take("spark.driver.memoryOverheadFactor").or(() -> take(FACTOR))
-        .orElse(isNoJvm() ? NO_JVM_FACTOR : "0.1"));
-    long least = JavaUtils.byteStringAsMb(take("spark.driver.minMemoryOverhead").orElse("384m"));
-    long overhead = take("spark.driver.memoryOverhead").map(JavaUtils::byteStringAsMb)
+    long memory = number("spark.driver.memory", JavaUtils::byteStringAsMb).orElse(1024L);
+    double factor = number("spark.driver.memoryOverheadFactor", Double::parseDouble)
+        .or(() -> number(FACTOR, Double::parseDouble)).orElse(isNoJvm() ? NO_JVM_FACTOR : 0.1);
+    long least = number("spark.driver.minMemoryOverhead", JavaUtils::byteStringAsMb).orElse(384L);
+    long overhead = number("spark.driver.memoryOverhead", JavaUtils::byteStringAsMb)
         .orElse(Math.max((long) (factor * memory), least));
     String all = memory + overhead + "Mi";
     String cores = take(DRIVER + "request.cores").or(() -> take("spark.driver.cores")).orElse("1");
@@ -215,7 +227,11 @@ final class ClusterMode {
     each(RESOURCE, (name, value) -> {
       String kind = name.replaceFirst("\\.amount$", "");
       if (!kind.equals(name)) {
-        limits.put(conf.getOrDefault(RESOURCE + kind + ".vendor", "") + "/" + kind, value);
+        String vendor = RESOURCE + kind + ".vendor";
+        if (conf.getOrDefault(vendor, "").isBlank()) {
+          throw new IllegalArgumentException(RESOURCE + name + " is " + value + ", and the vendor is missing: set " + vendor);
+        }
+        limits.put(conf.get(vendor) + "/" + kind, value);
       }
     });
   }
@@ -305,7 +321,7 @@ final class ClusterMode {
     }
     if (isNoJvm()) {
       // Spark's cluster mode gives executors the factor of the driver's pod.
-      keys.putIfAbsent(FACTOR, NO_JVM_FACTOR);
+      keys.putIfAbsent(FACTOR, String.valueOf(NO_JVM_FACTOR));
     }
     keys.forEach((key, value) -> text.append(" --conf ").append(word(key, key + "=", value)));
     List<String> application = arguments.application();
@@ -370,8 +386,8 @@ final class ClusterMode {
     } else {
       try (DirectoryStream<Path> found = Files.newDirectoryStream(file.resolveSibling(""), String.valueOf(file.getFileName()))) {
         found.forEach(one -> all.add(one.toString()));
-      } catch (IOException e) {
-        // There is no such folder.
+      } catch (IOException | PatternSyntaxException e) {
+        // There is no such folder, or no such pattern.
       }
     }
     all.removeIf(one -> !Files.isRegularFile(Path.of(one)));

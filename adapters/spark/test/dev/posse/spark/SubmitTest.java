@@ -296,6 +296,11 @@ final class SubmitTest {
         .at("/pod/spec/containers/0/resources/limits");
     Check.same(limits.path("nvidia.com/gpu").asText(), "2");
     assert command(cluster("--verbose", "local:///app.jar")).contains(" '--verbose' ");
+    for (String key : List.of("spark.ui.port", "spark.driver.memory", "spark.driver.memoryOverhead",
+        "spark.driver.memoryOverheadFactor", "spark.kubernetes.memoryOverheadFactor", "spark.driver.minMemoryOverhead")) {
+      Check.fails(() -> cluster("--conf", key + "=abc", "local:///app.jar"), key + " is abc: ");
+    }
+    Check.fails(() -> cluster("--conf", gpu + "amount=2", "local:///app.jar"), gpu + "amount is 2", "set " + gpu + "vendor");
   }
 
   /** Keys that Spark reads in steps which do not run here. */
@@ -370,7 +375,8 @@ final class SubmitTest {
     String upload = "spark.kubernetes.file.upload.path";
     Check.fails(() -> cluster("--jars", jar + "," + other, "local:///app.jar"), jar + " and " + other + " have one name", upload);
     Check.fails(() -> cluster(app.toString()), app.toString(), upload);
-    for (String absent : List.of("nosuch.py", folder + "/nosuch.jar", "file:///nosuch.py", folder + "/nosuch*.jar", folder.toString())) {
+    for (String absent : List.of("nosuch.py", folder + "/nosuch.jar", "file:///nosuch.py", folder + "/nosuch*.jar", folder.toString(),
+        "x[")) {
       Check.fails(() -> cluster("--files", absent, "local:///app.py"), absent + " is no file of this machine", "local:///");
       Check.fails(() -> cluster(absent), absent + " is no file of this machine");
     }
