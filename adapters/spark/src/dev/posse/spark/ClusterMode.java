@@ -298,10 +298,10 @@ final class ClusterMode {
     if (image.isEmpty()) {
       throw new IllegalArgumentException("there is no image: set spark.kubernetes.container.image");
     }
-    String script = bring(place.script());
+    String script = bring(place.script(), false);
     // A pod does not know its image, and a message should name it. The jar may have any name.
     StringBuilder text = new StringBuilder("exec env POSSE_SPARK_IMAGE=").append(Submit.quoted(image))
-        .append(" POSSE_SPARK_JAR=").append(bring(place.jar())).append(" sh ").append(script);
+        .append(" POSSE_SPARK_JAR=").append(bring(place.jar(), false)).append(" sh ").append(script);
     arguments.flagsOfSpark().forEach(flag -> text.append(' ').append(Submit.quoted(flag)));
     boolean hasFiles = false;
     for (Arguments.Option option : arguments.options()) {
@@ -339,8 +339,9 @@ final class ClusterMode {
     long bytes = files.values().stream().mapToLong(path -> Path.of(path).toFile().length()).sum();
     if (bytes > FILE_BYTES_MAX) {
       throw new IllegalArgumentException("files of this machine have " + bytes + " bytes (" + String.join(", ", files.values())
-          + "), and " + FILE_BYTES_MAX + " come along: set " + UPLOAD_PATH + " to a folder that the driver reaches, such as"
-          + " s3a://bucket/uploads, or put them into the image and name them as local:///PATH");
+          + "), and " + FILE_BYTES_MAX + " come along: " + (conf.containsKey(UPLOAD_PATH) ? ""
+          : "set " + UPLOAD_PATH + " to a folder that the driver reaches, such as s3a://bucket/uploads, or ")
+          + "put them into the image and name them as local:///PATH");
     }
   }
 
@@ -367,7 +368,7 @@ final class ClusterMode {
       } else if (isUploaded && conf.containsKey(UPLOAD_PATH)) {
         all(path).forEach(file -> words.add(Submit.quoted(upload.apply(file) + alias)));
       } else {
-        all(path).forEach(file -> words.add(bring(file) + Submit.quoted(alias)));
+        all(path).forEach(file -> words.add(bring(file, isUploaded) + Submit.quoted(alias)));
       }
     }
     return String.join(",", words);
@@ -398,16 +399,17 @@ final class ClusterMode {
     return all;
   }
 
-  /** Lets a file come along, and returns where it is then. */
-  private String bring(String path) {
+  /** Lets a file come along, and returns where it is then. With an upload path it would be uploaded, or not. */
+  private String bring(String path, boolean isUploaded) {
     String name = Path.of(path).getFileName().toString();
     String other = files.putIfAbsent(name, path);
-    String remedy = ": rename one, or set " + UPLOAD_PATH;
+    String remedy = isUploaded ? ", or set " + UPLOAD_PATH : "";
     if (other != null && !Path.of(path).toAbsolutePath().normalize().equals(Path.of(other).toAbsolutePath().normalize())) {
-      throw new IllegalArgumentException(other + " and " + path + " have one name" + remedy);
+      throw new IllegalArgumentException(other + " and " + path + " have one name: rename one" + remedy);
     }
     if (!name.matches("[A-Za-z0-9._-]+")) {
-      throw new IllegalArgumentException(path + " has a name with other characters than letters, digits, ., _ and -" + remedy);
+      throw new IllegalArgumentException(path + " has a name with other characters than letters, digits, ., _ and -: rename it"
+          + remedy);
     }
     return "\"$POSSE_FILES_DIR\"/" + Submit.quoted(name);
   }

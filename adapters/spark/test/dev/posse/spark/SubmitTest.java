@@ -375,6 +375,13 @@ final class SubmitTest {
     String upload = "spark.kubernetes.file.upload.path";
     Check.fails(() -> cluster("--jars", jar + "," + other, "local:///app.jar"), jar + " and " + other + " have one name", upload);
     Check.fails(() -> cluster(app.toString()), app.toString(), upload);
+    // What never goes there has another remedy, and so has what is too large all the same.
+    Path large = Files.write(folder.resolve("large"), new byte[900_000]);
+    for (Object[] row : new Object[][] {{app, ": rename it\n"}, {large, " come along: put them into the image and"}}) {
+      String text = explained("--deploy-mode", "cluster", "--conf", IMAGE, "--conf", upload + "=/tmp", "--keytab",
+          row[0].toString(), "local:///app.jar");
+      assert java.util.regex.Pattern.compile("refused: .*" + row[0] + ".*" + row[1]).matcher(text).find() : text;
+    }
     for (String absent : List.of("nosuch.py", folder + "/nosuch.jar", "file:///nosuch.py", folder + "/nosuch*.jar", folder.toString(),
         "x[")) {
       Check.fails(() -> cluster("--files", absent, "local:///app.py"), absent + " is no file of this machine", "local:///");
