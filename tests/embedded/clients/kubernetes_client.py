@@ -43,6 +43,14 @@ def until(what, look):
         time.sleep(0.05)
 
 
+def discovery():
+    check("versions", client.CoreApi().get_api_versions().versions, ["v1"])
+    groups = client.ApisApi().get_api_versions().groups
+    check("batch", [group.preferred_version.version for group in groups if group.name == "batch"], ["v1"])
+    check("pods", [one.kind for one in core.get_api_resources().resources if one.name == "pods"], ["Pod"])
+    assert client.VersionApi().get_code().git_version
+
+
 def pod(name, script="sleep 600", **spec):
     return client.V1Pod(
         metadata=client.V1ObjectMeta(name=name, labels={"app": "py", "name": name}),
@@ -259,6 +267,6 @@ def leaders():
 
 
 if __name__ == "__main__":
-    for part in (pods, logs, commands, jobs, config_maps, watches, leaders):
+    for part in (discovery, pods, logs, commands, jobs, config_maps, watches, leaders):
         part()
         print(part.__name__, "ok")

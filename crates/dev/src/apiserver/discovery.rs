@@ -23,7 +23,10 @@ pub(crate) fn document(path: &str) -> Option<Value> {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     match segments.as_slice() {
         ["version"] => Some(version()),
-        ["api"] => Some(json!({ "kind": "APIVersions", "versions": ["v1"] })),
+        ["api"] => Some(json!({
+            // The official Python client refuses an answer without this list.
+            "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []
+        })),
         ["apis"] => {
             let groups: Vec<Value> = groups().into_iter().map(group).collect();
             Some(json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
