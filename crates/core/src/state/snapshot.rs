@@ -389,7 +389,10 @@ impl Snapshot {
     /// The server says that this pod does not exist.
     pub fn forget(&mut self, uid: &Uid) -> Option<Change> {
         let pod = self.pods.remove(uid)?;
-        self.tombstones.insert(uid.clone(), pod.version);
+        // Of one that has vanished all events are past: after a restore of etcd it may be there again.
+        if !self.unseen.contains(uid) || pod.version.is_none() {
+            self.tombstones.insert(uid.clone(), pod.version);
+        }
         Some(Change::Gone(Box::new(pod)))
     }
 

@@ -59,6 +59,8 @@ const WORK_REGRESSIONS: &[u64] = &[
 ];
 /// Seeds that once failed in a world of ranks.
 const RANK_REGRESSIONS: &[u64] = &[7255, 37460, 45207];
+/// Seeds that once failed in a world of groups that wait for slots.
+const SLOT_REGRESSIONS: &[u64] = &[2172];
 /// Seeds that once failed in a world of tasks.
 const TASK_REGRESSIONS: &[u64] = &[610, 2922, 7136];
 /// The same with a record.
@@ -221,6 +223,14 @@ fn ranks_that_once_were_unstable_are_stable() {
 #[test]
 fn slots_are_waited_for() {
     play_each(20, |seed| World::with_slot_waits(seed).run().map(drop));
+}
+
+/// A restore of etcd brought back a pod that had vanished.
+#[test]
+fn a_slot_that_once_had_two_executors_has_one() {
+    for seed in SLOT_REGRESSIONS {
+        assert_eq!(World::with_slot_waits(*seed).run().map(drop), Ok(()), "seed {seed}");
+    }
 }
 
 /// Each task is told as ended once, none is lost, and none runs twice at the same time.
