@@ -141,6 +141,22 @@ fn adopted_executors_keep_their_slots_and_surplus_waits_for_the_hold() {
     }
 }
 
+/// The executor of a create that took effect late ends more slowly than the one that has its slot.
+#[test]
+fn a_slot_waits_for_the_last_of_its_executors() {
+    let mut run = Run::unlisted(policy(), vec![ranks(1)]);
+    for id in [1, 4] {
+        let mut pod = run.pod("g", id);
+        (pod.slot, pod.phase, pod.container) = (Some(0), Phase::Running, ContainerState::Running);
+        run.pods.push(pod);
+    }
+    run.list();
+    run.gone(&[1]);
+    assert_eq!(run.slots_created(), []);
+    run.gone(&[4]);
+    assert_eq!(run.slots_created().iter().map(|new| new.1).collect::<Vec<_>>(), [0]);
+}
+
 #[test]
 fn with_replace_gone_the_successor_waits_for_the_pod() {
     let group = GroupSpec { replace: Replace::Gone, ..ranks(2) };
