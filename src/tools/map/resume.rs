@@ -43,6 +43,7 @@ impl Done {
                 fail(format!("line {} is none that `posse map --resume` has written", i + 1))
             })?);
         }
+        files::make_own(&file).map_err(|error| fail(format!("cannot be opened: {error}")))?;
         if !cut_off.is_empty() {
             let cut = file.set_len(whole.len() as u64);
             cut.map_err(|error| fail(format!("cannot be cut: {error}")))?;
