@@ -263,29 +263,6 @@ fn other_contents_under_a_known_key_are_refused_with_the_field() {
     assert_eq!(twice, Reply::TaskDiffers { key: "b".into(), field: "retries" });
 }
 
-/// The values of a task that has succeeded go, and have other keys when they are stored again.
-#[test]
-fn other_keys_of_values_are_other_contents_until_the_task_has_succeeded() {
-    for (code, is_same) in [(0, true), (1, false)] {
-        let mut run = Run::new(policy(), vec![group(0, None)]);
-        let with = |key: &str| Task {
-            secret_env: [("TOKEN".to_owned(), key.into())].into(),
-            files: [("/token".to_owned(), key.into())].into(),
-            ..task("a", 0)
-        };
-        say(&mut run, &[with("i.1")]);
-        settle(&mut run);
-        let reply = say(&mut run, &[with("i.2")]);
-        assert_eq!(reply, Reply::TaskDiffers { key: "a".into(), field: "files" });
-        run.watch(&[1], end_with(code));
-        let reply = say(&mut run, &[with("i.2")]);
-        assert_eq!(matches!(reply, Reply::Tasks(_)), is_same, "{reply:?}");
-        let other = Task { files: Default::default(), ..with("i.2") };
-        let reply = say(&mut run, &[other]);
-        assert_eq!(reply, Reply::TaskDiffers { key: "a".into(), field: "files" });
-    }
-}
-
 #[test]
 fn a_failure_takes_a_retry_and_the_last_one_fails_the_task() {
     let spends_at_once = Policy { failures_app: Limit::Max(0), ..Policy::default() };

@@ -186,17 +186,15 @@ impl Tasks {
 
     /// The first field in which this task differs from what its key was given with before.
     pub fn difference(&self, task: &Task) -> Option<&'static str> {
-        let (before, attempts) = match self.ended.get(&task.key) {
+        let ended = self.ended.get(&task.key);
+        let (before, attempts) = match ended {
             Some(ended) => (&ended.task, ended.attempts),
             None => self.open.get(&task.key).map(|open| (&open.task, open.attempts))?,
         };
-        let ended = self.ended.get(&task.key);
-        // It does not run again, so nobody keeps its values.
-        let has_no_values = ended.is_some_and(|one| one.end.outcome == TaskOutcome::Succeeded);
-        let field = match has_no_values {
-            true => before.digest_without_keys().difference(&task.digest_without_keys()),
-            false => before.digest().difference(&task.digest()),
-        };
+        // One that has succeeded does not run again, so nobody keeps its values.
+        let has_values = ended.is_none_or(|one| one.end.outcome != TaskOutcome::Succeeded);
+        let digest = if has_values { Task::digest } else { Task::digest_without_keys };
+        let field = digest(before).difference(&digest(task));
         field.filter(|&field| field != AFTER || attempts == 0)
     }
 
