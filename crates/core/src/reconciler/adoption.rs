@@ -1,6 +1,7 @@
 //! Adopts the pods that earlier runs created: `policy::adoption` decides what each is to this run, and
 //! this carries it out.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::Reconciler;
@@ -11,10 +12,27 @@ use crate::model::pod::Pod;
 use crate::model::settings::GroupSpec;
 use crate::policy::adoption::{Adoption, GroupFacts, PodFacts, Reported, judge};
 use crate::state::executors::{Executor, Group, Life, has_ended};
+use crate::state::snapshot::Change;
 use crate::state::tasks::Adopted;
 use posse_base::time::Millis;
 
 impl Reconciler {
+    /// First what was told as done, then what was told as lost, what has ended, and what runs. Of two that have ended with
+    /// one index the later one counts: it was begun because the other did not.
+    pub(super) fn adoption_order(&self, change: &Change) -> (u8, Reverse<ExecutorId>) {
+        let any = Reverse(ExecutorId(0));
+        let pod = match change {
+            Change::Gone(_) => None,
+            Change::Updated(uid) => self.snapshot.get(uid),
+        };
+        match pod {
+            Some(pod) if pod.completed => (0, any),
+            Some(pod) if pod.counted.is_some() => (1, any),
+            Some(pod) if has_ended(pod) => (2, Reverse(pod.id)),
+            Some(_) | None => (3, any),
+        }
+    }
+
     /// Adopts a pod that an earlier run created.
     pub(super) fn adopt(&mut self, id: ExecutorId, uid: &Uid, now: Millis) {
         let Some(pod) = self.snapshot.get(uid) else { return };

@@ -3,8 +3,6 @@
 //! Foreign pods have our labels, but posse did not create them. posse reports each of them once and leaves it alone: it
 //! counts for nothing and is never deleted.
 
-use std::cmp::Reverse;
-
 use super::Reconciler;
 use super::losses::LostPod;
 use super::retries::forget_refusal;
@@ -72,22 +70,6 @@ impl Reconciler {
         executors.truncate(ADOPTED_IDS_MAX);
         if count > 0 {
             self.out.tell(Event::Run(RunEvent::Adopted { executors, count }));
-        }
-    }
-
-    /// First what was told as done, then what was told as lost, what has ended, and what runs. Of two that have ended with
-    /// one index the later one counts: it was begun because the other did not.
-    fn adoption_order(&self, change: &Change) -> (u8, Reverse<ExecutorId>) {
-        let any = Reverse(ExecutorId(0));
-        let pod = match change {
-            Change::Gone(_) => None,
-            Change::Updated(uid) => self.snapshot.get(uid),
-        };
-        match pod {
-            Some(pod) if pod.completed => (0, any),
-            Some(pod) if pod.counted.is_some() => (1, any),
-            Some(pod) if has_ended(pod) => (2, Reverse(pod.id)),
-            Some(_) | None => (3, any),
         }
     }
 

@@ -9,12 +9,12 @@ use crate::model::task::{AFTER, Shape, Task, TaskEnd, TaskOutcome, TaskRun};
 use crate::state::counts::Counts;
 use crate::state::ready_tasks::{Place, ReadyTasks};
 use crate::state::records::Records;
-use crate::state::tasks::arrays::{Arrays, Prior};
+use crate::state::tasks::prior_arrays::{Arrays, Prior};
 use crate::state::throttle::Throttles;
 use posse_base::time::Millis;
 
-mod arrays;
 mod order;
+mod prior_arrays;
 
 /// A refused task fails only after this time if nothing else of its group shows whose fault it is: a webhook may
 /// refuse all pods for a while.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::task::{Task, TaskEnd};
 use crate::state::tasks::Tasks;
-use crate::state::tasks::arrays::Prior;
+use crate::state::tasks::prior_arrays::Prior;
 
 impl Tasks {
     /// A task with this key, or an array of this name.
