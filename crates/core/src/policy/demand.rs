@@ -64,6 +64,13 @@ impl GroupFacts<'_> {
         retries.chain([target]).chain(tasks).filter(|demand| demand.n > 0)
     }
 
+    /// How many executors for tasks may be created: `max` leaves them what the target does not need.
+    pub fn n_for_tasks(&self) -> u32 {
+        let own = self.group.target().max(self.group.own_capacity());
+        let room = self.group.spec.max.map_or(u32::MAX, |max| max.saturating_sub(own));
+        self.group.tasks.n_ready().min(room.saturating_sub(self.group.tasks.counts.capacity()))
+    }
+
     /// How many executors are too many.
     pub fn surplus(&self) -> u32 {
         let own = self.group.own_capacity().saturating_sub(self.group.target());

@@ -142,7 +142,7 @@ fn slots(case: &Case<'_>) -> Option<Limit> {
 
 /// `max` leaves tasks what the target does not need.
 fn max(case: &Case<'_>) -> Option<Limit> {
-    let at_most = case.facts.group.n_missing_for_tasks();
+    let at_most = case.facts.n_for_tasks();
     case.up_to(at_most, Waiting::Group(GroupWait::Max), None)
 }
 

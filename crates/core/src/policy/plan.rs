@@ -158,7 +158,7 @@ impl<'a> Draft<'a> {
                 Why::Retry => drop(retries.insert(shape, n)),
                 Why::Target => {}
                 Why::Task => {
-                    let is_stuck = facts.group.tasks.throttles.of(shape).is_stuck(run.now);
+                    let is_stuck = facts.group.tasks.throttles.of(shape).problems.is_stuck(run.now);
                     let n_startable = if is_stuck { 0 } else { n };
                     draft.n_startable = draft.n_startable.saturating_add(n_startable);
                 }
@@ -243,7 +243,7 @@ impl<'a> Draft<'a> {
     /// When an executor of the group is stuck, so that its place may go to a task.
     fn stuck_at(&self) -> Option<Millis> {
         let tasks = Some(&self.facts.group.tasks).filter(|tasks| tasks.n_ready() > 0)?;
-        tasks.throttles.all().filter_map(|throttle| throttle.stuck_at(self.run.now)).min()
+        tasks.throttles.all().filter_map(|throttle| throttle.problems.stuck_at(self.run.now)).min()
     }
 
     /// Why fewer executors are created than are wanted, the tightest limit first.
@@ -271,10 +271,9 @@ impl<'a> Draft<'a> {
     }
 
     fn finish(mut self, n_displaced: u32) -> GroupPlan {
-        let group = self.facts.group;
         let n_retries = self.n_requests.min(self.left.retries);
         let n_beyond = self.n_alone - self.n_new;
-        let n_without_place = self.n_startable.saturating_sub(group.n_missing_for_tasks());
+        let n_without_place = self.n_startable.saturating_sub(self.facts.n_for_tasks());
         let wanted = self.wanted.n_new().saturating_add(self.wanted.retries);
         let creates = self.creates();
         let n_limited = if creates.is_empty() { 0 } else { wanted };

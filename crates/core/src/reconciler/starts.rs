@@ -17,7 +17,7 @@ use crate::policy::unplaced::{IGNORED, IGNORED_MS, UNPLACED, UNPLACED_MS};
 use crate::state::create_backoff::BackoffCause;
 use crate::state::due::Timer;
 use crate::state::executors::{Group, Start};
-use crate::state::throttle::OWN_PROBLEMS;
+use crate::state::start_problems::OWN_PROBLEMS;
 use posse_base::text::sanitize;
 use posse_base::time::Millis;
 
@@ -310,7 +310,9 @@ impl Reconciler {
     pub(super) fn give_places(&mut self, name: &GroupName, n: u32, now: Millis) {
         let Some(group) = self.executors.groups().get(name).filter(|_| n > 0) else { return };
         let mut stuck: Vec<(ExecutorId, StartProblemKind)> = Vec::new();
-        for throttle in group.tasks.throttles.all().filter(|throttle| throttle.is_stuck(now)) {
+        for throttle in
+            group.tasks.throttles.all().filter(|throttle| throttle.problems.is_stuck(now))
+        {
             let tried = throttle.backoff.start_probe();
             for kind in OWN_PROBLEMS {
                 let ids = throttle.problems.of(kind).iter().map(|(_, id)| *id);

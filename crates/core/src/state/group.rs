@@ -181,13 +181,6 @@ impl Group {
         self.own.capacity()
     }
 
-    /// How many executors for tasks may be created: `max` leaves them what the target does not need.
-    pub fn n_missing_for_tasks(&self) -> u32 {
-        let own = self.target().max(self.own_capacity());
-        let room = self.spec.max.map_or(u32::MAX, |max| max.saturating_sub(own));
-        self.tasks.n_ready().min(room.saturating_sub(self.tasks.counts.capacity()))
-    }
-
     /// The group's `max`, if this target takes all of it. `max: 0` is a group that only holds its tasks.
     pub fn max_without_room_for_tasks(target: u32, max: Option<u32>) -> Option<u32> {
         max.filter(|&max| target > 0 && max > 0 && target >= max)

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use crate::model::ids::ExecutorId;
-use crate::model::pod::StartProblemKind;
 use crate::model::task::Shape;
 use crate::state::counts::Counts;
 use crate::state::create_backoff::CreateBackoff;
@@ -15,17 +14,6 @@ use posse_base::time::Millis;
 /// The most shapes of a group that have a throttle of their own. The tasks of further ones share that of the
 /// template.
 pub const SHAPES_MAX: usize = 256;
-/// An executor whose start has had a problem for this long is stuck: it gives its place to a task of a shape that
-/// has none.
-const STUCK_MS: u64 = 30_000;
-/// The problems of a shape. An executor that a gate or a queue holds back waits, and would lose its turn.
-pub const OWN_PROBLEMS: [StartProblemKind; 4] = [
-    StartProblemKind::Config,
-    StartProblemKind::Image,
-    StartProblemKind::Unschedulable,
-    StartProblemKind::Ignored,
-];
-
 /// What is known about the starts of one shape.
 #[derive(Clone, Debug, Default)]
 pub struct Throttle {
@@ -57,20 +45,6 @@ impl Throttle {
     /// it has accepted others since it first refused one of this shape.
     pub fn on_task_refused(&mut self, n_accepted: u64) -> bool {
         *self.refused_at.get_or_insert(n_accepted) < n_accepted
-    }
-
-    /// An executor of the shape is stuck.
-    pub fn is_stuck(&self, now: Millis) -> bool {
-        self.first_problem_at().is_some_and(|since| since.after(STUCK_MS) <= now)
-    }
-
-    /// When an executor of the shape is stuck, if that is in the future.
-    pub fn stuck_at(&self, now: Millis) -> Option<Millis> {
-        self.first_problem_at().map(|since| since.after(STUCK_MS)).filter(|&at| at > now)
-    }
-
-    fn first_problem_at(&self) -> Option<Millis> {
-        OWN_PROBLEMS.iter().filter_map(|&kind| Some(self.problems.of(kind).first()?.0)).min()
     }
 
     fn is_used(&self) -> bool {
