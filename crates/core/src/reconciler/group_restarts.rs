@@ -119,12 +119,12 @@ impl Reconciler {
         };
         let highest = found.iter().filter(|executor| is_capacity(executor) || executor.is_done);
         let n_slots = highest.filter_map(|e| e.slot).max().map_or(0, |highest| highest + 1);
-        // The pods of those that have completed may be gone.
+        // The pods of those that have completed may be gone. If some have, the attempt has begun, whoever is left.
         let n_completed = group.work.n_completed();
         let n_wanted = group.target().saturating_add(n_completed).max(n_slots);
         let n_capacity = found.iter().filter(is_capacity).count();
         let n_there = u32::try_from(n_capacity).unwrap_or(u32::MAX).saturating_add(n_completed);
-        if !found.is_empty() && n_there < n_wanted {
+        if (!found.is_empty() || n_completed > 0) && n_there < n_wanted {
             self.restart_group(name, now);
         }
     }

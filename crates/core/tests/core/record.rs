@@ -385,6 +385,10 @@ fn a_restart_of_posse_is_no_loss_of_a_group() {
     let mut again = restart(run.clone(), group.clone(), true);
     assert_eq!((again.group("g").completed, again.losses()), (3, vec![]));
     assert_eq!(again.slots_created(), []);
+    // But the loss of all that were left is one, and also those that have completed are needed again.
+    let mut again = restart(run.clone(), group.clone(), false);
+    assert_eq!(again.group("g").completed, 0);
+    assert_eq!(again.slots_created().iter().map(|created| created.1).min(), Some(0));
     // posse was killed before the record had the next attempt.
     run.pods.iter_mut().for_each(|pod| pod.attempt = 2);
     let Run { pods, version, now, .. } = run;
