@@ -15,7 +15,7 @@ pub enum Topic {
     Group(GroupName),
     /// How far a task has come.
     Progress(GroupName, Arc<str>),
-    /// The target that a call has set.
+    /// A group's target, and without `completions` the work that has lowered it.
     Target(GroupName),
     /// A task, as the call gave it.
     Task(GroupName, Arc<str>),
@@ -28,12 +28,7 @@ pub enum Topic {
 pub enum Knowledge {
     Group(CallFields),
     Progress(Progress),
-    /// `of_file`: the target that the configuration had then. `is_deleted`: a call has deleted the group since.
-    Target {
-        target: u32,
-        of_file: u32,
-        is_deleted: bool,
-    },
+    Target(Target),
     /// `order`: tasks are begun in this order.
     Task {
         order: u64,
@@ -44,6 +39,21 @@ pub enum Knowledge {
         attempt: u32,
         ended: EndedWork,
     },
+}
+
+/// The target of a group, and what has lowered it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    pub target: u32,
+    /// The target that the configuration had then.
+    pub of_file: u32,
+    /// A call has deleted the group of the file since, and another one may have made one of this name.
+    pub is_deleted: bool,
+    /// How much work has ended without `completions`.
+    pub n_completed: u32,
+    pub n_given_up: u32,
+    /// The executors that it had, as far as their pods may still tell of it.
+    pub ended: BTreeSet<ExecutorId>,
 }
 
 /// How far a task has come.

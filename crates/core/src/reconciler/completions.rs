@@ -132,20 +132,23 @@ impl Reconciler {
         });
         let Some(group) = self.executors.group_of(id) else { return };
         let before = group.target();
+        let has_indexes = group.spec.completions.is_some();
         // Without an index another one has it, or it has ended before.
-        if group.spec.completions.is_none()
-            || index.is_some_and(|index| group.ended.insert(index, is_completed))
-        {
+        let is_first = match has_indexes {
+            true => index.is_some_and(|index| group.ended.insert(index, is_completed)),
+            false => !group.recorded_ends.remove(&id),
+        };
+        if is_first {
             group.work.on_end(is_completed);
         }
-        if group.spec.completions.is_none() && (is_new || !group.is_target_set) {
+        if is_first && !has_indexes && (is_new || !group.is_target_set) {
             group.spec.target = group.spec.target.saturating_sub(1);
             group.spec.min = group.spec.min.min(group.spec.target);
         }
         let (name, target) = (group.spec.name.clone(), group.target());
-        match group.spec.completions {
-            Some(_) => self.note_fact(Topic::Work(name.clone())),
-            None => self.note_target(&name),
+        match has_indexes {
+            true => self.note_fact(Topic::Work(name.clone())),
+            false => self.note_target(&name),
         }
         if target != before {
             self.on_target_changed(name, target, now);

@@ -76,7 +76,7 @@ impl Reconciler {
             return Reply::Refused { what, field };
         }
         let group = self.put_spec(spec, is_new_pod);
-        group.calls.extend(call);
+        group.note_call(call);
         let was_found = !std::mem::replace(&mut group.is_known, true);
         group.is_target_set |= target.is_some();
         let target = group.target();
@@ -117,6 +117,7 @@ impl Reconciler {
         let new = || Group::new(GroupSpec::bare(spec.name.clone()), true);
         let group = self.executors.group_or_insert(spec.name.clone(), new);
         group.of_file = group.of_file.or(was_deleted);
+        group.is_anew |= was_deleted.is_some();
         if group.is_removed {
             (group.is_removed, group.is_target_set, group.n_accepted) = (false, false, 0);
             group.calls.clear();

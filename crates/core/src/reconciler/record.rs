@@ -7,12 +7,13 @@ use std::sync::Arc;
 use super::Reconciler;
 use crate::model::action::{Action, RunVerdict};
 use crate::model::command::{GroupChange, Reply};
-use crate::model::fact::{EndedWork, Fact, Knowledge, Progress, Topic};
+use crate::model::fact::{EndedWork, Fact, Knowledge, Progress, Target, Topic};
 use crate::model::ids::{ExecutorId, GroupName};
 use crate::model::input::RecordError;
 use crate::model::settings::{GroupSpec, RecordUse};
 use crate::model::task::{TASKS_BYTES_MAX, Task};
 use crate::state::executors::Group;
+use crate::state::work::Work;
 use posse_base::time::Millis;
 
 /// What a record says about the tasks of a group, by key.
@@ -151,11 +152,24 @@ impl Reconciler {
             }
             Topic::Target(name) => {
                 if let Some(&of_file) = self.executors.deleted.get(name) {
-                    return Some(Knowledge::Target { target: 0, of_file, is_deleted: true });
+                    let deleted = Target { of_file, is_deleted: true, ..Target::default() };
+                    return Some(Knowledge::Target(deleted));
                 }
-                let Group { spec, of_file, .. } = live(name)?;
-                let (target, of_file) = (spec.target, of_file.unwrap_or_default());
-                Some(Knowledge::Target { target, of_file, is_deleted: false })
+                let group = live(name)?;
+                let mut known = Target {
+                    target: group.spec.target,
+                    of_file: group.of_file.unwrap_or_default(),
+                    is_deleted: group.is_anew,
+                    ..Target::default()
+                };
+                if group.spec.completions.is_none() {
+                    let done = self.executors.own(group).filter(|(_, executor)| executor.is_done);
+                    known.n_completed = group.work.n_completed();
+                    known.n_given_up = group.work.n_given_up();
+                    known.ended = done.map(|(id, _)| id).collect();
+                    known.ended.extend(&group.recorded_ends);
+                }
+                Some(Knowledge::Target(known))
             }
             Topic::Task(name, key) => {
                 let (order, task) = live(name)?.tasks.recorded(key)?;
@@ -165,6 +179,21 @@ impl Reconciler {
                 let Group { ended, attempts, .. } = live(name)?;
                 (*ended != EndedWork::default())
                     .then(|| Knowledge::Work { attempt: attempts.current(), ended: ended.clone() })
+            }
+        }
+    }
+
+    /// Deletes the groups of the file that calls have deleted in an earlier process. Called first.
+    pub fn restore_deleted(&mut self, facts: &[Fact], now: Millis) {
+        for fact in facts {
+            let (Topic::Target(name), Some(Knowledge::Target(known))) =
+                (&fact.topic, &fact.knowledge)
+            else {
+                continue;
+            };
+            let group = self.executors.groups().get(name);
+            if known.is_deleted && group.is_some_and(|one| one.of_file == Some(known.of_file)) {
+                self.delete_group(name, now);
             }
         }
     }
@@ -191,17 +220,8 @@ impl Reconciler {
                     }
                     progress.insert((name, key), known);
                 }
-                (Topic::Target(name), Some(Knowledge::Target { target, of_file, is_deleted })) => {
-                    let group = self.executors.groups().get(&name);
-                    if group.is_none_or(|group| group.of_file.unwrap_or_default() != of_file) {
-                        continue;
-                    }
-                    if is_deleted {
-                        self.delete_group(&name, now);
-                    } else {
-                        // An older posse without a record may have set another one meanwhile, so what runs stays.
-                        self.change_target(&name, target, now);
-                    }
+                (Topic::Target(name), Some(Knowledge::Target(known))) => {
+                    self.restore_target(&name, known, now);
                 }
                 (Topic::Work(name), Some(Knowledge::Work { attempt, ended })) => {
                     self.restore_work(&name, attempt, &ended);
@@ -217,6 +237,20 @@ impl Reconciler {
             }
         }
         self.restore_tasks(tasks, &progress);
+    }
+
+    fn restore_target(&mut self, name: &GroupName, known: Target, now: Millis) {
+        let Some(group) = self.executors.group_mut(name) else { return };
+        if group.of_file.unwrap_or_default() != known.of_file {
+            return;
+        }
+        let work = Work::new(known.n_completed, known.n_given_up);
+        if group.spec.completions.is_none() && work.n_ended() > 0 {
+            (group.work, group.recorded_ends) = (work, known.ended);
+            group.spec.min = group.spec.min.min(known.target);
+        }
+        // An older posse without a record may have set another one meanwhile, so what runs stays.
+        self.change_target(name, known.target, now);
     }
 
     fn restore_work(&mut self, name: &GroupName, attempt: u32, ended: &EndedWork) {

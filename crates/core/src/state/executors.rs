@@ -275,6 +275,7 @@ impl Executors {
         let Some(group) = self.groups.get_mut(name) else { return };
         group.work = Work::default();
         group.ended = EndedWork::default();
+        group.recorded_ends.clear();
         group.slots = Slots::default();
         group.folded = Folded::default();
         for id in &group.members {

@@ -76,6 +76,10 @@ pub struct Group {
     pub work: Work,
     /// With `completions`: the indexes whose work has ended.
     pub(crate) ended: EndedWork,
+    /// Without it: executors of which a record has said that they have lowered the target.
+    pub(crate) recorded_ends: BTreeSet<ExecutorId>,
+    /// A call had deleted the group of the file before another one made this.
+    pub(crate) is_anew: bool,
     /// The pods that stay as the records of work that has ended.
     pub(crate) records: Records,
     /// The work that they tell of, and whose own pods give way.
@@ -96,6 +100,17 @@ impl Group {
     /// A group without executors.
     pub fn new(spec: GroupSpec, is_known: bool) -> Self {
         Self { spec, is_known, ..Self::default() }
+    }
+
+    /// A call has said this about the group, and is in force. The target has a fact of its own.
+    pub(crate) fn note_call(&mut self, call: CallFields) {
+        // These belong to the template of the same call.
+        self.calls.retain(|field, _| !matches!(&**field, "beside" | "volumes_per_slot"));
+        self.calls.extend(call);
+        let has_completions = self.spec.completions.is_some();
+        self.calls.retain(|field, _| {
+            &**field != "target" && (has_completions || &**field != "completions")
+        });
     }
 
     /// The target in force; 0 for a deleted group, and never more than the work that is left.

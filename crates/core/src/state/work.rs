@@ -8,6 +8,10 @@ pub struct Work {
 }
 
 impl Work {
+    pub fn new(n_completed: u32, n_given_up: u32) -> Self {
+        Self { n_completed, n_given_up }
+    }
+
     /// The work of an executor is done, or given up: it failed and is not replaced.
     pub fn on_end(&mut self, is_completed: bool) {
         let n = if is_completed { &mut self.n_completed } else { &mut self.n_given_up };

@@ -9,7 +9,7 @@ use crate::core_run::refusal;
 use posse_core::machines::record::{
     Chunk, ChunkedRecord, FoundChunk, Line, ObjectVersion, RecordFailure, RecordNotice, RecordStore,
 };
-use posse_core::model::fact::{Fact, Knowledge, Topic};
+use posse_core::model::fact::{Fact, Knowledge, Target, Topic};
 use posse_core::model::ids::GroupName;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 
@@ -178,7 +178,10 @@ impl Server {
 
 fn fact(group: &str, target: u32) -> Fact {
     let topic = Topic::Target(GroupName::from(group));
-    Fact { topic, knowledge: Some(Knowledge::Target { target, of_file: 1, is_deleted: false }) }
+    Fact {
+        topic,
+        knowledge: Some(Knowledge::Target(Target { target, of_file: 1, ..Target::default() })),
+    }
 }
 
 fn gone(group: &str) -> Fact {

@@ -9,7 +9,7 @@ use posse_base::time::Millis;
 use posse_core::model::action::{Action, RunVerdict};
 use posse_core::model::command::{AfterKill, Command, GroupChange, GroupCommand, Reply};
 use posse_core::model::event::{DeleteCause, Event, ExecutorEvent};
-use posse_core::model::fact::{Fact, Knowledge, Topic};
+use posse_core::model::fact::{Fact, Knowledge, Target, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName, Uid};
 use posse_core::model::input::{Input, PodEvent, RecordError};
 use posse_core::model::pod::{Draining, Pod};
@@ -28,6 +28,7 @@ fn restart(before: Run, group: GroupSpec, has_pods: bool) -> Run {
     let Run { pods, version, now, record, .. } = before;
     let pods = if has_pods { pods } else { vec![] };
     let mut run = Run { pods, version, now, record, ..Run::unlisted(recorded(), vec![group]) };
+    run.core.restore_deleted(&facts, Millis(now));
     run.core.restore(facts, Millis(now));
     run.list();
     run
@@ -229,8 +230,12 @@ fn a_group_of_calls_is_there_again_as_all_of_them_made_it() {
         },
     };
     let mut run = Run::new(recorded(), vec![spec("g", 0)]);
-    call(&mut run, put(&[("template", "1"), ("max", "3")]));
-    call(&mut run, put(&[("template", "2")]));
+    // The template's parts go with it, and a target is a fact of its own.
+    call(
+        &mut run,
+        put(&[("template", "1"), ("max", "3"), ("volumes_per_slot", "[]"), ("beside", "{}")]),
+    );
+    call(&mut run, put(&[("template", "2"), ("target", "0"), ("completions", "4")]));
     let topic = Topic::Group(GroupName::from("g"));
     let want = Knowledge::Group([field("max", "3"), field("template", "2")].into());
     assert_eq!(run.facts(), [Fact { topic, knowledge: Some(want) }]);
@@ -249,7 +254,7 @@ fn a_deleted_group_takes_its_facts_along() {
     assert_eq!(run.facts().len(), 4);
     call(&mut run, GroupCommand::Delete);
     let topic = Topic::Target(GroupName::from("g"));
-    let is_deleted = Knowledge::Target { target: 0, of_file: 0, is_deleted: true };
+    let is_deleted = Knowledge::Target(Target { is_deleted: true, ..Target::default() });
     assert_eq!(run.facts(), [Fact { topic, knowledge: Some(is_deleted) }]);
 }
 
@@ -265,13 +270,26 @@ fn a_group_that_a_call_has_deleted_is_not_there_again_unless_the_file_has_change
         assert_eq!(is_there, of_file == 2);
         assert_eq!(creates(&mut again).len(), if of_file == 2 { 2 } else { 0 });
     }
-    // A call has made it again.
+    // A call has made it again: it has nothing of the file.
     let pod = Arc::new(PodText::default());
-    let change = GroupChange { pod, target: Some(0), ..GroupChange::default() };
-    call(&mut run, GroupCommand::Put { change });
-    let topic = Topic::Target(GroupName::from("g"));
-    let is_there = Knowledge::Target { target: 0, of_file: 1, is_deleted: false };
-    assert!(run.facts().contains(&Fact { topic, knowledge: Some(is_there) }), "{:?}", run.facts());
+    let change = GroupChange { pod, target: Some(4), ..GroupChange::default() };
+    call(&mut run, GroupCommand::Put { change: change.clone() });
+    let facts = run.facts();
+    let of_file = GroupSpec {
+        max: Some(2),
+        completions: Some(9),
+        restart: Restart::OnFailure,
+        ..spec("g", 1)
+    };
+    let mut again = Run::unlisted(recorded(), vec![of_file]);
+    let now = Millis(again.now);
+    again.core.restore_deleted(&facts, now);
+    let change = GroupChange { target: None, ..change };
+    again.core.restore_group(GroupName::from("g"), change, now);
+    again.core.restore(facts, now);
+    again.list();
+    let spec = |run: &Run| run.core.executors().groups()[&GroupName::from("g")].spec.clone();
+    assert_eq!(spec(&again), spec(&run));
 }
 
 /// Nothing of a call in a stop is recorded, so none is accepted.
@@ -396,6 +414,40 @@ fn a_restart_of_posse_is_no_loss_of_a_group() {
     run.core.restore(stale, Millis(now));
     run.list();
     assert_eq!(run.group("g").completed, 0);
+}
+
+/// Without `completions` the target falls by one for each executor whose work has ended, over any number of restarts.
+#[test]
+fn work_that_has_ended_lowers_the_target_once() {
+    for min in [0, 3] {
+        let group = GroupSpec { restart: Restart::OnFailure, min, ..spec("g", 3) };
+        let mut run = Run::with_running(recorded(), vec![group.clone()]);
+        let stale = run.facts();
+        run.watch(&[1], end_with(0));
+        let target = |run: &mut Run| run.group("g").target;
+        assert_eq!(target(&mut run), 2);
+        // Killed before the label was written.
+        let mut again = restart(run.clone(), group.clone(), true);
+        assert_eq!(target(&mut again), 2);
+        run.watch(&[1], |pod| pod.completed = true);
+        // Killed before the record was written.
+        let Run { pods, version, now, .. } = run.clone();
+        let mut behind =
+            Run { pods, version, now, ..Run::unlisted(recorded(), vec![group.clone()]) };
+        behind.core.restore(stale, Millis(now));
+        behind.list();
+        assert_eq!(target(&mut behind), 2);
+        for _ in 0..3 {
+            run = restart(run, group.clone(), true);
+            assert_eq!((target(&mut run), run.group("g").completed), (2, 1));
+        }
+        run.gone(&[3]);
+        assert_eq!(creates(&mut run).len(), 1, "the work of executor 3 is left");
+        // All is done, and its pods are gone.
+        run.watch(&[2], end_with(0));
+        let mut run = restart(run, group, false);
+        assert_eq!((target(&mut run), run.group("g").completed), (1, 2));
+    }
 }
 
 /// Targets that a driver sets again are not in the record, so the pods are, as without one.

@@ -317,7 +317,7 @@ fn read(text: &str, owner: &RecordOwner, name: &str) -> Result<Vec<Fact>, String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use posse_core::model::fact::Knowledge;
+    use posse_core::model::fact::{Knowledge, Target};
     use posse_core::model::ids::GroupName;
     use posse_testing::Folder;
     use std::os::unix::fs::PermissionsExt as _;
@@ -330,7 +330,10 @@ mod tests {
 
     fn target(group: &str, target: u32) -> Fact {
         let topic = Topic::Target(GroupName::from(group));
-        Fact { topic, knowledge: Some(Knowledge::Target { target, of_file: 1, is_deleted: false }) }
+        Fact {
+            topic,
+            knowledge: Some(Knowledge::Target(Target { target, of_file: 1, ..Target::default() })),
+        }
     }
 
     fn open(path: &Path) -> Result<(FileRecord, Vec<Fact>), OpenError> {

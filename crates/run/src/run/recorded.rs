@@ -127,12 +127,23 @@ impl Run<'_> {
         inbox: &Sender<Message>,
     ) -> Result<Option<RecordThread>, RunError> {
         let Some((record, facts)) = found.opened else { return Ok(None) };
+        core.restore_deleted(&facts, self.clock.now());
         for fact in &facts {
             if let Fact { topic: Topic::Group(name), knowledge: Some(Knowledge::Group(call)) } =
                 fact
                 && let Err(why) = self.restore_group(core, name, call, templates)
             {
                 warn!("group {name} of the record cannot be made again: {why}");
+            }
+        }
+        let is_there = |name: &GroupName| core.executors().groups().contains_key(name);
+        for fact in &facts {
+            if let Fact { topic: Topic::Work(name), knowledge: Some(_) } = fact
+                && !is_there(name)
+            {
+                warn!(
+                    "the record has ended work of group {name}, which posse.yaml does not have: it is left out"
+                );
             }
         }
         core.restore(facts, self.clock.now());

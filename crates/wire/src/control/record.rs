@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::control::task::TaskJson;
-use posse_core::model::fact::{EndedWork, Fact, Knowledge, Progress, Topic, end_reason};
+use posse_core::model::fact::{EndedWork, Fact, Knowledge, Progress, Target, Topic, end_reason};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::settings::EXECUTORS_MAX;
 use posse_core::model::task::{After, Task, TaskEnd, TaskOutcome};
@@ -102,6 +102,12 @@ struct TargetJson {
     of_file: u32,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     deleted: bool,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    completed: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    given_up: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ended: Vec<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -126,6 +132,10 @@ const fn first() -> u32 {
     1
 }
 
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
 fn is_first(attempt: &u32) -> bool {
     *attempt == first()
 }
@@ -144,8 +154,15 @@ pub fn line(fact: &Fact) -> String {
             json!(fields.iter().map(|(name, text)| (&**name, &**text)).collect::<BTreeMap<_, _>>())
         }
         Knowledge::Progress(progress) => json!(progress_json(progress)),
-        Knowledge::Target { target, of_file, is_deleted } => {
-            json!(TargetJson { target: *target, of_file: *of_file, deleted: *is_deleted })
+        Knowledge::Target(known) => {
+            json!(TargetJson {
+                target: known.target,
+                of_file: known.of_file,
+                deleted: known.is_deleted,
+                completed: known.n_completed,
+                given_up: known.n_given_up,
+                ended: known.ended.iter().map(|id| id.0).collect(),
+            })
         }
         Knowledge::Task { order, task } => {
             let task = TaskJson { key: String::new(), ..TaskJson::from(Task::clone(task)) };
@@ -222,8 +239,15 @@ fn knowledge(topic: &Topic, is: Value) -> Result<Knowledge, NotAFact> {
         }
         Topic::Progress(..) => Knowledge::Progress(progress(read(is)?)?),
         Topic::Target(_) => {
-            let TargetJson { target, of_file, deleted } = read(is)?;
-            Knowledge::Target { target, of_file, is_deleted: deleted }
+            let known: TargetJson = read(is)?;
+            Knowledge::Target(Target {
+                target: known.target,
+                of_file: known.of_file,
+                is_deleted: known.deleted,
+                n_completed: known.completed,
+                n_given_up: known.given_up,
+                ended: known.ended.into_iter().map(ExecutorId).collect(),
+            })
         }
         Topic::Task(_, key) => {
             let OrderedTaskJson { order, task } = read(is)?;
@@ -294,7 +318,17 @@ mod tests {
             (Topic::Group(group.clone()), Knowledge::Group([("target".into(), "5".into())].into())),
             (
                 Topic::Target(group.clone()),
-                Knowledge::Target { target: 5, of_file: 3, is_deleted: false },
+                Knowledge::Target(Target { target: 5, of_file: 3, ..Target::default() }),
+            ),
+            (
+                Topic::Target("h".into()),
+                Knowledge::Target(Target {
+                    is_deleted: true,
+                    n_completed: 3,
+                    n_given_up: 1,
+                    ended: [ExecutorId(2), ExecutorId(1_001)].into(),
+                    ..Target::default()
+                }),
             ),
             (Topic::Work("h".into()), Knowledge::Work { attempt: 1, ended: work.clone() }),
             (Topic::Work(group.clone()), Knowledge::Work { attempt: 3, ended: work }),
