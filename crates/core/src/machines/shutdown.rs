@@ -263,12 +263,8 @@ impl Shutdown {
         self.driver_code = Some(code);
         match self.phase {
             Phase::Running if code != 0 => {
-                let (earlier, retries) = &self.tries;
-                let end = PodEnd { code, is_signalled: false, is_idle: false, has_rest: false };
-                self.is_tried_again = earlier.at_end(end, *retries).is_none();
-                let ask = self.is_tried_again.then(|| self.ask_job(now)).flatten();
-                let ask = ask.map(|ask| [ShutdownStep::StopCreates, ask]);
-                ask.into_iter().flatten().chain(self.begin_stop()).collect()
+                let ask = self.on_failure(code, now);
+                ask.into_iter().chain(self.begin_stop()).collect()
             }
             Phase::Running | Phase::DriverEnding { .. } | Phase::DriverKilled { .. } => {
                 self.begin_stop()
@@ -281,13 +277,30 @@ impl Shutdown {
         if self.phase != Phase::Running {
             return Vec::new();
         }
+        // A driver that hangs has failed as one that crashes.
+        let is_silent = matches!(verdict, RunVerdict::DriverSilent { .. });
+        let mut steps = if is_silent { self.on_failure(KILLED_CODE, now) } else { Vec::new() };
         self.verdict = Some(verdict);
         if !self.has_driver {
-            return self.begin_stop();
+            steps.extend(self.begin_stop());
+            return steps;
         }
         self.is_driver_ended_by_us = true;
         self.phase = Phase::DriverEnding { kill_at: now.after(self.grace_ms) };
-        vec![ShutdownStep::StopCreates, ShutdownStep::TermDriver]
+        if steps.is_empty() {
+            steps.push(ShutdownStep::StopCreates);
+        }
+        steps.push(ShutdownStep::TermDriver);
+        steps
+    }
+
+    /// The driver has failed. Asks the Job if there is a try left.
+    fn on_failure(&mut self, code: u8, now: Millis) -> Vec<ShutdownStep> {
+        let (earlier, retries) = &self.tries;
+        let end = PodEnd { code, is_signalled: false, is_idle: false, has_rest: false };
+        self.is_tried_again = earlier.at_end(end, *retries).is_none();
+        let ask = self.is_tried_again.then(|| self.ask_job(now)).flatten();
+        ask.map_or_else(Vec::new, |ask| vec![ShutdownStep::StopCreates, ask])
     }
 
     /// The stop of the executors has finished.
@@ -485,6 +498,16 @@ mod tests {
             shutdown.on_stopped(nothing_left(), false);
             let outcome = shutdown.outcome().expect("it is over");
             assert_eq!((outcome.driver, outcome.is_kept), (Some(code), goes_on));
+        }
+        // One that hangs.
+        for (n, goes_on, keep) in [(0, true, true), (0, false, false), (1, true, false)] {
+            let failed = FailedPods { n, ..FailedPods::default() };
+            let mut shutdown = shutdown(true).of_job((failed, 1));
+            let silent = RunVerdict::DriverSilent { silence_ms: 1 };
+            let steps = shutdown.on_verdict(silent, Millis(0));
+            assert_eq!(steps.contains(&ShutdownStep::AskJob), n == 0);
+            assert_eq!(shutdown.on_job(goes_on), []);
+            assert_eq!(shutdown.on_driver_ended(143, Millis(7)), [stop(keep)], "{n} {goes_on}");
         }
     }
 
