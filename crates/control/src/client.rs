@@ -600,11 +600,19 @@ impl fmt::Display for ClientError {
             Self::Incompatible(what) => {
                 write!(f, "the answer is not from a compatible posse: {what}")
             }
-            Self::NoBridge(error) => error.fmt(f),
+            Self::NoBridge(error) => f.write_str(&told(error, BRIDGE_TIMEOUT)),
             Self::Unreachable { place, error } => {
-                write!(f, "the run at {place} does not answer: {error}")
+                write!(f, "the run at {place} does not answer: {}", told(error, TIMEOUT))
             }
         }
+    }
+}
+
+/// A read that has reached its limit says "Resource temporarily unavailable".
+fn told(error: &io::Error, limit: Duration) -> String {
+    match error.kind() == io::ErrorKind::WouldBlock {
+        true => format!("no answer within {} s", limit.as_secs()),
+        false => error.to_string(),
     }
 }
 
@@ -653,3 +661,18 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Part of the last event of a run and of no other event, because quotes in strings are escaped.
 const STOPPED: &str = r#""event":"stopped""#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_silent_is_told_in_words() {
+        let (place, kind) = (|| "unix:x".to_owned(), io::ErrorKind::WouldBlock);
+        let lost = |error| ClientError::Unreachable { place: place(), error }.to_string();
+        assert_eq!(lost(kind.into()), "the run at unix:x does not answer: no answer within 10 s");
+        let refused = lost(io::Error::other("refused"));
+        assert_eq!(refused, "the run at unix:x does not answer: refused");
+        assert_eq!(ClientError::NoBridge(kind.into()).to_string(), "no answer within 60 s");
+    }
+}
