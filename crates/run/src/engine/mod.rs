@@ -363,7 +363,8 @@ impl<U: Upstream> Engine<'_, U> {
         self.start(now);
         self.core.turn(now);
         self.watermark.publish(self.core.watermark());
-        self.state.promises.keep(self.core.recorded().1, now);
+        let has_leases = self.state.leases.has_all();
+        self.state.promises.keep(self.core.recorded().1, has_leases, now);
         // Events go out before the pods are marked as counted or deleted, so that after a kill in
         // between, the next run reports them again.
         self.publish_events(now);

@@ -40,15 +40,17 @@ impl Promises {
         self.why = answer.as_ref().err().map(|error| error.why.clone());
     }
 
-    /// Sends the replies whose changes the record has, and gives up those that have waited for too long.
-    pub(super) fn keep(&mut self, n_recorded: u64, now: Millis) {
+    /// Sends the replies whose changes the record has, and gives up those that have waited for too long. Without the Lease
+    /// nothing is written.
+    pub(super) fn keep(&mut self, n_recorded: u64, is_lease_held: bool, now: Millis) {
         while let Some(first) = self.waiting.front()
             && (first.change <= n_recorded || first.until <= now)
         {
             let Some(Promise { change, answer, reply, .. }) = self.waiting.pop_front() else {
                 return;
             };
-            let answer = if change <= n_recorded { answer } else { self.not_recorded() };
+            let is_recorded = change <= n_recorded;
+            let answer = if is_recorded { answer } else { self.not_recorded(is_lease_held) };
             // The send fails if the caller has gone.
             let _ = reply.try_send(answer);
         }
@@ -59,8 +61,14 @@ impl Promises {
         self.waiting.front().map(|first| first.until)
     }
 
-    fn not_recorded(&self) -> Reply {
-        let why = self.why.as_deref().unwrap_or("its write takes long");
+    fn not_recorded(&self, is_lease_held: bool) -> Reply {
+        let why = match &self.why {
+            _ if !is_lease_held => {
+                "the lease is lost, and nothing is written until it is held again"
+            }
+            Some(why) => why,
+            None => "its write takes long",
+        };
         let what = format!(
             "the call was carried out, and is not in the record of the run yet, so a restart may forget it: repeat the \
              call. Why: {why}"
@@ -83,19 +91,29 @@ mod tests {
         }
         let answers =
             || calls.iter().map(|(_, (_, answer))| answer.try_recv().ok()).collect::<Vec<_>>();
-        promises.keep(0, Millis(1));
+        promises.keep(0, true, Millis(1));
         assert_eq!(answers(), [None, None, None]);
-        promises.keep(2, Millis(2));
+        promises.keep(2, true, Millis(2));
         assert_eq!(answers(), [Some(Reply::Done), Some(Reply::Done), None]);
         assert_eq!(promises.next_deadline(), Some(Millis(WAIT_MS)));
-        promises.on_recorded(&Err(RecordError::failed("the disk is full".to_owned())));
-        promises.keep(2, Millis(WAIT_MS));
-        let late = answers();
-        let says_why = |what: &str| what.ends_with("repeat the call. Why: the disk is full");
-        assert!(
-            matches!(&late[2], Some(Reply::NotRecorded { what }) if says_why(what)),
-            "{late:?}"
-        );
-        assert_eq!(promises.next_deadline(), None);
+        let mut late = |answer, is_lease_held| {
+            promises.on_recorded(&answer);
+            let (reply, answered) = bounded(1);
+            promises.hold(3, Reply::Done, reply, Millis(0));
+            promises.keep(2, is_lease_held, Millis(WAIT_MS));
+            assert_eq!(promises.next_deadline(), None);
+            answered.try_recv().ok()
+        };
+        let full = || Err(RecordError::failed("the disk is full".to_owned()));
+        for (answer, is_lease_held, why) in [
+            (full(), true, "the disk is full"),
+            (Ok(()), true, "its write takes long"),
+            (full(), false, "the lease is lost, and nothing is written until it is held again"),
+        ] {
+            let told = late(answer, is_lease_held);
+            let says_why = |what: &str| what.ends_with(&format!("repeat the call. Why: {why}"));
+            let is_told = matches!(&told, Some(Reply::NotRecorded { what }) if says_why(what));
+            assert!(is_told, "{told:?}");
+        }
     }
 }
