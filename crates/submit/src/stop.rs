@@ -11,7 +11,7 @@ use crate::workload::{Workload, find_workload, is_driver_of};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
 use posse_kube::api::retry::with_retries;
-use posse_wire::k8s::labels::executor_selector;
+use posse_wire::k8s::labels::{APP, RECORD, executor_selector};
 use posse_wire::k8s::object::Meta;
 use posse_wire::pod::details::PodDetails;
 
@@ -225,7 +225,26 @@ fn delete_parts(objects: &Objects, app: &str) -> Result<u32, Refusal> {
             Err(refusal) => return Err(refusal),
         }
     }
-    Ok(n_parts)
+    Ok(n_parts + delete_record(objects, app)?)
+}
+
+/// Deletes what is left of the record of a Job that was deleted without it, and returns how many objects there were. One
+/// with an owner ends with its owner.
+fn delete_record(objects: &Objects, app: &str) -> Result<u32, Refusal> {
+    let selector = format!("{APP}={app},{}={}", RECORD.0, RECORD.1);
+    let found = match with_retries(|| objects.list_meta(Kind::ConfigMap, &selector)) {
+        Err(refusal) if refusal.class == RefusalClass::Forbidden => {
+            log::debug!("no permission to list configmaps: {refusal}");
+            return Ok(0);
+        }
+        found => found?,
+    };
+    let mut n_left = 0;
+    for left in found.iter().filter(|one| one.owner_references.is_empty()) {
+        with_retries(|| objects.delete(Kind::ConfigMap, &left.name, &left.uid, None))?;
+        n_left += 1;
+    }
+    Ok(n_left)
 }
 
 #[cfg(test)]
@@ -234,7 +253,7 @@ mod tests {
     use std::sync::Mutex;
 
     use posse_testing::{Answer, TestServer, plain_client};
-    use posse_wire::k8s::labels::{APP, DRIVER, MANAGED_BY};
+    use posse_wire::k8s::labels::{DRIVER, MANAGED_BY};
 
     use super::*;
 
@@ -264,7 +283,13 @@ mod tests {
                     "spec": { "containers": [{ "name": "driver" }] },
                     "status": { "phase": "Running" } }]);
             }
+            let records = json!({ "metadata": { "resourceVersion": "1" }, "items": [
+                { "metadata": { "name": "a-record-1", "uid": "r" } },
+                { "metadata": { "name": "a-record-2", "uid": "s",
+                    "ownerReferences": [{ "kind": "Job", "name": "a-driver", "uid": "j" }] } },
+            ] });
             match line {
+                _ if line.contains("/configmaps?") => Answer::json(200, records.to_string()),
                 _ if line.contains("/pods?") => Answer::json(200, pods.to_string()),
                 _ if line.contains("/jobs/") => Answer::json(200, job.to_string()),
                 _ if line.starts_with("GET") => {
@@ -277,5 +302,10 @@ mod tests {
         let objects = Objects::new(plain_client(server.address), Some("ns"));
         let stopped = StopRequest::new(&objects, "a", None).and_then(|request| request.finish());
         assert_eq!(stopped, Ok(Stopped::Gone));
+        let asked = server.seen().into_iter().map(|asked| asked.line().to_owned());
+        let records = asked.filter(|line| line.contains("-record-"));
+        let deleted = records.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
+        let is_one = |line: &str| line.starts_with("DELETE ") && line.contains("/a-record-1?");
+        assert!(matches!(&deleted[..], [line] if is_one(line)), "{deleted:?}");
     }
 }
