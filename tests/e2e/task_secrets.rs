@@ -230,7 +230,8 @@ pub fn values_of_a_submitted_queue(server: &dyn Server) {
     fs::write(scene.file("one"), CANARY).unwrap();
     fs::write(scene.file("large"), &large).unwrap();
     let group = json!({"group": "default", "count": 0, "max": 1, "pod": scene.template()});
-    let settings = json!({"executors": [group], "task_secrets": true});
+    let driver = json!({"retries": 0});
+    let settings = json!({"executors": [group], "task_secrets": true, "driver": driver});
     let run = submit::run(&scene).settings(settings);
     submit::expect(&run.once(&["submit", "--no-wait"]), 0, &["submitted"]);
     let driver = submit::wait_driver(&scene, "");
@@ -256,7 +257,16 @@ pub fn values_of_a_submitted_queue(server: &dyn Server) {
     submit::expect(&submit::ask(&scene, &["task", "wait", "--app", APP]), 0, &[]);
     let logs = said(&submit::ask(&scene, &["logs", APP]));
     assert!(!logs.contains(CANARY), "{logs}");
-    scene.end(&driver, End::Exit(0));
+    // No pod follows that would need the values.
+    let words = ["task", "add", "--app", APP, "--name", "c", "--secret-env", "TOKEN=@one"];
+    submit::expect(&submit::ask(&scene, &words), 0, &["c"]);
+    wait_running(&scene, "c");
+    scene.end(&driver, End::Exit(7));
+    wait_for(PATIENCE, "the driver to end", || {
+        let drivers = submit::pods_of(&scene, "driver");
+        drivers.iter().all(|pod| pod["status"]["phase"] == "Failed")
+    });
+    assert!(secret(&scene).is_none());
     submit::stop_and_finish(scene);
 }
 

@@ -220,24 +220,24 @@ impl JobPod {
     }
 
     /// Ends the Job if no other pod may follow this one, and the pod if others run on in it: the Job waits for its
-    /// end, and it would last for ever. The first call counts. `is_idle`: the run had nothing more to do.
-    pub fn end(&mut self, code: u8, is_signalled: bool, is_idle: bool) {
+    /// end, and it would last for ever. The first call counts. `is_idle`: the run had nothing more to do. True: it has ended
+    /// the Job.
+    pub fn end(&mut self, code: u8, is_signalled: bool, is_idle: bool) -> bool {
         if std::mem::replace(&mut self.is_ended, true) {
-            return;
+            return false;
         }
         let rest = self.read_rest();
         let end = PodEnd { code, is_signalled, is_idle, has_rest: rest.is_some() };
         let (earlier, retries) = self.tries();
-        match earlier.at_end(end, retries) {
-            Some(job_end) => {
-                self.end_job(job_end);
-            }
-            None if code == 0 && self.has_standby => self.tell_done(),
-            None => {}
+        let job_end = earlier.at_end(end, retries);
+        if job_end.is_none() && code == 0 && self.has_standby {
+            self.tell_done();
         }
+        let is_last = job_end.is_some_and(|job_end| self.end_job(job_end));
         if let Some(PodRest { containers, deadline_s: Some(deadline_s) }) = rest {
             self.end_rest(&containers.join(", "), deadline_s);
         }
+        is_last
     }
 
     /// The earlier pods, and how many failures the Job takes. If they are unknown, only the exit code can end the Job.

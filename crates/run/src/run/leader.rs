@@ -33,15 +33,13 @@ pub(super) fn lease_terms(job_pod: Option<&JobPod>) -> LeaseTerms {
 }
 
 impl Run<'_> {
-    /// Tells the Job how the run has ended, and returns the exit code. While the Leases are held: a standby that has
-    /// them next reads it.
-    pub(super) fn end_job(&mut self, outcome: &ShutdownOutcome) -> u8 {
+    /// Tells the Job how the run has ended, and returns the exit code, and whether the Job has no other pod. While the Leases
+    /// are held: a standby that has them next reads it.
+    pub(super) fn end_job(&mut self, outcome: &ShutdownOutcome) -> (u8, bool) {
         let code = (self.exit_code)(outcome);
         let is_idle = outcome.leaves_no_work(self.settings.policy.idle_end_ms > 0);
-        if let Some(job_pod) = &mut self.job_pod {
-            job_pod.end(code, outcome.is_signalled, is_idle);
-        }
-        code
+        let end = |job_pod: &mut &mut JobPod| job_pod.end(code, outcome.is_signalled, is_idle);
+        (code, self.job_pod.as_mut().is_some_and(end))
     }
 
     /// Makes this pod the one that acts, which holds the Leases. Returns whom it follows.

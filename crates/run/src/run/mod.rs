@@ -462,15 +462,17 @@ impl Run<'_> {
         }
         let is_clear = outcome.stop == StopResult::default();
         let leaves = outcome.is_kept;
+        let end = interrupted_by.is_none().then(|| self.end_job(&outcome));
+        let (code, is_last) = end.unzip();
         // Before the Leases, so that the next driver does not store its own meanwhile.
         let keeps_secrets = leaves || outcome.is_taken_over;
         let release = SecretRelease::of(keeps_secrets);
         credentials.stop(release);
-        opened.secrets.stop(SecretRelease::of(keeps_secrets || leaves_secret_tasks));
+        let is_needed = leaves_secret_tasks && is_last != Some(true);
+        opened.secrets.stop(SecretRelease::of(keeps_secrets || is_needed));
         if is_clear && !keeps_secrets {
             opened.remove_objects();
         }
-        let code = interrupted_by.is_none().then(|| self.end_job(&outcome));
         // The last act under the Leases: until then another process could have to go on.
         if let Some((record, facts)) = done {
             record.stop(if code == Some(0) { RecordEnd::Remove } else { RecordEnd::Keep(facts) });
