@@ -144,6 +144,21 @@ pub fn a_record_that_others_change(server: &dyn Server) {
     }
     let theirs = scene.admin.get(&format!("{path}/shop-record-1")).ok();
     assert_eq!(theirs["data"], json!({"a": "b"}), "it is left alone");
+    // Between two pods nobody can write it anew.
+    let job = submit::path(&scene, "/apis/batch/v1", "jobs/shop-driver");
+    let set_pods = |n| scene.admin.merge_patch(&job, &json!({"spec": {"parallelism": n}})).ok();
+    set_pods(0);
+    wait_for(PATIENCE, "the driver to go", || submit::pods_of(&scene, "driver").is_empty());
+    for object in records(&scene) {
+        scene.admin.delete(&format!("{path}/{}", name_of(&object)), &json!({})).ok();
+    }
+    set_pods(1);
+    submit::wait_driver(&scene, "");
+    wait_value(PATIENCE, "the loss to be told", || {
+        let output = said(&submit::ask(&scene, &["logs", APP]));
+        let told = "an earlier pod of the job has had a record, and it is gone";
+        if output.contains(told) { Ok(()) } else { Err(output) }
+    });
     submit::stop_and_finish(scene);
 }
 

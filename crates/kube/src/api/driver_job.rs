@@ -1,5 +1,6 @@
 //! The Job of the driver's pod: its other pods, and its `backoffLimit`.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
@@ -12,7 +13,7 @@ use crate::http::Http;
 use posse_core::model::ids::Uid;
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_wire::k8s::labels::{EXIT_CODE, LEADER, RECORDED, TAKEOVER};
+use posse_wire::k8s::labels::{EXIT_CODE, LEADER, TAKEOVER};
 use posse_wire::k8s::orphan::parse_owner;
 use posse_wire::k8s::status::Verb;
 use posse_wire::pod::JobName;
@@ -129,16 +130,16 @@ impl DriverJob {
         Ok(JobTold { n_failed: job.status.failed, exit_code: job.exit_code(), created })
     }
 
-    /// Whether a run of it has had a record.
-    pub fn is_recorded(&self) -> Result<bool, Refusal> {
+    /// Whether a pod of it has had this, `RECORDED` or `LEASED`.
+    pub fn has_had(&self, what: &str) -> Result<bool, Refusal> {
         let job = self.objects.meta(Kind::Job, &self.job.name)?;
         let ours = job.filter(|job| job.uid == self.job.uid.to_string());
-        Ok(ours.is_some_and(|job| job.annotation(RECORDED.0).is_some()))
+        Ok(ours.is_some_and(|job| job.annotation(what).is_some()))
     }
 
-    /// Says so to the pods that come after this one.
-    pub fn note_record(&self) -> Result<(), Refusal> {
-        let annotations = json!({ RECORDED.0: RECORDED.1 });
+    /// Tells the pods that come after this one what it has.
+    pub fn note(&self, what: &[&str]) -> Result<(), Refusal> {
+        let annotations: BTreeMap<_, _> = what.iter().map(|&what| (what, "true")).collect();
         let metadata = json!({ "uid": self.job.uid.to_string(), "annotations": annotations });
         self.objects.patch(Kind::Job, &self.job.name, &json!({ "metadata": metadata }))
     }

@@ -47,7 +47,7 @@ struct ConfigMaps {
     last_write: Option<Instant>,
     /// Each write changes its object, also if the lines stay: the server gives no new version to what is as it was.
     n_writes: u64,
-    /// There is a record.
+    /// There was a record.
     is_found: bool,
 }
 
@@ -87,8 +87,8 @@ impl ClusterRecord {
         checked.map_err(|failure| self.store.error(failure))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.record.is_empty()
+    pub(super) fn is_first(&self) -> bool {
+        !self.store.is_found
     }
 
     pub(super) fn remove(&mut self) -> Result<(), RecordError> {

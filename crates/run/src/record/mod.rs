@@ -92,6 +92,11 @@ impl Record {
         Ok((Self { store: Store::File(record) }, facts))
     }
 
+    /// It is in the cluster, and there was nothing of it.
+    pub fn is_first(&self) -> bool {
+        matches!(&self.store, Store::Cluster(record) if record.is_first())
+    }
+
     fn append(&mut self, facts: Vec<Fact>) -> Result<(), RecordError> {
         match &mut self.store {
             Store::Cluster(record) => record.append(facts),
@@ -107,16 +112,16 @@ impl Record {
         }
     }
 
-    /// Writes these last facts. A record without any is removed.
+    /// Writes these last facts. A file without any is removed. ConfigMaps go with their owner: to the next pod of a Job it
+    /// is a loss that there are none.
     fn keep(&mut self, facts: Vec<Fact>) -> Result<(), RecordError> {
         if !facts.is_empty() {
             self.append(facts)?;
         }
-        let is_empty = match &self.store {
-            Store::Cluster(record) => record.is_empty(),
-            Store::File(record) => record.is_empty(),
-        };
-        if is_empty { self.remove() } else { Ok(()) }
+        match &self.store {
+            Store::File(record) if record.is_empty() => self.remove(),
+            Store::Cluster(_) | Store::File(_) => Ok(()),
+        }
     }
 
     /// The run has nothing left to do, and nobody needs the record.

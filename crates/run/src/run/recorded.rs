@@ -11,6 +11,7 @@ use log::{debug, info, warn};
 use super::Run;
 use crate::dry_run::TemplateDryRun;
 use crate::inbox::Message;
+use crate::leases::IdStore;
 use crate::leases::acquire::take_stop;
 use crate::record::{ClusterPlace, OpenError, Record, RecordPlace, RecordThread, is_of_name};
 use crate::run::error::RunError;
@@ -28,7 +29,7 @@ use posse_kube::api::driver_job::DriverJob;
 use posse_kube::api::retry::{Retries, with_retries};
 use posse_wire::control::record::RecordOwner;
 use posse_wire::control::{CallError, PutGroup, parse_put_fields};
-use posse_wire::k8s::labels::Selection;
+use posse_wire::k8s::labels::{LEASED, RECORDED, Selection};
 use posse_wire::pod::build::OwnerRef;
 
 /// How a start tries to open its record: for half a minute and more. It holds the Leases meanwhile.
@@ -49,8 +50,24 @@ impl FoundRecord {
 }
 
 impl Run<'_> {
-    /// Opens the record, if the run has one. Called with the Leases held.
+    /// Opens the record, if the run has one, and tells the next pods of the Job what this one has, before the record has a
+    /// line. Called with the Leases held.
     pub(super) fn open_record(&self, acquired: &AcquiredInstance) -> Result<FoundRecord, RunError> {
+        let found = self.find_record(acquired)?;
+        let is_recorded = found.usage == RecordUse::On;
+        let is_leased = matches!(acquired.leases.ids, IdStore::Lease(_));
+        let had = [(RECORDED, is_recorded), (LEASED, is_leased)];
+        let had: Vec<&str> =
+            had.into_iter().filter_map(|(what, had)| had.then_some(what)).collect();
+        if let Some(job) = &self.job
+            && let Err(refusal) = with_retries(|| job.note(&had))
+        {
+            debug!("the next pod of the job is not told what this one has: {refusal}");
+        }
+        Ok(found)
+    }
+
+    fn find_record(&self, acquired: &AcquiredInstance) -> Result<FoundRecord, RunError> {
         let (place, is_named) = match &self.settings.record {
             RecordSetting::Off => return Ok(FoundRecord::none(RecordUse::Off)),
             RecordSetting::Cluster => (RecordPlace::Cluster, true),
@@ -68,12 +85,17 @@ impl Run<'_> {
             RecordPlace::Cluster => self.open_in_cluster(acquired),
             RecordPlace::File(path) => Ok(self.open_in_file(path.clone(), is_named, acquired)),
         };
-        match open_in_time(open, || self.was_recorded(), |delay| self.rest(delay))? {
+        let what = "the record of the run cannot be opened";
+        match open_in_time(what, open, || self.has_had(RECORDED), |delay| self.rest(delay))? {
             Ok((record, facts)) => {
                 if !facts.is_empty() {
                     info!("the record has {} facts of an earlier process", facts.len());
+                } else if record.is_first() && self.has_had(RECORDED) {
+                    warn!(
+                        "an earlier pod of the job has had a record, and it is gone: somebody has deleted its ConfigMaps. \
+                         Tasks are forgotten, and completed indexes may run again"
+                    );
                 }
-                self.note_record();
                 let opened = Some((record, facts));
                 Ok(FoundRecord { usage: RecordUse::On, opened })
             }
@@ -90,25 +112,18 @@ impl Run<'_> {
         }
     }
 
-    /// Whether an earlier pod of the Job has had a record. Also if nobody can tell: without its record a run forgets.
-    fn was_recorded(&self) -> bool {
+    /// Whether an earlier pod of the Job has had this. Also if nobody can tell: who goes on without it forgets the work, or
+    /// does it twice.
+    pub(super) fn has_had(&self, what: &str) -> bool {
         let Some(job) = &self.job else { return false };
-        match with_retries(|| job.is_recorded()) {
-            Ok(is_recorded) => is_recorded,
+        match with_retries(|| job.has_had(what)) {
+            Ok(has_had) => has_had,
             // Who may not read the Job has never written there.
             Err(refusal) => refusal.class != RefusalClass::Forbidden,
         }
     }
 
-    /// Tells the next pods of the Job that there is a record, before it has a line.
-    fn note_record(&self) {
-        let Some(job) = &self.job else { return };
-        if let Err(refusal) = with_retries(|| job.note_record()) {
-            debug!("the next pod of the job is not told that there is a record: {refusal}");
-        }
-    }
-
-    fn rest(&self, delay: Duration) -> Result<(), RunError> {
+    pub(super) fn rest(&self, delay: Duration) -> Result<(), RunError> {
         select! {
             recv(self.signals.wake()) -> _ => match take_stop(self.signals, &mut false) {
                 Some(signal) => Err(RunError::Interrupted { signal, waited_for: None }),
@@ -236,19 +251,20 @@ impl Run<'_> {
     }
 }
 
-/// Opens a record, and tries it again while it may be there later. The inner error: there is none, because that is not
-/// permitted, and no earlier process has had one.
-fn open_in_time<T>(
+/// Opens a record or takes a Lease, and tries it again while it may be there later. The inner error: there is none, because
+/// that is not permitted, and no earlier process has had one. `what` is not possible now.
+pub(super) fn open_in_time<T>(
+    what: &str,
     mut open: impl FnMut() -> Result<Result<T, OpenError>, RunError>,
-    was_recorded: impl Fn() -> bool,
+    has_had: impl Fn() -> bool,
     mut rest: impl FnMut(Duration) -> Result<(), RunError>,
 ) -> Result<Result<T, String>, RunError> {
     let mut retries = Retries::new(OPEN_RULE);
     loop {
         let why = match open()? {
             Ok(opened) => return Ok(Ok(opened)),
-            Err(OpenError::Forbidden(why)) if !was_recorded() => return Ok(Err(why)),
-            Err(OpenError::Misnamed(why)) if !was_recorded() => {
+            Err(OpenError::Forbidden(why)) if !has_had() => return Ok(Err(why)),
+            Err(OpenError::Misnamed(why)) if !has_had() => {
                 return Err(RunError::Settings(why));
             }
             Err(OpenError::Unusable(why)) => return Err(RunError::Settings(why)),
@@ -257,7 +273,7 @@ fn open_in_time<T>(
             ) => why,
         };
         if retries.n_failures() == 0 {
-            warn!("the record of the run cannot be opened, and posse tries it again: {why}");
+            warn!("{what}, and posse tries it again: {why}");
         }
         let Some(delay) = retries.on_failure(None) else {
             return Err(RunError::Unavailable(why));
@@ -301,7 +317,7 @@ mod tests {
     use std::cell::Cell;
 
     fn text(error: OpenError, was_recorded: bool) -> Result<Result<(), String>, RunError> {
-        open_in_time(|| Ok(Err(error.clone())), || was_recorded, |_| Ok(()))
+        open_in_time("", || Ok(Err(error.clone())), || was_recorded, |_| Ok(()))
     }
 
     #[test]
@@ -332,7 +348,7 @@ mod tests {
             waited.set(waited.get() + delay);
             Ok(())
         };
-        assert_eq!(open_in_time(open, || false, rest), Ok(Ok(4)));
+        assert_eq!(open_in_time("", open, || false, rest), Ok(Ok(4)));
         assert!(waited.get() > Duration::from_secs(3), "{waited:?}");
     }
 
@@ -340,7 +356,7 @@ mod tests {
     fn a_signal_ends_the_wait() {
         let open = || Ok(Err::<(), _>(OpenError::Unavailable("busy".to_owned())));
         let interrupted = RunError::Interrupted { signal: Signal::Term, waited_for: None };
-        let ended = open_in_time(open, || false, |_| Err(interrupted.clone()));
+        let ended = open_in_time("", open, || false, |_| Err(interrupted.clone()));
         assert_eq!(ended, Err(interrupted.clone()));
     }
 

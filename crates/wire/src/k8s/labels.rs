@@ -65,7 +65,9 @@ pub const TAKEOVER: &str = "posse.dev/takeover";
 /// Annotation on a driver's Job that posse ended: the application's exit code.
 pub const EXIT_CODE: &str = "posse.dev/exit-code";
 /// Annotation of a Job: a run of it has had a record.
-pub const RECORDED: (&str, &str) = ("posse.dev/recorded", "true");
+pub const RECORDED: &str = "posse.dev/recorded";
+/// The same: a run of it has had all Leases that it asks for.
+pub const LEASED: &str = "posse.dev/leased";
 /// Where the driver's container has its configuration mounted. No other container has this mount.
 pub const DRIVER_DIR: &str = "/etc/posse";
 /// Annotation by which Karpenter leaves a pod, and so its node, alone.

@@ -461,14 +461,6 @@ impl ChunkedRecord {
         Ok(())
     }
 
-    /// It says nothing about any topic.
-    pub fn is_empty(&self) -> bool {
-        self.places.iter().all(|(topic, places)| {
-            let last = places.last().and_then(|number| self.chunks.get(number));
-            last.and_then(|chunk| chunk.lines.get(topic)).is_none_or(|line| line.is_removal)
-        })
-    }
-
     /// Deletes all of it.
     ///
     /// # Errors
