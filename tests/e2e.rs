@@ -180,7 +180,7 @@ const SCENARIOS: &[Scenario] = scenarios! {
     Both upgrade::{newer_lease_is_left_alone, upgraded_and_back};
     Embedded submit::{submit_held_by_a_finalizer};
     Embedded tasks::{too_many_tasks};
-    Own submit_permissions::{submit_with_own_permissions};
+    Own submit_permissions::{leases_that_are_withdrawn_for_a_while, submit_with_own_permissions};
     Embedded apps_page::{apps_page_over_an_outage};
     Both submit_ends::{submit_with_a_mounted_image};
     Own submit_ends::{

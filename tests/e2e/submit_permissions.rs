@@ -3,12 +3,14 @@
 use serde_json::{Value, json};
 
 use super::submit::{
-    expect, made, path, pods_of, run, run_with, stop_and_finish, wait_driver, wait_executors,
+    ask, expect, made, path, pods_of, run, run_with, stop_and_finish, wait_driver, wait_executors,
 };
 use crate::support::embedded::Embedded;
-use crate::support::scene::{Scene, describe};
+use crate::support::posse::said;
+use crate::support::scene::{Scene, describe, is_running, uid_of};
 use crate::support::server::{End, Server, Who};
-use crate::support::wait::{PATIENCE, wait_for};
+use crate::support::wait::{PATIENCE, wait_for, wait_value};
+
 /// The permissions of `--create-rbac` are enough for a whole run.
 pub fn submit_with_own_permissions() {
     let own = Embedded::start_with(&["--rbac"]);
@@ -33,6 +35,40 @@ fn submit_of_a_kind_with_own_permissions(server: &dyn Server, mut driver: Value)
     for word in [" WARN ", " ERROR "] {
         assert!(!submit.stdout().contains(word), "{}", submit.stdout());
     }
+    stop_and_finish(scene);
+}
+
+/// A Role that is away while the driver's pod changes costs no retry, and does not make the next pod another instance.
+pub fn leases_that_are_withdrawn_for_a_while() {
+    let own = Embedded::start_with(&["--rbac"]);
+    let scene = Scene::new(&own);
+    let driver = json!({"pod": null, "keep_executors": true});
+    let settings = json!({ "driver": driver, "metrics": "off", "exclusive": false });
+    let submit = run(&scene).executors(1).settings(settings);
+    expect(&submit.once(&["submit", "--create-rbac", "--no-wait"]), 0, &["submitted"]);
+    let first = wait_driver(&scene, "");
+    let up = || {
+        let mut pods = pods_of(&scene, "executor");
+        pods.retain(is_running);
+        pods.iter().map(|pod| uid_of(pod).to_owned()).collect::<Vec<_>>()
+    };
+    wait_for(PATIENCE, "an executor", || up().len() == 1);
+    let executors = up();
+    let role = path(&scene, "/apis/rbac.authorization.k8s.io/v1", "roles/shop-driver");
+    let rules = scene.admin.get(&role).ok()["rules"].clone();
+    let less = rules.as_array().unwrap().iter();
+    let less: Vec<_> = less.filter(|rule| rule["resources"] != json!(["leases"])).collect();
+    assert_ne!(json!(less), rules);
+    scene.admin.merge_patch(&role, &json!({ "rules": less })).ok();
+    scene.delete(&first);
+    wait_value(PATIENCE, "the next pod to wait", || {
+        let log = said(&ask(&scene, &["logs", "shop"]));
+        let told = "leases are not permitted, and posse tries it again";
+        if log.contains(told) { Ok(()) } else { Err(log) }
+    });
+    scene.admin.merge_patch(&role, &json!({ "rules": rules })).ok();
+    wait_driver(&scene, uid_of(&first));
+    assert_eq!(up(), executors);
     stop_and_finish(scene);
 }
 

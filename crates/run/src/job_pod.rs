@@ -13,7 +13,7 @@ use posse_core::machines::startup::START_TIMEOUT_MS;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::takeover::Takeover;
 use posse_core::policy::driver_job::{FailedPods, JobEnd, PodEnd, backoff_limit, end_wait_ms};
-use posse_kube::api::driver_job::{DriverJob, PodRest};
+use posse_kube::api::driver_job::{DriverJob, JobTold, PodRest};
 use posse_kube::api::retry::{Retries, with_retries};
 use posse_kube::http::Http;
 use posse_wire::names;
@@ -86,13 +86,12 @@ pub struct JobPod {
     retries: u32,
     /// `None` if the earlier pods could not be read.
     earlier: Option<FailedPods>,
-    /// When the Job was made.
-    created: Option<SystemTime>,
+    /// What the Job said at the start; none if posse may not read it.
+    told: Option<JobTold>,
     /// Others stand by, and read how this one has ended.
     has_standby: bool,
     is_ended: bool,
     found_at: Instant,
-    is_readable: bool,
 }
 
 impl JobPod {
@@ -125,11 +124,10 @@ impl JobPod {
             job,
             retries,
             earlier: None,
-            created: None,
+            told: None,
             has_standby: standby > 0,
             is_ended: false,
             found_at: Instant::now(),
-            is_readable: false,
         }))
     }
 
@@ -139,13 +137,24 @@ impl JobPod {
 
     /// Whether its pods may leave their executors to each other: at the end of one the Job says whether another follows.
     pub fn is_readable(&self) -> bool {
-        self.is_readable
+        self.told.is_some()
+    }
+
+    /// Whether an earlier pod has had a record.
+    pub fn is_recorded(&self) -> bool {
+        self.told.is_some_and(|told| told.is_recorded)
+    }
+
+    /// Whether an earlier pod has had its Leases.
+    pub fn is_leased(&self) -> bool {
+        self.told.is_some_and(|told| told.is_leased)
     }
 
     /// Whether this Lease was that of another pod of the Job, and not of an earlier Job with its name.
     pub fn follows(&self, from: &Takeover, now: SystemTime) -> bool {
         let released_at = now.checked_sub(Duration::from_millis(from.silent_ms));
-        released_at.zip(self.created).is_some_and(|(at, created)| at >= created)
+        let created = self.told.and_then(|told| told.created);
+        released_at.zip(created).is_some_and(|(at, created)| at >= created)
     }
 
     /// Whether the pods of the Job wait for each other.
@@ -162,7 +171,7 @@ impl JobPod {
         let unknown = |refusal| RunError::Unreachable(format!("job {job}: {refusal}"));
         let pods = ASKING.ask(signals, || self.job.pods()).map_err(unknown)?;
         let told = ASKING.ask(signals, || self.job.told()).map_err(unknown)?;
-        self.is_readable = told.is_ok();
+        self.told = told.as_ref().ok().copied();
         let pods = match pods {
             Ok(pods) => pods,
             Err(refusal) => {
@@ -178,8 +187,7 @@ impl JobPod {
         if pods.len() > 1 {
             info!("failed pods of job {job} so far: {n} (driver.retries: {retries})");
         }
-        let written = told.as_ref().ok().and_then(|told| told.exit_code.map(JobEnd::told));
-        self.created = told.as_ref().ok().and_then(|told| told.created);
+        let written = self.told.and_then(|told| told.exit_code.map(JobEnd::told));
         let is_over = match job_end {
             Some(JobEnd::Done) => true,
             Some(JobEnd::Final { .. } | JobEnd::Spent { .. }) if written.is_none() => {

@@ -40,6 +40,8 @@ pub struct Startup {
     needs_credentials: bool,
     /// No executor of an earlier run can exist.
     is_new_instance: bool,
+    /// An earlier pod of the Job had all rights, so the next one may have them again.
+    follows: bool,
 }
 
 impl Startup {
@@ -53,7 +55,14 @@ impl Startup {
             refusal: None,
             needs_credentials,
             is_new_instance,
+            follows: false,
         }
+    }
+
+    /// The same. `follows`: an earlier pod of the Job has had all rights.
+    #[must_use]
+    pub fn of_job(self, follows: bool) -> Self {
+        Self { follows, ..self }
     }
 
     /// The first LIST is applied.
@@ -109,8 +118,8 @@ impl Startup {
         let refusal = self.refusal.as_ref()?;
         let message = refusal.to_string();
         match refusal.advice(Verb::List) {
-            Advice::Retire => Some(RunVerdict::NotAllowed { message }),
-            Advice::Check | Advice::Retry | Advice::Slow => {
+            Advice::Retire if !self.follows => Some(RunVerdict::NotAllowed { message }),
+            Advice::Check | Advice::Retire | Advice::Retry | Advice::Slow => {
                 is_late.then_some(RunVerdict::NotReachable { message })
             }
         }
@@ -154,6 +163,16 @@ mod tests {
             [RefusalClass::Forbidden, RefusalClass::Unauthorized, RefusalClass::NotFound];
         for class in permanent {
             check(Some(class), true, not_allowed);
+            let mut later = Startup::new(false, false, Millis(0)).of_job(true);
+            later.on_refused(refusal(class));
+            assert_eq!(
+                later.next(false, Millis(29_999)),
+                None,
+                "{class:?}: the rights may come back"
+            );
+            let end = later.next(false, Millis(30_000));
+            let is_away = |end| matches!(end, StartStep::End(RunVerdict::NotReachable { .. }));
+            assert!(end.is_some_and(is_away), "{class:?}");
         }
         for class in RefusalClass::ALL.into_iter().filter(|class| !permanent.contains(class)) {
             check(Some(class), false, not_reachable);

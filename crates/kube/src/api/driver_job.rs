@@ -13,7 +13,7 @@ use crate::http::Http;
 use posse_core::model::ids::Uid;
 use posse_core::model::pod::Pod;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_wire::k8s::labels::{EXIT_CODE, LEADER, TAKEOVER};
+use posse_wire::k8s::labels::{EXIT_CODE, LEADER, LEASED, RECORDED, TAKEOVER};
 use posse_wire::k8s::orphan::parse_owner;
 use posse_wire::k8s::status::Verb;
 use posse_wire::pod::JobName;
@@ -43,6 +43,10 @@ pub struct JobTold {
     /// The exit code that posse has written into it.
     pub exit_code: Option<u8>,
     pub created: Option<SystemTime>,
+    /// A pod of it has had a record.
+    pub is_recorded: bool,
+    /// A pod of it has had its Leases.
+    pub is_leased: bool,
 }
 
 /// What is in a driver's pod beside the driver.
@@ -127,14 +131,15 @@ impl DriverJob {
         let job = self.objects.job(&self.job.name)?.unwrap_or_default();
         let created = job.meta.creation_timestamp.as_ref();
         let created = created.and_then(|text| text.parse::<Timestamp>().ok()).map(SystemTime::from);
-        Ok(JobTold { n_failed: job.status.failed, exit_code: job.exit_code(), created })
-    }
-
-    /// Whether a pod of it has had this, `RECORDED` or `LEASED`.
-    pub fn has_had(&self, what: &str) -> Result<bool, Refusal> {
-        let job = self.objects.meta(Kind::Job, &self.job.name)?;
-        let ours = job.filter(|job| job.uid == self.job.uid.to_string());
-        Ok(ours.is_some_and(|job| job.annotation(what).is_some()))
+        let is_ours = job.meta.uid == self.job.uid.to_string();
+        let has_had = |what| is_ours && job.meta.annotation(what).is_some();
+        Ok(JobTold {
+            n_failed: job.status.failed,
+            exit_code: job.exit_code(),
+            created,
+            is_recorded: has_had(RECORDED),
+            is_leased: has_had(LEASED),
+        })
     }
 
     /// Tells the pods that come after this one what it has.

@@ -10,10 +10,13 @@ use log::{debug, warn};
 
 use super::Run;
 use crate::inbox::Message;
+use crate::job_pod::JobPod;
 use crate::leases::acquire::{LeaseAcquisition, await_lease};
 use crate::leases::handle::LeaseHandle;
 use crate::leases::thread::LeaseSettings;
 use crate::leases::{IdStore, RunLeases, holder};
+use crate::record::OpenError;
+use crate::run::awaited::open_in_time;
 use crate::run::error::RunError;
 use posse_base::rng::Rng;
 use posse_core::machines::lease::{HolderWait, LeaseRelease, LeaseScope, LeaseTerms};
@@ -146,7 +149,7 @@ impl InstanceRequest<'_, '_> {
         rng: &mut Rng,
     ) -> Result<Instance, RunError> {
         if self.run.settings.lease {
-            match self.acquire_lease(LeaseScope::Instance, &selection, ended_pod, rng)? {
+            match self.acquire_lease(LeaseScope::Instance, &selection, ended_pod.as_ref(), rng)? {
                 Ok(AcquiredLease { lease, id_high_water, .. }) => {
                     let is_new = self.is_new();
                     let ids = IdStore::Lease(lease);
@@ -161,14 +164,30 @@ impl InstanceRequest<'_, '_> {
         self.continue_without_lease(selection, rng)
     }
 
-    /// The inner error is the server's message if Leases are not permitted.
+    /// The inner error is the server's message if Leases are not permitted, and no earlier pod of the Job has had them: who
+    /// went on without one would be another instance, and its work beside that of the first.
     fn acquire_lease(
+        &self,
+        scope: LeaseScope,
+        selection: &Selection,
+        ended_pod: Option<&Uid>,
+        rng: &mut Rng,
+    ) -> Result<Result<AcquiredLease, String>, RunError> {
+        open_in_time(
+            "leases are not permitted",
+            || self.try_lease(scope, selection, ended_pod.cloned(), rng),
+            || self.run.job_pod.as_deref().is_some_and(JobPod::is_leased),
+            |delay| self.run.rest(delay),
+        )
+    }
+
+    fn try_lease(
         &self,
         scope: LeaseScope,
         selection: &Selection,
         ended_pod: Option<Uid>,
         rng: &mut Rng,
-    ) -> Result<Result<AcquiredLease, String>, RunError> {
+    ) -> Result<Result<AcquiredLease, OpenError>, RunError> {
         let pod = self.run.context.pod.as_ref();
         let identity = holder::identity(pod.map(|pod| pod.uid.as_str()), rng.next_u64());
         // The Lease names the holder's pod, and lasts as long as the instance.
@@ -210,7 +229,7 @@ impl InstanceRequest<'_, '_> {
             LeaseAcquisition::Acquired { id_high_water, from } => {
                 return Ok(Ok(AcquiredLease { lease: handle, id_high_water, from }));
             }
-            LeaseAcquisition::Forbidden { message } => Ok(Err(message)),
+            LeaseAcquisition::Forbidden { message } => Ok(Err(OpenError::Forbidden(message))),
             LeaseAcquisition::Foreign => {
                 let name = lease::name_of(scope, selection);
                 Err(RunError::Server(format!(

@@ -5,6 +5,7 @@ pub mod context;
 pub mod error;
 pub mod settings;
 
+mod awaited;
 mod driver_plan;
 mod instance;
 mod interfaces;
@@ -415,7 +416,8 @@ impl Run<'_> {
                 .map_err(|error| RunError::System(format!("threads: {error}")))?;
         let driver_plan = self.driver_plan(run, interfaces.control_address(), &credentials);
         let polled = self.polled_commands(&driver_plan.env, &sender)?;
-        let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now());
+        let startup = Startup::new(!driver_plan.command.is_empty(), is_new, self.clock.now())
+            .of_job(self.job_pod.as_deref().is_some_and(JobPod::is_leased));
         let engine = Engine {
             core,
             finish: {

@@ -9,8 +9,10 @@ use crossbeam_channel::{Sender, select};
 use log::{debug, info, warn};
 
 use super::Run;
+use super::awaited::open_in_time;
 use crate::dry_run::TemplateDryRun;
 use crate::inbox::Message;
+use crate::job_pod::JobPod;
 use crate::leases::IdStore;
 use crate::leases::acquire::take_stop;
 use crate::record::{ClusterPlace, OpenError, Record, RecordPlace, RecordThread, is_of_name};
@@ -18,23 +20,17 @@ use crate::run::error::RunError;
 use crate::run::instance::AcquiredInstance;
 use crate::run::settings::RecordSetting;
 use posse_base::files;
-use posse_core::machines::retry::{RetryLimit, RetryRule};
 use posse_core::model::command::{GroupChange, Reply};
 use posse_core::model::fact::{Fact, Knowledge, Topic};
 use posse_core::model::ids::GroupName;
-use posse_core::model::refusal::RefusalClass;
 use posse_core::model::settings::{CallFields, RecordUse};
 use posse_core::reconciler::Reconciler;
 use posse_kube::api::driver_job::DriverJob;
-use posse_kube::api::retry::{Retries, with_retries};
+use posse_kube::api::retry::with_retries;
 use posse_wire::control::record::RecordOwner;
 use posse_wire::control::{CallError, PutGroup, parse_put_fields};
 use posse_wire::k8s::labels::{LEASED, RECORDED, Selection};
 use posse_wire::pod::build::OwnerRef;
-
-/// How a start tries to open its record: for half a minute and more. It holds the Leases meanwhile.
-const OPEN_RULE: RetryRule =
-    RetryRule { delay_ms: 1_000, delay_ms_max: 8_000, limit: RetryLimit::Failures(6) };
 
 /// The record of a run as its start finds it.
 pub(super) struct FoundRecord {
@@ -86,11 +82,11 @@ impl Run<'_> {
             RecordPlace::File(path) => Ok(self.open_in_file(path.clone(), is_named, acquired)),
         };
         let what = "the record of the run cannot be opened";
-        match open_in_time(what, open, || self.has_had(RECORDED), |delay| self.rest(delay))? {
+        match open_in_time(what, open, || self.was_recorded(), |delay| self.rest(delay))? {
             Ok((record, facts)) => {
                 if !facts.is_empty() {
                     info!("the record has {} facts of an earlier process", facts.len());
-                } else if record.is_first() && self.has_had(RECORDED) {
+                } else if record.is_first() && self.was_recorded() {
                     warn!(
                         "an earlier pod of the job has had a record, and it is gone: somebody has deleted its ConfigMaps. \
                          Tasks are forgotten, and completed indexes may run again"
@@ -112,15 +108,9 @@ impl Run<'_> {
         }
     }
 
-    /// Whether an earlier pod of the Job has had this. Also if nobody can tell: who goes on without it forgets the work, or
-    /// does it twice.
-    pub(super) fn has_had(&self, what: &str) -> bool {
-        let Some(job) = &self.job else { return false };
-        match with_retries(|| job.has_had(what)) {
-            Ok(has_had) => has_had,
-            // Who may not read the Job has never written there.
-            Err(refusal) => refusal.class != RefusalClass::Forbidden,
-        }
+    /// Whether an earlier pod of the Job has had a record: without it the run forgets.
+    fn was_recorded(&self) -> bool {
+        self.job_pod.as_deref().is_some_and(JobPod::is_recorded)
     }
 
     pub(super) fn rest(&self, delay: Duration) -> Result<(), RunError> {
@@ -251,37 +241,6 @@ impl Run<'_> {
     }
 }
 
-/// Opens a record or takes a Lease, and tries it again while it may be there later. The inner error: there is none, because
-/// that is not permitted, and no earlier process has had one. `what` is not possible now.
-pub(super) fn open_in_time<T>(
-    what: &str,
-    mut open: impl FnMut() -> Result<Result<T, OpenError>, RunError>,
-    has_had: impl Fn() -> bool,
-    mut rest: impl FnMut(Duration) -> Result<(), RunError>,
-) -> Result<Result<T, String>, RunError> {
-    let mut retries = Retries::new(OPEN_RULE);
-    loop {
-        let why = match open()? {
-            Ok(opened) => return Ok(Ok(opened)),
-            Err(OpenError::Forbidden(why)) if !has_had() => return Ok(Err(why)),
-            Err(OpenError::Misnamed(why)) if !has_had() => {
-                return Err(RunError::Settings(why));
-            }
-            Err(OpenError::Unusable(why)) => return Err(RunError::Settings(why)),
-            Err(
-                OpenError::Forbidden(why) | OpenError::Misnamed(why) | OpenError::Unavailable(why),
-            ) => why,
-        };
-        if retries.n_failures() == 0 {
-            warn!("{what}, and posse tries it again: {why}");
-        }
-        let Some(delay) = retries.on_failure(None) else {
-            return Err(RunError::Unavailable(why));
-        };
-        rest(delay)?;
-    }
-}
-
 /// The tasks of a record outlive the driver's pod, and so does what they need.
 fn owner_of_tasks(
     record: &RecordSetting,
@@ -313,52 +272,6 @@ fn make_folder(folder: &Path) -> Result<(), OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signals::Signal;
-    use std::cell::Cell;
-
-    fn text(error: OpenError, was_recorded: bool) -> Result<Result<(), String>, RunError> {
-        open_in_time("", || Ok(Err(error.clone())), || was_recorded, |_| Ok(()))
-    }
-
-    #[test]
-    fn only_what_can_never_be_opened_is_an_error_of_the_settings() {
-        let why = || "why".to_owned();
-        let unavailable = Err(RunError::Unavailable(why()));
-        let settings = Err(RunError::Settings(why()));
-        for (error, new, later) in [
-            (OpenError::Unusable(why()), settings.clone(), settings.clone()),
-            (OpenError::Misnamed(why()), settings, unavailable.clone()),
-            (OpenError::Forbidden(why()), Ok(Err(why())), unavailable.clone()),
-            (OpenError::Unavailable(why()), unavailable.clone(), unavailable),
-        ] {
-            let told = [text(error.clone(), false), text(error.clone(), true)];
-            assert_eq!(told, [new, later], "{error:?}");
-        }
-    }
-
-    #[test]
-    fn a_record_that_cannot_be_opened_now_is_opened_later() {
-        let (n, waited) = (Cell::new(0), Cell::new(Duration::ZERO));
-        let open = || {
-            n.set(n.get() + 1);
-            let busy = || OpenError::Unavailable("busy".to_owned());
-            Ok(if n.get() < 4 { Err(busy()) } else { Ok(n.get()) })
-        };
-        let rest = |delay| {
-            waited.set(waited.get() + delay);
-            Ok(())
-        };
-        assert_eq!(open_in_time("", open, || false, rest), Ok(Ok(4)));
-        assert!(waited.get() > Duration::from_secs(3), "{waited:?}");
-    }
-
-    #[test]
-    fn a_signal_ends_the_wait() {
-        let open = || Ok(Err::<(), _>(OpenError::Unavailable("busy".to_owned())));
-        let interrupted = RunError::Interrupted { signal: Signal::Term, waited_for: None };
-        let ended = open_in_time("", open, || false, |_| Err(interrupted.clone()));
-        assert_eq!(ended, Err(interrupted.clone()));
-    }
 
     #[test]
     fn what_tasks_of_a_record_need_outlives_the_drivers_pod() {
