@@ -14,8 +14,10 @@ use posse_wire::pod::details::PodDetails;
 /// The namespace of a run's executors.
 pub(super) struct Location {
     pub(super) namespace: Namespace,
-    /// The run, if it is on this host.
-    pub(super) run: Option<RunNames>,
+    /// The run, if it is known which one.
+    pub(super) instance: Option<String>,
+    /// The run is on this host.
+    pub(super) is_local: bool,
     pub(super) app: Option<String>,
 }
 
@@ -36,13 +38,14 @@ pub(super) fn locate(
                 named_app(client, &missing)?;
             }
             let namespace = Namespace::new(&client.namespace, world)?;
-            Ok(Location { namespace, run: None, app: client.app.clone() })
+            Ok(Location { namespace, instance: None, is_local: false, app: client.app.clone() })
         }
         Place::Host(run) => {
             let run = run.status()?.identity;
             let connection = connect_as(&run, &client.namespace.server, world)?;
-            let namespace = Namespace { connection, name: run.namespace.clone() };
-            Ok(Location { namespace, app: Some(run.app.clone()), run: Some(run) })
+            let namespace = Namespace { connection, name: run.namespace };
+            let (instance, app) = (Some(run.instance), Some(run.app));
+            Ok(Location { namespace, instance, is_local: true, app })
         }
     }
 }
@@ -76,7 +79,10 @@ pub(super) fn connect_as(
 }
 
 impl Location {
-    /// The newest pod of an executor.
+    /// The pod of an executor.
+    ///
+    /// # Errors
+    /// There is none, or several runs of the application have one.
     pub(super) fn executor(&self, id: u64) -> Result<PodDetails, Failure> {
         let app = self.app.as_deref().unwrap_or_default();
         let mut pods = self
@@ -84,12 +90,54 @@ impl Location {
             .objects()
             .executors(app, Some(id))
             .map_err(|refusal| self.namespace.refused("cannot be read", app, &refusal))?;
-        if let Some(run) = &self.run {
-            pods.retain(|pod| pod.meta.label(INSTANCE) == Some(&run.instance));
+        let instance = |pod: &PodDetails| pod.meta.label(INSTANCE).map(str::to_owned);
+        if self.instance.is_some() {
+            pods.retain(|pod| instance(pod) == self.instance);
         }
-        newest(&pods).cloned().ok_or_else(|| {
+        let Some(pod) = newest(&pods) else {
             let message = format!("application {app} has no executor {id} now");
-            Failure::new(Code::Failed, message)
-        })
+            return Err(Failure::new(Code::Failed, message));
+        };
+        if pods.iter().any(|other| instance(other) != instance(pod)) {
+            let names: Vec<&str> = pods.iter().map(PodDetails::name).collect();
+            let (names, namespace) = (names.join(", "), &self.namespace.name);
+            return Err(Failure::usage(format!(
+                "several runs of application {app} have an executor {id} in namespace {namespace}: \
+                 pods {names}: `posse exec POD` and `kubectl logs POD` take one of them"
+            )));
+        }
+        Ok(pod.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posse_testing::{Answer, TestServer};
+    use serde_json::{Value, json};
+
+    use crate::testing::Folder;
+
+    /// A command acts on what was named, or on nothing.
+    #[test]
+    fn an_executor_of_several_runs_is_none() {
+        let pod = |name: &str, instance: &str| {
+            json!({"metadata": {"name": name, "uid": name, "labels": {"posse.dev/instance": instance}},
+                "spec": {"containers": [{"name": "main"}]}, "status": {"phase": "Succeeded"}})
+        };
+        let posse = |pods: Vec<Value>, command: &str| {
+            let server = TestServer::start(None, move |_| {
+                Answer::json(200, json!({"metadata": {}, "items": pods}).to_string())
+            });
+            Folder::with_server(server.address).posse(command)
+        };
+        let (one, other) = (pod("a-x-exec-3", "x"), pod("a-y-exec-3", "y"));
+        for command in ["logs a 3 -n n --kubeconfig k", "exec -n n --kubeconfig k a/3 true"] {
+            let (code, _, told) = posse(vec![one.clone(), other.clone()], command);
+            let want = "posse: several runs of application a have an executor 3 in namespace n: pods a-x-exec-3, \
+                        a-y-exec-3: `posse exec POD` and `kubectl logs POD` take one of them\n";
+            assert_eq!((code, told.as_str()), (2, want), "{command}");
+            let (_, _, told) = posse(vec![one.clone()], command);
+            assert!(!told.contains("several"), "{command}: {told}");
+        }
     }
 }

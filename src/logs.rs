@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use crate::args::submit::LogsArgs;
 use crate::exit::{Code, Failure};
 use crate::follow;
-use crate::location::locate;
+use crate::location::{Location, locate};
 use crate::namespace::{Namespace, start_signals};
 use crate::settings::socket_folders;
 use crate::terminal::with_log_output;
@@ -24,7 +24,6 @@ use posse_submit::logs::LogFollower;
 use posse_submit::state::{newest, pod_line};
 use posse_submit::stop;
 use posse_submit::workload::{Workload, find_workload, owned_pods};
-use posse_wire::k8s::labels::INSTANCE;
 use posse_wire::pod::details::PodDetails;
 
 /// The size of one read from a log, bytes.
@@ -39,17 +38,17 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     if args.executors && id.is_some() {
         return Err(Failure::usage("name one executor, or all by --executors, but not both"));
     }
-    let location = locate(&client, client.app.is_none(), world)?;
-    let (app, is_local) = (location.app.clone().unwrap_or_default(), location.run.is_some());
-    let instance = location.run.map(|run| run.instance);
-    let (app, namespace) = (app.as_str(), location.namespace);
-    let objects = namespace.objects();
-    let local_folders = is_local.then(|| socket_folders(world));
-    if args.executors {
-        let run = LocalRun { instance, folders: local_folders };
-        return executor_logs(args, app, &namespace, run, out);
+    let mut location = locate(&client, client.app.is_none(), world)?;
+    if args.instance.is_some() {
+        location.instance.clone_from(&args.instance);
     }
-    if id.is_none() && is_local {
+    let (app, namespace) = (location.app.as_deref().unwrap_or_default(), &location.namespace);
+    let objects = namespace.objects();
+    let local_folders = location.is_local.then(|| socket_folders(world));
+    if args.executors {
+        return executor_logs(args, &location, local_folders, out);
+    }
+    if id.is_none() && location.is_local {
         let message = format!(
             "the driver of application {app} runs on this host: its output is where `posse run` was \
              started. `posse logs {app} --executors` prints the logs of its executors"
@@ -59,25 +58,12 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     if args.follow && id.is_none() {
         let keeper = namespace.keeper(&objects, app)?;
         if let Some(keeper) = keeper.filter(|keeper| !keeper.is_final()) {
-            return follow_driver(args, app, &namespace, &keeper, out);
+            return follow_driver(args, app, namespace, &keeper, out);
         }
     }
-    let mut pods = pods(app, id, &namespace, &objects)?;
-    if let Some(instance) = &instance {
-        pods.retain(|pod| pod.meta.label(INSTANCE) == Some(instance));
-    }
-    let Some(pod) = newest(&pods) else {
-        return Err(match id {
-            None if namespace.keeper(&objects, app)?.is_some() => {
-                let message = format!("the driver of application {app} has no pod now");
-                Failure::new(Code::Failed, message)
-            }
-            None => namespace.no_such_app(app),
-            Some(id) => {
-                let message = format!("application {app} has no executor {id} now");
-                Failure::new(Code::Failed, message)
-            }
-        });
+    let pod = match id {
+        Some(id) => location.executor(id)?,
+        None => driver(app, namespace, &objects)?,
     };
     let pod_name = pod.name().to_owned();
     if args.follow {
@@ -88,7 +74,7 @@ pub fn logs(args: &LogsArgs, world: &World<'_>, out: &mut dyn Write) -> Result<C
     let mut stream = objects.log(&pod_name, &query).map_err(|refusal| {
         // The server answers without a body or with a 400, and does not say what the pod waits for.
         if pod.facts.phase == Phase::Pending {
-            let message = format!("there is no log yet: {}", pod_line(pod));
+            let message = format!("there is no log yet: {}", pod_line(&pod));
             return Failure::new(Code::Failed, message);
         }
         namespace.refused(&format!("cannot read the log of pod {pod_name}"), app, &refusal)
@@ -141,44 +127,33 @@ fn copy(reader: &mut dyn Read, out: &mut dyn Write) -> Result<(), Failure> {
     }
 }
 
-/// The pods of the driver, or those of the executor that is asked for.
-fn pods(
-    app: &str,
-    id: Option<u64>,
-    namespace: &Namespace,
-    objects: &Objects,
-) -> Result<Vec<PodDetails>, Failure> {
-    let refused = |refusal: Refusal| namespace.refused("cannot be read", app, &refusal);
-    match id {
-        None => {
-            let keeper = namespace.keeper(objects, app)?;
-            let pods = stop::drivers(objects, app).map_err(refused)?;
-            Ok(owned_pods(keeper.as_ref().and_then(Workload::job), pods))
+/// The pod of the driver.
+fn driver(app: &str, namespace: &Namespace, objects: &Objects) -> Result<PodDetails, Failure> {
+    let keeper = namespace.keeper(objects, app)?;
+    let pods = stop::drivers(objects, app)
+        .map_err(|refusal| namespace.refused("cannot be read", app, &refusal))?;
+    let pods = owned_pods(keeper.as_ref().and_then(Workload::job), pods);
+    newest(&pods).cloned().ok_or_else(|| match keeper {
+        Some(_) => {
+            let message = format!("the driver of application {app} has no pod now");
+            Failure::new(Code::Failed, message)
         }
-        id @ Some(_) => objects.executors(app, id).map_err(refused),
-    }
-}
-
-/// What is known of a run on this host.
-struct LocalRun {
-    instance: Option<String>,
-    /// Its socket is in one of them.
-    folders: Option<Vec<PathBuf>>,
+        None => namespace.no_such_app(app),
+    })
 }
 
 /// Prints the logs of all executors. With --follow until the driver has ended: its pod, or the run on this host.
 fn executor_logs(
     args: &LogsArgs,
-    app: &str,
-    namespace: &Namespace,
-    run: LocalRun,
+    location: &Location,
+    local_folders: Option<Vec<PathBuf>>,
     out: &mut dyn Write,
 ) -> Result<Code, Failure> {
-    let LocalRun { instance, folders } = run;
+    let (app, namespace) = (location.app.as_deref().unwrap_or_default(), &location.namespace);
     let logs = ExecutorLogs {
         objects: namespace.objects(),
         app: app.to_owned(),
-        instance,
+        instance: location.instance.clone(),
         group: args.group.clone(),
         tail: args.tail,
     };
@@ -186,7 +161,7 @@ fn executor_logs(
     let slot = Arc::clone(&result);
     let is_followed = args.follow;
     let read = move |listener: Listener<'_>| {
-        let is_over = || match &folders {
+        let is_over = || match &local_folders {
             Some(folders) => live_sockets(Some(&logs.app), folders).is_empty(),
             None => has_driver_ended(&logs.objects, &logs.app),
         };

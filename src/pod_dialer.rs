@@ -21,6 +21,7 @@ use posse_kube::http::Http;
 use posse_submit::state::{newest, pod_line};
 use posse_submit::stop::drivers;
 use posse_wire::k8s::exec_channels::CommandEnd;
+use posse_wire::k8s::labels::DRIVER;
 use posse_wire::pod::details::PodDetails;
 
 /// The command if the container's own one is not posse, as in an image that starts posse by a script.
@@ -69,6 +70,16 @@ impl PodWay {
         let pods = driver_pods(&namespace.objects(), app).map_err(|refusal| {
             namespace.refused("its driver cannot be looked up", app, &refusal)
         })?;
+        let is_other = |pod: &&PodDetails| pod.runs() && pod.meta.label(DRIVER.0) != Some(DRIVER.1);
+        let others: Vec<&str> = pods.iter().filter(is_other).map(PodDetails::name).collect();
+        if others.len() > 1 {
+            return Err(Failure::usage(format!(
+                "application {app} has several runs in namespace {}, by the pods {}: `posse exec POD -- \
+                 posse COMMAND` asks one of them",
+                namespace.name,
+                others.join(", ")
+            )));
+        }
         let Some(pod) = newest(&pods) else {
             return Err(failed(format!(
                 "namespace {} has no driver of application {app}",
@@ -230,6 +241,32 @@ mod tests {
     use serde_json::json;
 
     use crate::testing::Folder;
+
+    /// Drivers in pods of the user, which the executors name.
+    #[test]
+    fn a_name_of_several_runs_is_none() {
+        let server = TestServer::start(None, |request| {
+            let pod = |name: &str| {
+                let owner = format!("{name}-driver");
+                let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": "d"});
+                json!({"metadata": {"name": name, "uid": name, "ownerReferences": [owner]},
+                    "spec": {"containers": [{"name": "c"}]}, "status": {"phase": "Running"}})
+            };
+            let path = request.line().split(' ').nth(1).unwrap();
+            let answer = match path.split_once('?') {
+                Some((_, query)) if query.contains("driver") => {
+                    json!({"metadata": {}, "items": []})
+                }
+                Some(_) => json!({"metadata": {}, "items": [pod("a"), pod("b")]}),
+                None => pod(path.rsplit('/').next().unwrap()),
+            };
+            Answer::json(200, answer.to_string())
+        });
+        let told = Folder::with_server(server.address).posse("status --app a -n n --kubeconfig k");
+        let want = "posse: application a has several runs in namespace n, by the pods a-driver, b-driver: `posse exec \
+                    POD -- posse COMMAND` asks one of them\n";
+        assert_eq!((told.0, told.2.as_str()), (2, want));
+    }
 
     /// Its phase is that of a side-car.
     #[test]

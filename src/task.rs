@@ -29,6 +29,7 @@ use posse_base::text::sanitize;
 use posse_control::client::{Client, ClientError, OneTask};
 use posse_core::model::task::TaskOutcome;
 use posse_run::random::random_bits;
+use posse_wire::control::status_json::RunNames;
 use posse_wire::control::task::{ArrayJson, TaskJson, TaskShapeJson, TaskStatusJson, tasks_body};
 use posse_wire::pod::arguments::literal;
 
@@ -318,9 +319,10 @@ fn pod_logs(
         let message = format!("task {} has no executor yet: it is {}", task.key, task.state);
         return Err(Failure::new(Code::Failed, message));
     };
-    let app = run.client.observe()?.identity.app;
+    let RunNames { app, instance, .. } = run.client.observe()?.identity;
     let of_executor = LogsArgs {
         client: ClientArgs { app: Some(app), ..args.of.client.clone() },
+        instance: Some(instance),
         words: vec![Word::Number(executor)],
         follow: args.follow,
         ..LogsArgs::default()

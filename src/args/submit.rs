@@ -116,6 +116,9 @@ pub struct LogsArgs {
     /// Print control characters to a terminal as they are
     #[arg(long)]
     pub raw: bool,
+    /// The run of the executor, for `posse task logs`.
+    #[arg(skip)]
+    pub instance: Option<String>,
 }
 
 /// `posse stop`.
