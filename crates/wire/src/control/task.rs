@@ -157,7 +157,7 @@ fn parse_task(i: usize, value: &Value) -> Result<NewTask, CallError> {
     let files = files(fields).map_err(inside)?;
     let n_secret: usize = secrets.iter().map(|(name, value)| name.len() + value.len()).sum();
     let n_paths: usize = files.keys().map(String::len).sum();
-    let n_bytes = text(&task).len() + n_secret + n_paths;
+    let n_bytes = json!(contents(&task)).to_string().len() - task.key.len() + n_secret + n_paths;
     if n_bytes > TASK_BYTES_MAX {
         let error = format!("has {n_bytes} bytes, and the maximum is {TASK_BYTES_MAX}");
         return Err(CallError::new(&format!("executors[{i}]"), error));
@@ -292,14 +292,9 @@ fn is_first(round: &u32) -> bool {
     *round == 0
 }
 
-/// The contents without the key, which is a label, and without what a pod has behind it.
+/// The contents without what a pod has behind it.
 fn contents(task: &Task) -> TaskJson {
-    let task = Task { key: "".into(), after: BTreeMap::new(), ..task.clone() };
-    TaskJson::from(task)
-}
-
-fn text(task: &Task) -> String {
-    json!(contents(task)).to_string()
+    TaskJson::from(Task { after: BTreeMap::new(), ..task.clone() })
 }
 
 pub(crate) fn annotation(run: &TaskRun) -> String {
@@ -308,13 +303,17 @@ pub(crate) fn annotation(run: &TaskRun) -> String {
     json!(Annotation { attempt, retries_left, round, task: contents(task) }).to_string()
 }
 
-/// The task of a pod, from its label and its annotation. The label decides; an annotation that somebody
-/// has changed to something unreadable counts as empty.
-pub fn parse_run(key: &str, annotation: &str) -> TaskRun {
+/// The task of a pod, by its annotation: people change labels. The label names the task of an older posse's pod, and of
+/// one whose annotation is no longer readable: that counts as empty.
+pub fn parse_run(label: &str, annotation: &str) -> Option<TaskRun> {
+    if label.is_empty() && annotation.is_empty() {
+        return None;
+    }
     let Annotation { attempt, retries_left, round, task } =
         serde_json::from_str(annotation).unwrap_or_default();
-    let task = Arc::new(Task { key: Arc::from(key), ..Task::from(task) });
-    TaskRun { task, attempt: attempt.max(1), retries_left, round }
+    let key = parse_key(&task.key).or_else(|_| parse_key(label)).ok()?;
+    let task = Arc::new(Task { key, ..Task::from(task) });
+    Some(TaskRun { task, attempt: attempt.max(1), retries_left, round })
 }
 
 #[cfg(test)]
@@ -364,12 +363,16 @@ mod tests {
         assert!(read == [new, NewTask { task: plain, secrets, files }]);
         let run = TaskRun { task: Arc::new(ordered), attempt: 2, retries_left: 1, round: 3 };
         let want = TaskRun { task: Arc::new(task()), attempt: 2, retries_left: 1, round: 3 };
-        assert_eq!(parse_run("t-1", &annotation(&run)), want);
+        // Somebody has changed the label.
+        for label in ["t-1", "", "other"] {
+            assert_eq!(parse_run(label, &annotation(&run)).as_ref(), Some(&want), "{label}");
+        }
         // Somebody has changed the annotation.
         let bare = Arc::new(Task { key: "k".into(), ..Task::default() });
         let want = TaskRun { task: bare, attempt: 1, retries_left: 0, round: 0 };
-        for text in ["", "{", "[1]", "{\"attempt\": -1}", "{\"env\": 7}"] {
-            assert_eq!(parse_run("k", text), want, "{text}");
+        for text in ["", "{", "[1]", "{\"attempt\": -1}", "{\"env\": 7}", "{\"key\": \"a/b\"}"] {
+            assert_eq!(parse_run("k", text).as_ref(), Some(&want), "{text}");
+            assert_eq!(parse_run("", text), None, "{text}");
         }
     }
 
@@ -562,7 +565,7 @@ mod tests {
         let want = json!([{"name": "posse-task-files", "secret": source}]);
         assert_eq!(got["spec"]["volumes"], want);
         let text = got["metadata"]["annotations"]["posse.dev/task"].as_str().unwrap();
-        assert_eq!(parse_run("t-1", text), run);
+        assert_eq!(parse_run("", text), Some(run));
     }
 
     /// A server refuses such a pod. Where it cannot be asked first, the template comes as far as here.

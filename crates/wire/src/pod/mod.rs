@@ -232,11 +232,8 @@ impl RawPod<'_> {
             counted: labels.counted.as_ref().map(|text| text.0.parse().unwrap_or(0)),
             completed: labels.is_completed,
             restart: restart(text_of(annotations.restart.as_ref())),
-            task: labels
-                .key
-                .as_ref()
-                .filter(|key| !key.0.is_empty())
-                .map(|key| Box::new(parse_run(&key.0, text_of(annotations.task.as_ref())))),
+            task: parse_run(text_of(labels.key.as_ref()), text_of(annotations.task.as_ref()))
+                .map(Box::new),
             deletion_cost: number(annotations.deletion_cost.as_ref()).unwrap_or(0),
             is_protected: is_protected(annotations.do_not_disrupt, annotations.safe_to_evict),
             node: spec.node_name.as_ref().filter(|node| !node.0.is_empty()).map(Text::boxed),
