@@ -236,6 +236,11 @@ pub struct Rare {
 }
 
 impl Pod {
+    /// It terminates, and has time for it: its kubelet and each forced delete take that away before it is gone.
+    pub fn has_time_to_end(&self) -> bool {
+        self.deleting && self.deletion_grace_s > 0
+    }
+
     /// The finalizers that keep this deleted pod.
     pub fn held_by(&self) -> Option<&str> {
         self.rare(|rare| &rare.finalizers).filter(|_| self.deleting)

@@ -101,7 +101,7 @@ impl Reconciler {
 
     /// True if the pod terminates, or is gone or lacks our labels, so that no event will report its
     /// end.
-    fn is_terminating(&self, uid: &Uid) -> bool {
+    pub(super) fn is_terminating(&self, uid: &Uid) -> bool {
         self.snapshot.get(uid).is_none_or(|pod| pod.deleting)
     }
 
@@ -167,7 +167,7 @@ impl Reconciler {
             }
             Ok(()) | Err(_) if is_patch => {
                 self.errands.mutations.remove(uid);
-                if self.snapshot.is_unseen(uid) {
+                if is_needed && self.snapshot.is_unseen(uid) {
                     self.snapshot.note_left_queue(uid);
                     self.request(uid, MutationKind::Delete);
                 }

@@ -237,9 +237,13 @@ impl Reconciler {
     /// watch shows it, and it works on.
     fn is_unexplained(&self, pod: &Pod) -> bool {
         let executor = self.executors.get(pod.id);
+        let may_live = match pod.deleting {
+            true => pod.has_time_to_end() && !self.snapshot.is_unseen(&pod.uid),
+            false => !self.is_delete_sent(&pod.uid),
+        };
         executor.is_some_and(|one| one.uid.as_ref() == Some(&pod.uid) && one.life != Life::Gone)
-            && !(pod.deleting || has_ended(pod) || self.snapshot.is_known_gone(&pod.uid))
-            && !self.is_delete_sent(&pod.uid)
+            && may_live
+            && !(has_ended(pod) || self.snapshot.is_known_gone(&pod.uid))
     }
 
     fn on_gone(&mut self, pod: &Pod, now: Millis) {
@@ -251,7 +255,9 @@ impl Reconciler {
                 let loss = classify(pod, true);
                 self.lose_pod(pod.id, LostPod::of(pod, &loss), &loss, now);
             }
-            self.request(&pod.uid, MutationKind::Delete);
+            // The server has executed what was asked for before.
+            self.errands.mutations.remove(&pod.uid);
+            self.ensure_deleted(pod.id, now);
             return self.on_seen(&pod.uid, now);
         }
         self.executors.on_pod_change(&self.ours.identity().pod_prefix, pod);

@@ -281,8 +281,9 @@ impl Reconciler {
             executor.uid.clone()
         });
         self.executors.forget_record(id);
-        if let Some(uid) = uid.filter(|uid| self.snapshot.get(uid).is_some_and(|pod| !pod.deleting))
-        {
+        // Of one that has vanished only the answer to a delete tells the end.
+        let is_due = |uid: &Uid| !self.is_terminating(uid) || self.snapshot.is_unseen(uid);
+        if let Some(uid) = uid.filter(is_due) {
             self.request(&uid, MutationKind::Delete);
         }
     }

@@ -252,7 +252,7 @@ impl Snapshot {
                 let is_old = self.has_passed(pod.version);
                 self.advance(pod.version);
                 let known = self.pods.get(&pod.uid).and_then(|known| known.version);
-                let is_over = pod.deleting || pod.phase.is_final();
+                let is_over = pod.deleting && !pod.has_time_to_end() || pod.phase.is_final();
                 if self.is_unseen(&pod.uid) && !is_over && !is_after(pod.version, known) {
                     // The event by which it vanished, once more.
                     return None;
@@ -341,7 +341,8 @@ impl Snapshot {
             .collect();
         self.tombstones.retain(|uid, last| listed.contains(uid) || is_before(version, *last));
         let gone = gone.iter().filter_map(|uid| self.pods.remove(uid));
-        gone.map(|pod| Change::Gone(pod.into())).collect()
+        // What has terminated has used its time meanwhile.
+        gone.map(|pod| Change::Gone(Pod { deletion_grace_s: 0, ..pod }.into())).collect()
     }
 
     /// True if the list has a pod in an older version than the snapshot, although the snapshot's

@@ -1,16 +1,17 @@
 //! Loss reports: once for each executor, with reason and log; which failed pods are retained.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use crate::core_run::{PREFIX, Run, assert_stop_waits, policy, refusal, spec};
+use crate::core_run::{PREFIX, Run, assert_stop_waits, policy, refusal, set, spec};
 use posse_base::time::Millis;
 use posse_core::model::action::Action;
+use posse_core::model::command::{AfterKill, Command};
 use posse_core::model::event::{Event, ExecutorEvent, LossReason, RestartKind, RunEvent};
 use posse_core::model::ids::{ExecutorId, Uid, Version};
 use posse_core::model::input::{Input, List, ListSource, PodEvent};
 use posse_core::model::pod::ContainerState::{Ended, Running};
 use posse_core::model::pod::Phase;
 use posse_core::model::refusal::RefusalClass;
-use posse_core::model::settings::{GroupSpec, Policy, SlotPolicy};
+use posse_core::model::settings::{Decommission, GroupSpec, Policy, SlotPolicy};
 use posse_core::model::stop::StopOrder;
 
 /// If one more pod fails after a restart, the pod that was counted first is deleted, whatever the
@@ -152,6 +153,42 @@ fn a_pod_that_vanishes_alive_is_deleted_before_its_slot_is_given_on() {
         run.tell(absent("u1"));
         assert_eq!(deletes(&mut run), if stable { vec!["slot 0"] } else { vec![] });
         assert_eq!(run.losses(), [], "it is told once");
+    }
+}
+
+/// What it was is decided already: it has its time, and its slot is not given on before the server says that it is gone.
+#[test]
+fn a_pod_that_vanishes_while_it_ends_keeps_its_time() {
+    for by_term in [false, true] {
+        let decommission = Some(Decommission { after_ms: 60_000, label: None, by_term });
+        let slots = SlotPolicy::Stable;
+        let group = GroupSpec { decommission, slots, ..spec("g", 1) };
+        let mut run = Run::with_running(policy(), vec![group]);
+        run.call(Command::Kill {
+            executors: set(&[1]),
+            after: AfterKill::Replace,
+            force: false,
+            is_silent: false,
+            reason: None,
+        });
+        run.tell(Input::Patched { uid: Uid::new("u1"), answer: Ok(()) });
+        if by_term {
+            run.tell(Input::Deleted { uid: Uid::new("u1"), answer: Ok(None) });
+            run.watch(&[1], |pod| (pod.deleting, pod.deletion_grace_s) = (true, 60));
+        }
+        run.wait(1_000);
+        run.take();
+        let (epoch, again) = (run.core.watermark().epoch, PodEvent::Deleted(run.pods[0].clone()));
+        run.vanish(&[1], |_| {});
+        run.tell(Input::Watch { epoch, events: vec![again] });
+        run.list();
+        run.wait(58_000);
+        assert_eq!(run.take(), [], "{by_term}");
+        run.wait(2_000);
+        let asked = run.take();
+        assert!(matches!(asked[..], [Action::Delete { .. }]), "{by_term} {asked:?}");
+        run.tell(absent("u1"));
+        assert_eq!(run.slots_created(), [(2, 0)], "{by_term}");
     }
 }
 

@@ -378,7 +378,7 @@ impl Run {
 
     /// The watch reports that these pods, which were terminating, are gone.
     pub fn gone(&mut self, ids: &[u64]) {
-        self.vanish(ids, |pod| pod.deleting = true);
+        self.vanish(ids, |pod| (pod.deleting, pod.deletion_grace_s) = (true, 0));
     }
 
     /// The watch shows these pods no more, as they were after `change`.

@@ -262,7 +262,7 @@ impl Cluster {
             (life.was_over, life.removed) = (true, Some(self.version));
         }
         if stored.is_labelled {
-            stored.pod.version = Some(Version(self.version));
+            (stored.pod.version, stored.pod.deletion_grace_s) = (Some(Version(self.version)), 0);
             self.note(PodEvent::Deleted(stored.pod));
         }
     }
