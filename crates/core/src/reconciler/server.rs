@@ -2,7 +2,7 @@
 
 use super::Reconciler;
 use crate::model::event::{ClusterEvent, Event};
-use crate::model::refusal::Refusal;
+use crate::model::refusal::{Advice, Refusal, Verb};
 use crate::model::status::Outage;
 use crate::model::waiting::{RunWait, ServerWait, Waiting};
 use crate::policy::loss::MESSAGE_BYTES_MAX;
@@ -52,6 +52,10 @@ impl Reconciler {
 
     /// A request of the watch or the poll failed.
     pub(super) fn on_read_refused(&mut self, refusal: &Refusal, now: Millis) {
+        // The start ends with it: nobody tries again.
+        if !self.had_first_list() && refusal.advice(Verb::List) == Advice::Retire {
+            return;
+        }
         let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         self.change_server(|server| server.on_read_refused(refusal, message, now));
     }

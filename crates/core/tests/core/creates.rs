@@ -305,6 +305,21 @@ fn outage_events(run: &mut Run) -> Vec<String> {
 }
 
 #[test]
+fn a_refusal_that_ends_the_start_is_told_by_its_end() {
+    use RefusalClass::{Forbidden, Transient};
+    for (class, is_listed, want) in
+        [(Forbidden, false, 0), (Transient, false, 1), (Forbidden, true, 1)]
+    {
+        let mut run = Run::unlisted(policy(), vec![spec("g", 1)]);
+        if is_listed {
+            run.list();
+        }
+        run.tell(Input::ReadRefused { refusal: refusal(class, 403) });
+        assert_eq!(outage_events(&mut run).len(), want, "{class:?} {is_listed}");
+    }
+}
+
+#[test]
 fn a_server_that_does_not_answer_is_told_with_its_time_and_reason() {
     let mut run = Run::with_running(policy(), vec![spec("g", 2)]);
     run.wait(10_000);
