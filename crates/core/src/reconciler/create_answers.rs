@@ -247,8 +247,9 @@ impl Reconciler {
         if step == 0 || !is_of_group {
             return false;
         }
+        let slot = self.executors.kept_slot(id);
         let Some(group) = self.executors.group_mut(&name) else { return false };
-        if group.memory_scaling.on_refused(step) {
+        if group.memory_scaling.on_refused(step, slot) {
             let refusal = refusal.to_string();
             let what = "more memory after an OOM kill is refused, so the next one gets less: ";
             let message = sanitize(&format!("{what}{refusal}"), MESSAGE_BYTES_MAX);

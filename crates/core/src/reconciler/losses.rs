@@ -187,6 +187,7 @@ impl Reconciler {
         now: Millis,
     ) {
         let step = self.memory_step_of(id);
+        let slot = self.executors.kept_slot(id);
         let n_early = self.n_early_mates(id, now);
         let shape = self.executors.get(id).map_or(Shape::TEMPLATE, |executor| executor.shape);
         let rng = &mut self.rng;
@@ -195,10 +196,10 @@ impl Reconciler {
         let end = ExecutorEnd { lived_ms, caused_by_app, n_wanted: group.wanted() };
         match step {
             Some(step) if loss.reason == LossReason::OomKilled => {
-                group.memory_scaling.on_oom(step, group.spec.n_memory_steps());
+                group.memory_scaling.on_oom(step, slot, group.spec.n_memory_steps());
             }
             // Its successor needs as much.
-            Some(step) => group.memory_scaling.on_unused(step),
+            Some(step) => group.memory_scaling.on_unused(step, slot),
             None => {}
         }
         let backoff = &mut group.tasks.throttles.of_mut(shape).backoff;

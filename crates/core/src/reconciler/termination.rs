@@ -103,8 +103,9 @@ impl Reconciler {
         }
         self.resolve_retry(id);
         self.executors.discard_probe(id);
+        let slot = self.executors.kept_slot(id);
         if let Some(group) = self.executors.group_of(id) {
-            group.memory_scaling.on_unused(unused_step);
+            group.memory_scaling.on_unused(unused_step, slot);
         }
         if !is_in_flight && open_until.is_none() {
             if is_unknown {

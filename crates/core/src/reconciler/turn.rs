@@ -228,7 +228,11 @@ impl Reconciler {
         let of_throttle = shape.unwrap_or(Shape::TEMPLATE);
         group.tasks.throttles.of_mut(of_throttle).backoff.on_sent(id);
         let is_whole = group.spec.restarts_whole();
-        let step = if executor.has_own_memory() { 0 } else { group.memory_scaling.take(is_whole) };
+        let slot = executor.slot.filter(|_| group.spec.has_own_slots());
+        let step = match executor.has_own_memory() {
+            true => 0,
+            false => group.memory_scaling.take(slot, is_whole),
+        };
         executor.memory_step = step;
         let pod = group.spec.pod.as_ref().zip(step.checked_sub(1));
         let memory = pod.and_then(|(pod, i)| pod.memory_steps().nth(i as usize));

@@ -197,6 +197,12 @@ impl Executors {
         debug_assert!(before.is_none(), "executor {id} is in the table already");
     }
 
+    /// Its slot, if the next executor of this slot goes on with its work.
+    pub fn kept_slot(&self, id: ExecutorId) -> Option<u32> {
+        let executor = self.get(id)?;
+        executor.slot.filter(|_| self.home(executor).spec.has_own_slots())
+    }
+
     /// Frees the slot of an executor that has ended, unless its work is done: its successor has the
     /// same rank.
     pub fn release_slot(&mut self, id: ExecutorId) {

@@ -12,7 +12,7 @@ use posse_core::model::input::Input;
 use posse_core::model::pod::{ContainerState, End, Phase, Pod, Rare};
 use posse_core::model::pod_text::PodText;
 use posse_core::model::refusal::{Refusal, RefusalClass};
-use posse_core::model::settings::GroupSpec;
+use posse_core::model::settings::{GroupSpec, Restart, SlotPolicy};
 
 /// The limits are 1,024, 2,048 and 3,072 bytes, and 900 of 1,000 are too many.
 fn run(n: u32) -> Run {
@@ -219,6 +219,26 @@ fn the_successor_of_a_grown_executor_has_its_memory() {
     run.watch(&[3], end_with(1));
     run.wait(60_000);
     assert_eq!(steps(&mut run).last(), Some(&(4, 0)));
+}
+
+/// Of several that end at once, the one that was killed has needed more.
+#[test]
+fn a_slot_that_goes_on_gets_the_memory_that_it_needs() {
+    for (slots, completions, want) in [
+        (SlotPolicy::Stable, None, [(3, 0), (4, 1)]),
+        (SlotPolicy::Lowest, Some(2), [(3, 0), (4, 1)]),
+        (SlotPolicy::Lowest, None, [(3, 1), (4, 0)]),
+    ] {
+        let pod = growing(PodText::default(), &["2Gi", "3Gi"], None);
+        let restart = completions.map_or(Restart::Always, |_| Restart::OnFailure);
+        let group = GroupSpec { pod, slots, completions, restart, ..spec("g", 2) };
+        let mut run = Run::with_running(policy(), vec![group]);
+        run.watch(&[1, 2], |pod| match pod.id.0 {
+            2 => killed(pod),
+            _ => end_with(1)(pod),
+        });
+        assert_eq!(steps(&mut run), want, "{slots:?} {completions:?}");
+    }
 }
 
 /// A LimitRange refuses the memory of the replacement. The others of the group do not wait for that.
