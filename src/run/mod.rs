@@ -105,7 +105,7 @@ fn run_once(
     };
     let inputs = RunInputs {
         settings: &settings,
-        server: api_server(connection, args.embedded.dev),
+        server: api_server(connection, args),
         driver_kubeconfig: embedded.kubeconfig(),
         env,
         clock,
@@ -182,9 +182,10 @@ fn job_pod_without_settings(args: &RunArgs, world: &World<'_>) -> Option<JobPod>
     find_job_pod(&connection, namespace, (0, 0), &signals, world).ok()?
 }
 
-fn api_server(connection: Connection, is_embedded: bool) -> ApiServer {
+fn api_server(connection: Connection, args: &RunArgs) -> ApiServer {
     let Connection { http, namespace, home, described: _ } = connection;
-    ApiServer { http, namespace, home, is_embedded }
+    let (context, is_embedded) = (args.server.context.clone(), args.embedded.dev);
+    ApiServer { http, namespace, home, context, is_embedded }
 }
 
 /// The exit code and message of a run that could not start.

@@ -21,6 +21,8 @@ pub struct ApiServer {
     pub namespace: String,
     /// posse runs in a pod of this cluster.
     pub home: Option<Home>,
+    /// What `--context` has named.
+    pub context: Option<String>,
     /// The server is the embedded cluster.
     pub is_embedded: bool,
 }

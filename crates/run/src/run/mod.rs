@@ -362,6 +362,8 @@ impl Run<'_> {
                 namespace: self.context.namespace.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 server: self.server.http.server().to_owned(),
+                context: self.server.context.clone(),
+                keep_executors: self.settings.driver.keep_executors == Some(true),
                 kubeconfig: self.driver_kubeconfig.map(|path| path.to_string_lossy().into_owned()),
                 leader: None,
             },

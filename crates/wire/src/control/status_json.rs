@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Not;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,12 @@ pub struct RunNames {
     /// The URL of the API server. Empty: the run does not tell it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub server: String,
+    /// What `--context` has named, whose user and server are meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// True with `driver.keep_executors: true`.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub keep_executors: bool,
     /// The embedded cluster's kubeconfig, with `posse run --dev`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<String>,

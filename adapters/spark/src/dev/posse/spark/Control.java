@@ -86,6 +86,10 @@ final class Control {
     if (!answer.isOk() || !answer.body().has("run")) {
       throw new IOException("the status cannot be read: " + answer.error());
     }
+    if (answer.body().path("keep_executors").asBoolean()) {
+      throw new IllegalArgumentException("posse's driver.keep_executors is true, and Spark's executors end with their driver,"
+          + " because they do not connect to another one: leave it out");
+    }
     return answer.body();
   }
 

@@ -13,6 +13,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 
 import io.fabric8.kubernetes.client.Config;
@@ -30,6 +31,7 @@ import scala.Option;
  * <p>Prints the call as words of a shell, because a JVM cannot become another program.
  */
 public final class Submit {
+  private static final String CONTEXT = "spark.kubernetes.context";
   private static final String ALLOCATOR = "spark.kubernetes.allocation.pods.allocator";
   /** The API server in each pod, beside its address. */
   private static final String POD_SERVER = "(https://)?kubernetes\\.default\\.svc(\\.[^:/]+)?(:443)?/?";
@@ -144,8 +146,13 @@ public final class Submit {
   private Call inside() {
     checkEventLog();
     List<String> words = new ArrayList<>(List.of(spark()));
-    String server = server();
-    checkCredentials(server);
+    JsonNode posse = posse();
+    String server = posse.path("server").asText();
+    String context = conf.getOrDefault(CONTEXT, posse.path("context").asText());
+    checkCredentials(server, context);
+    if (!context.isEmpty()) {
+      set(words, CONTEXT, context);
+    }
     setFromEnv(words, "spark.kubernetes.namespace", "POSSE_NAMESPACE");
     if (!env.getOrDefault("POD_NAME", "").isEmpty()) {
       // In the driver's pod, which owns the executors. Spark creates nothing but pods here, so the account needs the
@@ -192,7 +199,7 @@ public final class Submit {
     if (isDev) {
       words.add("--dev");
     }
-    named(words, "--context", "spark.kubernetes.context");
+    named(words, "--context", CONTEXT);
     words.addAll(List.of("-f", "/dev/fd/3", "--", place.script()));
     if (isDev) {
       // There are no images: the entry point of Spark's image is a script of this machine.
@@ -219,7 +226,7 @@ public final class Submit {
     ClusterMode driver = new ClusterMode(place, arguments, conf, this::upload);
     driver.describe(configuration, keys);
     List<String> words = new ArrayList<>(List.of(place.posse(), "submit"));
-    named(words, "--context", "spark.kubernetes.context");
+    named(words, "--context", CONTEXT);
     words.addAll(List.of("-f", "/dev/fd/3"));
     words.addAll(driver.options());
     List<String> told = new ArrayList<>(driver.told().stream().toList());
@@ -290,16 +297,16 @@ public final class Submit {
     }
   }
 
-  /** The API server of posse, for Spark's own calls. */
-  private String server() {
+  /** The status of posse, which names its API server for Spark's own calls. */
+  private JsonNode posse() {
     Control control = Settings.control(sparkConf().setIfMissing("spark.posse.control", env.getOrDefault("POSSE_CONTROL", ""))
         .setIfMissing("spark.posse.control.tokenFile", env.getOrDefault("POSSE_CONTROL_TOKEN_FILE", "")));
     try {
-      String server = control.status().path("server").asText();
-      if (server.isEmpty()) {
+      JsonNode status = control.status();
+      if (status.path("server").asText().isEmpty()) {
         throw new IllegalArgumentException("posse at " + control.address + " does not tell its API server: use a newer posse");
       }
-      return server;
+      return status;
     } catch (IOException e) {
       throw control.silent(e);
     }
@@ -307,10 +314,9 @@ public final class Submit {
 
   /**
    * Spark's client finds its credentials by itself: those of a context or of the pod's account. They must be of this server,
-   * which gets them, and so must those be that somebody has named for a master.
+   * which gets them, and so must those be that somebody has named for a master. One server may have contexts of several users.
    */
-  private void checkCredentials(String server) {
-    String context = conf.getOrDefault("spark.kubernetes.context", "");
+  private void checkCredentials(String server, String context) {
     Config found;
     try {
       found = Config.autoConfigure(context.isEmpty() ? null : context);
@@ -321,6 +327,10 @@ public final class Submit {
     if (!address(found.getMasterUrl()).equals(address(server))) {
       throw new IllegalArgumentException("posse's API server is " + server + ", and Spark's credentials are of "
           + found.getMasterUrl() + ": set spark.kubernetes.context to posse's context, and KUBECONFIG to the one file that has it");
+    }
+    // Without it the client takes the current one.
+    if (!context.isEmpty() && (found.getCurrentContext() == null || !found.getCurrentContext().getName().equals(context))) {
+      throw new IllegalArgumentException("Spark finds no context " + context + ": set KUBECONFIG to the one file that has it");
     }
     String master = conf.getOrDefault("spark.master", "k8s://" + server).substring("k8s://".length());
     boolean isPods = found.getCurrentContext() == null && master.matches(POD_SERVER);

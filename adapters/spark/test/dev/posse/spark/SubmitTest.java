@@ -152,6 +152,19 @@ final class SubmitTest {
     for (String other : List.of("https://x", "https://s", "http://s:6443", "https://s:6443/a", "https://kubernetes.default.svc")) {
       Check.fails(() -> call(INSIDE, "--master", "k8s://" + other, "app.py"), "--master is k8s://" + other, "leave it out");
     }
+    // The context that posse has is not the current one, and may be of another user.
+    Map<String, String> refused = Map.of("a", "posse's API server is https://s:6443", "none", "Spark finds no context none");
+    for (String of : List.of("s", "a", "none")) {
+      posse.answers.put("GET /v1/status", "200 {\"run\":\"r\",\"server\":\"https://s:6443\",\"context\":\"" + of + "\"}");
+      if (refused.containsKey(of)) {
+        Check.fails(() -> call(INSIDE, "app.py"), refused.get(of), "KUBECONFIG");
+      } else {
+        assert confs(call(INSIDE, "app.py")).contains(context + of) : of;
+      }
+      assert confs(call(INSIDE, "--conf", context + "s", "app.py")).contains(context + "s") : of;
+    }
+    posse.answers.put("GET /v1/status", "200 {\"run\":\"r\",\"server\":\"https://s:6443\",\"keep_executors\":true}");
+    Check.fails(() -> call(INSIDE, "app.py"), "driver.keep_executors is true", "leave it out");
     posse.answers.put("GET /v1/status", "200 {\"run\":\"r\"}");
     Check.fails(() -> call(INSIDE, "app.py"), "does not tell its API server", "use a newer posse");
     posse.run("r1", "");
