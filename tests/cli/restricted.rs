@@ -111,7 +111,8 @@ fn every_example_and_manifest_passes() {
     let driver = ["-f", "examples/wordcount/posse.yaml", "-n", "analytics", "--driver"];
     all_pass("the word count's driver", &rendered(root(), &driver));
     let mut n_pods = 0;
-    for entry in fs::read_dir(root().join("deploy")).unwrap() {
+    let folders = ["deploy", "examples/spark/history"];
+    for entry in folders.into_iter().flat_map(|name| fs::read_dir(root().join(name)).unwrap()) {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|ending| ending != "yaml") {
             continue;
@@ -122,7 +123,7 @@ fn every_example_and_manifest_passes() {
             all_pass(&path.display().to_string(), &specs);
         }
     }
-    assert_eq!(n_pods, 4, "driver, executor, cleanup, stage");
+    assert_eq!(n_pods, 5, "driver, executor, cleanup, stage, history server");
 }
 
 fn compiled(template: &Template, has_files: bool) -> Value {
