@@ -78,16 +78,25 @@ pub(super) fn check_answer(
 
 /// The server's error message and status.
 fn refusal(answer: &mut Stream) -> String {
-    let message = parse_error(&read_body(answer)).map_or_else(
-        || match answer.status {
-            413 => "an Ingress or proxy takes no file of this size: raise its limit".to_owned(),
-            _ => "the stage server refused the request".to_owned(),
-        },
-        |bad| match bad.field {
+    let of_others = match answer.status {
+        413 => {
+            "an Ingress or proxy takes no file of this size: raise its limit (ingress-nginx: \
+             nginx.ingress.kubernetes.io/proxy-body-size: \"0\")"
+        }
+        // The stage server's own have an error that can be read.
+        502..=504 => {
+            "an Ingress or proxy gets no answer from the stage server: it needs TLS to the Service \
+             (ingress-nginx: nginx.ingress.kubernetes.io/backend-protocol: HTTPS)"
+        }
+        _ => "the stage server refused the request",
+    };
+    let message = match parse_error(&read_body(answer)) {
+        None => of_others.to_owned(),
+        Some(bad) => match bad.field {
             Some(field) => format!("{field}: {}", bad.error),
             None => bad.error,
         },
-    );
+    };
     format!("{message} ({})", answer.status)
 }
 

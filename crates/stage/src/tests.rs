@@ -246,29 +246,39 @@ fn a_client_that_waits_for_continue_is_refused_before_it_sends() {
     }
 }
 
-/// By a proxy that keeps the connection, and looks for no body.
+/// By a proxy that keeps the connection, and looks for no body. What it says is not the stage server's word.
 #[test]
-fn an_answer_that_comes_instead_of_100_continue_is_told() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let transfer = client(listener.local_addr().unwrap());
-    let proxy = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        stream.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\n\r\n<p/>").unwrap();
-        // Until the client has gone.
-        stream.read(&mut [0; 1]).map_or(0, |n| n)
-    });
-    let sent = transfer.post("/v1/bundles", "t0ken", 5, &mut &b"hello"[..]);
-    let why = check_answer(sent, "a.jar", &[201]).unwrap_err();
-    let want = "a.jar: an Ingress or proxy takes no file of this size: raise its limit (413)";
-    assert_eq!(why, want);
-    drop(transfer);
-    assert_eq!(proxy.join().unwrap(), 0, "no body was sent");
+fn an_answer_of_a_proxy_instead_of_100_continue_is_told() {
+    for (status, want) in [
+        (413, "nginx.ingress.kubernetes.io/proxy-body-size: \"0\""),
+        (502, "nginx.ingress.kubernetes.io/backend-protocol: HTTPS"),
+        (503, "nginx.ingress.kubernetes.io/backend-protocol: HTTPS"),
+        (504, "nginx.ingress.kubernetes.io/backend-protocol: HTTPS"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let transfer = client(listener.local_addr().unwrap());
+        let proxy = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 4\r\n\r\n<p/>").unwrap();
+            // Until the client has gone.
+            stream.read(&mut [0; 1]).map_or(0, |n| n)
+        });
+        let sent = transfer.post("/v1/bundles", "t0ken", 5, &mut &b"hello"[..]);
+        let why = match check_answer(sent, "a.jar", &[201]) {
+            Ok(retry) => retry.unwrap_err().0,
+            Err(why) => why,
+        };
+        assert!(why.starts_with("a.jar: an Ingress or proxy "), "{why}");
+        assert!(why.contains(want) && why.ends_with(&format!("({status})")), "{why}");
+        drop(transfer);
+        assert_eq!(proxy.join().unwrap(), 0, "no body was sent");
+    }
 }
 
 #[test]
