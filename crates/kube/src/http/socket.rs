@@ -95,18 +95,21 @@ fn is_timeout(error: &io::Error) -> bool {
 /// An answer that came while ureq waited for `100 Continue`: it is in the buffer, and ureq 3.5 waits for more of it.
 #[derive(Default)]
 pub(super) struct EarlyAnswer {
-    may_be_there: bool,
+    /// How many bytes of the buffer have not sufficed.
+    n_looked_at: usize,
 }
 
 impl EarlyAnswer {
     /// A part of a request was sent.
     pub(super) fn on_sent(&mut self) {
-        self.may_be_there = true;
+        self.n_looked_at = 0;
     }
 
     /// True if it may be in the buffer. What has not sufficed once needs more.
     pub(super) fn take(&mut self, buffers: &mut dyn Buffers) -> bool {
-        !buffers.input().is_empty() && std::mem::take(&mut self.may_be_there)
+        let n = buffers.input().len();
+        let n_before = std::mem::replace(&mut self.n_looked_at, n);
+        n > 0 && n != n_before
     }
 }
 
