@@ -84,7 +84,8 @@ pub fn stage_over_tls() {
     let mut answer = String::new();
     plain.read_to_string(&mut answer).unwrap();
     // As JSON: behind an Ingress without TLS to the Service, `stage get` tells it.
-    let want = "\r\n\r\n{\"error\":\"this port requires TLS: use https://\"}\n";
+    let want = "\r\n\r\n{\"error\":\"this port requires TLS: use https://, \
+                also from an Ingress to the Service\"}\n";
     assert!(answer.starts_with("HTTP/1.1 400 ") && answer.ends_with(want), "{answer}");
 
     let mut ticket: Value = serde_json::from_str(&ticket).unwrap();

@@ -24,7 +24,7 @@ const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The response to a plain HTTP client on a port that requires TLS.
 const TLS_ONLY: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n\
-    {\"error\":\"this port requires TLS: use https://\"}\n";
+    {\"error\":\"this port requires TLS: use https://, also from an Ingress to the Service\"}\n";
 
 /// How a client that does not speak TLS is handled on a TLS port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
