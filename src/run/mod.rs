@@ -4,13 +4,13 @@
 use std::cell::Cell;
 use std::io::{self, IsTerminal as _};
 
-use log::{debug, error, info};
+use log::{debug, error, info, warn};
 
 use crate::args::RunArgs;
 use crate::connection::Connection;
 use crate::exit::{Code, Failure};
 use crate::permissions;
-use crate::settings::{self, found};
+use crate::settings::{self, DEFAULT_FILE};
 use crate::world::World;
 use posse_base::clock::Clock;
 use posse_core::machines::shutdown::ShutdownOutcome;
@@ -22,6 +22,7 @@ use posse_kube::http::Http;
 use posse_run::job_pod::JobPod;
 use posse_run::run::context::ApiServer;
 use posse_run::run::error::RunError;
+use posse_run::run::settings::RunSettings;
 use posse_run::run::{RunInputs, RunResult, run as run_application};
 use posse_run::signals::{Signal, Signals};
 use posse_wire::config::DriverPod;
@@ -61,8 +62,8 @@ fn run_once(
     let clock = Clock::start();
     let mut settings = settings::run_settings(args, world)?;
     let env = world.env;
-    found::announce(&args.file, world);
-    found::leave_commands_out(&mut settings, args);
+    settings::found::announce(&args.file, world);
+    leave_commands_out(&mut settings, args);
     // The handlers come first: a signal while the embedded cluster starts must stop it.
     let signals = start_signals()?;
     let embedded = Embedded::start(args, &settings)?;
@@ -281,6 +282,24 @@ fn name_pods(outcome: &ShutdownOutcome) {
     if !outcome.stop.terminating.is_empty() {
         let pods = outcome.stop.terminating.join(", ");
         info!("still terminating: {pods}; the cluster ends them");
+    }
+}
+
+/// Takes the credentials out of a configuration that nobody named, if `posse map` or the flags say what to
+/// run: their commands run as this user, who has not asked for them.
+fn leave_commands_out(found: &mut RunSettings, args: &RunArgs) {
+    let is_asked_for =
+        args.file.file.is_some() || (args.jobs.is_none() && !settings::has_pod(&args.file));
+    if is_asked_for || found.credentials.is_empty() {
+        return;
+    }
+    warn!(
+        "the `credentials` of {DEFAULT_FILE} are left out, because the command line says what to run: -f \
+         {DEFAULT_FILE} runs their commands"
+    );
+    found.credentials = [].into();
+    for group in &mut found.groups {
+        group.spec.credentials = None;
     }
 }
 

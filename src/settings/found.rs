@@ -6,10 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 
 use log::{info, warn};
 
-use super::{DEFAULT_FILE, has_pod, read_config};
-use crate::args::{FileArgs, RunArgs};
+use super::{DEFAULT_FILE, read_config};
+use crate::args::FileArgs;
 use crate::world::World;
-use posse_run::run::settings::RunSettings;
 use posse_wire::config::Config;
 
 /// Logs that the configuration is a file which nobody named, if so, and that it sets nothing. Call it before
@@ -40,22 +39,5 @@ fn warn_if_empty(args: &FileArgs, world: &World<'_>) {
             warn!("{shown} sets nothing; `posse init -` prints a file with all keys and comments");
         }
         Some(_) | None => {}
-    }
-}
-
-/// Takes the credentials out of a configuration that nobody named, if `posse map` or the flags say what to
-/// run: their commands run as this user, who has not asked for them.
-pub fn leave_commands_out(found: &mut RunSettings, args: &RunArgs) {
-    let is_asked_for = args.file.file.is_some() || (args.jobs.is_none() && !has_pod(&args.file));
-    if is_asked_for || found.credentials.is_empty() {
-        return;
-    }
-    warn!(
-        "the `credentials` of {DEFAULT_FILE} are left out, because the command line says what to run: -f \
-         {DEFAULT_FILE} runs their commands"
-    );
-    found.credentials = [].into();
-    for group in &mut found.groups {
-        group.spec.credentials = None;
     }
 }

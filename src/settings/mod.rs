@@ -284,7 +284,7 @@ fn lay_dev_over(config: &mut Config) {
 }
 
 /// True if the flags say what an executor is.
-fn has_pod(args: &FileArgs) -> bool {
+pub fn has_pod(args: &FileArgs) -> bool {
     args.command.is_some() || args.image.is_some() || args.template.is_some()
 }
 
