@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use jiff::Timestamp;
 
 use crate::listener::Listener;
 use crate::logs::LogFollower;
@@ -77,9 +78,9 @@ impl DriverLogs {
             pods.iter().filter(|pod| is_readable(pod, pods, is_leaderless)).collect();
         for chosen in &mut self.chosen {
             let is_replaced = match pods.iter().find(|pod| pod.uid() == chosen.uid) {
-                Some(pod) => is_replaced(pod, pods),
-                // The log of a pod that is gone outright may have no end.
-                None => readable.iter().any(|pod| pod.is_live()),
+                Some(pod) if !is_overdue(pod) => is_replaced(pod, pods),
+                // The log of a pod that is gone outright, or whose node is silent, may have no end.
+                _ => readable.iter().any(|pod| pod.is_live()),
             };
             if !is_replaced {
                 chosen.replaced_at = None;
@@ -129,6 +130,12 @@ fn is_replaced(pod: &PodDetails, pods: &[PodDetails]) -> bool {
     !pod.has_ended() && !leads(pod) && pods.iter().any(|other| other.is_live() && leads(other))
 }
 
+/// It should have been gone by now. Until then it may still say its last words, whether it leads or not.
+fn is_overdue(pod: &PodDetails) -> bool {
+    let gone_at = pod.meta.deletion_timestamp.as_deref().map(str::parse::<Timestamp>);
+    !pod.has_ended() && gone_at.is_some_and(|at| at.is_ok_and(|at| at < Timestamp::now()))
+}
+
 /// Of several pods that live, the one that leads is the driver's: a log is read to its end, and that of a standby
 /// ends last. If none leads for a while, the label cannot be set, and the newest is taken, as all commands do.
 fn is_readable(pod: &PodDetails, pods: &[PodDetails], is_leaderless: bool) -> bool {
@@ -154,6 +161,12 @@ mod tests {
     use posse_kube::api::objects::Kind;
 
     fn pod(name: &str, phase: &str, is_leader: bool) -> Value {
+        let gone_at = match phase {
+            "overdue" => Some("2026-01-01T00:00:00Z".to_owned()),
+            "deleting" => Some((Timestamp::now() + Duration::from_secs(30)).to_string()),
+            _ => None,
+        };
+        let phase = if gone_at.is_some() { "Running" } else { phase };
         let state = match phase {
             "Running" => json!({"running": {}}),
             "Pending" => json!({"waiting": {"reason": "ContainerCreating"}}),
@@ -164,6 +177,7 @@ mod tests {
             labels["posse.dev/leader"] = json!("true");
         }
         json!({"kind": "Pod", "metadata": {"name": name, "uid": name, "labels": labels,
+                "deletionTimestamp": gone_at,
                 "ownerReferences": [{"kind": "Job", "name": "j", "uid": "ju", "controller": true}]},
             "spec": {"containers": [{"name": "driver"}]},
             "status": {"phase": phase, "containerStatuses": [{"name": "driver", "state": state}]}})
@@ -204,6 +218,7 @@ mod tests {
     fn the_log_follows_the_lead() {
         let (p, q) = (("p", "Running", false), ("q", "Running", false));
         let (leader_p, leader_q) = (("p", "Running", true), ("q", "Running", true));
+        let overdue_p = ("p", "overdue", false);
         for steps in [
             // A pod that is gone outright has a log without an end.
             vec![(vec![leader_p], "p"), (vec![leader_q], "p: q")],
@@ -215,6 +230,12 @@ mod tests {
             vec![(vec![p], "p"), (vec![p, leader_q], "p: q"), (vec![leader_p], "q: p")],
             // Nobody has the label.
             vec![(vec![p, q], "q"), (vec![leader_p, q], "q: p")],
+            // A silent node: the pod there should have been gone long ago.
+            vec![(vec![p], "p"), (vec![overdue_p, q], "p: q")],
+            vec![(vec![leader_p], "p"), (vec![("p", "overdue", true), q], "p: q")],
+            vec![(vec![p], "p"), (vec![overdue_p, ("q", "Pending", false)], "p")],
+            // It still says its last words.
+            vec![(vec![p], "p"), (vec![("p", "deleting", false), q], "p q")],
         ] {
             let nobody = TestServer::start(None, |_| Answer::json(404, ""));
             let objects = Objects::new(plain_client(nobody.address), Some("ns"));
