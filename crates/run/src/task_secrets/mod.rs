@@ -69,7 +69,7 @@ struct State {
     entries: BTreeMap<String, Entry>,
     /// How many calls have stored values.
     n_stores: u64,
-    /// A sweep may not read it, so no earlier process has stored anything.
+    /// The last sweep might not read it: no earlier process has stored anything, if no entry says otherwise.
     is_refused: bool,
 }
 
@@ -266,7 +266,7 @@ impl TaskSecret {
         let n_stores = {
             let mut state = lock(&self.state);
             // An earlier process may have stored what no task needs any more, and others may have removed what one needs.
-            if !state.is_refused && (state.seen.is_none() || !state.entries.is_empty()) {
+            if !state.entries.is_empty() || (state.seen.is_none() && !state.is_refused) {
                 let found = self.read(&mut state);
                 state.is_refused = matches!(found, Err(StoreError::Refused(_)));
             }

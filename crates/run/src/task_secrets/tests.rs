@@ -209,6 +209,17 @@ fn values_of_an_earlier_process_that_no_task_needs_go() {
     other.secret.sweep();
     other.secret.sweep();
     assert_eq!(asked(&server), "GET");
+    // A refusal does not end the looks at what is stored.
+    next.secret.sweep();
+    *there.refuses.lock().unwrap() = None;
+    *there.secret.lock().unwrap() = None;
+    next.secret.sweep();
+    assert_eq!(there.values("i"), ["s1"]);
+    // Nor at what is stored after it.
+    *core.needed.lock().unwrap() = add(&other, &[task("c", "s3")]).unwrap().into_iter().collect();
+    *there.secret.lock().unwrap() = None;
+    other.secret.sweep();
+    assert_eq!(there.values("other"), ["s3"]);
 }
 
 #[test]
