@@ -12,6 +12,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.function.Predicate;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
@@ -314,7 +315,8 @@ public final class Submit {
 
   /**
    * Spark's client finds its credentials by itself: those of a context or of the pod's account. They must be of this server,
-   * which gets them, and so must those be that somebody has named for a master. One server may have contexts of several users.
+   * which gets them, unless the configuration names others; and so must those be that somebody has named for a master. One server
+   * may have contexts of several users.
    */
   private void checkCredentials(String server, String context) {
     Config found;
@@ -324,20 +326,27 @@ public final class Submit {
       // Its text may quote the file, and so a token.
       throw new IllegalArgumentException("Spark cannot read the file of KUBECONFIG, or ~/.kube/config", e);
     }
-    if (!address(found.getMasterUrl()).equals(address(server))) {
+    boolean isFound = address(found.getMasterUrl()).equals(address(server));
+    if (!isFound && !replaces(found)) {
       throw new IllegalArgumentException("posse's API server is " + server + ", and Spark's credentials are of "
           + found.getMasterUrl() + ": set spark.kubernetes.context to posse's context, and KUBECONFIG to the one file that has it");
     }
     // Without it the client takes the current one.
-    if (!context.isEmpty() && (found.getCurrentContext() == null || !found.getCurrentContext().getName().equals(context))) {
+    if (!context.isEmpty() && !replaces(found) && (found.getCurrentContext() == null || !found.getCurrentContext().getName().equals(context))) {
       throw new IllegalArgumentException("Spark finds no context " + context + ": set KUBECONFIG to the one file that has it");
     }
     String master = conf.getOrDefault("spark.master", "k8s://" + server).substring("k8s://".length());
-    boolean isPods = found.getCurrentContext() == null && master.matches(POD_SERVER);
+    boolean isPods = isFound && found.getCurrentContext() == null && master.matches(POD_SERVER);
     if (!isPods && !address(master).equals(address(server))) {
       throw new IllegalArgumentException("--master is k8s://" + master + ", and posse's API server is " + server
           + ": leave it out, or set spark.kubernetes.context to a context of that server for both");
     }
+  }
+
+  /** Whether the keys of client mode name credentials. Beside a certificate a token that is found would go along. */
+  private boolean replaces(Config found) {
+    Predicate<String> isSet = key -> !conf.getOrDefault("spark.kubernetes.authenticate." + key, "").isEmpty();
+    return isSet.test("oauthToken") || isSet.test("oauthTokenFile") || isSet.test("clientCertFile") && found.getAutoOAuthToken() == null;
   }
 
   /** One form of a URL: Spark's default scheme, no default port and no slash at the end. */

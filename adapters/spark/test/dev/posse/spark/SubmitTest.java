@@ -143,6 +143,7 @@ final class SubmitTest {
       Check.fails(() -> call(INSIDE, Stream.concat(Stream.of(other), Stream.of("app.py")).toArray(String[]::new)),
           "posse's API server is https://s:6443", "set spark.kubernetes.context", "KUBECONFIG");
     }
+    tokens();
     System.setProperty(KUBECONFIG, Files.writeString(Files.createTempFile("kube", "config"), "{a").toString());
     Check.fails(() -> call(INSIDE, "app.py"), "Spark cannot read the file of KUBECONFIG");
     System.setProperty(KUBECONFIG, kubeconfig("s"));
@@ -170,6 +171,28 @@ final class SubmitTest {
     posse.run("r1", "");
     Map<String, String> silent = Map.of("POSSE_CONTROL", "unix:/none", "POSSE_NAMESPACE", "n");
     Check.fails(() -> call(silent, "app.py"), "posse at unix:/none does not answer");
+  }
+
+  /** Credentials that the configuration names, with a kubeconfig of another server and with none. */
+  private static void tokens() {
+    String kubeconfig = System.getProperty(KUBECONFIG);
+    String prefix = "spark.kubernetes.authenticate.";
+    String[] certificate = {"--conf", prefix + "clientCertFile=c", "--conf", prefix + "clientKeyFile=k"};
+    for (String file : List.of(kubeconfig, "/none")) {
+      System.setProperty(KUBECONFIG, file);
+      master("--conf", prefix + "oauthToken=t");
+      master("--conf", prefix + "oauthTokenFile=t", "--conf", prefix + "caCertFile=c");
+      for (String other : List.of("caCertFile=c", "oauthToken=")) {
+        Check.fails(() -> call(INSIDE, "--conf", prefix + other, "app.py"), "and Spark's credentials are of");
+      }
+      for (String other : List.of("https://x", "kubernetes.default.svc")) {
+        Check.fails(() -> call(INSIDE, "--conf", prefix + "oauthToken=t", "--master", "k8s://" + other, "app.py"), "leave it out");
+      }
+    }
+    master(certificate);
+    System.setProperty(KUBECONFIG, kubeconfig);
+    // The token of that file would go along.
+    Check.fails(() -> call(INSIDE, certificate[0], certificate[1], "app.py"), "and Spark's credentials are of");
   }
 
   /** In a pod the credentials are the account's, and its server has a second name. */
