@@ -82,11 +82,17 @@ impl SlotClaims {
         let about = |refusal| about(&format!("claim {name}"), refusal);
         let refusal = match self.objects.create(KIND, claim) {
             Ok(created) => return Ok(Some((name, created.uid))),
-            Err(refusal) if refusal.class == RefusalClass::Exists => refusal,
+            // A server asks the quota before it finds that the name is taken.
+            Err(refusal)
+                if matches!(refusal.class, RefusalClass::Exists | RefusalClass::Capacity) =>
+            {
+                refusal
+            }
             Err(refusal) => return Err(about(refusal)),
         };
         let found = self.objects.get(KIND, &name).map_err(about)?;
         let (class, what) = match found {
+            None if refusal.class == RefusalClass::Capacity => return Err(about(refusal)),
             None => (RefusalClass::Transient, "was deleted at this moment"),
             Some(found) if !is_same_claim(claim, &found) => (
                 RefusalClass::Invalid,
@@ -178,4 +184,49 @@ pub(crate) fn about(what: &str, refusal: Refusal) -> Refusal {
     );
     let class = if is_unknown { RefusalClass::Transient } else { refusal.class };
     Refusal { class, message: format!("{what}: {}", refusal.message), ..refusal }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posse_testing::{Answer, TestServer, plain_client};
+
+    const NAME: &str = "a-b-g-0-data";
+
+    fn claims(server: &TestServer) -> SlotClaims {
+        let selection = Selection { app: "a".to_owned(), instance: "b".to_owned() };
+        SlotClaims::new(Objects::new(plain_client(server.address), Some("n")), selection)
+    }
+
+    fn claim() -> Vec<u8> {
+        format!(r#"{{"metadata":{{"name":"{NAME}","uid":"u"}}}}"#).into_bytes()
+    }
+
+    fn status(code: u16, reason: &str, message: &str) -> Answer {
+        let status = serde_json::json!({
+            "kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": code,
+        });
+        Answer::json(code, status.to_string())
+    }
+
+    #[test]
+    fn a_claim_that_exists_needs_no_room_in_a_quota() {
+        for (reason, code, is_there, want) in [
+            ("Forbidden", 403, true, None),
+            ("Forbidden", 403, false, Some(RefusalClass::Capacity)),
+            ("AlreadyExists", 409, true, None),
+            ("AlreadyExists", 409, false, Some(RefusalClass::Transient)),
+        ] {
+            let server = TestServer::start(None, move |seen| {
+                match (seen.line().starts_with("POST"), is_there) {
+                    (true, _) => status(code, reason, "exceeded quota: q, used: 1, limited: 1"),
+                    (false, true) => Answer::json(200, claim()),
+                    (false, false) => status(404, "NotFound", "not found"),
+                }
+            });
+            let refusal = claims(&server).ensure(&[claim()]).err();
+            let class = refusal.as_ref().map(|refusal| refusal.class);
+            assert_eq!(class, want, "{reason} {is_there}: {refusal:?}");
+        }
+    }
 }
