@@ -284,6 +284,8 @@ impl Reconciler {
         let name = executor.group.clone();
         let (has_task, shape) = (executor.task.is_some(), executor.shape);
         let requested_pod = executor.create.as_ref().and_then(|create| create.pod.clone());
+        // Those of any group: who lacks a claim need not have one that it can give up.
+        let may_give_up = self.executors.groups().values().any(|one| one.spec.gives_up_claims());
         let Some(group) = self.executors.group_mut(&name) else { return };
         if group.is_removed || requested_pod != group.spec.pod {
             // The refusal is about an old template.
@@ -295,7 +297,7 @@ impl Reconciler {
         group.refusal = Some(message.clone());
         let counts_ended = match Holders::of_quota(&message) {
             Holders::All => true,
-            Holders::Claims => group.spec.gives_up_claims(),
+            Holders::Claims => may_give_up,
             Holders::RunningOn => false,
         };
         if cause == BackoffCause::Capacity && counts_ended {

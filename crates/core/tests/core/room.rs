@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tasks::{say, task};
 use crate::core_run::{Run, end_with, pod_with_claims, policy, refusal, spec};
 use posse_core::model::action::{Action, Patch};
-use posse_core::model::ids::ExecutorId;
+use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::input::Input;
 use posse_core::model::pod::{Phase, Pod, Rare, Rest};
 use posse_core::model::refusal::{Refusal, RefusalClass};
@@ -34,9 +34,9 @@ struct Server {
     counts: Counts,
     quota: usize,
     /// The slots of the executors that were created, by id.
-    slots: BTreeMap<u64, u32>,
+    slots: BTreeMap<u64, (GroupName, u32)>,
     /// The slots whose claims are there.
-    claims: BTreeSet<u32>,
+    claims: BTreeSet<(GroupName, u32)>,
     /// The executor whose pod stays when it is deleted.
     held: Option<u64>,
 }
@@ -56,10 +56,10 @@ impl Server {
         Refusal { message, ..refusal(RefusalClass::Capacity, 403) }
     }
 
-    fn has_room(&self, slot: u32) -> bool {
+    fn has_room(&self, slot: &(GroupName, u32)) -> bool {
         let is_counted = |pod: &&Pod| self.counts == Counts::Objects || !pod.phase.is_final();
         match self.counts {
-            Counts::Claims => self.claims.contains(&slot) || self.claims.len() < self.quota,
+            Counts::Claims => self.claims.contains(slot) || self.claims.len() < self.quota,
             Counts::Objects | Counts::Running => {
                 self.run.pods.iter().filter(is_counted).count() < self.quota
             }
@@ -84,9 +84,9 @@ impl Server {
 
     fn answer(&mut self, action: Action) {
         match action {
-            Action::Create { id, slot, .. } if self.has_room(slot) => {
-                self.slots.insert(id.0, slot);
-                self.claims.insert(slot);
+            Action::Create { id, group, slot, .. } if self.has_room(&(group.clone(), slot)) => {
+                self.slots.insert(id.0, (group.clone(), slot));
+                self.claims.insert((group, slot));
                 self.run.created(&[id.0]);
                 let with_slot = |pod: &mut Pod| pod.slot = pod.task.is_none().then_some(slot);
                 self.run.watch(&[id.0], with_slot);
@@ -201,7 +201,7 @@ fn no_part_of_the_work_waits_for_the_records_of_others_or_runs_twice() {
             for n in 1..=6 {
                 let what = format!("{counts:?} {quota} {is_beside} {is_killed} {n}");
                 let Some(id) = server.live().first().copied() else { panic!("none runs: {what}") };
-                done.push(server.slots[&id]);
+                done.push(server.slots[&id].1);
                 match is_beside {
                     true => server.run.watch(&[id], ends_beside(0)),
                     false => server.run.watch(&[id], end_with(0)),
@@ -350,6 +350,20 @@ fn with_a_record_a_quota_that_counts_ended_pods_holds_nothing_up() {
         let has_room = counts == Counts::Claims || server.run.pods.len() < quota;
         assert!(has_room, "the driver's next pod has room");
     }
+}
+
+/// The group that waits for a quota on claims gives up none itself: all of its slots are needed.
+#[test]
+fn claims_of_another_groups_done_slots_give_way() {
+    let policy = Policy { record: RecordUse::On, outlives_driver: true, ..policy() };
+    let done = GroupSpec { restart: Restart::OnFailure, completions: Some(1), ..spec("a", 1) };
+    let groups = [done, spec("b", 1)].map(with_claims);
+    let mut server = of_groups(policy, groups.into(), Counts::Claims, 1);
+    let ids = server.live();
+    server.run.watch(&ids, end_with(0));
+    server.carry_out(5_000);
+    assert_eq!((server.run.group("a").completed, server.live().len()), (1, 1));
+    assert_eq!(server.run.group("b").running, 1);
 }
 
 /// Each attempt needs all of its records, and nothing else knows of them.
