@@ -1,6 +1,7 @@
 //! The claims of `volumes_per_slot`: created before the first pod of a slot, and deleted at the end of
 //! a run.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,9 +9,10 @@ use std::time::{Duration, Instant};
 use log::{debug, warn};
 use serde_json::Value;
 
+use posse_core::model::ids::GroupName;
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_kube::api::objects::{Kind, Objects};
-use posse_wire::k8s::labels::{Selection, VOLUME, component_selector};
+use posse_wire::k8s::labels::{GROUP, SLOT, Selection, VOLUME, component_selector};
 use posse_wire::k8s::object::Meta;
 use posse_wire::pod::slot_volume::{KeepVolume, SlotVolume, is_same_claim};
 
@@ -106,36 +108,21 @@ impl SlotClaims {
         Err(Refusal { class, message: format!("claim {name} {what}"), ..refusal })
     }
 
-    /// Deletes claims of the run that nobody needs any more. One that posse may not delete stays until the run's end.
-    ///
-    /// # Errors
-    /// A refusal after which the same request may succeed, as [`RefusalClass::Transient`]: it is about no pod.
-    pub fn give_up(&self, claims: &[Vec<u8>]) -> Result<(), Refusal> {
-        for claim in claims {
-            let claim = parse(claim)?;
-            let name = claim["metadata"]["name"].as_str().unwrap_or_default();
-            let found = self.objects.get(KIND, name);
-            let deleted = found.and_then(|found| match found {
-                Some(found) if is_same_claim(&claim, &found) => {
-                    let uid = found["metadata"]["uid"].as_str().unwrap_or_default();
-                    self.objects.delete(KIND, name, uid, None)
-                }
-                Some(_) | None => Ok(()),
-            });
-            match deleted {
-                Ok(()) => {}
-                Err(refusal)
-                    if matches!(refusal.class, RefusalClass::Forbidden | RefusalClass::Invalid) =>
-                {
-                    warn!("claim {name} stays until the end of the run: {refusal}");
-                }
-                Err(refusal) => {
-                    let refusal = about(&format!("claim {name}"), refusal);
-                    return Err(Refusal { class: RefusalClass::Transient, ..refusal });
-                }
-            }
+    /// Deletes those claims of these slots that live as long as the run. Returns how many go now. What cannot be deleted
+    /// stays until the next try, or until the end of the run.
+    pub fn give_up(&self, slots: &[(GroupName, BTreeSet<u32>)]) -> usize {
+        let is_of_slots = |claim: &Meta| {
+            let slot = claim.label(SLOT).and_then(|slot| slot.parse().ok());
+            let in_group =
+                |(group, _): &&(GroupName, _)| claim.label(GROUP) == Some(group.as_str());
+            let slots = slots.iter().find(in_group).map(|(_, slots)| slots);
+            slots.zip(slot).is_some_and(|(slots, slot)| slots.contains(&slot))
+        };
+        let (n, refused) = self.delete(is_of_slots);
+        if let Some(refusal) = refused {
+            warn!("claims of slots whose work is done remain for now: {refusal}");
         }
-        Ok(())
+        n
     }
 
     /// Deletes the claims that live as long as the run, and names those that remain.
@@ -143,27 +130,35 @@ impl SlotClaims {
         if !self.has_run_claims.load(Ordering::Relaxed) {
             return;
         }
-        let Selection { app, instance } = &self.selection;
-        let selector = component_selector(VOLUME, Some(app), Some(instance));
-        let removed = delete_claims(&self.objects, &selector);
-        if let Err(refusal) = removed {
+        if let (_, Some(refusal)) = self.delete(|_| true) {
+            let selector = self.selector();
             warn!("volumes remain ({refusal}): `kubectl delete pvc -l {selector}` deletes them");
         }
     }
-}
 
-/// Deletes the claims that the label selector matches, and returns their number.
-///
-/// # Errors
-/// The first refusal of the server. Other claims are tried all the same.
-pub fn delete_claims(objects: &Objects, selector: &str) -> Result<usize, Refusal> {
-    let (claims, _) = objects.list(KIND, selector, &Meta::parse)?;
-    let mut refused = None;
-    for claim in &claims {
-        let deleted = objects.delete(KIND, &claim.name, &claim.uid, None);
-        refused = refused.or_else(|| Some(about(&format!("claim {}", claim.name), deleted.err()?)));
+    fn selector(&self) -> String {
+        let Selection { app, instance } = &self.selection;
+        component_selector(VOLUME, Some(app), Some(instance))
     }
-    refused.map_or(Ok(claims.len()), Err)
+
+    /// Deletes claims that live as long as the run, unless they are being deleted. Returns how many go now, and the first
+    /// refusal. Others are tried all the same.
+    fn delete(&self, is_wanted: impl Fn(&Meta) -> bool) -> (usize, Option<Refusal>) {
+        let claims = match self.objects.list(KIND, &self.selector(), &Meta::parse) {
+            Ok((claims, _)) => claims,
+            Err(refusal) => return (0, Some(refusal)),
+        };
+        let (mut n, mut refused) = (0, None);
+        for claim in claims.iter().filter(|claim| !claim.is_deleting() && is_wanted(claim)) {
+            match self.objects.delete(KIND, &claim.name, &claim.uid, None) {
+                Ok(()) => n += 1,
+                Err(refusal) => {
+                    refused.get_or_insert_with(|| about(&format!("claim {}", claim.name), refusal));
+                }
+            }
+        }
+        (n, refused)
+    }
 }
 
 /// The claim that a template gives.
@@ -228,5 +223,39 @@ mod tests {
             let class = refusal.as_ref().map(|refusal| refusal.class);
             assert_eq!(class, want, "{reason} {is_there}: {refusal:?}");
         }
+    }
+
+    /// One is of a slot that works, one of another group, one is going, and one may not be deleted.
+    #[test]
+    fn only_claims_of_done_slots_are_given_up() {
+        let server = TestServer::start(None, |seen| {
+            let claim = |name: &str, group: &str, slot: &str, more: serde_json::Value| {
+                let labels = serde_json::json!({GROUP: group, SLOT: slot});
+                serde_json::json!({"metadata":
+                    {"name": name, "uid": name, "labels": labels, "deletionTimestamp": more}})
+            };
+            let null = serde_json::Value::Null;
+            let claims = [
+                claim("stays", "g", "0", null.clone()),
+                claim("refused", "g", "1", null.clone()),
+                claim("done", "g", "2", null.clone()),
+                claim("other", "h", "2", null),
+                claim("going", "g", "1", "2026-01-01T00:00:00Z".into()),
+            ];
+            let list = serde_json::json!({"kind": "PersistentVolumeClaimList", "items": claims,
+                "metadata": {"resourceVersion": "7"}});
+            match seen.line().split_once(' ') {
+                Some(("GET", _)) => Answer::json(200, list.to_string()),
+                Some((_, path)) if path.contains("refused") => status(500, "", "a webhook is away"),
+                _ => Answer::json(200, "{}"),
+            }
+        });
+        let slots = [(GroupName::from("g"), BTreeSet::from([1, 2]))];
+        assert_eq!(claims(&server).give_up(&slots), 1);
+        let seen: Vec<String> = server.seen().iter().map(|seen| seen.line().to_owned()).collect();
+        let deleted = seen.iter().filter_map(|line| line.strip_prefix("DELETE "));
+        let deleted: Vec<_> =
+            deleted.filter_map(|path| path.split(['/', ' ', '?']).nth(6)).collect();
+        assert_eq!(deleted, ["refused", "done"], "{seen:?}");
     }
 }

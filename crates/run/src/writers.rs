@@ -21,8 +21,9 @@ use posse_core::model::pod_text::{PodOverrides, PodText};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::task::TaskOutput;
 use posse_core::state::errands::{
-    LOG_READS_IN_FLIGHT_MAX, MUTATIONS_IN_FLIGHT_MAX, NODE_READS_IN_FLIGHT_MAX,
-    OUTPUTS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX, PROTECTS_IN_FLIGHT_MAX, RESIZES_IN_FLIGHT_MAX,
+    CLAIMS_IN_FLIGHT_MAX, LOG_READS_IN_FLIGHT_MAX, MUTATIONS_IN_FLIGHT_MAX,
+    NODE_READS_IN_FLIGHT_MAX, OUTPUTS_IN_FLIGHT_MAX, POD_READS_IN_FLIGHT_MAX,
+    PROTECTS_IN_FLIGHT_MAX, RESIZES_IN_FLIGHT_MAX,
 };
 use posse_kube::api::pods::Pods;
 use posse_wire::k8s::kueue;
@@ -44,6 +45,7 @@ const EVENT_WAIT: Duration = Duration::from_secs(2);
 /// Requests in flight besides single deletes and patches: at shutdown one LIST and one delete of all
 /// executors, and GETs.
 const OTHER_REQUESTS_MAX: usize = 2
+    + CLAIMS_IN_FLIGHT_MAX
     + NODE_READS_IN_FLIGHT_MAX
     + POD_READS_IN_FLIGHT_MAX
     + RESIZES_IN_FLIGHT_MAX
@@ -171,6 +173,7 @@ impl Writers {
             Action::Delete { .. }
             | Action::DeleteAll { .. }
             | Action::GetNode { .. }
+            | Action::GiveUpClaims { .. }
             | Action::List { .. }
             | Action::Patch { .. }
             | Action::Poll
@@ -232,10 +235,8 @@ impl Requests {
                 log_answer("create", &id, answer.as_ref().err());
                 Input::Created { id, watermark, answer }
             }
-            Action::Delete { uid, name, grace_s, claims: done } => {
-                // First, since a claim stays until its pod is gone, and nobody would ask again for it.
-                let delete = |()| pods.delete(&name, Some(&uid), grace_s);
-                let answer = claims.give_up(&done).and_then(delete);
+            Action::Delete { uid, name, grace_s } => {
+                let answer = pods.delete(&name, Some(&uid), grace_s);
                 log_answer("delete", &name, answer.as_ref().err());
                 Input::Deleted { uid, answer }
             }
@@ -260,6 +261,7 @@ impl Requests {
                 log_answer("get node", &name, answer.as_ref().err());
                 Input::GotNode { name, answer }
             }
+            Action::GiveUpClaims { slots } => Input::ClaimsGivenUp { n: claims.give_up(&slots) },
             Action::List { watermark } => list(pods, watermark),
             Action::Patch { uid, name, patch } => {
                 let answer = pods.patch(&name, &patch_body(&uid, &patch)).map(drop);
@@ -448,12 +450,7 @@ mod tests {
         let actions = [
             get(1),
             get(2),
-            Action::Delete {
-                uid: uid.clone(),
-                name: name.clone(),
-                grace_s: None,
-                claims: Vec::new(),
-            },
+            Action::Delete { uid: uid.clone(), name: name.clone(), grace_s: None },
             Action::GetNode { name: name.as_str().into() },
             Action::ReadLog { uid, name, container: None, n_lines: 1 },
         ];

@@ -1,5 +1,6 @@
 //! The actions that the core requests. `run/` executes them without decisions of its own.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::model::event::{Budget, Exhaustion};
@@ -39,8 +40,8 @@ pub enum Action {
         pod: Arc<PodText>,
     },
     /// DELETE this pod, with its uid as a precondition. `grace_s` replaces the pod's own grace
-    /// period. `claims`: those of its slot that nobody needs any more, as JSON.
-    Delete { uid: Uid, name: String, grace_s: Option<u32>, claims: Vec<Vec<u8>> },
+    /// period.
+    Delete { uid: Uid, name: String, grace_s: Option<u32> },
     /// DELETE all executor pods of the instance. `keep_counted` excludes pods that have the label
     /// `posse.dev/counted`.
     DeleteAll { grace_s: u32, keep_counted: bool },
@@ -48,6 +49,8 @@ pub enum Action {
     Get { id: ExecutorId, watermark: Watermark },
     /// GET a node, to learn whether it still exists.
     GetNode { name: Box<str> },
+    /// DELETE those claims of these slots that live as long as the run: nobody needs them any more.
+    GiveUpClaims { slots: Vec<(GroupName, BTreeSet<u32>)> },
     /// GET the log of an ended task, and keep its end. `n_skipped`: so many others are not kept, because too many wait.
     KeepOutput { output: TaskOutput, n_skipped: u32 },
     /// LIST during the stop.

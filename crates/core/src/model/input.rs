@@ -124,6 +124,8 @@ pub struct Renewal {
 /// One input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
+    /// The answer to an `Action::GiveUpClaims`: so many are deleted now.
+    ClaimsGivenUp { n: usize },
     /// The answer to an `Action::Create`.
     Created { id: ExecutorId, watermark: Watermark, answer: Result<PodAnswer, Refusal> },
     /// Credentials were renewed, or could not be.

@@ -30,7 +30,7 @@ pub struct PodText {
 pub struct SlotClaim {
     /// Its JSON with gaps.
     pub parts: Vec<Part>,
-    /// It is of no use after the run, so it goes with the pod of a slot whose work is done.
+    /// It is of no use after the run, nor after the work of its slot.
     pub is_of_run: bool,
 }
 
@@ -232,13 +232,6 @@ impl PodText {
     /// The JSON of the claims that this pod mounts.
     pub fn render_claims(&self, id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<Vec<u8>> {
         self.claims.iter().map(|claim| self.fill_in(&claim.parts, id, slot, shape)).collect()
-    }
-
-    /// The JSON of those that are of no use after the run.
-    pub fn render_run_claims(&self, id: ExecutorId, slot: u32) -> Vec<Vec<u8>> {
-        let shape = PodOverrides::default();
-        let claims = self.claims.iter().filter(|claim| claim.is_of_run);
-        claims.map(|claim| self.fill_in(&claim.parts, id, slot, &shape)).collect()
     }
 
     fn fill_in(&self, parts: &[Part], id: ExecutorId, slot: u32, shape: &PodOverrides) -> Vec<u8> {

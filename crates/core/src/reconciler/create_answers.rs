@@ -295,6 +295,7 @@ impl Reconciler {
         let is_new = backoff.on_refused(cause, sent_at, now, &mut self.rng);
         let message = sanitize(&refusal.to_string(), MESSAGE_BYTES_MAX);
         group.refusal = Some(message.clone());
+        let may_end_run = group.spec.from_file && group.n_accepted == 0 && !has_task;
         let counts_ended = match Holders::of_quota(&message) {
             Holders::All => true,
             Holders::Claims => may_give_up,
@@ -302,9 +303,9 @@ impl Reconciler {
         };
         if cause == BackoffCause::Capacity && counts_ended {
             self.server.on_quota_of_ended();
+            self.give_up_claims();
         }
         let is_starting = self.gates.first_list_at().is_none_or(|at| now.since(at) < STARTING_MS);
-        let may_end_run = group.spec.from_file && group.n_accepted == 0 && !has_task;
         if may_end_run && is_starting && !self.end.is_stopping() {
             let (group, message) = (name.clone(), message.clone());
             // What ends a run is named here: every other refusal is waited for.

@@ -157,6 +157,7 @@ impl Reconciler {
     pub fn handle(&mut self, input: Input, now: Millis) {
         let epoch_before = self.watermark().epoch;
         match input {
+            Input::ClaimsGivenUp { n } => self.on_claims_given_up(n, now),
             Input::Created { id, watermark, answer } => self.on_created(id, watermark, answer, now),
             Input::Credentials(renewal) => self.on_credentials(renewal, now),
             Input::ScaleRead { group, outcome } => self.on_scale_read(&group, outcome, now),
@@ -179,10 +180,7 @@ impl Reconciler {
                 self.ours.on_lease(high_water);
                 self.judge_foreign_again(now);
             }
-            Input::List(list) => {
-                self.on_read(now);
-                self.on_list(list, now);
-            }
+            Input::List(list) => self.on_list(list, now),
             Input::ListRefused { refusal } => {
                 self.on_read_refused(&refusal, now);
                 self.on_stop_list_refused(&refusal, now);

@@ -27,6 +27,9 @@ impl Reconciler {
         if let Some((name, _)) = self.errands.nodes.send_next(|_, ()| false) {
             self.out.act(Action::GetNode { name });
         }
+        if self.errands.claims.send_next(|(), ()| false).is_some() {
+            self.out.act(Action::GiveUpClaims { slots: self.done_slots() });
+        }
         while let Some((uid, errand)) = self.errands.next_mutation() {
             let (kind, name) = (errand.what.kind, errand.what.name.to_string());
             debug_assert!(!self.snapshot.is_foreign(&uid), "pod {name} is not ours");
@@ -47,13 +50,11 @@ impl Reconciler {
                 }
                 // After a restore of etcd a pod may live again.
                 MutationKind::ForceDelete if self.is_terminating(&uid) => {
-                    let claims = self.claims_of_done(&uid);
-                    Action::Delete { uid, name, grace_s: Some(0), claims }
+                    Action::Delete { uid, name, grace_s: Some(0) }
                 }
                 MutationKind::Delete | MutationKind::ForceDelete => {
                     let grace_s = self.delete_grace_s(&uid, now);
-                    let claims = self.claims_of_done(&uid);
-                    Action::Delete { uid, name, grace_s, claims }
+                    Action::Delete { uid, name, grace_s }
                 }
                 MutationKind::Annotate => {
                     let patch = self.draining_patch(&uid);
@@ -62,18 +63,6 @@ impl Reconciler {
             };
             self.out.act(action);
         }
-    }
-
-    /// The claims that go with this pod, because the work of its slot is done.
-    fn claims_of_done(&self, uid: &Uid) -> Vec<Vec<u8>> {
-        let of_done = || {
-            let id = self.snapshot.get(uid)?.id;
-            let executor = self.executors.get(id).filter(|executor| executor.is_done)?;
-            let spec = &self.executors.home(executor).spec;
-            let pod = spec.pod.as_ref().filter(|_| spec.gives_up_claims())?;
-            Some(pod.render_run_claims(id, executor.slot?))
-        };
-        of_done().unwrap_or_default()
     }
 
     /// What runs on in a record has the pod's grace period, and no time while others wait for its room: the kubelet

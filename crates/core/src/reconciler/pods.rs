@@ -26,6 +26,7 @@ const ADOPTED_IDS_MAX: usize = 1_000;
 
 impl Reconciler {
     pub(super) fn on_list(&mut self, list: List, now: Millis) {
+        self.on_read(now);
         let is_stop = list.source == ListSource::Stop && list.page.is_last;
         let listed = self.snapshot.apply_list(list, now);
         if is_stop {

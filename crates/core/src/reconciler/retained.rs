@@ -5,7 +5,10 @@
 //! The record of an index is not lost with its pod: another record of the group takes it over (`Folded`) before the
 //! pod is deleted.
 
+use std::collections::BTreeSet;
+
 use super::Reconciler;
+use crate::model::fact::EndedWork;
 use crate::model::ids::{ExecutorId, GroupName, Uid};
 use crate::model::pod::{Pod, StartProblemKind};
 use crate::model::status::State;
@@ -103,12 +106,46 @@ impl Reconciler {
             let ids: Vec<ExecutorId> = holding.take(n_wanted).collect();
             for id in ids {
                 let is_going = match holders {
-                    Holders::All | Holders::Claims => self.drop_record(id, now),
+                    Holders::All | Holders::Claims => {
+                        let is_going = self.drop_record(id, now);
+                        if is_going {
+                            self.give_up_claims();
+                        }
+                        is_going
+                    }
                     Holders::RunningOn => self.end_rest(id),
                 };
                 n_going += usize::from(is_going);
             }
         }
+    }
+
+    /// Deletes the claims of slots whose work is done, whether or not their pods are there: others may have deleted those.
+    /// If that fails, the next refusal of a quota asks again.
+    pub(super) fn give_up_claims(&mut self) {
+        if !self.done_slots().is_empty() {
+            self.errands.claims.add((), ());
+        }
+    }
+
+    pub(super) fn on_claims_given_up(&mut self, n: usize, now: Millis) {
+        self.errands.claims.end(&());
+        if n > 0 {
+            self.on_capacity_freed(now);
+        }
+    }
+
+    /// The slots whose work is done and whose claims nobody needs any more.
+    pub(super) fn done_slots(&self) -> Vec<(GroupName, BTreeSet<u32>)> {
+        let groups = self.executors.groups().iter();
+        let giving = groups.filter(|(_, group)| !group.is_removed && group.spec.gives_up_claims());
+        let slots = giving.map(|(name, group)| {
+            let EndedWork { completed, given_up } = &group.ended;
+            let folded = group.folded.below(group.spec.completions.unwrap_or(0));
+            let folded = folded.map(|(slot, _)| slot);
+            (name.clone(), completed.iter().chain(given_up).copied().chain(folded).collect())
+        });
+        slots.filter(|(_, slots): &(_, BTreeSet<u32>)| !slots.is_empty()).collect()
     }
 
     /// How much a group misses that waits for room, and which records may hold it.

@@ -18,6 +18,8 @@ pub const LOG_READS_IN_FLIGHT_MAX: usize = 4;
 pub const OUTPUTS_IN_FLIGHT_MAX: usize = 4;
 pub const POD_READS_IN_FLIGHT_MAX: usize = 4;
 pub const NODE_READS_IN_FLIGHT_MAX: usize = 1;
+/// It is about all slots.
+pub const CLAIMS_IN_FLIGHT_MAX: usize = 1;
 pub const RESIZES_IN_FLIGHT_MAX: usize = 4;
 pub const PROTECTS_IN_FLIGHT_MAX: usize = 16;
 
@@ -286,6 +288,8 @@ pub struct Errands {
     pub pods: Queue<ExecutorId, ()>,
     /// Nodes on which pods do not end.
     pub nodes: Queue<Box<str>, ()>,
+    /// The claims of slots whose work is done.
+    pub claims: Queue<(), ()>,
     pub resizes: Queue<ExecutorId, ()>,
     pub protects: Queue<ExecutorId, ()>,
     /// The pods of records that no other record tells of yet.
@@ -304,6 +308,7 @@ impl Default for Errands {
             outputs: Queue::new(OUTPUTS_IN_FLIGHT_MAX),
             pods: Queue::new(POD_READS_IN_FLIGHT_MAX),
             nodes: Queue::new(NODE_READS_IN_FLIGHT_MAX),
+            claims: Queue::new(CLAIMS_IN_FLIGHT_MAX),
             resizes: Queue::new(RESIZES_IN_FLIGHT_MAX),
             protects: Queue::new(PROTECTS_IN_FLIGHT_MAX),
             untold: BTreeSet::new(),
@@ -384,6 +389,7 @@ impl Errands {
         self.outputs.check();
         self.pods.check();
         self.nodes.check();
+        self.claims.check();
         self.resizes.check();
         self.protects.check();
     }

@@ -235,7 +235,7 @@ fn a_log_is_read_before_its_pod_is_deleted_and_nothing_else_waits() {
     run.wait(5_000);
     assert_eq!(run.take(), [], "the pod is still needed");
     run.tell(Input::LogRead { uid: uid.clone(), answer: Ok(vec!["a".into(), "b".into()]) });
-    assert_eq!(run.take(), [Action::Delete { uid, name, grace_s: None, claims: Vec::new() }]);
+    assert_eq!(run.take(), [Action::Delete { uid, name, grace_s: None }]);
     assert_eq!(logged(&mut run), [(1, 2, None)]);
 }
 

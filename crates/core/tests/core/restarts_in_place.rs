@@ -41,7 +41,7 @@ fn check(sight: Sight) {
     } else {
         run.tell(Input::Created { id: ExecutorId(1), watermark, answer: Ok(PodAnswer::Ours(pod)) });
     }
-    let deleted = Action::Delete { uid: uid.clone(), name, grace_s: None, claims: Vec::new() };
+    let deleted = Action::Delete { uid: uid.clone(), name, grace_s: None };
     assert_eq!(run.take(), [deleted], "{sight:?}");
     assert_eq!(run.waits_for("g"), Some(Waiting::Server(ServerWait::Permanent)), "{sight:?}");
     let verdict = run.core.poll_verdict();

@@ -5,10 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::tasks::{say, task};
 use crate::core_run::{Run, end_with, pod_with_claims, policy, refusal, spec};
+use posse_base::time::Millis;
 use posse_core::model::action::{Action, Patch};
+use posse_core::model::fact::{EndedWork, Fact, Knowledge, Topic};
 use posse_core::model::ids::{ExecutorId, GroupName};
 use posse_core::model::input::Input;
-use posse_core::model::pod::{Phase, Pod, Rare, Rest};
+use posse_core::model::pod::{
+    ContainerState, Phase, Pod, Rare, Rest, StartProblem, StartProblemKind,
+};
 use posse_core::model::refusal::{Refusal, RefusalClass};
 use posse_core::model::settings::{GroupSpec, OnLoss, Policy, RecordUse, Restart};
 use posse_core::model::task::Task;
@@ -37,6 +41,10 @@ struct Server {
     slots: BTreeMap<u64, (GroupName, u32)>,
     /// The slots whose claims are there.
     claims: BTreeSet<(GroupName, u32)>,
+    /// Those that are deleted and stay as long as the slot's pod.
+    deleted_claims: BTreeSet<(GroupName, u32)>,
+    /// How often the claims of done slots were looked for.
+    n_looks: u32,
     /// The executor whose pod stays when it is deleted.
     held: Option<u64>,
 }
@@ -71,6 +79,7 @@ impl Server {
         for _ in 0..200 {
             for action in self.run.take() {
                 self.answer(action);
+                self.drop_claims();
             }
             if self.run.asked.is_empty() {
                 break;
@@ -82,9 +91,22 @@ impl Server {
         }
     }
 
+    /// Deleted claims go with the pods that use them.
+    fn drop_claims(&mut self) {
+        let used: BTreeSet<_> =
+            self.run.pods.iter().filter_map(|pod| self.slots.get(&pod.id.0)).collect();
+        let (stay, go) = std::mem::take(&mut self.deleted_claims)
+            .into_iter()
+            .partition(|one| used.contains(one));
+        self.deleted_claims = stay;
+        let go: BTreeSet<_> = go;
+        self.claims.retain(|one| !go.contains(one));
+    }
+
     fn answer(&mut self, action: Action) {
         match action {
             Action::Create { id, group, slot, .. } if self.has_room(&(group.clone(), slot)) => {
+                assert!(!self.deleted_claims.contains(&(group.clone(), slot)), "{group} {slot}");
                 self.slots.insert(id.0, (group.clone(), slot));
                 self.claims.insert((group, slot));
                 self.run.created(&[id.0]);
@@ -120,10 +142,17 @@ impl Server {
                 });
                 self.run.tell(Input::Patched { uid, answer: Ok(()) });
             }
-            Action::Delete { uid, claims, .. } => {
-                if let Some(id) = self.id_of(&uid.to_string()).filter(|_| !claims.is_empty()) {
-                    self.claims.remove(&self.slots[&id]);
+            Action::GiveUpClaims { slots } => {
+                self.n_looks += 1;
+                let n_before = self.deleted_claims.len();
+                for (group, slots) in slots {
+                    let of_slots = slots.into_iter().map(|slot| (group.clone(), slot));
+                    self.deleted_claims.extend(of_slots.filter(|one| self.claims.contains(one)));
                 }
+                let n = self.deleted_claims.len() - n_before;
+                self.run.tell(Input::ClaimsGivenUp { n });
+            }
+            Action::Delete { uid, .. } => {
                 self.run.tell(Input::Deleted { uid: uid.clone(), answer: Ok(None) });
                 let id = self.id_of(&uid.to_string());
                 if let Some(id) = id.filter(|id| Some(*id) == self.held) {
@@ -161,10 +190,14 @@ fn server(policy: Policy, group: GroupSpec, counts: Counts, quota: usize) -> Ser
 
 fn of_groups(policy: Policy, groups: Vec<GroupSpec>, counts: Counts, quota: usize) -> Server {
     let run = Run::new(policy, groups);
-    let (slots, claims) = (BTreeMap::new(), BTreeSet::new());
-    let mut server = Server { run, counts, quota, slots, claims, held: None };
+    let mut server = of_run(run, counts, quota);
     server.carry_out(100);
     server
+}
+
+fn of_run(run: Run, counts: Counts, quota: usize) -> Server {
+    let (slots, claims, deleted_claims) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+    Server { run, counts, quota, slots, claims, deleted_claims, n_looks: 0, held: None }
 }
 
 fn with_claims(group: GroupSpec) -> GroupSpec {
@@ -364,6 +397,64 @@ fn claims_of_another_groups_done_slots_give_way() {
     server.carry_out(5_000);
     assert_eq!((server.run.group("a").completed, server.live().len()), (1, 1));
     assert_eq!(server.run.group("b").running, 1);
+}
+
+/// Somebody else deletes the pods of work that is done. The claims of their slots stay, and no record holds them.
+#[test]
+fn claims_of_done_slots_give_way_without_their_pods() {
+    let group = with_claims(GroupSpec {
+        restart: Restart::OnFailure,
+        completions: Some(4),
+        ..spec("g", 1)
+    });
+    for (record, quota) in [(RecordUse::Off, 2), (RecordUse::On, 1)] {
+        let policy = Policy { record, ..policy() };
+        let mut server = server(policy, group.clone(), Counts::Claims, quota);
+        for n in 1..=4 {
+            let Some(id) = server.live().first().copied() else { panic!("none runs: {n} {quota}") };
+            server.run.watch(&[id], end_with(0));
+            if n == 1 && server.run.pods.iter().any(|pod| pod.id.0 == id) {
+                server.run.gone(&[id]);
+            }
+            server.carry_out(5_000);
+            assert_eq!(server.run.group("g").completed, n, "{quota}");
+        }
+    }
+    // The record alone knows what is done.
+    let policy = Policy { record: RecordUse::On, ..policy() };
+    let mut run = Run::unlisted(policy, vec![group]);
+    let ended = EndedWork { completed: [0, 1].into(), given_up: [2].into() };
+    let topic = Topic::Work(GroupName::from("g"));
+    let knowledge = Some(Knowledge::Work { attempt: 1, ended });
+    run.core.restore(vec![Fact { topic, knowledge }], Millis(0));
+    let mut server = of_run(run, Counts::Claims, 3);
+    server.claims = (0..3).map(|slot| (GroupName::from("g"), slot)).collect();
+    server.run.list();
+    server.carry_out(5_000);
+    assert_eq!(server.live().len(), 1);
+    assert_eq!(server.claims, [(GroupName::from("g"), 3)].into());
+}
+
+/// The scheduler waits for a claim that a quota refuses. Nobody refuses a create.
+#[test]
+fn claims_of_done_slots_give_way_to_those_of_ephemeral_volumes() {
+    let done = GroupSpec { restart: Restart::OnFailure, completions: Some(2), ..spec("a", 2) };
+    let groups = vec![with_claims(done), spec("b", 1)];
+    let mut server = of_groups(policy(), groups, Counts::Claims, 3);
+    let of_a = |id: &u64| *server.slots[id].0.0 == *"a";
+    let (done, waiting): (Vec<u64>, _) = server.live().into_iter().partition(of_a);
+    server.run.watch(&done, end_with(0));
+    server.carry_out(5_000);
+    assert_eq!(server.claims.len(), 3, "nobody waits");
+    let message = "0/3 nodes are available: waiting for ephemeral volume controller".to_owned();
+    let kind = StartProblemKind::Unschedulable;
+    server.run.watch(&waiting, |pod| {
+        (pod.phase, pod.container) = (Phase::Pending, ContainerState::Waiting);
+        let message = message.as_str().into();
+        pod.start_problem = Some(Box::new(StartProblem { kind, message, n_started: 0 }));
+    });
+    server.carry_out(5_000);
+    assert_eq!((server.claims.len(), server.n_looks), (2, 1));
 }
 
 /// Each attempt needs all of its records, and nothing else knows of them.

@@ -162,10 +162,7 @@ fn a_pod_without_our_labels_is_deleted_and_its_template_counts_as_refused() {
     let (name, uid) = (format!("{PREFIX}1"), Uid::new("stripped"));
     let answer = Ok(PodAnswer::Foreign(ForeignPod { name: name.clone(), uid: uid.clone() }));
     run.tell(Input::Created { id: ExecutorId(1), watermark: run.core.watermark(), answer });
-    assert_eq!(
-        run.take(),
-        [Action::Delete { uid: uid.clone(), name, grace_s: None, claims: Vec::new() }]
-    );
+    assert_eq!(run.take(), [Action::Delete { uid: uid.clone(), name, grace_s: None }]);
     assert_eq!(run.waits_for("g"), Some(Waiting::Server(ServerWait::Permanent)));
     assert!(matches!(run.core.poll_verdict(), Some(RunVerdict::TemplateRefused { .. })));
     // Until the pod is gone, a stop names it.
@@ -233,7 +230,7 @@ fn a_second_uid_under_one_id_is_deleted_and_the_id_retired() {
     let (epoch, name) = (run.core.watermark().epoch, second.name.to_string());
     run.tell(Input::Watch { epoch, events: vec![PodEvent::Applied(second)] });
     let uid = Uid::new("second");
-    assert_eq!(run.take(), [Action::Delete { uid, name, grace_s: None, claims: Vec::new() }]);
+    assert_eq!(run.take(), [Action::Delete { uid, name, grace_s: None }]);
     assert_eq!(run.group("g").running, 1);
 }
 

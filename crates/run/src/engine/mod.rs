@@ -421,6 +421,7 @@ impl<U: Upstream> Engine<'_, U> {
             | Action::DeleteAll { .. }
             | Action::Get { .. }
             | Action::GetNode { .. }
+            | Action::GiveUpClaims { .. }
             | Action::KeepOutput { .. }
             | Action::List { .. }
             | Action::Patch { .. }

@@ -124,6 +124,7 @@ impl World {
             Action::DeleteAll { .. } => Input::DeletedAll { answer: Err(refusal) },
             Action::Patch { uid, .. } => Input::Patched { uid, answer: Err(refusal) },
             Action::ReadLog { uid, .. } => Input::LogRead { uid, answer: Err(refusal) },
+            Action::GiveUpClaims { .. } => Input::ClaimsGivenUp { n: 0 },
             Action::KeepOutput { output, .. } => Input::OutputKept { uid: output.uid },
             Action::Protect { id, uid, .. } => Input::Protected { id, uid, answer: Err(refusal) },
             Action::Resize { id, uid, .. } => Input::Resized { id, uid, answer: Err(refusal) },
@@ -210,6 +211,7 @@ impl World {
                 let answer = self.read_log(&uid, &name);
                 Input::LogRead { uid, answer }
             }
+            Action::GiveUpClaims { .. } => Input::ClaimsGivenUp { n: 0 },
             Action::KeepOutput { output, .. } => Input::OutputKept { uid: output.uid },
             Action::List { watermark } => {
                 let (pods, version) = self.cluster.list();
