@@ -101,24 +101,27 @@ pub fn check_before_a_run(server: &dyn Server) {
     scene.finish();
 }
 
-/// The pods of completed executors stay, and count where ended pods do.
+/// The pods of completed executors stay, and count where ended pods do. A failed one has the claims of its successor.
 fn records(scene: &Scene<'_>, admin: &Access) {
     let quotas = format!("/api/v1/namespaces/{}/resourcequotas", scene.namespace);
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
-        "metadata": {"name": "records"}, "spec": {"hard": {"count/pods": "9"}}});
+        "metadata": {"name": "records"}, "spec": {"hard": {"count/pods": "9", "persistentvolumeclaims": "8"}}});
     scene.admin.post(&quotas, &quota).ok();
     wait_value(PATIENCE, "the quota to be counted", || {
         let quota = scene.admin.get(&format!("{quotas}/records")).ok();
         quota["status"]["used"]["count/pods"].as_str().map(drop).ok_or_else(|| quota.to_string())
     });
-    for (completions, keep_failed, words) in [
-        (9, 0, None),
-        (10, 0, Some("with the pods that stay as records the run may hold 10")),
-        (9, 1, Some("with the pods that stay as records the run may hold 10")),
+    let volume = json!({"name": "data", "size": "1Mi", "mount": "/data"});
+    for (completions, keep_failed, volumes, words) in [
+        (9, 0, json!([]), None),
+        (10, 0, json!([]), Some("with the pods that stay as records the run may hold 10")),
+        (9, 1, json!([]), Some("with the pods that stay as records the run may hold 10")),
+        (8, 1, json!([volume]), None),
+        (9, 0, json!([volume]), Some("with the pods that stay as records the run may hold 9")),
     ] {
         let settings = json!({
             "executors": [{"count": 2, "completions": completions, "restart": "on-failure",
-                "template": "pod.json"}],
+                "template": "pod.json", "volumes_per_slot": volumes}],
             "failures": {"keep_failed": keep_failed},
         });
         let (report, code) = check_run(scene.run_with(admin).settings(settings), &[]);

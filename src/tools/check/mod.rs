@@ -324,24 +324,24 @@ impl Checks {
         settings.namespace = Some(self.namespace.clone());
         let (mut usage, mut kept) = (RunUsage::default(), Amounts::default());
         for group in &settings.groups {
-            let (each, object) = self.template(&settings, group);
-            usage.add(&group.spec, &each, &object);
-            kept = object;
+            let of_template = self.template(&settings, group);
+            usage.add(&group.spec, &of_template);
+            kept = of_template.pod;
         }
         usage.at_end.add(&times(&kept, settings.policy.keep_failed));
         self.settings = Some(settings);
         Some(usage)
     }
 
-    /// What one executor of the group uses of a quota while it runs, and for as long as its pod or its claims are there.
-    fn template(&mut self, settings: &RunSettings, group: &GroupSettings) -> (Amounts, Amounts) {
+    /// What one executor of the group uses of a quota.
+    fn template(&mut self, settings: &RunSettings, group: &GroupSettings) -> Usage {
         let name = format!("template {}", group.spec.name);
         let run = shown_identity(settings);
         let compiled = match group.template.compile(&settings.identity(Some(group), &run)) {
             Ok(compiled) => compiled,
             Err(error) => {
                 self.report.add(&name, Status::Failed(Code::Usage), error.to_string());
-                return Default::default();
+                return Usage::default();
             }
         };
         for warning in compiled.warnings() {
@@ -376,11 +376,11 @@ impl Checks {
             serde_json::from_slice(answer.as_deref().unwrap_or(&body)).unwrap_or_default();
         let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
         self.executors.extend(labels.cloned());
-        let mut object = object_usage(&pod);
+        let mut claims = Amounts::default();
         for claim in compiled.pod.render_claims(ExecutorId(1), 0, &PodOverrides::default()) {
-            object.add(&claim_usage(&serde_json::from_slice(&claim).unwrap_or_default()));
+            claims.add(&claim_usage(&serde_json::from_slice(&claim).unwrap_or_default()));
         }
-        (pod_usage(&pod), object)
+        Usage { running: pod_usage(&pod), pod: object_usage(&pod), claims }
     }
 
     fn pod_security(&mut self, namespace: Option<&Namespace>) {
@@ -503,6 +503,17 @@ fn times(amounts: &Amounts, n: u32) -> Amounts {
     Amounts(all.collect())
 }
 
+/// What one executor uses of quotas.
+#[derive(Default)]
+struct Usage {
+    /// While it runs.
+    running: Amounts,
+    /// As long as its pod is there.
+    pod: Amounts,
+    /// The claims of its slot: its successor has the same.
+    claims: Amounts,
+}
+
 /// What a run uses of quotas.
 #[derive(Default)]
 struct RunUsage {
@@ -513,11 +524,14 @@ struct RunUsage {
 }
 
 impl RunUsage {
-    /// Adds a group. `each`: what one executor uses while it runs; `object`: as long as its pod is there.
-    fn add(&mut self, group: &GroupSpec, each: &Amounts, object: &Amounts) {
-        self.at_a_time.add(&times(each, group.target));
-        self.at_a_time.add(&times(object, group.target));
-        self.at_end.add(&times(object, group.completions.unwrap_or(0).max(group.target)));
+    fn add(&mut self, group: &GroupSpec, Usage { running, pod, claims }: &Usage) {
+        for amounts in [running, pod, claims] {
+            self.at_a_time.add(&times(amounts, group.target));
+        }
+        let n_at_end = group.completions.unwrap_or(0).max(group.target);
+        for amounts in [pod, claims] {
+            self.at_end.add(&times(amounts, n_at_end));
+        }
     }
 }
 
