@@ -8,6 +8,7 @@ use crate::model::event::{
 };
 use crate::model::ids::ExecutorId;
 use crate::model::pod::Pod;
+use crate::model::settings::Restart;
 use crate::model::status::State;
 use crate::model::task::Shape;
 use crate::policy::loss::{Loss, MESSAGE_BYTES_MAX};
@@ -65,10 +66,7 @@ impl Reconciler {
         let mut loss = loss.clone();
         let blame = self.blame(id, &loss, node.as_deref(), (lived_ms, start_ms), now);
         let is_of_task = self.has_task(id);
-        let is_of_node = match is_of_task {
-            true => blame != Blame::Application && self.spare_task(id, &loss),
-            false => blame == Blame::Node,
-        };
+        let is_of_node = self.spares(id, loss.reason, blame);
         if is_of_node {
             blame_place(&mut loss, is_rejected);
         } else if is_from_before && loss.reason == LossReason::Deleted {
@@ -128,14 +126,19 @@ impl Reconciler {
         }
     }
 
-    /// The node may be to blame for this loss of a task's executor. True if the task does not pay for it. What its
-    /// program has done is its own: it may not be begun again more often than its retries allow.
-    fn spare_task(&mut self, id: ExecutorId, loss: &Loss) -> bool {
-        let Some((name, run)) = self.task_of(id) else { return false };
+    /// True if a node pays for this loss. What a program has done is its own where it may not be begun again more often
+    /// than a task's retries allow, or not at all.
+    fn spares(&mut self, id: ExecutorId, reason: LossReason, blame: Blame) -> bool {
+        let is_start = is_of_start(reason);
         let most = self.policy.bad_nodes.losses;
-        let group = self.executors.group_mut(&name);
-        loss.reason.budget() == Some(Budget::Start)
-            && group.is_some_and(|group| group.tasks.spare(&run, id, most))
+        let run = self.task_of(id).map(|(_, run)| run);
+        let Some(group) = self.executors.group_of(id) else { return false };
+        match run {
+            Some(run) => {
+                blame != Blame::Application && is_start && group.tasks.spare(&run, id, most)
+            }
+            None => blame == Blame::Node && (is_start || group.spec.restart != Restart::Never),
+        }
     }
 
     /// Ends the run if this loss, which was charged to the budget, was one too many.
@@ -244,6 +247,11 @@ impl Reconciler {
             self.out.tell(Event::Cluster(ClusterEvent::NodeAvoided { node, until, reason }));
         }
     }
+}
+
+/// The program of an executor that is lost for this reason has not begun.
+fn is_of_start(reason: LossReason) -> bool {
+    reason.budget() == Some(Budget::Start)
 }
 
 /// One node is to blame for this loss. `is_rejected`: it refused the pod.

@@ -7,11 +7,11 @@ use posse_core::model::event::{
 };
 use posse_core::model::pod::ContainerState::{Ended, Running, Waiting};
 use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
-use posse_core::model::settings::{BadNodes, Limit, Policy};
+use posse_core::model::settings::{BadNodes, GroupSpec, Limit, Policy, Restart};
 use posse_core::model::task::Task;
 
 use super::tasks::{group, say, task};
-use crate::core_run::{Run, end_with, spec};
+use crate::core_run::{Run, end_with, policy, spec};
 
 const MINUTE_MS: u64 = 60_000;
 
@@ -67,17 +67,17 @@ struct Told {
 /// A group of `n`. Its first executors run on `good`, each on the next of these nodes; every other one is placed on the
 /// first of `bad` that it may use, and comes to its end there.
 fn play(policy: Policy, n: u32, good: &[&str], bad: &[&str], way: Way) -> Told {
-    place(Run::new(policy, vec![spec("g", n)]), good, bad, way)
+    place(&mut Run::new(policy, vec![spec("g", n)]), good, bad, way)
 }
 
-fn place(mut run: Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> Told {
+fn place(run: &mut Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> Told {
     let (mut told, mut placed, mut n_pods) = (Told::default(), Vec::new(), 0);
     while run.now <= 60 * MINUTE_MS && told.verdict.is_none() {
         let mut creates = Vec::new();
         for action in run.take() {
             match action {
-                Action::Create { id, overrides, .. } => {
-                    creates.push((id.0, overrides.avoid.to_vec()))
+                Action::Create { id, slot, overrides, .. } => {
+                    creates.push((id.0, slot, overrides.avoid.to_vec()))
                 }
                 Action::Delete { uid, .. } => {
                     let id = uid.to_string()[1..].parse().unwrap();
@@ -87,8 +87,10 @@ fn place(mut run: Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> Tol
                 _ => {}
             }
         }
-        for (id, avoid) in creates {
+        for (id, slot, avoid) in creates {
             run.created(&[id]);
+            let has_task = run.pods.last().unwrap().task.is_some();
+            run.watch(&[id], |pod| pod.slot = (!has_task).then_some(slot));
             let is_free = |node: &&&str| !avoid.contains(&(**node).to_owned());
             let node = good.get(n_pods).or_else(|| bad.iter().find(is_free)).copied();
             let is_good = good.get(n_pods).is_some() || node.is_none();
@@ -188,7 +190,7 @@ fn a_bad_node_costs_a_task_no_retry_before_it_has_begun() {
         let tasks: Vec<Task> = ["a", "b", "c", "last"].map(|key| task(key, retries)).into();
         say(&mut run, &tasks[..good.len()]);
         say(&mut run, &tasks[3..]);
-        place(run, good, bad, way)
+        place(&mut run, good, bad, way)
     };
     let failed = vec![("last".to_owned(), "failed")];
     let off = BadNodes { losses: 0, ..BadNodes::default() };
@@ -214,6 +216,27 @@ fn a_bad_node_costs_a_task_no_retry_before_it_has_begun() {
                 assert_eq!(tell(policy, 0, good, &["bad"], way).tasks, failed, "{name}");
             }
         }
+    }
+}
+
+/// What a program has done is done for good, and where it cannot begin, nothing was done.
+#[test]
+fn a_bad_node_makes_nothing_begin_again_that_never_restarts() {
+    let never = || GroupSpec { restart: Restart::Never, completions: Some(6), ..spec("g", 6) };
+    for (name, way, reason) in KINDS {
+        let mut run = Run::new(policy(), vec![never()]);
+        let told = place(&mut run, &["a", "b", "c"], &["bad"], way);
+        assert_eq!(told.avoided, ["bad"], "{name}");
+        let n_done = match reason.budget() {
+            Some(Budget::App) => 3,
+            // One end alone is no pattern yet.
+            _ if name != "is rejected" => 1,
+            _ => 0,
+        };
+        let at_fault = told.losses.iter().filter(|loss| loss.2 != Some(Budget::Cluster));
+        assert_eq!(at_fault.count(), n_done, "{name}: {:?}", told.losses);
+        let want = 6 - u32::try_from(n_done).unwrap();
+        assert_eq!((run.group("g").target, run.group("g").running), (want, want), "{name}");
     }
 }
 
