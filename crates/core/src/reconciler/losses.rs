@@ -4,7 +4,7 @@
 use super::Reconciler;
 use crate::model::action::RunVerdict;
 use crate::model::event::{
-    Budget, ClusterEvent, Event, ExecutorEvent, Exhaustion, LossReason, RunEvent,
+    Budget, ClusterEvent, DeleteCause, Event, ExecutorEvent, Exhaustion, LossReason, RunEvent,
 };
 use crate::model::ids::ExecutorId;
 use crate::model::pod::Pod;
@@ -67,6 +67,7 @@ impl Reconciler {
         let blame = self.blame(id, &loss, node.as_deref(), (lived_ms, start_ms), now);
         let is_of_task = self.has_task(id);
         let is_of_node = self.spares(id, loss.reason, blame);
+        let is_spared_start = is_of_node && is_of_start(loss.reason);
         if is_of_node {
             blame_place(&mut loss, is_rejected);
         } else if is_from_before && loss.reason == LossReason::Deleted {
@@ -98,6 +99,10 @@ impl Reconciler {
             let places = self.executors.throttle_of(id).map(|throttle| &throttle.places);
             let lives_elsewhere = places.is_some_and(|places| places.lives_elsewhere(&node, now));
             self.blame_node(node, reason, NodeLoss { start_ms, lives_elsewhere }, now);
+        }
+        if is_spared_start {
+            // The pod does not name the culprit: the next process would take it for a failure of the application.
+            self.end(id, DeleteCause::Killed, now);
         }
         self.restart_group_of(id, now);
     }

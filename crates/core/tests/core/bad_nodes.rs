@@ -1,7 +1,7 @@
 //! A bad node is not a bad application: the place of a loss decides whose fault it is.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use posse_core::model::action::{Action, RunVerdict};
+use posse_core::model::action::{Action, Patch, RunVerdict};
 use posse_core::model::event::{
     Budget, ClusterEvent, Event, ExecutorEvent, Exhaustion, GroupEvent, LossReason,
 };
@@ -10,6 +10,7 @@ use posse_core::model::pod::{End, Phase, Pod, StartProblem, StartProblemKind};
 use posse_core::model::settings::{BadNodes, GroupSpec, Limit, Policy, Restart};
 use posse_core::model::task::Task;
 
+use super::task_restarts::restart;
 use super::tasks::{group, say, task};
 use crate::core_run::{Run, end_with, policy, spec};
 
@@ -84,6 +85,10 @@ fn place(run: &mut Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> To
                     placed.retain(|(other, _)| *other != id);
                     run.gone(&[id]);
                 }
+                Action::Patch { uid, patch: Patch::Counted { .. }, .. } => {
+                    let pod = run.pods.iter_mut().find(|pod| pod.uid == uid);
+                    pod.unwrap().counted = Some(9);
+                }
                 _ => {}
             }
         }
@@ -133,6 +138,13 @@ fn place(run: &mut Run, good: &[&str], bad: &[&str], (lives_ms, end): Way) -> To
         }
     }
     told
+}
+
+#[track_caller]
+fn assert_no_end(run: &mut Run) {
+    let is_end = |action: &Action| matches!(action, Action::Delete { .. } | Action::Patch { .. });
+    let ends: Vec<Action> = run.take().into_iter().filter(is_end).collect();
+    assert_eq!(ends, []);
 }
 
 const KINDS: [(&str, Way, LossReason); 8] = [
@@ -190,7 +202,13 @@ fn a_bad_node_costs_a_task_no_retry_before_it_has_begun() {
         let tasks: Vec<Task> = ["a", "b", "c", "last"].map(|key| task(key, retries)).into();
         say(&mut run, &tasks[..good.len()]);
         say(&mut run, &tasks[3..]);
-        place(&mut run, good, bad, way)
+        let told = place(&mut run, good, bad, way);
+        // Whoever runs then, runs on.
+        let n_running = run.group("g").running;
+        let mut next = restart(run, group(0, None));
+        assert_no_end(&mut next);
+        assert_eq!(next.group("g").running, n_running, "{good:?} {:?}", told.losses);
+        told
     };
     let failed = vec![("last".to_owned(), "failed")];
     let off = BadNodes { losses: 0, ..BadNodes::default() };
@@ -237,6 +255,9 @@ fn a_bad_node_makes_nothing_begin_again_that_never_restarts() {
         assert_eq!(at_fault.count(), n_done, "{name}: {:?}", told.losses);
         let want = 6 - u32::try_from(n_done).unwrap();
         assert_eq!((run.group("g").target, run.group("g").running), (want, want), "{name}");
+        let mut next = restart(run, never());
+        assert_no_end(&mut next);
+        assert_eq!(next.group("g").running, want, "{name}");
     }
 }
 
