@@ -32,6 +32,11 @@ impl Reconciler {
         if !matches!(command, Command::TaskSecretKeys | Command::View | Command::ViewTasks(_)) {
             self.on_driver_call(now);
         }
+        if self.end.is_stopping() && command.is_recorded() {
+            let what =
+                "the run stops, so nothing new is recorded: repeat the call when it runs again";
+            return Reply::NotRecorded { what: what.to_owned() };
+        }
         match command {
             Command::Disconnected { executor } => self.on_disconnected(executor, now),
             Command::DriverReady => {
@@ -63,11 +68,6 @@ impl Reconciler {
     }
 
     fn group_command(&mut self, name: GroupName, command: GroupCommand, now: Millis) -> Reply {
-        if self.end.is_stopping() && command.is_recorded() {
-            let what =
-                "the run stops, so nothing new is recorded: repeat the call when it runs again";
-            return Reply::NotRecorded { what: what.to_owned() };
-        }
         match command {
             GroupCommand::AddTasks { tasks } => self.add_tasks(&name, tasks),
             GroupCommand::CancelTask { key } => self.cancel_task(&name, &key, now),

@@ -311,18 +311,26 @@ fn a_call_during_the_stop_is_refused() {
         assert!(refused(call(&mut run, command.clone())), "{command:?}");
     }
     assert!(!refused(call(&mut run, GroupCommand::ShowTasks { key: None })));
+    for (after, is_refused) in
+        [(AfterKill::Lower, true), (AfterKill::Target(6), true), (AfterKill::Replace, false)]
+    {
+        assert_eq!(refused(run.call(kill(after))), is_refused, "{after:?}");
+    }
 }
 
-/// The next process has to know what a kill has cancelled before anybody hears that it is done.
-#[test]
-fn a_kill_that_lowers_is_a_change_of_the_record() {
-    let kill = |after| Command::Kill {
+fn kill(after: AfterKill) -> Command {
+    Command::Kill {
         executors: [ExecutorId(1)].into(),
         after,
         force: true,
         is_silent: false,
         reason: None,
-    };
+    }
+}
+
+/// The next process has to know what a kill has cancelled before anybody hears that it is done.
+#[test]
+fn a_kill_that_lowers_is_a_change_of_the_record() {
     for (after, want) in
         [(AfterKill::Lower, true), (AfterKill::Target(0), true), (AfterKill::Replace, false)]
     {
