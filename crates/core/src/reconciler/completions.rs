@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Reconciler;
 use super::retries::forget_refusal;
 use crate::model::action::RunVerdict;
-use crate::model::event::{ExecutorEvent, LossReason};
+use crate::model::event::{DeleteCause, ExecutorEvent, LossReason};
 use crate::model::fact::Topic;
 use crate::model::ids::ExecutorId;
 use crate::model::pod::Pod;
@@ -30,21 +30,21 @@ impl Reconciler {
     pub(super) fn completes(&self, executor: &Executor, pod: &Pod) -> bool {
         let group = self.executors.home(executor);
         let is_open = match executor.life {
-            // In a drain period an executor may finish its work. So it may before the delete has reached its pod, if there
-            // is a record: else the delete takes away what tells the next process. Without `completions` a lower target
-            // has taken account of it already.
-            Life::Ending(Ending { drain_until, .. }) => {
-                let may_finish = drain_until.is_some() || self.has_record() && !pod.deleting;
-                may_finish && group.spec.completions.is_some() && executor.task.is_none()
+            // In a drain period an executor may finish its work. With a record it may before the delete has reached its
+            // pod: else the delete takes away what tells the next process. A lower target has taken account of an
+            // executor without `completions`, and a call of a task; a stop of none.
+            Life::Ending(Ending { cause, drain_until }) => {
+                let is_index = group.spec.completions.is_some() && executor.task.is_none();
+                (drain_until.is_some() || self.has_record())
+                    && (is_index || cause == DeleteCause::Stopped)
             }
             Life::Wanted => pod.draining.is_none() || group.spec.completions.is_some(),
             Life::Cancelled | Life::Completed | Life::Gone | Life::Lost { .. } | Life::Retained => {
                 false
             }
         };
-        let is_stopping = self.end.ends_executors();
         is_open
-            && !is_stopping
+            && (self.has_record() || !self.end.ends_executors())
             && !self.repeats_work(executor, pod)
             && (group.spec.restart != Restart::Always || executor.task.is_some())
             && classify(pod, false).reason == LossReason::Completed
@@ -147,7 +147,7 @@ impl Reconciler {
         }
         let (name, target) = (group.spec.name.clone(), group.target());
         match has_indexes {
-            true => self.note_fact(Topic::Work(name.clone())),
+            true => self.note_end(Topic::Work(name.clone())),
             false => self.note_target(&name),
         }
         if target != before {

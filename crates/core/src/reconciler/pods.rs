@@ -303,8 +303,8 @@ impl Reconciler {
         let cause = ending.or(was_draining).or_else(|| is_cancelled.then_some(cancel_cause));
         if !life.is_reported() {
             match cause {
+                _ if self.has_done_its_work(id, pod) => self.complete(id, now),
                 Some(cause) => self.tell(id, ExecutorEvent::Deleted { cause }),
-                None if self.has_done_its_work(id, pod) => self.complete(id, now),
                 None => {
                     let loss = classify(pod, true);
                     self.lose_pod(id, LostPod::of(pod, &loss), &loss, now);

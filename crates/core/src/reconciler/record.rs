@@ -31,7 +31,14 @@ impl Reconciler {
 
     /// Something about this topic has changed. What a stop does to the run changes nothing of what is left to do.
     pub(super) fn note_fact(&mut self, topic: Topic) {
-        if self.has_record() && !self.end.is_stopping() {
+        if !self.end.is_stopping() {
+            self.note_end(topic);
+        }
+    }
+
+    /// Something has ended by itself. That counts in a stop too.
+    pub(super) fn note_end(&mut self, topic: Topic) {
+        if self.has_record() {
             self.unrecorded.note(topic);
         }
     }
@@ -63,7 +70,7 @@ impl Reconciler {
 
     pub(super) fn note_target(&mut self, group: &GroupName) {
         if self.records_targets() {
-            self.note_fact(Topic::Target(group.clone()));
+            self.note_end(Topic::Target(group.clone()));
         }
     }
 

@@ -34,14 +34,19 @@ impl Reconciler {
         let Some(pod) = self.snapshot.get(&uid).filter(|pod| !pod.deleting) else { return };
         let Some(executor) = self.executors.get(id) else { return };
         match executor.life {
-            Life::Completed => return self.keep_record(id),
+            Life::Completed if !self.end.ends_executors() => return self.keep_record(id),
             Life::Retained => {
                 if pod.rest_deadline_s(pod.grace_s).is_some() {
                     self.request(&uid, MutationKind::LabelCounted);
                 }
                 return;
             }
-            Life::Cancelled | Life::Ending(_) | Life::Gone | Life::Lost { .. } | Life::Wanted => {}
+            Life::Cancelled
+            | Life::Completed
+            | Life::Ending(_)
+            | Life::Gone
+            | Life::Lost { .. }
+            | Life::Wanted => {}
         }
         let is_retained = executor.life.is_lost()
             && executor.life.ending().is_none()

@@ -234,7 +234,7 @@ impl Reconciler {
             let end = ended.end.clone();
             ends.extend(group.tasks.free_next(&key, &end));
             self.out.tell(event);
-            self.note_progress(name, &key);
+            self.note_end(Topic::Progress(name.clone(), Arc::clone(&key)));
             self.note_ended_task(name, key);
         }
     }

@@ -562,6 +562,42 @@ fn a_stop_changes_nothing_of_what_is_left_to_do() {
     );
 }
 
+/// It is seen only in the stop, as a change or when the stop has deleted the pod.
+#[test]
+fn what_has_ended_by_itself_before_its_delete_is_done_in_a_stop_too() {
+    let plain = || GroupSpec { restart: Restart::OnFailure, ..spec("g", 1) };
+    let cases = [(work(1), false), (plain(), false), (group(0, None), true)];
+    for (group, has_task) in cases {
+        for (deleting, is_gone) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut run = Run::new(recorded(), vec![group.clone()]);
+            if has_task {
+                say(&mut run, &[task("a", 0)]);
+            }
+            run.take();
+            run.start(&[1]);
+            let has_slot = group.completions.is_some();
+            run.watch(&[1], |pod| {
+                (pod.slot, pod.restart) = (has_slot.then_some(0), group.restart);
+            });
+            run.core.begin_stop(crate::core_run::STOP, Millis(run.now));
+            run.turn();
+            let end = |pod: &mut Pod| {
+                end_with(0)(pod);
+                pod.deleting = deleting;
+            };
+            match is_gone {
+                true => run.vanish(&[1], end),
+                false => run.watch(&[1], end),
+            }
+            run.take();
+            run.write_last();
+            let mut run = restart(run, group.clone(), false);
+            let n_begun = creates(&mut run).len();
+            assert_eq!(n_begun, usize::from(deleting), "{group:?} {has_task} {is_gone}");
+        }
+    }
+}
+
 /// An executor whose end is in the record, and not yet on its pod.
 #[test]
 fn an_index_that_was_given_up_counts_once() {
