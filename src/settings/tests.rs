@@ -214,7 +214,7 @@ fn errors_name_a_remedy() {
     fails(
         Some("app: a\nexecutors: [{image: i, container: w}]"),
         "",
-        "posse.yaml: executors[0]: spec.containers: none is named `w`; there are: executor",
+        "posse.yaml: executors[0]: spec.containers: none is named `w`; the containers are: executor",
     );
     fails(
         Some("app: a\nexecutors: [{image: i, args: ['{{NOPE}}']}]"),

@@ -144,7 +144,7 @@ fn the_keys_of_the_first_version_have_their_defaults() {
 }
 
 /// Keys whose default is another one now. docs/UPGRADING.md tells them.
-const CHANGED: [&str; 1] = ["failures.start"];
+const CHANGED: [&str; 3] = ["driver.container", "executors[].container", "failures.start"];
 
 #[test]
 fn changed_defaults_are_told() {

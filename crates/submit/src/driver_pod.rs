@@ -91,11 +91,10 @@ struct Build<'a> {
 impl Build<'_> {
     /// Makes posse the command of the driver's container. Returns the container's name.
     fn add_driver(&self, spec: &mut Map<String, Value>) -> Result<String, TemplateError> {
-        let i = self.index(spec)?;
+        let (i, name) = self.template.main_container(self.plan.pod.container.as_deref())?;
         let field = format!("spec.containers[{i}]");
         let own_image = self.is_own_image();
         let container = self.container(spec, i, &field)?;
-        let name = container.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let template_command: Vec<Value> = ["command", "args"]
             .iter()
             .filter_map(|key| container.remove(*key))
@@ -330,18 +329,6 @@ impl Build<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The index of the driver's container.
-    fn index(&self, spec: &Map<String, Value>) -> Result<usize, TemplateError> {
-        let Some(wanted) = &self.plan.pod.container else { return Ok(0) };
-        let containers = spec.get("containers").and_then(Value::as_array).into_iter().flatten();
-        let names: Vec<&str> = containers.filter_map(|one| one["name"].as_str()).collect();
-        names.iter().position(|name| name == wanted).ok_or_else(|| {
-            let there = names.join(", ");
-            let message = format!("none is named `{wanted}`; the containers are: {there}");
-            self.template.fail("spec.containers", message)
-        })
     }
 
     fn container<'m>(

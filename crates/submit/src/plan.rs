@@ -148,9 +148,8 @@ impl Plan {
         let ours = brings.or(self.pod.shorthands.image.as_deref());
         // Without an image for posse, the driver's image contains posse.
         let theirs = || {
-            let wanted = self.pod.container.as_deref();
-            let mut all = self.template.spec.get("containers")?.as_array()?.iter();
-            all.find(|one| wanted.is_none_or(|name| one["name"] == name))?["image"].as_str()
+            let (main, _) = self.template.main_container(self.pod.container.as_deref()).ok()?;
+            self.template.spec.get("containers")?.get(main)?["image"].as_str()
         };
         ours.or_else(theirs).unwrap_or_default().to_owned()
     }

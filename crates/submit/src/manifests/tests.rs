@@ -288,10 +288,15 @@ fn an_attempt_is_judged_by_the_drivers_container() {
     for (driver, main) in [
         ("{container: main, pod: {spec: {containers: [{name: proxy}, {name: main}]}}}", "main"),
         ("{pod: {spec: {containers: [{name: first}, {name: proxy}]}}}", "first"),
+        (
+            "{pod: {metadata: {annotations: {kubectl.kubernetes.io/default-container: main}}, \
+             spec: {containers: [{name: proxy}, {name: main}]}}}",
+            "main",
+        ),
         ("{image: i}", "driver"),
     ] {
         let mut attempt = pod(driver);
-        assert_eq!(attempt["metadata"]["annotations"], json!({ "posse.dev/container": main }));
+        assert_eq!(attempt["metadata"]["annotations"]["posse.dev/container"], main);
         attempt["metadata"]["name"] = json!("wc-driver-1");
         attempt["metadata"]["uid"] = json!("3f25");
         // A webhook has put it before all others.

@@ -60,7 +60,7 @@ pub(super) const KEYS: &[Key] = &[
         "A v1 Pod for everything that has no key here: labels, the service account (`posse-driver` of `deploy/rbac.yaml` if there is \
          none), Secrets and ConfigMaps, other resources, tolerations."),
     key("pod", Map, none("{spec: {containers: [{name: driver}]}}"), "The same as `template`, inline."),
-    key("container", Text, told("the first container", "driver"),
+    key("container", Text, told("kubectl's default container", "driver"),
         "The container of the template in which the driver runs."),
     ENV_KEY, CPU, MEMORY,
     key("keep_executors", Boolean, told("`true` without a `command`", "true"),

@@ -85,7 +85,7 @@ pub(super) const KEYS: &[Key] = &[
     key("template", Path, none("executor.yaml"), "A file with a v1 Pod or PodTemplate."),
     key("pod", Map, none("{apiVersion: v1, kind: Pod, spec: {containers: [{name: worker, image: busybox}]}}"),
         "The same as `template`, inline."),
-    key("container", Text, told("the first container", "worker"),
+    key("container", Text, told("kubectl's default container", "worker"),
         "The main container: when it ends, the executor has ended."),
     key("image", Text, none("busybox"),
         "The main container's image. `image` to `resources` override the template's main container."),

@@ -74,7 +74,7 @@ pub struct PodContext {
 /// What the keys of a group say about its pods, beside the template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSettings {
-    /// Name of the main container: its end is the executor's end. None: the first one.
+    /// Name of the main container: its end is the executor's end. None: kubectl's default, else the first.
     pub container: Option<String>,
     /// How memory scales after the main container was killed for its memory. None: it does not.
     pub memory_scaling: Option<MemoryScaling>,
@@ -317,7 +317,8 @@ impl Build<'_> {
         spec: &mut Map<String, Value>,
         metadata: &mut Map<String, Value>,
     ) -> Result<(), TemplateError> {
-        let (main, main_container) = self.main_container(spec)?;
+        let (main, main_container) =
+            self.template.main_container(self.context.settings.container.as_deref())?;
         for list in ["initContainers", "containers"] {
             let Some(Value::Array(containers)) = spec.get_mut(list) else { continue };
             for (i, container) in containers.iter_mut().enumerate() {
@@ -368,23 +369,6 @@ impl Build<'_> {
     /// Whether Kueue must be told that it counts the pod apart from its owner.
     fn is_queued_apart(&self) -> bool {
         self.context.settings.queue.is_some() && self.context.owner.is_some()
-    }
-
-    /// Index and name of the main container.
-    fn main_container(&self, spec: &Map<String, Value>) -> Result<(usize, String), TemplateError> {
-        let containers = spec.get("containers").and_then(Value::as_array);
-        let names: Vec<&str> = containers
-            .into_iter()
-            .flatten()
-            .filter_map(|container| container.get("name").and_then(Value::as_str))
-            .collect();
-        let wanted = self.context.settings.container.as_deref();
-        let wanted = wanted.or_else(|| names.first().copied()).unwrap_or_default();
-        let place = names.iter().position(|name| *name == wanted).ok_or_else(|| {
-            let there = names.join(", ");
-            self.fail("spec.containers", format!("none is named `{wanted}`; there are: {there}"))
-        })?;
-        Ok((place, wanted.to_owned()))
     }
 
     /// Replaces the main container's memory by gaps if memory scales.

@@ -14,6 +14,8 @@ mod overlay;
 
 /// Name of the container in a pod that is built from an image alone.
 const CONTAINER_NAME: &str = "executor";
+/// Annotation by which kubectl chooses a container. Service meshes write it, because they put their proxy first.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// A checked template. The API server checks the rest.
 #[derive(Clone, PartialEq)]
@@ -279,6 +281,27 @@ impl Template {
             }
             None => Ok(()),
         }
+    }
+
+    /// Index and name of the main container: the one of this name, else kubectl's default, else the first.
+    ///
+    /// # Errors
+    /// No container has this name.
+    pub fn main_container(&self, wanted: Option<&str>) -> Result<(usize, String), TemplateError> {
+        let containers =
+            self.spec.get("containers").and_then(Value::as_array).into_iter().flatten();
+        let names: Vec<&str> = containers.filter_map(|one| one["name"].as_str()).collect();
+        let default =
+            self.metadata.get("annotations").and_then(|all| all[DEFAULT_CONTAINER].as_str());
+        let default = default.filter(|name| names.contains(name));
+        let first = || names.first().copied().unwrap_or_default();
+        let main = wanted.or(default).unwrap_or_else(first);
+        let place = names.iter().position(|name| *name == main).ok_or_else(|| {
+            let there = names.join(", ");
+            let message = format!("none is named `{main}`; the containers are: {there}");
+            self.fail("spec.containers", message)
+        })?;
+        Ok((place, main.to_owned()))
     }
 
     /// What to tell about a template that was copied from a live pod.
